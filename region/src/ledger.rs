@@ -1,0 +1,253 @@
+//! The accounts of device memory: one total for each container and GPU, one charge for each process and GPU.
+//!
+//! A reservation is one compare-and-swap on the total, so that racing processes cannot both pass. A process can be killed between
+//! any two instructions, so the total and the charges can come apart; the order of the steps makes sure that this only ever leaves
+//! the total too *high*, and [`recount`] brings it down again without stopping anyone.
+//!
+//! A charge is two numbers in one word: `held`, which is in the total, and `intent`, which may or may not be yet.
+//!
+//! | step | reserve n | release n |
+//! |---|---|---|
+//! | 1 | intent += n | held -= n, intent += n |
+//! | 2 | total += n, if it stays within the limit | total -= n |
+//! | 3 | intent -= n, held += n | intent -= n |
+//!
+//! At every instant a process's part of the total is at least `held` and at most `held + intent`. Recounting reads the total,
+//! then adds up `held + intent` of the living, and stores the sum if the total has not been touched in between (it carries a
+//! version, so "touched and put back" counts). Every part was constant in that interval, so the sum is never below the truth; it
+//! can be above it by what was in flight, and the next recount mends that.
+
+use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire};
+
+/// Accounts are kept in pages of this many bytes.
+pub const PAGE: u64 = 4096;
+
+/// Bytes to whole pages, rounded up.
+#[must_use]
+pub const fn pages(bytes: u64) -> u32 {
+    let pages = bytes.div_ceil(PAGE);
+    if pages > u32::MAX as u64 { u32::MAX } else { pages as u32 }
+}
+
+/// What a container holds on one GPU: pages in the upper 40 bits, a version in the lower 24.
+#[repr(transparent)]
+#[derive(Debug, Default)]
+pub struct Total(AtomicU64);
+
+const VERSION_BITS: u32 = 24;
+
+const fn pack_total(pages: u64, previous: u64) -> u64 {
+    (pages << VERSION_BITS) | (previous.wrapping_add(1) & ((1 << VERSION_BITS) - 1))
+}
+
+/// What one process holds on one GPU: `held` pages in the upper half, `intent` in the lower.
+#[repr(transparent)]
+#[derive(Debug, Default)]
+pub struct Charge(AtomicU64);
+
+const fn word(held: u32, intent: u32) -> u64 {
+    ((held as u64) << 32) | intent as u64
+}
+
+/// A reservation did not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full {
+    /// Pages that the container held at that moment.
+    pub used: u64,
+}
+
+impl Total {
+    /// Pages in use, by the account.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.0.load(Acquire) >> VERSION_BITS
+    }
+
+    /// Bytes in use, by the account.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.pages().saturating_mul(PAGE)
+    }
+
+    fn add(&self, count: u32, limit: u64) -> Result<(), Full> {
+        let mut seen = self.0.load(Acquire);
+        loop {
+            let used = seen >> VERSION_BITS;
+            let after = used + u64::from(count);
+            if after > limit {
+                return Err(Full { used });
+            }
+            match self.0.compare_exchange_weak(seen, pack_total(after, seen), AcqRel, Acquire) {
+                Ok(_) => return Ok(()),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    fn subtract(&self, count: u32) {
+        let mut seen = self.0.load(Acquire);
+        loop {
+            // Saturating: a tenant can write anything here, and must not gain by making it wrap.
+            let after = (seen >> VERSION_BITS).saturating_sub(u64::from(count));
+            match self.0.compare_exchange_weak(seen, pack_total(after, seen), AcqRel, Acquire) {
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
+        }
+    }
+}
+
+impl Charge {
+    /// Pages that this process holds for certain.
+    #[must_use]
+    pub fn held(&self) -> u32 {
+        (self.0.load(Acquire) >> 32) as u32
+    }
+
+    /// Pages that may be in the total on this process's account: held and in flight.
+    #[must_use]
+    pub fn most(&self) -> u64 {
+        let word = self.0.load(Acquire);
+        (word >> 32) + (word & 0xffff_ffff)
+    }
+
+    /// Whether an operation is in flight (or was, when its process was killed).
+    #[must_use]
+    pub fn in_flight(&self) -> bool {
+        self.0.load(Acquire) & 0xffff_ffff != 0
+    }
+
+    /// Takes `count` pages from `total`, unless that would put it over `limit` pages. `u64::MAX` never refuses.
+    ///
+    /// # Errors
+    /// [`Full`], and nothing has changed.
+    pub fn reserve(&self, total: &Total, count: u32, limit: u64) -> Result<(), Full> {
+        self.0.fetch_add(word(0, count), AcqRel);
+        match total.add(count, limit.min(u64::MAX >> VERSION_BITS)) {
+            Ok(()) => {
+                self.0.fetch_add(word(count, 0).wrapping_sub(word(0, count)), AcqRel);
+                Ok(())
+            }
+            Err(full) => {
+                self.0.fetch_sub(word(0, count), AcqRel);
+                Err(full)
+            }
+        }
+    }
+
+    /// Gives `count` pages back to `total`. More than is held gives back what is held.
+    pub fn release(&self, total: &Total, count: u32) {
+        let mut seen = self.0.load(Acquire);
+        let count = loop {
+            let count = count.min((seen >> 32) as u32);
+            let moved = seen.wrapping_sub(word(count, 0)).wrapping_add(word(0, count));
+            match self.0.compare_exchange_weak(seen, moved, AcqRel, Acquire) {
+                Ok(_) => break count,
+                Err(now) => seen = now,
+            }
+        };
+        total.subtract(count);
+        self.0.fetch_sub(word(0, count), AcqRel);
+    }
+
+    /// Forgets what a dead process held. The total stays too high until the next [`recount`].
+    pub fn clear(&self) {
+        self.0.store(0, core::sync::atomic::Ordering::Release);
+    }
+}
+
+/// Lowers `total` to what `charges` add up to, if nobody touched it meanwhile. Returns whether it was lowered.
+///
+/// The caller has cleared the charges of the dead before.
+pub fn recount<'a>(total: &Total, charges: impl Iterator<Item = &'a Charge>) -> bool {
+    let seen = total.0.load(Acquire);
+    let sum = charges.fold(0u64, |sum, charge| sum.saturating_add(charge.most()));
+    sum < seen >> VERSION_BITS && total.0.compare_exchange(seen, pack_total(sum, seen), AcqRel, Acquire).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    #[test]
+    fn the_limit_is_exact() {
+        let (total, charge) = (Total::default(), Charge::default());
+        assert_eq!(charge.reserve(&total, 7, 10), Ok(()));
+        assert_eq!(charge.reserve(&total, 4, 10), Err(Full { used: 7 }));
+        assert_eq!(charge.reserve(&total, 3, 10), Ok(()));
+        assert_eq!((total.pages(), charge.held(), charge.in_flight()), (10, 10, false));
+        charge.release(&total, 4);
+        assert_eq!((total.pages(), charge.held(), charge.in_flight()), (6, 6, false));
+        charge.release(&total, 100);
+        assert_eq!((total.pages(), charge.held()), (0, 0));
+    }
+
+    #[test]
+    fn no_limit_and_large_figures() {
+        let (total, charge) = (Total::default(), Charge::default());
+        assert_eq!(charge.reserve(&total, u32::MAX, u64::MAX), Ok(()));
+        assert_eq!(total.bytes(), u64::from(u32::MAX) * PAGE);
+        assert_eq!((pages(1), pages(PAGE), pages(PAGE + 1), pages(u64::MAX)), (1, 1, 2, u32::MAX));
+    }
+
+    /// Every place a process can be killed at: what it leaves never lowers the total, and a recount without it is exact.
+    #[test]
+    fn killed_between_any_two_steps() {
+        for step in 0..=5 {
+            let (total, alive, dead) = (Total::default(), Charge::default(), Charge::default());
+            alive.reserve(&total, 5, 100).unwrap();
+            dead.reserve(&total, 3, 100).unwrap();
+            match step {
+                0 => {}
+                1 => _ = dead.0.fetch_add(word(0, 4), SeqCst),
+                2 => {
+                    dead.0.fetch_add(word(0, 4), SeqCst);
+                    total.add(4, 100).unwrap();
+                }
+                3 => dead.reserve(&total, 4, 100).unwrap(),
+                4 => _ = dead.0.fetch_sub(word(2, 0) - word(0, 2), SeqCst),
+                _ => {
+                    dead.0.fetch_sub(word(2, 0) - word(0, 2), SeqCst);
+                    total.subtract(2);
+                }
+            }
+            assert!(total.pages() >= 5 + u64::from(dead.held()), "step {step}");
+            dead.clear();
+            assert!(recount(&total, [&alive, &dead].into_iter()));
+            assert_eq!(total.pages(), 5, "step {step}");
+        }
+    }
+
+    #[test]
+    fn recounting_among_the_living_never_goes_below_the_truth() {
+        let (total, stop) = (Total::default(), AtomicBool::new(false));
+        let charges: [Charge; 4] = core::array::from_fn(|_| Charge::default());
+        let base = Charge::default();
+        base.reserve(&total, 1000, u64::MAX).unwrap();
+        std::thread::scope(|scope| {
+            for (seed, charge) in charges.iter().enumerate() {
+                let (total, stop) = (&total, &stop);
+                scope.spawn(move || {
+                    let mut random = seed as u32 + 1;
+                    for _ in 0..200_000 {
+                        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                        let count = random >> 28;
+                        charge.reserve(total, count, u64::MAX).unwrap();
+                        assert!(total.pages() >= 1000 + u64::from(count));
+                        charge.release(total, count);
+                    }
+                    stop.store(true, SeqCst);
+                });
+            }
+            scope.spawn(|| {
+                while !stop.load(SeqCst) {
+                    recount(&total, charges.iter().chain([&base]));
+                }
+            });
+        });
+        recount(&total, charges.iter().chain([&base]));
+        assert_eq!(total.pages(), 1000);
+    }
+}

@@ -1,0 +1,344 @@
+//! The limits page: what a container may have, decided by the host, mapped read-only inside.
+//!
+//! The host side can change the numbers while the container runs, by atomic stores into the same page; processes see it at
+//! their next call. The tenant cannot write it. It has a fixed layout, so that the library has nothing to parse.
+
+use core::mem::size_of;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::MAX_GPUS;
+use crate::uuid::Uuid;
+
+/// First word of the page: `vgpulim` and a zero.
+const MAGIC: u64 = u64::from_le_bytes(*b"vgpulim\0");
+/// Layout version; a library refuses another one.
+pub const VERSION: u32 = 1;
+/// Size of the file and of the mapping in bytes.
+pub const PAGE_SIZE: usize = 4096;
+
+/// Which GPUs an entry is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Selector {
+    /// Every GPU that has no entry of its own.
+    All,
+    /// The GPU or MIG device with this UUID.
+    Uuid(Uuid),
+    /// The container's n-th visible GPU, counted from 0 in NVML's order.
+    Index(u32),
+}
+
+/// The limits of one GPU in one container. A zero means "no such limit".
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct GpuLimit {
+    kind: u32,
+    index: u32,
+    uuid: [u8; 16],
+    /// Device memory, in bytes.
+    pub memory: AtomicU64,
+    /// Memory that may be spilled to the host on top of [`GpuLimit::memory`], in bytes (oversubscription).
+    pub spill: AtomicU64,
+    /// Device memory as a percentage of the GPU's own, 1-100, used where [`GpuLimit::memory`] is zero.
+    pub memory_percent: AtomicU32,
+    /// Compute time, in percent of the GPU's, 1-99; 0 or 100 and more is no limit.
+    pub cores: AtomicU32,
+    /// Up to this percentage while nobody else wants the GPU; 0 is "no more than `cores`".
+    pub cores_soft: AtomicU32,
+    /// What one context costs on this GPU in MiB, if the host side has measured it; 0 is unknown.
+    pub context_mib: AtomicU32,
+    reserved: [u64; 1],
+}
+
+impl GpuLimit {
+    /// An entry without limits for the GPUs that `selector` names.
+    #[must_use]
+    pub fn new(selector: Selector) -> Self {
+        let mut entry = Self::default();
+        match selector {
+            Selector::All => entry.kind = 1,
+            Selector::Uuid(uuid) => (entry.kind, entry.uuid) = (2, uuid.0),
+            Selector::Index(index) => (entry.kind, entry.index) = (3, index),
+        }
+        entry
+    }
+
+    /// Which GPUs the entry is for; `None` for an unused entry.
+    #[must_use]
+    pub fn selector(&self) -> Option<Selector> {
+        match self.kind {
+            1 => Some(Selector::All),
+            2 => Some(Selector::Uuid(Uuid(self.uuid))),
+            3 => Some(Selector::Index(self.index)),
+            _ => None,
+        }
+    }
+
+    /// The device memory limit in bytes for a GPU of `total` bytes; `None` without one.
+    #[must_use]
+    pub fn memory_for(&self, total: u64) -> Option<u64> {
+        match (self.memory.load(Relaxed), self.memory_percent.load(Relaxed)) {
+            (0, 0) => None,
+            (0, percent) => Some((u128::from(total) * u128::from(percent.min(100)) / 100) as u64),
+            (bytes, _) => Some(bytes),
+        }
+    }
+
+    /// The compute limit in percent; `None` without one.
+    #[must_use]
+    pub fn cores_limit(&self) -> Option<u32> {
+        match self.cores.load(Relaxed) {
+            1..=99 => Some(self.cores.load(Relaxed).clamp(1, 99)),
+            _ => None,
+        }
+    }
+}
+
+/// How much the library says on stderr.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum LogLevel {
+    /// Nothing at all.
+    Off = 0,
+    /// Only what makes vgpu refuse to work.
+    Error = 1,
+    /// Also the first refusal by each limit (the default).
+    Warn = 2,
+    /// Also what was found at start.
+    Info = 3,
+    /// Also single decisions.
+    Debug = 4,
+}
+
+/// The whole page.
+#[repr(C, align(4096))]
+#[derive(Debug)]
+pub struct LimitsPage {
+    magic: u64,
+    version: u32,
+    size: u32,
+    gpu_count: u32,
+    flags: u32,
+    priority: u32,
+    log_level: u32,
+    /// Counts live changes; a process that cached anything derived from the page compares it.
+    pub generation: AtomicU64,
+    reserved: [u64; 3],
+    gpus: [GpuLimit; MAX_GPUS],
+    hami_cache: [u8; 256],
+    trace_dir: [u8; 256],
+    padding: [u8; PAGE_SIZE - 64 - MAX_GPUS * size_of::<GpuLimit>() - 512],
+}
+
+const _: () = assert!(size_of::<LimitsPage>() == PAGE_SIZE);
+
+/// Why a page cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invalid {
+    /// It does not start with our magic word.
+    Magic,
+    /// It was written for another layout.
+    Version(u32),
+    /// Its own figures contradict each other.
+    Corrupt,
+}
+
+impl LimitsPage {
+    /// A page with these entries; at most [`MAX_GPUS`] count.
+    #[must_use]
+    pub fn new<I: IntoIterator<Item = GpuLimit>>(entries: I) -> Self {
+        let mut gpus: [GpuLimit; MAX_GPUS] = core::array::from_fn(|_| GpuLimit::default());
+        let mut count = 0;
+        for (place, entry) in gpus.iter_mut().zip(entries) {
+            *place = entry;
+            count += 1;
+        }
+        Self {
+            magic: MAGIC,
+            version: VERSION,
+            size: PAGE_SIZE as u32,
+            gpu_count: count,
+            flags: 0,
+            priority: 1,
+            log_level: LogLevel::Warn as u32,
+            generation: AtomicU64::new(0),
+            reserved: [0; 3],
+            gpus,
+            hami_cache: [0; 256],
+            trace_dir: [0; 256],
+            padding: [0; _],
+        }
+    }
+
+    /// With this task priority: 0 goes before 1.
+    #[must_use]
+    pub fn with_priority(mut self, priority: u32) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// With this log level.
+    #[must_use]
+    pub fn with_log_level(mut self, level: LogLevel) -> Self {
+        self.log_level = level as u32;
+        self
+    }
+
+    /// With a file for HAMi's monitor at this path in the container. `None` if the path is longer than 255 bytes.
+    #[must_use]
+    pub fn with_hami_cache(mut self, path: &str) -> Option<Self> {
+        copy_text(&mut self.hami_cache, path)?;
+        Some(self)
+    }
+
+    /// With traces written to this folder in the container. `None` if the path is longer than 255 bytes.
+    #[must_use]
+    pub fn with_trace_dir(mut self, path: &str) -> Option<Self> {
+        copy_text(&mut self.trace_dir, path)?;
+        Some(self)
+    }
+
+    /// The bytes to write to the file.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: the struct is repr(C) without padding between its fields (asserted by its size), so every byte is initialised.
+        unsafe { core::slice::from_raw_parts(core::ptr::from_ref(self).cast(), PAGE_SIZE) }
+    }
+
+    /// Checks a mapped page before anything else is read from it.
+    ///
+    /// # Errors
+    /// Says what is wrong with it.
+    pub fn check(&self) -> Result<(), Invalid> {
+        if self.magic != MAGIC {
+            return Err(Invalid::Magic);
+        }
+        if self.version != VERSION {
+            return Err(Invalid::Version(self.version));
+        }
+        if self.size as usize != PAGE_SIZE || self.gpu_count as usize > MAX_GPUS {
+            return Err(Invalid::Corrupt);
+        }
+        Ok(())
+    }
+
+    /// The entries in use.
+    pub fn gpus(&self) -> impl Iterator<Item = &GpuLimit> {
+        self.gpus.iter().take(self.gpu_count as usize)
+    }
+
+    /// The entry for a GPU: by UUID first, then by index, then the one for all.
+    pub fn find(&self, uuid: Uuid, index: Option<u32>) -> Option<&GpuLimit> {
+        let by = |wanted: Selector| self.gpus().find(|entry| entry.selector() == Some(wanted));
+        by(Selector::Uuid(uuid)).or_else(|| by(Selector::Index(index?))).or_else(|| by(Selector::All))
+    }
+
+    /// Whether an entry is keyed by index, so that a reader has to know the container's order of GPUs.
+    #[must_use]
+    pub fn has_index_entries(&self) -> bool {
+        self.gpus().any(|entry| matches!(entry.selector(), Some(Selector::Index(_))))
+    }
+
+    /// Task priority: 0 goes before 1.
+    #[must_use]
+    pub fn priority(&self) -> u32 {
+        self.priority
+    }
+
+    /// How much to log; an unknown number counts as the default.
+    #[must_use]
+    pub fn log_level(&self) -> LogLevel {
+        match self.log_level {
+            0 => LogLevel::Off,
+            1 => LogLevel::Error,
+            3 => LogLevel::Info,
+            4 => LogLevel::Debug,
+            _ => LogLevel::Warn,
+        }
+    }
+
+    /// Path in the container for HAMi's shared region, zero-terminated; empty without one.
+    #[must_use]
+    pub fn hami_cache(&self) -> &[u8] {
+        text(&self.hami_cache)
+    }
+
+    /// Folder in the container for traces; empty without one.
+    #[must_use]
+    pub fn trace_dir(&self) -> &[u8] {
+        text(&self.trace_dir)
+    }
+}
+
+fn copy_text(place: &mut [u8; 256], value: &str) -> Option<()> {
+    if value.len() > 255 || value.bytes().any(|byte| byte == 0) {
+        return None;
+    }
+    place.get_mut(..value.len())?.copy_from_slice(value.as_bytes());
+    Some(())
+}
+
+fn text(place: &[u8; 256]) -> &[u8] {
+    place.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Uuid = Uuid([1; 16]);
+    const B: Uuid = Uuid([2; 16]);
+
+    fn entry(selector: Selector, memory: u64) -> GpuLimit {
+        let entry = GpuLimit::new(selector);
+        entry.memory.store(memory, Relaxed);
+        entry
+    }
+
+    #[test]
+    fn the_most_particular_entry_wins() {
+        let page = LimitsPage::new([entry(Selector::All, 1), entry(Selector::Index(1), 2), entry(Selector::Uuid(A), 3)]);
+        let found = |uuid, index| page.find(uuid, index).map(|entry| entry.memory.load(Relaxed));
+        assert_eq!(found(A, Some(1)), Some(3));
+        assert_eq!(found(B, Some(1)), Some(2));
+        assert_eq!(found(B, Some(0)), Some(1));
+        assert_eq!(found(B, None), Some(1));
+        assert_eq!(LimitsPage::new([]).find(A, Some(0)).map(|_| ()), None);
+    }
+
+    #[test]
+    fn survives_the_file() {
+        let page = LimitsPage::new([entry(Selector::Uuid(B), 7)]).with_priority(0).with_hami_cache("/tmp/x.cache").unwrap();
+        let mut copy = LimitsPage::new([]);
+        // SAFETY: both are whole pages of plain old data.
+        unsafe { core::ptr::copy_nonoverlapping(page.as_bytes().as_ptr(), (&raw mut copy).cast(), PAGE_SIZE) };
+        assert_eq!(copy.check(), Ok(()));
+        assert_eq!(copy.find(B, None).map(|entry| entry.memory.load(Relaxed)), Some(7));
+        assert_eq!((copy.priority(), copy.hami_cache(), copy.trace_dir()), (0, &b"/tmp/x.cache"[..], &b""[..]));
+    }
+
+    #[test]
+    fn a_foreign_page_is_refused() {
+        let mut page = LimitsPage::new([]);
+        page.version = 2;
+        assert_eq!(page.check(), Err(Invalid::Version(2)));
+        page.version = VERSION;
+        page.gpu_count = 17;
+        assert_eq!(page.check(), Err(Invalid::Corrupt));
+        page.magic = 0;
+        assert_eq!(page.check(), Err(Invalid::Magic));
+    }
+
+    #[test]
+    fn percentages_and_bytes() {
+        let limit = GpuLimit::new(Selector::All);
+        assert_eq!((limit.memory_for(1000), limit.cores_limit()), (None, None));
+        limit.memory_percent.store(25, Relaxed);
+        assert_eq!(limit.memory_for(1 << 40), Some(1 << 38));
+        limit.memory.store(5, Relaxed);
+        assert_eq!(limit.memory_for(1 << 40), Some(5));
+        limit.cores.store(100, Relaxed);
+        assert_eq!(limit.cores_limit(), None);
+        limit.cores.store(30, Relaxed);
+        assert_eq!(limit.cores_limit(), Some(30));
+    }
+}

@@ -1,0 +1,31 @@
+//! Where things are inside a container. Every other part of the project takes these paths from here.
+
+use core::ffi::CStr;
+
+/// The folder in the container that holds everything of ours.
+pub const DIR: &str = "/usr/local/vgpu";
+/// The preloaded library, the host's versioned file, read-only.
+pub const LIBRARY: &str = "/usr/local/vgpu/libvgpu.so";
+/// The limits page, read-only ([`crate::limits`]).
+pub const LIMITS: &str = "/usr/local/vgpu/limits";
+/// The accounting region, read-write ([`crate::region`]).
+pub const REGION: &str = "/usr/local/vgpu/region";
+/// The loader's list of preloaded libraries, merged with the image's own.
+pub const LD_SO_PRELOAD: &str = "/etc/ld.so.preload";
+
+/// [`LIMITS`], for system calls.
+pub const LIMITS_C: &CStr = c"/usr/local/vgpu/limits";
+/// [`REGION`], for system calls.
+pub const REGION_C: &CStr = c"/usr/local/vgpu/region";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_two_spellings_agree() {
+        assert_eq!(LIMITS_C.to_str(), Ok(LIMITS));
+        assert_eq!(REGION_C.to_str(), Ok(REGION));
+        assert!([LIBRARY, LIMITS, REGION].iter().all(|path| path.starts_with(DIR)));
+    }
+}

@@ -1,0 +1,254 @@
+//! The accounting region: a file shared by one container's processes and read by the host side.
+
+use core::mem::size_of;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+use crate::MAX_GPUS;
+use crate::budget::Budget;
+use crate::ledger::{Charge, Total};
+use crate::uuid::Uuid;
+
+/// First word of the file: `vgpureg` and a zero.
+const MAGIC: u64 = u64::from_le_bytes(*b"vgpureg\0");
+/// Layout version; a library refuses another one.
+pub const VERSION: u32 = 1;
+/// Most processes that can use GPUs in one container at a time.
+pub const SLOTS: usize = 1024;
+
+/// One GPU's account in the container.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct GpuAccount {
+    uuid: [AtomicU64; 2],
+    claimed: AtomicU32,
+    /// What one context costs on this GPU in pages, as last measured; 0 is unknown yet.
+    pub context_pages: AtomicU32,
+    /// Device memory held by the container.
+    pub total: Total,
+    /// Requests for memory refused by the limit.
+    pub refused: AtomicU64,
+    /// When the oldest refusal was, in nanoseconds of `CLOCK_REALTIME`; 0 is never.
+    pub first_refusal: AtomicU64,
+    /// Bytes spilled to the host (oversubscription).
+    pub spilled: AtomicU64,
+    padding: [u64; 1],
+    /// The compute budget.
+    pub budget: Budget,
+}
+
+/// What one process has on one GPU.
+#[repr(C)]
+#[derive(Debug)]
+pub struct GpuCharge {
+    /// Pages charged.
+    pub charge: Charge,
+    /// Of these: contexts, modules, stacks, whatever no allocation call asked for. Pages.
+    pub overhead: AtomicU32,
+    /// Of these: managed memory, which NVML does not list by process. Pages.
+    pub managed: AtomicU32,
+    reserved: [u64; 2],
+}
+
+/// One process's place in the region. Whether it lives is told by the file lock on its byte (see [`crate::map`]), never by
+/// what is written here, so neither PID reuse nor PID namespaces matter.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Slot {
+    /// PID in the process's own namespace, for display and for finding it in NVML's lists; 0 for a slot never used.
+    pub pid: AtomicU32,
+    /// 1 while a context is being made whose cost is not known yet.
+    pub making_context: AtomicU32,
+    /// When the slot was taken, in nanoseconds of `CLOCK_REALTIME`.
+    pub since: AtomicU64,
+    reserved: [u64; 6],
+    /// By the place of the GPU in [`Region::gpus`].
+    pub gpus: [GpuCharge; MAX_GPUS],
+}
+
+/// The file's content.
+#[repr(C, align(4096))]
+#[derive(Debug)]
+pub struct Region {
+    magic: AtomicU64,
+    version: AtomicU32,
+    size: AtomicU32,
+    slot_count: AtomicU32,
+    gpu_count: AtomicU32,
+    /// One above the highest slot ever taken.
+    pub slots_used: AtomicU32,
+    padding: [u32; 9],
+    /// The container's GPUs, in the order in which they were first met.
+    pub gpus: [GpuAccount; MAX_GPUS],
+    /// The container's processes.
+    pub slots: [Slot; SLOTS],
+}
+
+/// Size of the file in bytes.
+pub const SIZE: usize = size_of::<Region>();
+const _: () = assert!(size_of::<Slot>() == 64 + 32 * MAX_GPUS && size_of::<GpuAccount>() == 64 + size_of::<Budget>());
+
+/// The bytes that a new file starts with; the rest of its [`SIZE`] is zero.
+#[must_use]
+pub fn header() -> [u8; 24] {
+    let mut bytes = [0; 24];
+    let words = [MAGIC, u64::from(VERSION) | ((SIZE as u64) << 32), SLOTS as u64 | ((MAX_GPUS as u64) << 32)];
+    for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+/// Why a region cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invalid {
+    /// It does not start with our magic word.
+    Magic,
+    /// It was written for another layout.
+    Version(u32),
+    /// Its size or its counts are not this version's.
+    Layout,
+}
+
+impl Region {
+    /// Checks a mapped region before anything else in it is used.
+    ///
+    /// # Errors
+    /// Says what is wrong with it.
+    pub fn check(&self) -> Result<(), Invalid> {
+        if self.magic.load(Acquire) != MAGIC {
+            return Err(Invalid::Magic);
+        }
+        match self.version.load(Relaxed) {
+            VERSION => {}
+            other => return Err(Invalid::Version(other)),
+        }
+        let figures = (self.size.load(Relaxed), self.slot_count.load(Relaxed), self.gpu_count.load(Relaxed));
+        if figures == (SIZE as u32, SLOTS as u32, MAX_GPUS as u32) { Ok(()) } else { Err(Invalid::Layout) }
+    }
+
+    /// The place of the GPU with this UUID, taken now if it is new. `None` if all are taken by others.
+    ///
+    /// `claimed` goes 0 (free) → 1 (being written) → 2 (readable). A process killed at 1 leaves that place unusable, and one
+    /// that finds it there takes the next: it costs a place, never a wait.
+    pub fn gpu(&self, uuid: Uuid) -> Option<usize> {
+        let words = uuid.words();
+        for (place, account) in self.gpus.iter().enumerate() {
+            if account.claimed.compare_exchange(0, 1, AcqRel, Acquire).is_ok() {
+                for (stored, word) in account.uuid.iter().zip(words) {
+                    stored.store(word, Relaxed);
+                }
+                account.claimed.store(2, Release);
+                return Some(self.first_with(uuid).unwrap_or(place));
+            }
+            // Somebody may be writing this very UUID right now: a few loads later it is readable, unless its writer is gone.
+            for _ in 0..1000 {
+                if account.claimed.load(Acquire) == 2 {
+                    break;
+                }
+                core::hint::spin_loop();
+            }
+            if account.uuid() == Some(uuid) {
+                return Some(place);
+            }
+        }
+        None
+    }
+
+    fn first_with(&self, uuid: Uuid) -> Option<usize> {
+        self.gpus.iter().position(|account| account.uuid() == Some(uuid))
+    }
+
+    /// The slots that have ever been in use.
+    pub fn used_slots(&self) -> impl Iterator<Item = (usize, &Slot)> {
+        self.slots.iter().enumerate().take(self.slots_used.load(Acquire) as usize)
+    }
+
+    /// Brings a GPU's total down to what its processes hold. `dead` tells whether a slot's process is gone; what such a process
+    /// held is given back. Returns whether the total became lower.
+    pub fn recover(&self, gpu: usize, mut dead: impl FnMut(usize, &Slot) -> bool) -> bool {
+        let Some(account) = self.gpus.get(gpu) else { return false };
+        for (index, slot) in self.used_slots() {
+            let Some(charge) = slot.gpus.get(gpu) else { continue };
+            if charge.charge.most() != 0 && dead(index, slot) {
+                charge.clear();
+            }
+        }
+        let charges = self.used_slots().filter_map(|(_, slot)| slot.gpus.get(gpu)).map(|charge| &charge.charge);
+        crate::ledger::recount(&account.total, charges)
+    }
+}
+
+impl GpuAccount {
+    /// Which GPU this is; `None` for an unused account.
+    #[must_use]
+    pub fn uuid(&self) -> Option<Uuid> {
+        (self.claimed.load(Acquire) == 2).then(|| Uuid::from_words([self.uuid[0].load(Relaxed), self.uuid[1].load(Relaxed)]))
+    }
+}
+
+impl GpuCharge {
+    /// Forgets everything a dead process had.
+    pub fn clear(&self) {
+        self.charge.clear();
+        self.overhead.store(0, Relaxed);
+        self.managed.store(0, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A fresh region on the heap, as a new file would be mapped.
+    pub(crate) fn fresh() -> Box<Region> {
+        let layout = std::alloc::Layout::new::<Region>();
+        // SAFETY: an all-zero region is valid (atomics and integers only), and the layout is the box's own.
+        let region = unsafe { Box::from_raw(std::alloc::alloc_zeroed(layout).cast::<Region>()) };
+        // SAFETY: the header is shorter than the region, and nobody else has it.
+        unsafe { core::ptr::copy_nonoverlapping(header().as_ptr(), core::ptr::from_ref(&*region).cast_mut().cast(), 24) };
+        region
+    }
+
+    #[test]
+    fn a_new_file_passes_its_own_check() {
+        let region = fresh();
+        assert_eq!(region.check(), Ok(()));
+        region.version.store(9, Relaxed);
+        assert_eq!(region.check(), Err(Invalid::Version(9)));
+        region.magic.store(0, Relaxed);
+        assert_eq!(region.check(), Err(Invalid::Magic));
+    }
+
+    #[test]
+    fn gpus_keep_their_places() {
+        let region = fresh();
+        for round in 0..2 {
+            for number in 0..MAX_GPUS as u8 {
+                assert_eq!(region.gpu(Uuid([number; 16])), Some(usize::from(number)), "round {round}");
+            }
+        }
+        assert_eq!(region.gpu(Uuid([99; 16])), None);
+    }
+
+    #[test]
+    fn a_place_left_half_claimed_is_passed_over() {
+        let region = fresh();
+        region.gpus[0].claimed.store(1, Relaxed);
+        assert_eq!(region.gpu(Uuid([7; 16])), Some(1));
+        assert_eq!(region.gpu(Uuid([7; 16])), Some(1));
+    }
+
+    #[test]
+    fn the_dead_give_back_what_they_held() {
+        let region = fresh();
+        let gpu = region.gpu(Uuid([1; 16])).unwrap();
+        region.slots_used.store(3, Relaxed);
+        for slot in &region.slots[..3] {
+            slot.gpus[gpu].charge.reserve(&region.gpus[gpu].total, 10, u64::MAX).unwrap();
+        }
+        assert!(!region.recover(gpu, |_, _| false));
+        assert!(region.recover(gpu, |index, _| index == 1));
+        assert_eq!(region.gpus[gpu].total.pages(), 20);
+        assert!(!region.recover(gpu, |index, _| index == 1));
+    }
+}
