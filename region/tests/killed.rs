@@ -71,8 +71,11 @@ fn what_the_killed_held_comes_back() {
         }
         // The survivors stand still while we compare, so that the figures are exact.
         for child in &children[PROCESSES / 2..] {
-            // SAFETY: the call takes no pointers; the child is ours and alive.
-            unsafe { libc::kill(child.id() as i32, libc::SIGSTOP) };
+            // SAFETY: the calls take no pointers that outlive them; the child is ours and alive. It has stopped when waitpid says so.
+            unsafe {
+                libc::kill(child.id() as i32, libc::SIGSTOP);
+                libc::waitpid(child.id() as i32, std::ptr::null_mut(), libc::WUNTRACED);
+            }
         }
         let census = Census::open(&c_path(&path));
         region.recover(gpu, |slot, _| census.is_dead(slot));
@@ -81,7 +84,7 @@ fn what_the_killed_held_comes_back() {
         assert!((held..=most).contains(&account.total.pages()), "round {round}: {held} <= {} <= {most}", account.total.pages());
         assert_eq!(map::living(region, &census).count(), PROCESSES / 2);
         for child in &children[PROCESSES / 2..] {
-            // SAFETY: as above.
+            // SAFETY: the call takes no pointers; the child is ours and alive.
             unsafe { libc::kill(child.id() as i32, libc::SIGCONT) };
         }
         for child in &mut children[..PROCESSES / 2] {
