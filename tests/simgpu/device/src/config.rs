@@ -1,0 +1,145 @@
+//! What the simulated machine is like. Defaults are what was seen on an H200 with driver 580.
+
+/// The machine's properties, fixed when its state file is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Config {
+    /// Number of GPUs, at most [`crate::MAX_GPUS`].
+    pub gpus: u64,
+    /// Memory of each GPU in bytes, as NVML reports it.
+    pub total: u64,
+    /// Bytes of `total` that the driver keeps for itself (NVML's v2 "reserved"; not part of what CUDA calls the total).
+    pub reserved: u64,
+    /// Bytes in use on an idle GPU beyond `reserved`.
+    pub baseline: u64,
+    /// Bytes that a context costs and NVML attributes to its process.
+    pub context: u64,
+    /// Bytes that a context costs and nobody is shown to hold.
+    pub context_hidden: u64,
+    /// Streaming multiprocessors.
+    pub multiprocessors: u64,
+    /// Resident threads of each multiprocessor (local memory is sized by them).
+    pub threads: u64,
+    /// A process' turn on a contended GPU, ns.
+    pub slice_ns: u64,
+    /// GPU time lost when another process' turn begins, ns.
+    pub switch_ns: u64,
+    /// GPU time of each launch on top of the kernel's own, ns.
+    pub launch_ns: u64,
+    /// GPU time of a kernel whose duration is unknown, ns.
+    pub kernel_ns: u64,
+}
+
+/// One MiB in bytes.
+pub const MIB: u64 = 1 << 20;
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            gpus: 1,
+            total: 143_771 * MIB,
+            reserved: 644_939_776,
+            baseline: 3_407_872,
+            context: 518 * MIB,
+            context_hidden: 5_832_704,
+            multiprocessors: 132,
+            threads: 2048,
+            slice_ns: 2_000_000,
+            switch_ns: 200_000,
+            launch_ns: 1_000,
+            kernel_ns: 2_000,
+        }
+    }
+}
+
+impl Config {
+    /// Sets one property by its name, as `simgpu-ctl create name=value` does. Sizes take a suffix `K`, `M` or `G`.
+    ///
+    /// # Errors
+    /// Says which name is unknown or which value is not a number.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let (digits, unit) = match value.as_bytes().last() {
+            Some(b'K') => (&value[..value.len() - 1], 1 << 10),
+            Some(b'M') => (&value[..value.len() - 1], 1 << 20),
+            Some(b'G') => (&value[..value.len() - 1], 1 << 30),
+            _ => (value, 1),
+        };
+        let number = digits.parse::<u64>().map_err(|_| format!("{name}: {value} is not a number"))?;
+        let number = number.checked_mul(unit).ok_or_else(|| format!("{name}: {value} is too large"))?;
+        let field = match name {
+            "gpus" => &mut self.gpus,
+            "total" => &mut self.total,
+            "reserved" => &mut self.reserved,
+            "baseline" => &mut self.baseline,
+            "context" => &mut self.context,
+            "context_hidden" => &mut self.context_hidden,
+            "multiprocessors" => &mut self.multiprocessors,
+            "threads" => &mut self.threads,
+            "slice_ns" => &mut self.slice_ns,
+            "switch_ns" => &mut self.switch_ns,
+            "launch_ns" => &mut self.launch_ns,
+            "kernel_ns" => &mut self.kernel_ns,
+            _ => return Err(format!("{name}: no such property")),
+        };
+        *field = number;
+        Ok(())
+    }
+
+    /// What CUDA calls the total of a GPU, in bytes.
+    #[must_use]
+    pub fn cuda_total(&self) -> u64 {
+        self.total - self.reserved
+    }
+}
+
+/// The GPU's marketing name.
+pub const NAME: &str = "NVIDIA H200 (simulated)";
+/// What `cuDriverGetVersion` and NVML call the CUDA version.
+pub const CUDA_VERSION: i32 = 13_000;
+/// The driver's version.
+pub const DRIVER_VERSION: &str = "580.00.00";
+/// Compute capability, major and minor.
+pub const COMPUTE_CAPABILITY: (i32, i32) = (9, 0);
+
+/// The UUID of the GPU with this physical index.
+#[must_use]
+pub fn uuid(gpu: usize) -> [u8; 16] {
+    let mut bytes = *b"\x51\x6d\x67\x70\x75\x00\x40\x00\x80\x00\x00\x00\x00\x00\x00\x00";
+    bytes[15] = u8::try_from(gpu).unwrap_or(u8::MAX);
+    bytes
+}
+
+/// The UUID as text: `GPU-` and five groups of hexadecimal digits.
+#[must_use]
+pub fn uuid_text(gpu: usize) -> String {
+    let hex = uuid(gpu).map(|byte| format!("{byte:02x}")).concat();
+    format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// The PCI bus number of a GPU.
+#[must_use]
+pub fn pci_bus(gpu: usize) -> u32 {
+    u32::try_from(gpu).unwrap_or(0) + 0x1b
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_take_suffixes() {
+        let mut config = Config::default();
+        config.set("total", "2G").unwrap();
+        config.set("gpus", "2").unwrap();
+        assert_eq!((config.total, config.gpus), (2 << 30, 2));
+        assert!(config.set("total", "2Q").is_err());
+        assert!(config.set("nonsense", "1").is_err());
+        assert!(config.set("total", "18446744073709551615G").is_err());
+    }
+
+    #[test]
+    fn uuids_differ_and_have_the_usual_form() {
+        assert_ne!(uuid(0), uuid(1));
+        assert_eq!(uuid_text(1), "GPU-516d6770-7500-4000-8000-000000000001");
+    }
+}

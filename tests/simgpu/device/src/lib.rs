@@ -1,0 +1,25 @@
+//! The simulated GPU: a file mapped by every process that uses it.
+//!
+//! What a real GPU and its kernel driver keep between processes is kept here: how much memory each process holds, who is running, and
+//! until when. A process that dies gives everything back, because all that it owns hangs on a lock that the kernel releases.
+#![warn(missing_docs)]
+
+pub mod config;
+mod layout;
+mod locks;
+mod memory;
+mod mutex;
+mod namespace;
+mod open;
+mod processes;
+mod slot;
+mod timeline;
+mod usage;
+
+pub use config::Config;
+pub use layout::{MAX_GPUS, MAX_SLOTS};
+pub use memory::{Full, GpuMemory, Part};
+pub use open::{Device, default_path};
+pub use processes::Process;
+pub use slot::Slot;
+pub use timeline::now_ns;

@@ -1,0 +1,172 @@
+//! Finding, making and mapping the state file.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use crate::config::Config;
+use crate::layout::{MAGIC, MAX_GPUS, State};
+use crate::namespace;
+
+/// A machine's simulated GPUs, mapped into this process.
+pub struct Device {
+    path: PathBuf,
+    identity: (u64, u64),
+    fd: AtomicI32,
+    /// This process as [`crate::namespace`] knew it at opening: PID, namespace, start.
+    own: (u32, u64, u64),
+    pub(crate) state: &'static State,
+}
+
+/// Where the state file is: `SIMGPU_STATE`, else `/dev/simgpu` if that exists, else `/dev/shm/simgpu`.
+#[must_use]
+pub fn default_path() -> PathBuf {
+    if let Some(path) = std::env::var_os("SIMGPU_STATE") {
+        return path.into();
+    }
+    let device = Path::new("/dev/simgpu");
+    if device.exists() { device.to_owned() } else { PathBuf::from("/dev/shm/simgpu") }
+}
+
+impl Device {
+    /// Opens the machine at `path`, making one with the default configuration if there is none.
+    ///
+    /// # Errors
+    /// When the file cannot be opened, made or mapped, or is not a state file.
+    pub fn open(path: &Path) -> io::Result<Device> {
+        let file = match open_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                match Device::create(path, &Config::default()) {
+                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                    _ => {}
+                }
+                open_file(path)?
+            }
+            other => other?,
+        };
+        let metadata = file.metadata()?;
+        let state = map(&file)?;
+        if state.magic.load(Ordering::Acquire) != MAGIC {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: not a simulated GPU of this version", path.display())));
+        }
+        // Never closed: closing any descriptor of the file would drop this process' POSIX locks on it.
+        let fd = AtomicI32::new(file.into_raw_fd());
+        let identity = (metadata.dev(), metadata.ino());
+        Ok(Device { path: path.to_owned(), identity, fd, own: namespace::this_process(), state })
+    }
+
+    /// Makes a machine. The file gets its name when it is complete.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when there is one; otherwise what the file system says.
+    pub fn create(path: &Path, config: &Config) -> io::Result<()> {
+        if config.gpus == 0 || config.gpus > MAX_GPUS as u64 || config.reserved + config.baseline > config.total {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "impossible configuration"));
+        }
+        let temporary = path.with_extension(format!("{}.new", std::process::id()));
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&temporary)?;
+        let made = (|| {
+            file.set_permissions(Permissions::from_mode(0o666))?;
+            file.set_len(size_of::<State>() as u64)?;
+            let state = map(&file)?;
+            // SAFETY: nobody else has this file yet, so nobody reads the configuration while it is written.
+            unsafe { (&raw const state.config).cast_mut().write(*config) };
+            state.mutex.init();
+            for gpu in &state.gpus {
+                gpu.turn.init();
+            }
+            state.magic.store(MAGIC, Ordering::Release);
+            std::fs::hard_link(&temporary, path)
+        })();
+        std::fs::remove_file(&temporary)?;
+        made
+    }
+
+    /// The machine's properties.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.state.config
+    }
+
+    /// How many GPUs there are.
+    #[must_use]
+    pub fn gpus(&self) -> usize {
+        usize::try_from(self.state.config.gpus).unwrap_or(0).min(MAX_GPUS)
+    }
+
+    /// Counts one NVML call.
+    pub fn count_nvml_call(&self) {
+        self.state.nvml_calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// NVML calls made on this machine since its state was made or reset.
+    #[must_use]
+    pub fn nvml_calls(&self) -> u64 {
+        self.state.nvml_calls.load(Ordering::Relaxed)
+    }
+
+    /// This process: PID, namespace, start.
+    pub(crate) fn own(&self) -> (u32, u64, u64) {
+        if self.own.0 == std::process::id() { self.own } else { namespace::this_process() }
+    }
+
+    /// A descriptor of the state file: the one it was opened with, or a new one if the program closed that.
+    pub(crate) fn descriptor(&self) -> Option<RawFd> {
+        let fd = self.fd.load(Ordering::Relaxed);
+        if self.is_ours(fd) {
+            return Some(fd);
+        }
+        let file = open_file(&self.path).ok()?;
+        if !self.is_ours(file.as_raw_fd()) {
+            return None;
+        }
+        let fd = file.into_raw_fd();
+        self.fd.store(fd, Ordering::Relaxed);
+        Some(fd)
+    }
+
+    fn is_ours(&self, fd: RawFd) -> bool {
+        // SAFETY: fstat writes into a struct that lives through the call, and all-zero is a valid stat.
+        unsafe {
+            let mut stat = std::mem::zeroed::<libc::stat>();
+            libc::fstat(fd, &raw mut stat) == 0 && (stat.st_dev, stat.st_ino) == self.identity
+        }
+    }
+
+    /// In the child of a fork: lets go of the parent's open file, which would keep the parent's locks alive after its death. The
+    /// device must not be used in this process afterwards.
+    pub fn abandon_in_child(&self) {
+        let fd = self.fd.load(Ordering::Relaxed);
+        // SAFETY: the caller promises that nothing in this process looks at the mapping again; close takes any number.
+        unsafe {
+            if self.is_ours(fd) {
+                libc::close(fd);
+            }
+            libc::munmap(std::ptr::from_ref(self.state).cast_mut().cast(), size_of::<State>());
+        }
+    }
+}
+
+fn open_file(path: &Path) -> io::Result<File> {
+    // The standard library opens with O_CLOEXEC. No duplicate is made and closed here: that would drop the process' POSIX locks.
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOCTTY).open(path)
+}
+
+fn map(file: &File) -> io::Result<&'static State> {
+    let size = size_of::<State>();
+    if file.metadata()?.len() < size as u64 {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "too short for a simulated GPU"));
+    }
+    // SAFETY: a new shared mapping of a file that is long enough. It is never unmapped but in a forked child.
+    let address = unsafe {
+        libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
+    if address == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the mapping is as long as the state and aligned to a page; every bit pattern is a valid state.
+    Ok(unsafe { &*address.cast::<State>() })
+}

@@ -1,0 +1,68 @@
+//! The processes on a GPU, as somebody in this PID namespace sees them.
+
+use std::sync::atomic::Ordering;
+
+use crate::layout::MAX_SLOTS;
+use crate::locks::{self, PidMark};
+use crate::{Device, namespace};
+
+/// A process that has a context on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its PID in the reader's namespace.
+    pub pid: u32,
+    /// Bytes that NVML shows for it.
+    pub used: u64,
+    /// Bytes that only the GPU's total shows.
+    pub hidden: u64,
+    /// Percent of the last second in which it had the GPU.
+    pub utilization: u32,
+    /// GPU time that it used in its life, ns.
+    pub busy_ns: u64,
+}
+
+impl Device {
+    /// The living processes with a context on `gpu` that this process' PID namespace can see.
+    #[must_use]
+    pub fn processes(&self, gpu: usize) -> Vec<Process> {
+        let guard = self.lock();
+        self.reap(&guard);
+        drop(guard);
+        let own_namespace = self.own().1;
+        let high_water = (self.state.high_water.load(Ordering::Relaxed) as usize).min(MAX_SLOTS);
+        let seen = |index: usize| {
+            let slot = &self.state.slots[index];
+            let held = &slot.gpus[gpu];
+            if slot.pid.load(Ordering::Acquire) == 0 || held.contexts.load(Ordering::Relaxed) == 0 {
+                return None;
+            }
+            Some(Process {
+                pid: self.pid_here(index, own_namespace)?,
+                used: held.visible.load(Ordering::Relaxed),
+                hidden: held.hidden.load(Ordering::Relaxed),
+                utilization: held.busy.percent(),
+                busy_ns: held.busy.total(),
+            })
+        };
+        (0..high_water).filter_map(seen).collect()
+    }
+
+    fn pid_here(&self, index: usize, own_namespace: u64) -> Option<u32> {
+        let slot = &self.state.slots[index];
+        let pid = slot.pid.load(Ordering::Relaxed);
+        if own_namespace != 0 && slot.namespace.load(Ordering::Relaxed) == own_namespace {
+            return Some(pid);
+        }
+        match locks::pid_mark(self.descriptor()?, index) {
+            PidMark::Here(pid) => Some(pid),
+            PidMark::Elsewhere => None,
+            PidMark::Unmarked => namespace::find(pid, slot.started.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Percent of the last second in which a GPU was busy.
+    #[must_use]
+    pub fn utilization(&self, gpu: usize) -> u32 {
+        self.state.gpus[gpu].busy.percent()
+    }
+}

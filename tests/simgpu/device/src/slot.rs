@@ -1,0 +1,83 @@
+//! A process' place in the state file.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::layout::{Group, MAX_GROUPS, MAX_SLOTS, SlotState};
+use crate::{Device, locks};
+
+/// This process' place. Its lock goes with the process, not with this value.
+#[derive(Clone)]
+pub struct Slot {
+    pub(crate) device: Arc<Device>,
+    pub(crate) index: usize,
+}
+
+impl Slot {
+    /// Takes a free place for this process.
+    ///
+    /// # Errors
+    /// When all places are taken by living processes, or the state file cannot be locked.
+    pub fn attach(device: Arc<Device>) -> io::Result<Slot> {
+        let fd = device.descriptor().ok_or_else(io::Error::last_os_error)?;
+        let guard = device.lock();
+        let index = (0..MAX_SLOTS)
+            .find(|&index| !device.is_own(index) && locks::take(fd, index))
+            .ok_or_else(|| io::Error::new(io::ErrorKind::QuotaExceeded, "no free place on the simulated GPU"))?;
+        let state = &device.state.slots[index];
+        device.free_slot(state);
+        locks::mark_pid(fd, index);
+        let (pid, namespace, started) = device.own();
+        state.namespace.store(namespace, Ordering::Relaxed);
+        state.started.store(started, Ordering::Relaxed);
+        state.group.store(device.group(group_key(namespace)), Ordering::Relaxed);
+        state.pid.store(pid, Ordering::Release);
+        let high_water = u32::try_from(index + 1).unwrap_or(u32::MAX);
+        device.state.high_water.fetch_max(high_water, Ordering::Relaxed);
+        drop(guard);
+        Ok(Slot { device, index })
+    }
+
+    /// The machine.
+    #[must_use]
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    pub(crate) fn state(&self) -> &SlotState {
+        &self.device.state.slots[self.index]
+    }
+}
+
+/// `SIMGPU_GROUP` if set, else the PID namespace.
+fn group_key(namespace: u64) -> u64 {
+    std::env::var("SIMGPU_GROUP").map_or(namespace.max(1), |name| key_of(&name))
+}
+
+/// The key of a group that is given by name.
+pub(crate) fn key_of(name: &str) -> u64 {
+    // FNV-1a; the top bit keeps names apart from inodes.
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    hash | 1 << 63
+}
+
+impl Device {
+    /// The group with this key, made if need be. When all are in use, group 0 takes the rest. Called under the mutex.
+    fn group(&self, key: u64) -> u32 {
+        let groups: &[Group; MAX_GROUPS] = &self.state.groups;
+        let found = groups.iter().position(|group| group.key.load(Ordering::Relaxed) == key);
+        let index = found.or_else(|| groups.iter().position(|group| group.key.load(Ordering::Relaxed) == 0)).unwrap_or(0);
+        if found.is_none() && groups[index].key.load(Ordering::Relaxed) == 0 {
+            groups[index].key.store(key, Ordering::Relaxed);
+        }
+        u32::try_from(index).unwrap_or(0)
+    }
+
+    /// Whether the slot belongs to this process. Its own lock does not stand in its way, so locks cannot tell.
+    pub(crate) fn is_own(&self, index: usize) -> bool {
+        let slot = &self.state.slots[index];
+        let theirs = (slot.pid.load(Ordering::Acquire), slot.namespace.load(Ordering::Relaxed), slot.started.load(Ordering::Relaxed));
+        theirs.0 == std::process::id() && theirs == self.own()
+    }
+}

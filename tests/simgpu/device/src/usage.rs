@@ -1,0 +1,72 @@
+//! Busy time by tenths of a second: NVML's utilisation figures.
+
+use std::sync::atomic::Ordering;
+
+use crate::layout::{BUCKETS, Busy};
+use crate::timeline::now_ns;
+
+const TENTH: u64 = 100_000_000;
+
+impl Busy {
+    /// Adds the busy time from `start` to `end`, ns. Called under the GPU's turn mutex.
+    pub fn add(&self, start: u64, end: u64) {
+        self.total_ns.fetch_add(end.saturating_sub(start), Ordering::Relaxed);
+        let mut at = start;
+        while at < end {
+            let tenth = at / TENTH;
+            let until = end.min((tenth + 1) * TENTH);
+            let bucket = tenth as usize % BUCKETS;
+            if self.tenths[bucket].swap(tenth, Ordering::Relaxed) != tenth {
+                self.ns[bucket].store(0, Ordering::Relaxed);
+            }
+            self.ns[bucket].fetch_add(until - at, Ordering::Relaxed);
+            at = until;
+        }
+    }
+
+    /// Busy percent of the last ten full tenths.
+    pub fn percent(&self) -> u32 {
+        self.percent_before(now_ns() / TENTH)
+    }
+
+    fn percent_before(&self, tenth: u64) -> u32 {
+        let recent = (0..BUCKETS).filter(|&bucket| {
+            let at = self.tenths[bucket].load(Ordering::Relaxed);
+            at < tenth && at + 10 >= tenth
+        });
+        let busy = recent.map(|bucket| self.ns[bucket].load(Ordering::Relaxed)).sum::<u64>();
+        u32::try_from((busy / (TENTH / 10)).min(100)).unwrap_or(100)
+    }
+
+    /// All busy time so far, ns.
+    pub fn total(&self) -> u64 {
+        self.total_ns.load(Ordering::Relaxed)
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        for (tenth, ns) in self.tenths.iter().zip(&self.ns) {
+            tenth.store(0, Ordering::Relaxed);
+            ns.store(0, Ordering::Relaxed);
+        }
+        self.total_ns.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_a_second_of_the_last_is_fifty_percent() {
+        // SAFETY: all-zero atomics are valid.
+        let busy = unsafe { std::mem::zeroed::<Busy>() };
+        let second = 10 * TENTH;
+        busy.add(5 * second, 5 * second + second / 2);
+        assert_eq!(busy.percent_before(60), 50);
+        assert_eq!(busy.percent_before(62), 30, "what is older than a second no longer counts");
+        assert_eq!(busy.total(), second / 2);
+        busy.clear();
+        assert_eq!(busy.percent_before(60), 0);
+    }
+}
