@@ -1,0 +1,175 @@
+//! The one edit in containerd's main file: an `imports` entry that brings in our drop-in, and its removal.
+
+use crate::{Error, Source, Version, imports};
+use std::path::Path;
+use toml_edit::{Array, DocumentMut, value};
+
+/// Ends every line that did not exist before; `detach` removes such a line, and only such a line, as a whole.
+const ADDED: &str = " # added by \"vgpu configure\"";
+
+/// A main file after the edit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Edited {
+    /// The new text.
+    pub text: String,
+    /// The version it declares.
+    pub version: Version,
+}
+
+/// Makes `main` import `drop_in`. A file without any key is given `version`, for containerd would read it as version 1.
+///
+/// The entry is a glob of its own: containerd 1.x does not start over a file that is imported by name and missing,
+/// and a wider glob would bring in files that nobody asked for.
+pub fn attach(main: &Source, drop_in: &Path, version: Version) -> Result<Edited, Error> {
+    let mut doc = main.parse()?;
+    let declared = Version::declared(&doc, main)?;
+    if declared.is_none() {
+        doc["version"] = value(version.number());
+        mark(&mut doc, "version");
+    }
+    let version = declared.unwrap_or(version);
+    if imports::resolve(&doc, main)?.iter().any(|pattern| pattern.matches(drop_in)) {
+        return Ok(Edited { text: doc.to_string(), version });
+    }
+    let entry = entry(drop_in);
+    match doc.get_mut("imports").and_then(|item| item.as_array_mut()) {
+        Some(list) => push(list, &entry),
+        None => {
+            doc["imports"] = value(Array::from_iter([entry]));
+            mark(&mut doc, "imports");
+        }
+    }
+    Ok(Edited { text: doc.to_string(), version })
+}
+
+/// Undoes [`attach`] and leaves everything else, also what was written since.
+pub fn detach(main: &Source, drop_in: &Path) -> Result<String, Error> {
+    let mut doc = main.parse()?;
+    let entry = entry(drop_in);
+    if let Some(list) = doc.get_mut("imports").and_then(|item| item.as_array_mut()) {
+        list.retain(|item| item.as_str() != Some(&entry));
+        if list.is_empty() && is_marked(&doc, "imports") {
+            doc.remove("imports");
+        }
+    }
+    if doc.len() == 1 && is_marked(&doc, "version") {
+        doc.remove("version");
+    }
+    Ok(doc.to_string())
+}
+
+fn entry(drop_in: &Path) -> String {
+    drop_in.with_extension("").display().to_string() + "*.toml"
+}
+
+/// Adds in the style of the list: an item on each line where it is so, the space before the bracket where it was.
+fn push(list: &mut Array, entry: &str) {
+    let text = |raw: Option<&toml_edit::RawString>| raw.and_then(|raw| raw.as_str()).unwrap_or_default().to_owned();
+    let (mut prefix, mut suffix) = (String::new(), String::new());
+    if let Some(last) = list.iter_mut().last() {
+        // Comments above the last item, or behind it, stay with it.
+        let own = text(last.decor().prefix());
+        prefix = own.rsplit_once('\n').map_or_else(|| " ".into(), |(_, indent)| format!("\n{indent}"));
+        suffix = text(last.decor().suffix());
+        if suffix.contains('#') {
+            suffix.clear();
+        } else {
+            last.decor_mut().set_suffix("");
+        }
+    }
+    list.push_formatted(toml_edit::Value::from(entry).decorated(prefix, suffix));
+}
+
+fn mark(doc: &mut DocumentMut, key: &str) {
+    if let Some(item) = doc.get_mut(key).and_then(|item| item.as_value_mut()) {
+        item.decor_mut().set_suffix(ADDED);
+    }
+}
+
+fn is_marked(doc: &DocumentMut, key: &str) -> bool {
+    doc.get(key)
+        .and_then(|item| item.as_value())
+        .and_then(|v| v.decor().suffix())
+        .and_then(|s| s.as_str())
+        .is_some_and(|s| s.contains(ADDED.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DROP_IN: &str = "/etc/containerd/conf.d/99-vgpu.toml";
+    const DEBIAN: &str = "version = 2\n\n[plugins]\n  [plugins.\"io.containerd.grpc.v1.cri\"]\n    [plugins.\"io.containerd.grpc.v1.cri\".cni]\n      bin_dir = \"/usr/lib/cni\"\n";
+    const ENTRY: &str = "\"/etc/containerd/conf.d/99-vgpu*.toml\"";
+
+    fn attached(text: &str) -> Edited {
+        attach(&Source::new("/etc/containerd/config.toml", text), Path::new(DROP_IN), Version::V3).unwrap()
+    }
+
+    fn detached(text: &str) -> String {
+        detach(&Source::new("/etc/containerd/config.toml", text), Path::new(DROP_IN)).unwrap()
+    }
+
+    #[test]
+    fn attach_and_detach_are_each_others_inverse() {
+        for (description, text, contains) in [
+            ("no file", "", format!("imports = [{ENTRY}]")),
+            ("comments only", "# nothing set\n", format!("imports = [{ENTRY}]")),
+            ("Debian's default", DEBIAN, format!("imports = [{ENTRY}]")),
+            ("an empty list as in `config default`", "version = 2\nimports = []\n", format!("imports = [{ENTRY}]\n")),
+            (
+                "another's entry and a comment",
+                "version = 3 # three\nimports = [ \"/a/*.toml\" ] # keep\n[plugins]\n",
+                format!("\"/a/*.toml\", {ENTRY}"),
+            ),
+            (
+                "one entry on each line",
+                "version = 2\nimports = [\n  # why\n  \"/a.toml\",\n  \"/b.toml\",\n]\n",
+                format!("\n  \"/b.toml\",\n  {ENTRY}"),
+            ),
+            ("already covered", "version = 4\nimports = [\"conf.d/*.toml\"]\n", "imports = [\"conf.d/*.toml\"]".into()),
+            ("no newline at the end", "version = 2", format!("imports = [{ENTRY}]")),
+        ] {
+            let edited = attached(text);
+            assert!(edited.text.contains(&contains), "{description}: {}", edited.text);
+            assert_eq!(attached(&edited.text), edited, "{description}: twice is once");
+            let back = detached(&edited.text);
+            assert_eq!(strip(&back), strip(text), "{description}");
+        }
+    }
+
+    fn strip(text: &str) -> String {
+        text.split_whitespace().collect()
+    }
+
+    #[test]
+    fn imports_come_before_the_first_table() {
+        let text = attached(DEBIAN).text;
+        let doc: DocumentMut = text.parse().unwrap();
+        assert!(doc["imports"].is_array(), "{text}");
+        assert!(doc["plugins"]["io.containerd.grpc.v1.cri"].get("imports").is_none());
+    }
+
+    #[test]
+    fn the_declared_version_wins() {
+        assert_eq!(attached("version = 2\n").version, Version::V2);
+        assert_eq!(attached("version = 4\n").version, Version::V4);
+        assert_eq!(attached("").version, Version::V3);
+        assert!(attached("# x\n").text.contains("version = 3"));
+    }
+
+    #[test]
+    fn what_the_operator_wrote_since_stays() {
+        let text = attached("version = 2\n").text + "oom_score = -1 # mine\n";
+        assert_eq!(detached(&text), "version = 2\noom_score = -1 # mine\n");
+    }
+
+    #[test]
+    fn version_1_and_nonsense_are_refused_by_name() {
+        let main = |text: &str| Source::new("/c.toml", text);
+        let error = |text| attach(&main(text), Path::new(DROP_IN), Version::V2).unwrap_err().to_string();
+        assert!(error("disabled_plugins = [\"cri\"]\n").starts_with("/c.toml: configuration version 1 (none given)"));
+        assert!(error("version = 7\n").contains("version 7"));
+        assert!(error("version = \n").starts_with("/c.toml: TOML parse error"));
+    }
+}
