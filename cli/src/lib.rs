@@ -1,1 +1,54 @@
-//! To be filled.
+//! `vgpu`: what a person needs on a machine whose GPUs are shared. One module for each subcommand.
+
+pub mod check;
+pub mod configure;
+mod files;
+pub mod generate;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Share GPUs among containers, each held to what it was given.
+#[derive(Debug, Parser)]
+#[command(name = "vgpu", version, propagate_version = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+enum Command {
+    Configure(configure::Args),
+    Check(check::Args),
+    #[command(hide = true)]
+    Generate(generate::Args),
+}
+
+impl Cli {
+    /// Runs the subcommand. Its errors go to stderr, one line for each cause.
+    pub fn run(self) -> ExitCode {
+        let done = match self.command {
+            Command::Configure(args) => args.run(),
+            Command::Check(args) => args.run(),
+            Command::Generate(args) => args.run(),
+        };
+        done.unwrap_or_else(|error| {
+            eprintln!("vgpu: {error}");
+            ExitCode::FAILURE
+        })
+    }
+}
+
+/// What a subcommand gives back: the exit status, or why it could not do its work.
+pub type Outcome = Result<ExitCode, Box<dyn std::error::Error>>;
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        super::Cli::command().debug_assert();
+    }
+}

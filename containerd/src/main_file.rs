@@ -42,9 +42,10 @@ pub fn attach(main: &Source, drop_in: &Path, version: Version) -> Result<Edited,
     Ok(Edited { text: doc.to_string(), version })
 }
 
-/// Undoes [`attach`] and leaves everything else, also what was written since.
-pub fn detach(main: &Source, drop_in: &Path) -> Result<String, Error> {
+/// Undoes [`attach`] and leaves everything else, also what was written since. `None` where nothing is to be undone.
+pub fn detach(main: &Source, drop_in: &Path) -> Result<Option<String>, Error> {
     let mut doc = main.parse()?;
+    let before = doc.to_string();
     let entry = entry(drop_in);
     if let Some(list) = doc.get_mut("imports").and_then(|item| item.as_array_mut()) {
         list.retain(|item| item.as_str() != Some(&entry));
@@ -55,7 +56,7 @@ pub fn detach(main: &Source, drop_in: &Path) -> Result<String, Error> {
     if doc.len() == 1 && is_marked(&doc, "version") {
         doc.remove("version");
     }
-    Ok(doc.to_string())
+    Ok(Some(doc.to_string()).filter(|after| *after != before))
 }
 
 fn entry(drop_in: &Path) -> String {
@@ -107,7 +108,7 @@ mod tests {
     }
 
     fn detached(text: &str) -> String {
-        detach(&Source::new("/etc/containerd/config.toml", text), Path::new(DROP_IN)).unwrap()
+        detach(&Source::new("/etc/containerd/config.toml", text), Path::new(DROP_IN)).unwrap().unwrap_or_else(|| text.to_owned())
     }
 
     #[test]
@@ -135,6 +136,7 @@ mod tests {
             assert_eq!(attached(&edited.text), edited, "{description}: twice is once");
             let back = detached(&edited.text);
             assert_eq!(strip(&back), strip(text), "{description}");
+            assert_eq!(detached(&back), back, "{description}: nothing is left to undo");
         }
     }
 

@@ -1,0 +1,42 @@
+//! The copy of a file as it was before us, and the way back to it.
+
+use super::Error;
+use crate::files::{Change, read};
+use std::path::{Path, PathBuf};
+
+/// Where the copy of `path` lies. No runtime reads files of this name.
+pub(super) fn of(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".vgpu-backup");
+    path.with_file_name(name)
+}
+
+/// The changes that give `path` the text `after`. Where the text before has nothing of ours, it is what the copy holds
+/// from now on; where it has, the copy made then is the original still.
+pub(super) fn keep(path: &Path, after: String, touched: bool) -> Result<Vec<Change>, Error> {
+    let change = Change::new(path, Some(after))?;
+    if change.is_empty() || touched {
+        return Ok(vec![change]);
+    }
+    let copy = Change::new(&of(path), change.before.clone())?;
+    Ok(vec![copy, change])
+}
+
+/// The changes that undo ours. `cleaned` is the text now without what is ours; `same` tells whether it still means what
+/// the original does, and then the original returns to the byte. Otherwise somebody has edited the file since, and
+/// their work stays.
+pub(super) fn restore(
+    path: &Path,
+    cleaned: String,
+    is_blank: impl Fn(&str) -> bool,
+    same: impl Fn(&str, &str) -> bool,
+) -> Result<Vec<Change>, Error> {
+    let copy = of(path);
+    let original = read(&copy)?;
+    let after = match original {
+        Some(original) if same(&cleaned, &original) => Some(original),
+        None if is_blank(&cleaned) => None,
+        _ => Some(cleaned),
+    };
+    Ok(vec![Change::new(path, after)?, Change::new(&copy, None)?])
+}

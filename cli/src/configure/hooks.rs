@@ -1,0 +1,67 @@
+//! hooks.d: one file for each stage, in the format that Podman and CRI-O share (oci-hooks(5), version 1.0.0).
+
+use super::{Error, owned};
+use crate::files::Change;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// The stages that the hook works in, in the order of their time; it is told its stage as an argument.
+const STAGES: [&str; 3] = ["createRuntime", "createContainer", "poststop"];
+/// `argv[0]`, by which our files are known.
+const ARGV0: &str = "vgpu-hook";
+/// Seconds. A runtime waits for a hook for ever otherwise.
+const TIMEOUT: u32 = 10;
+
+pub(super) fn write(folder: &Path, hook: &str) -> Result<Vec<Change>, Error> {
+    STAGES.iter().map(|stage| owned::write(&path(folder, stage), render(hook, stage), is_ours)).collect()
+}
+
+pub(super) fn remove(folder: &Path) -> Result<Vec<Change>, Error> {
+    STAGES.iter().map(|stage| owned::remove(&path(folder, stage), is_ours)).collect()
+}
+
+/// The stages are in the name, and hooks run in the order of their names: late, after those that bring the driver in.
+fn path(folder: &Path, stage: &str) -> PathBuf {
+    folder.join(format!("99-vgpu-{}.json", stage.to_lowercase()))
+}
+
+fn render(hook: &str, stage: &str) -> String {
+    let file = json!({
+        "version": "1.0.0",
+        "hook": {
+            "path": hook,
+            "args": [ARGV0, stage],
+            // Without an environment of its own a createContainer hook is given the image's by runc (CVE-2025-23266).
+            "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+            "timeout": TIMEOUT,
+        },
+        // A request may be in the environment, which `when` cannot see. The hook leaves other containers alone.
+        "when": { "always": true },
+        "stages": [stage],
+    });
+    serde_json::to_string_pretty(&file).expect("a value is JSON") + "\n"
+}
+
+fn is_ours(text: &str) -> bool {
+    let file: Result<Value, _> = serde_json::from_str(text);
+    file.is_ok_and(|file| file["hook"]["args"][0] == ARGV0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_stage_is_said_once_and_runs_clean() {
+        for stage in STAGES {
+            let text = render("/usr/bin/vgpu-hook", stage);
+            let file: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(file["stages"], json!([stage]));
+            assert_eq!(file["hook"]["args"], json!(["vgpu-hook", stage]));
+            assert_eq!(file["hook"]["env"].as_array().unwrap().len(), 1, "never the image's environment");
+            assert!(is_ours(&text));
+        }
+        assert!(!is_ours("{\"version\":\"1.0.0\",\"hook\":{\"path\":\"/x\"}}"));
+        assert!(!is_ours("not json"));
+    }
+}
