@@ -1,1 +1,7 @@
-//! x
+//! What the test programs share: CUDA through cudarc's generated bindings (which load `libcuda.so.1` when first used), NVML likewise.
+//! The programs run unmodified on the simulated GPU and on a real one.
+
+pub mod arguments;
+pub mod cuda;
+pub mod nvml;
+pub mod ptx;

@@ -1,0 +1,60 @@
+//! Command-line arguments of the form `--name value`.
+
+/// The program's arguments.
+pub struct Arguments(Vec<String>);
+
+impl Arguments {
+    /// Those of this process.
+    #[must_use]
+    pub fn of_process() -> Arguments {
+        Arguments(std::env::args().skip(1).collect())
+    }
+
+    /// The value behind `--name`.
+    #[must_use]
+    pub fn value(&self, name: &str) -> Option<&str> {
+        let at = self.0.iter().position(|argument| argument.strip_prefix("--") == Some(name))?;
+        self.0.get(at + 1).map(String::as_str)
+    }
+
+    /// The number behind `--name`, with an optional suffix K, M or G; `default` when it is not given. Ends the program when it is no
+    /// number.
+    #[must_use]
+    pub fn number(&self, name: &str, default: u64) -> u64 {
+        let Some(text) = self.value(name) else { return default };
+        parse(text).unwrap_or_else(|| {
+            eprintln!("--{name} {text}: not a number");
+            std::process::exit(2)
+        })
+    }
+
+    /// Whether `--name` is there.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|argument| argument.strip_prefix("--") == Some(name))
+    }
+}
+
+fn parse(text: &str) -> Option<u64> {
+    let units = [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30)];
+    let unit = units.iter().find(|(suffix, _)| text.ends_with(*suffix));
+    match unit {
+        Some((suffix, factor)) => text.strip_suffix(*suffix)?.parse::<u64>().ok()?.checked_mul(*factor),
+        None => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_numbers_and_flags() {
+        let arguments = Arguments(["--chunk", "64M", "--api", "vmm", "--quiet"].map(String::from).to_vec());
+        assert_eq!(arguments.number("chunk", 1), 64 << 20);
+        assert_eq!(arguments.number("max", 7), 7);
+        assert_eq!(arguments.value("api"), Some("vmm"));
+        assert!(arguments.has("quiet") && !arguments.has("loud"));
+        assert_eq!(parse("12Q"), None);
+    }
+}

@@ -1,0 +1,61 @@
+//! Allocates chunk by chunk until the driver refuses, and says how far it came.
+//!
+//!     fill --api API --chunk BYTES [--max BYTES] [--hold SECONDS] [--gpu ORDINAL]
+//!
+//! API: cuMemAlloc, pitch, managed, async, frompool, vmm, array, array3d, mipmap, graph, host. Sizes take K, M, G. The answer is one
+//! line of JSON, with bytes throughout; then the program waits for --hold seconds, still holding everything.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use vgpu_test_programs::arguments::Arguments;
+use vgpu_test_programs::cuda::{self, sys::CUresult};
+use vgpu_test_programs::nvml::Nvml;
+
+#[path = "../fill/take.rs"]
+mod take;
+
+use take::Taker;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::of_process();
+    let api = arguments.value("api").unwrap_or("cuMemAlloc");
+    let chunk = arguments.number("chunk", 64 << 20);
+    let max = arguments.number("max", u64::MAX);
+    let ordinal = arguments.number("gpu", 0) as i32;
+    let nvml = Nvml::open(ordinal as u32).ok();
+    if let Err(code) = cuda::start(ordinal) {
+        println!("{{\"api\":\"{api}\",\"obtained\":0,\"count\":0,\"error\":\"{}\",\"at\":\"start\"}}", cuda::name(code));
+        return ExitCode::FAILURE;
+    }
+    let context = nvml.as_ref().and_then(Nvml::own);
+    let Some(mut taker) = Taker::new(api, ordinal) else {
+        eprintln!("--api {api}: unknown");
+        return ExitCode::from(2);
+    };
+    let (mut obtained, mut count) = (0, 0_u64);
+    let mut error = CUresult::CUDA_SUCCESS;
+    while obtained + chunk <= max {
+        match taker.take(chunk as usize) {
+            Ok(()) => (obtained, count) = (obtained + chunk, count + 1),
+            Err(code) => {
+                error = code;
+                break;
+            }
+        }
+    }
+    let (free, total) = cuda::memory().unwrap_or((0, 0));
+    let number = |value: Option<u64>| value.map_or_else(|| "null".to_owned(), |value| value.to_string());
+    let nvml_memory = nvml.as_ref().and_then(Nvml::memory);
+    println!(
+        "{{\"api\":\"{api}\",\"chunk\":{chunk},\"obtained\":{obtained},\"count\":{count},\"error\":\"{}\",\"free\":{free},\"total\":{total},\
+         \"nvml_total\":{},\"nvml_used\":{},\"nvml_own\":{},\"context\":{}}}",
+        cuda::name(error),
+        number(nvml_memory.map(|memory| memory.0)),
+        number(nvml_memory.map(|memory| memory.1)),
+        number(nvml.as_ref().and_then(Nvml::own)),
+        number(context),
+    );
+    std::thread::sleep(Duration::from_secs(arguments.number("hold", 0)));
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,17 @@
+#!/bin/sh
+# Builds the simulated GPU and the test programs for glibc 2.17, and lays out the driver's folder as programs look for it:
+#     tests/simgpu/build.sh [FOLDER]     (default: target/simgpu)
+# Run a program on it with LD_LIBRARY_PATH=FOLDER and, to keep machines apart, SIMGPU_STATE=FILE.
+set -eu
+cd "$(dirname "$0")/../.."
+target=x86_64-unknown-linux-gnu
+built=${CARGO_TARGET_DIR:-target}
+folder=${1:-$built/simgpu}
+cargo zigbuild --quiet --release --target $target.2.17 -p simgpu-cuda -p simgpu-nvml -p simgpu-device -p vgpu-test-programs
+mkdir -p "$folder"
+for pair in libsimgpu_cuda.so:libcuda.so.1 libsimgpu_nvml.so:libnvidia-ml.so.1 simgpu-ctl:simgpu-ctl fill:fill race:race; do
+    # By rename: a process that has the old file mapped keeps it.
+    cp "$built/$target/release/${pair%%:*}" "$folder/.${pair##*:}.new"
+    mv "$folder/.${pair##*:}.new" "$folder/${pair##*:}"
+done
+echo "$folder"

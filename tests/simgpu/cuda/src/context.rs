@@ -1,0 +1,298 @@
+//! Contexts: primary ones, made ones, and each thread's stack of current ones.
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+
+use cudarc::driver::sys::{CUcontext, CUresult};
+use simgpu_device::Part;
+
+use crate::answer::{Answer, INVALID_VALUE, put, put_if};
+use crate::driver::{Driver, World, driver, world};
+use crate::handles::{Handles, as_pointer};
+use crate::memory::SmallHeap;
+
+/// A context.
+pub struct Context {
+    pub ordinal: i32,
+    pub id: u64,
+    pub flags: u32,
+    pub primary: bool,
+    pub api_version: u32,
+    pub small: SmallHeap,
+    pub limits: Limits,
+    /// Bytes charged for local memory beyond what every context has, and for heap and fifo.
+    pub extra: u64,
+}
+
+/// What `cuCtxSetLimit` sets, in bytes.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    pub stack: u64,
+    pub fifo: u64,
+    pub heap: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { stack: 1024, fifo: 8_650_752, heap: 8 << 20 }
+    }
+}
+
+/// All contexts of the process.
+#[derive(Default)]
+pub struct Contexts {
+    pub live: Handles<Context>,
+    /// Each GPU's primary context: its flags, and while it is retained its handle and how often.
+    primaries: Vec<Primary>,
+    ids: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Primary {
+    flags: u32,
+    handle: usize,
+    retained: u32,
+}
+
+thread_local! {
+    static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+const FLAGS: u32 = 0x1ff;
+
+fn top() -> usize {
+    STACK.with_borrow(|stack| stack.last().copied().unwrap_or(0))
+}
+
+fn set_top(handle: usize) {
+    STACK.with_borrow_mut(|stack| {
+        stack.pop();
+        if handle != 0 {
+            stack.push(handle);
+        }
+    });
+}
+
+impl World {
+    /// The calling thread's current context.
+    pub fn current(&self) -> Answer<usize> {
+        match top() {
+            0 => Err(CUresult::CUDA_ERROR_INVALID_CONTEXT),
+            handle if self.contexts.live.has(handle) => Ok(handle),
+            _ => Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED),
+        }
+    }
+
+    /// The calling thread's current context and its GPU's ordinal.
+    pub fn current_gpu(&self) -> Answer<(usize, i32)> {
+        let handle = self.current()?;
+        Ok((handle, self.context(handle)?.ordinal))
+    }
+
+    /// A context by its handle.
+    pub fn context(&self, handle: usize) -> Answer<&Context> {
+        self.contexts.live.get(as_pointer::<c_void>(handle)).map_err(|_| CUresult::CUDA_ERROR_INVALID_CONTEXT)
+    }
+
+    /// The same, to change it.
+    pub fn context_mut(&mut self, handle: usize) -> Answer<&mut Context> {
+        self.contexts.live.get_mut(as_pointer::<c_void>(handle)).map_err(|_| CUresult::CUDA_ERROR_INVALID_CONTEXT)
+    }
+
+    fn make_context(&mut self, driver: &Driver, ordinal: i32, flags: u32, primary: bool) -> Answer<usize> {
+        let gpu = driver.physical(ordinal)?;
+        let config = driver.device().config();
+        driver.charge(ordinal, config.context, Part::Visible)?;
+        if let Err(error) = driver.charge(ordinal, config.context_hidden, Part::Hidden) {
+            driver.release(ordinal, config.context, Part::Visible);
+            return Err(error);
+        }
+        driver.slot.count_context(gpu, true);
+        self.contexts.ids += 1;
+        let context = Context {
+            ordinal,
+            id: self.contexts.ids,
+            flags,
+            primary,
+            api_version: 3020,
+            small: SmallHeap::default(),
+            limits: Limits::default(),
+            extra: 0,
+        };
+        Ok(self.contexts.live.add(context))
+    }
+
+    fn destroy_context(&mut self, driver: &Driver, handle: usize) -> Answer {
+        self.free_all_of(driver, handle);
+        let context = self.contexts.live.remove(as_pointer::<c_void>(handle)).map_err(|_| CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
+        let config = driver.device().config();
+        driver.release(context.ordinal, config.context + context.extra, Part::Visible);
+        driver.release(context.ordinal, config.context_hidden, Part::Hidden);
+        driver.slot.count_context(driver.physical(context.ordinal)?, false);
+        Ok(())
+    }
+
+    fn primary(&mut self, driver: &Driver, ordinal: i32) -> Answer<&mut Primary> {
+        driver.physical(ordinal)?;
+        self.contexts.primaries.resize(driver.visible.len(), Primary::default());
+        usize::try_from(ordinal).ok().and_then(|index| self.contexts.primaries.get_mut(index)).ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
+    }
+
+    fn end_primary(&mut self, driver: &Driver, ordinal: i32) -> Answer {
+        let primary = self.primary(driver, ordinal)?;
+        let handle = std::mem::take(&mut primary.handle);
+        primary.retained = 0;
+        if handle == 0 { Ok(()) } else { self.destroy_context(driver, handle) }
+    }
+}
+
+fn create(out: *mut CUcontext, flags: u32, ordinal: i32) -> Answer {
+    let driver = driver()?;
+    if out.is_null() || flags & !FLAGS != 0 {
+        return Err(INVALID_VALUE);
+    }
+    let handle = world()?.make_context(driver, ordinal, flags, false)?;
+    STACK.with_borrow_mut(|stack| stack.push(handle));
+    put(out, as_pointer(handle))
+}
+
+fn destroy(context: CUcontext) -> Answer {
+    let driver = driver()?;
+    if context.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    let mut world = world()?;
+    if world.context(context.addr())?.primary {
+        return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
+    }
+    world.destroy_context(driver, context.addr())?;
+    if top() == context.addr() {
+        set_top(0);
+    }
+    Ok(())
+}
+
+api! {
+    fn cuCtxCreate(out: *mut CUcontext, flags: u32, device: i32) { create(out, flags, device) }
+    fn cuCtxCreate_v2(out: *mut CUcontext, flags: u32, device: i32) { create(out, flags, device) }
+    fn cuCtxCreate_v3(out: *mut CUcontext, _affinity: *mut c_void, _count: i32, flags: u32, device: i32) { create(out, flags, device) }
+    fn cuCtxCreate_v4(out: *mut CUcontext, _parameters: *mut c_void, flags: u32, device: i32) { create(out, flags, device) }
+    fn cuCtxDestroy(context: CUcontext) { destroy(context) }
+    fn cuCtxDestroy_v2(context: CUcontext) { destroy(context) }
+
+    fn cuCtxPushCurrent_v2(context: CUcontext) {
+        world()?.context(context.addr())?;
+        STACK.with_borrow_mut(|stack| stack.push(context.addr()));
+        Ok(())
+    }
+
+    fn cuCtxPopCurrent_v2(out: *mut CUcontext) {
+        driver()?;
+        let handle = STACK.with_borrow_mut(Vec::pop).ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
+        put_if(out, as_pointer(handle));
+        Ok(())
+    }
+
+    fn cuCtxSetCurrent(context: CUcontext) {
+        let world = world()?;
+        if !context.is_null() {
+            world.context(context.addr())?;
+        }
+        set_top(context.addr());
+        Ok(())
+    }
+
+    fn cuCtxGetCurrent(out: *mut CUcontext) {
+        driver()?;
+        put(out, as_pointer(top()))
+    }
+
+    fn cuCtxGetDevice(out: *mut i32) {
+        let ordinal = world()?.current_gpu()?.1;
+        put(out, ordinal)
+    }
+
+    fn cuCtxGetDevice_v2(out: *mut i32, context: CUcontext) {
+        let world = world()?;
+        let handle = if context.is_null() { world.current()? } else { context.addr() };
+        put(out, world.context(handle)?.ordinal)
+    }
+
+    fn cuCtxGetId(context: CUcontext, out: *mut u64) {
+        let world = world()?;
+        let handle = if context.is_null() { world.current()? } else { context.addr() };
+        put(out, world.context(handle)?.id)
+    }
+
+    fn cuCtxGetFlags(out: *mut u32) {
+        let world = world()?;
+        put(out, world.context(world.current()?)?.flags)
+    }
+
+    fn cuCtxGetApiVersion(context: CUcontext, out: *mut u32) {
+        let world = world()?;
+        let handle = if context.is_null() { world.current()? } else { context.addr() };
+        put(out, world.context(handle)?.api_version)
+    }
+
+    fn cuCtxGetStreamPriorityRange(least: *mut i32, greatest: *mut i32) {
+        world()?.current()?;
+        put_if(least, 0);
+        put_if(greatest, -5);
+        Ok(())
+    }
+
+    fn cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: i32) {
+        let driver = driver()?;
+        if out.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        let mut world = world()?;
+        let Primary { flags, handle, .. } = *world.primary(driver, device)?;
+        let handle = if handle == 0 { world.make_context(driver, device, flags, true)? } else { handle };
+        let primary = world.primary(driver, device)?;
+        primary.handle = handle;
+        primary.retained += 1;
+        put(out, as_pointer(handle))
+    }
+
+    fn cuDevicePrimaryCtxRelease(device: i32) { release_primary(device) }
+    fn cuDevicePrimaryCtxRelease_v2(device: i32) { release_primary(device) }
+    fn cuDevicePrimaryCtxReset(device: i32) { world()?.end_primary(driver()?, device) }
+    fn cuDevicePrimaryCtxReset_v2(device: i32) { world()?.end_primary(driver()?, device) }
+    fn cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) { set_primary_flags(device, flags) }
+    fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) { set_primary_flags(device, flags) }
+
+    fn cuDevicePrimaryCtxGetState(device: i32, flags: *mut u32, active: *mut i32) {
+        let driver = driver()?;
+        let primary = *world()?.primary(driver, device)?;
+        put(flags, primary.flags)?;
+        put(active, i32::from(primary.handle != 0))
+    }
+}
+
+fn release_primary(device: i32) -> Answer {
+    let driver = driver()?;
+    let mut world = world()?;
+    let primary = world.primary(driver, device)?;
+    if primary.retained == 0 {
+        return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
+    }
+    primary.retained -= 1;
+    if primary.retained == 0 { world.end_primary(driver, device) } else { Ok(()) }
+}
+
+fn set_primary_flags(device: i32, flags: u32) -> Answer {
+    let driver = driver()?;
+    if flags & !FLAGS != 0 {
+        return Err(INVALID_VALUE);
+    }
+    world()?.primary(driver, device)?.flags = flags;
+    Ok(())
+}
+
+/// Reads the optional context argument of functions that take "the current one if null".
+pub fn or_current(world: &World, context: CUcontext) -> Answer<usize> {
+    if context.is_null() { world.current() } else { world.context(context.addr()).map(|_| context.addr()) }
+}
+

@@ -1,0 +1,141 @@
+//! The driver's state in this process, and `cuInit`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use cudarc::driver::sys::CUresult;
+use simgpu_device::{Device, Full, Part, Slot, config, default_path};
+
+use crate::answer::{Answer, INVALID_VALUE, OUT_OF_MEMORY, put};
+use crate::context::Contexts;
+use crate::memory::Memory;
+
+/// What `cuInit` makes.
+pub struct Driver {
+    pub slot: Slot,
+    /// Physical index of each GPU that the program may see, in its order.
+    pub visible: Vec<usize>,
+    world: Mutex<World>,
+}
+
+/// All objects that the program made.
+#[derive(Default)]
+pub struct World {
+    pub contexts: Contexts,
+    pub memory: Memory,
+}
+
+static DRIVER: OnceLock<Result<Driver, CUresult>> = OnceLock::new();
+static IN_CHILD: AtomicBool = AtomicBool::new(false);
+
+/// The driver, once `cuInit` has made it in this very process.
+pub fn driver() -> Answer<&'static Driver> {
+    match DRIVER.get() {
+        Some(Ok(driver)) if !IN_CHILD.load(Ordering::Relaxed) => Ok(driver),
+        _ => Err(CUresult::CUDA_ERROR_NOT_INITIALIZED),
+    }
+}
+
+/// The objects of the driver. Nothing waits while it holds them.
+pub fn world() -> Answer<MutexGuard<'static, World>> {
+    Ok(driver()?.world.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+impl Driver {
+    fn start() -> Result<Driver, CUresult> {
+        let device = Arc::new(Device::open(&default_path()).map_err(|_| CUresult::CUDA_ERROR_NO_DEVICE)?);
+        let choice = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+        let visible = visible(choice.as_deref(), device.gpus());
+        if visible.is_empty() {
+            return Err(CUresult::CUDA_ERROR_NO_DEVICE);
+        }
+        let slot = Slot::attach(device).map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
+        // SAFETY: registers a function that lives as long as the library.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        Ok(Driver { slot, visible, world: Mutex::default() })
+    }
+
+    /// The physical GPU behind an ordinal.
+    pub fn physical(&self, ordinal: i32) -> Answer<usize> {
+        let index = usize::try_from(ordinal).ok();
+        index.and_then(|index| self.visible.get(index).copied()).ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
+    }
+
+    /// Takes bytes of the GPU with this ordinal.
+    pub fn charge(&self, ordinal: i32, bytes: u64, part: Part) -> Answer {
+        let gpu = self.physical(ordinal)?;
+        self.slot.charge(gpu, bytes, part).map_err(|Full| OUT_OF_MEMORY)
+    }
+
+    /// Gives them back.
+    pub fn release(&self, ordinal: i32, bytes: u64, part: Part) {
+        if let Ok(gpu) = self.physical(ordinal) {
+            self.slot.release(gpu, bytes, part);
+        }
+    }
+
+    pub fn device(&self) -> &Device {
+        self.slot.device()
+    }
+}
+
+extern "C" fn in_child() {
+    IN_CHILD.store(true, Ordering::Relaxed);
+    if let Some(Ok(driver)) = DRIVER.get() {
+        driver.device().abandon_in_child();
+    }
+}
+
+/// The GPUs that `CUDA_VISIBLE_DEVICES` names: indices or (beginnings of) UUIDs, up to the first that does not exist or repeats.
+fn visible(choice: Option<&str>, gpus: usize) -> Vec<usize> {
+    let Some(choice) = choice else { return (0..gpus).collect() };
+    let mut chosen = Vec::new();
+    for word in choice.split(',').map(str::trim) {
+        let by_uuid = || (0..gpus).find(|&gpu| word.len() > 4 && config::uuid_text(gpu).starts_with(word));
+        let found = word.parse::<usize>().ok().filter(|&index| index < gpus).or_else(by_uuid);
+        match found {
+            Some(gpu) if !chosen.contains(&gpu) => chosen.push(gpu),
+            // CUDA shows no GPU at all when one is named twice.
+            Some(_) => return Vec::new(),
+            None => break,
+        }
+    }
+    chosen
+}
+
+api! {
+    fn cuInit(flags: u32) {
+        if flags != 0 {
+            return Err(INVALID_VALUE);
+        }
+        DRIVER.get_or_init(Driver::start).as_ref().map_err(|&error| error)?;
+        driver().map(|_| ())
+    }
+
+    fn cuDriverGetVersion(version: *mut i32) {
+        put(version, config::CUDA_VERSION)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::visible;
+
+    #[test]
+    fn visible_devices_choose_and_reorder() {
+        let cases: [(Option<&str>, &[usize]); 9] = [
+            (None, &[0, 1, 2]),
+            (Some(""), &[]),
+            (Some("2,0"), &[2, 0]),
+            (Some(" 1 "), &[1]),
+            (Some("0,-1,1"), &[0]),
+            (Some("0,7,1"), &[0]),
+            (Some("0,0"), &[]),
+            (Some("GPU-516d6770-7500-4000-8000-000000000001"), &[1]),
+            (Some("MIG-1"), &[]),
+        ];
+        for (choice, expected) in cases {
+            assert_eq!(visible(choice, 3), expected, "{choice:?}");
+        }
+    }
+}

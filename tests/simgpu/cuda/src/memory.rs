@@ -1,0 +1,152 @@
+//! Device memory: what is allocated where, and what it costs.
+
+mod arena;
+mod linear;
+mod small;
+
+use std::collections::BTreeMap;
+
+use cudarc::driver::sys::CUresult;
+use simgpu_device::Part;
+
+pub use arena::Arena;
+pub use small::SmallHeap;
+
+use crate::answer::{Answer, INVALID_VALUE};
+use crate::driver::{Driver, World};
+
+/// What the driver gives out: allocations of more than half of it take whole ones, smaller ones share.
+pub const GRANULE: u64 = 2 << 20;
+
+/// `size` in whole granules, in bytes.
+pub fn granules(size: u64) -> Answer<u64> {
+    size.checked_next_multiple_of(GRANULE).ok_or(crate::answer::OUT_OF_MEMORY)
+}
+
+/// All memory of the process.
+#[derive(Default)]
+pub struct Memory {
+    pub arena: Arena,
+    /// By address.
+    allocations: BTreeMap<u64, Allocation>,
+    ids: u64,
+}
+
+/// A range of addresses that the program may use.
+#[derive(Clone, Debug)]
+pub struct Allocation {
+    /// Bytes that the program asked for.
+    pub size: u64,
+    pub ordinal: i32,
+    pub context: usize,
+    pub kind: Kind,
+    pub id: u64,
+}
+
+/// How a range was made, which says how it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// In a granule shared with others of its context.
+    Small,
+    /// In granules of its own, so many bytes.
+    Own(u64),
+    /// Managed, in so many bytes of address space, of which the GPU holds some.
+    Managed { space: u64, resident: u64 },
+}
+
+impl Memory {
+    /// Enters a range.
+    pub fn add(&mut self, address: u64, size: u64, ordinal: i32, context: usize, kind: Kind) {
+        self.ids += 1;
+        self.allocations.insert(address, Allocation { size, ordinal, context, kind, id: self.ids });
+    }
+
+    /// The range that starts at an address.
+    pub fn at(&self, address: u64) -> Option<&Allocation> {
+        self.allocations.get(&address)
+    }
+
+    /// The range around an address, and where it starts.
+    pub fn around(&self, address: u64) -> Option<(u64, &Allocation)> {
+        let (&start, allocation) = self.allocations.range(..=address).next_back()?;
+        (address - start < allocation.size).then_some((start, allocation))
+    }
+
+    /// The range around an address, to change it.
+    pub fn around_mut(&mut self, address: u64) -> Option<&mut Allocation> {
+        let start = self.around(address)?.0;
+        self.allocations.get_mut(&start)
+    }
+
+    /// Takes a range out.
+    pub fn remove(&mut self, address: u64) -> Option<Allocation> {
+        self.allocations.remove(&address)
+    }
+
+    fn of_context(&self, context: usize) -> Vec<u64> {
+        let own = self.allocations.iter().filter(|(_, allocation)| allocation.context == context);
+        own.map(|(&address, _)| address).collect()
+    }
+}
+
+impl World {
+    /// Device memory for a context, charged as the driver takes it.
+    pub fn allocate(&mut self, driver: &Driver, context: usize, size: u64) -> Answer<u64> {
+        let ordinal = self.context(context)?.ordinal;
+        if size > GRANULE / 2 {
+            let bytes = granules(size)?;
+            driver.charge(ordinal, bytes, Part::Visible)?;
+            let Some(address) = self.memory.arena.take(bytes) else {
+                driver.release(ordinal, bytes, Part::Visible);
+                return Err(crate::answer::OUT_OF_MEMORY);
+            };
+            self.memory.add(address, size, ordinal, context, Kind::Own(bytes));
+            return Ok(address);
+        }
+        let found = self.context_mut(context)?.small.take(size);
+        let address = match found {
+            Some(address) => address,
+            None => {
+                driver.charge(ordinal, GRANULE, Part::Visible)?;
+                let granule = self.memory.arena.take(GRANULE).ok_or(crate::answer::OUT_OF_MEMORY)?;
+                let small = &mut self.context_mut(context)?.small;
+                small.add(granule);
+                small.take(size).ok_or(CUresult::CUDA_ERROR_UNKNOWN)?
+            }
+        };
+        self.memory.add(address, size, ordinal, context, Kind::Small);
+        Ok(address)
+    }
+
+    /// Frees what `cuMemFree` may free.
+    pub fn free(&mut self, driver: &Driver, address: u64) -> Answer {
+        let allocation = self.memory.at(address).cloned().ok_or(INVALID_VALUE)?;
+        match allocation.kind {
+            Kind::Small => {
+                let emptied = self.context_mut(allocation.context)?.small.give(address, allocation.size);
+                if let Some(granule) = emptied {
+                    self.memory.arena.give(granule, GRANULE);
+                    driver.release(allocation.ordinal, GRANULE, Part::Visible);
+                }
+            }
+            Kind::Own(bytes) => {
+                self.memory.arena.give(address, bytes);
+                driver.release(allocation.ordinal, bytes, Part::Visible);
+            }
+            Kind::Managed { space, resident } => {
+                self.memory.arena.give(address, space);
+                driver.release(allocation.ordinal, resident, Part::Hidden);
+            }
+        }
+        self.memory.remove(address);
+        Ok(())
+    }
+
+    /// Frees everything that hangs on a context.
+    pub fn free_all_of(&mut self, driver: &Driver, context: usize) {
+        for address in self.memory.of_context(context) {
+            // What cannot be freed here goes with its own owner.
+            let _ = self.free(driver, address);
+        }
+    }
+}

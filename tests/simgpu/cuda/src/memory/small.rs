@@ -1,0 +1,133 @@
+//! Small allocations of one context: they share granules.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::GRANULE;
+
+const ALIGNMENT: u64 = 512;
+
+/// The granules that a context's small allocations share.
+#[derive(Default)]
+pub struct SmallHeap {
+    /// Bytes in use of each granule.
+    granules: BTreeMap<u64, u64>,
+    /// Free ranges by address.
+    free: BTreeMap<u64, u64>,
+    /// The same by length.
+    by_length: BTreeSet<(u64, u64)>,
+}
+
+fn rounded(size: u64) -> u64 {
+    size.next_multiple_of(ALIGNMENT)
+}
+
+impl SmallHeap {
+    /// Room for `size` bytes, if a granule has it.
+    pub fn take(&mut self, size: u64) -> Option<u64> {
+        let size = rounded(size);
+        let &(length, address) = self.by_length.range((size, 0)..).next()?;
+        self.remove_free(address, length);
+        if length > size {
+            self.insert_free(address + size, length - size);
+        }
+        *self.granules.get_mut(&granule_of(address))? += size;
+        Some(address)
+    }
+
+    /// Adds an empty granule.
+    pub fn add(&mut self, granule: u64) {
+        self.granules.insert(granule, 0);
+        self.insert_free(granule, GRANULE);
+    }
+
+    /// Takes room back. Returns the granule if that emptied it; it is then no longer part of the heap.
+    pub fn give(&mut self, address: u64, size: u64) -> Option<u64> {
+        let (mut start, mut length) = (address, rounded(size));
+        let granule = granule_of(address);
+        let used = self.granules.get_mut(&granule)?;
+        *used -= length;
+        let emptied = *used == 0;
+        if let Some((&before, &before_length)) = self.free.range(granule..start).next_back()
+            && before + before_length == start
+        {
+            self.remove_free(before, before_length);
+            (start, length) = (before, length + before_length);
+        }
+        if let Some(&after) = self.free.get(&(start + length))
+            && start + length < granule + GRANULE
+        {
+            self.remove_free(start + length, after);
+            length += after;
+        }
+        if emptied {
+            self.granules.remove(&granule);
+            return Some(granule);
+        }
+        self.insert_free(start, length);
+        None
+    }
+
+    fn insert_free(&mut self, address: u64, length: u64) {
+        self.free.insert(address, length);
+        self.by_length.insert((length, address));
+    }
+
+    fn remove_free(&mut self, address: u64, length: u64) {
+        self.free.remove(&address);
+        self.by_length.remove(&(length, address));
+    }
+}
+
+fn granule_of(address: u64) -> u64 {
+    address - address % GRANULE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heap(count: u64) -> SmallHeap {
+        let mut heap = SmallHeap::default();
+        for number in 1..=count {
+            heap.add(number * GRANULE);
+        }
+        heap
+    }
+
+    #[test]
+    fn different_sizes_share_a_granule_one_behind_the_other() {
+        let mut heap = heap(1);
+        let sizes = [4096, 512, 65536, 1 << 20, 700_000, 200_000];
+        let addresses = sizes.map(|size| heap.take(size).unwrap() - GRANULE);
+        assert_eq!(addresses, [0, 0x1000, 0x1200, 0x11200, 0x0011_1200, 0x001b_c200]);
+        assert_eq!(heap.take(400_000), None);
+    }
+
+    #[test]
+    fn an_emptied_granule_leaves_the_heap_and_neighbours_do_not_join() {
+        let mut heap = heap(2);
+        let half = GRANULE / 2;
+        let addresses = [(); 4].map(|()| heap.take(half).unwrap());
+        assert_eq!(heap.take(1), None);
+        assert_eq!(heap.give(addresses[1], half), None);
+        assert_eq!(heap.give(addresses[2], half), None);
+        assert_eq!(heap.take(half + 1), None, "the free halves lie in two granules");
+        assert_eq!(heap.give(addresses[0], half), Some(GRANULE));
+        assert_eq!(heap.give(addresses[3], half), Some(2 * GRANULE));
+        assert_eq!(heap.take(1), None);
+    }
+
+    #[test]
+    fn holes_are_filled() {
+        let mut heap = heap(1);
+        let addresses = (0..512).map(|_| heap.take(4000).unwrap()).collect::<Vec<_>>();
+        assert_eq!(heap.take(1), None);
+        for address in addresses.iter().step_by(2) {
+            assert_eq!(heap.give(*address, 4000), None);
+        }
+        for _ in 0..256 {
+            heap.take(4096).unwrap();
+        }
+        assert_eq!(heap.take(1), None);
+    }
+}

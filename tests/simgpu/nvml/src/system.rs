@@ -1,0 +1,44 @@
+//! Starting and stopping, versions, error texts.
+
+use std::ffi::{CStr, c_char};
+
+use simgpu_device::config;
+
+use crate::api::{machine, put, put_text, start, stop};
+
+api! {
+    fn nvmlInit | nvmlInit_v2 () { start() }
+    fn nvmlInitWithFlags(_flags: u32) { start() }
+    fn nvmlShutdown() { stop() }
+
+    fn nvmlSystemGetDriverVersion(out: *mut c_char, room: u32) {
+        machine()?;
+        put_text(out, room, config::DRIVER_VERSION)
+    }
+
+    fn nvmlSystemGetNVMLVersion(out: *mut c_char, room: u32) {
+        machine()?;
+        put_text(out, room, "13.580.00.00")
+    }
+
+    fn nvmlSystemGetCudaDriverVersion | nvmlSystemGetCudaDriverVersion_v2 (out: *mut i32) {
+        put(out, config::CUDA_VERSION)
+    }
+}
+
+/// The text of a return code.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlErrorString(code: u32) -> *const c_char {
+    let text: &CStr = match code {
+        0 => c"Success",
+        1 => c"Uninitialized",
+        2 => c"Invalid Argument",
+        3 => c"Not Supported",
+        6 => c"Not Found",
+        7 => c"Insufficient Size",
+        9 => c"Driver Not Loaded",
+        25 => c"Argument Version Mismatch",
+        _ => c"Unknown Error",
+    };
+    text.as_ptr()
+}

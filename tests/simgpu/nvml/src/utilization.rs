@@ -1,0 +1,46 @@
+//! How busy a GPU is.
+
+use nvml_wrapper_sys::bindings::{nvmlFieldValue_t, nvmlProcessUtilizationSample_t, nvmlUtilization_t};
+use simgpu_device::now_ns;
+
+use crate::api::{Code, Handle, get, gpu, machine, put, put_list};
+
+api! {
+    fn nvmlDeviceGetUtilizationRates(handle: Handle, out: *mut nvmlUtilization_t) {
+        let gpu = gpu(handle)?;
+        let busy = machine()?.utilization(gpu);
+        put(out, nvmlUtilization_t { gpu: busy, memory: busy / 4 })
+    }
+
+    fn nvmlDeviceGetProcessUtilization
+        (handle: Handle, out: *mut nvmlProcessUtilizationSample_t, count: *mut u32, _since: u64) {
+        let gpu = gpu(handle)?;
+        get(count)?;
+        let now = now_ns() / 1000;
+        let samples = machine()?.processes(gpu).into_iter().map(|process| nvmlProcessUtilizationSample_t {
+            pid: process.pid,
+            timeStamp: now,
+            smUtil: process.utilization,
+            memUtil: process.utilization / 4,
+            encUtil: 0,
+            decUtil: 0,
+        });
+        let samples = samples.collect::<Vec<_>>();
+        if samples.is_empty() {
+            return Err(Code::NotFound);
+        }
+        put_list(count, out, samples)
+    }
+
+    fn nvmlDeviceGetFieldValues(handle: Handle, count: i32, values: *mut nvmlFieldValue_t) {
+        gpu(handle)?;
+        if count <= 0 || values.is_null() {
+            return Err(Code::InvalidArgument);
+        }
+        for index in 0..count as usize {
+            // SAFETY: the C caller promises `count` values.
+            unsafe { (*values.add(index)).nvmlReturn = Code::NotSupported as u32 };
+        }
+        Ok(())
+    }
+}
