@@ -1,1 +1,19 @@
-//! To be filled.
+//! `vgpu-runtime` and `vgpu-hook`: put a container's limits into its OCI bundle.
+//!
+//! The way of a container through here: its [`bundle`] is read, [`mod@plan`] says what has to change, [`state`] writes what the
+//! container is given on the host, [`apply`] changes the bundle. [`runtime`] does that as an OCI runtime in front of another
+//! one; [`hook`] does the same by OCI hooks alone, with its own hands ([`mounts`]) inside the [`rootfs`].
+
+pub mod apply;
+pub mod argv;
+pub mod bundle;
+pub mod error;
+pub mod log;
+pub mod plan;
+pub mod preload_list;
+pub mod process;
+pub mod rootfs;
+pub mod runtime;
+pub mod state;
+
+pub use error::{Error, Result};

@@ -1,0 +1,36 @@
+//! What vgpu-controller's environment has beyond vgpu-manager's ([`super::manager`] reads what they share).
+
+use std::collections::BTreeMap;
+
+use vgpu_region::limits::LogLevel;
+
+use crate::dialect::switch;
+use crate::error::{Result, Setting};
+use crate::request::{Claim, Request, Said, Spill};
+
+/// Reads `CUDA_MEMORY_OVERSUBSCRIBE`, `GPU_DEVICES_UUID` and `LOGGER_LEVEL`.
+///
+/// # Errors
+/// A value that is not as documented. `LOGGER_LEVEL` is too common a name to be refused.
+pub fn read(env: &BTreeMap<String, String>, request: &mut Request) -> Result<Claim> {
+    let mut claim = Claim::default();
+    if let Some(value) = env.get("CUDA_MEMORY_OVERSUBSCRIBE") {
+        let setting = Setting::environment("CUDA_MEMORY_OVERSUBSCRIBE", value);
+        if switch(&setting)? {
+            claim.all.spill = Some(Said { value: Spill::Allowed, by: setting });
+        }
+    }
+    if let Some(value) = env.get("GPU_DEVICES_UUID") {
+        request.visible.order_by(value);
+    }
+    if request.log_level.is_none() {
+        request.log_level = match env.get("LOGGER_LEVEL").map(String::as_str) {
+            Some("0" | "1") => Some(LogLevel::Error),
+            Some("2") => Some(LogLevel::Warn),
+            Some("3") => Some(LogLevel::Info),
+            Some("4" | "5") => Some(LogLevel::Debug),
+            _ => None,
+        };
+    }
+    Ok(claim)
+}

@@ -1,0 +1,64 @@
+//! vgpu-manager's environment, and what vgpu-controller has in common with it.
+
+use std::collections::BTreeMap;
+
+use crate::devices;
+use crate::dialect::{cores, each_gpu, said, switch};
+use crate::error::{Result, Setting};
+use crate::quantity::MANAGER;
+use crate::request::{Claim, Request, Said, Spill};
+
+/// Reads `CUDA_MEM_LIMIT[_i]`, `CUDA_MEM_RATIO[_i]`, `CUDA_MEM_OVERSOLD[_i]`, `CUDA_CORE_LIMIT[_i]`, `CUDA_CORE_SOFT_LIMIT[_i]`
+/// and `MANAGER_VISIBLE_DEVICES`.
+///
+/// # Errors
+/// The first value that is not as vgpu-manager documents it.
+pub fn read(env: &BTreeMap<String, String>, request: &mut Request) -> Result<Claim> {
+    let mut claim = Claim::default();
+    each_gpu(env, "CUDA_MEM_LIMIT", &mut claim, |gpu, setting| {
+        gpu.memory = Some(said(setting, |text| MANAGER.parse(text), MANAGER.accepted)?);
+        Ok(())
+    })?;
+    each_gpu(env, "CUDA_MEM_OVERSOLD", &mut claim, |gpu, setting| {
+        gpu.spill = switch(&setting)?.then_some(Said { value: Spill::Allowed, by: setting });
+        Ok(())
+    })?;
+    each_gpu(env, "CUDA_MEM_RATIO", &mut claim, |gpu, setting| {
+        let ratio = said(setting, ratio, "a factor from 1 to 100, such as 2 or 1.5")?;
+        if ratio.value > 1000 {
+            gpu.spill = Some(Said { value: Spill::Ratio(ratio.value), by: ratio.by });
+        }
+        Ok(())
+    })?;
+    each_gpu(env, "CUDA_CORE_LIMIT", &mut claim, |gpu, setting| {
+        gpu.cores = cores(setting)?;
+        Ok(())
+    })?;
+    each_gpu(env, "CUDA_CORE_SOFT_LIMIT", &mut claim, |gpu, setting| {
+        gpu.cores_soft = cores(setting)?;
+        Ok(())
+    })?;
+    let get = |key: &str| env.get(key).map(|value| Setting::environment(key, value));
+    if let Some(setting) = get("DISABLE_VGPU_CONTROL")
+        && switch(&setting)?
+    {
+        request.opt_out = Some(setting);
+    }
+    if let Some(setting) = get("MANAGER_VISIBLE_DEVICES") {
+        request.visible.order_by(&setting.value);
+    } else {
+        let each = (0..).map_while(|index| env.get(&format!("MANAGER_VISIBLE_DEVICE_{index}")));
+        let order: Vec<&str> = each.map(String::as_str).filter(|name| devices::uuid(name).is_some()).collect();
+        request.visible.order_by(&order.join(","));
+    }
+    Ok(claim)
+}
+
+/// A decimal factor in thousandths.
+fn ratio(text: &str) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = fraction.len() <= 3 && !fraction.is_empty() && fraction.bytes().all(|byte| byte.is_ascii_digit());
+    let thousandths = format!("{fraction:0<3}");
+    let value = crate::quantity::number(whole)?.checked_mul(1000)?.checked_add(thousandths.parse().ok()?)?;
+    (digits && (1000..=100_000).contains(&value)).then_some(value)
+}

@@ -1,0 +1,113 @@
+//! Puts edits into a specification, and a specification into its file.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::bundle::Spec;
+use crate::error::{Error, Result};
+use crate::plan::Edits;
+
+/// The specification with the edits in it. Doing it twice is the same as doing it once.
+///
+/// # Errors
+/// The specification has something else where lists have to be.
+pub fn to_spec(spec: &Spec, edits: &Edits) -> Result<Spec> {
+    let mut spec = spec.0.clone();
+    if !edits.mounts.is_empty() {
+        let mounts = list(&mut spec, &["mounts"])?;
+        for mount in &edits.mounts {
+            // Behind all others, so that none covers it; what another put there (HAMi's device plugin) gives way.
+            mounts.retain(|other| !same_place(other.get("destination"), mount.destination()));
+            mounts.push(value(mount)?);
+        }
+    }
+    if !edits.env.is_empty() {
+        let env = list(&mut spec, &["process", "env"])?;
+        for (key, text) in &edits.env {
+            env.retain(|entry| !entry.as_str().is_some_and(|entry| entry.split_once('=').is_some_and(|(name, _)| name == key)));
+            env.push(Value::String(format!("{key}={text}")));
+        }
+    }
+    for (stage, hook) in &edits.hooks {
+        let hooks = list(&mut spec, &["hooks", stage.key()])?;
+        let hook = value(hook)?;
+        hooks.retain(|other| *other != hook);
+        hooks.push(hook);
+    }
+    Ok(Spec(spec))
+}
+
+fn value(part: &impl serde::Serialize) -> Result<Value> {
+    serde_json::to_value(part).map_err(|why| Error::Sentence(format!("cannot write the container's specification: {why}")))
+}
+
+/// The list at `path`, made if it is absent or null.
+fn list<'a>(spec: &'a mut Value, path: &[&str]) -> Result<&'a mut Vec<Value>> {
+    let wrong = || Error::refused("config.json", path.join("."), "a list there, or nothing");
+    let mut at = spec;
+    for key in path {
+        if at.is_null() {
+            *at = Value::Object(Map::new());
+        }
+        at = at.as_object_mut().ok_or_else(wrong)?.entry(*key).or_insert(Value::Null);
+    }
+    if at.is_null() {
+        *at = Value::Array(Vec::new());
+    }
+    at.as_array_mut().ok_or_else(wrong)
+}
+
+/// Whether a mount's destination is this path, however it is spelt.
+fn same_place(destination: Option<&Value>, path: &Path) -> bool {
+    destination.and_then(Value::as_str).is_some_and(|destination| plain(destination) == path)
+}
+
+/// A container path without repeated slashes, `.` and `..`, and from the root.
+#[must_use]
+pub fn plain(path: &str) -> PathBuf {
+    let mut plain = PathBuf::from("/");
+    for step in path.split('/') {
+        match step {
+            "" | "." => {}
+            ".." => {
+                plain.pop();
+            }
+            step => plain.push(step),
+        }
+    }
+    plain
+}
+
+/// Replaces a file by rename, keeping its owner and mode: whoever reads it sees the old text or the new one.
+///
+/// # Errors
+/// The folder cannot be written; the file is as it was.
+pub fn replace_file(path: &Path, text: &[u8]) -> Result<()> {
+    let was = fs::metadata(path).map_err(Error::io("look at", path))?;
+    let mut name: OsString = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".vgpu-{}", std::process::id()));
+    let temporary = path.with_file_name(name);
+    let write = || {
+        let mut file: File = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        file.write_all(text)?;
+        let now = file.metadata()?;
+        if (now.uid(), now.gid()) != (was.uid(), was.gid()) {
+            std::os::unix::fs::fchown(&file, Some(was.uid()), Some(was.gid()))?;
+        }
+        file.set_permissions(fs::Permissions::from_mode(was.mode() & 0o7777))?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    write().map_err(|why| {
+        let _ = fs::remove_file(&temporary);
+        Error::io("write", path)(why)
+    })
+}
+
+#[cfg(test)]
+mod tests;

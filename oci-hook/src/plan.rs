@@ -1,0 +1,160 @@
+//! What has to change in a container's bundle so that its limits hold. Pure: nothing is read but the specification, nothing is
+//! written.
+
+use std::path::{Path, PathBuf};
+
+use oci_spec::runtime::{Hook, HookBuilder, Mount, MountBuilder};
+use vgpu_config::decide::Container;
+use vgpu_config::dialect::{self, Sources, alnair, nvidia};
+use vgpu_config::policy::Admission;
+use vgpu_config::{Inventory, Limits, Policy, Request};
+use vgpu_region::paths;
+
+use crate::bundle::Spec;
+use crate::error::{Error, Result};
+use crate::state;
+
+/// All changes to one container's specification.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Edits {
+    /// Mounts to be there, after all others; one with the same destination is replaced.
+    pub mounts: Vec<Mount>,
+    /// Variables to be set in the environment of the container's process.
+    pub env: Vec<(String, String)>,
+    /// Hooks to be added, each behind those of its stage.
+    pub hooks: Vec<(Stage, Hook)>,
+}
+
+/// The stages of OCI hooks that we use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Inside the container's mounts, before its root file system becomes the root.
+    CreateContainer,
+    /// After the container is gone.
+    Poststop,
+}
+
+impl Stage {
+    /// Its key in a specification.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::CreateContainer => "createContainer",
+            Self::Poststop => "poststop",
+        }
+    }
+}
+
+/// Where things of one container are on the host.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// The container's folder.
+    pub container: PathBuf,
+    /// The state directory that it is in.
+    pub state_dir: PathBuf,
+    /// The library's own file, not a link to it.
+    pub library: PathBuf,
+    /// The hook program, if there is one.
+    pub hook: Option<PathBuf>,
+}
+
+/// Whether anything about the container says GPU or limit. All others are passed on at once.
+#[must_use]
+pub fn concerns(spec: &Spec, request: &Request, policy: &Policy) -> bool {
+    let nvidia = |path: &str| path == "/dev" || path == "/dev/" || path.starts_with("/dev/nvidia") || path.starts_with("/dev/dxg");
+    let extra = |path: &str| policy.extra_device_nodes.iter().any(|node| Path::new(path) == node);
+    request.asks()
+        || request.visible.gives()
+        || spec.device_paths().any(|path| nvidia(path) || extra(path))
+        || spec.hook_paths().any(|path| path.contains("nvidia-container"))
+}
+
+/// Reads what the container asks for. `read` gets at the contents of a file that is mounted into the container, by its path on
+/// the host.
+///
+/// # Errors
+/// A value that is not as its dialect documents it.
+pub fn request(spec: &Spec, read: impl Fn(&Path) -> Option<String>) -> Result<Request> {
+    let (annotations, env) = (spec.annotations(), spec.env());
+    let alnair_limits = env.get(alnair::WORKSPACE).and_then(|workspace| {
+        let mut mounts = spec.mounts().filter(|(destination, _)| Path::new(destination) == Path::new(workspace));
+        read(&Path::new(mounts.next()?.1?).join(alnair::LIMITS_FILE))
+    });
+    let sources =
+        Sources { annotations: &annotations, env: &env, container: spec.container_name(), alnair_limits: alnair_limits.as_deref() };
+    Ok(dialect::read(&sources)?)
+}
+
+/// Decides the container's limits; `None` if it has none.
+///
+/// # Errors
+/// What it asks for is not allowed, or cannot be given.
+pub fn decide(spec: &Spec, request: &Request, policy: &Policy, inventory: Option<&Inventory>) -> Result<Option<Limits>> {
+    let mut minors: Vec<u32> = spec.device_paths().filter_map(|path| path.strip_prefix("/dev/nvidia")?.parse().ok()).collect();
+    minors.sort_unstable();
+    minors.dedup();
+    let container = Container { namespace: spec.namespace(), minors: &minors };
+    let limits = vgpu_config::decide(request, policy, inventory, container)?;
+    let limited = limits.as_ref().is_some_and(Limits::limit_anything);
+    if limited && spec.is_privileged() && policy.privileged == Admission::Refuse {
+        return Err(Error::refused(
+            "capability",
+            "CAP_SYS_ADMIN",
+            "a limited container without it, as its processes could undo the mounts (the policy's key privileged)",
+        ));
+    }
+    Ok(limits)
+}
+
+/// The changes that make `limits` hold.
+///
+/// # Errors
+/// A part cannot be written as the specification wants it.
+pub fn edits(limits: &Limits, policy: &Policy, places: &Places) -> Result<Edits> {
+    let mut edits = Edits { mounts: Vec::new(), env: Vec::new(), hooks: Vec::new() };
+    if let Some(devices) = &limits.devices {
+        edits.env.push((nvidia::VISIBLE.to_owned(), devices.join(",")));
+    }
+    if let Some(capabilities) = &limits.driver_capabilities {
+        edits.env.push((nvidia::CAPABILITIES.to_owned(), capabilities.clone()));
+    }
+    if !limits.limit_anything() {
+        return Ok(edits);
+    }
+    edits.mounts.push(bind(&places.library, paths::LIBRARY, &["ro", "nosuid", "nodev"])?);
+    edits.mounts.push(bind(&places.container.join(state::LIMITS), paths::LIMITS, &["ro", "nosuid", "nodev", "noexec"])?);
+    edits.mounts.push(bind(&places.container.join(state::REGION), paths::REGION, &["rw", "nosuid", "nodev", "noexec"])?);
+    if policy.intercept.preloads() {
+        let source = places.container.join(state::PRELOAD);
+        edits.mounts.push(bind(&source, paths::LD_SO_PRELOAD, &["ro", "nosuid", "nodev", "noexec"])?);
+    }
+    if let Some(program) = &places.hook {
+        if policy.intercept.replaces() {
+            edits.hooks.push((Stage::CreateContainer, hook(program, "create-container", &places.state_dir)?));
+        }
+        edits.hooks.push((Stage::Poststop, hook(program, "poststop", &places.state_dir)?));
+    } else if policy.intercept.replaces() {
+        return Err(Error::Sentence("intercept = \"replace\" needs vgpu-hook: accepted is its path as the policy's key hook".to_owned()));
+    }
+    Ok(edits)
+}
+
+fn bind(source: &Path, destination: &str, options: &[&str]) -> Result<Mount> {
+    let options: Vec<String> = ["bind"].iter().chain(options).map(|&option| option.to_owned()).collect();
+    let mount = MountBuilder::default().typ("bind").source(source).destination(destination).options(options).build();
+    mount.map_err(unwritable)
+}
+
+fn hook(program: &Path, stage: &str, state_dir: &Path) -> Result<Hook> {
+    let args = ["vgpu-hook", stage, "--state-dir", &state_dir.to_string_lossy()].map(str::to_owned).to_vec();
+    // Without an environment of its own a hook gets the image's from runc up to 1.2 (CVE-2025-23266).
+    let hook = HookBuilder::default().path(program).args(args).env(vec!["VGPU=1".to_owned()]).timeout(10).build();
+    hook.map_err(unwritable)
+}
+
+fn unwritable(why: impl std::fmt::Display) -> Error {
+    Error::Sentence(format!("cannot write the container's specification: {why}"))
+}
+
+#[cfg(test)]
+mod tests;

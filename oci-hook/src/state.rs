@@ -1,0 +1,243 @@
+//! What the host keeps for each limited container: a folder with the files that are mounted into it, and a record.
+//!
+//! A folder is made under another name and renamed when it is complete, so a crash leaves nothing that looks like a container.
+//! What a create left that failed later, or a container that nobody deleted through us, is swept by the next create: it is known
+//! by its creator's end and by the low-level runtime no longer knowing the container.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use vgpu_config::Limits;
+use vgpu_region::limits::LimitsPage;
+
+use crate::error::{Error, Result};
+use crate::process::Process;
+
+/// The folder of containers in the state directory.
+pub const CONTAINERS: &str = "containers";
+/// The limits page's file.
+pub const LIMITS: &str = "limits";
+/// The accounting region's file.
+pub const REGION: &str = "region";
+/// The merged list for the loader.
+pub const PRELOAD: &str = "ld.so.preload";
+/// The record's file.
+pub const RECORD: &str = "container.json";
+
+/// What the host side knows of one container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The container's id.
+    pub id: String,
+    /// Its bundle.
+    pub bundle: PathBuf,
+    /// Its root file system on the host.
+    pub rootfs: PathBuf,
+    /// Its name in its pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// Its pod's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    /// Its pod's namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Its pod's UID.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_uid: Option<String>,
+    /// What was decided for it.
+    pub limits: Limits,
+    /// The library's file that is mounted into it.
+    pub library: PathBuf,
+    /// Whether the loader's list is used.
+    pub preload: bool,
+    /// Whether the driver's libraries are replaced.
+    pub replace: bool,
+    /// The low-level runtime, where we know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<PathBuf>,
+    /// Folders in one of which that runtime has an entry for the container, as long as it exists.
+    pub runtime_roots: Vec<PathBuf>,
+    /// Who made this.
+    pub creator: Process,
+    /// When, in seconds since 1970.
+    pub created: u64,
+}
+
+impl Record {
+    /// Whether the container exists, or is still being made.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.creator.is_alive() || self.runtime_roots.iter().any(|root| root.join(&self.id).exists())
+    }
+}
+
+/// Checks a container's id before any path is made of it. These are the letters that runc takes.
+///
+/// # Errors
+/// It is empty, too long, `.` or `..`, or has other letters in it.
+pub fn check_id(id: &str) -> Result<&str> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_+-.".contains(&byte);
+    if id.is_empty() || id.len() > 200 || id == "." || id == ".." || !id.bytes().all(plain) {
+        return Err(Error::refused("container id", id, "1 to 200 letters, digits, _, +, - and . (but not . or ..)"));
+    }
+    Ok(id)
+}
+
+/// The state directory.
+#[derive(Clone, Debug)]
+pub struct State {
+    dir: PathBuf,
+}
+
+impl State {
+    /// The state in this directory, which need not exist yet.
+    #[must_use]
+    pub fn at(dir: &Path) -> Self {
+        Self { dir: dir.to_owned() }
+    }
+
+    fn containers(&self) -> PathBuf {
+        self.dir.join(CONTAINERS)
+    }
+
+    /// The names that a container's folder may have. Two runtimes, or two roots of one, may each have a container of the same id.
+    fn names(&self, id: &str, bundle: &Path) -> [PathBuf; 2] {
+        use std::os::unix::ffi::OsStrExt;
+        let hash = bundle.as_os_str().as_bytes().iter();
+        let hash = hash.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+        let containers = self.containers();
+        [containers.join(id), containers.join(format!("{id}@{hash:016x}"))]
+    }
+
+    /// The folder and the record of a container.
+    #[must_use]
+    pub fn find(&self, id: &str, bundle: &Path) -> Option<(PathBuf, Record)> {
+        check_id(id).ok()?;
+        let mut found = self.names(id, bundle).into_iter().filter_map(|dir| Some((read_record(&dir)?, dir)));
+        found.find(|(record, _)| record.id == id && record.bundle == bundle).map(|(record, dir)| (dir, record))
+    }
+
+    /// Where the folder of a new container is going to be. What a dead one of the same id left there is removed.
+    ///
+    /// # Errors
+    /// The id is not one, or a living container has it.
+    pub fn place(&self, id: &str, bundle: &Path) -> Result<PathBuf> {
+        check_id(id)?;
+        for dir in self.names(id, bundle) {
+            match read_record(&dir) {
+                Some(record) if record.is_live() && record.bundle == bundle => {
+                    return Err(Error::refused("container id", id, "one that no existing container has"));
+                }
+                Some(record) if record.is_live() => {}
+                _ => {
+                    remove(&dir)?;
+                    return Ok(dir);
+                }
+            }
+        }
+        Err(Error::refused("container id", id, "one that no existing container has"))
+    }
+
+    /// Writes the folder of a container at the place that [`State::place`] gave.
+    ///
+    /// # Errors
+    /// The state directory cannot be written.
+    pub fn create(&self, place: &Path, record: &Record, page: &LimitsPage, preload: Option<&str>) -> Result<()> {
+        for dir in [&self.dir, &self.containers()] {
+            match DirBuilder::new().recursive(true).mode(0o711).create(dir) {
+                Ok(()) => {}
+                Err(why) => return Err(Error::io("make", dir)(why)),
+            }
+        }
+        let this = record.creator;
+        let unfinished = self.containers().join(format!(".new.{}.{}", this.pid, this.start_time));
+        remove(&unfinished)?;
+        let written =
+            write_all(&unfinished, record, page, preload).and_then(|()| fs::rename(&unfinished, place).map_err(Error::io("make", place)));
+        if written.is_err() {
+            let _ = remove(&unfinished);
+        }
+        written
+    }
+
+    /// Removes the folder of a container that is gone.
+    ///
+    /// # Errors
+    /// It is there and cannot be removed.
+    pub fn delete(&self, id: &str, bundle: &Path) -> Result<()> {
+        match self.find(id, bundle) {
+            Some((dir, _)) => remove(&dir),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes the folders of containers that no longer exist. What cannot be read or removed is left for another time.
+    pub fn sweep(&self) {
+        let Ok(entries) = fs::read_dir(self.containers()) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let unfinished = name.to_str().and_then(|name| name.strip_prefix(".new."));
+            let dead = match unfinished {
+                Some(creator) => !creator_of(creator).is_some_and(Process::is_alive),
+                None => read_record(&entry.path()).is_some_and(|record| !record.is_live()),
+            };
+            if dead {
+                let _ = remove(&entry.path());
+            }
+        }
+    }
+}
+
+fn creator_of(name: &str) -> Option<Process> {
+    let (pid, start_time) = name.split_once('.')?;
+    Some(Process { pid: pid.parse().ok()?, start_time: start_time.parse().ok()? })
+}
+
+fn read_record(dir: &Path) -> Option<Record> {
+    serde_json::from_slice(&fs::read(dir.join(RECORD)).ok()?).ok()
+}
+
+/// Removes a container's folder, if it is there.
+///
+/// # Errors
+/// It cannot be removed.
+pub fn remove(dir: &Path) -> Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(why) if why.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", dir)(why)),
+        _ => Ok(()),
+    }
+}
+
+fn write_all(dir: &Path, record: &Record, page: &LimitsPage, preload: Option<&str>) -> Result<()> {
+    DirBuilder::new().mode(0o711).create(dir).map_err(Error::io("make", dir))?;
+    // Folder modes are cut by the caller's umask; the container's processes have to get through.
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o711)).map_err(Error::io("make", dir))?;
+    let record = serde_json::to_vec_pretty(record).map_err(|why| Error::Sentence(format!("cannot write the container's record: {why}")))?;
+    write(&dir.join(RECORD), 0o644, &record, None)?;
+    write(&dir.join(LIMITS), 0o444, page.as_bytes(), None)?;
+    // Every user in the container may be one of several that share a GPU.
+    write(&dir.join(REGION), 0o666, &vgpu_region::region::header(), Some(vgpu_region::region::SIZE as u64))?;
+    if let Some(list) = preload {
+        write(&dir.join(PRELOAD), 0o444, list.as_bytes(), None)?;
+    }
+    Ok(())
+}
+
+fn write(path: &Path, mode: u32, contents: &[u8], size: Option<u64>) -> Result<()> {
+    let write = || {
+        let mut file: File = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+        file.write_all(contents)?;
+        if let Some(size) = size {
+            file.set_len(size)?;
+        }
+        file.set_permissions(fs::Permissions::from_mode(mode))
+    };
+    write().map_err(Error::io("write", path))
+}
+
+#[cfg(test)]
+mod tests;
