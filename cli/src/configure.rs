@@ -127,7 +127,8 @@ impl Args {
     pub fn run(self) -> Outcome {
         let changes = self.changes()?;
         if self.dry_run {
-            changes.iter().for_each(|change| print!("{}", change.diff()));
+            let shown = changes.iter().filter(|change| !backup::is_copy(&change.path));
+            shown.for_each(|change| print!("{}", change.diff()));
             return Ok(ExitCode::SUCCESS);
         }
         if changes.iter().all(Change::is_empty) {

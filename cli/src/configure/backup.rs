@@ -4,11 +4,18 @@ use super::Error;
 use crate::files::{Change, read};
 use std::path::{Path, PathBuf};
 
+const SUFFIX: &str = ".vgpu-backup";
+
 /// Where the copy of `path` lies. No runtime reads files of this name.
 pub(super) fn of(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".vgpu-backup");
+    name.push(SUFFIX);
     path.with_file_name(name)
+}
+
+/// Whether `path` is such a copy.
+pub(super) fn is_copy(path: &Path) -> bool {
+    path.to_string_lossy().ends_with(SUFFIX)
 }
 
 /// The changes that give `path` the text `after`. Where the text before has nothing of ours, it is what the copy holds
@@ -18,7 +25,7 @@ pub(super) fn keep(path: &Path, after: String, touched: bool) -> Result<Vec<Chan
     if change.is_empty() || touched {
         return Ok(vec![change]);
     }
-    let copy = Change::new(&of(path), change.before.clone())?;
+    let copy = Change::new(&of(path), change.before.clone())?.like(path);
     Ok(vec![copy, change])
 }
 

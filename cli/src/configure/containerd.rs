@@ -22,8 +22,8 @@ pub(super) fn configure(wish: &Wish) -> Result<Changes, Error> {
     let handler = Handler { name: HANDLER, binary: &wish.runtime, default: wish.default || before.default };
     let text = render(edited.version, &others, handler)?;
     let touched = detach(&main, &path)?.is_some();
-    // The drop-in first: an import of it would otherwise be there before it is.
-    let mut changes = vec![owned::write(&path, text, is_ours)?];
+    // The drop-in first: an import of it would otherwise be there before it is. Its section may hold a registry's password.
+    let mut changes = vec![owned::write(&path, text, is_ours)?.like(&wish.config)];
     changes.extend(backup::keep(&wish.config, edited.text, touched)?);
     Ok(changes)
 }

@@ -27,5 +27,5 @@ pub(super) fn write(path: &Path, text: String, is_ours: impl Fn(&str) -> bool) -
 pub(super) fn remove(path: &Path, is_ours: impl Fn(&str) -> bool) -> Result<Change, Error> {
     let before = read(path)?;
     let after = before.clone().filter(|text| !is_ours(text));
-    Ok(Change { path: path.to_owned(), before, after })
+    Ok(Change { path: path.to_owned(), before, after, like: None })
 }

@@ -1,0 +1,24 @@
+#!/bin/bash
+# newer.sh SUITE FOLDER PACKAGE…: unpacks packages of another Debian suite below FOLDER, and installs nothing.
+# Put the folders into VGPU_TEST_RELEASES, with colons between them, and the daemon tests run with them as well:
+#   tests/daemons/newer.sh trixie /var/tmp/trixie containerd docker.io docker-cli
+set -euo pipefail
+suite=$1
+mkdir -p "$2/.apt/lists/partial" "$2/.apt/packages"
+folder=$(realpath "$2")
+shift 2
+
+# The mirror is the machine's own.
+mirror=$(sed -nE 's/^(URIs:|deb(-src)?) +(\[[^]]*\] +)?(https?:[^ ]+debian\/?).*/\4/p' \
+    /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | grep -v security | head -1)
+printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n' \
+    "${mirror:-http://deb.debian.org/debian}" "$suite" > "$folder/.apt/debian.sources"
+options=(
+    -o Dir::Etc::sourcelist="$folder/.apt/debian.sources" -o Dir::Etc::sourceparts=/dev/null
+    -o Dir::State::lists="$folder/.apt/lists" -o Dir::State::status=/dev/null
+    -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= -o APT::Sandbox::User=root
+)
+apt-get "${options[@]}" update -qq
+cd "$folder/.apt/packages"
+apt-get "${options[@]}" download -qq "$@"
+for package in *.deb; do dpkg-deb -x "$package" "$folder"; done
