@@ -1,12 +1,233 @@
-//! The compute budget of one container on one GPU.
+//! The compute budget of one container on one GPU: GPU time accrues at the limit's rate and is charged as it is used.
+//!
+//! The whole balance is one word, [`Budget::zero_at`]: the time at which the balance would be exactly zero. The balance at `now` is
+//! `(now - zero_at) × rate`, so time passing accrues by itself, and a charge of `c` is one `fetch_add` of `c / rate`. No update
+//! can be half done, so a process may be killed at any instruction, and none can be lost, so there is nothing to lock.
+//!
+//! Times are nanoseconds of `CLOCK_MONOTONIC` as the container's processes see it. The tenant can write anything in here: what it
+//! reads back is clamped, and the host side only ever treats it as this tenant's own claim.
 
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+
+/// Most GPU time that can be saved up, in nanoseconds: how long a container that was idle may run at full speed.
+pub const SAVED: u64 = 10_000_000;
+/// A debt that takes longer than this to pay off is cut to it, in nanoseconds of wall time.
+pub const DEBT: u64 = 600_000_000_000;
+/// What a container starts with, in nanoseconds of GPU time.
+const FIRST: u64 = 1_000_000;
+
+/// A share of a GPU's time, in percent from 1 to 99.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate(u32);
+
+impl Rate {
+    /// `None` where there is no limit: 0, or 100 and more.
+    #[must_use]
+    pub const fn new(percent: u32) -> Option<Self> {
+        if percent == 0 || percent >= 100 { None } else { Some(Self(percent)) }
+    }
+
+    /// In percent.
+    #[must_use]
+    pub const fn percent(self) -> u32 {
+        self.0
+    }
+
+    /// How long it takes to accrue this much GPU time. Both in nanoseconds.
+    #[must_use]
+    pub const fn time_for(self, gpu: u64) -> u64 {
+        gpu.saturating_mul(100) / self.0 as u64
+    }
+
+    const fn accrued_in(self, wall: u64) -> u64 {
+        wall / 100 * self.0 as u64 + wall % 100 * self.0 as u64 / 100
+    }
+}
 
 /// Shared state of the compute limit.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Budget {
-    words: [AtomicU64; 128],
+    zero_at: AtomicU64,
+    /// GPU time charged since the container started, in nanoseconds. For display.
+    pub used: AtomicU64,
+    /// Time that launches were held back, summed over threads, in nanoseconds. For display.
+    pub waited: AtomicU64,
+    holder: AtomicU64,
+    contender: AtomicU64,
+    words: [AtomicU64; 123],
 }
 
 const _: () = assert!(core::mem::size_of::<Budget>() == 1024);
+
+impl Default for Budget {
+    fn default() -> Self {
+        const ZERO: AtomicU64 = AtomicU64::new(0);
+        Self { zero_at: ZERO, used: ZERO, waited: ZERO, holder: ZERO, contender: ZERO, words: [ZERO; 123] }
+    }
+}
+
+impl Budget {
+    /// The GPU time that may be used now; negative is debt. Nanoseconds, between minus [`DEBT`] at this rate and [`SAVED`].
+    pub fn balance(&self, now: u64, rate: Rate) -> i64 {
+        // No more than SAVED may have accrued: what came before is forfeit. The first look at a new budget starts it.
+        let earliest = now.saturating_sub(rate.time_for(SAVED));
+        let zero_at = match self.zero_at.fetch_max(earliest, AcqRel) {
+            0 => {
+                let start = now.saturating_sub(rate.time_for(FIRST));
+                self.zero_at.fetch_max(start, AcqRel).max(start)
+            }
+            before => before.max(earliest),
+        };
+        let latest = now.saturating_add(DEBT);
+        if zero_at > latest {
+            _ = self.zero_at.compare_exchange(zero_at, latest, AcqRel, Acquire);
+            return -(rate.accrued_in(DEBT) as i64);
+        }
+        if zero_at <= now { rate.accrued_in(now - zero_at) as i64 } else { -(rate.accrued_in(zero_at - now) as i64) }
+    }
+
+    /// Takes GPU time that was used, or gives back (negative) what was charged too early. Nanoseconds.
+    pub fn charge(&self, gpu: i64, rate: Rate) {
+        let (amount, wall) = (gpu.unsigned_abs(), rate.time_for(gpu.unsigned_abs()).min(DEBT));
+        if gpu >= 0 {
+            self.used.fetch_add(amount, Relaxed);
+            self.zero_at.fetch_add(wall, AcqRel);
+        } else {
+            self.used.fetch_sub(amount, Relaxed);
+            self.zero_at.fetch_sub(wall, AcqRel);
+        }
+    }
+
+    /// Takes or prolongs the container's own turn for the process `who` (not 0) until `until`, in microseconds of the monotonic
+    /// clock. Processes of one container run one after the other, for a GPU that slices its time between them loses a tenth.
+    /// False while another process has it. A turn ends by itself, so nobody waits for the dead.
+    pub fn hold(&self, who: u16, now: u64, until: u64) -> bool {
+        let mine = u64::from(who) << 48 | until & TURN_MASK;
+        let mut seen = self.holder.load(Acquire);
+        loop {
+            let (holder, end) = ((seen >> 48) as u16, seen & TURN_MASK);
+            // An end further off than any turn is garbage, or from before the clock was set back by a restore.
+            if holder != 0 && holder != who && end > now && end < now.saturating_add(LONGEST_TURN) {
+                self.contender.store(u64::from(who) << 48 | now & TURN_MASK, Relaxed);
+                return false;
+            }
+            match self.holder.compare_exchange_weak(seen, mine, AcqRel, Acquire) {
+                Ok(_) => return true,
+                Err(other) => seen = other,
+            }
+        }
+    }
+
+    /// Ends the turn of `who`, if it still is its.
+    pub fn let_go(&self, who: u16) {
+        let seen = self.holder.load(Acquire);
+        if (seen >> 48) as u16 == who {
+            _ = self.holder.compare_exchange(seen, 0, AcqRel, Acquire);
+        }
+    }
+
+    /// Whether another process than `who` was refused in the last 5 ms. `now` in microseconds.
+    pub fn is_contended(&self, who: u16, now: u64) -> bool {
+        let seen = self.contender.load(Relaxed);
+        (seen >> 48) as u16 != who && now.wrapping_sub(seen & TURN_MASK) < 5_000
+    }
+}
+
+const TURN_MASK: u64 = (1 << 48) - 1;
+const LONGEST_TURN: u64 = 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const START: u64 = 1_000_000 * MS;
+
+    fn rate(percent: u32) -> Rate {
+        Rate::new(percent).unwrap()
+    }
+
+    #[test]
+    fn accrues_at_the_rate_and_no_further_than_saved() {
+        let budget = Budget::default();
+        assert_eq!(budget.balance(START, rate(25)), FIRST as i64);
+        assert_eq!(budget.balance(START + 8 * MS, rate(25)), (FIRST + 2 * MS) as i64);
+        assert_eq!(budget.balance(START + 1_000_000 * MS, rate(25)), SAVED as i64);
+        budget.charge(SAVED as i64, rate(25));
+        assert_eq!(budget.balance(START + 1_000_000 * MS, rate(25)), 0);
+    }
+
+    #[test]
+    fn debt_is_carried_paid_off_and_bounded() {
+        let budget = Budget::default();
+        budget.balance(START, rate(10));
+        budget.charge(101 * MS as i64, rate(10));
+        assert_eq!(budget.balance(START, rate(10)), -100 * MS as i64);
+        assert_eq!(budget.balance(START + 1000 * MS, rate(10)), 0);
+        for _ in 0..1000 {
+            budget.charge(i64::MAX / 200, rate(10));
+            assert!(budget.balance(START, rate(10)) >= -(DEBT as i64) / 10);
+        }
+        assert!(budget.balance(START + DEBT, rate(10)) >= 0);
+    }
+
+    #[test]
+    fn what_was_charged_too_early_comes_back() {
+        let budget = Budget::default();
+        let before = budget.balance(START, rate(30));
+        budget.charge(7 * MS as i64, rate(30));
+        budget.charge(-7 * MS as i64, rate(30));
+        assert_eq!((budget.balance(START, rate(30)), budget.used.load(Relaxed)), (before, 0));
+    }
+
+    /// Whatever a tenant writes into its own budget, the answers stay in range and recover.
+    #[test]
+    fn garbage_is_clamped() {
+        for garbage in [1, START - 1, START + DEBT + 1, u64::MAX, u64::MAX - DEBT, 1 << 63] {
+            let budget = Budget::default();
+            budget.zero_at.store(garbage, Relaxed);
+            budget.holder.store(garbage, Relaxed);
+            for step in 0..3 {
+                let balance = budget.balance(START + step, rate(99));
+                assert!((-(DEBT as i64)..=SAVED as i64).contains(&balance), "{garbage} gave {balance}");
+                budget.charge(5, rate(99));
+            }
+            let later = START / 1000 + 2 * LONGEST_TURN;
+            assert!(budget.hold(3, START / 1000, START / 1000 + 1) || budget.hold(3, later, later + 1), "{garbage}");
+        }
+    }
+
+    #[test]
+    fn concurrent_charges_are_all_counted() {
+        let budget = Budget::default();
+        budget.balance(START, rate(50));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        budget.balance(START, rate(50));
+                        budget.charge(1000, rate(50));
+                    }
+                });
+            }
+        });
+        assert_eq!(budget.used.load(Relaxed), 40 * MS);
+        assert_eq!(budget.balance(START, rate(50)), FIRST as i64 - 40 * MS as i64);
+    }
+
+    #[test]
+    fn one_process_at_a_time_and_the_dead_time_out() {
+        let budget = Budget::default();
+        assert!(budget.hold(1, 100, 200));
+        assert!(!budget.hold(2, 150, 300));
+        assert!(budget.is_contended(1, 160) && !budget.is_contended(2, 160));
+        assert!(budget.hold(1, 160, 250), "the holder prolongs its own");
+        assert!(!budget.hold(2, 249, 300));
+        assert!(budget.hold(2, 250, 300), "and is passed over when it is late");
+        budget.let_go(1);
+        assert!(!budget.hold(1, 260, 400), "what is no longer held cannot be given up");
+        budget.let_go(2);
+        assert!(budget.hold(1, 260, 400));
+    }
+}
