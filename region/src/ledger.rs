@@ -117,22 +117,38 @@ impl Charge {
         self.0.load(Acquire) & 0xffff_ffff != 0
     }
 
-    /// Takes `count` pages from `total`, unless that would put it over `limit` pages. `u64::MAX` never refuses.
+    /// Steps 1 and 2: takes `count` pages from `total`, unless that would put it over `limit` pages. `u64::MAX` never refuses.
+    /// [`Charge::finish`] must follow.
+    ///
+    /// # Errors
+    /// [`Full`], and nothing has changed.
+    pub fn begin(&self, total: &Total, count: u32, limit: u64) -> Result<(), Full> {
+        self.0.fetch_add(word(0, count), AcqRel);
+        total.add(count, limit.min(u64::MAX >> VERSION_BITS)).inspect_err(|_| {
+            self.0.fetch_sub(word(0, count), AcqRel);
+        })
+    }
+
+    /// Step 3: what was begun with `begun` pages has really taken `taken`. More than was begun is charged without a limit: it is
+    /// there already.
+    pub fn finish(&self, total: &Total, begun: u32, taken: u32) {
+        let mut begun = begun;
+        if taken < begun {
+            total.subtract(begun - taken);
+        } else if taken > begun && self.begin(total, taken - begun, u64::MAX).is_ok() {
+            begun = taken;
+        }
+        self.0.fetch_add(word(taken, 0).wrapping_sub(word(0, begun)), AcqRel);
+    }
+
+    /// Takes `count` pages at once, unless that would put `total` over `limit` pages.
     ///
     /// # Errors
     /// [`Full`], and nothing has changed.
     pub fn reserve(&self, total: &Total, count: u32, limit: u64) -> Result<(), Full> {
-        self.0.fetch_add(word(0, count), AcqRel);
-        match total.add(count, limit.min(u64::MAX >> VERSION_BITS)) {
-            Ok(()) => {
-                self.0.fetch_add(word(count, 0).wrapping_sub(word(0, count)), AcqRel);
-                Ok(())
-            }
-            Err(full) => {
-                self.0.fetch_sub(word(0, count), AcqRel);
-                Err(full)
-            }
-        }
+        self.begin(total, count, limit)?;
+        self.finish(total, count, count);
+        Ok(())
     }
 
     /// Gives `count` pages back to `total`. More than is held gives back what is held.
@@ -182,6 +198,16 @@ mod tests {
         assert_eq!((total.pages(), charge.held(), charge.in_flight()), (6, 6, false));
         charge.release(&total, 100);
         assert_eq!((total.pages(), charge.held()), (0, 0));
+    }
+
+    #[test]
+    fn what_was_really_taken_is_charged() {
+        let (total, charge) = (Total::default(), Charge::default());
+        for (begun, taken) in [(8, 8), (8, 3), (8, 0), (8, 12)] {
+            charge.begin(&total, begun, 1000).unwrap();
+            charge.finish(&total, begun, taken);
+        }
+        assert_eq!((total.pages(), charge.held(), charge.in_flight()), (23, 23, false));
     }
 
     #[test]

@@ -1,0 +1,145 @@
+//! Finds a function in a loaded library by reading the library's own symbol table.
+//!
+//! We export `dlsym` and `dlvsym`, so we cannot ask for the real ones by name: the loader would give us our own. `libdl` is not
+//! linked (a process that never touches CUDA need not load it); where glibc keeps it apart, whoever calls `dlsym` has it.
+
+use core::ffi::{CStr, c_int, c_void};
+
+const DT_HASH: i64 = 4;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_GNU_HASH: i64 = 0x6fff_fef5;
+
+#[repr(C)]
+struct Dynamic {
+    tag: i64,
+    value: usize,
+}
+
+struct Search {
+    name: &'static CStr,
+    found: *mut c_void,
+}
+
+/// The address of a function that glibc exports, wherever this glibc keeps it. Null if it is not loaded.
+pub fn in_libc(name: &'static CStr) -> *mut c_void {
+    let mut search = Search { name, found: core::ptr::null_mut() };
+    // SAFETY: the callback gets the pointer to `search`, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+    search.found
+}
+
+unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
+    // SAFETY: the loader passes a valid description, and `in_libc` its own search.
+    let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
+    if info.dlpi_name.is_null() {
+        return 0;
+    }
+    // SAFETY: the name of a loaded object is a C string.
+    let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    if !(name.starts_with(b"libc.so.") || name.starts_with(b"libdl.so.")) {
+        return 0;
+    }
+    // SAFETY: the object is loaded, and the loader's lock is held for as long as the callback runs.
+    search.found = unsafe { find(info, search.name) };
+    c_int::from(!search.found.is_null())
+}
+
+/// Looks `name` up in one loaded object.
+unsafe fn find(info: &libc::dl_phdr_info, name: &CStr) -> *mut c_void {
+    let base = info.dlpi_addr as usize;
+    // SAFETY: the program headers, the dynamic section and the tables it points to are mapped and laid out as the ELF
+    // specification and glibc's GNU hash format say; indices stay within the counts that the tables themselves give.
+    unsafe {
+        let headers = core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+        let Some(dynamic) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else { return core::ptr::null_mut() };
+        let mut entry = (base + dynamic.p_vaddr as usize) as *const Dynamic;
+        let (mut hash, mut gnu_hash, mut strings, mut symbols) = (0, 0, 0, 0);
+        while (*entry).tag != 0 {
+            // glibc relocates these in place; an address below the base was not.
+            let address = if (*entry).value < base { base + (*entry).value } else { (*entry).value };
+            match (*entry).tag {
+                DT_HASH => hash = address,
+                DT_GNU_HASH => gnu_hash = address,
+                DT_STRTAB => strings = address,
+                DT_SYMTAB => symbols = address,
+                _ => {}
+            }
+            entry = entry.add(1);
+        }
+        if strings == 0 || symbols == 0 {
+            return core::ptr::null_mut();
+        }
+        let table = Table { base, strings, symbols: symbols as *const libc::Elf64_Sym };
+        match (gnu_hash, hash) {
+            (0, 0) => core::ptr::null_mut(),
+            (0, hash) => table.by_count(hash as *const u32, name),
+            (gnu_hash, _) => table.by_gnu_hash(gnu_hash as *const u32, name),
+        }
+    }
+}
+
+struct Table {
+    base: usize,
+    strings: usize,
+    symbols: *const libc::Elf64_Sym,
+}
+
+impl Table {
+    unsafe fn defined(&self, index: u32, name: &CStr) -> Option<*mut c_void> {
+        // SAFETY: the caller's index is within the symbol table, whose names lie in the string table.
+        unsafe {
+            let symbol = &*self.symbols.add(index as usize);
+            let is_function = symbol.st_info & 0xf == 2 && symbol.st_shndx != 0;
+            let matches = is_function && CStr::from_ptr((self.strings + symbol.st_name as usize) as *const _) == name;
+            matches.then(|| (self.base + symbol.st_value as usize) as *mut c_void)
+        }
+    }
+
+    unsafe fn by_gnu_hash(&self, table: *const u32, name: &CStr) -> *mut c_void {
+        let wanted = name.to_bytes().iter().fold(5381u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
+        // SAFETY: header of four words, Bloom filter of 64-bit words, buckets, then one hash for each symbol from `first` on,
+        // the last of a chain marked by its lowest bit.
+        unsafe {
+            let (buckets, first, filter) = (*table, *table.add(1), *table.add(2) as usize);
+            if buckets == 0 {
+                return core::ptr::null_mut();
+            }
+            let bucket_table = table.add(4 + filter * 2);
+            let chain = bucket_table.add(buckets as usize);
+            let mut index = *bucket_table.add((wanted % buckets) as usize);
+            while index >= first {
+                let hash = *chain.add((index - first) as usize);
+                if let Some(address) = (hash | 1 == wanted | 1).then(|| self.defined(index, name)).flatten() {
+                    return address;
+                }
+                if hash & 1 == 1 {
+                    break;
+                }
+                index += 1;
+            }
+        }
+        core::ptr::null_mut()
+    }
+
+    unsafe fn by_count(&self, table: *const u32, name: &CStr) -> *mut c_void {
+        // SAFETY: the second word of a classic hash table is the number of symbols.
+        unsafe { (0..*table.add(1)).find_map(|index| self.defined(index, name)).unwrap_or(core::ptr::null_mut()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_what_the_loader_finds() {
+        for name in [c"dlsym", c"dlvsym", c"dlopen", c"getpid"] {
+            // SAFETY: plain look-up.
+            let expected = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+            assert_eq!(in_libc(name), expected, "{name:?}");
+        }
+        assert!(in_libc(c"no_such_function_in_libc").is_null());
+    }
+}

@@ -1,0 +1,71 @@
+//! Lines on stderr, formatted on the stack, written by one system call each. Never stdout, never a lock.
+
+use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use vgpu_region::limits::LogLevel;
+
+static LEVEL: AtomicU32 = AtomicU32::new(LogLevel::Warn as u32);
+
+/// Sets how much is said from now on.
+pub fn set_level(level: LogLevel) {
+    LEVEL.store(level as u32, Relaxed);
+}
+
+struct Line {
+    bytes: [u8; 512],
+    length: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for &byte in text.as_bytes() {
+            // The last byte is kept for the newline; what does not fit is cut.
+            if let Some(place) = self.bytes.get_mut(self.length).filter(|_| self.length < 511) {
+                *place = byte;
+                self.length += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes one line, if the level asks for it. errno is kept: callers may be in the middle of a program's own error handling.
+pub fn line(level: LogLevel, message: fmt::Arguments<'_>) {
+    if level as u32 > LEVEL.load(Relaxed) {
+        return;
+    }
+    let mut line = Line { bytes: [0; 512], length: 0 };
+    _ = write!(line, "[vgpu {}] {message}", pid());
+    if let Some(place) = line.bytes.get_mut(line.length) {
+        *place = b'\n';
+    }
+    // SAFETY: the buffer is longer than what is written; errno belongs to this thread.
+    unsafe {
+        let errno = *libc::__errno_location();
+        libc::write(2, line.bytes.as_ptr().cast(), line.length + 1);
+        *libc::__errno_location() = errno;
+    }
+}
+
+fn pid() -> i32 {
+    // SAFETY: the call takes nothing and cannot fail.
+    unsafe { libc::getpid() }
+}
+
+/// Lets a message through at first, then at most once a second.
+#[derive(Debug, Default)]
+pub struct Seldom(AtomicU64);
+
+impl Seldom {
+    /// One that has not spoken yet.
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Whether it may speak now.
+    pub fn now(&self) -> bool {
+        let (now, last) = (crate::session::monotonic() / 1_000_000_000 + 1, self.0.load(Relaxed));
+        now > last && self.0.compare_exchange(last, now, Relaxed, Relaxed).is_ok()
+    }
+}

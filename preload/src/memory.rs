@@ -1,0 +1,29 @@
+//! Device memory: every way to take it is reserved against the container's account before the driver is asked, charged at what the
+//! driver really takes, and given back when the memory really is.
+
+pub mod account;
+pub mod array;
+pub mod blocks;
+pub mod context;
+pub mod graph;
+pub mod linear;
+pub mod ordered;
+pub mod physical;
+pub mod table;
+pub mod truth;
+pub mod view;
+
+/// The driver hands out device memory in pieces of this many bytes (seen on driver 580, H200: everything over 1 MiB is rounded
+/// up to it, everything below shares blocks of it).
+pub const GRANULE: u64 = 2 << 20;
+/// A granule in pages of the account.
+pub const GRANULE_PAGES: u32 = (GRANULE / vgpu_region::ledger::PAGE) as u32;
+/// Allocations up to this size share granules.
+pub const SMALL: u64 = 1 << 20;
+/// Pools grow by multiples of this (seen on driver 580).
+pub const POOL_STEP: u64 = 32 << 20;
+
+/// `bytes` rounded up to a multiple of `step`, a power of two, in pages.
+pub const fn rounded_pages(bytes: u64, step: u64) -> u32 {
+    vgpu_region::ledger::pages(bytes.saturating_add(step - 1) & !(step - 1))
+}

@@ -1,0 +1,185 @@
+//! Taking from and giving back to the container's account.
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+
+use vgpu_region::ledger::{PAGE, pages};
+use vgpu_region::limits::LogLevel;
+use vgpu_region::map::Census;
+
+use super::{GRANULE_PAGES, ordered, truth};
+use crate::cuda::{OUT_OF_MEMORY, Status};
+use crate::log::{self, Seldom};
+use crate::session::{self, Gpu};
+
+/// Pages taken for a call that is about to be made. It has to be settled.
+#[must_use]
+#[derive(Debug)]
+pub struct Claim<'a> {
+    gpu: &'a Gpu,
+    pages: u32,
+}
+
+/// Takes `pages` before the driver is asked.
+///
+/// # Errors
+/// CUDA's out-of-memory code, when the container has no room even after everything was counted anew.
+#[inline]
+pub fn claim(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
+    match gpu.charge.charge.begin(&gpu.account.total, pages, gpu.limit_pages()) {
+        Ok(()) => Ok(Claim { gpu, pages }),
+        Err(_) => claim_after_recount(gpu, pages),
+    }
+}
+
+/// As [`claim`], but gives up at the first "no" without counting anew and without a word about it.
+pub fn try_claim(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
+    gpu.charge.charge.begin(&gpu.account.total, pages, gpu.limit_pages()).ok().map(|()| Claim { gpu, pages })
+}
+
+impl Claim<'_> {
+    /// The call has really taken this many pages.
+    #[inline]
+    pub fn settle(self, taken: u32) {
+        self.gpu.charge.charge.finish(&self.gpu.account.total, self.pages, taken);
+    }
+
+    /// The call has taken what was claimed.
+    #[inline]
+    pub fn keep(self) {
+        let pages = self.pages;
+        self.settle(pages);
+    }
+
+    /// The call has failed.
+    pub fn drop_all(self) {
+        self.settle(0);
+    }
+}
+
+/// Charges what is there already, whatever the limit.
+pub fn charge(gpu: &Gpu, pages: u32) {
+    if pages != 0 && gpu.charge.charge.begin(&gpu.account.total, pages, u64::MAX).is_ok() {
+        gpu.charge.charge.finish(&gpu.account.total, pages, pages);
+    }
+}
+
+/// Gives pages back after the driver has.
+#[inline]
+pub fn release(gpu: &Gpu, pages: u32) {
+    if pages != 0 {
+        gpu.charge.charge.release(&gpu.account.total, pages);
+    }
+}
+
+/// Adds to the part of the charge that no allocation call asked for.
+pub fn add_overhead(gpu: &Gpu, pages: u32) {
+    gpu.charge.overhead.fetch_add(pages, AcqRel);
+}
+
+/// Takes from that part, at most what is there. Gives what was taken.
+pub fn take_overhead(gpu: &Gpu, pages: u32) -> u32 {
+    let before = gpu.charge.overhead.fetch_update(AcqRel, Acquire, |there| Some(there.saturating_sub(pages))).unwrap_or(0);
+    before.min(pages)
+}
+
+/// The account says no. Before the program hears it: give back what the dead held, let go of what pools no longer have, wait for a
+/// context whose cost is still a guess, and ask NVML for the truth.
+#[cold]
+fn claim_after_recount(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
+    for _ in 0..400 {
+        recover(gpu);
+        ordered::settle_pools(gpu);
+        if let Some(claim) = try_claim(gpu, pages) {
+            return Ok(claim);
+        }
+        if !someone_is_guessing(gpu) {
+            break;
+        }
+        let pause = libc::timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+        // SAFETY: the structure is valid; the rest of an interrupted sleep is not needed.
+        unsafe { libc::nanosleep(&raw const pause, core::ptr::null_mut()) };
+    }
+    truth::reconcile(gpu);
+    recover(gpu);
+    if let Some(claim) = try_claim(gpu, pages) {
+        return Ok(claim);
+    }
+    refuse(gpu, pages);
+    Err(OUT_OF_MEMORY)
+}
+
+/// Gives back what dead processes held.
+///
+/// A process lets go of its slot a little before the driver lets go of its memory, so the dead are given back only once NVML does
+/// not list them any more.
+pub fn recover(gpu: &Gpu) {
+    let session::State::Ready(session) = session::current() else { return };
+    let census = Census::open(session::region_path());
+    let own = session.membership.index;
+    let mut listed = None;
+    session.membership.region.recover(gpu.place, |index, slot| {
+        index != own && census.is_dead(index) && {
+            let listed = listed.get_or_insert_with(|| truth::processes(gpu));
+            !listed.as_ref().is_some_and(|list| list.contains(slot.pid.load(Relaxed)))
+        }
+    });
+}
+
+/// Whether a living process is making a context whose cost nobody knows yet.
+fn someone_is_guessing(gpu: &Gpu) -> bool {
+    let Some(session) = session::ready() else { return false };
+    let census = Census::open(session::region_path());
+    let own = session.membership.index;
+    let others = session.membership.region.used_slots().filter(|(index, _)| *index != own);
+    let mut guessing = others.filter(|(_, slot)| slot.gpus.get(gpu.place).is_some_and(|charge| charge.charge.in_flight()));
+    guessing.any(|(index, slot)| slot.making_context.load(Acquire) != 0 && !census.is_dead(index))
+}
+
+static REFUSED: Seldom = Seldom::new();
+
+/// Notes a refusal, and says so with figures a person can act on.
+pub fn refuse(gpu: &Gpu, pages: u32) {
+    gpu.account.refused.fetch_add(1, Relaxed);
+    _ = gpu.account.first_refusal.compare_exchange(0, session::realtime(), Relaxed, Relaxed);
+    if REFUSED.now() {
+        let mib = |pages: u64| pages * PAGE >> 20;
+        log::line(
+            LogLevel::Warn,
+            format_args!(
+                "{}: refused {} MiB: the container holds {} of its {} MiB, this process {}",
+                gpu.uuid,
+                mib(u64::from(pages)).max(1),
+                mib(gpu.account.total.pages()),
+                mib(gpu.limit_pages()),
+                mib(u64::from(gpu.charge.charge.held())),
+            ),
+        );
+    }
+}
+
+/// Whether so little is left that estimates will not do: less than 64 MiB, or a sixteenth of the limit.
+#[inline]
+pub fn is_near(gpu: &Gpu) -> bool {
+    let limit = gpu.limit_pages();
+    limit != u64::MAX && gpu.left() < u64::from(pages(64 << 20)).max(limit / 16)
+}
+
+/// Guards a call that takes a little memory of its own for its purposes (a stream, a module, a graph): far from the limit it just
+/// runs; near it, what it takes is measured, and if that went past the limit, undone.
+pub fn guard(gpu: &Gpu, call: impl FnOnce() -> Status, undo: impl FnOnce()) -> Status {
+    if !is_near(gpu) {
+        return call();
+    }
+    truth::reconcile(gpu);
+    let Ok(room) = claim(gpu, GRANULE_PAGES) else { return OUT_OF_MEMORY };
+    let status = call();
+    room.drop_all();
+    truth::reconcile(gpu);
+    if status == crate::cuda::SUCCESS && gpu.account.total.pages() > gpu.limit_pages() {
+        undo();
+        truth::reconcile(gpu);
+        refuse(gpu, GRANULE_PAGES);
+        return OUT_OF_MEMORY;
+    }
+    status
+}

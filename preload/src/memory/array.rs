@@ -1,0 +1,180 @@
+//! Arrays and mipmapped arrays. The driver lays them out; what they take it tells for an array whose memory is mapped later.
+
+use core::sync::atomic::{AtomicU64, Ordering::AcqRel};
+
+use vgpu_region::ledger::pages;
+
+use super::account::{self, claim};
+use super::context::{self, Current};
+use super::table::Table;
+use super::{GRANULE, SMALL, rounded_pages};
+use crate::cuda::{ARRAY_DEFERRED, ARRAY_SPARSE, Array3dDescriptor, ArrayDescriptor, ArrayRequirements, Handle, SUCCESS, Status};
+use crate::driver;
+use crate::session::Gpu;
+
+/// Arrays by handle: bytes in the lower 48 bits, the context's place above.
+static ARRAYS: Table = Table::new();
+/// Bytes of arrays small enough to share granules, by device. They fill granule after granule (seen on driver 580).
+static SMALL_BYTES: [AtomicU64; vgpu_region::MAX_GPUS] = [const { AtomicU64::new(0) }; vgpu_region::MAX_GPUS];
+
+const BYTES: u64 = (1 << 48) - 1;
+
+/// What an array like this takes in bytes: asked of the driver for a twin without memory, else computed generously.
+unsafe fn requirements(gpu: &Gpu, descriptor: &Array3dDescriptor, levels: u32) -> u64 {
+    let twin = Array3dDescriptor { flags: descriptor.flags | ARRAY_DEFERRED, ..*descriptor };
+    let mut handle = core::ptr::null_mut();
+    let mut needs = ArrayRequirements::default();
+    // SAFETY: the driver reads the descriptor, writes a handle and the requirements; the twin is destroyed at once.
+    unsafe {
+        let known = if levels == 0 {
+            driver::array_create(&raw mut handle, &raw const twin) == SUCCESS && {
+                let status = driver::array_requirements(&raw mut needs, handle, gpu.device);
+                driver::array_destroy(handle);
+                status == SUCCESS
+            }
+        } else {
+            driver::mipmap_create(&raw mut handle, &raw const twin, levels) == SUCCESS && {
+                let status = driver::mipmap_requirements(&raw mut needs, handle, gpu.device);
+                driver::mipmap_destroy(handle);
+                status == SUCCESS
+            }
+        };
+        if known { (needs.size as u64).next_multiple_of((needs.alignment as u64).max(1)) } else { generous(descriptor, levels) }
+    }
+}
+
+/// Texels of 16 bytes at most, rows and planes padded: never less than the driver takes.
+fn generous(descriptor: &Array3dDescriptor, levels: u32) -> u64 {
+    let texels = [descriptor.width, descriptor.height, descriptor.depth].map(|extent| (extent.max(1) as u64).next_multiple_of(8));
+    let bytes = texels.into_iter().fold(16u64, u64::saturating_mul);
+    if levels > 1 { bytes.saturating_mul(2) } else { bytes }
+}
+
+/// Pages to charge when the bytes in small arrays go from one figure to another.
+fn shared_pages(from: u64, to: u64) -> (u32, u32) {
+    let granules = |bytes: u64| rounded_pages(bytes, GRANULE);
+    (granules(to).saturating_sub(granules(from)), granules(from).saturating_sub(granules(to)))
+}
+
+unsafe fn create_with(array: *mut Handle, descriptor: &Array3dDescriptor, levels: u32, call: impl FnOnce() -> Status) -> Status {
+    if array.is_null() || descriptor.flags & (ARRAY_SPARSE | ARRAY_DEFERRED) != 0 {
+        return call();
+    }
+    let Current { gpu, id } = match context::current() {
+        Ok(current) => current,
+        Err(None) => return call(),
+        Err(Some(status)) => return status,
+    };
+    // SAFETY: a descriptor that the program is about to use itself.
+    let bytes = unsafe { requirements(gpu, descriptor, levels) };
+    let claim = match claim(gpu, rounded_pages(bytes, GRANULE)) {
+        Ok(claim) => claim,
+        Err(status) => return status,
+    };
+    let status = call();
+    if status != SUCCESS {
+        claim.drop_all();
+        return status;
+    }
+    claim.settle(if bytes > SMALL { rounded_pages(bytes, GRANULE) } else { add_small(gpu, bytes) });
+    // SAFETY: the driver has just written the handle.
+    ARRAYS.insert(unsafe { *array } as u64, u64::from(id) << 48 | (bytes & BYTES));
+    SUCCESS
+}
+
+fn add_small(gpu: &Gpu, bytes: u64) -> u32 {
+    let Some(sum) = SMALL_BYTES.get(gpu.device as usize) else { return pages(bytes) };
+    let before = sum.fetch_add(bytes, AcqRel);
+    shared_pages(before, before + bytes).0
+}
+
+fn give_back(gpu: &Gpu, bytes: u64) {
+    let cost = match SMALL_BYTES.get(gpu.device as usize) {
+        Some(sum) if bytes <= SMALL => {
+            let before = sum.fetch_sub(bytes, AcqRel);
+            shared_pages(before, before.saturating_sub(bytes)).1
+        }
+        _ => rounded_pages(bytes, GRANULE),
+    };
+    account::release(gpu, cost);
+}
+
+/// `cuArrayCreate_v2`
+pub unsafe fn create(
+    real: unsafe extern "C" fn(*mut Handle, *const ArrayDescriptor) -> Status,
+    array: *mut Handle,
+    descriptor: *const ArrayDescriptor,
+) -> Status {
+    // SAFETY: the program's own arguments; null is the driver's to refuse.
+    unsafe {
+        let Some(&ArrayDescriptor { width, height, format, channels }) = descriptor.as_ref() else { return real(array, descriptor) };
+        let descriptor_3d = Array3dDescriptor { width, height, depth: 0, format, channels, flags: 0 };
+        create_with(array, &descriptor_3d, 0, || real(array, descriptor))
+    }
+}
+
+/// `cuArray3DCreate_v2`
+pub unsafe fn create_3d(
+    real: unsafe extern "C" fn(*mut Handle, *const Array3dDescriptor) -> Status,
+    array: *mut Handle,
+    descriptor: *const Array3dDescriptor,
+) -> Status {
+    // SAFETY: the program's own arguments; null is the driver's to refuse.
+    unsafe {
+        let Some(known) = descriptor.as_ref() else { return real(array, descriptor) };
+        create_with(array, known, 0, || real(array, descriptor))
+    }
+}
+
+/// `cuMipmappedArrayCreate`
+pub unsafe fn create_mipmapped(
+    real: unsafe extern "C" fn(*mut Handle, *const Array3dDescriptor, u32) -> Status,
+    array: *mut Handle,
+    descriptor: *const Array3dDescriptor,
+    levels: u32,
+) -> Status {
+    // SAFETY: the program's own arguments; null is the driver's to refuse.
+    unsafe {
+        let Some(known) = descriptor.as_ref() else { return real(array, descriptor, levels) };
+        create_with(array, known, levels.max(1), || real(array, descriptor, levels))
+    }
+}
+
+/// `cuArrayDestroy` and `cuMipmappedArrayDestroy`
+pub unsafe fn destroy(real: unsafe extern "C" fn(Handle) -> Status, array: Handle) -> Status {
+    let removed = ARRAYS.remove(array as u64);
+    // SAFETY: the program's own argument.
+    let status = unsafe { real(array) };
+    if let Some(value) = removed {
+        match context::gpu_of((value >> 48) as u8) {
+            Some(gpu) if status == SUCCESS => give_back(gpu, value & BYTES),
+            _ => _ = ARRAYS.insert(array as u64, value),
+        }
+    }
+    status
+}
+
+/// A context is gone, and its arrays with it.
+pub fn forget_context(gpu: &Gpu, id: u8) {
+    for (array, record) in ARRAYS.iter() {
+        if (record.load(core::sync::atomic::Ordering::Acquire) >> 48) as u8 == id
+            && let Some(value) = ARRAYS.remove(array)
+        {
+            give_back(gpu, value & BYTES);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_arrays_fill_granules_together() {
+        let granule = (GRANULE / vgpu_region::ledger::PAGE) as u32;
+        assert_eq!(shared_pages(0, 1), (granule, 0));
+        assert_eq!(shared_pages(1, GRANULE), (0, 0));
+        assert_eq!(shared_pages(GRANULE, GRANULE + 1), (granule, 0));
+        assert_eq!(shared_pages(GRANULE + 1, GRANULE), (0, granule));
+    }
+}

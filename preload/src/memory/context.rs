@@ -1,0 +1,314 @@
+//! Contexts: which one is current, and what each cost.
+
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+use vgpu_region::ledger::pages;
+
+use super::account::{self, claim};
+use super::blocks::{self, Kind};
+use super::{array, linear, truth};
+use crate::cuda::{Device, Handle, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status};
+use crate::driver;
+use crate::session::{self, Gpu, Session, State};
+
+/// A context that this process has met.
+struct Known {
+    handle: AtomicPtr<core::ffi::c_void>,
+    device: AtomicU32,
+    /// What it was charged in pages.
+    cost: AtomicU32,
+}
+
+const MOST: usize = 250;
+static KNOWN: [Known; MOST] =
+    [const { Known { handle: AtomicPtr::new(core::ptr::null_mut()), device: AtomicU32::new(0), cost: AtomicU32::new(0) } }; MOST];
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// The place of contexts beyond the table: their memory is accounted, but not given back when they are destroyed.
+const BEYOND: u8 = 255;
+
+/// The current context's GPU, and the context's place here.
+#[derive(Clone, Copy, Debug)]
+pub struct Current<'a> {
+    /// The GPU.
+    pub gpu: &'a Gpu,
+    /// The context's place in the table.
+    pub id: u8,
+}
+
+/// The current context. `Err(None)`: there is none, the driver shall say so; `Err(Some(status))`: nothing may be had.
+#[inline]
+pub fn current() -> Result<Current<'static>, Option<Status>> {
+    let session = match session::current() {
+        State::Ready(session) => session,
+        State::NotYet => return Err(None),
+        State::Refused => return Err(Some(OPERATING_SYSTEM)),
+    };
+    let handle = driver::current_context();
+    if handle.is_null() {
+        return Err(None);
+    }
+    for (id, known) in KNOWN.iter().enumerate().take(USED.load(Acquire)) {
+        if known.handle.load(Acquire) == handle {
+            let gpu = session.gpu(known.device.load(Relaxed) as Device).ok_or(None)?;
+            return Ok(Current { gpu, id: id as u8 });
+        }
+    }
+    first_met(session, handle)
+}
+
+/// A context made by a call that we do not know, or by one that does not give its handle.
+#[cold]
+fn first_met(session: &'static Session, handle: Handle) -> Result<Current<'static>, Option<Status>> {
+    let mut device = 0;
+    // SAFETY: the driver writes one integer.
+    if unsafe { driver::current_device(&raw mut device) } != SUCCESS {
+        return Err(None);
+    }
+    let gpu = session.gpu(device).ok_or(None)?;
+    Ok(Current { gpu, id: remember(handle, device, 0) })
+}
+
+/// Notes a context. Two threads that meet it at once may note it twice; the first note is found from then on.
+fn remember(handle: Handle, device: Device, cost: u32) -> u8 {
+    for (id, known) in KNOWN.iter().enumerate() {
+        if known.handle.compare_exchange(core::ptr::null_mut(), 1 as Handle, AcqRel, Acquire).is_ok() {
+            known.device.store(device as u32, Relaxed);
+            known.cost.store(cost, Relaxed);
+            known.handle.store(handle, Release);
+            USED.fetch_max(id + 1, AcqRel);
+            return id as u8;
+        }
+        if known.handle.load(Acquire) == handle {
+            known.cost.fetch_add(cost, AcqRel);
+            return id as u8;
+        }
+    }
+    BEYOND
+}
+
+/// The GPU of a context by its place; for contexts beyond the table, the only GPU.
+pub fn gpu_of(id: u8) -> Option<&'static Gpu> {
+    let session = session::ready()?;
+    match KNOWN.get(usize::from(id)) {
+        Some(known) => session.gpu(known.device.load(Relaxed) as Device),
+        None => session.gpus().first(),
+    }
+}
+
+/// Makes a context with `call`: takes what it is known to cost, or a guess, and charges what NVML says it did. `handle` says which it is.
+fn make(device: Device, call: impl FnOnce() -> Status, handle: impl FnOnce() -> Handle, undo: impl FnOnce()) -> Status {
+    let session = match session::current() {
+        State::Ready(session) => session,
+        State::NotYet => return call(),
+        State::Refused => return OPERATING_SYSTEM,
+    };
+    let Some(gpu) = session.gpu(device) else { return call() };
+    let known = gpu.context_pages();
+    let slot = session.membership.slot();
+    if known.is_none() {
+        slot.making_context.store(1, Release);
+    }
+    // A guess larger than the limit must not refuse a context that might fit.
+    let most = u32::try_from(gpu.limit_pages()).unwrap_or(u32::MAX);
+    let claim = match claim(gpu, known.unwrap_or(pages(truth::CONTEXT_GUESS)).min(if known.is_some() { u32::MAX } else { most })) {
+        Ok(claim) => claim,
+        Err(status) => {
+            slot.making_context.store(0, Release);
+            return status;
+        }
+    };
+    let status = call();
+    if status != SUCCESS {
+        claim.drop_all();
+        slot.making_context.store(0, Release);
+        return status;
+    }
+    let cost = known.unwrap_or_else(|| {
+        let measured = truth::uncharged(gpu).filter(|&cost| cost != 0);
+        if let Some(cost) = measured {
+            gpu.account.context_pages.store(cost, Relaxed);
+        }
+        measured.unwrap_or(pages(truth::CONTEXT_GUESS).min(most))
+    });
+    claim.settle(cost);
+    account::add_overhead(gpu, cost);
+    slot.making_context.store(0, Release);
+    let made = handle();
+    remember(made, device, cost);
+    if gpu.account.total.pages() > gpu.limit_pages() {
+        undo();
+        forget(made);
+        account::refuse(gpu, cost);
+        return OUT_OF_MEMORY;
+    }
+    SUCCESS
+}
+
+/// `cuDevicePrimaryCtxRetain`
+pub unsafe fn retain_primary(real: unsafe extern "C" fn(*mut Handle, Device) -> Status, context: *mut Handle, device: Device) -> Status {
+    // SAFETY: the program's own arguments, and `*context` is read only after success.
+    unsafe {
+        if context.is_null() || is_active(device) {
+            return real(context, device);
+        }
+        make(device, || real(context, device), || *context, || _ = driver::primary_release(device))
+    }
+}
+
+fn is_active(device: Device) -> bool {
+    let (mut flags, mut active) = (0, 0);
+    // SAFETY: the driver writes two integers.
+    unsafe { driver::primary_state(device, &raw mut flags, &raw mut active) == SUCCESS && active != 0 }
+}
+
+/// `cuDevicePrimaryCtxRelease` and `cuDevicePrimaryCtxReset`
+pub unsafe fn release_primary(real: unsafe extern "C" fn(Device) -> Status, device: Device) -> Status {
+    let was_active = is_active(device);
+    let mut handle = core::ptr::null_mut();
+    if was_active {
+        handle = primary(device);
+    }
+    // SAFETY: the program's own argument.
+    let status = unsafe { real(device) };
+    if status == SUCCESS && was_active && !is_active(device) {
+        forget(handle);
+    }
+    status
+}
+
+/// The handle of an active primary context: by retaining and releasing it once more.
+fn primary(device: Device) -> Handle {
+    let mut handle = core::ptr::null_mut();
+    // SAFETY: the driver writes one handle; the second call undoes the first.
+    unsafe {
+        if driver::primary_retain(&raw mut handle, device) == SUCCESS {
+            driver::primary_release(device);
+        }
+    }
+    handle
+}
+
+/// `cuCtxCreate` and `cuCtxCreate_v2`
+pub unsafe fn create(
+    real: unsafe extern "C" fn(*mut Handle, u32, Device) -> Status,
+    context: *mut Handle,
+    flags: u32,
+    device: Device,
+) -> Status {
+    // SAFETY: the program's own arguments.
+    unsafe { create_with(context, device, || real(context, flags, device)) }
+}
+
+/// `cuCtxCreate_v3`
+pub unsafe fn create_v3(
+    real: unsafe extern "C" fn(*mut Handle, *mut core::ffi::c_void, i32, u32, Device) -> Status,
+    context: *mut Handle,
+    parameters: *mut core::ffi::c_void,
+    count: i32,
+    flags: u32,
+    device: Device,
+) -> Status {
+    // SAFETY: the program's own arguments.
+    unsafe { create_with(context, device, || real(context, parameters, count, flags, device)) }
+}
+
+/// `cuCtxCreate_v4`
+pub unsafe fn create_v4(
+    real: unsafe extern "C" fn(*mut Handle, *mut core::ffi::c_void, u32, Device) -> Status,
+    context: *mut Handle,
+    parameters: *mut core::ffi::c_void,
+    flags: u32,
+    device: Device,
+) -> Status {
+    // SAFETY: the program's own arguments.
+    unsafe { create_with(context, device, || real(context, parameters, flags, device)) }
+}
+
+unsafe fn create_with(context: *mut Handle, device: Device, call: impl FnOnce() -> Status) -> Status {
+    if context.is_null() {
+        return call();
+    }
+    // SAFETY: `*context` is read only after success.
+    unsafe {
+        make(
+            device,
+            call,
+            || *context,
+            || {
+                driver::context_destroy(*context);
+                *context = core::ptr::null_mut();
+            },
+        )
+    }
+}
+
+/// `cuCtxDestroy` and `cuCtxDestroy_v2`
+pub unsafe fn destroy(real: unsafe extern "C" fn(Handle) -> Status, context: Handle) -> Status {
+    // SAFETY: the program's own argument.
+    let status = unsafe { real(context) };
+    if status == SUCCESS {
+        forget(context);
+    }
+    status
+}
+
+/// Gives back a destroyed context's cost, and what was allocated in it.
+fn forget(handle: Handle) {
+    let found = KNOWN.iter().enumerate().find(|(_, known)| !handle.is_null() && known.handle.load(Acquire) == handle);
+    let Some((id, known)) = found else { return };
+    let Some(gpu) = gpu_of(id as u8) else { return };
+    blocks::for_each(|address, block| {
+        if block.context == id as u8
+            && block.kind != Kind::Mapping
+            && let Some(block) = blocks::take(address, block.kind)
+        {
+            linear::give_back(gpu, block);
+        }
+    });
+    array::forget_context(gpu, id as u8);
+    account::release(gpu, account::take_overhead(gpu, known.cost.swap(0, AcqRel)));
+    known.handle.store(core::ptr::null_mut(), Release);
+}
+
+/// `cuCtxSetLimit`: stack, heap and printf buffer are device memory, and known before.
+pub unsafe fn set_limit(real: unsafe extern "C" fn(i32, usize) -> Status, limit: i32, value: usize) -> Status {
+    let Ok(Current { gpu, .. }) = current() else {
+        // SAFETY: the program's own arguments.
+        return unsafe { real(limit, value) };
+    };
+    let threads = match limit {
+        crate::cuda::LIMIT_STACK_SIZE => resident_threads(gpu.device),
+        crate::cuda::LIMIT_MALLOC_HEAP_SIZE | crate::cuda::LIMIT_PRINTF_FIFO_SIZE => 1,
+        // SAFETY: the program's own arguments.
+        _ => return unsafe { real(limit, value) },
+    };
+    let mut before = 0;
+    // SAFETY: the driver writes one integer.
+    unsafe { driver::context_limit(&raw mut before, limit) };
+    let more = (value as u64).saturating_sub(before as u64).saturating_mul(threads);
+    let claim = match claim(gpu, pages(more)) {
+        Ok(claim) => claim,
+        Err(status) => return status,
+    };
+    // SAFETY: the program's own arguments.
+    let status = unsafe { real(limit, value) };
+    let mut after = before;
+    // SAFETY: the driver writes one integer.
+    unsafe { driver::context_limit(&raw mut after, limit) };
+    let grown = pages((after as u64).saturating_sub(before as u64).saturating_mul(threads));
+    claim.settle(grown);
+    account::add_overhead(gpu, grown);
+    let shrunk = pages((before as u64).saturating_sub(after as u64).saturating_mul(threads));
+    account::release(gpu, account::take_overhead(gpu, shrunk));
+    status
+}
+
+/// How many threads a device holds at once: each has a stack.
+pub fn resident_threads(device: Device) -> u64 {
+    let attribute = |which| {
+        let mut value = 0;
+        // SAFETY: the driver writes one integer.
+        if unsafe { driver::device_attribute(&raw mut value, which, device) } == SUCCESS { value as u64 } else { 0 }
+    };
+    attribute(crate::cuda::ATTRIBUTE_MULTIPROCESSORS) * attribute(crate::cuda::ATTRIBUTE_THREADS_PER_MULTIPROCESSOR)
+}

@@ -1,0 +1,273 @@
+//! `cuMemAlloc`, its kin, and `cuMemFree`.
+
+use core::sync::atomic::Ordering::AcqRel;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use vgpu_region::ledger::pages;
+
+use super::account::{self, claim};
+use super::blocks::{self, Block, Entered, Kind};
+use super::context::{self, Current};
+use super::{GRANULE, GRANULE_PAGES, SMALL, rounded_pages};
+use crate::cuda::{DevicePtr, OUT_OF_MEMORY, SUCCESS, Status};
+use crate::driver;
+
+/// What an allocating call gave: the address and the size in bytes, or the driver's refusal.
+type Given = Result<(DevicePtr, u64), Status>;
+
+fn given(status: Status, result: impl FnOnce() -> (DevicePtr, u64)) -> Given {
+    if status == SUCCESS { Ok(result()) } else { Err(status) }
+}
+
+/// Allocates with `call`, after at most `bytes` were found to fit.
+fn allocate_with(current: Current<'_>, kind: Kind, bytes: u64, call: impl FnOnce() -> Given) -> Status {
+    let Current { gpu, id } = current;
+    let shared = kind == Kind::Shared;
+    let most = rounded_pages(bytes, GRANULE);
+    let taken = match if shared { account::try_claim(gpu, most).ok_or(OUT_OF_MEMORY) } else { claim(gpu, most) } {
+        Ok(claim) => claim,
+        // A small allocation may yet fit between others, where it costs nothing.
+        Err(_) if shared && holes::fit(bytes) => return into_hole(current, call),
+        Err(status) if !shared => return status,
+        Err(_) => match claim(gpu, most) {
+            Ok(claim) => claim,
+            Err(status) => return status,
+        },
+    };
+    let (address, bytes) = match call() {
+        Ok(given) => given,
+        Err(status) => {
+            taken.drop_all();
+            return status;
+        }
+    };
+    let block = Block { count: 1, granules: bytes.div_ceil(GRANULE) as u32, context: id, kind };
+    let cost = if blocks::enter(address, block) == Entered::Joined { 0 } else { rounded_pages(bytes, GRANULE) };
+    if kind == Kind::Managed {
+        gpu.charge.managed.fetch_add(cost, AcqRel);
+    }
+    taken.settle(cost);
+    SUCCESS
+}
+
+/// The limit is reached, but there seems to be room in a block that is paid for. If the driver takes a new block all the same, the
+/// allocation is undone.
+fn into_hole(current: Current<'_>, call: impl FnOnce() -> Given) -> Status {
+    let address = match call() {
+        Ok((address, _)) => address,
+        Err(status) => return status,
+    };
+    let block = Block { count: 1, granules: 1, context: current.id, kind: Kind::Shared };
+    if blocks::enter(address, block) == Entered::Joined {
+        return SUCCESS;
+    }
+    match claim(current.gpu, GRANULE_PAGES) {
+        Ok(claim) => {
+            claim.keep();
+            SUCCESS
+        }
+        Err(status) => {
+            _ = blocks::leave(address);
+            // SAFETY: the allocation was just made, and the program is about to hear that it was not.
+            unsafe { driver::free(address) };
+            status
+        }
+    }
+}
+
+/// Where a small allocation would fit between others.
+mod holes {
+    use super::*;
+
+    /// Sizes from this one on are known not to fit, as of the count of frees in `SEEN`.
+    static TOO_LARGE: AtomicU64 = AtomicU64::new(u64::MAX);
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+    /// Small allocations freed so far.
+    static FREED: AtomicU64 = AtomicU64::new(0);
+    /// Where the last one was.
+    static LAST: AtomicU64 = AtomicU64::new(0);
+
+    /// The driver places small allocations at multiples of this (seen on driver 580).
+    const STEP: u64 = 512;
+
+    pub(super) fn freed(address: DevicePtr) {
+        LAST.store(address, Relaxed);
+        FREED.fetch_add(1, Relaxed);
+    }
+
+    /// Whether some shared block has `bytes` free in a row.
+    pub(super) fn fit(bytes: u64) -> bool {
+        let freed = FREED.load(Relaxed);
+        if SEEN.load(Relaxed) == freed && bytes >= TOO_LARGE.load(Relaxed) {
+            return false;
+        }
+        let last = LAST.load(Relaxed) & !(GRANULE - 1);
+        if blocks::get(last).is_some_and(|block| block.kind == Kind::Shared) && has_run(last, bytes) {
+            return true;
+        }
+        let mut found = false;
+        blocks::for_each(|start, block| found = found || (block.kind == Kind::Shared && has_run(start, bytes)));
+        if !found {
+            SEEN.store(freed, Relaxed);
+            TOO_LARGE.store(bytes, Relaxed);
+        }
+        found
+    }
+
+    /// Walks a block from allocation to allocation.
+    fn has_run(start: DevicePtr, bytes: u64) -> bool {
+        let (mut at, mut run) = (start, 0);
+        while at < start + GRANULE {
+            let (mut base, mut size) = (0, 0);
+            // SAFETY: the driver writes into the two variables, or fails for an address that nothing lies at.
+            if unsafe { driver::address_range(&raw mut base, &raw mut size, at) } == SUCCESS && size != 0 {
+                run = 0;
+                at = (base + size as u64).next_multiple_of(STEP).max(at + STEP);
+            } else {
+                (run, at) = (run + STEP, at + STEP);
+                if run >= bytes {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+}
+
+/// `cuMemAlloc_v2`
+pub unsafe fn allocate(real: unsafe extern "C" fn(*mut DevicePtr, usize) -> Status, address: *mut DevicePtr, bytes: usize) -> Status {
+    let current = match context::current() {
+        Ok(current) if !address.is_null() && bytes != 0 => current,
+        // SAFETY: the program's own arguments, for the driver to refuse.
+        Ok(_) | Err(None) => return unsafe { real(address, bytes) },
+        Err(Some(status)) => return status,
+    };
+    // SAFETY: the program's own arguments; the address has been checked.
+    let call = || unsafe { given(real(address, bytes), || (*address, bytes as u64)) };
+    allocate_with(current, kind_of(bytes as u64), bytes as u64, call)
+}
+
+const fn kind_of(bytes: u64) -> Kind {
+    if bytes <= SMALL { Kind::Shared } else { Kind::Large }
+}
+
+/// `cuMemAlloc`, with 32-bit addresses and sizes.
+pub unsafe fn allocate_v1(real: unsafe extern "C" fn(*mut u32, u32) -> Status, address: *mut u32, bytes: u32) -> Status {
+    let current = match context::current() {
+        Ok(current) if !address.is_null() && bytes != 0 => current,
+        // SAFETY: the program's own arguments, for the driver to refuse.
+        Ok(_) | Err(None) => return unsafe { real(address, bytes) },
+        Err(Some(status)) => return status,
+    };
+    // SAFETY: the program's own arguments; the address has been checked.
+    let call = || unsafe { given(real(address, bytes), || (u64::from(*address), u64::from(bytes))) };
+    allocate_with(current, kind_of(u64::from(bytes)), u64::from(bytes), call)
+}
+
+/// The widest pitch that the driver chooses for a width: the next multiple of 512 (seen on driver 580).
+const PITCH: u64 = 512;
+
+/// `cuMemAllocPitch_v2`
+pub unsafe fn allocate_pitch(
+    real: unsafe extern "C" fn(*mut DevicePtr, *mut usize, usize, usize, u32) -> Status,
+    address: *mut DevicePtr,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    element: u32,
+) -> Status {
+    let current = match context::current() {
+        Ok(current) if !address.is_null() && !pitch.is_null() && width != 0 && height != 0 => current,
+        // SAFETY: the program's own arguments, for the driver to refuse.
+        Ok(_) | Err(None) => return unsafe { real(address, pitch, width, height, element) },
+        Err(Some(status)) => return status,
+    };
+    let bytes = (width as u64).div_ceil(PITCH).saturating_mul(PITCH).saturating_mul(height as u64);
+    // SAFETY: the program's own arguments; both pointers have been checked.
+    let call = || unsafe { given(real(address, pitch, width, height, element), || (*address, *pitch as u64 * height as u64)) };
+    allocate_with(current, kind_of(bytes), bytes, call)
+}
+
+/// `cuMemAllocPitch`, with 32-bit addresses and sizes.
+pub unsafe fn allocate_pitch_v1(
+    real: unsafe extern "C" fn(*mut u32, *mut u32, u32, u32, u32) -> Status,
+    address: *mut u32,
+    pitch: *mut u32,
+    width: u32,
+    height: u32,
+    element: u32,
+) -> Status {
+    let current = match context::current() {
+        Ok(current) if !address.is_null() && !pitch.is_null() => current,
+        // SAFETY: the program's own arguments, for the driver to refuse.
+        Ok(_) | Err(None) => return unsafe { real(address, pitch, width, height, element) },
+        Err(Some(status)) => return status,
+    };
+    let bytes = u64::from(width).div_ceil(PITCH) * PITCH * u64::from(height);
+    // SAFETY: the program's own arguments; both pointers have been checked.
+    let call =
+        || unsafe { given(real(address, pitch, width, height, element), || (u64::from(*address), u64::from(*pitch) * u64::from(height))) };
+    allocate_with(current, kind_of(bytes), bytes, call)
+}
+
+/// `cuMemAllocManaged`
+///
+/// Managed memory may move to the host, but while it is used it is on the device, and NVML does not list it by process: it is charged
+/// whole, when it is made.
+pub unsafe fn allocate_managed(
+    real: unsafe extern "C" fn(*mut DevicePtr, usize, u32) -> Status,
+    address: *mut DevicePtr,
+    bytes: usize,
+    flags: u32,
+) -> Status {
+    let current = match context::current() {
+        Ok(current) if !address.is_null() && bytes != 0 => current,
+        // SAFETY: the program's own arguments, for the driver to refuse.
+        Ok(_) | Err(None) => return unsafe { real(address, bytes, flags) },
+        Err(Some(status)) => return status,
+    };
+    // SAFETY: the program's own arguments; the address has been checked.
+    let call = || unsafe { given(real(address, bytes, flags), || (*address, bytes as u64)) };
+    allocate_with(current, Kind::Managed, bytes as u64, call)
+}
+
+/// `cuMemFree_v2`
+#[inline]
+pub unsafe fn free(real: unsafe extern "C" fn(DevicePtr) -> Status, address: DevicePtr) -> Status {
+    // SAFETY: the program's own argument.
+    unsafe { free_with(address, || real(address)) }
+}
+
+/// `cuMemFree`, with 32-bit addresses.
+pub unsafe fn free_v1(real: unsafe extern "C" fn(u32) -> Status, address: u32) -> Status {
+    // SAFETY: the program's own argument.
+    unsafe { free_with(u64::from(address), || real(address)) }
+}
+
+/// Frees with `call` whatever is known at `address`; what is unknown is the driver's business.
+pub unsafe fn free_with(address: DevicePtr, call: impl FnOnce() -> Status) -> Status {
+    let Some(left) = blocks::leave(address) else { return call() };
+    let status = call();
+    if status != SUCCESS {
+        blocks::put_back(address, left);
+        return status;
+    }
+    if left.kind == Kind::Shared {
+        holes::freed(address);
+    }
+    if left.count == 0
+        && let Some(gpu) = context::gpu_of(left.context)
+    {
+        give_back(gpu, left);
+    }
+    status
+}
+
+/// Gives back what a block cost.
+pub fn give_back(gpu: &crate::session::Gpu, block: Block) {
+    let cost = pages(u64::from(block.granules) * GRANULE);
+    if block.kind == Kind::Managed {
+        _ = gpu.charge.managed.fetch_update(AcqRel, Relaxed, |there| Some(there.saturating_sub(cost)));
+    }
+    account::release(gpu, cost);
+}

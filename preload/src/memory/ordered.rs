@@ -1,0 +1,331 @@
+//! Stream-ordered memory. What counts is what the pools have reserved from the device, which the driver tells in 20 ns; it grows in
+//! steps of 32 MiB and shrinks when the host waits for a stream, so it is looked at then.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+
+use vgpu_region::ledger::pages;
+
+use super::account::{self, Claim};
+use super::context::{self, Current};
+use super::table::Table;
+use super::{GRANULE, POOL_STEP, blocks, graph, linear, rounded_pages};
+use crate::cuda::{
+    AllocationProp, Device, DevicePtr, Handle, LOCATION_DEVICE, OUT_OF_MEMORY, POOL_RESERVED_CURRENT, POOL_USED_CURRENT, SUCCESS, Status,
+};
+use crate::driver;
+use crate::session::{self, Gpu};
+
+/// Pools by handle: the device in the upper half, the reserved pages that were charged in the lower.
+static POOLS: Table = Table::new();
+/// The value of a pool whose memory is not a device's.
+const ELSEWHERE: u64 = u64::MAX;
+
+/// Linear memory that was freed stream-ordered, in pages: it is the device's until the stream has come that far.
+static FREED_LATER: AtomicU32 = AtomicU32::new(0);
+
+fn pool_attribute(pool: Handle, attribute: i32) -> Option<u64> {
+    let mut value = 0;
+    // SAFETY: the driver writes one word, or fails for a handle that is no pool.
+    (unsafe { driver::pool_attribute(pool, attribute, &raw mut value) } == SUCCESS).then_some(value)
+}
+
+/// The record of a pool; pools that no call of ours made are a device's own, met for the first time.
+fn pool_record(pool: Handle, gpu: &Gpu) -> Option<&'static AtomicU64> {
+    POOLS.get(pool as u64).or_else(|| {
+        POOLS.insert(pool as u64, (gpu.device as u64) << 32);
+        POOLS.get(pool as u64)
+    })
+}
+
+/// Brings what is charged for a reservoir (a pool, or a device's graph memory) in line with what it has reserved, as `read` tells.
+/// `claim` was taken for its growth.
+pub fn settle(gpu: &Gpu, record: &AtomicU64, claim: Option<Claim<'_>>, read: impl Fn() -> Option<u64>) {
+    loop {
+        let seen = record.load(Acquire);
+        let Some(reserved) = read().map(pages) else { break };
+        let charged = seen as u32;
+        // Two threads that settle at once read different figures; only one that saw the record unchanged may write.
+        if record.compare_exchange(seen, (seen >> 32) << 32 | u64::from(reserved), AcqRel, Acquire).is_err() {
+            continue;
+        }
+        match claim {
+            Some(claim) => claim.settle(reserved.saturating_sub(charged)),
+            None => account::charge(gpu, reserved.saturating_sub(charged)),
+        }
+        account::release(gpu, charged.saturating_sub(reserved));
+        return;
+    }
+    if let Some(claim) = claim {
+        claim.drop_all();
+    }
+}
+
+fn settle_pool(gpu: &Gpu, pool: Handle, record: &AtomicU64, claim: Option<Claim<'_>>) {
+    settle(gpu, record, claim, || pool_attribute(pool, POOL_RESERVED_CURRENT));
+}
+
+/// Looks at every pool of a GPU.
+pub fn settle_pools(gpu: &Gpu) {
+    for (pool, record) in POOLS.iter() {
+        let value = record.load(Relaxed);
+        if value != ELSEWHERE && (value >> 32) as Device == gpu.device {
+            settle_pool(gpu, pool as Handle, record, None);
+        }
+    }
+    graph::settle(gpu);
+}
+
+fn settle_all() {
+    if let Some(session) = session::ready() {
+        session.gpus().iter().for_each(settle_pools);
+    }
+}
+
+fn is_capturing(stream: Handle) -> bool {
+    let mut status = 0;
+    // SAFETY: the driver writes one integer.
+    unsafe { driver::is_capturing(stream, &raw mut status) == SUCCESS && status != 0 }
+}
+
+/// Allocates from a pool with `call`.
+unsafe fn allocate_with(
+    current: Current<'_>,
+    pool: Handle,
+    address: *mut DevicePtr,
+    bytes: u64,
+    stream: Handle,
+    call: impl Fn() -> Status,
+) -> Status {
+    let gpu = current.gpu;
+    let Some(record) = pool_record(pool, gpu) else { return OUT_OF_MEMORY };
+    let value = record.load(Relaxed);
+    if value == ELSEWHERE {
+        return call();
+    }
+    let gpu = session::ready().and_then(|session| session.gpu((value >> 32) as Device)).unwrap_or(gpu);
+    let Some(claim) = account::try_claim(gpu, rounded_pages(bytes, POOL_STEP)) else {
+        // In a captured stream nothing is taken now: the graph's launch is what counts.
+        if is_capturing(stream) {
+            return call();
+        }
+        // SAFETY: as this function.
+        return unsafe { allocate_near_limit(current, pool, record, address, bytes, call) };
+    };
+    let status = call();
+    settle_pool(gpu, pool, record, Some(claim));
+    status
+}
+
+/// Less than the pool's next step is left. What the pool does not use is given back to the device, and the allocation is made as a
+/// linear one, which takes no more than it needs; `cuMemFreeAsync` takes such addresses as well (seen on driver 580). If that does
+/// not fit either, the pool may still have room between its own allocations.
+#[cold]
+unsafe fn allocate_near_limit(
+    current: Current<'_>,
+    pool: Handle,
+    record: &AtomicU64,
+    address: *mut DevicePtr,
+    bytes: u64,
+    call: impl Fn() -> Status,
+) -> Status {
+    let gpu = current.gpu;
+    let linear = || {
+        account::recover(gpu);
+        settle_pools(gpu);
+        (gpu.left() >= u64::from(rounded_pages(bytes, GRANULE))).then(|| {
+            // SAFETY: the program's own address, which it will get from a call that it did not make, of the same meaning.
+            unsafe { linear::allocate(driver::allocate_pointer, address, bytes as usize) }
+        })
+    };
+    for wait in [false, true] {
+        // SAFETY: a pool that the program itself is using; waiting is what the driver does when it is out of memory.
+        unsafe {
+            if wait {
+                driver::context_synchronize();
+            }
+            driver::pool_trim(pool, 0);
+        }
+        if let Some(SUCCESS) = linear() {
+            return SUCCESS;
+        }
+    }
+    let free = |attribute| pool_attribute(pool, attribute).unwrap_or(0);
+    if free(POOL_RESERVED_CURRENT).saturating_sub(free(POOL_USED_CURRENT)) >= bytes {
+        let status = call();
+        settle_pool(gpu, pool, record, None);
+        if status != SUCCESS || gpu.account.total.pages() <= gpu.limit_pages() {
+            return status;
+        }
+        // SAFETY: the address was just written by the driver, and nobody has seen it.
+        unsafe {
+            driver::free(*address);
+            *address = 0;
+            driver::pool_trim(pool, 0);
+        }
+        settle_pool(gpu, pool, record, None);
+    }
+    // One last time with everything counted anew, and with a word about it if it fails.
+    // SAFETY: as above.
+    unsafe { linear::allocate(driver::allocate_pointer, address, bytes as usize) }
+}
+
+/// `cuMemAllocAsync`
+pub unsafe fn allocate(
+    real: unsafe extern "C" fn(*mut DevicePtr, usize, Handle) -> Status,
+    address: *mut DevicePtr,
+    bytes: usize,
+    stream: Handle,
+) -> Status {
+    let call = || {
+        // SAFETY: the program's own arguments.
+        unsafe { real(address, bytes, stream) }
+    };
+    let current = match context::current() {
+        Ok(current) if !address.is_null() && bytes != 0 => current,
+        Ok(_) | Err(None) => return call(),
+        Err(Some(status)) => return status,
+    };
+    let mut pool = core::ptr::null_mut();
+    // SAFETY: the driver writes one handle; the address has been checked.
+    unsafe {
+        if driver::device_pool(&raw mut pool, current.gpu.device) != SUCCESS {
+            return call();
+        }
+        allocate_with(current, pool, address, bytes as u64, stream, call)
+    }
+}
+
+/// `cuMemAllocFromPoolAsync`
+pub unsafe fn allocate_from(
+    real: unsafe extern "C" fn(*mut DevicePtr, usize, Handle, Handle) -> Status,
+    address: *mut DevicePtr,
+    bytes: usize,
+    pool: Handle,
+    stream: Handle,
+) -> Status {
+    let call = || {
+        // SAFETY: the program's own arguments.
+        unsafe { real(address, bytes, pool, stream) }
+    };
+    match context::current() {
+        // SAFETY: the address has been checked; a pool that is none is refused by the driver.
+        Ok(current) if !address.is_null() && bytes != 0 && !pool.is_null() => unsafe {
+            allocate_with(current, pool, address, bytes as u64, stream, call)
+        },
+        Ok(_) | Err(None) => call(),
+        Err(Some(status)) => status,
+    }
+}
+
+/// `cuMemFreeAsync`
+#[inline]
+pub unsafe fn free(real: unsafe extern "C" fn(DevicePtr, Handle) -> Status, address: DevicePtr, stream: Handle) -> Status {
+    // SAFETY: the program's own arguments.
+    let call = || unsafe { real(address, stream) };
+    let Some(left) = blocks::leave(address) else { return call() };
+    let status = call();
+    if status != SUCCESS {
+        blocks::put_back(address, left);
+    } else if left.count == 0
+        && let Some(gpu) = context::gpu_of(left.context)
+    {
+        // Still on the device until the stream comes to it: kept as overhead until a wait, or until NVML says it is gone.
+        let cost = pages(u64::from(left.granules) * GRANULE);
+        if left.kind == blocks::Kind::Managed {
+            linear::give_back(gpu, left);
+        } else {
+            account::add_overhead(gpu, cost);
+            FREED_LATER.fetch_add(cost, AcqRel);
+        }
+    }
+    status
+}
+
+/// `cuMemPoolCreate`
+pub unsafe fn pool_create(
+    real: unsafe extern "C" fn(*mut Handle, *const AllocationProp) -> Status,
+    pool: *mut Handle,
+    properties: *const AllocationProp,
+) -> Status {
+    // SAFETY: the program's own arguments; both are read only after the driver has accepted them.
+    unsafe {
+        let status = real(pool, properties);
+        if status == SUCCESS {
+            let location = (*properties).location;
+            let device = if location.kind == LOCATION_DEVICE { (location.id as u64) << 32 } else { ELSEWHERE };
+            POOLS.insert(*pool as u64, device);
+        }
+        status
+    }
+}
+
+/// `cuMemPoolDestroy`: allocations that are still live keep their memory, which only NVML can tell about from now on.
+pub unsafe fn pool_destroy(real: unsafe extern "C" fn(Handle) -> Status, pool: Handle) -> Status {
+    let gpu = |device| session::ready().and_then(|session| session.gpu(device));
+    let record = POOLS.get(pool as u64).map(|record| record.load(Relaxed)).filter(|&value| value != ELSEWHERE);
+    if let (Some(value), Some(record)) = (record, POOLS.get(pool as u64))
+        && let Some(gpu) = gpu((value >> 32) as Device)
+    {
+        settle_pool(gpu, pool, record, None);
+    }
+    let removed = POOLS.remove(pool as u64);
+    // SAFETY: the program's own argument.
+    let status = unsafe { real(pool) };
+    match removed {
+        Some(value) if status != SUCCESS => _ = POOLS.insert(pool as u64, value),
+        Some(value) if value != ELSEWHERE => {
+            if let Some(gpu) = gpu((value >> 32) as Device) {
+                account::add_overhead(gpu, value as u32);
+                FREED_LATER.fetch_add(value as u32, AcqRel);
+            }
+        }
+        _ => {}
+    }
+    status
+}
+
+/// `cuMemPoolTrimTo`
+pub unsafe fn pool_trim(real: unsafe extern "C" fn(Handle, usize) -> Status, pool: Handle, keep: usize) -> Status {
+    // SAFETY: the program's own arguments.
+    let status = unsafe { real(pool, keep) };
+    settle_all();
+    status
+}
+
+/// `cuDeviceGraphMemTrim`
+pub unsafe fn graph_trim(real: unsafe extern "C" fn(Device) -> Status, device: Device) -> Status {
+    // SAFETY: the program's own argument.
+    let status = unsafe { real(device) };
+    graph::trimmed();
+    settle_all();
+    status
+}
+
+/// Waits for a stream or an event: pools may have shrunk.
+#[inline]
+pub unsafe fn after_wait(real: unsafe extern "C" fn(Handle) -> Status, handle: Handle) -> Status {
+    // SAFETY: the program's own argument.
+    let status = unsafe { real(handle) };
+    if !POOLS.is_unused() {
+        settle_all();
+    }
+    status
+}
+
+/// `cuCtxSynchronize`: pools may have shrunk, and what was freed stream-ordered is free.
+#[inline]
+pub unsafe fn after_wait_context(real: unsafe extern "C" fn() -> Status) -> Status {
+    // SAFETY: the call takes nothing.
+    let status = unsafe { real() };
+    if !POOLS.is_unused() {
+        settle_all();
+    }
+    if FREED_LATER.load(Relaxed) != 0
+        && status == SUCCESS
+        && let Ok(Current { gpu, .. }) = context::current()
+    {
+        super::truth::reconcile(gpu);
+        FREED_LATER.store(0, Relaxed);
+    }
+    status
+}

@@ -1,0 +1,81 @@
+//! What NVML says this container's processes hold, and the account brought in line with it.
+//!
+//! NVML is loaded and asked only where the account alone will not do: after a context whose cost nobody knows, near the limit, and
+//! before anything is refused.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use vgpu_region::ledger::{PAGE, pages};
+
+use super::account;
+use crate::nvml;
+use crate::nvml::sys::Process;
+use crate::session::Gpu;
+
+/// NVML's list of the processes on one GPU, as far as this PID namespace shows them.
+#[derive(Debug)]
+pub struct Processes {
+    list: [Process; 256],
+    count: usize,
+}
+
+impl Processes {
+    /// Whether this PID is on the list.
+    pub fn contains(&self, pid: u32) -> bool {
+        self.find(pid).is_some()
+    }
+
+    fn find(&self, pid: u32) -> Option<&Process> {
+        self.list.iter().take(self.count).find(|process| process.pid == pid)
+    }
+}
+
+/// Who is on the GPU now. `None` if NVML cannot tell.
+pub fn processes(gpu: &Gpu) -> Option<Processes> {
+    let mut answer = Processes { list: [Process::default(); 256], count: 0 };
+    answer.count = nvml::compute_processes(gpu.uuid, &mut answer.list)?;
+    Some(answer)
+}
+
+/// What this process holds on the GPU in bytes, by NVML; managed memory is not in it.
+pub fn own_bytes(gpu: &Gpu) -> Option<u64> {
+    // SAFETY: the call takes nothing.
+    let pid = unsafe { libc::getpid() } as u32;
+    // All ones is NVML's "not available".
+    processes(gpu)?.find(pid).map(|process| process.used).filter(|&used| used != u64::MAX)
+}
+
+/// Sets this process's overhead to what NVML says beyond what allocation calls asked for.
+///
+/// Another thread's call that is under way makes both figures uncertain; then nothing is changed, after a few tries.
+pub fn reconcile(gpu: &Gpu) {
+    for _ in 0..3 {
+        let charge = &gpu.charge.charge;
+        let (held, in_flight) = (charge.held(), charge.in_flight());
+        let overhead = gpu.charge.overhead.load(Acquire);
+        let Some(bytes) = own_bytes(gpu) else { return };
+        if in_flight || charge.in_flight() || charge.held() != held || gpu.charge.overhead.load(Acquire) != overhead {
+            core::hint::spin_loop();
+            continue;
+        }
+        let asked_for = held.saturating_sub(overhead).saturating_sub(gpu.charge.managed.load(Relaxed));
+        let real = pages(bytes).saturating_sub(asked_for);
+        if real > overhead {
+            account::add_overhead(gpu, real - overhead);
+            account::charge(gpu, real - overhead);
+        } else {
+            account::release(gpu, account::take_overhead(gpu, overhead - real));
+        }
+        return;
+    }
+}
+
+/// What this process holds beyond what it has been charged for, in pages: what a call just made has cost, if nothing else ran.
+pub fn uncharged(gpu: &Gpu) -> Option<u32> {
+    let held = gpu.charge.charge.held().saturating_sub(gpu.charge.managed.load(Relaxed));
+    Some(pages(own_bytes(gpu)?).saturating_sub(held))
+}
+
+/// A context costs this much where nobody has measured one yet: more than any seen (an H200 took 518 MiB).
+pub const CONTEXT_GUESS: u64 = 640 << 20;
+const _: () = assert!(CONTEXT_GUESS.is_multiple_of(PAGE));

@@ -1,0 +1,99 @@
+//! What a program sees of the device's memory: its share.
+
+use vgpu_region::ledger::PAGE;
+
+use super::context;
+use crate::cuda::{Device, SUCCESS, Status};
+use crate::session::{self, Gpu};
+
+/// Free and total bytes under the limit, given what the device really has free.
+pub fn share(gpu: &Gpu, really_free: u64) -> Option<(u64, u64)> {
+    let limit = gpu.memory_limit()?.min(gpu.total);
+    let left = limit.saturating_sub(gpu.account.total.pages().saturating_mul(PAGE));
+    Some((left.min(really_free), limit))
+}
+
+/// `cuMemGetInfo_v2`. Either pointer may be null.
+#[inline]
+pub unsafe fn info(real: unsafe extern "C" fn(*mut usize, *mut usize) -> Status, free: *mut usize, total: *mut usize) -> Status {
+    let mut really_free = 0;
+    // SAFETY: the program's own argument, and a variable of ours.
+    unsafe {
+        let status = real(&raw mut really_free, total);
+        if status != SUCCESS {
+            return status;
+        }
+        let (left, limit) = match context::current() {
+            Ok(current) => match share(current.gpu, really_free as u64) {
+                Some(share) => share,
+                None => (really_free as u64, 0),
+            },
+            Err(None) => (really_free as u64, 0),
+            Err(Some(status)) => return status,
+        };
+        if !free.is_null() {
+            *free = left as usize;
+        }
+        if !total.is_null() && limit != 0 {
+            *total = limit as usize;
+        }
+    }
+    SUCCESS
+}
+
+/// `cuMemGetInfo`, in 32 bits.
+pub unsafe fn info_v1(real: unsafe extern "C" fn(*mut u32, *mut u32) -> Status, free: *mut u32, total: *mut u32) -> Status {
+    // SAFETY: the program's own arguments.
+    let status = unsafe { real(free, total) };
+    if status == SUCCESS
+        && let Ok(current) = context::current()
+        && let Some((left, limit)) = share(current.gpu, u64::MAX)
+    {
+        let clamp = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+        // SAFETY: the driver has accepted the pointers; null is checked.
+        unsafe {
+            if !free.is_null() {
+                *free = clamp(left);
+            }
+            if !total.is_null() {
+                *total = clamp(limit);
+            }
+        }
+    }
+    status
+}
+
+/// `cuDeviceTotalMem_v2`
+pub unsafe fn device_total(real: unsafe extern "C" fn(*mut usize, Device) -> Status, bytes: *mut usize, device: Device) -> Status {
+    // SAFETY: the program's own arguments; the driver has accepted the pointer when it succeeds.
+    unsafe {
+        let status = real(bytes, device);
+        if status == SUCCESS
+            && let Some(limit) = limit_of(device)
+        {
+            *bytes = (*bytes).min(limit as usize);
+        }
+        status
+    }
+}
+
+/// `cuDeviceTotalMem`, in 32 bits.
+pub unsafe fn device_total_v1(real: unsafe extern "C" fn(*mut u32, Device) -> Status, bytes: *mut u32, device: Device) -> Status {
+    // SAFETY: as above.
+    unsafe {
+        let status = real(bytes, device);
+        if status == SUCCESS
+            && let Some(limit) = limit_of(device)
+        {
+            *bytes = (*bytes).min(u32::try_from(limit).unwrap_or(u32::MAX));
+        }
+        status
+    }
+}
+
+fn limit_of(device: Device) -> Option<u64> {
+    match session::current() {
+        session::State::Ready(session) => session.gpu(device)?.memory_limit(),
+        session::State::NotYet | session::State::Refused => None,
+    }
+}

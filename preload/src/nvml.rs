@@ -1,0 +1,100 @@
+//! NVML: the view that programs get of their share, and what we ask it ourselves.
+
+pub mod memory;
+pub mod sys;
+
+use core::ffi::c_char;
+use core::fmt::Write;
+use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
+
+use vgpu_region::uuid::Uuid;
+
+use crate::cuda::Handle;
+use crate::driver;
+
+/// Whether NVML has been started by us: 0 is untried, 1 yes, 2 it cannot be.
+static STARTED: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+
+/// Starts NVML for our own questions, once. A program's own `nvmlInit` and `nvmlShutdown` are counted apart from ours by NVML.
+fn started() -> bool {
+    match STARTED.load(Acquire) {
+        0 => {
+            // SAFETY: the call takes nothing and may be made any number of times.
+            let started = unsafe { driver::nvml_init() } == sys::SUCCESS;
+            STARTED.store(if started { 1 } else { 2 }, Release);
+            started
+        }
+        state => state == 1,
+    }
+}
+
+struct Text {
+    bytes: [u8; 64],
+    length: usize,
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        for &byte in text.as_bytes() {
+            // The last byte stays zero: NVML reads a C string.
+            *self.bytes.get_mut(self.length).filter(|_| self.length < 63).ok_or(core::fmt::Error)? = byte;
+            self.length += 1;
+        }
+        Ok(())
+    }
+}
+
+fn handle(uuid: Uuid) -> Option<Handle> {
+    static LAST: [AtomicPtr<core::ffi::c_void>; vgpu_region::MAX_GPUS] =
+        [const { AtomicPtr::new(core::ptr::null_mut()) }; vgpu_region::MAX_GPUS];
+    if !started() {
+        return None;
+    }
+    let known = crate::session::ready().and_then(|session| session.gpus().iter().position(|gpu| gpu.uuid == uuid));
+    let cached = known.and_then(|place| LAST.get(place));
+    if let Some(handle) = cached.map(|cached| cached.load(Acquire)).filter(|handle| !handle.is_null()) {
+        return Some(handle);
+    }
+    let mut text = Text { bytes: [0; 64], length: 0 };
+    write!(text, "{uuid}").ok()?;
+    let mut handle = core::ptr::null_mut();
+    // SAFETY: a C string, and a variable for the answer. A MIG device has the same digits behind another prefix.
+    unsafe {
+        if driver::nvml_by_uuid(text.bytes.as_ptr().cast(), &raw mut handle) != sys::SUCCESS {
+            text.bytes.get_mut(..3)?.copy_from_slice(b"MIG");
+            if driver::nvml_by_uuid(text.bytes.as_ptr().cast(), &raw mut handle) != sys::SUCCESS {
+                return None;
+            }
+        }
+    }
+    if let Some(cached) = cached {
+        cached.store(handle, Release);
+    }
+    Some(handle)
+}
+
+/// The GPU's place in NVML's order: the container's, whatever `CUDA_VISIBLE_DEVICES` makes of it.
+pub fn index_of(uuid: Uuid) -> Option<u32> {
+    let mut index = 0;
+    // SAFETY: a handle from NVML, and a variable for the answer.
+    (unsafe { driver::nvml_index(handle(uuid)?, &raw mut index) } == sys::SUCCESS).then_some(index)
+}
+
+/// Fills `list` with the processes on a GPU, and tells how many there are.
+pub fn compute_processes(uuid: Uuid, list: &mut [sys::Process]) -> Option<usize> {
+    let mut count = list.len() as u32;
+    // SAFETY: NVML writes at most `count` entries.
+    let status = unsafe { driver::nvml_compute_processes(handle(uuid)?, &raw mut count, list.as_mut_ptr()) };
+    (status == sys::SUCCESS).then_some(list.len().min(count as usize))
+}
+
+/// The UUID behind a program's NVML handle.
+pub fn uuid_of(device: Handle) -> Option<Uuid> {
+    let mut text = [0u8; 96];
+    // SAFETY: NVML writes at most the length it is told, zero included.
+    if unsafe { driver::nvml_uuid(device, text.as_mut_ptr().cast::<c_char>(), text.len() as u32) } != sys::SUCCESS {
+        return None;
+    }
+    let text = core::ffi::CStr::from_bytes_until_nul(&text).ok()?.to_str().ok()?;
+    Uuid::parse(text)
+}

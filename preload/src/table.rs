@@ -1,0 +1,152 @@
+//! Every entry point that we stand in for, once.
+//!
+//! A line is `library handler => (arguments): symbols;`. The handler gets the driver's own function first, then the arguments. A new
+//! entry point is one line here and its function.
+
+use core::ffi::{CStr, c_char, c_void};
+
+use crate::cuda::{AllocationProp, Array3dDescriptor, ArrayDescriptor, Device, DevicePtr, Handle, Status};
+use crate::nvml::sys::{Memory, MemoryV2};
+use crate::{driver, intercept, memory, nvml, session};
+
+/// Which library a symbol belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Library {
+    /// The CUDA driver.
+    Cuda = 0,
+    /// NVML.
+    Nvml = 1,
+}
+
+impl Library {
+    /// The name that programs load it by.
+    pub const fn soname(self) -> &'static CStr {
+        match self {
+            Self::Cuda => c"libcuda.so.1",
+            Self::Nvml => c"libnvidia-ml.so.1",
+        }
+    }
+
+    /// What a function answers that the driver lacks.
+    const fn missing(self) -> Status {
+        match self {
+            Self::Cuda => crate::cuda::NOT_FOUND,
+            Self::Nvml => nvml::sys::FUNCTION_NOT_FOUND,
+        }
+    }
+}
+
+macro_rules! hooks {
+    ($($library:ident $handler:path => $arguments:tt: $($symbol:ident),+;)*) => {
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy)]
+        enum Entry { $($($symbol,)+)* Count }
+
+        /// How many entry points there are.
+        pub const COUNT: usize = Entry::Count as usize;
+
+        /// Their names, each zero-terminated, in one text: a table of pointers would have to be relocated in every process.
+        pub static NAMES: &str = concat!($($(stringify!($symbol), "\0",)+)*);
+
+        /// Our own function for an entry.
+        pub fn address(entry: usize) -> *mut c_void {
+            $($(if entry == Entry::$symbol as usize { return $symbol as *mut c_void; })+)*
+            core::ptr::null_mut()
+        }
+
+        static LIBRARIES: [Library; COUNT] = [$($({ _ = Entry::$symbol; Library::$library },)+)*];
+
+        $($(hook!($library, $symbol, $handler, $arguments);)+)*
+    };
+}
+
+macro_rules! hook {
+    ($library:ident, $symbol:ident, $handler:path, ($($argument:ident: $type:ty),*)) => {
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[allow(non_snake_case)]
+        unsafe extern "C" fn $symbol($($argument: $type),*) -> Status {
+            let Some(real) = driver::real(Entry::$symbol as usize) else { return Library::$library.missing() };
+            // SAFETY: the driver's function of that name has that signature; the arguments are the program's own.
+            unsafe {
+                let real = core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> Status>(real);
+                $handler(real, $($argument),*)
+            }
+        }
+    };
+}
+
+/// Which library an entry belongs to.
+pub fn library(entry: usize) -> Library {
+    LIBRARIES.get(entry).copied().unwrap_or(Library::Cuda)
+}
+
+hooks! {
+    // Getting here.
+    Cuda intercept::proc_address::v1 => (symbol: *const c_char, function: *mut *mut c_void, version: i32, flags: u64): cuGetProcAddress;
+    Cuda intercept::proc_address::v2 => (symbol: *const c_char, function: *mut *mut c_void, version: i32, flags: u64, found: *mut i32):
+        cuGetProcAddress_v2;
+    Cuda session::init => (flags: u32): cuInit;
+
+    // Linear memory.
+    Cuda memory::linear::allocate => (address: *mut DevicePtr, bytes: usize): cuMemAlloc_v2;
+    Cuda memory::linear::allocate_v1 => (address: *mut u32, bytes: u32): cuMemAlloc;
+    Cuda memory::linear::allocate_pitch => (address: *mut DevicePtr, pitch: *mut usize, width: usize, height: usize, element: u32):
+        cuMemAllocPitch_v2;
+    Cuda memory::linear::allocate_pitch_v1 => (address: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32): cuMemAllocPitch;
+    Cuda memory::linear::allocate_managed => (address: *mut DevicePtr, bytes: usize, flags: u32): cuMemAllocManaged;
+    Cuda memory::linear::free => (address: DevicePtr): cuMemFree_v2;
+    Cuda memory::linear::free_v1 => (address: u32): cuMemFree;
+
+    // Stream-ordered memory and pools.
+    Cuda memory::ordered::allocate => (address: *mut DevicePtr, bytes: usize, stream: Handle): cuMemAllocAsync, cuMemAllocAsync_ptsz;
+    Cuda memory::ordered::allocate_from => (address: *mut DevicePtr, bytes: usize, pool: Handle, stream: Handle):
+        cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz;
+    Cuda memory::ordered::free => (address: DevicePtr, stream: Handle): cuMemFreeAsync, cuMemFreeAsync_ptsz;
+    Cuda memory::ordered::pool_create => (pool: *mut Handle, properties: *const AllocationProp): cuMemPoolCreate;
+    Cuda memory::ordered::pool_destroy => (pool: Handle): cuMemPoolDestroy;
+    Cuda memory::ordered::pool_trim => (pool: Handle, keep: usize): cuMemPoolTrimTo;
+    Cuda memory::ordered::after_wait => (handle: Handle): cuStreamSynchronize, cuStreamSynchronize_ptsz, cuEventSynchronize, cuStreamDestroy_v2;
+    Cuda memory::ordered::after_wait_context => (): cuCtxSynchronize;
+    Cuda memory::ordered::graph_trim => (device: Device): cuDeviceGraphMemTrim;
+
+    // Physical memory and its mappings.
+    Cuda memory::physical::create => (handle: *mut u64, bytes: usize, properties: *const AllocationProp, flags: u64): cuMemCreate;
+    Cuda memory::physical::release => (handle: u64): cuMemRelease;
+    Cuda memory::physical::retain => (handle: *mut u64, address: *mut c_void): cuMemRetainAllocationHandle;
+    Cuda memory::physical::map => (address: DevicePtr, bytes: usize, offset: usize, handle: u64, flags: u64): cuMemMap;
+    Cuda memory::physical::unmap => (address: DevicePtr, bytes: usize): cuMemUnmap;
+
+    // Arrays.
+    Cuda memory::array::create => (array: *mut Handle, descriptor: *const ArrayDescriptor): cuArrayCreate_v2;
+    Cuda memory::array::create_3d => (array: *mut Handle, descriptor: *const Array3dDescriptor): cuArray3DCreate_v2;
+    Cuda memory::array::create_mipmapped => (array: *mut Handle, descriptor: *const Array3dDescriptor, levels: u32): cuMipmappedArrayCreate;
+    Cuda memory::array::destroy => (array: Handle): cuArrayDestroy, cuMipmappedArrayDestroy;
+
+    // Graphs with memory nodes.
+    Cuda memory::graph::instantiate => (exec: *mut Handle, graph: Handle, flags: u64): cuGraphInstantiateWithFlags;
+    Cuda memory::graph::instantiate_v2 => (exec: *mut Handle, graph: Handle, node: *mut Handle, log: *mut c_char, size: usize):
+        cuGraphInstantiate_v2, cuGraphInstantiate;
+    Cuda memory::graph::instantiate_with => (exec: *mut Handle, graph: Handle, parameters: *mut c_void):
+        cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz;
+    Cuda memory::graph::launch => (exec: Handle, stream: Handle): cuGraphLaunch, cuGraphLaunch_ptsz;
+    Cuda memory::graph::upload => (exec: Handle, stream: Handle): cuGraphUpload, cuGraphUpload_ptsz;
+    Cuda memory::graph::destroy => (exec: Handle): cuGraphExecDestroy;
+
+    // What takes memory without an allocation call.
+    Cuda memory::context::retain_primary => (context: *mut Handle, device: Device): cuDevicePrimaryCtxRetain;
+    Cuda memory::context::release_primary => (device: Device): cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxRelease,
+        cuDevicePrimaryCtxReset;
+    Cuda memory::context::create => (context: *mut Handle, flags: u32, device: Device): cuCtxCreate_v2, cuCtxCreate;
+    Cuda memory::context::create_v3 => (context: *mut Handle, parameters: *mut c_void, count: i32, flags: u32, device: Device): cuCtxCreate_v3;
+    Cuda memory::context::create_v4 => (context: *mut Handle, parameters: *mut c_void, flags: u32, device: Device): cuCtxCreate_v4;
+    Cuda memory::context::destroy => (context: Handle): cuCtxDestroy_v2, cuCtxDestroy;
+    Cuda memory::context::set_limit => (limit: i32, value: usize): cuCtxSetLimit;
+
+    // The view.
+    Cuda memory::view::info => (free: *mut usize, total: *mut usize): cuMemGetInfo_v2;
+    Cuda memory::view::info_v1 => (free: *mut u32, total: *mut u32): cuMemGetInfo;
+    Cuda memory::view::device_total => (bytes: *mut usize, device: Device): cuDeviceTotalMem_v2;
+    Cuda memory::view::device_total_v1 => (bytes: *mut u32, device: Device): cuDeviceTotalMem;
+    Nvml nvml::memory::info => (device: Handle, memory: *mut Memory): nvmlDeviceGetMemoryInfo;
+    Nvml nvml::memory::info_v2 => (device: Handle, memory: *mut MemoryV2): nvmlDeviceGetMemoryInfo_v2;
+}
