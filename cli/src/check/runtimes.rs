@@ -4,6 +4,7 @@ use super::machine::{Machine, leading};
 use super::report::Report;
 use crate::configure::{Runtime, containerd, crio, docker, podman};
 use std::path::{Path, PathBuf};
+use toml_edit::{DocumentMut, Item};
 
 pub(super) fn all(machine: &Machine, report: &mut Report) {
     let before = report.0.len();
@@ -74,21 +75,24 @@ impl Look<'_> {
 
     fn crio(self) {
         let text = self.machine.read(crio::drop_in(&unrooted(self.machine, &self.config)));
-        self.drop_in(text.filter(|text| crio::is_ours(text)), &["crio", "runtime", "runtimes", "vgpu", "runtime_path"], crio::is_default);
+        let text = text.filter(|text| crio::is_ours(text));
+        self.drop_in(text, &["crio", "runtime"], &["runtimes", "vgpu", "runtime_path"], crio::is_default);
     }
 
     fn podman(self) {
         let text = self.machine.read(podman::drop_in(&unrooted(self.machine, &self.config)));
-        self.drop_in(text.filter(|text| podman::is_ours(text)), &["engine", "runtimes", "vgpu"], podman::is_default);
+        let text = text.filter(|text| podman::is_ours(text));
+        self.drop_in(text, &["engine"], &["runtimes", "vgpu"], podman::is_default);
     }
 
-    /// For runtimes that have a drop-in of ours or none, and perhaps hooks.
-    fn drop_in(mut self, text: Option<String>, keys: &[&str], is_default: fn(&str) -> bool) {
-        let doc: Option<toml_edit::DocumentMut> = text.as_deref().and_then(|text| text.parse().ok());
-        let item = doc.as_ref().and_then(|doc| keys.iter().try_fold(doc.as_item(), |item, key| item.get(key)));
-        let program = item.and_then(|item| item.as_str().or_else(|| item.as_array()?.get(0)?.as_str()));
-        let hook = self.machine.path("/etc/containers/oci/hooks.d/99-vgpu-createcontainer.json");
-        if program.is_none() && hook.exists() {
+    /// For runtimes that have a drop-in of ours or none: a runtime under `keys` of `section`, or hooks.
+    fn drop_in(mut self, text: Option<String>, section: &[&str], keys: &[&str], is_default: fn(&str) -> bool) {
+        let doc: Option<DocumentMut> = text.as_deref().and_then(|text| text.parse().ok());
+        let get = |item, keys: &[&str]| keys.iter().try_fold(item, |item: &Item, key| item.get(key));
+        let section = doc.as_ref().and_then(|doc| get(doc.as_item(), section));
+        let program = section.and_then(|item| get(item, keys));
+        let program = program.and_then(|item| item.as_str().or_else(|| item.as_array()?.get(0)?.as_str()));
+        if program.is_none() && section.is_some_and(|item| item.get("hooks_dir").is_some()) {
             return self.report.ok(self.subject, format!("{}, by hooks.d", self.version));
         }
         self.registered(program, text.as_deref().is_some_and(is_default));

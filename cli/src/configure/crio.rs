@@ -2,21 +2,18 @@
 
 use super::{Changes, Error, HANDLER, Wish, hooks, owned, toml};
 use std::path::{Path, PathBuf};
-use toml_edit::{Array, DocumentMut, Item, Table, value};
+use toml_edit::{DocumentMut, Item, Table, value};
 
 const NAME: &str = "crio";
-/// What CRI-O reads where nothing is said.
-const USUAL_HOOKS: &str = "/usr/share/containers/oci/hooks.d";
 
 /// Where our drop-in for the main file `config` lies.
 pub(crate) fn drop_in(config: &Path) -> PathBuf {
     config.with_file_name("crio.conf.d").join("99-vgpu.toml")
 }
 
-/// Where our hooks go: beside the other files of the operator's that CRI-O and Podman share.
+/// Where our hooks go. Podman has its own, so that each can be configured and undone by itself.
 fn hooks_folder(config: &Path) -> PathBuf {
-    let etc = config.parent().and_then(Path::parent).unwrap_or(Path::new("/etc"));
-    etc.join("containers/oci/hooks.d")
+    config.with_file_name("hooks.d")
 }
 
 pub(super) fn configure(wish: &Wish) -> Result<Changes, Error> {
@@ -26,18 +23,12 @@ pub(super) fn configure(wish: &Wish) -> Result<Changes, Error> {
     let was_default = crate::files::read(&path)?.is_some_and(|text| is_default(&text));
     let hooks_dir = wish.hook.as_ref().map(|_| folder.as_path());
     let text = render(&layers, &wish.runtime, wish.default || (was_default && wish.hook.is_none()), hooks_dir);
-    let mut changes = match &wish.hook {
-        Some(hook) => hooks::write(&folder, hook)?,
-        None => Vec::new(),
-    };
-    changes.push(owned::write(&path, text, is_ours)?);
-    Ok(changes)
+    let drop_in = owned::write(&path, text, is_ours)?;
+    hooks::beside(drop_in, &folder, wish.hook.as_deref())
 }
 
 pub(super) fn undo(config: &Path) -> Result<Changes, Error> {
-    let mut changes = vec![owned::remove(&drop_in(config), is_ours)?];
-    changes.extend(hooks::remove(&hooks_folder(config))?);
-    Ok(changes)
+    hooks::beside(owned::remove(&drop_in(config), is_ours)?, &hooks_folder(config), None)
 }
 
 /// Whether a drop-in was written by us.
@@ -63,15 +54,8 @@ fn render(layers: &[DocumentMut], runtime: &str, default: bool, hooks_dir: Optio
     }
     match hooks_dir {
         Some(folder) => {
-            let folder = folder.display().to_string();
-            let mut list = toml::last(layers, &["crio", "runtime", "hooks_dir"]).map(toml::strings).unwrap_or_default();
-            if list.is_empty() {
-                list.push(USUAL_HOOKS.to_owned());
-            }
-            if !list.contains(&folder) {
-                list.push(folder);
-            }
-            section.insert("hooks_dir", value(Array::from_iter(list)));
+            let list = hooks::folders(layers, &["crio", "runtime", "hooks_dir"], folder);
+            section.insert("hooks_dir", value(list));
         }
         None => {
             let mut runtimes = Table::new();
@@ -151,15 +135,15 @@ mod tests {
                 "hooks beside the usual ones",
                 "",
                 false,
-                Some("/etc/containers/oci/hooks.d"),
-                "[crio.runtime]\nhooks_dir = [\"/usr/share/containers/oci/hooks.d\", \"/etc/containers/oci/hooks.d\"]\n".into(),
+                Some("/etc/crio/hooks.d"),
+                "[crio.runtime]\nhooks_dir = [\"/usr/share/containers/oci/hooks.d\", \"/etc/crio/hooks.d\"]\n".into(),
             ),
             (
                 "hooks beside the operator's",
                 "[crio.runtime]\nhooks_dir = [\"/h\"]\n",
                 false,
-                Some("/etc/containers/oci/hooks.d"),
-                "[crio.runtime]\nhooks_dir = [\"/h\", \"/etc/containers/oci/hooks.d\"]\n".into(),
+                Some("/etc/crio/hooks.d"),
+                "[crio.runtime]\nhooks_dir = [\"/h\", \"/etc/crio/hooks.d\"]\n".into(),
             ),
         ] {
             let text = render(&[layers.parse().unwrap()], "/r", default, hooks.map(Path::new));

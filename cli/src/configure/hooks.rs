@@ -1,9 +1,10 @@
 //! hooks.d: one file for each stage, in the format that Podman and CRI-O share (oci-hooks(5), version 1.0.0).
 
-use super::{Error, owned};
+use super::{Error, owned, toml};
 use crate::files::Change;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use toml_edit::{Array, DocumentMut};
 
 /// The stages that the hook works in, in the order of their time; it is told its stage as an argument.
 const STAGES: [&str; 3] = ["createRuntime", "createContainer", "poststop"];
@@ -12,11 +13,35 @@ const ARGV0: &str = "vgpu-hook";
 /// Seconds. A runtime waits for a hook for ever otherwise.
 const TIMEOUT: u32 = 10;
 
-pub(super) fn write(folder: &Path, hook: &str) -> Result<Vec<Change>, Error> {
+/// What Podman and CRI-O read where nothing is said. A list replaces it.
+const USUAL: &str = "/usr/share/containers/oci/hooks.d";
+
+/// The folders that are read according to `layers`, where the list is under `keys`, and ours.
+pub(super) fn folders(layers: &[DocumentMut], keys: &[&str], ours: &Path) -> Array {
+    let mut list = toml::last(layers, keys).map(toml::strings).unwrap_or_default();
+    if list.is_empty() {
+        list.push(USUAL.to_owned());
+    }
+    let ours = ours.display().to_string();
+    if !list.contains(&ours) {
+        list.push(ours);
+    }
+    Array::from_iter(list)
+}
+
+fn write(folder: &Path, hook: &str) -> Result<Vec<Change>, Error> {
     STAGES.iter().map(|stage| owned::write(&path(folder, stage), render(hook, stage), is_ours)).collect()
 }
 
-pub(super) fn remove(folder: &Path) -> Result<Vec<Change>, Error> {
+/// The hooks with the drop-in that has them read: written before it, or removed after it where there is to be no hook.
+pub(super) fn beside(drop_in: Change, folder: &Path, hook: Option<&str>) -> Result<Vec<Change>, Error> {
+    Ok(match hook {
+        Some(hook) => [write(folder, hook)?, vec![drop_in]].concat(),
+        None => [vec![drop_in], remove(folder)?].concat(),
+    })
+}
+
+fn remove(folder: &Path) -> Result<Vec<Change>, Error> {
     STAGES.iter().map(|stage| owned::remove(&path(folder, stage), is_ours)).collect()
 }
 

@@ -1,4 +1,4 @@
-//! Podman: a drop-in in `containers.conf.d`, or hooks in `oci/hooks.d`, which Podman reads by itself.
+//! Podman: a drop-in in `containers.conf.d` that adds a runtime, or that has Podman read our hooks.
 
 use super::{Changes, Error, HANDLER, Wish, hooks, owned, toml};
 use std::path::{Path, PathBuf};
@@ -18,21 +18,21 @@ fn hooks_folder(config: &Path) -> PathBuf {
 }
 
 pub(super) fn configure(wish: &Wish) -> Result<Changes, Error> {
-    if let Some(hook) = &wish.hook {
-        return hooks::write(&hooks_folder(&wish.config), hook);
-    }
     let path = drop_in(&wish.config);
     let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
     let layers = toml::layers(&wish.config, &folder, ".conf", &path)?;
     let was_default = crate::files::read(&path)?.is_some_and(|text| is_default(&text));
-    let text = render(&layers, &wish.runtime, wish.default || was_default);
-    Ok(vec![owned::write(&path, text, is_ours)?])
+    let hooks_folder = hooks_folder(&wish.config);
+    let text = match &wish.hook {
+        Some(_) => render_hooks(&layers, &hooks_folder),
+        None => render(&layers, &wish.runtime, wish.default || was_default),
+    };
+    let drop_in = owned::write(&path, text, is_ours)?;
+    hooks::beside(drop_in, &hooks_folder, wish.hook.as_deref())
 }
 
 pub(super) fn undo(config: &Path) -> Result<Changes, Error> {
-    let mut changes = vec![owned::remove(&drop_in(config), is_ours)?];
-    changes.extend(hooks::remove(&hooks_folder(config))?);
-    Ok(changes)
+    hooks::beside(owned::remove(&drop_in(config), is_ours)?, &hooks_folder(config), None)
 }
 
 /// Whether a drop-in was written by us.
@@ -63,6 +63,17 @@ fn render(layers: &[DocumentMut], runtime: &str, default: bool) -> String {
     let mut runtimes = Table::new();
     runtimes.insert(HANDLER, value(Array::from_iter([runtime])));
     engine.insert("runtimes", Item::Table(runtimes));
+    section(engine)
+}
+
+/// Podman documents two folders, and reads only the one in /usr/share unless told.
+fn render_hooks(layers: &[DocumentMut], folder: &Path) -> String {
+    let mut engine = Table::new();
+    engine.insert("hooks_dir", value(hooks::folders(layers, &["engine", "hooks_dir"], folder)));
+    section(engine)
+}
+
+fn section(engine: Table) -> String {
     let mut doc = DocumentMut::new();
     doc.insert("engine", Item::Table(engine));
     owned::header(NAME) + &doc.to_string()

@@ -38,11 +38,22 @@ impl Daemon {
     }
 }
 
-impl Drop for Daemon {
-    fn drop(&mut self) {
+impl Daemon {
+    /// Has it read its configuration again.
+    pub fn reload(&self) {
+        self.signal(libc::SIGHUP);
+    }
+
+    fn signal(&self, signal: i32) {
         let pid = i32::try_from(self.child.id()).expect("a process id");
         // SAFETY: no memory is involved; the process is our child and not yet waited for, so the id is its own.
-        unsafe { libc::kill(pid, libc::SIGTERM) };
+        unsafe { libc::kill(pid, signal) };
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.signal(libc::SIGTERM);
         let _ = self.child.wait();
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let below = mounts.lines().filter_map(|line| line.split(' ').nth(1)).filter(|at| Path::new(at).starts_with(&self.folder));
