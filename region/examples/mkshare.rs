@@ -1,0 +1,52 @@
+//! Makes a limits page and a region in a folder, for running a program under the library without a container:
+//! `mkshare DIR MEMORY_BYTES CORES`, then `VGPU_DIR=DIR LD_PRELOAD=libvgpu.so program`. `show DIR` prints the accounts.
+
+use std::ffi::CString;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+
+use vgpu_region::limits::{GpuLimit, LimitsPage, LogLevel, Selector};
+use vgpu_region::map;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["show", folder] => show(Path::new(folder)),
+        [folder, memory, cores] => make(Path::new(folder), memory, cores),
+        _ => panic!("usage: mkshare DIR MEMORY_BYTES CORES | mkshare show DIR"),
+    }
+}
+
+fn make(folder: &Path, memory: &str, cores: &str) {
+    let limit = GpuLimit::new(Selector::All);
+    limit.memory.store(memory.parse().expect("bytes"), Relaxed);
+    limit.cores.store(cores.parse().expect("percent"), Relaxed);
+    let level = if std::env::var_os("VGPU_DEBUG").is_some() { LogLevel::Debug } else { LogLevel::Warn };
+    std::fs::create_dir_all(folder).expect("folder");
+    std::fs::write(folder.join("limits"), LimitsPage::new([limit]).with_log_level(level).as_bytes()).expect("limits");
+    let region = std::fs::File::create(folder.join("region")).expect("region");
+    map::format(region.as_raw_fd()).expect("region");
+}
+
+fn show(folder: &Path) {
+    let path = CString::new(folder.join("region").to_str().expect("path")).expect("path");
+    let region = map::region(&path).expect("region");
+    let census = map::Census::open(&path);
+    for (place, account) in region.gpus.iter().enumerate() {
+        let Some(uuid) = account.uuid() else { continue };
+        println!("{uuid} total {} refused {}", account.total.bytes(), account.refused.load(Relaxed));
+        for (index, slot) in region.used_slots() {
+            let charge = &slot.gpus[place];
+            println!(
+                "  slot {index} pid {} {} held {} in flight {} overhead {} managed {} (pages)",
+                slot.pid.load(Relaxed),
+                if census.is_dead(index) { "dead" } else { "alive" },
+                charge.charge.held(),
+                charge.charge.in_flight(),
+                charge.overhead.load(Relaxed),
+                charge.managed.load(Relaxed)
+            );
+        }
+    }
+}
