@@ -16,7 +16,7 @@ pub const VARIABLE: &str = "VGPU_CONFIG";
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
-    /// Where the host side keeps its state; `None` is `/run/vgpu`, or `$XDG_RUNTIME_DIR/vgpu` for a user's own containers.
+    /// Where the host side keeps its state; `None` is `/run/vgpu`, or `/run/user/<uid>/vgpu` for a user's own containers.
     pub state_dir: Option<PathBuf>,
     /// The library that goes into the containers.
     pub library: PathBuf,
@@ -320,11 +320,11 @@ impl Policy {
         listed().filter(|runtimes| !runtimes.is_empty()).unwrap_or_else(|| Self::default().runtimes)
     }
 
-    /// Where the host side keeps its state. `rootless`: this is a user's own namespace, without access to the system's folders.
+    /// Where the host side keeps its state: what the policy says, else the system's folder, or that of the user `rootless`.
     #[must_use]
-    pub fn state_dir(&self, rootless: bool) -> PathBuf {
-        let own = || std::env::var_os("XDG_RUNTIME_DIR").filter(|_| rootless).map(|dir| Path::new(&dir).join("vgpu"));
-        self.state_dir.clone().or_else(own).unwrap_or_else(|| PathBuf::from("/run/vgpu"))
+    pub fn state_dir(&self, rootless: Option<u32>) -> PathBuf {
+        let usual = rootless.map_or_else(|| PathBuf::from("/run/vgpu"), |uid| PathBuf::from(format!("/run/user/{uid}/vgpu")));
+        self.state_dir.clone().unwrap_or(usual)
     }
 }
 

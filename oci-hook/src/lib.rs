@@ -7,10 +7,14 @@
 pub mod apply;
 pub mod argv;
 pub mod bundle;
+pub mod driver;
 pub mod error;
+pub mod hook;
 pub mod log;
+pub mod mounts;
 pub mod plan;
 pub mod preload_list;
+pub mod prepare;
 pub mod process;
 pub mod rootfs;
 pub mod runtime;

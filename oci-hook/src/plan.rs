@@ -8,11 +8,10 @@ use vgpu_config::decide::Container;
 use vgpu_config::dialect::{self, Sources, alnair, nvidia};
 use vgpu_config::policy::Admission;
 use vgpu_config::{Inventory, Limits, Policy, Request};
-use vgpu_region::paths;
 
 use crate::bundle::Spec;
 use crate::error::{Error, Result};
-use crate::state;
+use crate::state::Mounted;
 
 /// All changes to one container's specification.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,14 +47,12 @@ impl Stage {
 /// Where things of one container are on the host.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// The container's folder.
-    pub container: PathBuf,
-    /// The state directory that it is in.
+    /// The files to be mounted into it; none if no GPU is limited.
+    pub files: Vec<Mounted>,
+    /// The state directory.
     pub state_dir: PathBuf,
-    /// The library's own file, not a link to it.
-    pub library: PathBuf,
-    /// The hook program, if there is one.
-    pub hook: Option<PathBuf>,
+    /// The hook program.
+    pub hook: PathBuf,
 }
 
 /// Whether anything about the container says GPU or limit. All others are passed on at once.
@@ -110,7 +107,7 @@ pub fn decide(spec: &Spec, request: &Request, policy: &Policy, inventory: Option
 ///
 /// # Errors
 /// A part cannot be written as the specification wants it.
-pub fn edits(limits: &Limits, policy: &Policy, places: &Places) -> Result<Edits> {
+pub fn edits(limits: &Limits, places: &Places) -> Result<Edits> {
     let mut edits = Edits { mounts: Vec::new(), env: Vec::new(), hooks: Vec::new() };
     if let Some(devices) = &limits.devices {
         edits.env.push((nvidia::VISIBLE.to_owned(), devices.join(",")));
@@ -121,27 +118,22 @@ pub fn edits(limits: &Limits, policy: &Policy, places: &Places) -> Result<Edits>
     if !limits.limit_anything() {
         return Ok(edits);
     }
-    edits.mounts.push(bind(&places.library, paths::LIBRARY, &["ro", "nosuid", "nodev"])?);
-    edits.mounts.push(bind(&places.container.join(state::LIMITS), paths::LIMITS, &["ro", "nosuid", "nodev", "noexec"])?);
-    edits.mounts.push(bind(&places.container.join(state::REGION), paths::REGION, &["rw", "nosuid", "nodev", "noexec"])?);
-    if policy.intercept.preloads() {
-        let source = places.container.join(state::PRELOAD);
-        edits.mounts.push(bind(&source, paths::LD_SO_PRELOAD, &["ro", "nosuid", "nodev", "noexec"])?);
+    for file in &places.files {
+        edits.mounts.push(bind(file)?);
     }
-    if let Some(program) = &places.hook {
-        if policy.intercept.replaces() {
-            edits.hooks.push((Stage::CreateContainer, hook(program, "create-container", &places.state_dir)?));
-        }
-        edits.hooks.push((Stage::Poststop, hook(program, "poststop", &places.state_dir)?));
-    } else if policy.intercept.replaces() {
-        return Err(Error::Sentence("intercept = \"replace\" needs vgpu-hook: accepted is its path as the policy's key hook".to_owned()));
-    }
+    // Mounts alone can be got round by renaming the folders that they are in; only a hook can pin these.
+    edits.hooks.push((Stage::CreateContainer, hook(&places.hook, "create-container", &places.state_dir)?));
+    edits.hooks.push((Stage::Poststop, hook(&places.hook, "poststop", &places.state_dir)?));
     Ok(edits)
 }
 
-fn bind(source: &Path, destination: &str, options: &[&str]) -> Result<Mount> {
-    let options: Vec<String> = ["bind"].iter().chain(options).map(|&option| option.to_owned()).collect();
-    let mount = MountBuilder::default().typ("bind").source(source).destination(destination).options(options).build();
+fn bind(file: &Mounted) -> Result<Mount> {
+    let mut options = vec!["bind", if file.writable { "rw" } else { "ro" }, "nosuid", "nodev"];
+    if !file.code {
+        options.push("noexec");
+    }
+    let options: Vec<String> = options.into_iter().map(str::to_owned).collect();
+    let mount = MountBuilder::default().typ("bind").source(&file.source).destination(file.inside).options(options).build();
     mount.map_err(unwritable)
 }
 

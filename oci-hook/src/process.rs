@@ -1,5 +1,7 @@
 //! Processes of this host: who is alive, who we are.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -21,6 +23,12 @@ impl Process {
         Self { pid, start_time: start_time(pid).unwrap_or(0) }
     }
 
+    /// The process with this number, if there is one.
+    #[must_use]
+    pub fn with_pid(pid: u32) -> Option<Self> {
+        start_time(pid).map(|start_time| Self { pid, start_time })
+    }
+
     /// Whether it still runs.
     #[must_use]
     pub fn is_alive(self) -> bool {
@@ -34,11 +42,37 @@ fn start_time(pid: u32) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Whether this process is without the rights of the system's root: another user, or root of a user namespace.
+/// The user of the system that this process acts for, if it is not the system's root: another user, or a user namespace of one.
 #[must_use]
-pub fn is_rootless() -> bool {
-    let whole = |map: String| map.split_whitespace().eq(["0", "0", "4294967295"]);
-    !rustix::process::geteuid().is_root() || !std::fs::read_to_string("/proc/self/uid_map").is_ok_and(whole)
+pub fn rootless_user() -> Option<u32> {
+    let euid = rustix::process::geteuid().as_raw();
+    let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
+    outer_user(&map, euid).filter(|&uid| uid != 0)
+}
+
+/// The number outside a user namespace of the user who is `inside` it, by the namespace's map.
+fn outer_user(map: &str, inside: u32) -> Option<u32> {
+    map.lines().find_map(|line| {
+        let mut figures = line.split_whitespace().map(str::parse::<u32>);
+        let (Some(Ok(first)), Some(Ok(outer)), Some(Ok(count))) = (figures.next(), figures.next(), figures.next()) else {
+            return None;
+        };
+        inside.checked_sub(first).filter(|&offset| offset < count).map(|offset| outer + offset)
+    })
+}
+
+/// The arguments of the process that started this one, without its name. The number in `/proc` counts, which is the one of the
+/// namespace that `/proc` belongs to.
+#[must_use]
+pub fn parents_arguments() -> Vec<OsString> {
+    let read = || {
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim();
+        std::fs::read(format!("/proc/{parent}/cmdline")).ok()
+    };
+    let all = read().unwrap_or_default();
+    let all = all.strip_suffix(b"\0").unwrap_or(&all);
+    all.split(|&byte| byte == 0).skip(1).map(|arg| OsString::from_vec(arg.to_vec())).collect()
 }
 
 /// Where programs are looked for beside `PATH`, which callers such as containerd may not have set.
@@ -66,6 +100,19 @@ pub fn find(programs: &[PathBuf]) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn users_of_a_namespace() {
+        let cases = [
+            ("the system's own", "         0          0 4294967295\n", 0, Some(0)),
+            ("a user's container root", "0 1000 1\n1 100000 65536\n", 0, Some(1000)),
+            ("a user of that container", "0 1000 1\n1 100000 65536\n", 33, Some(100_032)),
+            ("nobody", "0 1000 1\n", 1, None),
+        ];
+        for (description, map, inside, expected) in cases {
+            assert_eq!(outer_user(map, inside), expected, "{description}");
+        }
+    }
 
     #[test]
     fn a_number_is_not_enough() {

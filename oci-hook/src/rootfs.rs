@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, mkdirat, openat};
@@ -80,7 +80,7 @@ impl Rootfs {
     pub fn read(&self, inside: &str, most: usize) -> Result<Option<String>> {
         let Some(found) = self.find_file(inside)? else { return Ok(None) };
         // A descriptor that was opened by path only can be read once it is opened again, through itself and not by its name.
-        let again = openat(CWD, format!("/proc/self/fd/{}", fd_number(&found)), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let again = openat(CWD, fd_path(&found), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         let file = File::from(again.map_err(self.failed("read", Path::new(inside)))?);
         read_text(file, most).map_err(|why| self.failed("read", Path::new(inside))(why)).map(Some)
     }
@@ -124,7 +124,11 @@ impl Rootfs {
         Ok(at)
     }
 
-    fn try_clone(&self) -> Result<OwnedFd> {
+    /// A descriptor of the root itself.
+    ///
+    /// # Errors
+    /// There are no more descriptors.
+    pub fn try_clone(&self) -> Result<OwnedFd> {
         self.root.try_clone().map_err(Error::io("open", &self.path))
     }
 
@@ -151,10 +155,9 @@ pub fn read_text(file: impl Read, most: usize) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// The number of an open descriptor.
-pub(crate) fn fd_number(of: &OwnedFd) -> i32 {
-    use std::os::fd::AsRawFd;
-    of.as_raw_fd()
+/// The name by which the kernel finds an open descriptor again, without looking at any other name.
+pub(crate) fn fd_path(of: &impl AsRawFd) -> String {
+    format!("/proc/self/fd/{}", of.as_raw_fd())
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use vgpu_config::Limits;
 use vgpu_region::limits::LimitsPage;
+use vgpu_region::paths;
 
 use crate::error::{Error, Result};
 use crate::process::Process;
@@ -61,17 +62,50 @@ pub struct Record {
     pub runtime: Option<PathBuf>,
     /// Folders in one of which that runtime has an entry for the container, as long as it exists.
     pub runtime_roots: Vec<PathBuf>,
-    /// Who made this.
+    /// Who made this; by the runtime's exec that is the low-level runtime while it creates.
     pub creator: Process,
+    /// The container's first process, where we know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<Process>,
     /// When, in seconds since 1970.
     pub created: u64,
 }
 
+/// One file that is mounted into the container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// On the host.
+    pub source: PathBuf,
+    /// In the container.
+    pub inside: &'static str,
+    /// Whether the container may write it.
+    pub writable: bool,
+    /// Whether programs may map it as code.
+    pub code: bool,
+}
+
 impl Record {
+    /// The files that are mounted into the container, whose folder on the host is `place`.
+    #[must_use]
+    pub fn files(&self, place: &Path) -> Vec<Mounted> {
+        let own = |name, inside, writable| Mounted { source: place.join(name), inside, writable, code: false };
+        let mut files = vec![
+            Mounted { source: self.library.clone(), inside: paths::LIBRARY, writable: false, code: true },
+            own(LIMITS, paths::LIMITS, false),
+            own(REGION, paths::REGION, true),
+        ];
+        if self.preload {
+            files.push(own(PRELOAD, paths::LD_SO_PRELOAD, false));
+        }
+        files
+    }
+
     /// Whether the container exists, or is still being made.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        self.creator.is_alive() || self.runtime_roots.iter().any(|root| root.join(&self.id).exists())
+        self.creator.is_alive()
+            || self.init.is_some_and(Process::is_alive)
+            || self.runtime_roots.iter().any(|root| root.join(&self.id).exists())
     }
 }
 
@@ -98,6 +132,12 @@ impl State {
     #[must_use]
     pub fn at(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
+    }
+
+    /// The state directory itself.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     fn containers(&self) -> PathBuf {

@@ -13,6 +13,9 @@ pub const REGION: &str = "/usr/local/vgpu/region";
 /// The loader's list of preloaded libraries, merged with the image's own.
 pub const LD_SO_PRELOAD: &str = "/etc/ld.so.preload";
 
+/// Where the driver's own libraries are, under their own names, when ours is mounted over them.
+pub const DRIVER: &str = "/usr/local/vgpu/driver";
+
 /// [`LIMITS`], for system calls.
 pub const LIMITS_C: &CStr = c"/usr/local/vgpu/limits";
 /// [`REGION`], for system calls.
@@ -26,6 +29,6 @@ mod tests {
     fn the_two_spellings_agree() {
         assert_eq!(LIMITS_C.to_str(), Ok(LIMITS));
         assert_eq!(REGION_C.to_str(), Ok(REGION));
-        assert!([LIBRARY, LIMITS, REGION].iter().all(|path| path.starts_with(DIR)));
+        assert!([LIBRARY, LIMITS, REGION, DRIVER].iter().all(|path| path.starts_with(DIR)));
     }
 }

@@ -1,0 +1,203 @@
+//! `vgpu-hook`: limits a container by OCI hooks alone, for runtimes in front of which nothing can be put; and does for
+//! `vgpu-runtime` what only a hook can.
+//!
+//! * `create-runtime`, in the runtime's namespaces: decides, writes the container's folder, makes the mount points in the image
+//!   (crun before 1.26 shows the next stage a read-only root).
+//! * `create-container`, in the container's mount namespace, before its root file system becomes the root: mounts.
+//! * `prestart`, for runtimes that have only that: both, by entering the container's mount namespace.
+//! * `poststop`: removes the container's folder.
+//!
+//! Nothing is read from the environment: some runtimes hand hooks the image's.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use serde::Deserialize;
+use vgpu_config::Policy;
+use vgpu_region::paths;
+
+use crate::argv::{self, Global};
+use crate::bundle::Bundle;
+use crate::error::{Error, Result};
+use crate::log::Log;
+use crate::mounts::{Source, pin_folders};
+use crate::prepare::{self, Prepared};
+use crate::process::{self, Process};
+use crate::rootfs::{Rootfs, read_text};
+use crate::state::{Record, State};
+use crate::{apply, driver};
+
+/// What `vgpu-hook` calls itself in messages.
+const PROGRAM: &str = "vgpu-hook";
+/// Most bytes of a container's state that are read.
+const MOST: usize = 4 << 20;
+
+/// Runs as `vgpu-hook`.
+#[must_use]
+pub fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // crun drops what a hook says on stderr, so it also goes where the runtime's caller looks.
+            let runtime = argv::creation(&process::parents_arguments());
+            let global: Global = runtime.map(|creation| creation.global).unwrap_or_default();
+            Log::new(PROGRAM, &global).error(&error.to_string());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What a hook is told of its container on stdin.
+#[derive(Debug, Deserialize)]
+struct Told {
+    id: String,
+    bundle: PathBuf,
+    #[serde(default)]
+    pid: i64,
+}
+
+/// How we were called.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Options {
+    stage: String,
+    config: Option<PathBuf>,
+    state_dir: Option<PathBuf>,
+}
+
+fn options(args: &[OsString]) -> Result<Options> {
+    let mut options = Options::default();
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut path = || args.next().map(PathBuf::from).filter(|path| path.is_absolute());
+        let value = match arg.to_str() {
+            Some("--config") => &mut options.config,
+            Some("--state-dir") => &mut options.state_dir,
+            Some(stage @ ("create-runtime" | "create-container" | "prestart" | "poststop")) => {
+                options.stage = stage.to_owned();
+                continue;
+            }
+            _ => return Err(Error::refused("argument", arg.to_string_lossy(), USAGE)),
+        };
+        *value = Some(path().ok_or_else(|| Error::refused("argument", arg.to_string_lossy(), USAGE))?);
+    }
+    if options.stage.is_empty() {
+        return Err(Error::refused("arguments", "", USAGE));
+    }
+    Ok(options)
+}
+
+const USAGE: &str = "vgpu-hook create-runtime | create-container | prestart | poststop, with --config PATH or --state-dir PATH (absolute)";
+
+fn run(args: &[OsString]) -> Result<()> {
+    let options = options(args)?;
+    let text = read_text(std::io::stdin().lock().by_ref(), MOST).map_err(Error::io("read the state on", Path::new("stdin")))?;
+    let mut told: Told = serde_json::from_str(&text).map_err(|why| Error::Sentence(format!("the state on stdin: {why}")))?;
+    // Where it can be seen, in its plain form, as it is on record.
+    told.bundle = told.bundle.canonicalize().unwrap_or(told.bundle);
+    match options.stage.as_str() {
+        "create-runtime" => create_runtime(&told, &options).map(drop),
+        "prestart" => prestart(&told, &options),
+        "create-container" => match find(&told, &options)? {
+            Some((place, record)) => mount(&sources(&place, &record)?, &record, &record.rootfs),
+            None => Ok(()),
+        },
+        _ => states(&options)?.iter().try_for_each(|state| state.delete(&told.id, &told.bundle)),
+    }
+}
+
+/// Where the container's folder may be: said by whoever set up the hook, or where the policy has it. A hook in the container's
+/// user namespace cannot tell for whom the runtime acts, so both of the usual places are looked at.
+fn states(options: &Options) -> Result<Vec<State>> {
+    if let Some(dir) = &options.state_dir {
+        return Ok(vec![State::at(dir)]);
+    }
+    let policy = Policy::load(options.config.as_deref())?;
+    let mut dirs = vec![policy.state_dir(None), policy.state_dir(process::rootless_user())];
+    dirs.dedup();
+    Ok(dirs.iter().map(|dir| State::at(dir)).collect())
+}
+
+fn find(told: &Told, options: &Options) -> Result<Option<(PathBuf, Record)>> {
+    Ok(states(options)?.iter().find_map(|state| state.find(&told.id, &told.bundle)))
+}
+
+/// Decides and prepares. `None`: the container is none of our business, or already limited by `vgpu-runtime`.
+fn create_runtime(told: &Told, options: &Options) -> Result<Option<(PathBuf, Record)>> {
+    let bundle = Bundle::load(&told.bundle, None)?;
+    let limited = bundle.spec.mounts().any(|(place, _)| apply::plain(place) == Path::new(paths::LIMITS));
+    if bundle.spec.is_sandbox() || limited {
+        return Ok(None);
+    }
+    let mut policy = Policy::load(options.config.as_deref())?;
+    if options.state_dir.is_some() {
+        policy.state_dir.clone_from(&options.state_dir);
+    }
+    let Some(limits) = prepare::limits(&bundle, &policy)? else { return Ok(None) };
+    for (what, narrowed) in
+        [("GPUs", limits.devices.as_ref().map(|devices| devices.join(","))), ("driver capabilities", limits.driver_capabilities.clone())]
+    {
+        if let Some(narrowed) = narrowed {
+            return Err(Error::refused(
+                "environment",
+                format!("narrowed to the {what} {narrowed}"),
+                "a container whose environment stays as it is, as hooks cannot change it (vgpu-runtime can)",
+            ));
+        }
+    }
+    let mut prepared = Prepared::new(&bundle, &policy, limits, &told.id)?;
+    prepared.record.init = u32::try_from(told.pid).ok().and_then(Process::with_pid);
+    prepared.write()?;
+    if let Err(error) = prepared.make_places() {
+        prepared.remove();
+        return Err(error);
+    }
+    Ok(Some(prepared.into_parts()))
+}
+
+/// Both steps at once, for runtimes that have no other hooks: the container's mount namespace is entered.
+fn prestart(told: &Told, options: &Options) -> Result<()> {
+    let Some((place, record)) = create_runtime(told, options)? else { return Ok(()) };
+    let done = enter_and_mount(told.pid, &place, &record);
+    if done.is_err() {
+        let _ = crate::state::remove(&place);
+    }
+    done
+}
+
+fn enter_and_mount(pid: i64, place: &Path, record: &Record) -> Result<()> {
+    let namespace = PathBuf::from(format!("/proc/{pid}/ns/mnt"));
+    let sources = sources(place, record)?;
+    let entered = openat(CWD, &namespace, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(Error::io("open", &namespace))?;
+    move_into_link_name_space(std::os::fd::AsFd::as_fd(&entered), Some(LinkNameSpaceType::Mount))
+        .map_err(Error::io("enter", &namespace))?;
+    // A runtime that has already made it the root no longer shows it under its host path.
+    let rootfs = if record.rootfs.is_dir() { record.rootfs.as_path() } else { Path::new("/") };
+    mount(&sources, record, rootfs)
+}
+
+fn sources(place: &Path, record: &Record) -> Result<Vec<Source>> {
+    record.files(place).iter().map(Source::open).collect()
+}
+
+/// Mounts everything into the root file system, which is at `path` in this mount namespace.
+fn mount(sources: &[Source], record: &Record, path: &Path) -> Result<()> {
+    let rootfs = Rootfs::open(path)?;
+    for source in sources {
+        pin_folders(&rootfs, source.inside())?;
+    }
+    for source in sources {
+        source.mount(&rootfs)?;
+    }
+    match sources.first() {
+        Some(library) if record.replace => driver::replace(&rootfs, library),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

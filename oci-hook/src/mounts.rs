@@ -1,0 +1,138 @@
+//! Mounting with our own hands, inside a container's mount namespace and before its first process. Both ends of every mount are
+//! descriptors: no name is looked up twice, so nothing can be swapped between the check and the mount.
+
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, fstat, statx};
+use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount_bind_recursive, mount_remount, move_mount, open_tree};
+
+use crate::error::{Error, Result};
+use crate::rootfs::{Rootfs, fd_path};
+use crate::state::Mounted;
+
+/// A host file, ready to be attached in whatever mount namespace this process will be in.
+#[derive(Debug)]
+pub struct Source {
+    file: Mounted,
+    tree: OwnedFd,
+    identity: (u64, u64),
+}
+
+impl Source {
+    /// Takes hold of a host file.
+    ///
+    /// # Errors
+    /// It is not there, or the kernel is older than 5.2.
+    pub fn open(file: &Mounted) -> Result<Self> {
+        let found = fs::metadata(&file.source).map_err(Error::io("look at", &file.source))?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let tree = open_tree(CWD, &file.source, flags).map_err(Error::io("take hold of", &file.source))?;
+        Ok(Self { file: file.clone(), tree, identity: (found.dev(), found.ino()) })
+    }
+
+    /// Mounts the file in its place in the container, unless it is there already, and checks that it is.
+    ///
+    /// # Errors
+    /// The place cannot be mounted on, or is something else afterwards.
+    pub fn mount(&self, rootfs: &Rootfs) -> Result<()> {
+        let inside = self.file.inside;
+        let absent = || Error::Image { path: inside.into(), found: "absent", accepted: "the file that was made there for the mount" };
+        let target = rootfs.find_file(inside)?.ok_or_else(absent)?;
+        if identity(target.as_fd(), inside)? == self.identity && is_mount(target.as_fd()) {
+            return Ok(());
+        }
+        attach(self.tree.as_fd(), target.as_fd(), inside)?;
+        // Through the same path again, which now ends in what was mounted, or something was swapped.
+        let mounted = rootfs.find_file(inside)?.ok_or_else(absent)?;
+        if identity(mounted.as_fd(), inside)? != self.identity || !is_mount(mounted.as_fd()) {
+            return Err(Error::Image {
+                path: inside.into(),
+                found: "not what was mounted there",
+                accepted: "an image that nobody changes meanwhile",
+            });
+        }
+        protect(&self.file, mounted.as_fd(), inside)
+    }
+
+    /// Where in the container it belongs.
+    #[must_use]
+    pub fn inside(&self) -> &'static str {
+        self.file.inside
+    }
+
+    /// Whether `found` is this file.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    pub fn is(&self, found: BorrowedFd<'_>) -> Result<bool> {
+        Ok(identity(found, self.file.inside)? == self.identity)
+    }
+
+    /// Mounts the file also over what is at `to` in the container.
+    ///
+    /// # Errors
+    /// The mount fails.
+    pub fn mount_over(&self, to: BorrowedFd<'_>, inside: &str) -> Result<()> {
+        // The first tree is attached by now; another clone of it serves any number of places.
+        attach(clone_tree(self.tree.as_fd(), inside)?.as_fd(), to, inside)
+    }
+}
+
+/// Mounts what is at `from` in the container also at `to`.
+///
+/// # Errors
+/// The mount fails.
+pub fn beside(from: BorrowedFd<'_>, to: BorrowedFd<'_>, inside: &str) -> Result<()> {
+    attach(clone_tree(from, inside)?.as_fd(), to, inside)
+}
+
+/// Makes the folders between the root and `inside` mount points, so that none of them can be renamed and another put in its place:
+/// the kernel refuses that for a mount point, but not for a folder in which there is one.
+///
+/// # Errors
+/// A mount fails.
+pub fn pin_folders(rootfs: &Rootfs, inside: &str) -> Result<()> {
+    for (at, _) in inside.match_indices('/').skip(1) {
+        let folder = &inside[..at];
+        let Some(found) = rootfs.find(folder)? else { return Ok(()) };
+        if !is_mount(found.as_fd()) {
+            let path = fd_path(&found);
+            mount_bind_recursive(&path, &path).map_err(Error::io("mount", folder.as_ref()))?;
+        }
+    }
+    Ok(())
+}
+
+fn identity(of: BorrowedFd<'_>, inside: &str) -> Result<(u64, u64)> {
+    let found = fstat(of).map_err(Error::io("look at", inside.as_ref()))?;
+    Ok((found.st_dev, found.st_ino))
+}
+
+/// Whether the descriptor is of the root of a mount.
+fn is_mount(of: BorrowedFd<'_>) -> bool {
+    statx(of, "", AtFlags::EMPTY_PATH, StatxFlags::empty()).is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+fn clone_tree(of: BorrowedFd<'_>, inside: &str) -> Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    open_tree(of, "", flags).map_err(Error::io("take hold of", inside.as_ref()))
+}
+
+fn attach(tree: BorrowedFd<'_>, target: BorrowedFd<'_>, inside: &str) -> Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(tree, "", target, "", flags).map_err(Error::io("mount on", inside.as_ref()))
+}
+
+/// Sets the flags of a fresh mount.
+fn protect(file: &Mounted, mounted: BorrowedFd<'_>, inside: &str) -> Result<()> {
+    let mut flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV;
+    if !file.writable {
+        flags |= MountFlags::RDONLY;
+    }
+    if !file.code {
+        flags |= MountFlags::NOEXEC;
+    }
+    mount_remount(fd_path(&mounted), flags, "").map_err(Error::io("protect the mount on", inside.as_ref()))
+}

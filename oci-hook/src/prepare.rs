@@ -1,0 +1,200 @@
+//! What both ways of limiting a container have in common: look at its bundle, decide, check that the image is safe to mount into,
+//! and write the container's folder on the host.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use vgpu_config::policy::Admission;
+use vgpu_config::{Inventory, Limits, Policy};
+use vgpu_region::paths;
+
+use crate::argv::absolute;
+use crate::bundle::Bundle;
+use crate::error::{Error, Result};
+use crate::plan::{self, Edits, Places};
+use crate::process::{self, Process};
+use crate::rootfs::{self, Rootfs};
+use crate::state::{self, Record, State};
+use crate::{apply, driver, preload_list};
+
+/// What is decided for the container in this bundle; `None` if it is none of our business.
+///
+/// # Errors
+/// What it asks for is not documented, not allowed, or cannot be given.
+pub fn limits(bundle: &Bundle, policy: &Policy) -> Result<Option<Limits>> {
+    let request = plan::request(&bundle.spec, |path| rootfs::read_text(std::fs::File::open(path).ok()?, 4096).ok())?;
+    if !plan::concerns(&bundle.spec, &request, policy) {
+        return Ok(None);
+    }
+    let inventory = Inventory::load(&policy.state_dir(process::rootless_user()))?;
+    plan::decide(&bundle.spec, &request, policy, inventory.as_ref())
+}
+
+/// A container whose image has been looked at and whose folder is ready to be written.
+#[derive(Debug)]
+pub struct Prepared {
+    state: State,
+    place: PathBuf,
+    /// What will be on record.
+    pub record: Record,
+    list: Option<String>,
+}
+
+impl Prepared {
+    /// Checks everything that can be checked before anything is written.
+    ///
+    /// # Errors
+    /// The id, the library or the image cannot be used.
+    pub fn new(bundle: &Bundle, policy: &Policy, limits: Limits, id: &str) -> Result<Self> {
+        let state = State::at(&policy.state_dir(process::rootless_user()));
+        state::check_id(id)?;
+        state.sweep();
+        let (library, place, list) = if limits.limit_anything() {
+            (library(policy)?, state.place(id, &bundle.dir)?, check_rootfs(bundle, policy)?)
+        } else {
+            Default::default()
+        };
+        Ok(Self { record: record(bundle, id, limits, policy, library)?, state, place, list })
+    }
+
+    /// Whether any GPU is limited, so that there is a folder to be written.
+    #[must_use]
+    pub fn limits(&self) -> bool {
+        self.record.limits.limit_anything()
+    }
+
+    /// The edits that put all this into the container, with `hook` as the hook program.
+    ///
+    /// # Errors
+    /// As [`plan::edits`].
+    pub fn edits(&self, hook: &Path) -> Result<Edits> {
+        let places = Places {
+            files: if self.limits() { self.record.files(&self.place) } else { Vec::new() },
+            state_dir: self.state.dir().to_owned(),
+            hook: hook.to_owned(),
+        };
+        plan::edits(&self.record.limits, &places)
+    }
+
+    /// Writes the container's folder.
+    ///
+    /// # Errors
+    /// It cannot be written; then nothing is left of it.
+    pub fn write(&self) -> Result<()> {
+        if !self.limits() {
+            return Ok(());
+        }
+        let too_much = || Error::Sentence("the limits do not fit into their page".to_owned());
+        let page = self.record.limits.page().ok_or_else(too_much)?;
+        self.state.create(&self.place, &self.record, &page, self.list.as_deref())
+    }
+
+    /// Makes the places in the image onto which the driver's own libraries are going to be mounted, if ours replace them.
+    ///
+    /// # Errors
+    /// The image leads elsewhere, or cannot be written.
+    pub fn make_driver_places(&self) -> Result<()> {
+        if self.limits() && self.record.replace {
+            driver::make_places(&Rootfs::open(&self.record.rootfs)?)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the places in the image for every mount.
+    ///
+    /// # Errors
+    /// The image leads elsewhere, or cannot be written.
+    pub fn make_places(&self) -> Result<()> {
+        let rootfs = Rootfs::open(&self.record.rootfs)?;
+        for file in self.record.files(&self.place) {
+            rootfs.make_file(file.inside)?;
+        }
+        self.make_driver_places()
+    }
+
+    /// The container's folder and what is on record.
+    #[must_use]
+    pub fn into_parts(self) -> (PathBuf, Record) {
+        (self.place, self.record)
+    }
+
+    /// Removes the container's folder again. There is an error to report already; what stays is swept later.
+    pub fn remove(&self) {
+        if self.limits() {
+            let _ = state::remove(&self.place);
+        }
+    }
+}
+
+/// The record of a container, as far as its bundle tells.
+fn record(bundle: &Bundle, id: &str, limits: Limits, policy: &Policy, library: PathBuf) -> Result<Record> {
+    let owned = |text: Option<&str>| text.map(str::to_owned);
+    Ok(Record {
+        id: id.to_owned(),
+        bundle: bundle.dir.clone(),
+        rootfs: bundle.rootfs()?,
+        container: owned(bundle.spec.container_name()),
+        pod: owned(bundle.spec.pod_name()),
+        namespace: owned(bundle.spec.namespace()),
+        pod_uid: owned(bundle.spec.pod_uid()),
+        limits,
+        library,
+        preload: policy.intercept.preloads(),
+        replace: policy.intercept.replaces(),
+        runtime: None,
+        runtime_roots: Vec::new(),
+        creator: Process::this(),
+        init: None,
+        created: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+    })
+}
+
+/// The library's own file. Containers keep the file that they started with, so an upgrade does not reach into them.
+fn library(policy: &Policy) -> Result<PathBuf> {
+    let path = policy.library.canonicalize().map_err(Error::io("find the library", &policy.library))?;
+    let found = std::fs::metadata(&path).map_err(Error::io("look at the library", &path))?;
+    let trusted = [0, rustix::process::geteuid().as_raw()].contains(&found.uid()) && found.mode() & 0o022 == 0;
+    if !found.is_file() || !trusted {
+        let accepted = "a regular file of root's that nobody else may write (the policy's key library)";
+        return Err(Error::refused("library", path.display().to_string(), accepted));
+    }
+    Ok(path)
+}
+
+/// Refuses an image whose paths lead elsewhere, and gives the merged list for the loader if one is used.
+fn check_rootfs(bundle: &Bundle, policy: &Policy) -> Result<Option<String>> {
+    let rootfs = Rootfs::open(&bundle.rootfs()?)?;
+    for path in [paths::LIBRARY, paths::LIMITS, paths::REGION] {
+        rootfs.find_file(path)?;
+    }
+    if policy.without_glibc == Admission::Refuse && !has_glibc(&bundle.rootfs()?) {
+        return Err(Error::Image {
+            path: LOADERS[0].into(),
+            found: "absent",
+            accepted: "an image with glibc's loader (the policy's key without_glibc)",
+        });
+    }
+    if !policy.intercept.preloads() {
+        return Ok(None);
+    }
+    let of_image = rootfs.read(paths::LD_SO_PRELOAD, preload_list::MOST)?;
+    let mounted = bundle.spec.mounts().filter(|(place, _)| apply::plain(place) == Path::new(paths::LD_SO_PRELOAD)).last();
+    let list = match mounted.and_then(|(_, source)| source) {
+        Some(source) => {
+            let source = absolute(&bundle.dir, Path::new(source));
+            let file = std::fs::File::open(&source).map_err(Error::io("read", &source))?;
+            Some(rootfs::read_text(file, preload_list::MOST).map_err(Error::io("read", &source))?)
+        }
+        None => of_image,
+    };
+    Ok(Some(preload_list::merged(&list.unwrap_or_default())))
+}
+
+/// Where glibc's loader is, by distribution and architecture.
+const LOADERS: [&str; 3] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1", "/usr/lib64/ld-linux-x86-64.so.2"];
+
+fn has_glibc(rootfs: &Path) -> bool {
+    let Ok(root) = pathrs::Root::open(rootfs) else { return false };
+    LOADERS.iter().any(|path| root.resolve(path).is_ok())
+}

@@ -1,0 +1,273 @@
+//! OCI bundles.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A bundle in a temporary folder, which goes with it.
+#[derive(Debug)]
+pub struct Bundle {
+    dir: TempDir,
+    /// What is going to be its `config.json`. Written by [`Bundle::write`].
+    pub spec: Value,
+}
+
+impl Default for Bundle {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Bundle {
+    /// A root file system with busybox, and a specification that runs `true` in it as root, with Docker's capabilities.
+    ///
+    /// # Panics
+    /// There is no static busybox at `/bin/busybox`, or the temporary folder cannot be written.
+    #[must_use]
+    pub fn new() -> Self {
+        let dir = TempDir::with_prefix("vgpu-bundle-").unwrap();
+        // Container processes of other users have to get through to the root file system.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let bin = dir.path().join("rootfs/bin");
+        for folder in ["bin", "dev", "etc", "proc", "sys", "tmp", "usr/bin", "usr/local"] {
+            fs::create_dir_all(dir.path().join("rootfs").join(folder)).unwrap();
+        }
+        fs::copy("/bin/busybox", bin.join("busybox")).expect("busybox-static is installed");
+        let list = Command::new("/bin/busybox").arg("--list").output().unwrap();
+        for applet in String::from_utf8_lossy(&list.stdout).lines().filter(|applet| *applet != "busybox") {
+            symlink("busybox", bin.join(applet)).unwrap();
+        }
+        Self { dir, spec: specification() }
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Its root file system.
+    #[must_use]
+    pub fn rootfs(&self) -> PathBuf {
+        self.dir.path().join("rootfs")
+    }
+
+    /// Its `config.json`.
+    #[must_use]
+    pub fn config(&self) -> PathBuf {
+        self.dir.path().join("config.json")
+    }
+
+    /// With a command.
+    #[must_use]
+    pub fn args(mut self, args: &[&str]) -> Self {
+        self.spec["process"]["args"] = json!(args);
+        self
+    }
+
+    /// With a shell script as its command.
+    #[must_use]
+    pub fn shell(self, script: &str) -> Self {
+        self.args(&["/bin/sh", "-c", script])
+    }
+
+    /// With an annotation.
+    #[must_use]
+    pub fn annotation(mut self, key: &str, value: &str) -> Self {
+        self.spec["annotations"][key] = json!(value);
+        self
+    }
+
+    /// With a variable in the environment.
+    #[must_use]
+    pub fn env(mut self, key: &str, value: &str) -> Self {
+        self.append("/process/env", json!(format!("{key}={value}")));
+        self
+    }
+
+    /// With a bind mount.
+    #[must_use]
+    pub fn bind(mut self, source: &Path, destination: &str, options: &[&str]) -> Self {
+        let options: Vec<&str> = ["rbind"].iter().chain(options).copied().collect();
+        self.append("/mounts", json!({ "destination": destination, "type": "bind", "source": source, "options": options }));
+        self
+    }
+
+    /// With a character device, which is the null device whatever it is called.
+    #[must_use]
+    pub fn device(mut self, path: &str) -> Self {
+        self.append("/linux/devices", json!({ "path": path, "type": "c", "major": 1, "minor": 3, "fileMode": 0o666 }));
+        self
+    }
+
+    /// With one hook at a stage.
+    #[must_use]
+    pub fn hook(mut self, stage: &str, program: &Path, args: &[&str]) -> Self {
+        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let args: Vec<String> = std::iter::once(name).chain(args.iter().map(|&arg| arg.to_owned())).collect();
+        if self.spec.pointer(&format!("/hooks/{stage}")).is_none() {
+            self.spec["hooks"][stage] = json!([]);
+        }
+        self.append(&format!("/hooks/{stage}"), json!({ "path": program, "args": args, "env": ["VGPU=1"], "timeout": 10 }));
+        self
+    }
+
+    /// With a read-only root file system.
+    #[must_use]
+    pub fn read_only(mut self) -> Self {
+        self.spec["root"]["readonly"] = json!(true);
+        self
+    }
+
+    /// With one more capability in all sets.
+    #[must_use]
+    pub fn capability(mut self, name: &str) -> Self {
+        for set in ["bounding", "effective", "permitted"] {
+            self.append(&format!("/process/capabilities/{set}"), json!(name));
+        }
+        self
+    }
+
+    /// As another user.
+    #[must_use]
+    pub fn user(mut self, uid: u32) -> Self {
+        self.spec["process"]["user"] = json!({ "uid": uid, "gid": uid });
+        self
+    }
+
+    /// In a user namespace whose root is the host's user `outer`, which the root file system then belongs to.
+    ///
+    /// # Panics
+    /// The root file system cannot be given to that user.
+    #[must_use]
+    pub fn user_namespace(mut self, outer: u32) -> Self {
+        self.append("/linux/namespaces", json!({ "type": "user" }));
+        let map = json!([{ "containerID": 0, "hostID": outer, "size": 65536 }]);
+        self.spec["linux"]["uidMappings"] = map.clone();
+        self.spec["linux"]["gidMappings"] = map;
+        let owner = format!("{outer}:{outer}");
+        let given = Command::new("chown").args(["-hR", &owner]).arg(self.rootfs()).status().unwrap();
+        assert!(given.success(), "chown the root file system");
+        self
+    }
+
+    /// With a file in the root file system, and the folders that it needs.
+    ///
+    /// # Panics
+    /// It cannot be written.
+    #[must_use]
+    pub fn file(self, path: &str, contents: &[u8]) -> Self {
+        let path = self.rootfs().join(path.trim_start_matches('/'));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, contents).unwrap();
+        self
+    }
+
+    /// With a symbolic link in the root file system in place of whatever is there.
+    ///
+    /// # Panics
+    /// It cannot be made.
+    #[must_use]
+    pub fn link(self, path: &str, target: &str) -> Self {
+        let this = self.without(path);
+        let path = this.rootfs().join(path.trim_start_matches('/'));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink(target, path).unwrap();
+        this
+    }
+
+    /// Without a file or folder in the root file system.
+    ///
+    /// # Panics
+    /// It is there and cannot be removed.
+    #[must_use]
+    pub fn without(self, path: &str) -> Self {
+        let path = self.rootfs().join(path.trim_start_matches('/'));
+        match fs::symlink_metadata(&path) {
+            Ok(found) if found.is_dir() => fs::remove_dir_all(path).unwrap(),
+            Ok(_) => fs::remove_file(path).unwrap(),
+            Err(_) => {}
+        }
+        self
+    }
+
+    /// With a program of the host at `path`, and the libraries that it is linked to where it looks for them.
+    ///
+    /// # Panics
+    /// It cannot be copied.
+    #[must_use]
+    pub fn program(self, program: &Path, path: &str) -> Self {
+        let listed = Command::new("ldd").arg(program).output().unwrap();
+        let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+        for library in text.split_whitespace().filter(|word| word.starts_with('/')) {
+            self.copy(Path::new(library), library);
+        }
+        self.copy(program, path);
+        self
+    }
+
+    fn copy(&self, from: &Path, to: &str) {
+        let to = self.rootfs().join(to.trim_start_matches('/'));
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(from, to).unwrap();
+    }
+
+    fn append(&mut self, list: &str, value: Value) {
+        self.spec.pointer_mut(list).and_then(Value::as_array_mut).unwrap_or_else(|| panic!("no list {list}")).push(value);
+    }
+
+    /// Writes `config.json`, as an orchestrator does before it calls the runtime.
+    ///
+    /// # Panics
+    /// It cannot be written.
+    pub fn write(&self) {
+        fs::write(self.config(), serde_json::to_vec_pretty(&self.spec).unwrap()).unwrap();
+    }
+}
+
+/// No resource limits and no cgroup namespace, because small virtual machines may not have the rights for these.
+fn specification() -> Value {
+    let capabilities = [
+        "CAP_CHOWN",
+        "CAP_DAC_OVERRIDE",
+        "CAP_FSETID",
+        "CAP_FOWNER",
+        "CAP_MKNOD",
+        "CAP_NET_RAW",
+        "CAP_SETGID",
+        "CAP_SETUID",
+        "CAP_SETFCAP",
+        "CAP_SETPCAP",
+        "CAP_NET_BIND_SERVICE",
+        "CAP_SYS_CHROOT",
+        "CAP_KILL",
+        "CAP_AUDIT_WRITE",
+    ];
+    json!({
+        "ociVersion": "1.0.2",
+        "process": {
+            "user": { "uid": 0, "gid": 0 },
+            "args": ["/bin/true"],
+            "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+            "cwd": "/",
+            "capabilities": { "bounding": capabilities, "effective": capabilities, "permitted": capabilities },
+            "noNewPrivileges": false
+        },
+        "root": { "path": "rootfs", "readonly": false },
+        "hostname": "test",
+        "mounts": [
+            { "destination": "/proc", "type": "proc", "source": "proc" },
+            { "destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "strictatime", "mode=755", "size=65536k"] },
+            { "destination": "/dev/pts", "type": "devpts", "source": "devpts", "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"] }
+        ],
+        "linux": {
+            "devices": [],
+            "namespaces": [{ "type": "pid" }, { "type": "ipc" }, { "type": "uts" }, { "type": "mount" }, { "type": "network" }]
+        },
+        "annotations": {}
+    })
+}

@@ -1,0 +1,20 @@
+//! Real containers for end-to-end tests.
+//!
+//! A [`Bundle`] is a root file system around busybox with a specification that runs on small virtual machines, too; a [`Host`] has
+//! a policy, a state directory and a low-level [`Runtime`] of its own, and runs bundles through `vgpu-runtime`, through
+//! the bare runtime, or with hooks.
+//!
+//! ```no_run
+//! use vgpu_test_harness::{Bundle, Host, Runtime};
+//! let host = Host::new(Runtime::Runc, "target/debug".as_ref(), "target/libvgpu.so".as_ref());
+//! let bundle = Bundle::new().annotation("nvidia.com/gpumem", "1024").shell("cat /etc/ld.so.preload");
+//! assert_eq!(host.run(&bundle).stdout, "/usr/local/vgpu/libvgpu.so\n");
+//! ```
+
+mod bundle;
+mod host;
+mod runtime;
+
+pub use bundle::Bundle;
+pub use host::{Container, Host, Outcome};
+pub use runtime::{Runtime, can_run};
