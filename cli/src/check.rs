@@ -56,7 +56,7 @@ fn examine(machine: &Machine, config: Option<&Path>) -> Report {
     let policy = installed::policy(machine, config, &mut report);
     installed::programs(machine, &policy, &mut report);
     library::library(machine, &policy.library, &mut report);
-    system::state(machine, &policy.state_dir(false), &mut report);
+    system::state(machine, &policy.state_dir(None), &mut report);
     runtimes::all(machine, &mut report);
     report
 }

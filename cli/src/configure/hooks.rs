@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use toml_edit::{Array, DocumentMut};
 
-/// The stages that the hook works in, in the order of their time; it is told its stage as an argument.
-const STAGES: [&str; 3] = ["createRuntime", "createContainer", "poststop"];
+/// The stages that the hook works in, in the order of their time, and how it is told its stage.
+const STAGES: [(&str, &str); 3] = [("createRuntime", "create-runtime"), ("createContainer", "create-container"), ("poststop", "poststop")];
 /// `argv[0]`, by which our files are known.
 const ARGV0: &str = "vgpu-hook";
 /// Seconds. A runtime waits for a hook for ever otherwise.
@@ -30,7 +30,8 @@ pub(super) fn folders(layers: &[DocumentMut], keys: &[&str], ours: &Path) -> Arr
 }
 
 fn write(folder: &Path, hook: &str) -> Result<Vec<Change>, Error> {
-    STAGES.iter().map(|stage| owned::write(&path(folder, stage), render(hook, stage), is_ours)).collect()
+    let file = |(stage, argument)| owned::write(&path(folder, argument), render(hook, stage, argument), is_ours);
+    STAGES.into_iter().map(file).collect()
 }
 
 /// The hooks with the drop-in that has them read: written before it, or removed after it where there is to be no hook.
@@ -42,20 +43,20 @@ pub(super) fn beside(drop_in: Change, folder: &Path, hook: Option<&str>) -> Resu
 }
 
 fn remove(folder: &Path) -> Result<Vec<Change>, Error> {
-    STAGES.iter().map(|stage| owned::remove(&path(folder, stage), is_ours)).collect()
+    STAGES.into_iter().map(|(_, argument)| owned::remove(&path(folder, argument), is_ours)).collect()
 }
 
-/// The stages are in the name, and hooks run in the order of their names: late, after those that bring the driver in.
-fn path(folder: &Path, stage: &str) -> PathBuf {
-    folder.join(format!("99-vgpu-{}.json", stage.to_lowercase()))
+/// Hooks run in the order of their files' names: ours late, after those that bring the driver in.
+fn path(folder: &Path, argument: &str) -> PathBuf {
+    folder.join(format!("99-vgpu-{argument}.json"))
 }
 
-fn render(hook: &str, stage: &str) -> String {
+fn render(hook: &str, stage: &str, argument: &str) -> String {
     let file = json!({
         "version": "1.0.0",
         "hook": {
             "path": hook,
-            "args": [ARGV0, stage],
+            "args": [ARGV0, argument],
             // Without an environment of its own a createContainer hook is given the image's by runc (CVE-2025-23266).
             "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
             "timeout": TIMEOUT,
@@ -78,11 +79,11 @@ mod tests {
 
     #[test]
     fn each_stage_is_said_once_and_runs_clean() {
-        for stage in STAGES {
-            let text = render("/usr/bin/vgpu-hook", stage);
+        for (stage, argument) in STAGES {
+            let text = render("/usr/bin/vgpu-hook", stage, argument);
             let file: Value = serde_json::from_str(&text).unwrap();
             assert_eq!(file["stages"], json!([stage]));
-            assert_eq!(file["hook"]["args"], json!(["vgpu-hook", stage]));
+            assert_eq!(file["hook"]["args"], json!(["vgpu-hook", argument]));
             assert_eq!(file["hook"]["env"].as_array().unwrap().len(), 1, "never the image's environment");
             assert!(is_ours(&text));
         }

@@ -1,0 +1,51 @@
+#!/bin/sh
+# build.sh: builds everything for x86-64 machines of any distribution and stages it below packaging/stage:
+#   root/       the files as they lie on a machine
+#   install.sh  puts them there
+#   VERSION
+# Needs cargo, cargo-zigbuild and zig (pip install cargo-zigbuild ziglang).
+set -eu
+cd "$(dirname "$0")/.."
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+target=${CARGO_TARGET_DIR:-target}
+stage=packaging/stage
+rm -rf "$stage"
+mkdir -p "$stage/root"
+
+# What is loaded into containers, and what is run by people, goes by the glibc of CentOS 7. The programs that run inside a
+# container's namespaces load nothing at all.
+cargo zigbuild --release --target x86_64-unknown-linux-gnu.2.17 -p vgpu-preload -p vgpu-cli
+RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --target x86_64-unknown-linux-gnu \
+    --target-dir "$target/static" -p vgpu-oci-hook
+
+# file MODE FROM TO: puts a file into the stage.
+file() {
+    mkdir -p "$stage/root$(dirname "$3")"
+    cp "$2" "$stage/root$3"
+    chmod "$1" "$stage/root$3"
+}
+built=$target/x86_64-unknown-linux-gnu/release
+static=$target/static/x86_64-unknown-linux-gnu/release
+file 755 "$built/vgpu" /usr/bin/vgpu
+file 755 "$static/vgpu-runtime" /usr/bin/vgpu-runtime
+file 755 "$static/vgpu-hook" /usr/bin/vgpu-hook
+file 644 "$built/libvgpu.so" "/usr/lib/vgpu/libvgpu.so.$version"
+ln -s "libvgpu.so.$version" "$stage/root/usr/lib/vgpu/libvgpu.so"
+file 644 packaging/config.toml /etc/vgpu/config.toml
+file 644 packaging/systemd/vgpu-monitor.service /usr/lib/systemd/system/vgpu-monitor.service
+
+"$built/vgpu" generate "$stage/generated"
+file 644 "$stage/generated/completions/vgpu.bash" /usr/share/bash-completion/completions/vgpu
+file 644 "$stage/generated/completions/_vgpu" /usr/share/zsh/vendor-completions/_vgpu
+file 644 "$stage/generated/completions/vgpu.fish" /usr/share/fish/vendor_completions.d/vgpu.fish
+for page in "$stage"/generated/man/*.1; do
+    gzip -9n "$page"
+    file 644 "$page.gz" "/usr/share/man/man1/$(basename "$page").gz"
+done
+rm -r "$stage/generated"
+cp packaging/install.sh LICENSE "$stage/"
+mkdir "$stage/scripts"
+for script in packaging/scripts/*; do
+    sed "s/@VERSION@/$version/" "$script" > "$stage/scripts/$(basename "$script")"
+done
+echo "$version" > "$stage/VERSION"
