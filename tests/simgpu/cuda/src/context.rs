@@ -20,6 +20,8 @@ pub struct Context {
     pub api_version: u32,
     pub small: SmallHeap,
     pub limits: Limits,
+    /// Something that was launched uses the heap, so it is there.
+    pub heap_used: bool,
     /// Bytes charged for local memory beyond what every context has, and for heap and fifo.
     pub extra: u64,
 }
@@ -117,12 +119,14 @@ impl World {
             api_version: 3020,
             small: SmallHeap::default(),
             limits: Limits::default(),
+            heap_used: false,
             extra: 0,
         };
         Ok(self.contexts.live.add(context))
     }
 
     fn destroy_context(&mut self, driver: &Driver, handle: usize) -> Answer {
+        self.unload_all_of(driver, handle);
         self.free_all_of(driver, handle);
         let context = self.contexts.live.remove(as_pointer::<c_void>(handle)).map_err(|_| CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
         let config = driver.device().config();
@@ -138,12 +142,6 @@ impl World {
         usize::try_from(ordinal).ok().and_then(|index| self.contexts.primaries.get_mut(index)).ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
     }
 
-    fn end_primary(&mut self, driver: &Driver, ordinal: i32) -> Answer {
-        let primary = self.primary(driver, ordinal)?;
-        let handle = std::mem::take(&mut primary.handle);
-        primary.retained = 0;
-        if handle == 0 { Ok(()) } else { self.destroy_context(driver, handle) }
-    }
 }
 
 fn create(out: *mut CUcontext, flags: u32, ordinal: i32) -> Answer {
@@ -161,11 +159,11 @@ fn destroy(context: CUcontext) -> Answer {
     if context.is_null() {
         return Err(INVALID_VALUE);
     }
-    let mut world = world()?;
-    if world.context(context.addr())?.primary {
+    if world()?.context(context.addr())?.primary {
         return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
     }
-    world.destroy_context(driver, context.addr())?;
+    crate::stream::end_of_context(context.addr())?;
+    world()?.destroy_context(driver, context.addr())?;
     if top() == context.addr() {
         set_top(0);
     }
@@ -258,8 +256,8 @@ api! {
 
     fn cuDevicePrimaryCtxRelease(device: i32) { release_primary(device) }
     fn cuDevicePrimaryCtxRelease_v2(device: i32) { release_primary(device) }
-    fn cuDevicePrimaryCtxReset(device: i32) { world()?.end_primary(driver()?, device) }
-    fn cuDevicePrimaryCtxReset_v2(device: i32) { world()?.end_primary(driver()?, device) }
+    fn cuDevicePrimaryCtxReset(device: i32) { end_primary(device) }
+    fn cuDevicePrimaryCtxReset_v2(device: i32) { end_primary(device) }
     fn cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) { set_primary_flags(device, flags) }
     fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) { set_primary_flags(device, flags) }
 
@@ -271,6 +269,13 @@ api! {
     }
 }
 
+/// A GPU's primary context, which must be active.
+pub fn primary_of(device: i32) -> Answer<usize> {
+    let driver = driver()?;
+    let handle = world()?.primary(driver, device)?.handle;
+    if handle == 0 { Err(CUresult::CUDA_ERROR_INVALID_CONTEXT) } else { Ok(handle) }
+}
+
 fn release_primary(device: i32) -> Answer {
     let driver = driver()?;
     let mut world = world()?;
@@ -279,7 +284,20 @@ fn release_primary(device: i32) -> Answer {
         return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
     }
     primary.retained -= 1;
-    if primary.retained == 0 { world.end_primary(driver, device) } else { Ok(()) }
+    let last = primary.retained == 0;
+    drop(world);
+    if last { end_primary(device) } else { Ok(()) }
+}
+
+fn end_primary(device: i32) -> Answer {
+    let driver = driver()?;
+    let primary = std::mem::take(world()?.primary(driver, device)?);
+    world()?.primary(driver, device)?.flags = primary.flags;
+    if primary.handle == 0 {
+        return Ok(());
+    }
+    crate::stream::end_of_context(primary.handle)?;
+    world()?.destroy_context(driver, primary.handle)
 }
 
 fn set_primary_flags(device: i32, flags: u32) -> Answer {

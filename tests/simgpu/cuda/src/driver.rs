@@ -1,5 +1,6 @@
 //! The driver's state in this process, and `cuInit`.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -8,13 +9,18 @@ use simgpu_device::{Device, Full, Part, Slot, config, default_path};
 
 use crate::answer::{Answer, INVALID_VALUE, OUT_OF_MEMORY, put};
 use crate::context::Contexts;
-use crate::memory::Memory;
+use crate::graph::{Exec, Graph, GraphMemory};
+use crate::handles::Handles;
+use crate::memory::{Memory, Pools};
+use crate::module::{Function, Library, Module};
+use crate::stream::queues::Shared;
 
 /// What `cuInit` makes.
 pub struct Driver {
     pub slot: Slot,
     /// Physical index of each GPU that the program may see, in its order.
     pub visible: Vec<usize>,
+    pub streams: Shared,
     world: Mutex<World>,
 }
 
@@ -23,6 +29,18 @@ pub struct Driver {
 pub struct World {
     pub contexts: Contexts,
     pub memory: Memory,
+    pub pools: Pools,
+    pub modules: Handles<Module>,
+    pub libraries: Handles<Library>,
+    pub functions: Handles<Function>,
+    pub graphs: Handles<Graph>,
+    pub execs: Handles<Exec>,
+    /// Green contexts: their GPUs' ordinals.
+    pub green: Handles<i32>,
+    /// GPUs whose first green context was charged.
+    pub green_paid: Vec<i32>,
+    /// By ordinal.
+    pub graph_memory: HashMap<i32, GraphMemory>,
 }
 
 static DRIVER: OnceLock<Result<Driver, CUresult>> = OnceLock::new();
@@ -52,7 +70,7 @@ impl Driver {
         let slot = Slot::attach(device).map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
         // SAFETY: registers a function that lives as long as the library.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        Ok(Driver { slot, visible, world: Mutex::default() })
+        Ok(Driver { slot, visible, streams: Shared::default(), world: Mutex::default() })
     }
 
     /// The physical GPU behind an ordinal.

@@ -35,6 +35,16 @@ impl<T> Handles<T> {
         self.0.get_mut(&handle.addr()).ok_or(INVALID_HANDLE)
     }
 
+    /// The object with this number, if it is still there.
+    pub fn find(&self, handle: usize) -> Option<&T> {
+        self.0.get(&handle)
+    }
+
+    /// The same, to change it.
+    pub fn find_mut(&mut self, handle: usize) -> Option<&mut T> {
+        self.0.get_mut(&handle)
+    }
+
     /// Takes an object out.
     pub fn remove<P>(&mut self, handle: *const P) -> Answer<T> {
         self.0.remove(&handle.addr()).ok_or(INVALID_HANDLE)
@@ -48,6 +58,11 @@ impl<T> Handles<T> {
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         self.0.iter().map(|(&handle, object)| (handle, object))
+    }
+
+    /// All of them, to change them.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.0.values_mut()
     }
 
     /// Removes those for which `gone` says so and returns them.

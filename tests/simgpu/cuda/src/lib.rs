@@ -6,9 +6,16 @@
 mod api;
 mod answer;
 mod context;
+mod copy;
 mod device;
 mod driver;
 mod errors;
+mod graph;
+mod green;
 mod handles;
+mod launch;
+mod limits;
 mod memory;
+mod module;
 mod proc_address;
+mod stream;

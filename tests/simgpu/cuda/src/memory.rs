@@ -1,8 +1,14 @@
 //! Device memory: what is allocated where, and what it costs.
 
 mod arena;
+mod array;
+mod host;
+mod ipc;
 mod linear;
+mod pointer;
+mod pool;
 mod small;
+mod vmm;
 
 use std::collections::BTreeMap;
 
@@ -10,10 +16,13 @@ use cudarc::driver::sys::CUresult;
 use simgpu_device::Part;
 
 pub use arena::Arena;
+pub use linear::touch_managed;
+pub use pool::Pools;
 pub use small::SmallHeap;
 
 use crate::answer::{Answer, INVALID_VALUE};
 use crate::driver::{Driver, World};
+use crate::handles::Handles;
 
 /// What the driver gives out: allocations of more than half of it take whole ones, smaller ones share.
 pub const GRANULE: u64 = 2 << 20;
@@ -27,6 +36,8 @@ pub fn granules(size: u64) -> Answer<u64> {
 #[derive(Default)]
 pub struct Memory {
     pub arena: Arena,
+    pub arrays: Handles<array::Array>,
+    pub vmm: vmm::Vmm,
     /// By address.
     allocations: BTreeMap<u64, Allocation>,
     ids: u64,
@@ -44,7 +55,7 @@ pub struct Allocation {
 }
 
 /// How a range was made, which says how it goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// In a granule shared with others of its context.
     Small,
@@ -52,6 +63,18 @@ pub enum Kind {
     Own(u64),
     /// Managed, in so many bytes of address space, of which the GPU holds some.
     Managed { space: u64, resident: u64 },
+    /// In a stream-ordered pool, with this handle.
+    Pool(usize),
+    /// Made by a graph in address space of so many bytes.
+    Graph { space: u64 },
+    /// Physical memory with this handle, mapped here.
+    Mapped(usize),
+    /// Of the host, made or only registered.
+    Host { flags: u32, registered: bool },
+    /// Of a module or an array, which alone can free it.
+    Global(Box<Kind>),
+    /// Of another process.
+    Imported { space: u64 },
 }
 
 impl Memory {
@@ -76,6 +99,18 @@ impl Memory {
     pub fn around_mut(&mut self, address: u64) -> Option<&mut Allocation> {
         let start = self.around(address)?.0;
         self.allocations.get_mut(&start)
+    }
+
+    /// Changes what a range is.
+    pub fn retype(&mut self, address: u64, change: impl FnOnce(Kind) -> Kind) {
+        if let Some(found) = self.allocations.get_mut(&address) {
+            found.kind = change(std::mem::replace(&mut found.kind, Kind::Small));
+        }
+    }
+
+    /// Whether any range starts between an address and `size` bytes behind it.
+    pub fn starts_in(&self, address: u64, size: u64) -> bool {
+        self.allocations.range(address..address.saturating_add(size)).next().is_some()
     }
 
     /// Takes a range out.
@@ -137,6 +172,13 @@ impl World {
                 self.memory.arena.give(address, space);
                 driver.release(allocation.ordinal, resident, Part::Hidden);
             }
+            Kind::Graph { space } => self.memory.arena.give(address, space),
+            Kind::Pool(_) => {
+                self.free_to_pool(driver, address)?;
+                self.trim_pools(driver);
+                return Ok(());
+            }
+            Kind::Mapped(_) | Kind::Host { .. } | Kind::Global(_) | Kind::Imported { .. } => return Err(INVALID_VALUE),
         }
         self.memory.remove(address);
         Ok(())
@@ -144,6 +186,7 @@ impl World {
 
     /// Frees everything that hangs on a context.
     pub fn free_all_of(&mut self, driver: &Driver, context: usize) {
+        self.end_arrays_of(context);
         for address in self.memory.of_context(context) {
             // What cannot be freed here goes with its own owner.
             let _ = self.free(driver, address);

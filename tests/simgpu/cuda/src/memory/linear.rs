@@ -5,6 +5,7 @@ use simgpu_device::Part;
 use super::{Kind, granules};
 use crate::answer::{Answer, INVALID_VALUE, OUT_OF_MEMORY, put, put_if};
 use crate::driver::{driver, world};
+use crate::graph::capture;
 
 fn allocate(out: *mut u64, size: u64) -> Answer {
     let driver = driver()?;
@@ -14,6 +15,7 @@ fn allocate(out: *mut u64, size: u64) -> Answer {
     if size == 0 {
         return Err(INVALID_VALUE);
     }
+    capture::forbid()?;
     put(out, world.allocate(driver, context, size)?)
 }
 
@@ -48,11 +50,13 @@ fn range(base: *mut u64, size: *mut usize, address: u64) -> Answer {
 
 fn free(address: u64) -> Answer {
     let driver = driver()?;
-    let mut world = world()?;
+    let world = world()?;
     if address == 0 {
         return Ok(());
     }
-    world.free(driver, address)
+    drop(world);
+    capture::forbid()?;
+    self::world()?.free(driver, address)
 }
 
 /// The first versions have 32-bit sizes and pointers, which no address here fits.

@@ -1,0 +1,220 @@
+//! Stream capture: work goes into a graph and takes no time now.
+
+use std::cell::Cell;
+
+use cudarc::driver::sys::{CUgraph, CUresult, CUstream};
+
+use super::{Graph, Step};
+use crate::answer::{Answer, INVALID_VALUE, put, put_if};
+use crate::driver::world;
+use crate::handles::as_pointer;
+use crate::stream::queues::{Event, queues};
+use crate::stream::resolve;
+use crate::stream::work::Work;
+
+/// A stream that is being captured.
+#[derive(Clone, Copy)]
+pub struct Capture {
+    graph: usize,
+    /// The capture; streams that join have the same.
+    id: u64,
+    mode: u32,
+    thread: u64,
+    /// The stream that it began with.
+    origin: bool,
+    broken: bool,
+}
+
+const GLOBAL: u32 = 0;
+const RELAXED: u32 = 2;
+
+thread_local! {
+    static MODE: Cell<u32> = const { Cell::new(GLOBAL) };
+}
+
+fn thread() -> u64 {
+    // SAFETY: no arguments.
+    unsafe { libc::pthread_self() }
+}
+
+/// If the stream is being captured, puts the work into its graph and says so.
+pub fn add(key: usize, work: &Work) -> Answer<bool> {
+    match work {
+        Work::Wait { event, .. } => {
+            let mut queues = queues()?;
+            let recorded = queues.events.find(*event).and_then(|event| event.captured);
+            let joined = queues.streams.values().filter_map(|queue| queue.capture).find(|capture| Some(capture.id) == recorded);
+            let Some(queue) = queues.streams.get_mut(&key) else { return Ok(false) };
+            if queue.capture.is_none() {
+                queue.capture = joined.map(|capture| Capture { origin: false, ..capture });
+            }
+            Ok(queue.capture.is_some())
+        }
+        Work::Record { event, .. } => {
+            let mut queues = queues()?;
+            let Some(capture) = queues.streams.get(&key).and_then(|queue| queue.capture) else { return Ok(false) };
+            if let Some(event) = queues.events.find_mut(*event) {
+                event.captured = Some(capture.id);
+            }
+            Ok(true)
+        }
+        work => add_step(key, Step::Work(work.clone())),
+    }
+}
+
+/// The same for any step.
+pub fn add_step(key: usize, step: Step) -> Answer<bool> {
+    let capture = queues()?.streams.get(&key).and_then(|queue| queue.capture);
+    let Some(capture) = capture else { return Ok(false) };
+    if capture.broken {
+        return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    }
+    let mut world = world()?;
+    let graph = world.graphs.get_mut(as_pointer::<()>(capture.graph))?;
+    let after = graph.nodes.last().map(|node| node.handle).into_iter().collect();
+    graph.add(step, after);
+    Ok(true)
+}
+
+/// Whether a stream is being captured.
+pub fn is_capturing(key: usize) -> Answer<bool> {
+    Ok(queues()?.streams.get(&key).is_some_and(|queue| queue.capture.is_some()))
+}
+
+/// Refuses what may not happen to a stream in capture, and spoils that.
+pub fn refuse(key: usize) -> Answer {
+    let mut queues = queues()?;
+    match queues.streams.get_mut(&key).and_then(|queue| queue.capture.as_mut()) {
+        None => Ok(()),
+        Some(capture) => {
+            capture.broken = true;
+            Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+        }
+    }
+}
+
+/// Refuses to look at an event that was recorded in a capture.
+pub fn refuse_event(event: &Event) -> Answer {
+    if event.captured.is_some() { Err(CUresult::CUDA_ERROR_CAPTURED_EVENT) } else { Ok(()) }
+}
+
+/// Refuses calls that might synchronise, by the rules of the captures that are going on.
+pub fn forbid() -> Answer {
+    let mode = MODE.get();
+    if mode == RELAXED {
+        return Ok(());
+    }
+    let mut queues = queues()?;
+    let captures = queues.streams.values_mut().filter_map(|queue| queue.capture.as_mut());
+    let mut forbidding = captures.filter(|capture| match capture.mode {
+        RELAXED => false,
+        GLOBAL if mode == GLOBAL => true,
+        _ => capture.thread == thread(),
+    });
+    match forbidding.next() {
+        None => Ok(()),
+        Some(capture) => {
+            capture.broken = true;
+            Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+        }
+    }
+}
+
+fn begin(stream: CUstream, graph: Option<usize>, mode: u32) -> Answer {
+    let key = resolve(stream)?;
+    if mode > RELAXED {
+        return Err(INVALID_VALUE);
+    }
+    let fresh = || Ok(world()?.graphs.add(Graph::default()));
+    let graph = graph.map_or_else(fresh, Ok)?;
+    let mut queues = queues()?;
+    queues.ids += 1;
+    let id = queues.ids;
+    let queue = queues.streams.get_mut(&key).ok_or(INVALID_VALUE)?;
+    if queue.kind == crate::stream::queues::Kind::Legacy {
+        return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
+    if queue.capture.is_some() {
+        return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE);
+    }
+    queue.capture = Some(Capture { graph, id, mode, thread: thread(), origin: true, broken: false });
+    Ok(())
+}
+
+fn end(stream: CUstream, out: *mut CUgraph) -> Answer {
+    let key = resolve(stream)?;
+    let mut queues = queues()?;
+    let capture = queues.streams.get(&key).and_then(|queue| queue.capture);
+    let capture = capture.filter(|capture| capture.origin).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
+    for queue in queues.streams.values_mut() {
+        queue.capture = queue.capture.filter(|other| other.id != capture.id);
+    }
+    drop(queues);
+    if capture.broken {
+        world()?.graphs.remove(as_pointer::<()>(capture.graph))?;
+        put_if(out, std::ptr::null_mut());
+        return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    }
+    put(out, as_pointer(capture.graph))
+}
+
+fn info(stream: CUstream, status: *mut u32, id: *mut u64, graph: *mut CUgraph) -> Answer {
+    let key = resolve(stream)?;
+    let queues = queues()?;
+    let capture = queues.streams.get(&key).and_then(|queue| queue.capture);
+    put(status, capture.map_or(0, |capture| if capture.broken { 2 } else { 1 }))?;
+    if let Some(capture) = capture {
+        put_if(id, capture.id);
+        put_if(graph, as_pointer(capture.graph));
+    }
+    Ok(())
+}
+
+type Nodes = *mut *const cudarc::driver::sys::CUgraphNode;
+
+fn no_dependencies(nodes: Nodes, count: *mut usize) {
+    put_if(nodes, std::ptr::null());
+    put_if(count, 0);
+}
+
+api! {
+    fn cuStreamBeginCapture [cuStreamBeginCapture_ptsz stream] (stream: CUstream) { begin(stream, None, GLOBAL) }
+    fn cuStreamBeginCapture_v2 [cuStreamBeginCapture_v2_ptsz stream] (stream: CUstream, mode: u32) { begin(stream, None, mode) }
+
+    fn cuStreamBeginCaptureToGraph [cuStreamBeginCaptureToGraph_ptsz stream] (stream: CUstream, graph: CUgraph,
+        _nodes: *const cudarc::driver::sys::CUgraphNode, _edges: *const std::ffi::c_void, _count: usize, mode: u32) {
+        begin(stream, Some(graph.addr()), mode)
+    }
+
+    fn cuStreamEndCapture [cuStreamEndCapture_ptsz stream] (stream: CUstream, out: *mut CUgraph) { end(stream, out) }
+
+    fn cuStreamIsCapturing [cuStreamIsCapturing_ptsz stream] (stream: CUstream, out: *mut u32) {
+        info(stream, out, std::ptr::null_mut(), std::ptr::null_mut())
+    }
+
+    fn cuStreamGetCaptureInfo [cuStreamGetCaptureInfo_ptsz stream] (stream: CUstream, status: *mut u32, id: *mut u64) {
+        info(stream, status, id, std::ptr::null_mut())
+    }
+
+    fn cuStreamGetCaptureInfo_v2 [cuStreamGetCaptureInfo_v2_ptsz stream]
+        (stream: CUstream, status: *mut u32, id: *mut u64, graph: *mut CUgraph, nodes: Nodes, count: *mut usize) {
+        no_dependencies(nodes, count);
+        info(stream, status, id, graph)
+    }
+
+    fn cuStreamGetCaptureInfo_v3 [cuStreamGetCaptureInfo_v3_ptsz stream]
+        (stream: CUstream, status: *mut u32, id: *mut u64, graph: *mut CUgraph, nodes: Nodes, edges: *mut *const std::ffi::c_void,
+         count: *mut usize) {
+        no_dependencies(nodes, count);
+        put_if(edges, std::ptr::null());
+        info(stream, status, id, graph)
+    }
+
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut u32) {
+        let wanted = crate::answer::get(mode)?;
+        if wanted > RELAXED {
+            return Err(INVALID_VALUE);
+        }
+        put(mode, MODE.replace(wanted))
+    }
+}

@@ -1,0 +1,121 @@
+//! Memory that graphs allocate. It is taken when a graph is first uploaded or launched, in steps of 32 MiB, and kept until trimmed.
+
+use cudarc::driver::sys::{CUdeviceptr, CUgraph, CUgraphExec, CUgraphNode};
+use simgpu_device::Part;
+
+use super::{Step, dependencies};
+use crate::answer::{Answer, INVALID_VALUE, OUT_OF_MEMORY, get, put};
+use crate::driver::{Driver, World, driver, world};
+use crate::handles::as_pointer;
+use crate::memory::{Kind, granules};
+
+/// What is taken at a time.
+const STEP: u64 = 32 << 20;
+
+/// Graph memory of one GPU, in bytes.
+#[derive(Clone, Copy, Default)]
+pub struct GraphMemory {
+    pub reserved: u64,
+    pub used: u64,
+    pub reserved_high: u64,
+    pub used_high: u64,
+}
+
+impl World {
+    /// An address for an allocation node; the memory comes later.
+    pub fn graph_address(&mut self, ordinal: i32, context: usize, bytes: u64) -> Answer<u64> {
+        let space = granules(bytes)?;
+        let address = self.memory.arena.take(space).ok_or(OUT_OF_MEMORY)?;
+        self.memory.add(address, bytes, ordinal, context, Kind::Graph { space });
+        Ok(address)
+    }
+
+    fn graph_memory(&mut self, ordinal: i32) -> &mut GraphMemory {
+        self.graph_memory.entry(ordinal).or_default()
+    }
+
+    fn trim_graphs(&mut self, driver: &Driver, ordinal: i32) {
+        let memory = self.graph_memory(ordinal);
+        let spare = memory.reserved - memory.used;
+        memory.reserved = memory.used;
+        driver.release(ordinal, spare, Part::Visible);
+    }
+}
+
+/// Takes the memory of a graph that is to run.
+pub fn make_resident(exec: CUgraphExec) -> Answer {
+    let driver = driver()?;
+    let mut world = world()?;
+    let exec_object = world.execs.get(exec).map_err(|_| INVALID_VALUE)?;
+    if exec_object.held.is_some() {
+        return Ok(());
+    }
+    let allocations = exec_object.steps.iter().filter_map(|step| match step {
+        &Step::Allocate { bytes, ordinal } => Some((ordinal, bytes)),
+        _ => None,
+    });
+    let Some((ordinal, bytes)) = allocations.reduce(|sum, next| (sum.0, sum.1 + granules(next.1).unwrap_or(next.1))) else { return Ok(()) };
+    let bytes = bytes.next_multiple_of(STEP);
+    let memory = *world.graph_memory(ordinal);
+    let missing = (memory.used + bytes).saturating_sub(memory.reserved);
+    driver.charge(ordinal, missing, Part::Visible)?;
+    let memory = world.graph_memory(ordinal);
+    memory.reserved += missing;
+    memory.used += bytes;
+    memory.reserved_high = memory.reserved_high.max(memory.reserved);
+    memory.used_high = memory.used_high.max(memory.used);
+    world.execs.get_mut(exec)?.held = Some((ordinal, bytes));
+    Ok(())
+}
+
+/// Ends a launchable graph. Its memory stays until trimmed.
+pub fn end_of_exec(exec: CUgraphExec) -> Answer {
+    let mut world = world()?;
+    let exec = world.execs.remove(exec).map_err(|_| INVALID_VALUE)?;
+    if let Some((ordinal, bytes)) = exec.held {
+        world.graph_memory(ordinal).used -= bytes;
+    }
+    Ok(())
+}
+
+api! {
+    fn cuGraphAddMemAllocNode(out: *mut CUgraphNode, graph: CUgraph, nodes: *const CUgraphNode, count: usize,
+        parameters: *mut cudarc::driver::sys::CUDA_MEM_ALLOC_NODE_PARAMS) {
+        let mut asked = get(parameters)?;
+        let node = super::nodes::add_allocation(graph, dependencies(nodes, count)?, &mut asked)?;
+        put(parameters, asked)?;
+        put(out, as_pointer(node))
+    }
+
+    fn cuGraphAddMemFreeNode(out: *mut CUgraphNode, graph: CUgraph, nodes: *const CUgraphNode, count: usize, _address: CUdeviceptr) {
+        let node = super::nodes::add(graph, dependencies(nodes, count)?, Step::Free)?;
+        put(out, as_pointer(node))
+    }
+
+    fn cuDeviceGraphMemTrim(device: i32) {
+        let driver = driver()?;
+        driver.physical(device)?;
+        world()?.trim_graphs(driver, device);
+        Ok(())
+    }
+
+    fn cuDeviceGetGraphMemAttribute(device: i32, attribute: u32, value: *mut u64) {
+        driver()?.physical(device)?;
+        let mut world = world()?;
+        let memory = *world.graph_memory(device);
+        let values = [memory.used, memory.used_high, memory.reserved, memory.reserved_high];
+        put(value, *values.get(attribute as usize).ok_or(INVALID_VALUE)?)
+    }
+
+    fn cuDeviceSetGraphMemAttribute(device: i32, attribute: u32, value: *mut u64) {
+        driver()?.physical(device)?;
+        let mut world = world()?;
+        let memory = world.graph_memory(device);
+        match (attribute, get(value)?) {
+            (1, 0) => memory.used_high = memory.used,
+            (3, 0) => memory.reserved_high = memory.reserved,
+            _ => return Err(INVALID_VALUE),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! Launches.
+
+use std::ffi::c_void;
+
+use cudarc::driver::sys::{CUlaunchConfig, CUresult, CUstream};
+
+use crate::answer::{Answer, INVALID_VALUE, get, put};
+use crate::driver::{driver, world};
+use crate::stream::submit;
+use crate::stream::work::Work;
+
+/// Markers in the list that `extra` is: pairs of one of these and a pointer.
+const END: usize = 0;
+const BUFFER: usize = 1;
+
+type Arguments = *mut *mut c_void;
+
+/// The first argument of a kernel, if it is 8 bytes long as `spin`'s is.
+fn first_argument(arguments: Arguments, extra: Arguments) -> Answer<u64> {
+    if !arguments.is_null() {
+        return get(get(arguments)?.cast::<u64>());
+    }
+    let mut at = extra;
+    while !at.is_null() && get(at)?.addr() != END {
+        // SAFETY: the list goes on in pairs until its end marker, by the program's promise.
+        let value = unsafe { at.add(1).read() };
+        if get(at)?.addr() == BUFFER {
+            return get(value.cast::<u64>());
+        }
+        // SAFETY: as above.
+        at = unsafe { at.add(2) };
+    }
+    Err(INVALID_VALUE)
+}
+
+/// What a launch puts into its stream.
+pub fn work(function: usize, grid: [u32; 3], block: [u32; 3], arguments: Arguments, extra: Arguments) -> Answer<Work> {
+    let driver = driver()?;
+    let mut world = world()?;
+    let context = world.current()?;
+    let function = world.function(function, context)?;
+    let threads = block.iter().map(|&side| u64::from(side)).product::<u64>();
+    if grid.contains(&0) || threads == 0 || threads > 1024 || block[2] > 64 || grid[1] > 65535 || grid[2] > 65535 {
+        return Err(INVALID_VALUE);
+    }
+    world.prepare_launch(driver, context, &function)?;
+    let config = driver.device().config();
+    let ns = if function.name == "spin" { first_argument(arguments, extra)? } else { config.kernel_ns };
+    Ok(Work::Kernel { ns: ns.saturating_add(config.launch_ns) })
+}
+
+fn launch(function: *mut c_void, grid: [u32; 3], block: [u32; 3], stream: CUstream, arguments: Arguments, extra: Arguments) -> Answer {
+    let work = work(function.addr(), grid, block, arguments, extra)?;
+    submit(stream, work)
+}
+
+fn launch_ex(config: *const CUlaunchConfig, function: *mut c_void, stream: CUstream, arguments: Arguments, extra: Arguments) -> Answer {
+    let config = get(config)?;
+    let grid = [config.gridDimX, config.gridDimY, config.gridDimZ];
+    launch(function, grid, [config.blockDimX, config.blockDimY, config.blockDimZ], stream, arguments, extra)
+}
+
+api! {
+    fn cuLaunchKernel [cuLaunchKernel_ptsz stream] (function: *mut c_void, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32,
+        block_y: u32, block_z: u32, _shared: u32, stream: CUstream, arguments: Arguments, extra: Arguments) {
+        launch(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], stream, arguments, extra)
+    }
+
+    fn cuLaunchCooperativeKernel [cuLaunchCooperativeKernel_ptsz stream] (function: *mut c_void, grid_x: u32, grid_y: u32,
+        grid_z: u32, block_x: u32, block_y: u32, block_z: u32, _shared: u32, stream: CUstream, arguments: Arguments) {
+        launch(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], stream, arguments, std::ptr::null_mut())
+    }
+
+    fn cuLaunchKernelEx(config: *const CUlaunchConfig, function: *mut c_void, arguments: Arguments, extra: Arguments) {
+        launch_ex(config, function, get(config)?.hStream, arguments, extra)
+    }
+
+    fn cuLaunchKernelEx_ptsz(config: *const CUlaunchConfig, function: *mut c_void, arguments: Arguments, extra: Arguments) {
+        launch_ex(config, function, crate::stream::per_thread(get(config)?.hStream), arguments, extra)
+    }
+
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(out: *mut i32, _function: *mut c_void, block: i32, _shared: usize) {
+        occupancy(out, block)
+    }
+
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
+        (out: *mut i32, _function: *mut c_void, block: i32, _shared: usize, _flags: u32) {
+        occupancy(out, block)
+    }
+}
+
+fn occupancy(out: *mut i32, block: i32) -> Answer {
+    driver()?;
+    if !(1..=1024).contains(&block) {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    put(out, (2048 / block).min(32))
+}

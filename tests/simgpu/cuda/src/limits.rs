@@ -1,0 +1,55 @@
+//! `cuCtxSetLimit` and `cuCtxGetLimit`.
+
+use cudarc::driver::sys::CUresult;
+
+use crate::answer::put;
+use crate::driver::{driver, world};
+
+const UNSUPPORTED: CUresult = CUresult::CUDA_ERROR_UNSUPPORTED_LIMIT;
+
+api! {
+    fn cuCtxSetLimit(limit: u32, value: usize) {
+        let driver = driver()?;
+        let mut world = world()?;
+        let context = world.current()?;
+        let object = world.context(context)?;
+        let (mut limits, heap_used) = (object.limits, object.heap_used);
+        let value = value as u64;
+        match limit {
+            0 => limits.stack = value.next_multiple_of(16).max(1024),
+            1 => limits.fifo = value,
+            2 if heap_used => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+            2 => limits.heap = value.next_multiple_of(4 << 20),
+            3..=6 => return Ok(()),
+            _ => return Err(UNSUPPORTED),
+        }
+        world.apply_limits(driver, context, limits, heap_used)
+    }
+
+    fn cuCtxGetLimit(out: *mut usize, limit: u32) {
+        let world = world()?;
+        let limits = world.context(world.current()?)?.limits;
+        let value = match limit {
+            0 => limits.stack,
+            1 => limits.fifo,
+            2 => limits.heap,
+            3 => 2,
+            4 => 2048,
+            5 => 128,
+            6 => 0,
+            _ => return Err(UNSUPPORTED),
+        };
+        put(out, value as usize)
+    }
+
+    fn cuCtxGetCacheConfig(out: *mut u32) {
+        world()?.current()?;
+        put(out, 0)
+    }
+    fn cuCtxSetCacheConfig(_config: u32) { world()?.current().map(|_| ()) }
+    fn cuCtxResetPersistingL2Cache() { world()?.current().map(|_| ()) }
+    fn cuCtxEnablePeerAccess(peer: cudarc::driver::sys::CUcontext, _flags: u32) { world()?.context(peer.addr()).map(|_| ()) }
+    fn cuCtxDisablePeerAccess(peer: cudarc::driver::sys::CUcontext) { world()?.context(peer.addr()).map(|_| ()) }
+    fn cuProfilerStart() { driver().map(|_| ()) }
+    fn cuProfilerStop() { driver().map(|_| ()) }
+}

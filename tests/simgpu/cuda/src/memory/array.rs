@@ -1,0 +1,161 @@
+//! CUDA arrays. Their layout is padded, so they cost more than their elements.
+
+use cudarc::driver::sys::{CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUmipmappedArray};
+
+use super::Kind;
+use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE, get, put};
+use crate::driver::{World, driver, world};
+use crate::handles::as_pointer;
+
+const SPARSE: u32 = 0x40;
+const DEFERRED: u32 = 0x80;
+
+/// An array, or a pyramid of them.
+pub struct Array {
+    descriptor: CUDA_ARRAY3D_DESCRIPTOR,
+    /// Zero when it has no memory of its own.
+    pub address: u64,
+    /// Bytes from row to row, and rows from slice to slice.
+    pub row: u64,
+    pub rows: u64,
+    bytes: u64,
+    context: usize,
+    levels: Vec<usize>,
+}
+
+/// Padded size of one level: bytes of a row, rows of a slice, bytes of all.
+fn padded(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, level: u32) -> Answer<(u64, u64, u64)> {
+    let side = |side: usize| (side >> level).max(1) as u64;
+    let element = match descriptor.Format as u32 {
+        1 | 8 => 1,
+        2 | 9 | 0x10 => 2,
+        _ => 4_u64,
+    };
+    if descriptor.Width == 0 || ![1, 2, 4].contains(&descriptor.NumChannels) {
+        return Err(INVALID_VALUE);
+    }
+    let row = (side(descriptor.Width) * element * u64::from(descriptor.NumChannels)).next_multiple_of(64);
+    let rows = if descriptor.Height == 0 { 1 } else { side(descriptor.Height).next_multiple_of(8) };
+    let bytes = row.checked_mul(rows).and_then(|slice| slice.checked_mul(side(descriptor.Depth))).ok_or(INVALID_VALUE)?;
+    Ok((row, rows, bytes))
+}
+
+impl World {
+    fn make_array(&mut self, descriptor: CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Answer<usize> {
+        let driver = driver()?;
+        let context = self.current()?;
+        let sizes = (0..levels).map(|level| padded(&descriptor, level)).collect::<Answer<Vec<_>>>()?;
+        let bytes = sizes.iter().map(|size| size.2).sum();
+        let address = if descriptor.Flags & (SPARSE | DEFERRED) != 0 {
+            0
+        } else {
+            let address = self.allocate(driver, context, bytes)?;
+            self.memory.retype(address, |kind| Kind::Global(Box::new(kind)));
+            address
+        };
+        let (row, rows, _) = sizes[0];
+        Ok(self.memory.arrays.add(Array { descriptor, address, row, rows, bytes, context, levels: Vec::new() }))
+    }
+
+    fn end_array(&mut self, handle: usize) -> Answer {
+        let driver = driver()?;
+        let array = self.memory.arrays.remove(as_pointer::<()>(handle))?;
+        for level in array.levels {
+            let _ = self.memory.arrays.remove(as_pointer::<()>(level));
+        }
+        if array.address == 0 {
+            return Ok(());
+        }
+        self.memory.retype(array.address, |kind| if let Kind::Global(inner) = kind { *inner } else { kind });
+        self.free(driver, array.address)
+    }
+
+    /// Destroys the arrays of a context.
+    pub fn end_arrays_of(&mut self, context: usize) {
+        let arrays = self.memory.arrays.iter().filter(|(_, array)| array.context == context).map(|(handle, _)| handle);
+        for handle in arrays.collect::<Vec<_>>() {
+            let _ = self.end_array(handle);
+        }
+    }
+}
+
+fn flat(descriptor: &CUDA_ARRAY_DESCRIPTOR) -> CUDA_ARRAY3D_DESCRIPTOR {
+    CUDA_ARRAY3D_DESCRIPTOR {
+        Width: descriptor.Width,
+        Height: descriptor.Height,
+        Depth: 0,
+        Format: descriptor.Format,
+        NumChannels: descriptor.NumChannels,
+        Flags: 0,
+    }
+}
+
+fn requirements(out: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, handle: usize) -> Answer {
+    let world = world()?;
+    let array = world.memory.arrays.find(handle).ok_or(INVALID_HANDLE)?;
+    if array.address != 0 {
+        return Err(INVALID_VALUE);
+    }
+    put(out, CUDA_ARRAY_MEMORY_REQUIREMENTS { size: array.bytes as usize, alignment: 65536, reserved: [0; 4] })
+}
+
+api! {
+    fn cuArrayCreate_v2(out: *mut CUarray, descriptor: *const CUDA_ARRAY_DESCRIPTOR) {
+        let array = world()?.make_array(flat(&get(descriptor)?), 1)?;
+        put(out, as_pointer(array))
+    }
+
+    fn cuArray3DCreate_v2(out: *mut CUarray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR) {
+        let array = world()?.make_array(get(descriptor)?, 1)?;
+        put(out, as_pointer(array))
+    }
+
+    fn cuArrayDestroy(array: CUarray) { world()?.end_array(array.addr()) }
+
+    fn cuArrayGetDescriptor_v2(out: *mut CUDA_ARRAY_DESCRIPTOR, array: CUarray) {
+        let descriptor = world()?.memory.arrays.get(array)?.descriptor;
+        put(out, CUDA_ARRAY_DESCRIPTOR {
+            Width: descriptor.Width,
+            Height: descriptor.Height,
+            Format: descriptor.Format,
+            NumChannels: descriptor.NumChannels,
+        })
+    }
+
+    fn cuArray3DGetDescriptor_v2(out: *mut CUDA_ARRAY3D_DESCRIPTOR, array: CUarray) {
+        put(out, world()?.memory.arrays.get(array)?.descriptor)
+    }
+
+    fn cuArrayGetMemoryRequirements(out: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, array: CUarray, _device: i32) {
+        requirements(out, array.addr())
+    }
+
+    fn cuMipmappedArrayCreate(out: *mut CUmipmappedArray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR, levels: u32) {
+        let descriptor = get(descriptor)?;
+        let most = descriptor.Width.max(descriptor.Height).max(descriptor.Depth).max(1).ilog2() + 1;
+        if levels == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let array = world()?.make_array(descriptor, levels.min(most))?;
+        put(out, as_pointer(array))
+    }
+
+    fn cuMipmappedArrayGetLevel(out: *mut CUarray, array: CUmipmappedArray, level: u32) {
+        let mut world = world()?;
+        let found = world.memory.arrays.get(array)?;
+        let mut descriptor = found.descriptor;
+        let (row, rows, bytes) = padded(&descriptor, level)?;
+        let before = (0..level).filter_map(|level| padded(&descriptor, level).ok()).map(|size| size.2).sum::<u64>();
+        let (address, context) = (found.address + before, found.context);
+        (descriptor.Width, descriptor.Height) = ((descriptor.Width >> level).max(1), descriptor.Height >> level);
+        let view = world.memory.arrays.add(Array { descriptor, address, row, rows, bytes, context, levels: Vec::new() });
+        world.memory.arrays.get_mut(array)?.levels.push(view);
+        put(out, as_pointer(view))
+    }
+
+    fn cuMipmappedArrayGetMemoryRequirements(out: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, array: CUmipmappedArray, _device: i32) {
+        requirements(out, array.addr())
+    }
+
+    fn cuMipmappedArrayDestroy(array: CUmipmappedArray) { world()?.end_array(array.addr()) }
+}

@@ -1,0 +1,95 @@
+//! Pinned and registered host memory.
+
+use std::ffi::c_void;
+
+use cudarc::driver::sys::CUresult;
+
+use super::Kind;
+use crate::answer::{Answer, INVALID_VALUE, OUT_OF_MEMORY, put};
+use crate::driver::world;
+
+const PAGE: usize = 4096;
+
+fn allocate(out: *mut *mut c_void, size: usize, flags: u32) -> Answer {
+    let mut world = world()?;
+    let (context, ordinal) = world.current_gpu()?;
+    put(out, std::ptr::null_mut())?;
+    if size == 0 || flags & !0xf != 0 {
+        return Err(INVALID_VALUE);
+    }
+    let length = size.checked_next_multiple_of(PAGE).ok_or(OUT_OF_MEMORY)?;
+    let (protection, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let address = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, kind, -1, 0) };
+    if address == libc::MAP_FAILED {
+        return Err(OUT_OF_MEMORY);
+    }
+    world.memory.add(address.expose_provenance() as u64, size as u64, ordinal, context, Kind::Host { flags, registered: false });
+    put(out, address)
+}
+
+fn register(pointer: *mut c_void, size: usize, flags: u32) -> Answer {
+    let mut world = world()?;
+    let (context, ordinal) = world.current_gpu()?;
+    if pointer.is_null() || size == 0 {
+        return Err(INVALID_VALUE);
+    }
+    let address = pointer.expose_provenance() as u64;
+    if world.memory.around(address).is_some() {
+        return Err(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    world.memory.add(address, size as u64, ordinal, context, Kind::Host { flags, registered: true });
+    Ok(())
+}
+
+fn device_pointer(out: *mut u64, pointer: *mut c_void, flags: u32) -> Answer {
+    let world = world()?;
+    let address = pointer.expose_provenance() as u64;
+    let found = world.memory.around(address).filter(|(_, found)| matches!(found.kind, Kind::Host { .. }));
+    if flags != 0 || found.is_none() {
+        return Err(INVALID_VALUE);
+    }
+    put(out, address)
+}
+
+api! {
+    fn cuMemAllocHost_v2(out: *mut *mut c_void, size: usize) { allocate(out, size, 0) }
+    fn cuMemHostAlloc(out: *mut *mut c_void, size: usize, flags: u32) { allocate(out, size, flags) }
+
+    fn cuMemFreeHost(pointer: *mut c_void) {
+        let mut world = world()?;
+        if pointer.is_null() {
+            return Ok(());
+        }
+        let address = pointer.expose_provenance() as u64;
+        let found = world.memory.at(address).filter(|found| matches!(found.kind, Kind::Host { registered: false, .. })).cloned();
+        let length = (found.ok_or(INVALID_VALUE)?.size as usize).next_multiple_of(PAGE);
+        world.memory.remove(address);
+        // SAFETY: the mapping is this module's own and the program gives it up.
+        unsafe { libc::munmap(pointer, length) };
+        Ok(())
+    }
+
+    fn cuMemHostRegister(pointer: *mut c_void, size: usize, flags: u32) { register(pointer, size, flags) }
+    fn cuMemHostRegister_v2(pointer: *mut c_void, size: usize, flags: u32) { register(pointer, size, flags) }
+
+    fn cuMemHostUnregister(pointer: *mut c_void) {
+        let mut world = world()?;
+        let address = pointer.expose_provenance() as u64;
+        let found = world.memory.at(address).filter(|found| matches!(found.kind, Kind::Host { registered: true, .. }));
+        found.ok_or(CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
+        world.memory.remove(address);
+        Ok(())
+    }
+
+    fn cuMemHostGetDevicePointer(out: *mut u64, pointer: *mut c_void, flags: u32) { device_pointer(out, pointer, flags) }
+    fn cuMemHostGetDevicePointer_v2(out: *mut u64, pointer: *mut c_void, flags: u32) { device_pointer(out, pointer, flags) }
+
+    fn cuMemHostGetFlags(out: *mut u32, pointer: *mut c_void) {
+        let world = world()?;
+        match world.memory.around(pointer.expose_provenance() as u64).map(|(_, found)| &found.kind) {
+            Some(Kind::Host { flags, .. }) => put(out, *flags),
+            _ => Err(INVALID_VALUE),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Legacy IPC handles: another process may map an allocation. What it costs stays with the process that made it.
+
+use cudarc::driver::sys::{CUipcMemHandle, CUresult};
+
+use super::{Kind, granules};
+use crate::answer::{Answer, INVALID_VALUE, OUT_OF_MEMORY, put};
+use crate::driver::{driver, world};
+
+const MAGIC: u64 = 0x5349_4d49_5043_0001;
+
+/// The words that a handle carries: what it is, whose it is, where the allocation starts, its size.
+type Words = [u64; 8];
+
+fn open(out: *mut u64, handle: CUipcMemHandle, flags: u32) -> Answer {
+    driver()?;
+    let mut world = world()?;
+    let (context, ordinal) = world.current_gpu()?;
+    // SAFETY: both are 64 plain bytes.
+    let words = unsafe { std::mem::transmute::<CUipcMemHandle, Words>(handle) };
+    if flags > 1 || words[0] != MAGIC {
+        return Err(INVALID_VALUE);
+    }
+    if words[1] == u64::from(std::process::id()) {
+        return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
+    }
+    let space = granules(words[3])?;
+    let address = world.memory.arena.take(space).ok_or(OUT_OF_MEMORY)?;
+    world.memory.add(address, words[3], ordinal, context, Kind::Imported { space });
+    put(out, address)
+}
+
+api! {
+    fn cuIpcGetMemHandle(out: *mut CUipcMemHandle, address: u64) {
+        let world = world()?;
+        let (start, found) = world.memory.around(address).ok_or(INVALID_VALUE)?;
+        if !matches!(found.kind, Kind::Small | Kind::Own(_)) {
+            return Err(INVALID_VALUE);
+        }
+        let words: Words = [MAGIC, u64::from(std::process::id()), start, found.size, 0, 0, 0, 0];
+        // SAFETY: both are 64 plain bytes.
+        put(out, unsafe { std::mem::transmute::<Words, CUipcMemHandle>(words) })
+    }
+
+    fn cuIpcOpenMemHandle(out: *mut u64, handle: CUipcMemHandle, flags: u32) { open(out, handle, flags) }
+    fn cuIpcOpenMemHandle_v2(out: *mut u64, handle: CUipcMemHandle, flags: u32) { open(out, handle, flags) }
+
+    fn cuIpcCloseMemHandle(address: u64) {
+        let mut world = world()?;
+        let found = world.memory.at(address).map(|found| found.kind.clone());
+        let Some(Kind::Imported { space }) = found else { return Err(INVALID_VALUE) };
+        world.memory.remove(address);
+        world.memory.arena.give(address, space);
+        Ok(())
+    }
+}

@@ -1,0 +1,76 @@
+//! What is known of a pointer.
+
+use std::ffi::c_void;
+
+use cudarc::driver::sys::CUresult;
+
+use super::{Allocation, Kind};
+use crate::answer::{Answer, INVALID_VALUE, array, put};
+use crate::driver::world;
+use crate::handles::as_pointer;
+
+const HOST: u32 = 1;
+const DEVICE: u32 = 2;
+
+/// Writes one attribute of an address inside an allocation.
+fn write(out: *mut c_void, attribute: u32, address: u64, start: u64, found: &Allocation) -> Answer {
+    let host = matches!(found.kind, Kind::Host { .. });
+    let managed = matches!(found.kind, Kind::Managed { .. });
+    match attribute {
+        1 => put(out.cast::<*mut c_void>(), as_pointer(found.context)),
+        2 => put(out.cast(), if host { HOST } else { DEVICE }),
+        3 => put(out.cast(), address),
+        4 if host || managed => put(out.cast(), address),
+        6 => put(out.cast(), 0_u32),
+        7 => put(out.cast(), found.id),
+        8 => put(out.cast(), u32::from(managed)),
+        9 => put(out.cast(), found.ordinal),
+        10 => put(out.cast(), u32::from(matches!(found.kind, Kind::Own(_) | Kind::Small))),
+        11 => put(out.cast(), start),
+        12 => put(out.cast(), found.size as usize),
+        13 => put(out.cast(), 1_u32),
+        14 => put(out.cast(), 0_u64),
+        15 | 16 => put(out.cast(), 3_u32),
+        17 => put(out.cast(), match found.kind { Kind::Pool(pool) => as_pointer::<c_void>(pool), _ => std::ptr::null_mut() }),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+/// What `cuPointerGetAttributes` says of an address that is nothing.
+fn write_nothing(out: *mut c_void, attribute: u32) -> Answer {
+    match attribute {
+        1 | 4 | 17 => put(out.cast::<*mut c_void>(), std::ptr::null_mut()),
+        3 | 7 | 11 | 12 | 14 => put(out.cast(), 0_u64),
+        9 => put(out.cast(), -2_i32),
+        2 | 6 | 8 | 10 | 13 | 15 | 16 => put(out.cast(), 0_u32),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+api! {
+    fn cuPointerGetAttribute(out: *mut c_void, attribute: u32, address: u64) {
+        let world = world()?;
+        world.current()?;
+        let (start, found) = world.memory.around(address).ok_or(INVALID_VALUE)?;
+        write(out, attribute, address, start, found)
+    }
+
+    fn cuPointerGetAttributes(count: u32, attributes: *const u32, out: *mut *mut c_void, address: u64) {
+        let world = world()?;
+        world.current()?;
+        for (&attribute, &room) in array(attributes, count as usize)?.iter().zip(array(out.cast_const(), count as usize)?) {
+            let written = match world.memory.around(address) {
+                Some((start, found)) => write(room, attribute, address, start, found),
+                None => write_nothing(room, attribute),
+            };
+            if written.is_err() {
+                write_nothing(room, attribute)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn cuPointerSetAttribute(_value: *const c_void, _attribute: u32, address: u64) {
+        world()?.memory.around(address).map(|_| ()).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+    }
+}

@@ -1,0 +1,366 @@
+//! Stream-ordered pools: they take memory in steps, cut allocations of any size from them, and give steps back when the host waits.
+
+use std::collections::{BTreeMap, HashMap};
+
+use cudarc::driver::sys::{CUmemPoolProps, CUmemoryPool, CUresult, CUstream};
+use simgpu_device::Part;
+
+use super::Kind;
+use crate::answer::{Answer, INVALID_VALUE, OUT_OF_MEMORY, get, put};
+use crate::driver::{Driver, World, driver, world};
+use crate::graph::{Step, capture};
+use crate::handles::{Handles, as_pointer};
+use crate::stream::resolve;
+
+/// What a pool takes at a time.
+const STEP: u64 = 32 << 20;
+/// Address space of a pool.
+const SPACE: u64 = 256 << 30;
+const ALIGNMENT: u64 = 512;
+
+/// One pool.
+pub struct Pool {
+    ordinal: i32,
+    base: u64,
+    /// Free ranges of its address space, by start.
+    free: BTreeMap<u64, u64>,
+    /// How many allocations lie in each step that it holds.
+    steps: BTreeMap<u64, u64>,
+    most: u64,
+    threshold: u64,
+    used: u64,
+    used_high: u64,
+    reserved_high: u64,
+    flags: [u32; 4],
+    destroyed: bool,
+}
+
+/// The pools of the process, and which one each GPU uses by default and now.
+#[derive(Default)]
+pub struct Pools {
+    pub live: Handles<Pool>,
+    defaults: HashMap<i32, usize>,
+    current: HashMap<i32, usize>,
+}
+
+impl Pool {
+    fn new(ordinal: i32, base: u64, most: u64) -> Pool {
+        Pool {
+            ordinal,
+            base,
+            free: BTreeMap::from([(base, SPACE)]),
+            steps: BTreeMap::new(),
+            most: most.next_multiple_of(STEP),
+            threshold: 0,
+            used: 0,
+            used_high: 0,
+            reserved_high: 0,
+            flags: [1; 4],
+            destroyed: false,
+        }
+    }
+
+    fn reserved(&self) -> u64 {
+        self.steps.len() as u64 * STEP
+    }
+
+    fn steps_of(&self, address: u64, size: u64) -> std::ops::RangeInclusive<u64> {
+        (address - self.base) / STEP..=(address - self.base + size - 1) / STEP
+    }
+
+    /// Where `size` bytes fit, and how many bytes of new steps that takes.
+    fn find(&self, size: u64) -> Option<(u64, u64)> {
+        let (&address, _) = self.free.iter().find(|&(_, &length)| length >= size)?;
+        let missing = self.steps_of(address, size).filter(|step| !self.steps.contains_key(step)).count() as u64 * STEP;
+        Some((address, missing))
+    }
+
+    fn take(&mut self, address: u64, size: u64) {
+        let length = self.free.remove(&address).unwrap_or(size);
+        if length > size {
+            self.free.insert(address + size, length - size);
+        }
+        for step in self.steps_of(address, size) {
+            *self.steps.entry(step).or_default() += 1;
+        }
+        self.used += size;
+        self.used_high = self.used_high.max(self.used);
+        self.reserved_high = self.reserved_high.max(self.reserved());
+    }
+
+    fn give(&mut self, address: u64, size: u64) {
+        for step in self.steps_of(address, size) {
+            if let Some(count) = self.steps.get_mut(&step) {
+                *count -= 1;
+            }
+        }
+        self.used -= size;
+        let (mut start, mut length) = (address, size);
+        if let Some((&before, &before_length)) = self.free.range(..start).next_back()
+            && before + before_length == start
+        {
+            self.free.remove(&before);
+            (start, length) = (before, length + before_length);
+        }
+        if let Some(after) = self.free.remove(&(start + length)) {
+            length += after;
+        }
+        self.free.insert(start, length);
+    }
+
+    /// Gives back empty steps down to `keep` bytes. Returns how many bytes that were.
+    fn trim(&mut self, keep: u64) -> u64 {
+        let empty = self.steps.iter().filter(|&(_, &count)| count == 0).map(|(&step, _)| step).collect::<Vec<_>>();
+        let before = self.reserved();
+        for step in empty.into_iter().rev() {
+            if self.reserved() <= keep {
+                break;
+            }
+            self.steps.remove(&step);
+        }
+        before - self.reserved()
+    }
+}
+
+fn rounded(size: u64) -> u64 {
+    size.next_multiple_of(ALIGNMENT)
+}
+
+impl World {
+    fn make_pool(&mut self, driver: &Driver, ordinal: i32, most: u64) -> Answer<usize> {
+        driver.physical(ordinal)?;
+        let base = self.memory.arena.take(SPACE).ok_or(OUT_OF_MEMORY)?;
+        Ok(self.pools.live.add(Pool::new(ordinal, base, most)))
+    }
+
+    fn default_pool(&mut self, driver: &Driver, ordinal: i32) -> Answer<usize> {
+        if let Some(&pool) = self.pools.defaults.get(&ordinal) {
+            return Ok(pool);
+        }
+        let pool = self.make_pool(driver, ordinal, 0)?;
+        self.pools.defaults.insert(ordinal, pool);
+        Ok(pool)
+    }
+
+    fn current_pool(&mut self, driver: &Driver, ordinal: i32) -> Answer<usize> {
+        let current = self.pools.current.get(&ordinal).copied();
+        current.map_or_else(|| self.default_pool(driver, ordinal), Ok)
+    }
+
+    fn allocate_from(&mut self, driver: &Driver, pool: usize, context: usize, size: u64) -> Answer<u64> {
+        let found = self.pools.live.get_mut(as_pointer::<()>(pool)).map_err(|_| INVALID_VALUE)?;
+        if size == 0 || found.destroyed {
+            return Err(INVALID_VALUE);
+        }
+        let (address, missing) = found.find(rounded(size)).ok_or(OUT_OF_MEMORY)?;
+        if found.most > 0 && found.reserved() + missing > found.most {
+            return Err(OUT_OF_MEMORY);
+        }
+        driver.charge(found.ordinal, missing, Part::Visible)?;
+        found.take(address, rounded(size));
+        let ordinal = found.ordinal;
+        self.memory.add(address, size, ordinal, context, Kind::Pool(pool));
+        Ok(address)
+    }
+
+    /// Frees an allocation of a pool; the pool keeps its steps for now.
+    pub fn free_to_pool(&mut self, driver: &Driver, address: u64) -> Answer {
+        let allocation = self.memory.at(address).ok_or(INVALID_VALUE)?;
+        let (Kind::Pool(handle), size) = (allocation.kind.clone(), allocation.size) else { return Err(INVALID_VALUE) };
+        self.memory.remove(address);
+        let pool = self.pools.live.get_mut(as_pointer::<()>(handle))?;
+        pool.give(address, rounded(size));
+        if pool.destroyed && pool.used == 0 {
+            let gone = self.pools.live.remove(as_pointer::<()>(handle))?;
+            driver.release(gone.ordinal, gone.reserved(), Part::Visible);
+            self.memory.arena.give(gone.base, SPACE);
+        }
+        Ok(())
+    }
+
+    /// Gives back what pools hold beyond their thresholds: the host has waited.
+    pub fn trim_pools(&mut self, driver: &Driver) {
+        for pool in self.pools.live.values_mut() {
+            let bytes = pool.trim(pool.threshold);
+            driver.release(pool.ordinal, bytes, Part::Visible);
+        }
+    }
+}
+
+fn allocate(out: *mut u64, size: usize, pool: Option<usize>, stream: CUstream) -> Answer {
+    let driver = driver()?;
+    let key = resolve(stream)?;
+    put(out, 0)?;
+    if size == 0 {
+        return Err(INVALID_VALUE);
+    }
+    if capture::is_capturing(key)? {
+        let mut world = world()?;
+        let (context, ordinal) = world.current_gpu()?;
+        let address = world.graph_address(ordinal, context, size as u64)?;
+        drop(world);
+        capture::add_step(key, Step::Allocate { bytes: size as u64, ordinal })?;
+        return put(out, address);
+    }
+    let mut world = world()?;
+    let (context, ordinal) = world.current_gpu()?;
+    let pool = match pool {
+        Some(pool) => pool,
+        None => world.current_pool(driver, ordinal)?,
+    };
+    put(out, world.allocate_from(driver, pool, context, size as u64)?)
+}
+
+fn free(address: u64, stream: CUstream) -> Answer {
+    let driver = driver()?;
+    let key = resolve(stream)?;
+    if capture::is_capturing(key)? {
+        return capture::add_step(key, Step::Free).map(|_| ());
+    }
+    let mut world = world()?;
+    match world.memory.at(address).map(|found| found.kind.clone()) {
+        Some(Kind::Pool(_)) => world.free_to_pool(driver, address),
+        Some(_) => world.free(driver, address),
+        None => Err(INVALID_VALUE),
+    }
+}
+
+fn with<T>(pool: CUmemoryPool, body: impl FnOnce(&mut Pool) -> Answer<T>) -> Answer<T> {
+    body(world()?.pools.live.get_mut(pool).map_err(|_| INVALID_VALUE)?)
+}
+
+api! {
+    fn cuMemAllocAsync [cuMemAllocAsync_ptsz stream] (out: *mut u64, size: usize, stream: CUstream) { allocate(out, size, None, stream) }
+    fn cuMemAllocFromPoolAsync [cuMemAllocFromPoolAsync_ptsz stream] (out: *mut u64, size: usize, pool: CUmemoryPool, stream: CUstream) {
+        allocate(out, size, Some(pool.addr()), stream)
+    }
+    fn cuMemFreeAsync [cuMemFreeAsync_ptsz stream] (address: u64, stream: CUstream) { free(address, stream) }
+
+    fn cuMemPoolCreate(out: *mut CUmemoryPool, properties: *const CUmemPoolProps) {
+        let driver = driver()?;
+        let properties = get(properties)?;
+        if out.is_null() || properties.allocType as u32 != 1 || properties.location.type_ as u32 != 1 {
+            return Err(INVALID_VALUE);
+        }
+        let pool = world()?.make_pool(driver, properties.location.id, properties.maxSize as u64)?;
+        put(out, as_pointer(pool))
+    }
+
+    fn cuMemPoolDestroy(pool: CUmemoryPool) {
+        let driver = driver()?;
+        let mut world = world()?;
+        if world.pools.defaults.values().any(|&default| default == pool.addr()) {
+            return Err(INVALID_VALUE);
+        }
+        world.pools.current.retain(|_, current| *current != pool.addr());
+        let found = world.pools.live.get_mut(pool).map_err(|_| INVALID_VALUE)?;
+        found.destroyed = true;
+        if found.used == 0 {
+            let gone = world.pools.live.remove(pool)?;
+            driver.release(gone.ordinal, gone.reserved(), Part::Visible);
+            world.memory.arena.give(gone.base, SPACE);
+        }
+        Ok(())
+    }
+
+    fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) {
+        let driver = driver()?;
+        let (ordinal, bytes) = with(pool, |pool| Ok((pool.ordinal, pool.trim(keep as u64))))?;
+        driver.release(ordinal, bytes, Part::Visible);
+        Ok(())
+    }
+
+    fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut std::ffi::c_void) {
+        with(pool, |pool| {
+            match attribute {
+                1..=3 => pool.flags[attribute as usize] = get(value.cast())?,
+                4 => pool.threshold = get(value.cast())?,
+                6 if get(value.cast::<u64>())? == 0 => pool.reserved_high = pool.reserved(),
+                8 if get(value.cast::<u64>())? == 0 => pool.used_high = pool.used,
+                _ => return Err(INVALID_VALUE),
+            }
+            Ok(())
+        })
+    }
+
+    fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut std::ffi::c_void) {
+        with(pool, |pool| match attribute {
+            1..=3 => put(value.cast(), pool.flags[attribute as usize]),
+            4 => put(value.cast(), pool.threshold),
+            5 => put(value.cast(), pool.reserved()),
+            6 => put(value.cast(), pool.reserved_high),
+            7 => put(value.cast(), pool.used),
+            8 => put(value.cast(), pool.used_high),
+            _ => Err(INVALID_VALUE),
+        })
+    }
+
+    fn cuMemPoolSetAccess(pool: CUmemoryPool, _map: *const std::ffi::c_void, _count: usize) { with(pool, |_| Ok(())) }
+    fn cuMemPoolGetAccess(flags: *mut u32, pool: CUmemoryPool, _location: *mut std::ffi::c_void) {
+        with(pool, |_| Ok(()))?;
+        put(flags, 3)
+    }
+
+    fn cuDeviceGetDefaultMemPool(out: *mut CUmemoryPool, device: i32) {
+        let driver = driver()?;
+        let pool = world()?.default_pool(driver, device)?;
+        put(out, as_pointer(pool))
+    }
+
+    fn cuDeviceGetMemPool(out: *mut CUmemoryPool, device: i32) {
+        let driver = driver()?;
+        let pool = world()?.current_pool(driver, device)?;
+        put(out, as_pointer(pool))
+    }
+
+    fn cuDeviceSetMemPool(device: i32, pool: CUmemoryPool) {
+        driver()?.physical(device)?;
+        let mut world = world()?;
+        let found = world.pools.live.get(pool).map_err(|_| INVALID_VALUE)?;
+        if found.ordinal != device {
+            return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
+        }
+        world.pools.current.insert(device, pool.addr());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn take(pool: &mut Pool, size: u64) -> u64 {
+        let (address, _) = pool.find(rounded(size)).unwrap();
+        pool.take(address, rounded(size));
+        address
+    }
+
+    #[test]
+    fn reserved_memory_grows_as_it_was_seen_to_on_an_h200() {
+        let mut pool = Pool::new(0, STEP, 0);
+        let sizes = [4096, 4096, MIB, 2 * MIB, 32 * MIB, 32 * MIB, 32 * MIB + 512, 64 * MIB, 100 * MIB, 1024 * MIB, 3 * MIB];
+        let seen = sizes.map(|size| {
+            take(&mut pool, size);
+            pool.reserved() / MIB
+        });
+        assert_eq!(seen, [32, 32, 32, 32, 64, 96, 128, 192, 288, 1312, 1312]);
+    }
+
+    #[test]
+    fn only_empty_steps_are_given_back() {
+        let mut pool = Pool::new(0, STEP, 0);
+        let addresses = [10, 10, 30, 10].map(|size| take(&mut pool, size * MIB));
+        assert_eq!(pool.reserved(), 2 * STEP);
+        pool.give(addresses[0], 10 * MIB);
+        pool.give(addresses[1], 10 * MIB);
+        assert_eq!(pool.trim(0), 0, "the third allocation lies in both steps");
+        pool.give(addresses[2], 30 * MIB);
+        assert_eq!(pool.trim(0), STEP);
+        pool.give(addresses[3], 10 * MIB);
+        assert_eq!(pool.trim(STEP), 0);
+        assert_eq!((pool.trim(0), pool.used), (STEP, 0));
+        assert_eq!(pool.free, BTreeMap::from([(STEP, SPACE)]));
+    }
+}

@@ -1,0 +1,223 @@
+//! Modules and libraries: PTX text, its entries and its globals.
+
+mod library;
+mod ptx;
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_void};
+
+use cudarc::driver::sys::{CUfunction, CUmodule, CUresult};
+use simgpu_device::Part;
+
+pub use library::Library;
+use ptx::{Entry, Image};
+
+use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, put, text};
+use crate::context::Limits;
+use crate::driver::{Driver, World, driver, world};
+use crate::handles::as_pointer;
+use crate::memory::Kind;
+
+const NOT_FOUND: CUresult = CUresult::CUDA_ERROR_NOT_FOUND;
+
+/// A module in a context.
+pub struct Module {
+    pub context: usize,
+    pub image: Image,
+    /// Address and size of each global.
+    pub globals: HashMap<String, (u64, u64)>,
+    functions: HashMap<String, usize>,
+}
+
+/// A kernel of a module or library.
+#[derive(Clone)]
+pub struct Function {
+    pub name: String,
+    /// The module's or the library's handle.
+    pub owner: usize,
+    /// The context that it belongs to; a library's kernel belongs to none.
+    pub context: Option<usize>,
+    pub entry: Entry,
+    /// The image calls `malloc` on the GPU.
+    pub mallocs: bool,
+}
+
+impl World {
+    /// A function that can be launched in a context.
+    pub fn function(&self, handle: usize, context: usize) -> Answer<Function> {
+        let function = self.functions.find(handle).ok_or(INVALID_HANDLE)?;
+        if function.context.is_some_and(|owner| owner != context) {
+            return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
+        }
+        Ok(function.clone())
+    }
+
+    /// Loads an image into a context: its globals take memory at once.
+    pub fn load(&mut self, driver: &Driver, context: usize, image: Image) -> Answer<usize> {
+        let mut globals = HashMap::new();
+        for (name, size) in &image.globals {
+            match self.allocate(driver, context, *size) {
+                Ok(address) => {
+                    self.memory.retype(address, |kind| Kind::Global(Box::new(kind)));
+                    globals.insert(name.clone(), (address, *size));
+                }
+                Err(error) => {
+                    globals.values().for_each(|&(address, _)| self.free_global(driver, address));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(self.modules.add(Module { context, image, globals, functions: HashMap::new() }))
+    }
+
+    fn free_global(&mut self, driver: &Driver, address: u64) {
+        self.memory.retype(address, |kind| if let Kind::Global(inner) = kind { *inner } else { kind });
+        let _ = self.free(driver, address);
+    }
+
+    /// Unloads a module.
+    pub fn unload(&mut self, driver: &Driver, module: *const c_void) -> Answer {
+        let gone = self.modules.remove(module)?;
+        gone.globals.values().for_each(|&(address, _)| self.free_global(driver, address));
+        self.functions.drain_if(|_, function| function.owner == module.addr());
+        Ok(())
+    }
+
+    /// Unloads all modules of a context.
+    pub fn unload_all_of(&mut self, driver: &Driver, context: usize) {
+        let modules = self.modules.iter().filter(|(_, module)| module.context == context).map(|(handle, _)| handle);
+        for handle in modules.collect::<Vec<_>>() {
+            let _ = self.unload(driver, as_pointer(handle));
+        }
+    }
+
+    /// Makes room for a kernel's local memory and the heap that it uses, as its first launch does.
+    pub fn prepare_launch(&mut self, driver: &Driver, context: usize, function: &Function) -> Answer {
+        let mut limits = self.context(context)?.limits;
+        limits.stack = limits.stack.max(function.entry.local);
+        let heap_used = self.context(context)?.heap_used || function.mallocs;
+        self.apply_limits(driver, context, limits, heap_used)
+    }
+
+    /// Changes a context's limits, and what it holds for them.
+    pub fn apply_limits(&mut self, driver: &Driver, context: usize, limits: Limits, heap_used: bool) -> Answer {
+        let config = *driver.device().config();
+        let (ordinal, before) = (self.context(context)?.ordinal, self.context(context)?.extra);
+        let stack = |limit: u64| limit.saturating_mul(config.multiprocessors * config.threads) / crate::memory::GRANULE * crate::memory::GRANULE;
+        let heap = if heap_used { limits.heap } else { 0 };
+        let after = stack(limits.stack).saturating_sub(stack(Limits::default().stack)).saturating_add(heap);
+        if after > before {
+            driver.charge(ordinal, after - before, Part::Visible)?;
+        } else {
+            driver.release(ordinal, before - after, Part::Visible);
+        }
+        let context = self.context_mut(context)?;
+        (context.limits, context.extra, context.heap_used) = (limits, after, heap_used);
+        Ok(())
+    }
+}
+
+fn load(out: *mut CUmodule, image: *const c_void) -> Answer {
+    let driver = driver()?;
+    let mut world = world()?;
+    let context = world.current()?;
+    if out.is_null() || image.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    put(out, as_pointer(world.load(driver, context, ptx::read(image)?)?))
+}
+
+fn global(address: *mut u64, size: *mut usize, module: CUmodule, name: *const c_char) -> Answer {
+    let world = world()?;
+    let &(start, length) = world.modules.get(module)?.globals.get(text(name)?).ok_or(NOT_FOUND)?;
+    crate::answer::put_if(address, start);
+    crate::answer::put_if(size, length as usize);
+    Ok(())
+}
+
+fn attribute(out: *mut i32, attribute: u32, function: usize) -> Answer {
+    let world = world()?;
+    let function = world.functions.find(function).ok_or(INVALID_HANDLE)?;
+    let value = match attribute {
+        0 => 1024,
+        3 => i32::try_from(function.entry.local).unwrap_or(i32::MAX),
+        4 => 16,
+        5 => 70,
+        6 => 90,
+        1 | 2 | 7..=15 => 0,
+        _ => return Err(INVALID_VALUE),
+    };
+    put(out, value)
+}
+
+api! {
+    fn cuModuleLoadData(out: *mut CUmodule, image: *const c_void) { load(out, image) }
+    fn cuModuleLoadFatBinary(out: *mut CUmodule, image: *const c_void) { load(out, image) }
+    fn cuModuleLoadDataEx(out: *mut CUmodule, image: *const c_void, _count: u32, _options: *mut u32, _values: *mut *mut c_void) {
+        load(out, image)
+    }
+
+    fn cuModuleLoad(out: *mut CUmodule, path: *const c_char) {
+        driver()?;
+        let mut image = std::fs::read(text(path)?).map_err(|_| CUresult::CUDA_ERROR_FILE_NOT_FOUND)?;
+        image.push(0);
+        load(out, image.as_ptr().cast())
+    }
+
+    fn cuModuleUnload(module: CUmodule) {
+        let driver = driver()?;
+        world()?.unload(driver, module.cast())
+    }
+
+    fn cuModuleGetFunction(out: *mut CUfunction, module: CUmodule, name: *const c_char) {
+        let mut world = world()?;
+        let name = text(name)?;
+        let found = world.modules.get(module)?;
+        let entry = found.image.entries.get(name).cloned().ok_or(NOT_FOUND)?;
+        let known = found.functions.get(name).copied();
+        let (context, mallocs) = (Some(found.context), found.image.mallocs);
+        let handle = known.unwrap_or_else(|| {
+            world.functions.add(Function { name: name.to_owned(), owner: module.addr(), context, entry, mallocs })
+        });
+        world.modules.get_mut(module)?.functions.insert(name.to_owned(), handle);
+        put(out, as_pointer(handle))
+    }
+
+    fn cuModuleGetGlobal_v2(address: *mut u64, size: *mut usize, module: CUmodule, name: *const c_char) { global(address, size, module, name) }
+
+    fn cuModuleGetFunctionCount(out: *mut u32, module: CUmodule) {
+        put(out, world()?.modules.get(module)?.image.entries.len() as u32)
+    }
+
+    fn cuModuleGetLoadingMode(out: *mut u32) {
+        driver()?;
+        // Lazy.
+        put(out, 2)
+    }
+
+    fn cuFuncGetAttribute(out: *mut i32, which: u32, function: CUfunction) { attribute(out, which, function.addr()) }
+    fn cuFuncSetAttribute(function: CUfunction, _which: u32, _value: i32) {
+        world()?.functions.get(function).map(|_| ())
+    }
+    fn cuFuncSetCacheConfig(function: CUfunction, _config: u32) {
+        world()?.functions.get(function).map(|_| ())
+    }
+
+    fn cuFuncGetName(out: *mut *const c_char, function: CUfunction) {
+        world()?.functions.get(function)?;
+        put(out, std::ptr::null())?;
+        Err(NOT_SUPPORTED)
+    }
+
+    fn cuFuncGetModule(out: *mut CUmodule, function: CUfunction) {
+        let owner = world()?.functions.get(function)?.owner;
+        put(out, as_pointer(owner))
+    }
+
+    fn cuFuncLoad(function: CUfunction) { world()?.functions.get(function).map(|_| ()) }
+    fn cuFuncIsLoaded(out: *mut u32, function: CUfunction) {
+        world()?.functions.get(function)?;
+        put(out, 1)
+    }
+    fn cuKernelGetAttribute(out: *mut i32, which: u32, kernel: *mut c_void, _device: i32) { attribute(out, which, kernel.addr()) }
+}

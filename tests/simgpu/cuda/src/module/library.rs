@@ -1,0 +1,115 @@
+//! Libraries: images that belong to no context until one uses them.
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_void};
+
+use cudarc::driver::sys::{CUfunction, CUkernel, CUlibrary, CUmodule, CUresult};
+
+use super::ptx::{self, Image};
+use super::{Function, NOT_FOUND};
+use crate::answer::{Answer, INVALID_VALUE, put, put_if, text};
+use crate::driver::{driver, world};
+use crate::handles::as_pointer;
+
+/// A library, its kernels by name, and the module that it is in each context that used it.
+pub struct Library {
+    image: Image,
+    kernels: HashMap<String, usize>,
+    modules: HashMap<usize, usize>,
+}
+
+fn load(out: *mut CUlibrary, image: *const c_void) -> Answer {
+    driver()?;
+    if out.is_null() || image.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    let library = Library { image: ptx::read(image)?, kernels: HashMap::new(), modules: HashMap::new() };
+    put(out, as_pointer(world()?.libraries.add(library)))
+}
+
+/// The library's module in the current context, loaded now if it was not.
+fn module(library: CUlibrary) -> Answer<usize> {
+    let driver = driver()?;
+    let mut world = world()?;
+    let context = world.current()?;
+    let found = world.libraries.get(library)?;
+    if let Some(&module) = found.modules.get(&context).filter(|&&module| world.modules.has(module)) {
+        return Ok(module);
+    }
+    let image = found.image.clone();
+    let module = world.load(driver, context, image)?;
+    world.libraries.get_mut(library)?.modules.insert(context, module);
+    Ok(module)
+}
+
+api! {
+    fn cuLibraryLoadData(out: *mut CUlibrary, image: *const c_void, _jit: *mut c_void, _jit_values: *mut c_void, _jit_count: u32,
+        _options: *mut c_void, _values: *mut c_void, _count: u32) {
+        load(out, image)
+    }
+
+    fn cuLibraryLoadFromFile(out: *mut CUlibrary, path: *const c_char, _jit: *mut c_void, _jit_values: *mut c_void, _jit_count: u32,
+        _options: *mut c_void, _values: *mut c_void, _count: u32) {
+        driver()?;
+        let mut image = std::fs::read(text(path)?).map_err(|_| CUresult::CUDA_ERROR_FILE_NOT_FOUND)?;
+        image.push(0);
+        load(out, image.as_ptr().cast())
+    }
+
+    fn cuLibraryUnload(library: CUlibrary) {
+        let driver = driver()?;
+        let mut world = world()?;
+        let gone = world.libraries.remove(library)?;
+        world.functions.drain_if(|_, function| function.owner == library.addr());
+        for module in gone.modules.values() {
+            let _ = world.unload(driver, as_pointer(*module));
+        }
+        Ok(())
+    }
+
+    fn cuLibraryGetKernel(out: *mut CUkernel, library: CUlibrary, name: *const c_char) {
+        let mut world = world()?;
+        let name = text(name)?;
+        let found = world.libraries.get(library)?;
+        let entry = found.image.entries.get(name).cloned().ok_or(NOT_FOUND)?;
+        let (known, mallocs) = (found.kernels.get(name).copied(), found.image.mallocs);
+        let handle = known.unwrap_or_else(|| {
+            world.functions.add(Function { name: name.to_owned(), owner: library.addr(), context: None, entry, mallocs })
+        });
+        world.libraries.get_mut(library)?.kernels.insert(name.to_owned(), handle);
+        put(out, as_pointer(handle))
+    }
+
+    fn cuLibraryGetKernelCount(out: *mut u32, library: CUlibrary) {
+        put(out, world()?.libraries.get(library)?.image.entries.len() as u32)
+    }
+
+    fn cuLibraryGetModule(out: *mut CUmodule, library: CUlibrary) {
+        put(out, as_pointer(module(library)?))
+    }
+
+    fn cuLibraryGetGlobal(address: *mut u64, size: *mut usize, library: CUlibrary, name: *const c_char) {
+        let module = module(library)?;
+        let world = world()?;
+        let globals = &world.modules.get(as_pointer::<c_void>(module))?.globals;
+        let &(start, length) = globals.get(text(name)?).ok_or(NOT_FOUND)?;
+        put_if(address, start);
+        put_if(size, length as usize);
+        Ok(())
+    }
+
+    fn cuKernelGetFunction(out: *mut CUfunction, kernel: CUkernel) {
+        let world = world()?;
+        world.current()?;
+        world.functions.get(kernel)?;
+        put(out, kernel.cast())
+    }
+
+    fn cuKernelGetLibrary(out: *mut CUlibrary, kernel: CUkernel) {
+        let owner = world()?.functions.get(kernel)?.owner;
+        if !world()?.libraries.has(owner) {
+            return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
+        }
+        put(out, as_pointer(owner))
+    }
+}

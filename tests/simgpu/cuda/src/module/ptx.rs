@@ -1,0 +1,96 @@
+//! As much of PTX as says what an image declares.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_void};
+
+use cudarc::driver::sys::CUresult;
+
+use crate::answer::Answer;
+
+/// What an image declares.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Image {
+    pub entries: BTreeMap<String, Entry>,
+    /// Name and bytes of each global.
+    pub globals: Vec<(String, u64)>,
+    pub mallocs: bool,
+}
+
+/// A kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// Bytes of local memory for each thread.
+    pub local: u64,
+}
+
+/// Reads an image that a program gives. Only PTX text is understood.
+pub fn read(image: *const c_void) -> Answer<Image> {
+    // SAFETY: the C caller promises an image; one that starts with letters of PTX is text with an end, and the first byte decides.
+    let first = unsafe { image.cast::<u8>().read() };
+    if !first.is_ascii_graphic() && !first.is_ascii_whitespace() {
+        return Err(CUresult::CUDA_ERROR_INVALID_IMAGE);
+    }
+    // SAFETY: as above.
+    let text = unsafe { CStr::from_ptr(image.cast()) }.to_str().map_err(|_| CUresult::CUDA_ERROR_INVALID_IMAGE)?;
+    if !text.contains(".version") {
+        return Err(CUresult::CUDA_ERROR_INVALID_IMAGE);
+    }
+    if !text.contains(".target") || text.matches('{').count() != text.matches('}').count() {
+        return Err(CUresult::CUDA_ERROR_INVALID_PTX);
+    }
+    Ok(parse(text))
+}
+
+fn parse(text: &str) -> Image {
+    let without_comments = text.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n");
+    let mut image = Image { mallocs: without_comments.contains("malloc"), ..Image::default() };
+    let mut current = None;
+    for statement in without_comments.split([';', '{', '}']) {
+        let words = statement.split_ascii_whitespace().collect::<Vec<_>>();
+        if let Some(at) = words.iter().position(|&word| word == ".entry") {
+            let name = words.get(at + 1).and_then(|word| word.split('(').next()).unwrap_or("").to_owned();
+            image.entries.insert(name.clone(), Entry::default());
+            current = Some(name);
+        } else if words.contains(&".global") && words.iter().any(|word| word.starts_with(".b") || word.starts_with(".u")) {
+            if let Some((name, bytes)) = variable(&words) {
+                image.globals.push((name, bytes));
+            }
+        } else if words.first() == Some(&".local")
+            && let (Some(name), Some((_, bytes))) = (&current, variable(&words))
+            && let Some(entry) = image.entries.get_mut(name)
+        {
+            entry.local += bytes;
+        }
+    }
+    image
+}
+
+/// Name and size of a variable: `… .b8 name[count]` or `… .u32 name`.
+fn variable(words: &[&str]) -> Option<(String, u64)> {
+    let kind = words.iter().rev().find(|word| word.starts_with('.') && word.ends_with(|last: char| last.is_ascii_digit()))?;
+    let width = kind.trim_start_matches(|letter: char| !letter.is_ascii_digit()).parse::<u64>().ok()? / 8;
+    let at = words.iter().position(|word| word == kind)?;
+    let declaration = words.get(at + 1..)?.concat();
+    let declaration = declaration.split('=').next()?;
+    let (name, rest) = declaration.split_once('[').unwrap_or((declaration, "1]"));
+    let count = rest.split(']').next()?.parse::<u64>().ok()?;
+    Some((name.to_owned(), width * count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_globals_and_locals_are_found() {
+        let image = parse(
+            ".version 7.0\n.target sm_70\n.visible .global .align 8 .b8 big[268435456];\n.global .u32 one;\n\
+             .visible .entry g1(){ret;}\n// .visible .entry no()\n\
+             .visible .entry loc(.param .u64 o){.local .align 8 .b8 l[65536];.reg .u64 %a;ld.global.u32 %a,[o];ret;}\n",
+        );
+        assert_eq!(image.globals, [("big".to_owned(), 268_435_456), ("one".to_owned(), 4)]);
+        assert_eq!(image.entries.keys().collect::<Vec<_>>(), ["g1", "loc"]);
+        assert_eq!(image.entries["loc"].local, 65536);
+        assert!(!image.mallocs);
+    }
+}

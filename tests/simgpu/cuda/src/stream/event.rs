@@ -1,0 +1,82 @@
+//! Events.
+
+use cudarc::driver::sys::{CUevent, CUresult, CUstream};
+
+use super::queues::{Event, queues, wait};
+use super::work::Work;
+use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE, put};
+use crate::driver::world;
+use crate::graph::capture;
+use crate::handles::as_pointer;
+
+const DISABLE_TIMING: u32 = 2;
+
+fn record(event: CUevent, stream: CUstream) -> Answer {
+    let key = super::resolve(stream)?;
+    let number = {
+        let mut queues = queues()?;
+        let capturing = queues.streams.get(&key).is_some_and(|queue| queue.capture.is_some());
+        let event = queues.events.get_mut(event)?;
+        if !capturing {
+            event.asked += 1;
+            event.captured = None;
+        }
+        event.asked
+    };
+    super::submit(stream, Work::Record { event: event.addr(), number })
+}
+
+fn destroy(event: CUevent) -> Answer {
+    queues()?.events.remove(event).map(|_| ())
+}
+
+fn elapsed(out: *mut f32, start: CUevent, end: CUevent) -> Answer {
+    let queues = queues()?;
+    let (start, end) = (queues.events.get(start)?, queues.events.get(end)?);
+    if !start.timing || !end.timing || start.asked == 0 || end.asked == 0 {
+        return Err(INVALID_HANDLE);
+    }
+    if start.happened < start.asked || end.happened < end.asked {
+        return Err(CUresult::CUDA_ERROR_NOT_READY);
+    }
+    let ns = end.time.cast_signed() - start.time.cast_signed();
+    put(out, (ns as f64 / 1e6) as f32)
+}
+
+api! {
+    fn cuEventCreate(out: *mut CUevent, flags: u32) {
+        let context = world()?.current()?;
+        if out.is_null() || flags & !7 != 0 {
+            return Err(INVALID_VALUE);
+        }
+        let event = Event { context, timing: flags & DISABLE_TIMING == 0, ..Event::default() };
+        put(out, as_pointer(queues()?.events.add(event)))
+    }
+
+    fn cuEventDestroy(event: CUevent) { destroy(event) }
+    fn cuEventDestroy_v2(event: CUevent) { destroy(event) }
+    fn cuEventRecord [cuEventRecord_ptsz stream] (event: CUevent, stream: CUstream) { record(event, stream) }
+    fn cuEventRecordWithFlags [cuEventRecordWithFlags_ptsz stream] (event: CUevent, stream: CUstream, _flags: u32) { record(event, stream) }
+
+    fn cuEventQuery(event: CUevent) {
+        capture::forbid()?;
+        let queues = queues()?;
+        let event = queues.events.get(event)?;
+        capture::refuse_event(event)?;
+        if event.happened >= event.asked { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_READY) }
+    }
+
+    fn cuEventSynchronize(event: CUevent) {
+        let mut queues = queues()?;
+        let number = queues.events.get(event)?.asked;
+        capture::refuse_event(queues.events.get(event)?)?;
+        while queues.events.get(event).is_ok_and(|event| event.happened < number) {
+            queues = wait(queues)?;
+        }
+        drop(queues);
+        super::after_wait()
+    }
+
+    fn cuEventElapsedTime(out: *mut f32, start: CUevent, end: CUevent) { elapsed(out, start, end) }
+    fn cuEventElapsedTime_v2(out: *mut f32, start: CUevent, end: CUevent) { elapsed(out, start, end) }
+}

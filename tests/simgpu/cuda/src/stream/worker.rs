@@ -1,0 +1,141 @@
+//! The thread that plays one GPU for this process: it takes what is ready and lets its time pass.
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+
+use simgpu_device::now_ns;
+
+use super::queues::{Queues, Shared};
+use super::work::{Call, Work};
+use crate::driver::Driver;
+
+/// How often a stream that waits for a value in memory looks at it.
+const LOOK: Duration = Duration::from_micros(50);
+
+/// Starts the worker of a GPU.
+pub fn start(driver: &'static Driver, gpu: usize) {
+    let (calls, to_call) = channel::<(usize, Call)>();
+    let caller = move || {
+        for (key, call) in to_call {
+            if let Some(function) = call.function {
+                // SAFETY: the program gave the function with this argument to be called once its turn comes.
+                unsafe { function(std::ptr::with_exposed_provenance_mut(call.data)) };
+            }
+            finish(&driver.streams, &mut lock(&driver.streams), key, now_ns());
+        }
+    };
+    spawn(caller);
+    spawn(move || {
+        // SAFETY: asks for timers of this thread to be exact.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+        work(driver, gpu, &calls);
+    });
+}
+
+/// A thread that takes none of the program's signals.
+fn spawn(body: impl FnOnce() + Send + 'static) {
+    // SAFETY: the sets live through the calls; a new thread inherits the mask, which is then put back.
+    unsafe {
+        let (mut all, mut before) = (std::mem::zeroed::<libc::sigset_t>(), std::mem::zeroed::<libc::sigset_t>());
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        std::thread::spawn(body);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+    }
+}
+
+fn lock(shared: &'static Shared) -> MutexGuard<'static, Queues> {
+    shared.queues.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn work(driver: &'static Driver, gpu: usize, calls: &Sender<(usize, Call)>) -> ! {
+    let shared = &driver.streams;
+    let mut queues = lock(shared);
+    let mut resting = true;
+    loop {
+        finish_copies(shared, &mut queues, gpu);
+        let Some(key) = queues.ready(gpu) else {
+            if !resting {
+                driver.slot.rest(gpu);
+                resting = true;
+            }
+            queues = pause(shared, queues, gpu);
+            continue;
+        };
+        let earliest = queues.not_before(key);
+        let Some(queue) = queues.streams.get_mut(&key) else { continue };
+        queue.running = true;
+        let Some(op) = queue.ops.front() else { continue };
+        let (ready, work) = (op.queued_at.max(earliest), op.work.clone());
+        if let Some(ns) = work.copy_ns() {
+            queue.until = Some(ready + ns);
+            drop(queues);
+            work.perform();
+            queues = lock(shared);
+            continue;
+        }
+        match work {
+            Work::Call(call) => {
+                let _ = calls.send((key, call));
+                continue;
+            }
+            Work::Record { event, number } => {
+                if let Some(event) = queues.events.find_mut(event) {
+                    event.happened = event.happened.max(number);
+                    event.time = ready;
+                }
+                finish(shared, &mut queues, key, ready);
+            }
+            Work::Wait { event, .. } => {
+                let time = queues.events.find(event).map_or(0, |event| event.time);
+                finish(shared, &mut queues, key, ready.max(time));
+            }
+            Work::Await { .. } => finish(shared, &mut queues, key, now_ns()),
+            _ => {
+                drop(queues);
+                let end = match work.gpu_ns() {
+                    Some(ns) => {
+                        resting = false;
+                        driver.slot.run(gpu, ready, ns).1
+                    }
+                    None => ready,
+                };
+                work.perform();
+                queues = lock(shared);
+                finish(shared, &mut queues, key, end);
+            }
+        }
+    }
+}
+
+/// The first operation of a stream is done.
+fn finish(shared: &Shared, queues: &mut Queues, key: usize, end: u64) {
+    if let Some(queue) = queues.streams.get_mut(&key) {
+        queue.ops.pop_front();
+        queue.running = false;
+        queue.until = None;
+        queue.cursor = queue.cursor.max(end);
+    }
+    shared.changed.notify_all();
+}
+
+fn finish_copies(shared: &Shared, queues: &mut Queues, gpu: usize) {
+    let now = now_ns();
+    let done = queues.streams.iter().filter(|(_, queue)| queue.gpu == gpu && queue.until.is_some_and(|until| until <= now));
+    let done = done.map(|(&key, queue)| (key, queue.until.unwrap_or(now))).collect::<Vec<_>>();
+    for (key, end) in done {
+        finish(shared, queues, key, end);
+    }
+}
+
+/// Waits for a change, for the next copy to end, or to look at a value again.
+fn pause(shared: &'static Shared, queues: MutexGuard<'static, Queues>, gpu: usize) -> MutexGuard<'static, Queues> {
+    let own = || queues.streams.values().filter(|queue| queue.gpu == gpu);
+    let next = own().filter_map(|queue| queue.until).min().map(|until| Duration::from_nanos(until.saturating_sub(now_ns()).max(1)));
+    let looks = own().any(|queue| matches!(queue.ops.front(), Some(op) if matches!(op.work, Work::Await { .. })));
+    match next.into_iter().chain(looks.then_some(LOOK)).min() {
+        Some(time) => shared.changed.wait_timeout(queues, time).unwrap_or_else(PoisonError::into_inner).0,
+        None => shared.changed.wait(queues).unwrap_or_else(PoisonError::into_inner),
+    }
+}
