@@ -1,1 +1,20 @@
-//! The compute limit.
+//! The compute limit: launches are held back so that the container uses no more of a GPU's time than it was given.
+//!
+//! * [`meter`]: what finished work really took, from events around batches of launches ([`stream`]).
+//! * [`account`]: the container's budget, which accrues in time and pays for that; [`cost`]: what a launch will probably take.
+//! * [`pace`]: around every launch, the two together. [`engine`]: the clock and the events it does that with.
+//!
+//! A launch that finds room is a few loads and stores: no lock, no allocation, no system call. Nothing polls: whoever launches
+//! does the accounts of what has finished since.
+
+mod account;
+mod cost;
+mod engine;
+mod meter;
+mod pace;
+mod stream;
+
+#[cfg(test)]
+mod simulated;
+#[cfg(test)]
+mod tests;

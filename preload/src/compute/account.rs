@@ -1,0 +1,124 @@
+//! One GPU's compute account in this process: the container's budget, and what this process has in flight.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+
+use vgpu_region::budget::{Budget, Rate};
+use vgpu_region::limits::GpuLimit;
+
+use super::cost::Costs;
+use super::stream::Batch;
+
+/// A process lets the others of its container run after so many nanoseconds, if they want to.
+const OWN_TURN: u64 = 10_000_000;
+/// How long a turn outlasts the expected end of what is in flight, in microseconds.
+const TURN_SLACK: u64 = 500;
+
+/// The account.
+#[derive(Debug)]
+pub struct Account {
+    /// The container's budget.
+    pub budget: &'static Budget,
+    limit: &'static GpuLimit,
+    /// What this process's closed and unharvested batches are expected to take, in nanoseconds.
+    pub in_flight: AtomicU64,
+    /// How many of these batches hold a launch of unknown cost.
+    unknown: AtomicU32,
+    /// What launches are known to cost.
+    pub costs: &'static Costs,
+    /// This process in the container, from 1.
+    who: u16,
+    holding_since: AtomicU64,
+    leaving: AtomicBool,
+}
+
+/// Whether a launch may go ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may.
+    Go,
+    /// Not before about this many nanoseconds have passed.
+    Wait(u64),
+    /// Another process of the container has the GPU.
+    Other,
+    /// Another process of the container shall have it now.
+    Yield,
+}
+
+impl Account {
+    /// An account for the process `who`, from 1.
+    pub fn new(budget: &'static Budget, limit: &'static GpuLimit, costs: &'static Costs, who: u16) -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            budget,
+            limit,
+            in_flight: zero(),
+            unknown: AtomicU32::new(0),
+            costs,
+            who,
+            holding_since: zero(),
+            leaving: AtomicBool::new(false),
+        }
+    }
+
+    /// The share that is in force now; `None` without a limit.
+    #[inline]
+    pub fn rate(&self) -> Option<Rate> {
+        Rate::new(self.limit.cores_limit()?)
+    }
+
+    #[cfg(test)]
+    pub fn set_percent(&self, percent: u32) {
+        self.limit.cores.store(percent, Relaxed);
+    }
+
+    /// A batch has been closed.
+    pub fn departed(&self, batch: &Batch) {
+        self.in_flight.fetch_add(batch.expected, AcqRel);
+        self.unknown.fetch_add(u32::from(batch.unknown), AcqRel);
+    }
+
+    /// A batch has been harvested.
+    pub fn arrived(&self, batch: &Batch) {
+        self.in_flight.fetch_sub(batch.expected, AcqRel);
+        self.unknown.fetch_sub(u32::from(batch.unknown), AcqRel);
+    }
+
+    /// Whether something is in flight whose cost is not known.
+    pub fn is_in_the_dark(&self) -> bool {
+        self.unknown.load(Acquire) != 0
+    }
+
+    /// Whether a launch of about `cost` nanoseconds may go ahead now, with more than `least` nanoseconds of budget left.
+    pub fn verdict(&self, now: u64, cost: u64, least: i64, rate: Rate) -> Verdict {
+        let in_flight = self.in_flight.load(Acquire);
+        let room = self.budget.balance(now, rate).saturating_sub(in_flight as i64);
+        if room <= least {
+            if in_flight == 0 {
+                self.let_go();
+            }
+            return Verdict::Wait(rate.time_for(least.abs_diff(room)).max(1));
+        }
+        let micros = now / 1000;
+        if self.budget.is_contended(self.who, micros) && now.saturating_sub(self.holding_since.load(Relaxed)) > OWN_TURN {
+            self.leaving.store(true, Relaxed);
+        }
+        if self.leaving.load(Relaxed) {
+            if in_flight == 0 {
+                self.let_go();
+            }
+            return Verdict::Yield;
+        }
+        if !self.budget.hold(self.who, micros, micros + (in_flight + cost) / 1000 + TURN_SLACK) {
+            self.holding_since.store(0, Relaxed);
+            return Verdict::Other;
+        }
+        _ = self.holding_since.compare_exchange(0, now, AcqRel, Relaxed);
+        Verdict::Go
+    }
+
+    fn let_go(&self) {
+        self.budget.let_go(self.who);
+        self.holding_since.store(0, Relaxed);
+        self.leaving.store(false, Relaxed);
+    }
+}

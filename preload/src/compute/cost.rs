@@ -1,0 +1,150 @@
+//! What each kind of launch is known to cost: one entry for a function with its grid and block, learned from measured batches.
+//!
+//! The costs decide how much may be in flight and where a batch ends. What is *charged* is measured, so a wrong entry makes the
+//! pace uneven for a moment and nothing else.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// How many kinds are remembered. When they are all taken, a new kind takes the place of an old one.
+pub const KINDS: usize = 4096;
+const PROBES: usize = 8;
+
+/// The place of a kind in the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kind(pub u16);
+
+/// The table. All zero is empty.
+#[derive(Debug)]
+pub struct Costs {
+    keys: [AtomicU64; KINDS],
+    nanos: [AtomicU32; KINDS],
+}
+
+/// A key from the words that tell one kind of launch from another.
+#[inline]
+pub fn key(words: &[u64]) -> u64 {
+    let mixed =
+        words.iter().fold(0x9e37_79b9_7f4a_7c15_u64, |hash, word| (hash ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29));
+    (mixed ^ mixed >> 32) | 1
+}
+
+impl Costs {
+    /// The kind with this key, entered now if it is new.
+    #[inline]
+    pub fn kind(&self, key: u64) -> Kind {
+        let start = (key >> 40) as usize;
+        for step in 0..PROBES {
+            let place = start.wrapping_add(step) % KINDS;
+            let Some(there) = self.keys.get(place) else { break };
+            match there.load(Relaxed) {
+                found if found == key => return Kind(place as u16),
+                0 => {
+                    there.store(key, Relaxed);
+                    return Kind(place as u16);
+                }
+                _ => {}
+            }
+        }
+        self.replace(start % KINDS, key)
+    }
+
+    #[cold]
+    fn replace(&self, place: usize, key: u64) -> Kind {
+        if let (Some(there), Some(nanos)) = (self.keys.get(place), self.nanos.get(place)) {
+            there.store(key, Relaxed);
+            nanos.store(0, Relaxed);
+        }
+        Kind(place as u16)
+    }
+
+    /// What a launch of this kind takes in nanoseconds; `None` before one was measured.
+    #[inline]
+    pub fn of(&self, kind: Kind) -> Option<u32> {
+        self.nanos.get(usize::from(kind.0)).map(|nanos| nanos.load(Relaxed)).filter(|&nanos| nanos != 0)
+    }
+
+    /// Learns from a batch of these kinds that was thought to take `expected` and took `measured` nanoseconds.
+    pub fn learn(&self, kinds: &[Kind], expected: u64, measured: u64) {
+        let Some(&first) = kinds.first() else { return };
+        if kinds.iter().all(|&kind| kind == first) {
+            return self.approach(first, measured / kinds.len() as u64);
+        }
+        // Which of them was off cannot be told: all move a little in the same direction.
+        let ratio = (measured * 1024 / expected.max(1)).clamp(256, 4096);
+        for &kind in kinds {
+            if let Some(known) = self.of(kind) {
+                self.store(kind, u64::from(known) * (1024 * 31 + ratio) / (1024 * 32));
+            } else {
+                self.store(kind, measured / kinds.len() as u64);
+            }
+        }
+    }
+
+    /// Moves a kind's cost a quarter of the way to what was seen; the first time all of it, and down at once if it was far off:
+    /// a first run holds one-time work.
+    fn approach(&self, kind: Kind, seen: u64) {
+        let next = match self.of(kind).map(u64::from) {
+            None => seen,
+            Some(known) if known > seen * 4 => seen,
+            Some(known) => (known * 3 + seen).div_ceil(4),
+        };
+        self.store(kind, next);
+    }
+
+    fn store(&self, kind: Kind, nanos: u64) {
+        if let Some(place) = self.nanos.get(usize::from(kind.0)) {
+            place.store(u32::try_from(nanos.max(1)).unwrap_or(u32::MAX), Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn costs() -> Box<Costs> {
+        // SAFETY: all zero is an empty table.
+        unsafe { Box::<Costs>::new_zeroed().assume_init() }
+    }
+
+    #[test]
+    fn learns_a_lone_kind_and_follows_it() {
+        let costs = costs();
+        let kind = costs.kind(key(&[1, 2]));
+        assert_eq!((costs.kind(key(&[1, 2])), costs.of(kind)), (kind, None));
+        costs.learn(&[kind; 4], 0, 4_000_000);
+        assert_eq!(costs.of(kind), Some(1_000_000));
+        costs.learn(&[kind], 0, 20_000);
+        assert_eq!(costs.of(kind), Some(20_000), "what a first run took too much is forgotten at once");
+        for _ in 0..30 {
+            costs.learn(&[kind; 2], 0, 80_000);
+        }
+        assert!((39_900..=40_010).contains(&costs.of(kind).unwrap()));
+    }
+
+    #[test]
+    fn mixed_batches_scale_together_until_they_fit() {
+        let costs = costs();
+        let (a, b) = (costs.kind(key(&[1])), costs.kind(key(&[2])));
+        costs.learn(&[a], 0, 30_000);
+        costs.learn(&[b], 0, 10_000);
+        for _ in 0..400 {
+            let expected = u64::from(costs.of(a).unwrap() + costs.of(b).unwrap());
+            costs.learn(&[a, b], expected, 80_000);
+        }
+        let (a, b) = (costs.of(a).unwrap(), costs.of(b).unwrap());
+        assert!((78_000..82_000).contains(&(a + b)) && a > 2 * b, "{a} {b}");
+    }
+
+    #[test]
+    fn a_full_table_forgets_instead_of_failing() {
+        let costs = costs();
+        for number in 0..3 * KINDS as u64 {
+            let kind = costs.kind(key(&[number, 7]));
+            assert!(usize::from(kind.0) < KINDS);
+            costs.learn(&[kind], 0, number + 1);
+        }
+        let kind = costs.kind(key(&[77, 77]));
+        assert!(costs.of(kind).is_none());
+    }
+}

@@ -1,0 +1,32 @@
+//! What the meter needs of a clock and of CUDA. The tests put a simulated GPU with a clock of its own here.
+
+use crate::cuda::Handle;
+
+/// How far the work before an event has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// All of it is finished.
+    Done,
+    /// Not yet.
+    Pending,
+    /// The event cannot be asked any more; its context is gone or broken.
+    Lost,
+}
+
+/// A clock, a way to wait, and events.
+pub trait Engine {
+    /// Nanoseconds of a clock that only goes forward.
+    fn now(&self) -> u64;
+    /// Waits for about this many nanoseconds.
+    fn sleep(&self, nanos: u64);
+    /// A new timing event in the meter's context; `None` if there can be none.
+    fn create(&self) -> Option<Handle>;
+    /// Puts the event behind everything launched into the stream so far. Whether it could be.
+    fn record(&self, event: Handle, stream: Handle) -> bool;
+    /// How far a recorded event has come.
+    fn progress(&self, event: Handle) -> Progress;
+    /// Nanoseconds of the GPU's clock from one finished event to another, negative if `to` was first.
+    fn between(&self, from: Handle, to: Handle) -> Option<i64>;
+    /// Whether everything launched into the stream is finished.
+    fn is_idle(&self, stream: Handle) -> bool;
+}

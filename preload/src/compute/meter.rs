@@ -1,0 +1,268 @@
+//! What the work of one context really took: the union, on the GPU's own clock, of its streams' measured batches.
+//!
+//! A batch lasts from its start (an event before it if its stream was idle, else the end of the batch before) to its end event. Work
+//! of several streams that overlaps is counted once. Work that has begun and is not finished is charged as time goes by, so that
+//! a kernel that never ends is paid for too; when it ends, the measured time replaces that.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+
+use vgpu_region::budget::Rate;
+
+use super::account::Account;
+use super::engine::{Engine, Progress};
+use super::stream::Stream;
+use crate::cuda::Handle;
+
+/// Streams of one context that can be told apart.
+pub const STREAMS: usize = 256;
+/// What the event that ends a batch adds to its time, in nanoseconds (H200, driver 580: 2.0 µs with kernels of 1 µs to 200 µs).
+const EVENT_COST: u64 = 2_000;
+/// What a pair of events around a batch adds in an idle stream (H200, driver 580: 3.4 µs).
+const PAIR_COST: u64 = 3_400;
+/// Work is charged before it has ended once it has run for so many nanoseconds.
+const EARLY: u64 = 2_000_000;
+
+/// A context's meter.
+#[derive(Debug)]
+pub struct Meter {
+    /// The driver's number for the context; the context itself if the driver has none.
+    pub context: AtomicU64,
+    /// The account that pays.
+    pub account: &'static Account,
+    /// Set when the context goes: its events must not be touched any more.
+    pub gone: AtomicBool,
+    harvesting: AtomicBool,
+    streams: [AtomicPtr<Stream>; STREAMS],
+    count: AtomicU32,
+    books: UnsafeCell<Books>,
+    /// Host time since when the context has had work in flight, or at which its busy time was last known; for charging early.
+    pub mark: AtomicU64,
+    /// Counts harvested batches: whoever waits sees whether anything moves.
+    pub harvested: AtomicU64,
+}
+
+/// The harvester's own.
+#[derive(Debug)]
+struct Books {
+    /// A finished event whose place on the time line is known; every other one is placed by its distance from it.
+    anchor: Handle,
+    anchor_at: u64,
+    busy_until: u64,
+    /// Charged early and not yet seen in measured time.
+    early: u64,
+}
+
+// SAFETY: `books` is only touched by the holder of `harvesting`; the rest is atomics.
+unsafe impl Sync for Meter {}
+// SAFETY: nothing in it belongs to a thread; the handles are the driver's, good in every thread.
+unsafe impl Send for Meter {}
+
+struct Harvest<'a>(&'a Meter);
+
+impl Drop for Harvest<'_> {
+    fn drop(&mut self) {
+        self.0.harvesting.store(false, Release);
+    }
+}
+
+/// What a stream's oldest batch turned out to be.
+#[derive(Clone, Copy)]
+enum Head {
+    Finished { start: u64, end: u64 },
+    Running { since: Option<u64> },
+}
+
+impl Meter {
+    /// A meter of a context, paid from `account`.
+    pub fn new(context: u64, account: &'static Account) -> Self {
+        let books = Books { anchor: core::ptr::null_mut(), anchor_at: 0, busy_until: 0, early: 0 };
+        Self {
+            context: AtomicU64::new(context),
+            account,
+            gone: AtomicBool::new(false),
+            harvesting: AtomicBool::new(false),
+            streams: [const { AtomicPtr::new(core::ptr::null_mut()) }; STREAMS],
+            count: AtomicU32::new(0),
+            books: UnsafeCell::new(books),
+            mark: AtomicU64::new(0),
+            harvested: AtomicU64::new(0),
+        }
+    }
+
+    fn streams(&self) -> impl Iterator<Item = &Stream> {
+        // SAFETY: a stream's memory is never given back; a place is filled before `count` passes it.
+        self.streams.iter().take(self.count.load(Acquire) as usize).filter_map(|place| unsafe { place.load(Acquire).as_ref() })
+    }
+
+    /// A place for the stream with this number: one whose stream is gone, or a new one. `None` if all are taken.
+    pub fn adopt(&self, id: u64, make: impl FnOnce() -> *mut Stream) -> Option<&Stream> {
+        for stream in self.streams() {
+            let free = stream.retired.load(Acquire) && stream.waiting() == 0;
+            if let Some(mut claim) = free.then(|| stream.claim()).flatten() {
+                if !stream.retired.swap(false, AcqRel) {
+                    continue;
+                }
+                stream.id.store(id, Release);
+                let (batch, open) = claim.open();
+                (batch.count, batch.expected, batch.late) = (0, 0, 0);
+                (open.interrupted, open.last) = (true, 0);
+                drop(claim);
+                return Some(stream);
+            }
+        }
+        let place = self.count.load(Acquire);
+        let slot = self.streams.get(place as usize)?;
+        let made = make();
+        // SAFETY: fresh memory of the right size, zero, or null.
+        let stream = unsafe { made.as_ref() }?;
+        stream.id.store(id, Relaxed);
+        stream.claim()?.open().1.interrupted = true;
+        if slot.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire).is_err() {
+            // Another thread was quicker. This launch is charged by guess, the next one finds its place.
+            return None;
+        }
+        _ = self.count.compare_exchange(place, place + 1, AcqRel, Acquire);
+        Some(stream)
+    }
+
+    /// Waits for a harvester to leave and keeps others out, for good. Called before the context is destroyed.
+    pub fn close(&self, engine: &impl Engine) {
+        self.gone.store(true, Release);
+        // A harvester only asks the driver questions that it answers at once.
+        for _ in 0..10_000 {
+            if !self.harvesting.swap(true, Acquire) {
+                break;
+            }
+            engine.sleep(10_000);
+        }
+        for stream in self.streams() {
+            // SAFETY: we are the harvester; nobody launches into a context that is being destroyed.
+            while let Some(batch) = unsafe { stream.oldest() } {
+                self.account.arrived(batch);
+                // SAFETY: as above.
+                unsafe { stream.done() };
+            }
+        }
+    }
+
+    /// Charges everything that has finished since, and what has been running for long. Does nothing while another thread does it.
+    pub fn harvest(&self, engine: &impl Engine, rate: Rate) {
+        if self.harvesting.swap(true, Acquire) {
+            return;
+        }
+        let _harvest = Harvest(self);
+        if self.gone.load(Acquire) {
+            return;
+        }
+        // SAFETY: we are the harvester.
+        let books = unsafe { &mut *self.books.get() };
+        let running = loop {
+            let mut first: Option<(&Stream, u64, u64)> = None;
+            let (mut running, mut since) = (false, u64::MAX);
+            for stream in self.streams() {
+                match self.head(engine, books, stream) {
+                    None => {}
+                    Some(Head::Running { since: begun }) => {
+                        // What waits for something else (a copy, the host) has not begun.
+                        running |= begun.is_some();
+                        since = since.min(begun.unwrap_or(u64::MAX));
+                    }
+                    Some(Head::Finished { start, end }) if first.is_none_or(|(_, earliest, _)| start < earliest) => {
+                        first = Some((stream, start, end));
+                    }
+                    Some(Head::Finished { .. }) => {}
+                }
+            }
+            let Some((stream, start, end)) = first else { break running };
+            self.settle(engine, books, rate, stream, (start.min(since), start, end));
+        };
+        self.charge_early(engine, books, rate, running);
+    }
+
+    /// Where a stream's oldest batch stands.
+    fn head(&self, engine: &impl Engine, books: &mut Books, stream: &Stream) -> Option<Head> {
+        // SAFETY: we are the harvester.
+        let batch = unsafe { stream.oldest() }?;
+        let before = stream.last_end.load(Relaxed);
+        if batch.guessed {
+            let start = if batch.fresh { self.place(engine, books, batch.start) } else { None }.unwrap_or(before);
+            return Some(Head::Finished { start, end: start + batch.expected });
+        }
+        match engine.progress(batch.end) {
+            Progress::Done => {
+                let end = self.place(engine, books, batch.end).unwrap_or(books.busy_until + batch.expected);
+                let start = if batch.fresh {
+                    engine.between(batch.start, batch.end).map_or(before, |length| end.saturating_sub_signed(length))
+                } else {
+                    before
+                };
+                Some(Head::Finished { start: start.min(end), end })
+            }
+            Progress::Pending if !batch.fresh => Some(Head::Running { since: Some(before) }),
+            Progress::Pending if engine.progress(batch.start) == Progress::Done => {
+                Some(Head::Running { since: self.place(engine, books, batch.start) })
+            }
+            Progress::Pending => Some(Head::Running { since: None }),
+            // What can no longer be asked counts as long as expected.
+            Progress::Lost => Some(Head::Finished { start: before, end: before + batch.expected }),
+        }
+    }
+
+    /// An event's place on the time line.
+    fn place(&self, engine: &impl Engine, books: &Books, event: Handle) -> Option<u64> {
+        // The line begins somewhere, so that what lies before its first event has a place too.
+        const ORIGIN: u64 = 1 << 60;
+        if books.anchor.is_null() {
+            return Some(ORIGIN);
+        }
+        engine.between(books.anchor, event).map(|distance| books.anchor_at.saturating_add_signed(distance))
+    }
+
+    /// Charges a finished batch: what of the time line from `from` to its end has not been charged yet.
+    fn settle(&self, engine: &impl Engine, books: &mut Books, rate: Rate, stream: &Stream, (from, start, end): (u64, u64, u64)) {
+        // SAFETY: we are the harvester, and `head` has just seen this batch.
+        let Some(batch) = (unsafe { stream.oldest() }) else { return };
+        let overhead = if batch.guessed { 0 } else { batch.late + if batch.fresh { PAIR_COST } else { EVENT_COST } };
+        let length = end - start;
+        let news = end.saturating_sub(from.max(books.busy_until));
+        let measured = length.saturating_sub(overhead);
+        // Beside other streams' work the overhead takes no time of its own.
+        self.pay(books, rate, if news >= length { news.saturating_sub(overhead) } else { news });
+        books.busy_until = books.busy_until.max(end);
+        stream.last_end.store(end, Relaxed);
+        if !batch.guessed {
+            if let Some(kinds) = batch.kinds.get(..batch.count as usize) {
+                self.account.costs.learn(kinds, batch.expected, measured);
+            }
+            // The anchor is an event that nobody will record again: the batch gets the old one for its next round.
+            (books.anchor, books.anchor_at, batch.end) = (batch.end, end, books.anchor);
+        }
+        self.account.arrived(batch);
+        // SAFETY: as above.
+        unsafe { stream.done() };
+        self.mark.store(engine.now(), Relaxed);
+        self.harvested.fetch_add(1, Relaxed);
+    }
+
+    fn pay(&self, books: &mut Books, rate: Rate, amount: u64) {
+        let paid = amount.min(books.early);
+        books.early -= paid;
+        if amount > paid {
+            self.account.budget.charge((amount - paid) as i64, rate);
+        }
+    }
+
+    fn charge_early(&self, engine: &impl Engine, books: &mut Books, rate: Rate, running: bool) {
+        let due = if running { engine.now().saturating_sub(self.mark.load(Relaxed)) } else { 0 };
+        if due > books.early && due > EARLY {
+            self.account.budget.charge((due - books.early) as i64, rate);
+            books.early = due;
+        } else if !running && books.early != 0 {
+            self.account.budget.charge(-(books.early as i64), rate);
+            books.early = 0;
+        }
+    }
+}

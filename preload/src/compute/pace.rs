@@ -1,0 +1,216 @@
+//! Around every launch: into which batch it goes, and when it may.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use vgpu_region::budget::Rate;
+
+use super::account::Verdict;
+use super::cost::Kind;
+use super::engine::Engine;
+use super::meter::Meter;
+use super::stream::{Batch, Claim, MOST, Open, RING, Stream};
+use crate::cuda::Handle;
+
+/// A batch is closed when it is expected to take so many nanoseconds: long enough that its event (2 µs) does not matter, short
+/// enough that what it took is known soon.
+const BATCH: u64 = 400_000;
+/// A pause in a stream that is shorter than this counts as used: nobody else can have the GPU for less, since passing it from one
+/// process to another and back takes twice 100 µs.
+const GAP: u64 = 50_000;
+/// What a launch is taken to cost before one like it was measured, in nanoseconds.
+const UNKNOWN: u64 = 200_000;
+/// Who had to wait goes on when there is so much budget, in nanoseconds: the two ends of a burst are known to a few microseconds, so
+/// it must not be too short.
+const BURST: i64 = 500_000;
+/// Shortest and longest waits before looking again, in nanoseconds. A wait costs about 6 µs of CPU time.
+const SHORT: u64 = 500_000;
+const LONG: u64 = 20_000_000;
+/// How long to wait for another process of the container.
+const OTHER: u64 = 300_000;
+/// First wait for a launch of unknown cost to be measured; each further one is twice as long.
+const PEEK: u64 = 20_000;
+/// What is in flight may wait for this very launch (kernels that wait for each other, or for the host), and would then never end.
+/// After so many nanoseconds in which nothing at all has finished, one launch goes ahead on credit: soon into a stream with nothing
+/// in flight, late into one where it would queue behind what does not end.
+const STUCK: u64 = 250_000_000;
+const STUCK_BEHIND: u64 = 10_000_000_000;
+/// A launch that takes the host longer than this did something else first, such as loading the function.
+const SLOW: u64 = 100_000;
+
+/// A launch that is under way.
+pub struct Launch<'a> {
+    meter: &'a Meter,
+    stream: &'a Stream,
+    handle: Handle,
+    claim: Option<Claim<'a>>,
+    kind: Kind,
+    known: bool,
+    cost: u64,
+    began: u64,
+    rate: Rate,
+}
+
+impl<'a> Launch<'a> {
+    /// Waits until the launch may be made, and prepares to measure it.
+    #[inline]
+    pub fn begin(engine: &impl Engine, meter: &'a Meter, stream: &'a Stream, handle: Handle, key: u64, rate: Rate) -> Self {
+        let kind = meter.account.costs.kind(key);
+        let known = meter.account.costs.of(kind);
+        let cost = known.map_or(UNKNOWN, u64::from);
+        let began = engine.now();
+        let mut launch = Self { meter, stream, handle, claim: stream.claim(), kind, known: known.is_some(), cost, began, rate };
+        let quick = launch.claim.as_mut().is_some_and(|claim| {
+            let (batch, open) = claim.open();
+            batch.count != 0 && launch.known && cost < BATCH && began.saturating_sub(open.last) < GAP && !open.interrupted
+        });
+        if !quick {
+            launch.prepare(engine);
+        }
+        launch
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn prepare(&mut self, engine: &impl Engine) {
+        let Some(mut claim) = self.claim.take() else {
+            // Another thread launches into this stream right now. Its batch measures this launch too.
+            if !self.known || self.stream.guests.load(Relaxed) + self.cost >= BATCH {
+                self.wait(engine);
+            }
+            return;
+        };
+        let (batch, open) = claim.open();
+        let paused = self.began.saturating_sub(open.last) >= GAP;
+        // Looked at before anything is waited for: afterwards the stream is idle because we waited.
+        if batch.count != 0 || self.stream.guests.load(Relaxed) != 0 {
+            let idle = paused && engine.is_idle(self.handle);
+            // A long launch, or one of unknown length, gets a batch of its own.
+            if idle || open.interrupted || !self.known || self.cost >= BATCH {
+                close(engine, self.meter, self.stream, self.handle, &mut claim, idle);
+            }
+        }
+        if claim.open().0.count == 0 || self.stream.waiting() >= RING - 1 {
+            self.wait(engine);
+            let (batch, open) = claim.open();
+            // Nothing of it is running: the pause belongs to nobody.
+            let idle = self.began.saturating_sub(open.last) >= GAP && (self.stream.waiting() == 0 || engine.is_idle(self.handle));
+            if batch.count == 0 && (open.interrupted || idle) && ready(engine, &mut batch.start) {
+                if self.meter.account.in_flight.load(Acquire) == 0 {
+                    self.meter.mark.store(self.began, Relaxed);
+                }
+                batch.fresh = engine.record(batch.start, self.handle);
+                open.interrupted = false;
+                open.most = if idle { 1 } else { open.most };
+            }
+        }
+        self.claim = Some(claim);
+    }
+
+    /// Waits until the budget allows the launch.
+    fn wait(&mut self, engine: &impl Engine) {
+        let began = self.began;
+        let account = self.meter.account;
+        let (mut least, mut peek) = (0, PEEK);
+        let mut moved = (self.meter.harvested.load(Relaxed), began);
+        loop {
+            self.meter.harvest(engine, self.rate);
+            let now = engine.now();
+            self.began = now;
+            // The limit may have been lifted meanwhile.
+            let Some(rate) = account.rate() else { break };
+            self.rate = rate;
+            let in_flight = account.in_flight.load(Acquire);
+            let nap = match account.verdict(now, self.cost, least, rate) {
+                Verdict::Go if !self.known && account.is_in_the_dark() => {
+                    peek = (peek * 2).min(SHORT);
+                    peek / 2
+                }
+                Verdict::Go if self.stream.waiting() < RING - 2 => break,
+                Verdict::Go => SHORT,
+                Verdict::Other => OTHER,
+                Verdict::Yield => 3 * OTHER,
+                // What is in flight may turn out cheaper than expected; what is owed cannot.
+                Verdict::Wait(time) => {
+                    least = BURST;
+                    time.clamp(SHORT, if in_flight != 0 { (time / 8).clamp(2 * SHORT, LONG) } else { LONG })
+                }
+            };
+            let harvested = self.meter.harvested.load(Relaxed);
+            if harvested != moved.0 || in_flight == 0 {
+                moved = (harvested, now);
+            } else if now.saturating_sub(moved.1) > if self.stream.waiting() == 0 { STUCK } else { STUCK_BEHIND } {
+                break;
+            }
+            engine.sleep(nap);
+        }
+        account.budget.waited.fetch_add(self.began.saturating_sub(began), Relaxed);
+    }
+
+    /// After the driver's answer.
+    #[inline]
+    pub fn end(mut self, engine: &impl Engine, launched: bool) {
+        if !launched {
+            return;
+        }
+        let Some(mut claim) = self.claim.take() else {
+            self.stream.guests.fetch_add(self.cost, Relaxed);
+            return;
+        };
+        let (batch, open) = claim.open();
+        if let Some(place) = batch.kinds.get_mut(batch.count as usize) {
+            *place = self.kind;
+        }
+        batch.count += 1;
+        batch.expected += self.cost;
+        batch.unknown |= !self.known;
+        open.last = self.began;
+        if !self.known && batch.fresh && batch.count == 1 {
+            let took = engine.now().saturating_sub(self.began);
+            // The function was loaded first, and the stream was idle meanwhile.
+            batch.late = if took > SLOW { took } else { 0 };
+        }
+        if batch.count >= open.most || batch.expected >= BATCH || !self.known {
+            open.most = (open.most * 2).clamp(1, MOST as u32);
+            close(engine, self.meter, self.stream, self.handle, &mut claim, false);
+        }
+    }
+}
+
+/// Closes a stream's batch because something else follows in it: a copy, a wait for another stream, a host function. What that
+/// takes is not the kernels' time.
+pub fn interrupt(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle) {
+    let Some(mut claim) = stream.claim() else { return };
+    let (batch, open) = claim.open();
+    if open.interrupted {
+        return;
+    }
+    open.interrupted = true;
+    if batch.count != 0 {
+        close(engine, meter, stream, handle, &mut claim, false);
+    }
+}
+
+fn ready(engine: &impl Engine, event: &mut Handle) -> bool {
+    if event.is_null() {
+        *event = engine.create().unwrap_or(core::ptr::null_mut());
+    }
+    !event.is_null()
+}
+
+/// Ends the open batch: with an event, or, if the stream has been idle since some time nobody saw, by guess. With no place for it,
+/// it stays open.
+fn close(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, claim: &mut Claim<'_>, guess: bool) {
+    if stream.waiting() >= RING - 1 {
+        return;
+    }
+    let (batch, _): (&mut Batch, &mut Open) = claim.open();
+    let guests = stream.guests.swap(0, Relaxed);
+    if guests != 0 {
+        // Who else launched is not known: nothing can be learned from such a batch.
+        batch.expected += guests;
+        batch.count = MOST as u32 + 1;
+    }
+    batch.guessed = guess || !(ready(engine, &mut batch.end) && engine.record(batch.end, handle));
+    meter.account.departed(batch);
+    claim.close();
+}

@@ -1,0 +1,128 @@
+//! A GPU with a clock of its own: streams run side by side, each in order; time passes when somebody waits or calls.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+use super::engine::{Engine, Progress};
+use crate::cuda::Handle;
+
+/// What an event between two kernels takes of the GPU's time.
+const EVENT: u64 = 2_000;
+/// From the return of a call to the GPU's starting on it: a kernel, an event.
+const LATENCY: u64 = 2_100;
+const EVENT_LATENCY: u64 = 3_000;
+/// Between two kernels.
+pub const BETWEEN: u64 = 1_550;
+
+#[derive(Default)]
+pub struct Gpu {
+    now: Cell<u64>,
+    events: RefCell<HashMap<usize, u64>>,
+    next: Cell<usize>,
+    free_at: RefCell<HashMap<usize, u64>>,
+    /// GPU time in which at least one kernel ran.
+    busy: RefCell<Vec<(u64, u64)>>,
+    /// What a launch costs the host.
+    pub host: Cell<u64>,
+    pub naps: Cell<u64>,
+}
+
+pub fn stream(number: usize) -> Handle {
+    (number + 1) as Handle
+}
+
+impl Gpu {
+    pub fn new() -> Self {
+        let gpu = Self::default();
+        gpu.now.set(1_000_000_000_000);
+        gpu.host.set(2_300);
+        gpu
+    }
+
+    pub fn pass(&self, nanos: u64) {
+        self.now.set(self.now.get() + nanos);
+    }
+
+    /// Runs a kernel of so many nanoseconds.
+    pub fn launch(&self, stream: Handle, nanos: u64) {
+        self.pass(self.host.get());
+        let mut free_at = self.free_at.borrow_mut();
+        let free = free_at.entry(stream as usize).or_default();
+        let before = *free;
+        let start = (*free + BETWEEN).max(self.now.get() + LATENCY);
+        *free = start + nanos;
+        // The pause between two kernels is nobody else's: the GPU is busy in it.
+        self.busy.borrow_mut().push((if start == before + BETWEEN { before } else { start }, *free));
+    }
+
+    /// A copy: it takes its place in the stream, and no compute time.
+    pub fn copy(&self, stream: Handle, nanos: u64) {
+        self.launch(stream, nanos);
+        self.busy.borrow_mut().pop();
+    }
+
+    pub fn synchronize(&self, stream: Handle) {
+        let free = self.free_at.borrow().get(&(stream as usize)).copied().unwrap_or(0);
+        self.now.set(self.now.get().max(free + 3_000));
+    }
+
+    /// GPU time used between two moments.
+    pub fn used(&self, from: u64, to: u64) -> u64 {
+        let mut busy: Vec<_> =
+            self.busy.borrow().iter().map(|&(start, end)| (start.max(from), end.min(to))).filter(|(s, e)| s < e).collect();
+        busy.sort_unstable();
+        let (mut total, mut reached) = (0, 0);
+        for (start, end) in busy {
+            total += end.saturating_sub(start.max(reached));
+            reached = reached.max(end);
+        }
+        total
+    }
+}
+
+impl Engine for Gpu {
+    fn now(&self) -> u64 {
+        self.pass(20);
+        self.now.get()
+    }
+
+    fn sleep(&self, nanos: u64) {
+        self.naps.set(self.naps.get() + 1);
+        self.pass(nanos + 55_000);
+    }
+
+    fn create(&self) -> Option<Handle> {
+        self.next.set(self.next.get() + 1);
+        Some(self.next.get() as Handle)
+    }
+
+    fn record(&self, event: Handle, stream: Handle) -> bool {
+        self.pass(700);
+        let mut free_at = self.free_at.borrow_mut();
+        let free = free_at.entry(stream as usize).or_default();
+        *free = (*free + EVENT).max(self.now.get() + EVENT_LATENCY);
+        self.events.borrow_mut().insert(event as usize, *free);
+        true
+    }
+
+    fn progress(&self, event: Handle) -> Progress {
+        self.pass(110);
+        match self.events.borrow().get(&(event as usize)) {
+            Some(&at) if at <= self.now.get() => Progress::Done,
+            Some(_) => Progress::Pending,
+            None => Progress::Lost,
+        }
+    }
+
+    fn between(&self, from: Handle, to: Handle) -> Option<i64> {
+        self.pass(40);
+        let events = self.events.borrow();
+        let at = |event: Handle| events.get(&(event as usize)).filter(|&&at| at <= self.now.get()).copied();
+        Some(at(to)? as i64 - at(from)? as i64)
+    }
+
+    fn is_idle(&self, stream: Handle) -> bool {
+        self.pass(130);
+        self.free_at.borrow().get(&(stream as usize)).is_none_or(|&free| free <= self.now.get())
+    }
+}

@@ -1,0 +1,138 @@
+//! One stream's launches, in batches, each closed by an event.
+//!
+//! A batch belongs to the thread that launches until it is closed, then to whoever harvests. Both sides see it through two
+//! counters, as in a queue of one producer and one consumer: the producer holds the stream's claim, the consumer the meter's.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+use super::cost::Kind;
+use crate::cuda::Handle;
+
+/// Closed batches of one stream that can wait to be harvested.
+pub const RING: u32 = 32;
+/// Most launches in a batch.
+pub const MOST: usize = 64;
+
+/// Launches that are measured together.
+#[derive(Debug)]
+pub struct Batch {
+    /// Recorded before the first launch, if the stream was idle then; else the batch begins where the last one ended.
+    pub start: Handle,
+    /// Recorded behind the last launch.
+    pub end: Handle,
+    /// Whether `start` counts.
+    pub fresh: bool,
+    /// Whether `end` was not recorded and the batch is taken to last as long as expected.
+    pub guessed: bool,
+    /// Whether it holds a launch of unknown cost.
+    pub unknown: bool,
+    /// How many launches.
+    pub count: u32,
+    /// Nanoseconds that the launches are expected to take.
+    pub expected: u64,
+    /// Nanoseconds since `start` in which the host had not launched anything yet.
+    pub late: u64,
+    /// What was launched.
+    pub kinds: [Kind; MOST],
+}
+
+/// A stream's state. All zero is a free one.
+#[derive(Debug)]
+pub struct Stream {
+    /// The driver's number for the stream; 0 while free.
+    pub id: AtomicU64,
+    /// Set while a thread is between the start and the end of a launch here, or retires the stream.
+    claimed: AtomicBool,
+    /// Set once the program has destroyed it.
+    pub retired: AtomicBool,
+    head: AtomicU32,
+    tail: AtomicU32,
+    ring: [UnsafeCell<Batch>; RING as usize],
+    mine: UnsafeCell<Open>,
+    /// Nanoseconds expected of launches by threads that found the stream claimed, not in a batch yet.
+    pub guests: AtomicU64,
+    /// Where the last harvested batch ended, on the GPU's clock; the harvester's.
+    pub last_end: AtomicU64,
+}
+
+/// What the launching thread knows of the batch it is filling.
+#[derive(Debug)]
+pub struct Open {
+    /// When the last launch was.
+    pub last: u64,
+    /// The next batch must not begin where the last one ended: something else came between.
+    pub interrupted: bool,
+    /// How many launches the next batch may have: few after a pause, so that a pause after them finds them measured.
+    pub most: u32,
+}
+
+// SAFETY: `mine` and the batch at `head` are only reached through a `Claim`, the batches from `tail` to `head` only by the one
+// harvester; the counters hand them over with release and acquire.
+unsafe impl Sync for Stream {}
+
+/// The right to launch into a stream's batch.
+pub struct Claim<'a>(&'a Stream);
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.0.claimed.store(false, Release);
+    }
+}
+
+impl Stream {
+    /// Takes the stream for one launch. `None` while another thread has it.
+    #[inline]
+    pub fn claim(&self) -> Option<Claim<'_>> {
+        (!self.claimed.swap(true, Acquire)).then_some(Claim(self))
+    }
+
+    /// How many closed batches have not been harvested.
+    #[inline]
+    pub fn waiting(&self) -> u32 {
+        self.head.load(Acquire).wrapping_sub(self.tail.load(Acquire)).min(RING)
+    }
+
+    fn at(&self, counter: u32) -> *mut Batch {
+        // The remainder is always within the ring.
+        self.ring.get((counter % RING) as usize).map_or(core::ptr::null_mut(), UnsafeCell::get)
+    }
+
+    /// The oldest closed batch.
+    ///
+    /// # Safety
+    /// Only for the harvester, which is one thread at a time.
+    pub unsafe fn oldest(&self) -> Option<&mut Batch> {
+        let tail = self.tail.load(Relaxed);
+        if self.head.load(Acquire) == tail {
+            return None;
+        }
+        // SAFETY: closed batches are left alone by the launching side until `tail` passes them.
+        unsafe { self.at(tail).as_mut() }
+    }
+
+    /// Lets the oldest batch go.
+    ///
+    /// # Safety
+    /// Only for the harvester, and only after [`Stream::oldest`] gave one.
+    pub unsafe fn done(&self) {
+        self.tail.store(self.tail.load(Relaxed).wrapping_add(1), Release);
+    }
+}
+
+impl Claim<'_> {
+    /// The batch being filled, and what is known of it.
+    #[inline]
+    pub fn open(&mut self) -> (&mut Batch, &mut Open) {
+        // SAFETY: the claim is the only way here, and the batch at `head` is not harvested before it is closed.
+        unsafe { (&mut *self.0.at(self.0.head.load(Relaxed)), &mut *self.0.mine.get()) }
+    }
+
+    /// Hands the batch to the harvester; the next one is empty. The caller has made sure that [`Stream::waiting`] is below [`RING`] - 1.
+    pub fn close(&mut self) {
+        self.0.head.store(self.0.head.load(Relaxed).wrapping_add(1), Release);
+        let (batch, _) = self.open();
+        (batch.count, batch.expected, batch.late) = (0, 0, 0);
+        (batch.fresh, batch.guessed, batch.unknown) = (false, false, false);
+    }
+}

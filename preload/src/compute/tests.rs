@@ -1,0 +1,195 @@
+//! The limit as a whole, on a simulated GPU with a deterministic clock.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use vgpu_region::budget::Budget;
+use vgpu_region::limits::{GpuLimit, Selector};
+
+use super::account::Account;
+use super::engine::Engine;
+use super::meter::Meter;
+use super::pace::{self, Launch};
+use super::simulated::{self, Gpu};
+use super::stream::Stream;
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+const S: u64 = 1_000_000_000;
+
+/// A process with a context; leaks what the library never frees either.
+struct Process {
+    meter: &'static Meter,
+}
+
+impl Process {
+    fn new(budget: &'static Budget, percent: u32, who: u16) -> Self {
+        let limit: &'static GpuLimit = Box::leak(Box::new(GpuLimit::new(Selector::All)));
+        limit.cores.store(percent, Relaxed);
+        // SAFETY: all zero is an empty table.
+        let costs = Box::leak(unsafe { Box::new_zeroed().assume_init() });
+        let account = Box::leak(Box::new(Account::new(budget, limit, costs, who)));
+        Self { meter: Box::leak(Box::new(Meter::new(1, account))) }
+    }
+
+    fn stream(&self, number: u64) -> &'static Stream {
+        // SAFETY: all zero is a free stream.
+        self.meter.adopt(number + 1, || Box::leak(unsafe { Box::new_zeroed().assume_init() })).unwrap()
+    }
+
+    fn launch(&self, gpu: &Gpu, stream: &Stream, kind: u64, nanos: u64) {
+        let handle = simulated::stream(stream.id.load(Relaxed) as usize);
+        let rate = self.meter.account.rate().unwrap();
+        let launch = Launch::begin(gpu, self.meter, stream, handle, super::cost::key(&[kind]), rate);
+        gpu.launch(handle, nanos);
+        launch.end(gpu, true);
+    }
+}
+
+fn budget() -> &'static Budget {
+    Box::leak(Box::default())
+}
+
+/// Mean and standard deviation of the shares of 100 ms windows, in percent.
+fn shares(gpu: &Gpu, from: u64, to: u64) -> (f64, f64) {
+    let windows: Vec<f64> = (0..)
+        .map(|n| from + n * 100 * MS)
+        .take_while(|&at| at + 100 * MS <= to)
+        .map(|at| gpu.used(at, at + 100 * MS) as f64 / 1e6)
+        .collect();
+    let mean = windows.iter().sum::<f64>() / windows.len() as f64;
+    (mean, (windows.iter().map(|share| (share - mean).powi(2)).sum::<f64>() / windows.len() as f64).sqrt())
+}
+
+/// Back-to-back kernels of one length in `streams` streams until `length` has passed.
+fn busy(percent: u32, kernel: u64, streams: u64, length: u64) -> (Gpu, u64, Process) {
+    let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
+    let streams: Vec<_> = (0..streams).map(|number| process.stream(number)).collect();
+    let start = gpu.now();
+    for stream in streams.iter().cycle() {
+        if gpu.now() > start + length {
+            break;
+        }
+        process.launch(&gpu, stream, 1, kernel);
+    }
+    (gpu, start, process)
+}
+
+#[test]
+fn back_to_back_kernels_get_their_share() {
+    for kernel in [5 * US, 20 * US, 200 * US, 2 * MS, 20 * MS, 100 * MS] {
+        for percent in [10, 25, 50, 75, 90] {
+            let (gpu, start, process) = busy(percent, kernel, 1, 6 * S);
+            let (share, spread) = shares(&gpu, start + S, start + 6 * S);
+            let first = gpu.used(start, start + S) as f64 / 1e7;
+            let (want, what) =
+                (f64::from(percent), format!("{percent}% of {} us: {share:.2} +- {spread:.2}, first second {first:.2}", kernel / US));
+            println!("{what}, naps/s {}", gpu.naps.get() / 6);
+            // A kernel of 100 ms in a second that holds one or two of them cannot do better than a kernel.
+            assert!((share - want).abs() < 1.0 + kernel as f64 / 5e9 * 100.0, "{what}");
+            assert!(spread <= 2.0 || kernel > 5 * MS, "{what}");
+            assert!((first - want).abs() < 3.0 + kernel as f64 / 1e7, "{what}");
+            assert!(gpu.naps.get() < 6 * 2500, "{what}: {} naps", gpu.naps.get());
+            let (used, charged) = (gpu.used(start, gpu.now()), process.meter.account.budget.used.load(Relaxed));
+            assert!(used.abs_diff(charged) < used / 100 + kernel.max(10 * MS), "{what}: used {used}, charged {charged}");
+        }
+    }
+}
+
+#[test]
+fn overlapping_streams_count_once() {
+    for percent in [25, 50, 90] {
+        for kernel in [20 * US, 200 * US, 2 * MS] {
+            let (gpu, start, _) = busy(percent, kernel, 4, 4 * S);
+            let (share, spread) = shares(&gpu, start + S, start + 4 * S);
+            println!("{percent}% of 4 x {} us: {share:.2} +- {spread:.2}", kernel / US);
+            assert!((share - f64::from(percent)).abs() < 1.0, "{percent}% of 4 x {} us: {share:.2}", kernel / US);
+        }
+    }
+}
+
+#[test]
+fn kinds_that_alternate_and_vary() {
+    let mut random = 1u64;
+    for percent in [25, 50, 75] {
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
+        let (stream, start) = (process.stream(0), gpu.now());
+        while gpu.now() < start + 4 * S {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // The same kind takes anything from 2 µs to 2 ms; others come in between.
+            process.launch(&gpu, stream, 1, (2 * US) << (random >> 60).min(10));
+            process.launch(&gpu, stream, 2 + (random >> 50) % 7, 30 * US);
+        }
+        let (share, _) = shares(&gpu, start + S, start + 4 * S);
+        assert!((share - f64::from(percent)).abs() < 1.5, "{percent}%: {share:.2}");
+    }
+}
+
+#[test]
+fn what_stays_below_the_limit_is_left_alone() {
+    // 2 ms of GPU work, then 3 ms of something else: 40% of the time.
+    let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
+    let (stream, start) = (process.stream(0), gpu.now());
+    let mut rounds = 0;
+    while gpu.now() < start + 4 * S {
+        for _ in 0..100 {
+            process.launch(&gpu, stream, 1, 18 * US);
+        }
+        gpu.synchronize(simulated::stream(1));
+        gpu.pass(3 * MS);
+        rounds += 1;
+    }
+    assert!(rounds >= 780, "{rounds} rounds; alone there would be about 798");
+    let (used, charged) = (gpu.used(start, gpu.now()), process.meter.account.budget.used.load(Relaxed));
+    assert!(used.abs_diff(charged) < used / 33, "used {used}, charged {charged}");
+}
+
+#[test]
+fn a_kernel_that_never_ends_is_paid_for_and_blocks_nobody_for_ever() {
+    let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
+    let (endless, other, start) = (process.stream(0), process.stream(1), gpu.now());
+    process.launch(&gpu, endless, 1, 10 * MS);
+    gpu.synchronize(simulated::stream(1));
+    process.launch(&gpu, endless, 1, 3_600 * S);
+    let mut launches = 0;
+    while gpu.now() < start + 100 * S {
+        process.launch(&gpu, other, 2, 10 * US);
+        launches += 1;
+    }
+    assert!((100..1000).contains(&launches), "{launches} launches beside it");
+    let charged = process.meter.account.budget.used.load(Relaxed);
+    assert!(charged > 95 * S, "charged {charged}");
+}
+
+#[test]
+fn copies_and_waits_are_not_charged() {
+    let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
+    let (stream, start, handle) = (process.stream(0), gpu.now(), simulated::stream(1));
+    let mut kernels = 0;
+    while gpu.now() < start + 2 * S {
+        process.launch(&gpu, stream, 1, 200 * US);
+        kernels += 1;
+        pace::interrupt(&gpu, process.meter, stream, handle);
+        // A copy on another engine, in the same stream.
+        gpu.copy(handle, 800 * US);
+        gpu.synchronize(handle);
+    }
+    assert!(kernels > 1900, "{kernels}; alone there would be about 1980");
+    let (used, charged) = (kernels * 200 * US, process.meter.account.budget.used.load(Relaxed));
+    assert!(used.abs_diff(charged) < used / 20, "used {used}, charged {charged}");
+}
+
+#[test]
+fn limits_change_while_running() {
+    let (gpu, process) = (Gpu::new(), Process::new(budget(), 20, 1));
+    let (stream, start) = (process.stream(0), gpu.now());
+    let run = |until: u64| {
+        while gpu.now() < until {
+            process.launch(&gpu, stream, 1, 200 * US)
+        }
+    };
+    run(start + 2 * S);
+    process.meter.account.set_percent(60);
+    run(start + 4 * S);
+    let (before, after) = (shares(&gpu, start + S, start + 2 * S).0, shares(&gpu, start + 2 * S + 200 * MS, start + 4 * S).0);
+    assert!((before - 20.0).abs() < 1.0 && (after - 60.0).abs() < 1.0, "{before} {after}");
+}
