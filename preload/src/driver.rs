@@ -191,6 +191,14 @@ calls! { Cuda, crate::cuda::NOT_FOUND;
     mipmap_destroy = cuMipmappedArrayDestroy(array: Handle);
     /// What a mipmapped array needs.
     mipmap_requirements = cuMipmappedArrayGetMemoryRequirements(requirements: *mut crate::cuda::ArrayRequirements, array: Handle, device: Device);
+    /// Unloads a module.
+    module_unload = cuModuleUnload(module: Handle);
+    /// Destroys a stream.
+    stream_destroy = cuStreamDestroy_v2(stream: Handle);
+    /// A function's attribute.
+    function_attribute = cuFuncGetAttribute(value: *mut i32, attribute: i32, function: Handle);
+    /// A kernel's attribute.
+    kernel_attribute = cuKernelGetAttribute(value: *mut i32, attribute: i32, kernel: Handle, device: Device);
     /// Nodes of a graph.
     graph_nodes = cuGraphGetNodes(graph: Handle, nodes: *mut Handle, count: *mut usize);
     /// A node's kind.

@@ -103,6 +103,7 @@ hooks! {
         cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz;
     Cuda memory::ordered::free => (address: DevicePtr, stream: Handle): cuMemFreeAsync, cuMemFreeAsync_ptsz;
     Cuda memory::ordered::pool_create => (pool: *mut Handle, properties: *const AllocationProp): cuMemPoolCreate;
+    Cuda memory::ordered::set_pool => (device: Device, pool: Handle): cuDeviceSetMemPool;
     Cuda memory::ordered::pool_destroy => (pool: Handle): cuMemPoolDestroy;
     Cuda memory::ordered::pool_trim => (pool: Handle, keep: usize): cuMemPoolTrimTo;
     Cuda memory::ordered::after_wait => (handle: Handle): cuStreamSynchronize, cuStreamSynchronize_ptsz, cuEventSynchronize, cuStreamDestroy_v2;
@@ -141,6 +142,16 @@ hooks! {
     Cuda memory::context::create_v4 => (context: *mut Handle, parameters: *mut c_void, flags: u32, device: Device): cuCtxCreate_v4;
     Cuda memory::context::destroy => (context: Handle): cuCtxDestroy_v2, cuCtxDestroy;
     Cuda memory::context::set_limit => (limit: i32, value: usize): cuCtxSetLimit;
+    Cuda memory::module::load_file => (module: *mut Handle, path: *const c_char): cuModuleLoad;
+    Cuda memory::module::load_data => (module: *mut Handle, data: *const c_void): cuModuleLoadData, cuModuleLoadFatBinary;
+    Cuda memory::module::load_data_ex => (module: *mut Handle, data: *const c_void, count: u32, options: *mut i32, values: *mut *mut c_void):
+        cuModuleLoadDataEx;
+    Cuda memory::module::unload_handle => (handle: Handle): cuModuleUnload, cuLibraryUnload;
+    Cuda memory::module::from_library => (result: *mut Handle, from: Handle): cuLibraryGetModule, cuKernelGetFunction;
+    Cuda memory::module::library_global => (address: *mut DevicePtr, bytes: *mut usize, library: Handle, name: *const c_char):
+        cuLibraryGetGlobal, cuLibraryGetManaged;
+    Cuda memory::module::small_create => (stream: *mut Handle, flags: u32): cuStreamCreate;
+    Cuda memory::module::small_create_with_priority => (stream: *mut Handle, flags: u32, priority: i32): cuStreamCreateWithPriority;
 
     // The view.
     Cuda memory::view::info => (free: *mut usize, total: *mut usize): cuMemGetInfo_v2;

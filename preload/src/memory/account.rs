@@ -161,7 +161,7 @@ pub fn refuse(gpu: &Gpu, pages: u32) {
 #[inline]
 pub fn is_near(gpu: &Gpu) -> bool {
     let limit = gpu.limit_pages();
-    limit != u64::MAX && gpu.left() < u64::from(pages(64 << 20)).max(limit / 16)
+    limit.saturating_sub(gpu.account.total.pages()) < (limit / 16).max(const { pages(64 << 20) as u64 })
 }
 
 /// Guards a call that takes a little memory of its own for its purposes (a stream, a module, a graph): far from the limit it just

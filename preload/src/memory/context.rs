@@ -266,8 +266,14 @@ fn forget(handle: Handle) {
         }
     });
     array::forget_context(gpu, id as u8);
+    super::local::forget();
     account::release(gpu, account::take_overhead(gpu, known.cost.swap(0, AcqRel)));
     known.handle.store(core::ptr::null_mut(), Release);
+    // Its modules, stacks and the like are gone too; only NVML can tell how much that was.
+    let contexts = KNOWN.iter().take(USED.load(Acquire)).filter(|known| !known.handle.load(Relaxed).is_null());
+    if gpu.charge.overhead.load(Relaxed) > contexts.map(|known| known.cost.load(Relaxed)).sum() {
+        truth::reconcile(gpu);
+    }
 }
 
 /// `cuCtxSetLimit`: stack, heap and printf buffer are device memory, and known before.
@@ -298,6 +304,7 @@ pub unsafe fn set_limit(real: unsafe extern "C" fn(i32, usize) -> Status, limit:
     let grown = pages((after as u64).saturating_sub(before as u64).saturating_mul(threads));
     claim.settle(grown);
     account::add_overhead(gpu, grown);
+    super::local::forget();
     let shrunk = pages((before as u64).saturating_sub(after as u64).saturating_mul(threads));
     account::release(gpu, account::take_overhead(gpu, shrunk));
     status

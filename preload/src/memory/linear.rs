@@ -23,11 +23,14 @@ fn given(status: Status, result: impl FnOnce() -> (DevicePtr, u64)) -> Given {
 fn allocate_with(current: Current<'_>, kind: Kind, bytes: u64, call: impl FnOnce() -> Given) -> Status {
     let Current { gpu, id } = current;
     let shared = kind == Kind::Shared;
+    if shared && tail::has_room(id, bytes) && !account::is_near(gpu) {
+        return into_hole(current, bytes, call);
+    }
     let most = rounded_pages(bytes, GRANULE);
     let taken = match if shared { account::try_claim(gpu, most).ok_or(OUT_OF_MEMORY) } else { claim(gpu, most) } {
         Ok(claim) => claim,
         // A small allocation may yet fit between others, where it costs nothing.
-        Err(_) if shared && holes::fit(bytes) => return into_hole(current, call),
+        Err(_) if shared && holes::fit(bytes) => return into_hole(current, bytes, call),
         Err(status) if !shared => return status,
         Err(_) => match claim(gpu, most) {
             Ok(claim) => claim,
@@ -46,19 +49,24 @@ fn allocate_with(current: Current<'_>, kind: Kind, bytes: u64, call: impl FnOnce
     if kind == Kind::Managed {
         gpu.charge.managed.fetch_add(cost, AcqRel);
     }
+    if shared {
+        tail::reached(id, address, bytes);
+    }
     taken.settle(cost);
     SUCCESS
 }
 
-/// The limit is reached, but there seems to be room in a block that is paid for. If the driver takes a new block all the same, the
-/// allocation is undone.
-fn into_hole(current: Current<'_>, call: impl FnOnce() -> Given) -> Status {
+/// There is room in a block that is paid for. Should the driver take a new one all the same, that is charged, or, if it does not fit,
+/// undone.
+fn into_hole(current: Current<'_>, bytes: u64, call: impl FnOnce() -> Given) -> Status {
     let address = match call() {
         Ok((address, _)) => address,
         Err(status) => return status,
     };
     let block = Block { count: 1, granules: 1, context: current.id, kind: Kind::Shared };
-    if blocks::enter(address, block) == Entered::Joined {
+    let entered = blocks::enter(address, block);
+    tail::reached(current.id, address, bytes);
+    if entered == Entered::Joined {
         return SUCCESS;
     }
     match claim(current.gpu, GRANULE_PAGES) {
@@ -75,6 +83,39 @@ fn into_hole(current: Current<'_>, call: impl FnOnce() -> Given) -> Status {
     }
 }
 
+/// The end of the last shared block. The driver takes a new block only if a small allocation fits nowhere else (seen on driver 580), so
+/// one that fits behind the last one costs nothing, and the account need not be touched.
+mod tail {
+    use super::*;
+
+    /// Context in the upper 16 bits, then the address up to which the block is known to be taken; 0 is nothing known. Only a hint: who
+    /// relies on it looks at what the driver did.
+    static TAIL: AtomicU64 = AtomicU64::new(0);
+    const ADDRESS: u64 = (1 << 48) - 1;
+
+    #[inline]
+    pub(super) fn has_room(context: u8, bytes: u64) -> bool {
+        let tail = TAIL.load(Relaxed);
+        let left = GRANULE - (tail & (GRANULE - 1));
+        tail >> 48 == u64::from(context) + 1 && left != GRANULE && bytes <= left
+    }
+
+    #[inline]
+    pub(super) fn reached(context: u8, address: DevicePtr, bytes: u64) {
+        let end = (address + bytes).next_multiple_of(holes::STEP);
+        let (tail, next) = (TAIL.load(Relaxed), (u64::from(context) + 1) << 48 | (end & ADDRESS));
+        let same_block = tail >> 48 == next >> 48 && (tail ^ address) & ADDRESS & !(GRANULE - 1) == 0;
+        if !same_block || tail < next {
+            TAIL.store(next, Relaxed);
+        }
+    }
+
+    /// A block is gone, perhaps this one.
+    pub(super) fn forget() {
+        TAIL.store(0, Relaxed);
+    }
+}
+
 /// Where a small allocation would fit between others.
 mod holes {
     use super::*;
@@ -88,7 +129,7 @@ mod holes {
     static LAST: AtomicU64 = AtomicU64::new(0);
 
     /// The driver places small allocations at multiples of this (seen on driver 580).
-    const STEP: u64 = 512;
+    pub(super) const STEP: u64 = 512;
 
     pub(super) fn freed(address: DevicePtr) {
         LAST.store(address, Relaxed);
@@ -254,6 +295,9 @@ pub unsafe fn free_with(address: DevicePtr, call: impl FnOnce() -> Status) -> St
     }
     if left.kind == Kind::Shared {
         holes::freed(address);
+        if left.count == 0 {
+            tail::forget();
+        }
     }
     if left.count == 0
         && let Some(gpu) = context::gpu_of(left.context)

@@ -1,7 +1,7 @@
 //! Stream-ordered memory. What counts is what the pools have reserved from the device, which the driver tells in 20 ns; it grows in
 //! steps of 32 MiB and shrinks when the host waits for a stream, so it is looked at then.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use vgpu_region::ledger::pages;
 
@@ -22,6 +22,54 @@ const ELSEWHERE: u64 = u64::MAX;
 
 /// Linear memory that was freed stream-ordered, in pages: it is the device's until the stream has come that far.
 static FREED_LATER: AtomicU32 = AtomicU32::new(0);
+
+/// The pool that `cuMemAllocAsync` takes from on each device, with its record, until a program sets another.
+struct Usual {
+    pool: Handle,
+    record: &'static AtomicU64,
+}
+
+static USUAL: [AtomicPtr<Usual>; vgpu_region::MAX_GPUS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; vgpu_region::MAX_GPUS];
+
+/// The usual pool of a GPU. `None` if the driver has none.
+#[inline]
+fn usual(gpu: &Gpu) -> Option<&'static Usual> {
+    // SAFETY: null or what `look_up_usual` made, which is never freed.
+    unsafe { USUAL.get(gpu.device as usize)?.load(Acquire).as_ref() }.or_else(|| look_up_usual(gpu))
+}
+
+#[cold]
+fn look_up_usual(gpu: &Gpu) -> Option<&'static Usual> {
+    let mut pool = core::ptr::null_mut();
+    // SAFETY: the driver writes one handle.
+    if unsafe { driver::device_pool(&raw mut pool, gpu.device) } != SUCCESS {
+        return None;
+    }
+    let record = pool_record(pool, gpu)?;
+    let fresh: *mut Usual = session::allocate();
+    if fresh.is_null() {
+        return None;
+    }
+    // SAFETY: freshly mapped, and never freed.
+    unsafe {
+        fresh.write(Usual { pool, record });
+        USUAL.get(gpu.device as usize)?.store(fresh, Release);
+        Some(&*fresh)
+    }
+}
+
+/// The usual pools have to be asked for again.
+fn forget_usual() {
+    USUAL.iter().for_each(|usual| usual.store(core::ptr::null_mut(), Release));
+}
+
+/// `cuDeviceSetMemPool`
+pub unsafe fn set_pool(real: unsafe extern "C" fn(Device, Handle) -> Status, device: Device, pool: Handle) -> Status {
+    // SAFETY: the program's own arguments.
+    let status = unsafe { real(device, pool) };
+    forget_usual();
+    status
+}
 
 fn pool_attribute(pool: Handle, attribute: i32) -> Option<u64> {
     let mut value = 0;
@@ -44,6 +92,9 @@ pub fn settle(gpu: &Gpu, record: &AtomicU64, claim: Option<Claim<'_>>, read: imp
         let seen = record.load(Acquire);
         let Some(reserved) = read().map(pages) else { break };
         let charged = seen as u32;
+        if reserved == charged && record.load(Acquire) == seen {
+            break;
+        }
         // Two threads that settle at once read different figures; only one that saw the record unchanged may write.
         if record.compare_exchange(seen, (seen >> 32) << 32 | u64::from(reserved), AcqRel, Acquire).is_err() {
             continue;
@@ -90,19 +141,20 @@ fn is_capturing(stream: Handle) -> bool {
 /// Allocates from a pool with `call`.
 unsafe fn allocate_with(
     current: Current<'_>,
-    pool: Handle,
+    (pool, record): (Handle, &AtomicU64),
     address: *mut DevicePtr,
     bytes: u64,
     stream: Handle,
     call: impl Fn() -> Status,
 ) -> Status {
-    let gpu = current.gpu;
-    let Some(record) = pool_record(pool, gpu) else { return OUT_OF_MEMORY };
     let value = record.load(Relaxed);
-    if value == ELSEWHERE {
-        return call();
+    let mut gpu = current.gpu;
+    if (value >> 32) as Device != gpu.device {
+        match session::ready().and_then(|session| session.gpu((value >> 32) as Device)) {
+            Some(other) if value != ELSEWHERE => gpu = other,
+            _ => return call(),
+        }
     }
-    let gpu = session::ready().and_then(|session| session.gpu((value >> 32) as Device)).unwrap_or(gpu);
     let Some(claim) = account::try_claim(gpu, rounded_pages(bytes, POOL_STEP)) else {
         // In a captured stream nothing is taken now: the graph's launch is what counts.
         if is_capturing(stream) {
@@ -185,14 +237,9 @@ pub unsafe fn allocate(
         Ok(_) | Err(None) => return call(),
         Err(Some(status)) => return status,
     };
-    let mut pool = core::ptr::null_mut();
-    // SAFETY: the driver writes one handle; the address has been checked.
-    unsafe {
-        if driver::device_pool(&raw mut pool, current.gpu.device) != SUCCESS {
-            return call();
-        }
-        allocate_with(current, pool, address, bytes as u64, stream, call)
-    }
+    let Some(usual) = usual(current.gpu) else { return call() };
+    // SAFETY: the address has been checked.
+    unsafe { allocate_with(current, (usual.pool, usual.record), address, bytes as u64, stream, call) }
 }
 
 /// `cuMemAllocFromPoolAsync`
@@ -208,9 +255,10 @@ pub unsafe fn allocate_from(
         unsafe { real(address, bytes, pool, stream) }
     };
     match context::current() {
-        // SAFETY: the address has been checked; a pool that is none is refused by the driver.
-        Ok(current) if !address.is_null() && bytes != 0 && !pool.is_null() => unsafe {
-            allocate_with(current, pool, address, bytes as u64, stream, call)
+        Ok(current) if !address.is_null() && bytes != 0 && !pool.is_null() => match pool_record(pool, current.gpu) {
+            // SAFETY: the address has been checked; a pool that is none is refused by the driver.
+            Some(record) => unsafe { allocate_with(current, (pool, record), address, bytes as u64, stream, call) },
+            None => OUT_OF_MEMORY,
         },
         Ok(_) | Err(None) => call(),
         Err(Some(status)) => status,
@@ -269,6 +317,7 @@ pub unsafe fn pool_destroy(real: unsafe extern "C" fn(Handle) -> Status, pool: H
         settle_pool(gpu, pool, record, None);
     }
     let removed = POOLS.remove(pool as u64);
+    forget_usual();
     // SAFETY: the program's own argument.
     let status = unsafe { real(pool) };
     match removed {

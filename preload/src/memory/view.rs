@@ -9,6 +9,9 @@ use crate::session::{self, Gpu};
 /// Free and total bytes under the limit, given what the device really has free.
 pub fn share(gpu: &Gpu, really_free: u64) -> Option<(u64, u64)> {
     let limit = gpu.memory_limit()?.min(gpu.total);
+    if super::account::is_near(gpu) {
+        super::account::recover(gpu);
+    }
     let left = limit.saturating_sub(gpu.account.total.pages().saturating_mul(PAGE));
     Some((left.min(really_free), limit))
 }

@@ -46,10 +46,20 @@ fn share(device: Handle, total: u64, really_free: u64) -> Result<Option<(u64, u6
     let index = (unsafe { driver::nvml_index(device, &raw mut index) } == SUCCESS).then_some(index);
     let Some(limit) = view.limits.find(uuid, index).and_then(|limit| limit.memory_for(total)) else { return Ok(None) };
     let limit = limit.min(total);
-    let account = view.region.gpus.iter().find(|account| account.uuid() == Some(uuid));
-    let used = account.map_or(0, |account| account.total.pages().saturating_mul(PAGE));
+    let place = view.region.gpus.iter().position(|account| account.uuid() == Some(uuid));
+    let used = place.map_or(0, |place| used(view.region, place));
     let free = limit.saturating_sub(used).min(really_free);
     Ok(Some((limit, free, limit - free)))
+}
+
+/// What the living hold, in bytes. Nobody may have come by yet who gave back what the dead held.
+fn used(region: &Region, place: usize) -> u64 {
+    let census = map::Census::open(session::region_path());
+    let charge = |slot: &vgpu_region::region::Slot| slot.gpus.get(place).map_or(0, |charge| charge.charge.most());
+    let living: u64 =
+        region.used_slots().filter(|(index, slot)| charge(slot) != 0 && !census.is_dead(*index)).map(|(_, slot)| charge(slot)).sum();
+    let total = region.gpus.get(place).map_or(0, |account| account.total.pages());
+    living.min(total).saturating_mul(PAGE)
 }
 
 /// `nvmlDeviceGetMemoryInfo`

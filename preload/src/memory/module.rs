@@ -1,0 +1,173 @@
+//! Modules and libraries: code and global arrays. What an image declares in plain sight is taken before it is loaded; the rest is
+//! measured afterwards, and undone if it went past the limit.
+
+use core::ffi::{c_char, c_void};
+
+use vgpu_region::ledger::pages;
+
+use super::account::{self, claim};
+use super::context::{self, Current};
+use super::{GRANULE, image, local, truth};
+use crate::cuda::{DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
+use crate::driver;
+use crate::session::Gpu;
+
+fn device_free() -> usize {
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: the driver writes two integers.
+    unsafe { driver::memory_info(&raw mut free, &raw mut total) };
+    free
+}
+
+/// Makes a call that takes memory for code and globals, `known` bytes of it for certain.
+fn load(known: u64, call: impl FnOnce() -> Status, undo: impl FnOnce(&Gpu)) -> Status {
+    let Current { gpu, .. } = match context::current() {
+        Ok(current) => current,
+        Err(None) => return call(),
+        Err(Some(status)) => return status,
+    };
+    let known = pages(known);
+    let claim = match claim(gpu, known) {
+        Ok(claim) => claim,
+        Err(status) => return status,
+    };
+    let before = device_free();
+    let status = call();
+    if status != SUCCESS {
+        claim.drop_all();
+        return status;
+    }
+    claim.keep();
+    account::add_overhead(gpu, known);
+    // Others' allocations change the device's free memory too: then NVML is asked once too often.
+    if known != 0 || device_free() < before {
+        truth::reconcile(gpu);
+    }
+    if gpu.account.total.pages() > gpu.limit_pages() && known == 0 {
+        undo(gpu);
+        truth::reconcile(gpu);
+        account::refuse(gpu, pages(GRANULE));
+        return OUT_OF_MEMORY;
+    }
+    SUCCESS
+}
+
+/// Makes a call that may give memory for code and globals back.
+fn unload(call: impl FnOnce() -> Status) -> Status {
+    let Ok(Current { gpu, .. }) = context::current() else { return call() };
+    let before = device_free();
+    let status = call();
+    local::forget();
+    if device_free() > before {
+        truth::reconcile(gpu);
+    }
+    status
+}
+
+unsafe fn load_module(module: *mut Handle, known: u64, call: impl FnOnce() -> Status) -> Status {
+    if module.is_null() {
+        return call();
+    }
+    load(known, call, |_| {
+        // SAFETY: the module was just loaded, and the program is about to hear that it was not.
+        unsafe {
+            driver::module_unload(*module);
+            *module = core::ptr::null_mut();
+        }
+    })
+}
+
+/// `cuModuleLoad`
+pub unsafe fn load_file(
+    real: unsafe extern "C" fn(*mut Handle, *const c_char) -> Status,
+    module: *mut Handle,
+    path: *const c_char,
+) -> Status {
+    // SAFETY: the program's own arguments.
+    unsafe { load_module(module, 0, || real(module, path)) }
+}
+
+/// `cuModuleLoadData` and `cuModuleLoadFatBinary`
+pub unsafe fn load_data(
+    real: unsafe extern "C" fn(*mut Handle, *const c_void) -> Status,
+    module: *mut Handle,
+    data: *const c_void,
+) -> Status {
+    // SAFETY: the program's own arguments.
+    unsafe { load_module(module, image::globals(data), || real(module, data)) }
+}
+
+/// `cuModuleLoadDataEx`
+pub unsafe fn load_data_ex(
+    real: unsafe extern "C" fn(*mut Handle, *const c_void, u32, *mut i32, *mut *mut c_void) -> Status,
+    module: *mut Handle,
+    data: *const c_void,
+    count: u32,
+    options: *mut i32,
+    values: *mut *mut c_void,
+) -> Status {
+    // SAFETY: the program's own arguments.
+    unsafe { load_module(module, image::globals(data), || real(module, data, count, options, values)) }
+}
+
+/// `cuModuleUnload` and `cuLibraryUnload`
+pub unsafe fn unload_handle(real: unsafe extern "C" fn(Handle) -> Status, handle: Handle) -> Status {
+    // SAFETY: the program's own argument.
+    unload(|| unsafe { real(handle) })
+}
+
+/// Libraries are loaded into a context when something of theirs is first used there: `cuLibraryGetModule`, `cuKernelGetFunction`.
+/// What that takes cannot be undone, so it only counts: the next request is refused.
+pub unsafe fn from_library(real: unsafe extern "C" fn(*mut Handle, Handle) -> Status, result: *mut Handle, from: Handle) -> Status {
+    // SAFETY: the program's own arguments.
+    load(0, || unsafe { real(result, from) }, |_| {})
+}
+
+/// `cuLibraryGetGlobal` and `cuLibraryGetManaged`
+pub unsafe fn library_global(
+    real: unsafe extern "C" fn(*mut DevicePtr, *mut usize, Handle, *const c_char) -> Status,
+    address: *mut DevicePtr,
+    bytes: *mut usize,
+    library: Handle,
+    name: *const c_char,
+) -> Status {
+    // SAFETY: the program's own arguments.
+    load(0, || unsafe { real(address, bytes, library, name) }, |_| {})
+}
+
+/// Makes a call that takes a little memory of the driver's own (a stream, a graph). Far from the limit nobody looks.
+pub unsafe fn small_create(real: unsafe extern "C" fn(*mut Handle, u32) -> Status, handle: *mut Handle, flags: u32) -> Status {
+    // SAFETY: the program's own arguments.
+    let call = || unsafe { real(handle, flags) };
+    match context::current() {
+        Ok(Current { gpu, .. }) if !handle.is_null() => account::guard(gpu, call, || {
+            // SAFETY: the stream was just made, and the program is about to hear that it was not.
+            unsafe {
+                driver::stream_destroy(*handle);
+                *handle = core::ptr::null_mut();
+            }
+        }),
+        _ => call(),
+    }
+}
+
+/// The same with a priority.
+pub unsafe fn small_create_with_priority(
+    real: unsafe extern "C" fn(*mut Handle, u32, i32) -> Status,
+    handle: *mut Handle,
+    flags: u32,
+    priority: i32,
+) -> Status {
+    // SAFETY: the program's own arguments.
+    let call = || unsafe { real(handle, flags, priority) };
+    match context::current() {
+        Ok(Current { gpu, .. }) if !handle.is_null() => account::guard(gpu, call, || {
+            // SAFETY: as above.
+            unsafe {
+                driver::stream_destroy(*handle);
+                *handle = core::ptr::null_mut();
+            }
+        }),
+        _ => call(),
+    }
+}
