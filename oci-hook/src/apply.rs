@@ -35,9 +35,9 @@ pub fn to_spec(spec: &Spec, edits: &Edits) -> Result<Spec> {
     }
     for (stage, hook) in &edits.hooks {
         let hooks = list(&mut spec, &["hooks", stage.key()])?;
-        let hook = value(hook)?;
-        hooks.retain(|other| *other != hook);
-        hooks.push(hook);
+        let name = hook.args().iter().flatten().next().map(String::as_str);
+        hooks.retain(|other| other.pointer("/args/0").and_then(Value::as_str) != name);
+        hooks.push(value(hook)?);
     }
     Ok(Spec(spec))
 }
@@ -85,6 +85,9 @@ pub fn plain(path: &str) -> PathBuf {
 
 /// Replaces a file by rename, keeping its owner and mode: whoever reads it sees the old text or the new one.
 ///
+/// It is not synced to the disk: after a crash of the machine neither the container exists nor, in `/run`, what the new text points
+/// at, and orchestrators write the bundle anew. On a disk, waiting would cost more than all the rest of what is done here.
+///
 /// # Errors
 /// The folder cannot be written; the file is as it was.
 pub fn replace_file(path: &Path, text: &[u8]) -> Result<()> {
@@ -100,7 +103,6 @@ pub fn replace_file(path: &Path, text: &[u8]) -> Result<()> {
             std::os::unix::fs::fchown(&file, Some(was.uid()), Some(was.gid()))?;
         }
         file.set_permissions(fs::Permissions::from_mode(was.mode() & 0o7777))?;
-        file.sync_all()?;
         fs::rename(&temporary, path)
     };
     write().map_err(|why| {

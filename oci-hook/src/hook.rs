@@ -171,7 +171,7 @@ fn prestart(told: &Told, options: &Options) -> Result<()> {
 
 fn enter_and_mount(pid: i64, place: &Path, record: &Record) -> Result<()> {
     let namespace = PathBuf::from(format!("/proc/{pid}/ns/mnt"));
-    let sources = sources(place, record)?;
+    let sources = sources(place, record)?.into_iter().map(Source::hold).collect::<Result<Vec<_>>>()?;
     let entered = openat(CWD, &namespace, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(Error::io("open", &namespace))?;
     move_into_link_name_space(std::os::fd::AsFd::as_fd(&entered), Some(LinkNameSpaceType::Mount))
         .map_err(Error::io("enter", &namespace))?;
@@ -181,7 +181,7 @@ fn enter_and_mount(pid: i64, place: &Path, record: &Record) -> Result<()> {
 }
 
 fn sources(place: &Path, record: &Record) -> Result<Vec<Source>> {
-    record.files(place).iter().map(Source::open).collect()
+    record.files(place).iter().map(Source::find).collect()
 }
 
 /// Mounts everything into the root file system, which is at `path` in this mount namespace.

@@ -12,24 +12,41 @@ use crate::error::{Error, Result};
 use crate::rootfs::{Rootfs, fd_path};
 use crate::state::Mounted;
 
-/// A host file, ready to be attached in whatever mount namespace this process will be in.
+/// A host file that belongs into the container.
 #[derive(Debug)]
 pub struct Source {
     file: Mounted,
-    tree: OwnedFd,
+    /// A mount of it that is not attached anywhere yet, if it was taken hold of.
+    held: Option<OwnedFd>,
     identity: (u64, u64),
 }
 
 impl Source {
-    /// Takes hold of a host file.
+    /// Looks at a host file.
     ///
     /// # Errors
-    /// It is not there, or the kernel is older than 5.2.
-    pub fn open(file: &Mounted) -> Result<Self> {
+    /// It is not there.
+    pub fn find(file: &Mounted) -> Result<Self> {
         let found = fs::metadata(&file.source).map_err(Error::io("look at", &file.source))?;
+        Ok(Self { file: file.clone(), held: None, identity: (found.dev(), found.ino()) })
+    }
+
+    /// Takes hold of it, so that it can be attached in another mount namespace.
+    ///
+    /// # Errors
+    /// The kernel is older than 5.2.
+    pub fn hold(mut self) -> Result<Self> {
+        self.held = Some(self.clone_tree()?);
+        Ok(self)
+    }
+
+    /// Another mount of it. What is held can only be cloned once it is attached.
+    fn clone_tree(&self) -> Result<OwnedFd> {
+        if let Some(held) = &self.held {
+            return clone_tree(held.as_fd(), self.file.inside);
+        }
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let tree = open_tree(CWD, &file.source, flags).map_err(Error::io("take hold of", &file.source))?;
-        Ok(Self { file: file.clone(), tree, identity: (found.dev(), found.ino()) })
+        open_tree(CWD, &self.file.source, flags).map_err(Error::io("take hold of", &self.file.source))
     }
 
     /// Mounts the file in its place in the container, unless it is there already, and checks that it is.
@@ -43,7 +60,10 @@ impl Source {
         if identity(target.as_fd(), inside)? == self.identity && is_mount(target.as_fd()) {
             return Ok(());
         }
-        attach(self.tree.as_fd(), target.as_fd(), inside)?;
+        match &self.held {
+            Some(held) => attach(held.as_fd(), target.as_fd(), inside)?,
+            None => attach(self.clone_tree()?.as_fd(), target.as_fd(), inside)?,
+        }
         // Through the same path again, which now ends in what was mounted, or something was swapped.
         let mounted = rootfs.find_file(inside)?.ok_or_else(absent)?;
         if identity(mounted.as_fd(), inside)? != self.identity || !is_mount(mounted.as_fd()) {
@@ -75,8 +95,7 @@ impl Source {
     /// # Errors
     /// The mount fails.
     pub fn mount_over(&self, to: BorrowedFd<'_>, inside: &str) -> Result<()> {
-        // The first tree is attached by now; another clone of it serves any number of places.
-        attach(clone_tree(self.tree.as_fd(), inside)?.as_fd(), to, inside)
+        attach(self.clone_tree()?.as_fd(), to, inside)
     }
 }
 

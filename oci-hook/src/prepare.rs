@@ -51,7 +51,7 @@ impl Prepared {
         state::check_id(id)?;
         state.sweep();
         let (library, place, list) = if limits.limit_anything() {
-            (library(policy)?, state.place(id, &bundle.dir)?, check_rootfs(bundle, policy)?)
+            (library(policy)?, state.place(id, &bundle.dir)?, check_rootfs(bundle, policy, &state)?)
         } else {
             Default::default()
         };
@@ -163,7 +163,7 @@ fn library(policy: &Policy) -> Result<PathBuf> {
 }
 
 /// Refuses an image whose paths lead elsewhere, and gives the merged list for the loader if one is used.
-fn check_rootfs(bundle: &Bundle, policy: &Policy) -> Result<Option<String>> {
+fn check_rootfs(bundle: &Bundle, policy: &Policy, state: &State) -> Result<Option<String>> {
     let rootfs = Rootfs::open(&bundle.rootfs()?)?;
     for path in [paths::LIBRARY, paths::LIMITS, paths::REGION] {
         rootfs.find_file(path)?;
@@ -180,9 +180,10 @@ fn check_rootfs(bundle: &Bundle, policy: &Policy) -> Result<Option<String>> {
     }
     let of_image = rootfs.read(paths::LD_SO_PRELOAD, preload_list::MOST)?;
     let mounted = bundle.spec.mounts().filter(|(place, _)| apply::plain(place) == Path::new(paths::LD_SO_PRELOAD)).last();
-    let list = match mounted.and_then(|(_, source)| source) {
+    let mounted = mounted.and_then(|(_, source)| Some(absolute(&bundle.dir, Path::new(source?))));
+    // A list that is mounted hides the image's. One of ours is from an earlier start from the same bundle, and hides nothing.
+    let list = match mounted.filter(|source| !source.starts_with(state.dir())) {
         Some(source) => {
-            let source = absolute(&bundle.dir, Path::new(source));
             let file = std::fs::File::open(&source).map_err(Error::io("read", &source))?;
             Some(rootfs::read_text(file, preload_list::MOST).map_err(Error::io("read", &source))?)
         }
