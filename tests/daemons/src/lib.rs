@@ -1,10 +1,18 @@
 //! Daemons of one test's own: a folder, a socket, an image, and an end.
 
+mod containerd;
 mod daemon;
+mod docker;
 mod image;
+mod limited;
+mod podman;
 
+pub use containerd::Containerd;
 pub use daemon::Daemon;
+pub use docker::Docker;
 pub use image::{import_tar, oci_archive};
+pub use limited::{IS_LIMITED, IS_NOT, Limited, PROBE};
+pub use podman::Podman;
 
 use clap::Parser;
 use std::fs;
@@ -68,10 +76,14 @@ pub fn vgpu(args: &[&str]) -> bool {
 /// A runtime that notes how it was called and then is runc, for tests of who calls which.
 pub fn stand_in(folder: &Path) -> PathBuf {
     let path = folder.join("vgpu-runtime");
-    let script = format!("#!/bin/sh\necho \"$@\" >> {}\nexec runc \"$@\"\n", calls(folder).display());
-    fs::write(&path, script).expect("the folder can be written");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    script(&path, &format!("echo \"$@\" >> {}\nexec runc \"$@\"", calls(folder).display()));
     path
+}
+
+/// Writes a shell script.
+pub fn script(path: &Path, text: &str) {
+    fs::write(path, format!("#!/bin/sh\n{text}\n")).expect("the folder can be written");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("it is ours");
 }
 
 /// The notes of the [`stand_in`] in `folder`.

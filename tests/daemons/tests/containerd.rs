@@ -2,57 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
 use toml_edit::{DocumentMut, Item};
-use vgpu_daemon_tests::{Daemon, Release, calls, oci_archive, run, stand_in, vgpu};
+use vgpu_daemon_tests::{Containerd, Release, calls, oci_archive, run, stand_in, vgpu};
 
 /// Debian 12's /etc/containerd/config.toml.
 const DEBIAN: &str = "version = 2\n\n[plugins]\n  [plugins.\"io.containerd.grpc.v1.cri\"]\n    [plugins.\"io.containerd.grpc.v1.cri\".cni]\n      bin_dir = \"/usr/lib/cni\"\n      conf_dir = \"/etc/cni/net.d\"\n  [plugins.\"io.containerd.internal.v1.opt\"]\n    path = \"/var/lib/containerd/opt\"\n";
-
-struct Test {
-    release: Release,
-    dir: tempfile::TempDir,
-    config: PathBuf,
-}
-
-impl Test {
-    fn new(release: Release, text: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let config = dir.path().join("etc/config.toml");
-        fs::create_dir_all(config.parent().unwrap()).unwrap();
-        fs::write(&config, text).unwrap();
-        Self { release, dir, config }
-    }
-
-    fn configure(&self, args: &[&str]) {
-        let runtime = stand_in(self.dir.path());
-        let fixed = ["configure", "containerd", "--config", self.config.to_str().unwrap(), "--runtime-path", runtime.to_str().unwrap()];
-        assert!(vgpu(&[&fixed, args].concat()));
-    }
-
-    /// The whole configuration as containerd itself understands it.
-    fn dump(&self) -> DocumentMut {
-        let text = run(self.release.command("containerd").arg("--config").arg(&self.config).args(["config", "dump"]));
-        text.parse().unwrap()
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.dir.path().join("c.sock")
-    }
-
-    fn ctr(&self) -> std::process::Command {
-        let mut ctr = self.release.command("ctr");
-        ctr.arg("--address").arg(self.socket());
-        ctr
-    }
-
-    fn start(&self) -> Daemon {
-        let mut command = self.release.command("containerd");
-        command.arg("--config").arg(&self.config).arg("--address").arg(self.socket());
-        command.arg("--root").arg(self.dir.path().join("root")).arg("--state").arg(self.dir.path().join("state"));
-        Daemon::start(&mut command, self.dir.path(), || self.ctr().arg("version").output().is_ok_and(|output| output.status.success()))
-    }
-}
 
 /// Removes what is ours from a dump, and gives the program of our handler.
 fn take_ours(dump: &mut DocumentMut) -> Option<String> {
@@ -75,22 +29,22 @@ fn defaults(release: &Release) -> Vec<String> {
 fn the_handler_is_added_and_nothing_else_changes() {
     for release in Release::all("containerd") {
         for text in defaults(&release) {
-            let test = Test::new(release.clone(), &text);
+            let test = Containerd::new(release.clone(), &text);
             let case = format!("{} with\n{}", release.name, text.lines().take(4).collect::<Vec<_>>().join("\n"));
             let mut before = test.dump();
             take_ours(&mut before);
 
-            test.configure(&[]);
+            test.configure(&stand_in(test.dir()), &[]);
             let mut with = test.dump();
             let program = take_ours(&mut with);
-            assert_eq!(program.as_deref(), test.dir.path().join("vgpu-runtime").to_str(), "{case}");
+            assert_eq!(program.as_deref(), test.dir().join("vgpu-runtime").to_str(), "{case}");
             let (with, before) = (values(with.as_item()), values(before.as_item()));
             let changed: Vec<_> = with.symmetric_difference(&before).collect();
             assert!(changed.is_empty(), "{case}: {changed:#?}");
 
-            assert!(vgpu(&["configure", "containerd", "--config", test.config.to_str().unwrap(), "--undo"]));
-            assert_eq!(fs::read_to_string(&test.config).unwrap(), text, "{case}: undone to the byte");
-            assert_eq!(fs::read_dir(test.config.parent().unwrap().join("conf.d")).unwrap().count(), 0, "{case}");
+            assert!(vgpu(&["configure", "containerd", "--config", test.config().to_str().unwrap(), "--undo"]));
+            assert_eq!(fs::read_to_string(test.config()).unwrap(), text, "{case}: undone to the byte");
+            assert_eq!(fs::read_dir(test.config().parent().unwrap().join("conf.d")).unwrap().count(), 0, "{case}");
         }
     }
 }
@@ -100,8 +54,8 @@ fn the_handler_is_added_and_nothing_else_changes() {
 fn containerd_runs_with_it() {
     for release in Release::all("containerd") {
         for text in defaults(&release) {
-            let test = Test::new(release.clone(), &text);
-            test.configure(&["--set-as-default"]);
+            let test = Containerd::new(release.clone(), &text);
+            test.configure(&stand_in(test.dir()), &["--set-as-default"]);
             let daemon = test.start();
             let plugins = run(test.ctr().args(["plugins", "ls"]));
             let cri = plugins.lines().filter(|line| line.split_whitespace().nth(1).is_some_and(|id| id == "cri" || id == "runtime"));
@@ -118,12 +72,12 @@ fn containerd_runs_with_it() {
 #[ignore = "needs root, containerd and runc; make test runs it"]
 fn ctr_runs_a_container_through_the_runtime() {
     for release in Release::all("containerd") {
-        let test = Test::new(release.clone(), DEBIAN);
-        test.configure(&[]);
+        let test = Containerd::new(release.clone(), DEBIAN);
+        test.configure(&stand_in(test.dir()), &[]);
         let _daemon = test.start();
-        let image = oci_archive(test.dir.path(), "docker.io/library/test:1", &["/bin/sh"]);
+        let image = oci_archive(test.dir(), "docker.io/library/test:1", &["/bin/sh"]);
         run(test.ctr().args(["images", "import"]).arg(&image));
-        let says = run(test.ctr().args(["run", "--rm", "--runc-binary"]).arg(Path::new(&test.dir.path().join("vgpu-runtime"))).args([
+        let says = run(test.ctr().args(["run", "--rm", "--runc-binary"]).arg(test.dir().join("vgpu-runtime")).args([
             "--annotation",
             "nvidia.com/gpumem=1024",
             "docker.io/library/test:1",
@@ -132,7 +86,7 @@ fn ctr_runs_a_container_through_the_runtime() {
             "hello",
         ]));
         assert_eq!(says, "hello\n", "{}", release.name);
-        let calls = fs::read_to_string(calls(test.dir.path())).unwrap();
+        let calls = fs::read_to_string(calls(test.dir())).unwrap();
         assert!(calls.contains("create"), "{}: {calls}", release.name);
     }
 }

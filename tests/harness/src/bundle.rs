@@ -11,7 +11,7 @@ use tempfile::TempDir;
 /// A bundle in a temporary folder, which goes with it.
 #[derive(Debug)]
 pub struct Bundle {
-    dir: TempDir,
+    pub(crate) dir: TempDir,
     /// What is going to be its `config.json`. Written by [`Bundle::write`].
     pub spec: Value,
 }
@@ -216,7 +216,7 @@ impl Bundle {
         fs::copy(from, to).unwrap();
     }
 
-    fn append(&mut self, list: &str, value: Value) {
+    pub(crate) fn append(&mut self, list: &str, value: Value) {
         self.spec.pointer_mut(list).and_then(Value::as_array_mut).unwrap_or_else(|| panic!("no list {list}")).push(value);
     }
 
@@ -230,7 +230,7 @@ impl Bundle {
 }
 
 /// No resource limits and no cgroup namespace, because small virtual machines may not have the rights for these.
-fn specification() -> Value {
+pub(crate) fn specification() -> Value {
     let capabilities = [
         "CAP_CHOWN",
         "CAP_DAC_OVERRIDE",

@@ -13,6 +13,7 @@
 
 mod bundle;
 mod host;
+mod of_host;
 mod runtime;
 
 pub use bundle::Bundle;

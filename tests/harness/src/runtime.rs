@@ -22,11 +22,12 @@ impl Runtime {
         }
     }
 
-    /// Its program's path, if it is installed.
+    /// Its program's path, if it is installed: where `vgpu-runtime` finds it, too.
     #[must_use]
     pub fn path(self) -> Option<PathBuf> {
-        let dirs = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
-        dirs.iter().map(|dir| Path::new(dir).join(self.name())).find(|path| path.is_file())
+        let path = std::env::var("PATH").unwrap_or_default();
+        let dirs = path.split(':').chain(["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"]);
+        dirs.filter(|dir| dir.starts_with('/')).map(|dir| Path::new(dir).join(self.name())).find(|path| path.is_file())
     }
 
     /// A command that runs `program` where this runtime can work: crun refuses a machine with cgroups of both versions, so it gets

@@ -141,7 +141,6 @@ impl World {
         self.contexts.primaries.resize(driver.visible.len(), Primary::default());
         usize::try_from(ordinal).ok().and_then(|index| self.contexts.primaries.get_mut(index)).ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
     }
-
 }
 
 fn create(out: *mut CUcontext, flags: u32, ordinal: i32) -> Answer {
@@ -313,4 +312,3 @@ fn set_primary_flags(device: i32, flags: u32) -> Answer {
 pub fn or_current(world: &World, context: CUcontext) -> Answer<usize> {
     if context.is_null() { world.current() } else { world.context(context.addr()).map(|_| context.addr()) }
 }
-

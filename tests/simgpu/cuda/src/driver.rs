@@ -98,10 +98,8 @@ impl Driver {
 }
 
 extern "C" fn in_child() {
+    // The state file stays open here: as with the real driver, memory lives on while a forked child of its owner does.
     IN_CHILD.store(true, Ordering::Relaxed);
-    if let Some(Ok(driver)) = DRIVER.get() {
-        driver.device().abandon_in_child();
-    }
 }
 
 /// The GPUs that `CUDA_VISIBLE_DEVICES` names: indices or (beginnings of) UUIDs, up to the first that does not exist or repeats.

@@ -36,7 +36,11 @@ const TEXTS: [(u32, &std::ffi::CStr, &std::ffi::CStr); 26] = [
     (901, c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", c"operation failed due to a previous error during capture"),
 ];
 
-fn find(error: u32, out: *mut *const c_char, pick: impl Fn(&(u32, &'static std::ffi::CStr, &'static std::ffi::CStr)) -> &'static std::ffi::CStr) -> Result<(), CUresult> {
+fn find(
+    error: u32,
+    out: *mut *const c_char,
+    pick: impl Fn(&(u32, &'static std::ffi::CStr, &'static std::ffi::CStr)) -> &'static std::ffi::CStr,
+) -> Result<(), CUresult> {
     let found = TEXTS.iter().find(|entry| entry.0 == error);
     put(out, found.map_or(std::ptr::null(), |entry| pick(entry).as_ptr()))?;
     found.map(|_| ()).ok_or(INVALID_VALUE)

@@ -37,7 +37,10 @@ pub struct Node {
 pub enum Step {
     Work(Work),
     /// Makes memory, whose address was fixed when the node was made.
-    Allocate { bytes: u64, ordinal: i32 },
+    Allocate {
+        bytes: u64,
+        ordinal: i32,
+    },
     Free,
     Child(Graph),
 }

@@ -23,6 +23,7 @@ pub use small::SmallHeap;
 use crate::answer::{Answer, INVALID_VALUE};
 use crate::driver::{Driver, World};
 use crate::handles::Handles;
+use crate::stream::queues::Fence;
 
 /// What the driver gives out: allocations of more than half of it take whole ones, smaller ones share.
 pub const GRANULE: u64 = 2 << 20;
@@ -38,6 +39,8 @@ pub struct Memory {
     pub arena: Arena,
     pub arrays: Handles<array::Array>,
     pub vmm: vmm::Vmm,
+    /// Freed in streams that had not come so far yet.
+    pub deferred: Vec<(u64, Fence)>,
     /// By address.
     allocations: BTreeMap<u64, Allocation>,
     ids: u64,
@@ -99,6 +102,11 @@ impl Memory {
     pub fn around_mut(&mut self, address: u64) -> Option<&mut Allocation> {
         let start = self.around(address)?.0;
         self.allocations.get_mut(&start)
+    }
+
+    /// Whether a range is freed as soon as its stream comes so far.
+    pub fn is_deferred(&self, address: u64) -> bool {
+        self.deferred.iter().any(|&(deferred, _)| deferred == address)
     }
 
     /// Changes what a range is.
@@ -175,8 +183,7 @@ impl World {
             Kind::Graph { space } => self.memory.arena.give(address, space),
             Kind::Pool(_) => {
                 self.free_to_pool(driver, address)?;
-                self.trim_pools(driver);
-                return Ok(());
+                return self.trim_pools(driver);
             }
             Kind::Mapped(_) | Kind::Host { .. } | Kind::Global(_) | Kind::Imported { .. } => return Err(INVALID_VALUE),
         }
@@ -187,6 +194,8 @@ impl World {
     /// Frees everything that hangs on a context.
     pub fn free_all_of(&mut self, driver: &Driver, context: usize) {
         self.end_arrays_of(context);
+        let memory = &mut self.memory;
+        memory.deferred.retain(|(address, _)| memory.allocations.get(address).is_some_and(|found| found.context != context));
         for address in self.memory.of_context(context) {
             // What cannot be freed here goes with its own owner.
             let _ = self.free(driver, address);

@@ -103,7 +103,8 @@ impl World {
     pub fn apply_limits(&mut self, driver: &Driver, context: usize, limits: Limits, heap_used: bool) -> Answer {
         let config = *driver.device().config();
         let (ordinal, before) = (self.context(context)?.ordinal, self.context(context)?.extra);
-        let stack = |limit: u64| limit.saturating_mul(config.multiprocessors * config.threads) / crate::memory::GRANULE * crate::memory::GRANULE;
+        let stack =
+            |limit: u64| limit.saturating_mul(config.multiprocessors * config.threads) / crate::memory::GRANULE * crate::memory::GRANULE;
         let heap = if heap_used { limits.heap } else { 0 };
         let after = stack(limits.stack).saturating_sub(stack(Limits::default().stack)).saturating_add(heap);
         if after > before {

@@ -32,11 +32,10 @@ const VERSIONS: &[(&str, &[(i32, &str)])] = &[
     ("cuModuleGetGlobal", &[(3020, "cuModuleGetGlobal_v2"), (0, "cuModuleGetGlobal")]),
     ("cuStreamBeginCapture", &[(10010, "cuStreamBeginCapture_v2"), (0, "cuStreamBeginCapture")]),
     ("cuStreamDestroy", &[(4000, "cuStreamDestroy_v2"), (0, "cuStreamDestroy")]),
-    ("cuStreamGetCaptureInfo", &[
-        (12030, "cuStreamGetCaptureInfo_v3"),
-        (11030, "cuStreamGetCaptureInfo_v2"),
-        (0, "cuStreamGetCaptureInfo"),
-    ]),
+    (
+        "cuStreamGetCaptureInfo",
+        &[(12030, "cuStreamGetCaptureInfo_v3"), (11030, "cuStreamGetCaptureInfo_v2"), (0, "cuStreamGetCaptureInfo")],
+    ),
     ("cuStreamWaitValue32", &[(11070, "cuStreamWaitValue32_v2"), (0, "cuStreamWaitValue32")]),
     ("cuStreamWaitValue64", &[(11070, "cuStreamWaitValue64_v2"), (0, "cuStreamWaitValue64")]),
     ("cuStreamWriteValue32", &[(11070, "cuStreamWriteValue32_v2"), (0, "cuStreamWriteValue32")]),

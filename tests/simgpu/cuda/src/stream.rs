@@ -84,14 +84,15 @@ pub fn submit_and_wait(stream: CUstream, work: Work) -> Answer {
     let key = resolve(stream)?;
     capture::refuse(key)?;
     let sequence = push(key, work)?;
-    wait_for(key, sequence)?;
-    after_wait()
+    wait_for(key, sequence)
 }
 
 /// What is given back when the host has waited.
 fn after_wait() -> Answer {
-    world()?.trim_pools(driver()?);
-    Ok(())
+    let driver = driver()?;
+    let mut world = world()?;
+    world.free_deferred(driver)?;
+    world.trim_pools(driver)
 }
 
 /// Forgets the streams and events of a context, after their work is done.
@@ -173,7 +174,8 @@ api! {
     }
 
     fn cuStreamSynchronize [cuStreamSynchronize_ptsz stream] (stream: CUstream) {
-        submit_and_wait(stream, Work::Marker)
+        submit_and_wait(stream, Work::Marker)?;
+        after_wait()
     }
 
     fn cuStreamWaitEvent [cuStreamWaitEvent_ptsz stream] (stream: CUstream, event: CUevent, flags: u32) {

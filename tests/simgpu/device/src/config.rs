@@ -24,10 +24,14 @@ pub struct Config {
     pub slice_ns: u64,
     /// GPU time lost when another process' turn begins, ns.
     pub switch_ns: u64,
+    /// GPU time lost besides when that interrupts work, ns.
+    pub preempt_ns: u64,
     /// GPU time of each launch on top of the kernel's own, ns.
     pub launch_ns: u64,
     /// GPU time of a kernel whose duration is unknown, ns.
     pub kernel_ns: u64,
+    /// GPU time of recording an event with a time, ns.
+    pub event_ns: u64,
 }
 
 /// One MiB in bytes.
@@ -44,10 +48,12 @@ impl Default for Config {
             context_hidden: 5_832_704,
             multiprocessors: 132,
             threads: 2048,
-            slice_ns: 2_000_000,
-            switch_ns: 200_000,
-            launch_ns: 1_000,
-            kernel_ns: 2_000,
+            slice_ns: 2_250_000,
+            switch_ns: 110_000,
+            preempt_ns: 140_000,
+            launch_ns: 1_550,
+            kernel_ns: 1_000,
+            event_ns: 2_000,
         }
     }
 }
@@ -79,6 +85,8 @@ impl Config {
             "switch_ns" => &mut self.switch_ns,
             "launch_ns" => &mut self.launch_ns,
             "kernel_ns" => &mut self.kernel_ns,
+            "preempt_ns" => &mut self.preempt_ns,
+            "event_ns" => &mut self.event_ns,
             _ => return Err(format!("{name}: no such property")),
         };
         *field = number;

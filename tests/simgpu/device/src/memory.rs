@@ -101,9 +101,8 @@ impl Device {
     }
 
     fn group_visible(&self, group: usize, gpu: usize) -> u64 {
-        let members = self.used_slots().filter(|slot| {
-            slot.pid.load(Ordering::Relaxed) != 0 && slot.group.load(Ordering::Relaxed) as usize == group
-        });
+        let members =
+            self.used_slots().filter(|slot| slot.pid.load(Ordering::Relaxed) != 0 && slot.group.load(Ordering::Relaxed) as usize == group);
         members.map(|slot| slot.gpus[gpu].visible.load(Ordering::Relaxed)).sum()
     }
 

@@ -135,19 +135,6 @@ impl Device {
             libc::fstat(fd, &raw mut stat) == 0 && (stat.st_dev, stat.st_ino) == self.identity
         }
     }
-
-    /// In the child of a fork: lets go of the parent's open file, which would keep the parent's locks alive after its death. The
-    /// device must not be used in this process afterwards.
-    pub fn abandon_in_child(&self) {
-        let fd = self.fd.load(Ordering::Relaxed);
-        // SAFETY: the caller promises that nothing in this process looks at the mapping again; close takes any number.
-        unsafe {
-            if self.is_ours(fd) {
-                libc::close(fd);
-            }
-            libc::munmap(std::ptr::from_ref(self.state).cast_mut().cast(), size_of::<State>());
-        }
-    }
 }
 
 fn open_file(path: &Path) -> io::Result<File> {
@@ -160,10 +147,9 @@ fn map(file: &File) -> io::Result<&'static State> {
     if file.metadata()?.len() < size as u64 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "too short for a simulated GPU"));
     }
-    // SAFETY: a new shared mapping of a file that is long enough. It is never unmapped but in a forked child.
-    let address = unsafe {
-        libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0)
-    };
+    // SAFETY: a new shared mapping of a file that is long enough. It is never unmapped.
+    let address =
+        unsafe { libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0) };
     if address == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }

@@ -61,7 +61,7 @@ impl Slot {
             let contended = self.others(gpu).next().is_some();
             let slice_end = shared.turn_began.load(Ordering::Relaxed) + slice;
             if contended && position >= slice_end {
-                self.pass_on(gpu, shared);
+                self.pass_on(gpu, shared, remaining < duration);
                 continue;
             }
             began.get_or_insert(position);
@@ -98,7 +98,7 @@ impl Slot {
         let _guard = shared.turn.lock(|| ());
         self.state().gpus[gpu].runnable.store(0, Ordering::Relaxed);
         if shared.owner.load(Ordering::Relaxed) == self.number() {
-            self.pass_on(gpu, shared);
+            self.pass_on(gpu, shared, false);
         }
     }
 
@@ -126,22 +126,28 @@ impl Slot {
             let gpu = self.device.state.gpus.iter().position(|gpu| std::ptr::eq(gpu, shared)).unwrap_or(0);
             self.device.state.slots[owner as usize - 1].gpus[gpu].runnable.store(0, Ordering::Relaxed);
         }
-        self.give(shared, self.number(), ready);
+        self.give(shared, self.number(), ready, false);
         true
     }
 
     /// Hands the GPU to the next process that has work, or to nobody.
-    fn pass_on(&self, gpu: usize, shared: &Gpu) {
+    fn pass_on(&self, gpu: usize, shared: &Gpu, interrupts: bool) {
         match self.others(gpu).next() {
-            Some(next) => self.give(shared, u32::try_from(next + 1).unwrap_or(0), 0),
+            Some(next) => self.give(shared, u32::try_from(next + 1).unwrap_or(0), 0, interrupts),
             None => shared.owner.store(0, Ordering::Relaxed),
         }
         ring(&shared.bell);
     }
 
-    fn give(&self, shared: &Gpu, number: u32, ready: u64) {
+    fn give(&self, shared: &Gpu, number: u32, ready: u64, interrupts: bool) {
         let last = shared.last_owner.swap(number, Ordering::Relaxed);
-        let loss = if last == 0 || last == number { 0 } else { self.device.config().switch_ns };
+        let config = self.device.config();
+        let loss = match last {
+            _ if interrupts => config.switch_ns + config.preempt_ns,
+            0 => 0,
+            last if last == number => 0,
+            _ => config.switch_ns,
+        };
         let began = shared.cursor.load(Ordering::Relaxed).max(ready) + loss;
         shared.cursor.store(began, Ordering::Relaxed);
         shared.turn_began.store(began, Ordering::Relaxed);
@@ -153,7 +159,8 @@ impl Slot {
     fn others(&self, gpu: usize) -> impl Iterator<Item = usize> {
         let device: &Device = &self.device;
         let count = device.state.high_water.load(Ordering::Relaxed) as usize;
-        let runnable = move |slot: &SlotState| slot.pid.load(Ordering::Relaxed) != 0 && slot.gpus[gpu].runnable.load(Ordering::Relaxed) != 0;
+        let runnable =
+            move |slot: &SlotState| slot.pid.load(Ordering::Relaxed) != 0 && slot.gpus[gpu].runnable.load(Ordering::Relaxed) != 0;
         let order = (1..count).map(move |step| (self.index + step) % count);
         order.filter(move |&index| {
             let slot = &device.state.slots[index];

@@ -16,12 +16,7 @@ fn list<T>(handle: Handle, count: *mut u32, out: *mut T, make: fn(Process) -> T)
 }
 
 fn with_instances(process: Process) -> nvmlProcessInfo_v2_t {
-    nvmlProcessInfo_v2_t {
-        pid: process.pid,
-        usedGpuMemory: process.used,
-        gpuInstanceId: NO_INSTANCE,
-        computeInstanceId: NO_INSTANCE,
-    }
+    nvmlProcessInfo_v2_t { pid: process.pid, usedGpuMemory: process.used, gpuInstanceId: NO_INSTANCE, computeInstanceId: NO_INSTANCE }
 }
 
 api! {

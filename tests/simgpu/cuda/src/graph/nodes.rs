@@ -115,7 +115,7 @@ api! {
     }
 
     fn cuGraphAddEventRecordNode(out: *mut CUgraphNode, graph: CUgraph, nodes: *const CUgraphNode, count: usize, event: CUevent) {
-        add_work(out, graph, nodes, count, Work::Record { event: event.addr(), number: u64::MAX })
+        add_work(out, graph, nodes, count, Work::Record { event: event.addr(), number: u64::MAX, ns: 0 })
     }
 
     fn cuGraphAddEventWaitNode(out: *mut CUgraphNode, graph: CUgraph, nodes: *const CUgraphNode, count: usize, event: CUevent) {

@@ -6,6 +6,7 @@ use super::{Kind, granules};
 use crate::answer::{Answer, INVALID_VALUE, OUT_OF_MEMORY, put, put_if};
 use crate::driver::{driver, world};
 use crate::graph::capture;
+use crate::stream::queues::drain;
 
 fn allocate(out: *mut u64, size: u64) -> Answer {
     let driver = driver()?;
@@ -54,8 +55,12 @@ fn free(address: u64) -> Answer {
     if address == 0 {
         return Ok(());
     }
+    let found = world.memory.at(address).filter(|_| !world.memory.is_deferred(address));
+    let context = found.ok_or(INVALID_VALUE)?.context;
     drop(world);
     capture::forbid()?;
+    // Freeing waits for everything that might use the memory.
+    drain(|queue| queue.context == context)?;
     self::world()?.free(driver, address)
 }
 
@@ -114,4 +119,3 @@ pub fn touch_managed(address: u64) -> Answer {
     }
     Ok(())
 }
-

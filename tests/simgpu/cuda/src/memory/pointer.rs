@@ -31,7 +31,13 @@ fn write(out: *mut c_void, attribute: u32, address: u64, start: u64, found: &All
         13 => put(out.cast(), 1_u32),
         14 => put(out.cast(), 0_u64),
         15 | 16 => put(out.cast(), 3_u32),
-        17 => put(out.cast(), match found.kind { Kind::Pool(pool) => as_pointer::<c_void>(pool), _ => std::ptr::null_mut() }),
+        17 => put(
+            out.cast(),
+            match found.kind {
+                Kind::Pool(pool) => as_pointer::<c_void>(pool),
+                _ => std::ptr::null_mut(),
+            },
+        ),
         _ => Err(INVALID_VALUE),
     }
 }

@@ -10,6 +10,7 @@ use crate::answer::{Answer, INVALID_VALUE, OUT_OF_MEMORY, get, put};
 use crate::driver::{Driver, World, driver, world};
 use crate::graph::{Step, capture};
 use crate::handles::{Handles, as_pointer};
+use crate::stream::queues::{Fence, fence, has_passed};
 use crate::stream::resolve;
 
 /// What a pool takes at a time.
@@ -33,6 +34,8 @@ pub struct Pool {
     reserved_high: u64,
     flags: [u32; 4],
     destroyed: bool,
+    /// Streams, and how far they must have come for all frees to have happened.
+    fences: Vec<Fence>,
 }
 
 /// The pools of the process, and which one each GPU uses by default and now.
@@ -57,6 +60,7 @@ impl Pool {
             reserved_high: 0,
             flags: [1; 4],
             destroyed: false,
+            fences: Vec::new(),
         }
     }
 
@@ -179,11 +183,23 @@ impl World {
     }
 
     /// Gives back what pools hold beyond their thresholds: the host has waited.
-    pub fn trim_pools(&mut self, driver: &Driver) {
+    pub fn trim_pools(&mut self, driver: &Driver) -> Answer {
         for pool in self.pools.live.values_mut() {
+            pool.fences.retain(|fence| !has_passed(*fence));
+            if !pool.fences.is_empty() {
+                continue;
+            }
             let bytes = pool.trim(pool.threshold);
             driver.release(pool.ordinal, bytes, Part::Visible);
         }
+        Ok(())
+    }
+
+    /// Frees what was freed in streams that have come so far since.
+    pub fn free_deferred(&mut self, driver: &Driver) -> Answer {
+        let (passed, left) = std::mem::take(&mut self.memory.deferred).into_iter().partition::<Vec<_>, _>(|&(_, fence)| has_passed(fence));
+        self.memory.deferred = left;
+        passed.into_iter().try_for_each(|(address, _)| self.free(driver, address))
     }
 }
 
@@ -219,7 +235,19 @@ fn free(address: u64, stream: CUstream) -> Answer {
     }
     let mut world = world()?;
     match world.memory.at(address).map(|found| found.kind.clone()) {
-        Some(Kind::Pool(_)) => world.free_to_pool(driver, address),
+        Some(Kind::Pool(pool)) => {
+            world.free_to_pool(driver, address)?;
+            if let Ok(pool) = world.pools.live.get_mut(as_pointer::<()>(pool)) {
+                pool.fences.push(fence(key)?);
+            }
+            Ok(())
+        }
+        Some(Kind::Small | Kind::Own(_)) if world.memory.is_deferred(address) => Err(INVALID_VALUE),
+        Some(Kind::Small | Kind::Own(_)) => {
+            let fence = fence(key)?;
+            world.memory.deferred.push((address, fence));
+            Ok(())
+        }
         Some(_) => world.free(driver, address),
         None => Err(INVALID_VALUE),
     }

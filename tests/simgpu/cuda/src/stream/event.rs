@@ -13,7 +13,8 @@ const DISABLE_TIMING: u32 = 2;
 
 fn record(event: CUevent, stream: CUstream) -> Answer {
     let key = super::resolve(stream)?;
-    let number = {
+    let event_ns = crate::driver::driver()?.device().config().event_ns;
+    let (number, ns) = {
         let mut queues = queues()?;
         let capturing = queues.streams.get(&key).is_some_and(|queue| queue.capture.is_some());
         let event = queues.events.get_mut(event)?;
@@ -21,9 +22,9 @@ fn record(event: CUevent, stream: CUstream) -> Answer {
             event.asked += 1;
             event.captured = None;
         }
-        event.asked
+        (event.asked, if event.timing { event_ns } else { 0 })
     };
-    super::submit(stream, Work::Record { event: event.addr(), number })
+    super::submit(stream, Work::Record { event: event.addr(), number, ns })
 }
 
 fn destroy(event: CUevent) -> Answer {

@@ -122,6 +122,19 @@ pub fn wait_for(key: usize, sequence: u64) -> Answer {
     Ok(())
 }
 
+/// How far a stream must have come: its key, and the number of an operation.
+pub type Fence = (usize, u64);
+
+/// The point that a stream reaches when all that is in it now is done.
+pub fn fence(key: usize) -> Answer<Fence> {
+    Ok((key, queues()?.sequence))
+}
+
+/// Whether a stream has come so far.
+pub fn has_passed((key, sequence): Fence) -> bool {
+    queues().is_ok_and(|queues| queues.streams.get(&key).and_then(|queue| queue.ops.front()).is_none_or(|op| op.sequence > sequence))
+}
+
 /// Waits until nothing is left of the streams that `which` chooses.
 pub fn drain(which: impl Fn(&Queue) -> bool) -> Answer {
     let mut queues = queues()?;
@@ -166,7 +179,8 @@ impl Queues {
     pub fn not_before(&self, key: usize) -> u64 {
         let Some(queue) = self.streams.get(&key) else { return 0 };
         let before = self.streams.values().filter(|other| {
-            other.context == queue.context && matches!((queue.kind, other.kind), (Kind::Legacy, Kind::Blocking) | (Kind::Blocking, Kind::Legacy))
+            other.context == queue.context
+                && matches!((queue.kind, other.kind), (Kind::Legacy, Kind::Blocking) | (Kind::Blocking, Kind::Legacy))
         });
         before.map(|other| other.cursor).fold(queue.cursor, u64::max)
     }

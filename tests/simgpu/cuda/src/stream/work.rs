@@ -13,8 +13,8 @@ pub enum Work {
     Copy { rows: Arc<[Row]>, by_gpu: bool },
     /// Fills ranges with a repeated pattern of 1, 2 or 4 bytes.
     Fill { rows: Arc<[Row]>, pattern: [u8; 4], width: usize },
-    /// Marks an event (its handle, and which recording of it this is).
-    Record { event: usize, number: u64 },
+    /// Marks an event (its handle, which recording of it this is), which keeps the GPU busy for so many ns.
+    Record { event: usize, number: u64, ns: u64 },
     /// Waits for an event.
     Wait { event: usize, number: u64 },
     /// Calls the program.
@@ -53,6 +53,7 @@ impl Work {
     pub fn gpu_ns(&self) -> Option<u64> {
         match self {
             Work::Kernel { ns } => Some(*ns),
+            Work::Record { ns, .. } if *ns > 0 => Some(*ns),
             Work::Copy { rows, by_gpu: true } => Some(1_500 + total(rows) / 2_000),
             Work::Fill { rows, .. } => Some(1_500 + total(rows) / 3_000),
             _ => None,
@@ -120,15 +121,17 @@ fn fill(row: &Row, pattern: &[u8]) {
 
 fn read(address: u64, wide: bool) -> u64 {
     // SAFETY: the program promises an aligned address that stays valid while the operation is queued.
-    unsafe {
-        if wide { pointer(address).cast::<u64>().read_volatile() } else { u64::from(pointer(address).cast::<u32>().read_volatile()) }
-    }
+    unsafe { if wide { pointer(address).cast::<u64>().read_volatile() } else { u64::from(pointer(address).cast::<u32>().read_volatile()) } }
 }
 
 fn write(address: u64, value: u64, wide: bool) {
     // SAFETY: as in `read`.
     unsafe {
-        if wide { pointer(address).cast::<u64>().write_volatile(value) } else { pointer(address).cast::<u32>().write_volatile(value as u32) }
+        if wide {
+            pointer(address).cast::<u64>().write_volatile(value)
+        } else {
+            pointer(address).cast::<u32>().write_volatile(value as u32)
+        }
     }
 }
 

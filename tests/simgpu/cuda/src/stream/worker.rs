@@ -80,13 +80,6 @@ fn work(driver: &'static Driver, gpu: usize, calls: &Sender<(usize, Call)>) -> !
                 let _ = calls.send((key, call));
                 continue;
             }
-            Work::Record { event, number } => {
-                if let Some(event) = queues.events.find_mut(event) {
-                    event.happened = event.happened.max(number);
-                    event.time = ready;
-                }
-                finish(shared, &mut queues, key, ready);
-            }
             Work::Wait { event, .. } => {
                 let time = queues.events.find(event).map_or(0, |event| event.time);
                 finish(shared, &mut queues, key, ready.max(time));
@@ -103,6 +96,12 @@ fn work(driver: &'static Driver, gpu: usize, calls: &Sender<(usize, Call)>) -> !
                 };
                 work.perform();
                 queues = lock(shared);
+                if let Work::Record { event, number, .. } = work
+                    && let Some(event) = queues.events.find_mut(event)
+                {
+                    event.happened = event.happened.max(number);
+                    event.time = end;
+                }
                 finish(shared, &mut queues, key, end);
             }
         }

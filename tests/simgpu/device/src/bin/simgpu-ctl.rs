@@ -1,19 +1,22 @@
 //! Makes a simulated machine and looks at it.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use simgpu_device::{Config, Device, config, default_path};
+use simgpu_device::{Config, Device, Part, Slot, config, default_path, now_ns};
 
 const HELP: &str = "\
 simgpu-ctl COMMAND      (the machine is the file SIMGPU_STATE, default /dev/shm/simgpu)
   create [NAME=VALUE]…  make a machine; names: gpus total reserved baseline context context_hidden
-                        multiprocessors threads slice_ns switch_ns launch_ns kernel_ns; sizes take K, M, G
+                        multiprocessors threads slice_ns switch_ns preempt_ns launch_ns kernel_ns event_ns; sizes take K, M, G
   remove                remove its file
   show                  every GPU's memory and processes, as PIDs of this namespace
   peak [GPU [GROUP]]    highest bytes of all processes (of a group) at one instant, as NVML shows them
   groups                every group's peaks
   nvml-calls            number of NVML calls made
-  reset                 start peaks and counts anew";
+  reset                 start peaks and counts anew
+  hold GPU BYTES        take memory like a process with a context, say `held`, and keep it until standard input ends
+  work GPU NS COUNT     on a line of input, keep the GPU busy COUNT times for NS, and print each one's start and end";
 
 fn main() -> ExitCode {
     let arguments = std::env::args().skip(1).collect::<Vec<_>>();
@@ -54,8 +57,34 @@ fn run(arguments: &[&str]) -> Result<(), String> {
         }
         ["nvml-calls"] => println!("{}", open()?.nvml_calls()),
         ["reset"] => open()?.reset(),
+        ["hold", gpu, bytes] => hold(open()?, index(gpu)?, number(bytes)?)?,
+        ["work", gpu, ns, count] => work(open()?, index(gpu)?, number(ns)?, number(count)?)?,
         _ => return Err(format!("usage:\n{HELP}")),
     }
+    Ok(())
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{text}: not a number"))
+}
+
+fn hold(device: Device, gpu: usize, bytes: u64) -> Result<(), String> {
+    let slot = Slot::attach(Arc::new(device)).map_err(|error| error.to_string())?;
+    slot.count_context(gpu, true);
+    slot.charge(gpu, bytes, Part::Visible).map_err(|_| "full".to_owned())?;
+    println!("held");
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    Ok(())
+}
+
+fn work(device: Device, gpu: usize, ns: u64, count: u64) -> Result<(), String> {
+    let slot = Slot::attach(Arc::new(device)).map_err(|error| error.to_string())?;
+    println!("ready");
+    let _ = std::io::stdin().read_line(&mut String::new());
+    let begun = now_ns();
+    let spans = (0..count).map(|_| slot.run(gpu, begun, ns)).collect::<Vec<_>>();
+    slot.rest(gpu);
+    spans.iter().for_each(|(start, end)| println!("{start} {end}"));
     Ok(())
 }
 

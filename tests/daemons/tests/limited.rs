@@ -1,0 +1,92 @@
+//! Containers of real daemons, through the real vgpu-runtime and vgpu-hook: those that ask for a limit get it, others are
+//! left alone, and nothing stays behind.
+
+use vgpu_daemon_tests::{Containerd, Docker, IS_LIMITED, IS_NOT, Limited, PROBE, Podman, Release, import_tar, oci_archive, run};
+
+const DEBIAN: &str = "version = 2\n";
+
+#[test]
+#[ignore = "needs root, dockerd and runc; make test runs it"]
+fn docker_by_environment_and_by_annotation() {
+    for release in Release::all("dockerd") {
+        let vgpu = Limited::new();
+        let test = Docker::new(release.clone(), None);
+        test.configure(&vgpu.runtime(), &[]);
+        let _daemon = test.start();
+        run(test.docker().arg("import").arg(import_tar(test.dir())).arg("test:1"));
+        let probe = |options: &[&str]| {
+            run(test.docker().args(["run", "--rm", "--network", "none"]).args(options).args(["test:1", "/bin/sh", "-c", PROBE]))
+        };
+        let name = &release.name;
+        assert_eq!(probe(&["--runtime", "vgpu", "-e", "CUDA_DEVICE_MEMORY_LIMIT=1g"]), IS_LIMITED, "{name}");
+        assert_eq!(probe(&["--runtime", "vgpu"]), IS_NOT, "{name}: asks for nothing");
+        assert_eq!(probe(&["-e", "CUDA_DEVICE_MEMORY_LIMIT=1g"]), IS_NOT, "{name}: another runtime");
+        let major = run(test.docker().args(["version", "--format", "{{.Server.Version}}"]));
+        let annotated = ["--runtime", "vgpu", "--annotation", "nvidia.com/gpumem=1024"];
+        if major.split('.').next().unwrap().parse::<u32>().unwrap() >= 24 {
+            assert_eq!(probe(&annotated), IS_LIMITED, "{name}");
+        }
+        assert!(vgpu.containers().is_empty(), "{name}: {:?}", vgpu.containers());
+
+        // A long one: on record with what was decided, the same in exec, restarted with its limit, gone without a trace.
+        let long = ["run", "-d", "--name", "long", "--network", "none", "--runtime", "vgpu", "-e", "CUDA_DEVICE_MEMORY_LIMIT=1g"];
+        run(test.docker().args(long).args(["test:1", "/bin/sleep", "1000"]));
+        assert!(vgpu.record().to_string().contains("1073741824"), "{name}: {}", vgpu.record());
+        assert_eq!(run(test.docker().args(["exec", "long", "/bin/sh", "-c", PROBE])), IS_LIMITED, "{name}");
+        run(test.docker().args(["restart", "-t", "0", "long"]));
+        assert_eq!(run(test.docker().args(["exec", "long", "/bin/sh", "-c", PROBE])), IS_LIMITED, "{name}");
+        run(test.docker().args(["rm", "-f", "long"]));
+        assert!(vgpu.containers().is_empty(), "{name}: {:?}", vgpu.containers());
+
+        // What is wrong is said to whoever ran it.
+        let bad = ["run", "--rm", "--network", "none", "--runtime", "vgpu", "-e", "CUDA_DEVICE_MEMORY_LIMIT=10Q", "test:1", "/bin/true"];
+        let error = vgpu_daemon_tests::output(test.docker().args(bad));
+        let says = String::from_utf8_lossy(&error.stderr).into_owned();
+        assert!(!error.status.success() && says.contains("CUDA_DEVICE_MEMORY_LIMIT") && says.contains("10Q"), "{name}: {says}");
+    }
+}
+
+#[test]
+#[ignore = "needs root, containerd and runc; make test runs it"]
+fn ctr_by_annotation() {
+    for release in Release::all("containerd") {
+        let vgpu = Limited::new();
+        let test = Containerd::new(release.clone(), DEBIAN);
+        test.configure(&vgpu.runtime(), &[]);
+        let _daemon = test.start();
+        run(test.ctr().args(["images", "import"]).arg(oci_archive(test.dir(), "docker.io/library/test:1", &["/bin/sh"])));
+        let probe = |id: &str, options: &[&str]| {
+            let mut ctr = test.ctr();
+            ctr.args(["run", "--rm", "--runc-binary"]).arg(vgpu.runtime()).args(options);
+            run(ctr.args(["docker.io/library/test:1", id, "/bin/sh", "-c", PROBE]))
+        };
+        assert_eq!(probe("a", &["--annotation", "nvidia.com/gpumem=1024"]), IS_LIMITED, "{}", release.name);
+        assert_eq!(probe("b", &["--annotation", "nvidia.com/gpumem=1024", "--read-only"]), IS_LIMITED, "{}", release.name);
+        assert_eq!(probe("c", &[]), IS_NOT, "{}", release.name);
+        assert!(vgpu.containers().is_empty(), "{:?}", vgpu.containers());
+    }
+}
+
+#[test]
+#[ignore = "needs root, podman and runc; make test runs it"]
+fn podman_by_runtime_and_by_hooks() {
+    let vgpu = Limited::new();
+    let test = Podman::new();
+    let probe = |options: &[&str]| {
+        let command = ["localhost/test:1", "/bin/sh", "-c", PROBE];
+        run(test.podman().args(["run", "--rm", "--network", "none"]).args(options).args(command))
+    };
+    let annotated = ["--annotation", "nvidia.com/gpumem=1024"];
+    test.configure(&["--runtime-path", vgpu.runtime().to_str().unwrap()]);
+    assert_eq!(probe(&["--runtime", "vgpu", "--annotation", "nvidia.com/gpumem=1024"]), IS_LIMITED);
+    assert_eq!(probe(&["--runtime", "vgpu", "--read-only", "--env", "CUDA_DEVICE_MEMORY_LIMIT=1g"]), IS_LIMITED);
+    assert_eq!(probe(&["--runtime", "vgpu"]), IS_NOT);
+    assert_eq!(probe(&annotated), IS_NOT);
+    test.configure(&["--undo"]);
+
+    test.configure(&["--hooks", "--hook-path", vgpu.hook().to_str().unwrap()]);
+    assert_eq!(probe(&annotated), IS_LIMITED);
+    assert_eq!(probe(&["--env", "CUDA_DEVICE_MEMORY_LIMIT=1g"]), IS_LIMITED);
+    assert_eq!(probe(&[]), IS_NOT);
+    assert!(vgpu.containers().is_empty(), "{:?}", vgpu.containers());
+}
