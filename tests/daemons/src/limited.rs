@@ -7,14 +7,14 @@ use vgpu_test_harness::{Host, Runtime};
 
 /// Prints what a container sees of vgpu, and tries to be rid of it.
 pub const PROBE: &str = "ls /usr/local/vgpu 2>/dev/null; cat /etc/ld.so.preload 2>/dev/null; \
-    rm -f /etc/ld.so.preload /usr/local/vgpu/limits 2>/dev/null; \
-    test ! -e /usr/local/vgpu || { : > /usr/local/vgpu/limits; } 2>/dev/null && echo written || true";
+    rm -f /etc/ld.so.preload /usr/local/vgpu/limits 2>/dev/null && test -e /usr/local/vgpu && echo removed; \
+    (echo x > /usr/local/vgpu/limits) 2>/dev/null && echo written; echo end";
 
 /// What [`PROBE`] prints in a container that is limited.
-pub const IS_LIMITED: &str = "libvgpu.so\nlimits\nregion\n/usr/local/vgpu/libvgpu.so\n";
+pub const IS_LIMITED: &str = "libvgpu.so\nlimits\nregion\n/usr/local/vgpu/libvgpu.so\nend\n";
 
 /// What it prints in one that is not.
-pub const IS_NOT: &str = "written\n";
+pub const IS_NOT: &str = "end\n";
 
 /// vgpu as it would be installed.
 #[derive(Debug)]
