@@ -17,6 +17,12 @@ impl Arguments {
         self.0.get(at + 1).map(String::as_str)
     }
 
+    /// The values behind every `--name`.
+    pub fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        let pairs = self.0.windows(2);
+        pairs.filter(move |pair| pair[0].strip_prefix("--") == Some(name)).map(|pair| pair[1].as_str())
+    }
+
     /// The number behind `--name`, with an optional suffix K, M or G; `default` when it is not given. Ends the program when it is no
     /// number.
     #[must_use]

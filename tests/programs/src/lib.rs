@@ -2,6 +2,7 @@
 //! The programs run unmodified on the simulated GPU and on a real one.
 
 pub mod arguments;
+pub mod costs;
 pub mod cuda;
 pub mod nvml;
 pub mod ptx;

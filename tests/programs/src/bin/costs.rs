@@ -1,0 +1,114 @@
+//! What a call costs: native, under the library, and under any other preload library, side by side.
+//!
+//!     costs --library libvgpu.so [--peer OTHER.so] [--runs N] [--limit BYTES]
+//!
+//! Every round starts one process for each, in turn, so that all see the same machine. Printed are the medians over the rounds of each
+//! process's own median, the ratio to native, and the ratio's spread (10th to 90th percentile of the rounds' ratios).
+
+use std::collections::BTreeMap;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use vgpu_region::limits::{GpuLimit, LimitsPage, Selector};
+use vgpu_test_programs::arguments::Arguments;
+use vgpu_test_programs::costs;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::of_process();
+    if arguments.has("child") {
+        return costs::print();
+    }
+    match compare(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("costs: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One way to run: its name, and the library to preload.
+struct Way<'a> {
+    name: String,
+    library: Option<&'a str>,
+    figures: BTreeMap<String, Vec<f64>>,
+}
+
+fn compare(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
+    let share = tempfile::tempdir()?;
+    make_share(share.path(), arguments.number("limit", 64 << 30))?;
+    let mut ways = vec![Way { name: "native".into(), library: None, figures: BTreeMap::new() }];
+    for library in arguments.values("library").chain(arguments.values("peer")) {
+        let name = Path::new(library).file_name().map_or(library.into(), |name| name.to_string_lossy());
+        ways.push(Way { name: name.into_owned(), library: Some(library), figures: BTreeMap::new() });
+    }
+    // The first round warms the machine's caches, and lets the container's first process find out what a context costs.
+    for round in 0..=arguments.number("runs", 9) {
+        for way in &mut ways {
+            let figures = run(way.library, share.path())?;
+            if round > 0 {
+                figures.into_iter().for_each(|(call, figure)| way.figures.entry(call).or_default().push(figure));
+            }
+        }
+    }
+    print(&ways);
+    Ok(())
+}
+
+fn make_share(folder: &Path, memory: u64) -> Result<(), Box<dyn std::error::Error>> {
+    let limit = GpuLimit::new(Selector::All);
+    limit.memory.store(memory, Relaxed);
+    std::fs::write(folder.join("limits"), LimitsPage::new([limit]).as_bytes())?;
+    let region = std::fs::File::create(folder.join("region"))?;
+    vgpu_region::map::format(region.as_raw_fd()).map_err(|error| error.to_string())?;
+    Ok(())
+}
+
+fn run(library: Option<&str>, share: &Path) -> Result<Vec<(String, f64)>, Box<dyn std::error::Error>> {
+    let prepare = |command: &mut Command| {
+        if let Some(library) = library {
+            command.env("LD_PRELOAD", library).env("VGPU_DIR", share);
+        }
+    };
+    let mut starts: Vec<f64> = Vec::new();
+    for _ in 0..40 {
+        let mut command = Command::new("/bin/true");
+        prepare(&mut command);
+        let begin = Instant::now();
+        command.status()?;
+        starts.push(begin.elapsed().as_nanos() as f64);
+    }
+    let mut command = Command::new(std::env::current_exe()?);
+    prepare(command.arg("--child"));
+    let output = command.output()?;
+    if !output.status.success() {
+        return Err(format!("{library:?}: {}", String::from_utf8_lossy(&output.stderr)).into());
+    }
+    let mut figures = vec![("start of /bin/true".to_owned(), costs::median(&mut starts))];
+    for line in String::from_utf8(output.stdout)?.lines() {
+        let (call, figure) = line.rsplit_once(' ').ok_or("a line without a figure")?;
+        figures.push((call.to_owned(), figure.parse()?));
+    }
+    Ok(figures)
+}
+
+fn print(ways: &[Way<'_>]) {
+    let Some((native, others)) = ways.split_first() else { return };
+    print!("| call | native, ns |");
+    others.iter().for_each(|way| print!(" {} | ratio (p10-p90) |", way.name));
+    println!("\n|---|---|{}", "---|---|".repeat(others.len()));
+    for (call, figures) in &native.figures {
+        print!("| {call} | {:.0} |", costs::median(&mut figures.clone()));
+        for way in others {
+            let theirs = way.figures.get(call).cloned().unwrap_or_default();
+            let mut ratios: Vec<f64> = theirs.iter().zip(figures).map(|(theirs, native)| theirs / native).collect();
+            let middle = costs::median(&mut ratios);
+            let at = |part: f64| ratios.get((ratios.len() as f64 * part) as usize).copied().unwrap_or(f64::NAN);
+            print!(" {:.0} | {middle:.3} ({:.3}-{:.3}) |", costs::median(&mut theirs.clone()), at(0.1), at(0.9));
+        }
+        println!();
+    }
+}
