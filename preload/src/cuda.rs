@@ -23,6 +23,8 @@ pub const OUT_OF_MEMORY: Status = 2;
 pub const NOT_INITIALIZED: Status = 3;
 /// `CUDA_ERROR_OPERATING_SYSTEM`
 pub const OPERATING_SYSTEM: Status = 304;
+/// `CUDA_ERROR_NOT_READY`
+pub const NOT_READY: Status = 600;
 /// `CUDA_ERROR_NOT_FOUND`
 pub const NOT_FOUND: Status = 500;
 /// `CUDA_ERROR_NOT_SUPPORTED`
@@ -141,6 +143,38 @@ pub struct ArrayRequirements {
     reserved: [u32; 4],
 }
 
+/// `CUlaunchConfig`, up to what is read.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct LaunchConfig {
+    /// In blocks.
+    pub grid: [u32; 3],
+    /// In threads.
+    pub block: [u32; 3],
+    /// In bytes.
+    pub shared: u32,
+    /// Where to.
+    pub stream: Handle,
+}
+
+/// `CUDA_LAUNCH_PARAMS`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct LaunchParams {
+    /// What.
+    pub function: Handle,
+    /// In blocks.
+    pub grid: [u32; 3],
+    /// In threads.
+    pub block: [u32; 3],
+    /// In bytes.
+    pub shared: u32,
+    /// Where to.
+    pub stream: Handle,
+    /// The kernel's.
+    pub parameters: *mut *mut c_void,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,6 +223,11 @@ mod tests {
         assert_eq!(offset_of!(Location, id), offset_of!(sys::CUmemLocation, id));
         assert_eq!(offset_of!(AllocNodeParams, bytes), offset_of!(sys::CUDA_MEM_ALLOC_NODE_PARAMS, bytesize));
         assert_eq!(offset_of!(AllocNodeParams, access), offset_of!(sys::CUDA_MEM_ALLOC_NODE_PARAMS, accessDescs));
+        assert_eq!(offset_of!(LaunchConfig, stream), offset_of!(sys::CUlaunchConfig, hStream));
+        assert_eq!(offset_of!(LaunchConfig, block), offset_of!(sys::CUlaunchConfig, blockDimX));
+        assert_eq!(offset_of!(LaunchParams, stream), offset_of!(sys::CUDA_LAUNCH_PARAMS, hStream));
+        assert_eq!(size_of::<LaunchParams>(), size_of::<sys::CUDA_LAUNCH_PARAMS>());
+        assert_eq!(NOT_READY, sys::CUresult::CUDA_ERROR_NOT_READY as i32);
         assert_eq!(size_of::<ArrayDescriptor>(), size_of::<sys::CUDA_ARRAY_DESCRIPTOR>());
         assert_eq!(size_of::<Array3dDescriptor>(), size_of::<sys::CUDA_ARRAY3D_DESCRIPTOR>());
         assert_eq!(offset_of!(Array3dDescriptor, flags), offset_of!(sys::CUDA_ARRAY3D_DESCRIPTOR, Flags));

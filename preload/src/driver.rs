@@ -209,6 +209,26 @@ calls! { Cuda, crate::cuda::NOT_FOUND;
     node_child = cuGraphChildGraphNodeGetGraph(node: Handle, graph: *mut Handle);
     /// Whether a stream is being captured.
     is_capturing = cuStreamIsCapturing(stream: Handle, status: *mut i32);
+    /// A number that no other stream of the process has had.
+    stream_id = cuStreamGetId(stream: Handle, id: *mut u64);
+    /// A stream's context.
+    stream_context = cuStreamGetCtx(stream: Handle, context: *mut Handle);
+    /// Whether everything in a stream is finished.
+    stream_query = cuStreamQuery(stream: Handle);
+    /// Makes an event.
+    event_create = cuEventCreate(event: *mut Handle, flags: u32);
+    /// Puts an event into a stream.
+    event_record = cuEventRecord(event: Handle, stream: Handle);
+    /// Whether an event is finished.
+    event_query = cuEventQuery(event: Handle);
+    /// Milliseconds between two finished events.
+    event_elapsed = cuEventElapsedTime(milliseconds: *mut f32, from: Handle, to: Handle);
+    /// Swaps the thread's capture mode.
+    exchange_capture_mode = cuThreadExchangeStreamCaptureMode(mode: *mut i32);
+    /// Makes a context current.
+    context_push = cuCtxPushCurrent_v2(context: Handle);
+    /// Undoes that.
+    context_pop = cuCtxPopCurrent_v2(context: *mut Handle);
 }
 
 calls! { Cuda, crate::cuda::NOT_FOUND;

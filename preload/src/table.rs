@@ -5,9 +5,9 @@
 
 use core::ffi::{CStr, c_char, c_void};
 
-use crate::cuda::{AllocationProp, Array3dDescriptor, ArrayDescriptor, Device, DevicePtr, Handle, Status};
+use crate::cuda::{AllocationProp, Array3dDescriptor, ArrayDescriptor, Device, DevicePtr, Handle, LaunchConfig, LaunchParams, Status};
 use crate::nvml::sys::{Memory, MemoryV2};
-use crate::{driver, intercept, memory, nvml, session};
+use crate::{compute, driver, intercept, memory, nvml, session};
 
 /// Which library a symbol belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ hooks! {
     Cuda memory::ordered::set_pool => (device: Device, pool: Handle): cuDeviceSetMemPool;
     Cuda memory::ordered::pool_destroy => (pool: Handle): cuMemPoolDestroy;
     Cuda memory::ordered::pool_trim => (pool: Handle, keep: usize): cuMemPoolTrimTo;
-    Cuda memory::ordered::after_wait => (handle: Handle): cuStreamSynchronize, cuStreamSynchronize_ptsz, cuEventSynchronize, cuStreamDestroy_v2;
+    Cuda memory::ordered::after_wait => (handle: Handle): cuStreamSynchronize, cuStreamSynchronize_ptsz, cuEventSynchronize;
     Cuda memory::ordered::after_wait_context => (): cuCtxSynchronize;
     Cuda memory::ordered::graph_trim => (device: Device): cuDeviceGraphMemTrim;
 
@@ -129,18 +129,17 @@ hooks! {
         cuGraphInstantiate_v2, cuGraphInstantiate;
     Cuda memory::graph::instantiate_with => (exec: *mut Handle, graph: Handle, parameters: *mut c_void):
         cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz;
-    Cuda memory::graph::launch => (exec: Handle, stream: Handle): cuGraphLaunch, cuGraphLaunch_ptsz;
     Cuda memory::graph::upload => (exec: Handle, stream: Handle): cuGraphUpload, cuGraphUpload_ptsz;
     Cuda memory::graph::destroy => (exec: Handle): cuGraphExecDestroy;
 
     // What takes memory without an allocation call.
     Cuda memory::context::retain_primary => (context: *mut Handle, device: Device): cuDevicePrimaryCtxRetain;
-    Cuda memory::context::release_primary => (device: Device): cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxRelease,
+    Cuda compute::hooks::primary_release => (device: Device): cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxRelease,
         cuDevicePrimaryCtxReset;
     Cuda memory::context::create => (context: *mut Handle, flags: u32, device: Device): cuCtxCreate_v2, cuCtxCreate;
     Cuda memory::context::create_v3 => (context: *mut Handle, parameters: *mut c_void, count: i32, flags: u32, device: Device): cuCtxCreate_v3;
     Cuda memory::context::create_v4 => (context: *mut Handle, parameters: *mut c_void, flags: u32, device: Device): cuCtxCreate_v4;
-    Cuda memory::context::destroy => (context: Handle): cuCtxDestroy_v2, cuCtxDestroy;
+    Cuda compute::hooks::context_destroy => (context: Handle): cuCtxDestroy_v2, cuCtxDestroy;
     Cuda memory::context::set_limit => (limit: i32, value: usize): cuCtxSetLimit;
     Cuda memory::module::load_file => (module: *mut Handle, path: *const c_char): cuModuleLoad;
     Cuda memory::module::load_data => (module: *mut Handle, data: *const c_void): cuModuleLoadData, cuModuleLoadFatBinary;
@@ -152,6 +151,39 @@ hooks! {
         cuLibraryGetGlobal, cuLibraryGetManaged;
     Cuda memory::module::small_create => (stream: *mut Handle, flags: u32): cuStreamCreate;
     Cuda memory::module::small_create_with_priority => (stream: *mut Handle, flags: u32, priority: i32): cuStreamCreateWithPriority;
+
+    // What takes GPU time.
+    Cuda compute::hooks::launch_kernel::<false> => (function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Handle,
+        parameters: *mut *mut c_void, extra: *mut *mut c_void): cuLaunchKernel;
+    Cuda compute::hooks::launch_kernel::<true> => (function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Handle,
+        parameters: *mut *mut c_void, extra: *mut *mut c_void): cuLaunchKernel_ptsz;
+    Cuda compute::hooks::launch_ex::<false> => (config: *const LaunchConfig, function: Handle, parameters: *mut *mut c_void, extra: *mut *mut c_void): cuLaunchKernelEx;
+    Cuda compute::hooks::launch_ex::<true> => (config: *const LaunchConfig, function: Handle, parameters: *mut *mut c_void, extra: *mut *mut c_void): cuLaunchKernelEx_ptsz;
+    Cuda compute::hooks::cooperative::<false> => (function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Handle,
+        parameters: *mut *mut c_void): cuLaunchCooperativeKernel;
+    Cuda compute::hooks::cooperative::<true> => (function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Handle,
+        parameters: *mut *mut c_void): cuLaunchCooperativeKernel_ptsz;
+    Cuda compute::hooks::cooperative_multi_device => (list: *mut LaunchParams, count: u32, flags: u32): cuLaunchCooperativeKernelMultiDevice;
+    Cuda compute::hooks::launch => (function: Handle): cuLaunch;
+    Cuda compute::hooks::launch_grid => (function: Handle, width: i32, height: i32): cuLaunchGrid;
+    Cuda compute::hooks::launch_grid_async => (function: Handle, width: i32, height: i32, stream: Handle): cuLaunchGridAsync;
+    Cuda compute::hooks::graph_launch::<false> => (exec: Handle, stream: Handle): cuGraphLaunch;
+    Cuda compute::hooks::graph_launch::<true> => (exec: Handle, stream: Handle): cuGraphLaunch_ptsz;
+    Cuda compute::hooks::copy_device::<false> => (to: u64, from: u64, bytes: usize, stream: Handle): cuMemcpyDtoDAsync_v2;
+    Cuda compute::hooks::copy_device::<true> => (to: u64, from: u64, bytes: usize, stream: Handle): cuMemcpyDtoDAsync_v2_ptsz;
+    Cuda compute::hooks::set::<false> => (address: DevicePtr, value: u32, count: usize, stream: Handle): cuMemsetD8Async, cuMemsetD16Async, cuMemsetD32Async;
+    Cuda compute::hooks::set::<true> => (address: DevicePtr, value: u32, count: usize, stream: Handle): cuMemsetD8Async_ptsz, cuMemsetD16Async_ptsz, cuMemsetD32Async_ptsz;
+
+    // What comes between launches.
+    Cuda compute::hooks::copy_host::<false> => (to: u64, from: u64, bytes: usize, stream: Handle): cuMemcpyHtoDAsync_v2, cuMemcpyDtoHAsync_v2, cuMemcpyAsync;
+    Cuda compute::hooks::copy_host::<true> => (to: u64, from: u64, bytes: usize, stream: Handle): cuMemcpyHtoDAsync_v2_ptsz, cuMemcpyDtoHAsync_v2_ptsz, cuMemcpyAsync_ptsz;
+    Cuda compute::hooks::wait_event::<false> => (stream: Handle, event: Handle, flags: u32): cuStreamWaitEvent;
+    Cuda compute::hooks::wait_event::<true> => (stream: Handle, event: Handle, flags: u32): cuStreamWaitEvent_ptsz;
+    Cuda compute::hooks::wait_value::<false> => (stream: Handle, address: DevicePtr, value: u64, flags: u32): cuStreamWaitValue32_v2, cuStreamWaitValue64_v2;
+    Cuda compute::hooks::wait_value::<true> => (stream: Handle, address: DevicePtr, value: u64, flags: u32): cuStreamWaitValue32_v2_ptsz, cuStreamWaitValue64_v2_ptsz;
+    Cuda compute::hooks::host_function::<false> => (stream: Handle, function: *mut c_void, data: *mut c_void): cuLaunchHostFunc;
+    Cuda compute::hooks::host_function::<true> => (stream: Handle, function: *mut c_void, data: *mut c_void): cuLaunchHostFunc_ptsz;
+    Cuda compute::hooks::stream_destroy => (stream: Handle): cuStreamDestroy_v2, cuStreamDestroy;
 
     // The view.
     Cuda memory::view::info => (free: *mut usize, total: *mut usize): cuMemGetInfo_v2;

@@ -62,8 +62,8 @@ const _: () = assert!(core::mem::size_of::<Budget>() == 1024);
 
 impl Default for Budget {
     fn default() -> Self {
-        const ZERO: AtomicU64 = AtomicU64::new(0);
-        Self { zero_at: ZERO, used: ZERO, waited: ZERO, holder: ZERO, contender: ZERO, words: [ZERO; 123] }
+        let zero = || AtomicU64::new(0);
+        Self { zero_at: zero(), used: zero(), waited: zero(), holder: zero(), contender: zero(), words: [const { AtomicU64::new(0) }; 123] }
     }
 }
 

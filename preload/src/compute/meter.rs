@@ -97,6 +97,16 @@ impl Meter {
         self.streams.iter().take(self.count.load(Acquire) as usize).filter_map(|place| unsafe { place.load(Acquire).as_ref() })
     }
 
+    /// The context's handle.
+    pub fn context(&self) -> Handle {
+        self.context.load(Relaxed) as Handle
+    }
+
+    /// Any stream's place: for a stream that finds none of its own.
+    pub fn any(&self) -> Option<&Stream> {
+        self.streams().next()
+    }
+
     /// A place for the stream with this number: one whose stream is gone, or a new one. `None` if all are taken.
     pub fn adopt(&self, id: u64, make: impl FnOnce() -> *mut Stream) -> Option<&Stream> {
         for stream in self.streams() {
@@ -141,6 +151,10 @@ impl Meter {
         for stream in self.streams() {
             // SAFETY: we are the harvester; nobody launches into a context that is being destroyed.
             while let Some(batch) = unsafe { stream.oldest() } {
+                // What it took will never be known.
+                if let Some(rate) = self.account.rate() {
+                    self.account.budget.charge(batch.expected as i64, rate);
+                }
                 self.account.arrived(batch);
                 // SAFETY: as above.
                 unsafe { stream.done() };

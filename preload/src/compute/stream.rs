@@ -102,6 +102,7 @@ impl Stream {
     ///
     /// # Safety
     /// Only for the harvester, which is one thread at a time.
+    #[expect(clippy::mut_from_ref, reason = "the harvester owns closed batches")]
     pub unsafe fn oldest(&self) -> Option<&mut Batch> {
         let tail = self.tail.load(Relaxed);
         if self.head.load(Acquire) == tail {

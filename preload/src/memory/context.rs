@@ -176,6 +176,11 @@ pub unsafe fn release_primary(real: unsafe extern "C" fn(Device) -> Status, devi
     status
 }
 
+/// A device's primary context; null while it has none.
+pub fn active_primary(device: Device) -> Handle {
+    if is_active(device) { primary(device) } else { core::ptr::null_mut() }
+}
+
 /// The handle of an active primary context: by retaining and releasing it once more.
 fn primary(device: Device) -> Handle {
     let mut handle = core::ptr::null_mut();

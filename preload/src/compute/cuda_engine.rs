@@ -1,0 +1,103 @@
+//! The meter's engine on a real context: driver events and the system's clock.
+
+use super::engine::{Engine, Progress};
+use crate::cuda::{Handle, NOT_READY, SUCCESS};
+use crate::{driver, session};
+
+/// How much longer than asked a sleep lasts by default (`PR_GET_TIMERSLACK` is 50 µs).
+const SLACK: u64 = 50_000;
+
+/// A context.
+pub struct Cuda {
+    /// Where events are made.
+    pub context: Handle,
+}
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`
+const RELAXED: i32 = 2;
+
+/// While this lives, the thread may ask about events even while a stream is being captured in global mode elsewhere: without it the
+/// question would fail and break the program's capture.
+struct DuringCapture(i32);
+
+impl DuringCapture {
+    fn allowed() -> Self {
+        let mut mode = RELAXED;
+        // SAFETY: the driver swaps the thread's mode with the variable.
+        unsafe { driver::exchange_capture_mode(&raw mut mode) };
+        Self(mode)
+    }
+}
+
+impl Drop for DuringCapture {
+    fn drop(&mut self) {
+        // SAFETY: as above; this puts back what was there.
+        unsafe { driver::exchange_capture_mode(&raw mut self.0) };
+    }
+}
+
+impl Engine for Cuda {
+    #[inline]
+    fn now(&self) -> u64 {
+        session::monotonic()
+    }
+
+    fn sleep(&self, nanos: u64) {
+        let nanos = if nanos > 2 * SLACK { nanos - SLACK } else { nanos };
+        let time = libc::timespec { tv_sec: (nanos / 1_000_000_000) as _, tv_nsec: (nanos % 1_000_000_000) as _ };
+        // SAFETY: errno belongs to this thread, and the program may be about to read it. A signal only ends the wait early.
+        unsafe {
+            let errno = *libc::__errno_location();
+            libc::nanosleep(&raw const time, core::ptr::null_mut());
+            *libc::__errno_location() = errno;
+        }
+    }
+
+    fn create(&self) -> Option<Handle> {
+        let _capture = DuringCapture::allowed();
+        let foreign = driver::current_context() != self.context;
+        let (mut event, mut popped) = (core::ptr::null_mut(), core::ptr::null_mut());
+        // SAFETY: the context lives: the stream that is about to be launched into is its. What is pushed is popped.
+        unsafe {
+            if foreign && driver::context_push(self.context) != SUCCESS {
+                return None;
+            }
+            // Flags: timing, no blocking wait.
+            let status = driver::event_create(&raw mut event, 0);
+            if foreign {
+                driver::context_pop(&raw mut popped);
+            }
+            (status == SUCCESS).then_some(event)
+        }
+    }
+
+    fn record(&self, event: Handle, stream: Handle) -> bool {
+        let _capture = DuringCapture::allowed();
+        // SAFETY: an event of ours, and a stream that the program is using in this very call.
+        unsafe { driver::event_record(event, stream) == SUCCESS }
+    }
+
+    fn progress(&self, event: Handle) -> Progress {
+        let _capture = DuringCapture::allowed();
+        // SAFETY: an event of ours in a context that is not closed.
+        match unsafe { driver::event_query(event) } {
+            SUCCESS => Progress::Done,
+            NOT_READY => Progress::Pending,
+            _ => Progress::Lost,
+        }
+    }
+
+    fn between(&self, from: Handle, to: Handle) -> Option<i64> {
+        let _capture = DuringCapture::allowed();
+        let mut milliseconds = 0f32;
+        // SAFETY: events of ours in a context that is not closed; the driver writes one number.
+        let status = unsafe { driver::event_elapsed(&raw mut milliseconds, from, to) };
+        (status == SUCCESS).then_some((f64::from(milliseconds) * 1e6) as i64)
+    }
+
+    fn is_idle(&self, stream: Handle) -> bool {
+        let _capture = DuringCapture::allowed();
+        // SAFETY: a stream that the program is using in this very call.
+        unsafe { driver::stream_query(stream) == SUCCESS }
+    }
+}

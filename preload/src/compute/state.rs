@@ -1,0 +1,235 @@
+//! This process's meters and accounts: from a stream to what pays for it.
+//!
+//! Like the session, the state belongs to one process: a forked child, which has no streams of its own yet, starts anew.
+
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+use vgpu_region::MAX_GPUS;
+
+use super::account::Account;
+use super::cost::Costs;
+use super::cuda_engine::Cuda;
+use super::meter::Meter;
+use super::stream::Stream;
+use crate::cuda::{Device, Handle, SUCCESS};
+use crate::driver;
+use crate::session::{self, Session, State as Limits};
+
+const STREAMS: usize = 1024;
+const PROBES: usize = 16;
+const METERS: usize = 64;
+/// The mark of a place whose stream is gone.
+const GONE: u64 = u64::MAX;
+
+struct Entry {
+    id: AtomicU64,
+    stream: AtomicPtr<Stream>,
+    meter: AtomicPtr<Meter>,
+}
+
+/// The tables. All zero is empty.
+pub struct State {
+    session: AtomicPtr<Session>,
+    costs: Costs,
+    entries: [Entry; STREAMS],
+    accounts: [AtomicPtr<Account>; MAX_GPUS],
+    meters: [AtomicPtr<Meter>; METERS],
+}
+
+static STATE: AtomicPtr<State> = AtomicPtr::new(core::ptr::null_mut());
+/// One more than the generation of the limits page in which no GPU had a compute limit.
+static UNLIMITED: AtomicU64 = AtomicU64::new(0);
+
+/// The state, if any GPU has a compute limit.
+#[inline]
+pub fn limited() -> Option<&'static State> {
+    let session = match session::ready() {
+        Some(session) => session,
+        None => match session::current() {
+            Limits::Ready(session) => session,
+            Limits::NotYet | Limits::Refused => return None,
+        },
+    };
+    if session.limits.generation.load(Relaxed).wrapping_add(1) == UNLIMITED.load(Relaxed) {
+        return None;
+    }
+    // SAFETY: a state is never given back.
+    match unsafe { STATE.load(Acquire).as_ref() } {
+        Some(state) if core::ptr::eq(state.session.load(Relaxed), session) => Some(state),
+        _ => start(session),
+    }
+}
+
+#[cold]
+fn start(session: &'static Session) -> Option<&'static State> {
+    // Read first: a limit that is set in between is seen by the next launch.
+    let generation = session.limits.generation.load(Acquire);
+    if session.gpus().iter().all(|gpu| gpu.limit.and_then(|limit| limit.cores_limit()).is_none()) {
+        UNLIMITED.store(generation.wrapping_add(1), Relaxed);
+        return None;
+    }
+    let state: *mut State = session::allocate();
+    let before = STATE.load(Acquire);
+    // SAFETY: fresh zeroed memory, or null.
+    unsafe { state.as_ref() }?.session.store(core::ptr::from_ref(session).cast_mut(), Relaxed);
+    // Of two threads that come first one wins; the other's memory was never used and costs nothing.
+    _ = STATE.compare_exchange(before, state, AcqRel, Acquire);
+    // SAFETY: a state is never given back.
+    unsafe { STATE.load(Acquire).as_ref() }
+}
+
+impl State {
+    fn places(id: u64) -> impl Iterator<Item = usize> {
+        let start = (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize;
+        (0..PROBES).map(move |step| start.wrapping_add(step) % STREAMS)
+    }
+
+    /// What is known of a stream. `handle` is the driver's, legacy and per-thread default streams included.
+    #[inline]
+    pub fn find(&'static self, handle: Handle) -> Option<(&'static Stream, &'static Meter)> {
+        let id = number(handle);
+        for place in Self::places(id) {
+            let entry = self.entries.get(place)?;
+            match entry.id.load(Acquire) {
+                found if found == id => {
+                    // SAFETY: streams and meters are never given back.
+                    return unsafe { Some((entry.stream.load(Acquire).as_ref()?, entry.meter.load(Acquire).as_ref()?)) };
+                }
+                0 => break,
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Enters a stream that is launched into for the first time. `None` if its GPU has no account or there is no memory.
+    #[cold]
+    pub fn meet(&'static self, handle: Handle) -> Option<(&'static Stream, &'static Meter)> {
+        let meter = self.meter_of(handle)?;
+        let id = number(handle);
+        // Without a place of its own a stream shares another's: its batches are still measured, if less exactly.
+        let stream = meter.adopt(id, session::allocate).or_else(|| meter.any())?;
+        for place in Self::places(id) {
+            let entry = self.entries.get(place)?;
+            for free in [0, GONE] {
+                if entry.id.compare_exchange(free, 1, AcqRel, Acquire).is_ok() {
+                    entry.stream.store(core::ptr::from_ref(stream).cast_mut(), Relaxed);
+                    entry.meter.store(core::ptr::from_ref(meter).cast_mut(), Relaxed);
+                    entry.id.store(id, Release);
+                    return Some((stream, meter));
+                }
+            }
+        }
+        Some((stream, meter))
+    }
+
+    fn meter_of(&'static self, handle: Handle) -> Option<&'static Meter> {
+        let (context, device) = context_of(handle)?;
+        let live = |place: &AtomicPtr<Meter>| {
+            // SAFETY: meters are never given back.
+            unsafe { place.load(Acquire).as_ref() }
+                .filter(|meter: &&Meter| meter.context.load(Acquire) == context as u64 && !meter.gone.load(Acquire))
+        };
+        if let Some(meter) = self.meters.iter().find_map(live) {
+            return Some(meter);
+        }
+        let account = self.account(device)?;
+        let made: *mut Meter = session::allocate();
+        if made.is_null() {
+            return None;
+        }
+        // SAFETY: fresh memory, large and aligned enough.
+        unsafe { made.write(Meter::new(context as u64, account)) };
+        for place in &self.meters {
+            let seen = place.load(Acquire);
+            // SAFETY: as above.
+            let is_free = unsafe { seen.as_ref() }.is_none_or(|meter| meter.gone.load(Acquire));
+            if is_free && place.compare_exchange(seen, made, AcqRel, Acquire).is_ok() {
+                break;
+            }
+        }
+        // SAFETY: just written; with more contexts than places it is found by its streams only.
+        unsafe { made.as_ref() }
+    }
+
+    fn account(&'static self, device: Device) -> Option<&'static Account> {
+        let place = self.accounts.get(usize::try_from(device).ok()?)?;
+        // SAFETY: accounts are never given back.
+        if let Some(account) = unsafe { place.load(Acquire).as_ref() } {
+            return Some(account);
+        }
+        let session = session::ready()?;
+        let gpu = session.gpu(device)?;
+        let made: *mut Account = session::allocate();
+        if made.is_null() {
+            return None;
+        }
+        let who = (session.membership.index + 1) as u16;
+        // SAFETY: fresh memory, large and aligned enough.
+        unsafe { made.write(Account::new(&gpu.account.budget, gpu.limit?, &self.costs, who)) };
+        _ = place.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire);
+        // SAFETY: as above.
+        unsafe { place.load(Acquire).as_ref() }
+    }
+
+    /// A stream is about to be destroyed.
+    pub fn retire(&'static self, handle: Handle) {
+        let id = number(handle);
+        let Some((stream, _)) = self.find(handle) else { return };
+        self.entries.iter().filter(|entry| entry.id.load(Acquire) == id).for_each(|entry| entry.id.store(GONE, Release));
+        if stream.id.load(Acquire) == id {
+            stream.retired.store(true, Release);
+        }
+    }
+
+    /// A context is about to be destroyed.
+    pub fn close(&'static self, context: Handle) {
+        for place in &self.meters {
+            let seen = place.load(Acquire);
+            // SAFETY: meters are never given back.
+            let Some(meter) = (unsafe { seen.as_ref() }) else { continue };
+            if meter.context.load(Acquire) == context as u64 && !meter.gone.load(Acquire) {
+                meter.close(&Cuda { context });
+                let of_this = |entry: &&Entry| core::ptr::eq(entry.meter.load(Acquire), seen);
+                self.entries.iter().filter(of_this).for_each(|entry| entry.id.store(GONE, Release));
+            }
+        }
+    }
+}
+
+/// A number that no other stream of this process has had, or, with a driver before 12.0, one made of what tells streams apart.
+#[inline]
+fn number(handle: Handle) -> u64 {
+    let mut id = 0;
+    // SAFETY: the program's own stream; the driver writes one number.
+    if unsafe { driver::stream_id(handle, &raw mut id) } == SUCCESS {
+        return id + 2;
+    }
+    let thread = if handle as usize == 2 { thread_number() } else { 0 };
+    super::cost::key(&[handle as u64, driver::current_context() as u64, thread]).clamp(2, GONE - 1)
+}
+
+fn thread_number() -> u64 {
+    // SAFETY: the call takes nothing; the address is this thread's alone.
+    unsafe { libc::__errno_location() as u64 }
+}
+
+fn context_of(stream: Handle) -> Option<(Handle, Device)> {
+    let (mut context, mut popped, mut device) = (core::ptr::null_mut(), core::ptr::null_mut(), 0);
+    // SAFETY: the program's own stream; the driver writes into variables of the documented types; what is pushed is popped.
+    unsafe {
+        // The default streams are the current context's.
+        if stream as usize <= 2 || driver::stream_context(stream, &raw mut context) != SUCCESS {
+            context = driver::current_context();
+        }
+        let foreign = context != driver::current_context();
+        if context.is_null() || (foreign && driver::context_push(context) != SUCCESS) {
+            return None;
+        }
+        let status = driver::current_device(&raw mut device);
+        if foreign {
+            driver::context_pop(&raw mut popped);
+        }
+        (status == SUCCESS).then_some((context, device))
+    }
+}
