@@ -1,1 +1,99 @@
+//! What a container may have, and what it picks.
 
+use super::*;
+use crate::inventory::Mig;
+
+const A: &str = "GPU-aaaaaaaa-0000-0000-0000-000000000001";
+const B: &str = "GPU-bbbbbbbb-0000-0000-0000-000000000002";
+const C: &str = "GPU-cccccccc-0000-0000-0000-000000000003";
+const M: &str = "MIG-dddddddd-0000-0000-0000-000000000004";
+
+fn inventory() -> Inventory {
+    let gpu = |index, uuid: &str, name: &str| Gpu {
+        index,
+        uuid: uuid.into(),
+        name: name.into(),
+        memory: 1 << 30,
+        minor: Some(index + 4),
+        mig: vec![],
+    };
+    let mut gpus = vec![gpu(0, A, "NVIDIA H200"), gpu(1, B, "NVIDIA A100-SXM4-40GB"), gpu(2, C, "NVIDIA H200")];
+    gpus[1].mig.push(Mig { index: 0, uuid: M.into(), memory: 1 << 20 });
+    Inventory { gpus }
+}
+
+fn by<T>(value: T) -> Option<Said<T>> {
+    Some(Said { value, by: Setting::annotation("nvidia.com/x", "y") })
+}
+
+fn list(values: &[&str]) -> Option<Said<Vec<String>>> {
+    by(values.iter().map(|&value| value.to_owned()).collect())
+}
+
+#[test]
+fn candidates_in_the_containers_order() {
+    let inventory = inventory();
+    let cases: [(&str, &str, &[u32], Option<Vec<&str>>); 9] = [
+        ("all", "all", &[], Some(vec![A, B, C])),
+        ("by index", "2,0", &[], Some(vec![C, A])),
+        ("by UUID", &format!("{B},{A}"), &[], Some(vec![B, A])),
+        ("by CDI's names", "nvidia.com/gpu=1", &[], Some(vec![B])),
+        ("a MIG device by index", "1:0", &[], Some(vec![M])),
+        ("a MIG device by UUID", M, &[], Some(vec![M])),
+        ("none", "none", &[], None),
+        ("device nodes only", "void", &[6, 4], Some(vec![C, A])),
+        ("an unknown device node", "", &[9], None),
+    ];
+    for (description, given, minors, expected) in cases {
+        let found = candidates(&Visible::parse(given), minors, Some(&inventory));
+        let found = found.map(|all| all.iter().map(|gpu| gpu.printed(gpu.uuid.unwrap())).collect::<Vec<_>>());
+        assert_eq!(found.as_ref().map(|all| all.iter().map(String::as_str).collect()), expected, "{description}");
+    }
+    assert_eq!(candidates(&Visible::parse("all"), &[], None), None);
+    let blind = candidates(&Visible::parse(&format!("{B},1")), &[], None).unwrap();
+    assert_eq!(blind.iter().map(|gpu| gpu.uuid).collect::<Vec<_>>(), [uuid(B), None]);
+}
+
+#[test]
+fn picks() {
+    let inventory = inventory();
+    let none = Choice::default;
+    let cases: [(&str, Choice, Result<Vec<&str>, &str>); 11] = [
+        ("no wish", none(), Ok(vec![A, B, C])),
+        ("two of three", Choice { count: by(2), ..none() }, Ok(vec![A, B])),
+        ("four of three", Choice { count: by(4), ..none() }, Err("only 3 are suitable; the container may have 0 GPU-aaaaaaaa")),
+        ("by type", Choice { use_type: list(&["h200"]), ..none() }, Ok(vec![A, C])),
+        ("not by type", Choice { nouse_type: list(&["h200"]), ..none() }, Ok(vec![B])),
+        ("one of a type", Choice { use_type: list(&["h200"]), count: by(1), ..none() }, Ok(vec![A])),
+        ("three of a type", Choice { use_type: list(&["h200"]), count: by(3), ..none() }, Err("only 2 are suitable")),
+        ("no such type", Choice { use_type: list(&["b300"]), ..none() }, Err("none is suitable")),
+        ("by UUID", Choice { use_uuid: list(&[C, B]), ..none() }, Ok(vec![B, C])),
+        ("not by UUID", Choice { nouse_uuid: list(&[A]), ..none() }, Ok(vec![B, C])),
+        (
+            "an unknown UUID",
+            Choice { use_uuid: list(&["GPU-eeeeeeee-0000-0000-0000-000000000005"]), ..none() },
+            Err("GPU-eeeeeeee-0000-0000-0000-000000000005 is unknown"),
+        ),
+    ];
+    for (description, choice, expected) in cases {
+        let picked = choice.pick(candidates(&Visible::parse("all"), &[], Some(&inventory)));
+        match (picked, expected) {
+            (Ok(picked), Ok(expected)) => {
+                let names: Vec<String> = picked.unwrap().into_iter().map(|gpu| gpu.name).collect();
+                assert_eq!(names, expected, "{description}");
+            }
+            (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{description}: {error}"),
+            (picked, expected) => panic!("{description}: {picked:?}, expected {expected:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_checked_is_refused() {
+    let wish = Choice { use_uuid: list(&[A]), ..Choice::default() };
+    let message = wish.pick(candidates(&Visible::parse("all"), &[], None)).unwrap_err().to_string();
+    assert!(message.contains("no inventory"), "{message}");
+    let wish = Choice { use_type: list(&["h200"]), ..Choice::default() };
+    let message = wish.pick(candidates(&Visible::parse("0,1"), &[], None)).unwrap_err().to_string();
+    assert!(message.contains("that of 0 is not"), "{message}");
+}

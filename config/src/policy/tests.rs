@@ -1,1 +1,109 @@
+//! The operator's file.
 
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+#[test]
+fn an_empty_file_is_the_default() {
+    assert_eq!(Policy::parse(""), Ok(Policy::default()));
+}
+
+#[test]
+fn every_key() {
+    let text = r#"
+        state_dir = "/s"
+        library = "/l.so"
+        hook = "/h"
+        runtimes = ["crun", "/opt/runc"]
+        intercept = "both"
+        extra_device_nodes = ["/dev/simgpu"]
+        without_request = "refuse"
+        over_ceiling = "clamp"
+        on_violation = "kill"
+        violation_grace_seconds = 3
+        privileged = "refuse"
+        without_glibc = "refuse"
+        [defaults]
+        memory = "4Gi"
+        cores = 30
+        cores_soft = 60
+        [ceilings]
+        memory = "8Gi"
+        memory_percent = 50
+        cores = 80
+        cores_soft = 90
+        oversubscribe_percent = 0
+        priority = 1
+        [opt_out]
+        anyone = false
+        namespaces = ["kube-system"]
+        [driver_capabilities]
+        allow = ["compute", "utility", "video"]
+        otherwise = "refuse"
+    "#;
+    let policy = Policy::parse(text).unwrap();
+    assert_eq!(policy.state_dir(Some(1000)), Path::new("/s"));
+    assert_eq!((policy.intercept.preloads(), policy.intercept.replaces()), (true, true));
+    assert_eq!(policy.defaults, Defaults { memory: Some(4 << 30), memory_percent: None, cores: Some(30), cores_soft: Some(60) });
+    assert_eq!((policy.ceilings.memory, policy.ceilings.memory_percent, policy.ceilings.priority), (Some(8 << 30), Some(50), 1));
+    assert!(policy.opt_out.allows(Some("kube-system")) && !policy.opt_out.allows(Some("default")) && !policy.opt_out.allows(None));
+    assert_eq!(policy.driver_capabilities.otherwise, Otherwise::Refuse);
+}
+
+#[test]
+fn what_is_refused() {
+    let cases = [
+        ("an unknown key", "statedir = \"/s\"", "line 1: statedir = \\\"/s\\\": unknown field `statedir`, expected one of"),
+        ("an unknown key in a table", "[defaults]\nmem = \"1g\"", "line 2: mem"),
+        ("a value of another type", "runtimes = \"runc\"", "line 1: runtimes = \\\"runc\\\""),
+        ("an unknown word", "\nintercept = \"sometimes\"", "line 2: intercept = \\\"sometimes\\\": unknown variant"),
+        ("memory without a unit", "[defaults]\nmemory = \"4096\"", "with one of the units"),
+        ("no memory", "[ceilings]\nmemory = \"0g\"", "with one of the units"),
+        ("too many percent", "[ceilings]\ncores = 101", "from 1 to 100"),
+        ("negative percent", "[ceilings]\ncores = -1", "from 1 to 100"),
+        ("a relative path", "library = \"libvgpu.so\"", "libvgpu.so: accepted is an absolute path"),
+        ("no runtimes", "runtimes = []", "at least one"),
+        ("a third priority", "[ceilings]\npriority = 2", "accepted is 0 or 1"),
+        ("no TOML", "what = = is", "line 1"),
+    ];
+    for (description, text, expected) in cases {
+        let message = Policy::parse(text).unwrap_err();
+        assert!(message.contains(expected), "{description}: {message}");
+        assert!(!message.chars().any(char::is_control), "{description}: {message:?}");
+    }
+}
+
+#[test]
+fn the_file_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.toml");
+    let message = Policy::load(Some(&path)).unwrap_err().to_string();
+    assert!(message.contains("cannot read") && message.contains("config.toml"), "a named file must be there: {message}");
+    std::fs::write(&path, "intercept = \"both\"").unwrap();
+    assert_eq!(Policy::load(Some(&path)).unwrap().intercept, Intercept::Both);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+    assert!(Policy::load(Some(&path)).unwrap_err().to_string().contains("everybody may write it"));
+    assert!(Policy::load(Some(dir.path())).unwrap_err().to_string().contains("cannot read"));
+}
+
+#[test]
+fn containers_can_be_ended_whatever_the_file_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.toml");
+    let runtimes = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        Policy::runtimes_at_any_rate(Some(&path))
+    };
+    assert_eq!(runtimes("runtimes = [\"crun\"]\nunknown = 1"), [Path::new("crun")]);
+    assert_eq!(runtimes("= = ="), Policy::default().runtimes);
+    assert_eq!(runtimes("runtimes = []"), Policy::default().runtimes);
+    assert_eq!(Policy::runtimes_at_any_rate(Some(dir.path())), Policy::default().runtimes);
+}
+
+#[test]
+fn where_the_state_is() {
+    let policy = Policy::default();
+    assert_eq!(policy.state_dir(None), Path::new("/run/vgpu"));
+    assert_eq!(policy.state_dir(Some(1000)), Path::new("/run/user/1000/vgpu"));
+}
