@@ -1,6 +1,7 @@
 //! Daemons of one test's own: a folder, a socket, an image, and an end.
 
 mod containerd;
+pub mod cri;
 mod daemon;
 mod docker;
 mod image;
