@@ -25,6 +25,16 @@ impl Nvml {
         if code == 0 { Ok(Nvml { library, device }) } else { Err(format!("NVML's code {code}")) }
     }
 
+    /// The GPU's name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let mut text = [0_u8; 96];
+        // SAFETY: the buffer is as long as the call is told, and NVML terminates what it writes.
+        let code = unsafe { self.library.nvmlDeviceGetName(self.device, text.as_mut_ptr().cast(), text.len() as u32) };
+        let name = std::ffi::CStr::from_bytes_until_nul(&text).unwrap_or_default();
+        if code == 0 { name.to_string_lossy().into_owned() } else { format!("NVML's code {code}") }
+    }
+
     /// Total and used bytes.
     #[must_use]
     pub fn memory(&self) -> Option<(u64, u64)> {

@@ -1,0 +1,36 @@
+#!/bin/sh
+# build.sh: builds what the tests and the demonstration run, as it is shipped, and lays it out in target/kit:
+#   libvgpu.so, vgpu-runtime, vgpu-hook     for any distribution: glibc 2.17, and static
+#   simgpu/                                 the simulated driver
+#   programs/                               what is run in containers
+set -eu
+cd "$(dirname "$0")/.."
+. scripts/tools.sh
+packages gcc libc6-dev python3
+zigbuild
+
+kit=$target/kit
+old=x86_64-unknown-linux-gnu.2.17
+built=$target/x86_64-unknown-linux-gnu/release
+static=$target/static/x86_64-unknown-linux-gnu/release
+
+# By itself: it has no std, and the others would ask its dependencies for theirs.
+cargo zigbuild --quiet --release --target $old -p vgpu-preload
+mkdir -p "$kit/programs"
+tests/simgpu/build.sh "$kit/simgpu" >/dev/null
+RUSTFLAGS="-C target-feature=+crt-static" cargo build --quiet --release --target x86_64-unknown-linux-gnu \
+    --target-dir "$target/static" -p vgpu-oci-hook
+
+# put FILE FOLDER: by rename, as whoever has the old file open keeps it.
+put() {
+    cp "$1" "$2/.new"
+    chmod 755 "$2/.new"
+    mv "$2/.new" "$2/$(basename "$1")"
+}
+put "$built/libvgpu.so" "$kit"
+put "$static/vgpu-runtime" "$kit"
+put "$static/vgpu-hook" "$kit"
+for program in fill race held; do
+    put "$built/$program" "$kit/programs"
+done
+echo "$kit"

@@ -1,0 +1,44 @@
+# tools.sh: to be sourced. Makes sure that what the build and the tests call is on this machine, and puts it on the PATH.
+# Debian and Ubuntu packages are installed when they are missing (as root); zig and cargo-zigbuild come from PyPI into a folder of
+# their own below the target folder, unless cargo-zigbuild is there already.
+
+target=${CARGO_TARGET_DIR:-$PWD/target}
+export CARGO_TARGET_DIR="$target"
+
+# packages NAME…: installs those that are missing.
+packages() {
+    missing=
+    for package in "$@"; do
+        dpkg-query --show --showformat '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing="$missing $package"
+    done
+    [ -n "$missing" ] || return 0
+    if [ "$(id -u)" != 0 ]; then
+        echo "These packages are needed:$missing. Install them, or run this as root." >&2
+        return 1
+    fi
+    echo "installing$missing" >&2
+    # A list that is there is used; only when that fails is it fetched anew.
+    # shellcheck disable=SC2086
+    apt_install $missing >"$target/apt.log" 2>&1 || { apt-get update >>"$target/apt.log" 2>&1 && apt_install $missing >>"$target/apt.log" 2>&1; } || {
+        cat "$target/apt.log" >&2
+        return 1
+    }
+}
+
+apt_install() {
+    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
+}
+
+# zig links the library for old glibc versions.
+zigbuild() {
+    [ -x "$target/tools/bin/cargo-zigbuild" ] && PATH="$target/tools/bin:$PATH"
+    cargo zigbuild --help >/dev/null 2>&1 && python3 -m ziglang version >/dev/null 2>&1 && return 0
+    echo "installing zig and cargo-zigbuild into $target/tools" >&2
+    python3 -c 'import ensurepip, venv' 2>/dev/null || packages python3-venv
+    python3 -m venv "$target/tools" && "$target/tools/bin/pip" install --quiet --disable-pip-version-check cargo-zigbuild ziglang
+    PATH="$target/tools/bin:$PATH"
+}
+
+mkdir -p "$target"
+command -v cargo >/dev/null || { echo "cargo is needed: install Rust, as https://rustup.rs says." >&2; exit 1; }
+command -v dpkg-query >/dev/null || { echo "This sets itself up on Debian and Ubuntu only." >&2; exit 1; }

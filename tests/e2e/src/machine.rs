@@ -1,0 +1,170 @@
+//! Where containers are tried: a machine with simulated GPUs, or with a real one.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+use vgpu_test_harness::Bundle;
+
+use crate::{Held, Kit};
+
+/// Where a container sees the test programs.
+pub const PROGRAMS: &str = "/programs";
+/// Where a container sees the simulated driver.
+const SIMGPU: &str = "/simgpu";
+
+/// A machine with GPUs.
+#[derive(Debug)]
+pub struct Machine {
+    kit: Kit,
+    gpus: Gpus,
+}
+
+#[derive(Debug)]
+enum Gpus {
+    /// Simulated ones, whose state is a file in a temporary folder.
+    Simulated { folder: TempDir },
+    /// Real ones, with the driver's libraries in a folder.
+    Real { driver: PathBuf },
+}
+
+impl Machine {
+    /// A machine of its own with simulated GPUs, as `simgpu-ctl create` takes their properties.
+    ///
+    /// # Panics
+    /// It cannot be made.
+    #[must_use]
+    pub fn simulated(kit: &Kit, properties: &[&str]) -> Self {
+        let folder = TempDir::with_prefix("vgpu-simgpu-").unwrap();
+        let create: Vec<&str> = ["create"].iter().chain(properties).copied().collect();
+        let _ = kit.simgpu_ctl(&folder.path().join("state"), &create);
+        Self { kit: kit.clone(), gpus: Gpus::Simulated { folder } }
+    }
+
+    /// This machine's own GPUs, if it has any.
+    #[must_use]
+    pub fn real(kit: &Kit) -> Option<Self> {
+        if !Path::new("/dev/nvidiactl").exists() {
+            return None;
+        }
+        let known = ["/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib", "/usr/lib"];
+        let driver = known.iter().map(PathBuf::from).find(|folder| folder.join("libcuda.so.1").exists())?;
+        Some(Self { kit: kit.clone(), gpus: Gpus::Real { driver } })
+    }
+
+    /// The real GPUs, else simulated ones with the default properties.
+    #[must_use]
+    pub fn any(kit: &Kit) -> Self {
+        Self::real(kit).unwrap_or_else(|| Self::simulated(kit, &[]))
+    }
+
+    /// Whether its GPUs are real.
+    #[must_use]
+    pub fn is_real(&self) -> bool {
+        matches!(self.gpus, Gpus::Real { .. })
+    }
+
+    /// The simulated GPUs' state file.
+    fn state(&self) -> Option<PathBuf> {
+        match &self.gpus {
+            Gpus::Simulated { folder } => Some(folder.path().join("state")),
+            Gpus::Real { .. } => None,
+        }
+    }
+
+    /// A bundle with the host's programs, the test programs in [`PROGRAMS`], and all GPUs.
+    #[must_use]
+    pub fn bundle(&self) -> Bundle {
+        self.dress(Bundle::of_host())
+    }
+
+    /// The bundle with the test programs and all GPUs.
+    #[must_use]
+    pub fn dress(&self, bundle: Bundle) -> Bundle {
+        let bundle = bundle.bind(&self.kit.programs(), PROGRAMS, &["ro"]);
+        match &self.gpus {
+            Gpus::Simulated { .. } => {
+                let state = self.state().unwrap_or_default();
+                bundle.bind(&self.kit.simgpu(), SIMGPU, &["ro"]).bind(&state, "/dev/simgpu", &[]).env("LD_LIBRARY_PATH", SIMGPU)
+            }
+            Gpus::Real { driver } => bundle.nvidia(driver),
+        }
+    }
+
+    /// A call of one of the test programs on the host itself.
+    #[must_use]
+    pub fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.kit.programs().join(name));
+        match &self.gpus {
+            Gpus::Simulated { .. } => {
+                command.env("LD_LIBRARY_PATH", self.kit.simgpu()).env("SIMGPU_STATE", self.state().unwrap_or_default())
+            }
+            Gpus::Real { driver } => command.env("LD_LIBRARY_PATH", driver),
+        };
+        command
+    }
+
+    /// What the host's NVML says of a GPU now.
+    ///
+    /// # Panics
+    /// NVML cannot tell.
+    #[must_use]
+    pub fn held(&self, gpu: u32) -> Held {
+        let output = self.program("held").args(["--gpu", &gpu.to_string()]).stderr(Stdio::inherit()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        serde_json::from_str(&text).unwrap_or_else(|why| panic!("{why}: {text}"))
+    }
+
+    /// Watches from now on what all processes together hold of each GPU.
+    ///
+    /// # Panics
+    /// NVML cannot tell.
+    #[must_use]
+    pub fn watch(&self) -> Watch<'_> {
+        if let Some(state) = self.state() {
+            let _ = self.kit.simgpu_ctl(&state, &["reset"]);
+            return Watch { machine: self, sampler: None };
+        }
+        let mut held = self.program("held").arg("--watch").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = BufReader::new(held.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line, "watching\n");
+        Watch { machine: self, sampler: Some((held, output)) }
+    }
+
+    /// The simulated GPU's properties and processes, as text.
+    #[must_use]
+    pub fn show(&self) -> String {
+        self.state().map(|state| self.kit.simgpu_ctl(&state, &["show"])).unwrap_or_default()
+    }
+}
+
+/// Looks at a machine's GPUs from outside while containers run. The simulated GPU tells the exact peak; of a real one, NVML is asked
+/// about two thousand times a second.
+#[derive(Debug)]
+pub struct Watch<'a> {
+    machine: &'a Machine,
+    sampler: Option<(Child, BufReader<std::process::ChildStdout>)>,
+}
+
+impl Watch<'_> {
+    /// The most bytes that all processes together held of this GPU at one time. Real GPUs are watched only for number 0.
+    ///
+    /// # Panics
+    /// NVML could not tell.
+    #[must_use]
+    pub fn peak(self, gpu: u32) -> u64 {
+        if let Some(state) = self.machine.state() {
+            return self.machine.kit.simgpu_ctl(&state, &["peak", &gpu.to_string()]).parse().expect("a number");
+        }
+        let (mut child, mut output) = self.sampler.expect("a real GPU is sampled");
+        drop(child.stdin.take());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        let _ = child.wait();
+        let held: Held = serde_json::from_str(&line).unwrap_or_else(|why| panic!("{why}: {line}"));
+        held.peak
+    }
+}

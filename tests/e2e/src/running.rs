@@ -1,0 +1,66 @@
+//! A container that is still running.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use vgpu_test_harness::Bundle;
+
+/// A container that runs in the foreground of a runtime. Its standard input stays open until [`Running::finish`].
+#[derive(Debug)]
+pub struct Running {
+    /// Its id.
+    pub id: String,
+    /// Its bundle, which goes with it.
+    pub bundle: Bundle,
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    delete: Command,
+}
+
+impl Running {
+    /// Starts a bundle with `runtime`, which is a call still without a command; `bare` is one that can delete the container.
+    ///
+    /// # Panics
+    /// It cannot be started.
+    #[must_use]
+    pub fn start(mut runtime: Command, mut bare: Command, bundle: Bundle) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let id = format!("vgpu-e2e-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        bundle.write();
+        runtime.arg("run").arg("--bundle").arg(bundle.path()).arg(&id);
+        let mut child = runtime.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the runtime can be started");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        bare.args(["delete", "--force"]).arg(&id).stdout(Stdio::null()).stderr(Stdio::null());
+        Self { input: child.stdin.take(), id, bundle, child, output, delete: bare }
+    }
+
+    /// The next line that the container's command writes on stdout; empty at its end.
+    ///
+    /// # Panics
+    /// It cannot be read.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("the container's output can be read");
+        line.trim_end().to_owned()
+    }
+
+    /// Ends its standard input, waits for it, and says whether it succeeded.
+    ///
+    /// # Panics
+    /// It cannot be waited for.
+    pub fn finish(&mut self) -> bool {
+        self.input = None;
+        self.child.wait().expect("the container can be waited for").success()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.child.try_wait().ok().flatten().is_none() {
+            let _ = self.delete.status();
+            let _ = self.child.wait();
+        }
+    }
+}

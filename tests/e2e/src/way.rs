@@ -1,0 +1,61 @@
+//! The ways in which a container gets limited.
+
+use vgpu_test_harness::{Bundle, Host, Outcome, Runtime, can_run};
+
+use crate::{Kit, Running};
+
+/// How a container gets limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Through `vgpu-runtime`.
+    Wrapper,
+    /// Through the bare runtime, by `vgpu-hook` alone.
+    Hooks,
+}
+
+impl Way {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Wrapper, Self::Hooks];
+
+    /// Its name for people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Wrapper => "vgpu-runtime",
+            Self::Hooks => "hooks only",
+        }
+    }
+
+    /// Runs a bundle to its end.
+    #[must_use]
+    pub fn run(self, host: &Host, bundle: Bundle) -> Outcome {
+        match self {
+            Self::Wrapper => host.run(&bundle),
+            Self::Hooks => host.run_bare(&host.with_hooks(bundle)),
+        }
+    }
+
+    /// Starts a bundle and leaves it running.
+    ///
+    /// # Panics
+    /// It cannot be started.
+    #[must_use]
+    pub fn start(self, host: &Host, bundle: Bundle) -> Running {
+        match self {
+            Self::Wrapper => Running::start(host.command(), host.bare_command(), bundle),
+            Self::Hooks => Running::start(host.bare_command(), host.bare_command(), host.with_hooks(bundle)),
+        }
+    }
+}
+
+/// A host with what the build made.
+#[must_use]
+pub fn host(kit: &Kit, runtime: Runtime) -> Host {
+    Host::new(runtime, kit.path(), &kit.library())
+}
+
+/// A host for each runtime that is installed, and each way.
+pub fn hosts(kit: &Kit) -> impl Iterator<Item = (Runtime, Way, Host)> {
+    let runtimes = [Runtime::Runc, Runtime::Crun].into_iter().filter(|runtime| can_run(*runtime));
+    runtimes.flat_map(move |runtime| Way::ALL.map(|way| (runtime, way, host(kit, runtime))))
+}

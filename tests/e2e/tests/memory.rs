@@ -1,0 +1,29 @@
+//! A container sees its share, gets its share by every ordinary call, and never more.
+
+use vgpu_e2e::{Fill, Kit, MIB, Machine, WAYS_TO_ALLOCATE, hosts};
+
+const LIMIT: u64 = 1024 * MIB;
+
+#[test]
+fn every_ordinary_allocation_stops_at_the_limit() {
+    let kit = Kit::find();
+    for (runtime, way, host) in hosts(&kit) {
+        for api in WAYS_TO_ALLOCATE {
+            let machine = Machine::simulated(&kit, &[]);
+            let watch = machine.watch();
+            let bundle = machine.bundle().annotation("nvidia.com/gpumem", "1024").annotation("nvidia.com/gpucores", "30");
+            let outcome = way.run(&host, bundle.args(&["/programs/fill", "--api", api, "--chunk", "16M", "--max", "4G"]));
+            let case = format!("{runtime:?}, {way:?}, {api}: {outcome:#?}");
+            let fill = Fill::of(&outcome.stdout);
+            assert_eq!(fill.total, LIMIT, "{case}");
+            assert_eq!(fill.nvml_total, Some(LIMIT), "{case}");
+            assert_eq!(fill.error, "CUDA_ERROR_OUT_OF_MEMORY", "{case}");
+            let context = fill.context.expect("the process is on NVML's list");
+            assert!(fill.obtained + context <= LIMIT, "{case}");
+            assert!(fill.obtained + context > LIMIT - 48 * MIB, "what is left should be obtained: {case}");
+            let peak = watch.peak(0);
+            assert!(peak <= LIMIT, "the host's NVML showed {peak}: {case}");
+            assert!(host.containers().is_empty(), "{case}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What NVML says the processes on a GPU hold; meant for the host, while containers run.
+//!
+//!     held [--gpu INDEX] [--watch]
+//!
+//! Answers with one line of JSON, bytes throughout. With --watch it looks again and again until its standard input ends, and then tells
+//! the most that all processes together held at one time.
+
+use std::io::Read;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use vgpu_test_programs::arguments::Arguments;
+use vgpu_test_programs::nvml::Nvml;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::of_process();
+    let nvml = match Nvml::open(arguments.number("gpu", 0) as u32) {
+        Ok(nvml) => nvml,
+        Err(why) => {
+            eprintln!("held: {why}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let (mut peak, mut samples) = (0, 0_u64);
+    let mut look = || {
+        let processes = nvml.processes();
+        peak = processes.iter().map(|process| process.1).sum::<u64>().max(peak);
+        samples += 1;
+        processes
+    };
+    let mut processes = look();
+    if arguments.has("watch") {
+        static OVER: AtomicBool = AtomicBool::new(false);
+        println!("watching");
+        let waiter = std::thread::spawn(|| {
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            OVER.store(true, Relaxed);
+        });
+        while !OVER.load(Relaxed) {
+            processes = look();
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        let _ = waiter.join();
+    }
+    let list: Vec<String> = processes.iter().map(|(pid, bytes)| format!("[{pid},{bytes}]")).collect();
+    println!(
+        "{{\"name\":\"{}\",\"total\":{},\"processes\":[{}],\"peak\":{peak},\"samples\":{samples}}}",
+        nvml.name(),
+        nvml.memory().map_or(0, |memory| memory.0),
+        list.join(",")
+    );
+    ExitCode::SUCCESS
+}
