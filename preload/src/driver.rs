@@ -177,6 +177,8 @@ calls! { Cuda, crate::cuda::NOT_FOUND;
     pool_attribute = cuMemPoolGetAttribute(pool: Handle, attribute: i32, value: *mut u64);
     /// Gives unused memory of a pool back to the device.
     pool_trim = cuMemPoolTrimTo(pool: Handle, keep: usize);
+    /// Destroys a pool.
+    pool_destroy = cuMemPoolDestroy(pool: Handle);
     /// Waits for everything in the current context.
     context_synchronize = cuCtxSynchronize();
     /// An array, 3D or not.

@@ -1,13 +1,14 @@
 //! Stream-ordered memory. What counts is what the pools have reserved from the device, which the driver tells in 20 ns; it grows in
 //! steps of 32 MiB and shrinks when the host waits for a stream, so it is looked at then.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 use vgpu_region::ledger::pages;
 
 use super::account::{self, Claim};
 use super::context::{self, Current};
-use super::table::Table;
 use super::{GRANULE, POOL_STEP, blocks, graph, linear, rounded_pages};
 use crate::cuda::{
     AllocationProp, Device, DevicePtr, Handle, LOCATION_DEVICE, OUT_OF_MEMORY, POOL_RESERVED_CURRENT, POOL_USED_CURRENT, SUCCESS, Status,
@@ -15,10 +16,40 @@ use crate::cuda::{
 use crate::driver;
 use crate::session::{self, Gpu};
 
-/// Pools by handle: the device in the upper half, the reserved pages that were charged in the lower.
-static POOLS: Table = Table::new();
-/// The value of a pool whose memory is not a device's.
+/// A pool that this process has met.
+struct Pool {
+    handle: AtomicPtr<core::ffi::c_void>,
+    /// The device in the upper half, the reserved pages that were charged in the lower; or [`ELSEWHERE`].
+    record: AtomicU64,
+}
+
+/// Few, and looked at after every wait, so they stand in a row. A place is taken by compare-and-swap and free again when its handle is
+/// null.
+static POOLS: [Pool; 512] = [const { Pool { handle: AtomicPtr::new(core::ptr::null_mut()), record: AtomicU64::new(0) } }; 512];
+/// One above the highest place ever taken.
+static POOLS_USED: AtomicUsize = AtomicUsize::new(0);
+/// The record of a pool whose memory is not a device's.
 const ELSEWHERE: u64 = u64::MAX;
+
+fn pools() -> impl Iterator<Item = &'static Pool> {
+    POOLS.iter().take(POOLS_USED.load(Acquire))
+}
+
+fn find_pool(handle: Handle) -> Option<&'static Pool> {
+    pools().find(|pool| pool.handle.load(Acquire) == handle)
+}
+
+/// Notes a pool. `None` if there are more than can be kept.
+fn add_pool(handle: Handle, record: u64) -> Option<&'static Pool> {
+    const WRITING: Handle = 1 as Handle;
+    let free = |pool: &Pool| pool.handle.compare_exchange(core::ptr::null_mut(), WRITING, AcqRel, Relaxed).is_ok();
+    let place = POOLS.iter().position(free)?;
+    let pool = POOLS.get(place)?;
+    pool.record.store(record, Relaxed);
+    pool.handle.store(handle, Release);
+    POOLS_USED.fetch_max(place + 1, AcqRel);
+    Some(pool)
+}
 
 /// Linear memory that was freed stream-ordered, in pages: it is the device's until the stream has come that far.
 static FREED_LATER: AtomicU32 = AtomicU32::new(0);
@@ -79,10 +110,7 @@ fn pool_attribute(pool: Handle, attribute: i32) -> Option<u64> {
 
 /// The record of a pool; pools that no call of ours made are a device's own, met for the first time.
 fn pool_record(pool: Handle, gpu: &Gpu) -> Option<&'static AtomicU64> {
-    POOLS.get(pool as u64).or_else(|| {
-        POOLS.insert(pool as u64, (gpu.device as u64) << 32);
-        POOLS.get(pool as u64)
-    })
+    find_pool(pool).or_else(|| add_pool(pool, (gpu.device as u64) << 32)).map(|pool| &pool.record)
 }
 
 /// Brings what is charged for a reservoir (a pool, or a device's graph memory) in line with what it has reserved, as `read` tells.
@@ -117,10 +145,11 @@ fn settle_pool(gpu: &Gpu, pool: Handle, record: &AtomicU64, claim: Option<Claim<
 
 /// Looks at every pool of a GPU.
 pub fn settle_pools(gpu: &Gpu) {
-    for (pool, record) in POOLS.iter() {
+    for Pool { handle, record } in pools() {
         let value = record.load(Relaxed);
-        if value != ELSEWHERE && (value >> 32) as Device == gpu.device {
-            settle_pool(gpu, pool as Handle, record, None);
+        let handle = handle.load(Acquire);
+        if handle as usize > 1 && value != ELSEWHERE && (value >> 32) as Device == gpu.device {
+            settle_pool(gpu, handle, record, None);
         }
     }
     graph::settle(gpu);
@@ -301,7 +330,11 @@ pub unsafe fn pool_create(
         if status == SUCCESS {
             let location = (*properties).location;
             let device = if location.kind == LOCATION_DEVICE { (location.id as u64) << 32 } else { ELSEWHERE };
-            POOLS.insert(*pool as u64, device);
+            if add_pool(*pool, device).is_none() {
+                // What cannot be watched cannot be had.
+                driver::pool_destroy(*pool);
+                return OUT_OF_MEMORY;
+            }
         }
         status
     }
@@ -309,26 +342,27 @@ pub unsafe fn pool_create(
 
 /// `cuMemPoolDestroy`: allocations that are still live keep their memory, which only NVML can tell about from now on.
 pub unsafe fn pool_destroy(real: unsafe extern "C" fn(Handle) -> Status, pool: Handle) -> Status {
-    let gpu = |device| session::ready().and_then(|session| session.gpu(device));
-    let record = POOLS.get(pool as u64).map(|record| record.load(Relaxed)).filter(|&value| value != ELSEWHERE);
-    if let (Some(value), Some(record)) = (record, POOLS.get(pool as u64))
-        && let Some(gpu) = gpu((value >> 32) as Device)
-    {
-        settle_pool(gpu, pool, record, None);
+    let known = find_pool(pool).filter(|_| !pool.is_null());
+    let gpu = known.and_then(|known| {
+        let value = known.record.load(Relaxed);
+        if value == ELSEWHERE { None } else { session::ready()?.gpu((value >> 32) as Device) }
+    });
+    if let (Some(known), Some(gpu)) = (known, gpu) {
+        settle_pool(gpu, pool, &known.record, None);
     }
-    let removed = POOLS.remove(pool as u64);
     forget_usual();
+    // From here on another thread may be given the same handle.
+    if let Some(known) = known {
+        known.handle.store(core::ptr::null_mut(), Release);
+    }
+    let value = known.map_or(0, |known| known.record.load(Relaxed));
     // SAFETY: the program's own argument.
     let status = unsafe { real(pool) };
-    match removed {
-        Some(value) if status != SUCCESS => _ = POOLS.insert(pool as u64, value),
-        Some(value) if value != ELSEWHERE => {
-            if let Some(gpu) = gpu((value >> 32) as Device) {
-                account::add_overhead(gpu, value as u32);
-                FREED_LATER.fetch_add(value as u32, AcqRel);
-            }
-        }
-        _ => {}
+    if known.is_some() && status != SUCCESS {
+        _ = add_pool(pool, value);
+    } else if let Some(gpu) = gpu {
+        account::add_overhead(gpu, value as u32);
+        FREED_LATER.fetch_add(value as u32, AcqRel);
     }
     status
 }
@@ -355,7 +389,7 @@ pub unsafe fn graph_trim(real: unsafe extern "C" fn(Device) -> Status, device: D
 pub unsafe fn after_wait(real: unsafe extern "C" fn(Handle) -> Status, handle: Handle) -> Status {
     // SAFETY: the program's own argument.
     let status = unsafe { real(handle) };
-    if !POOLS.is_unused() {
+    if POOLS_USED.load(Relaxed) != 0 {
         settle_all();
     }
     status
@@ -366,7 +400,7 @@ pub unsafe fn after_wait(real: unsafe extern "C" fn(Handle) -> Status, handle: H
 pub unsafe fn after_wait_context(real: unsafe extern "C" fn() -> Status) -> Status {
     // SAFETY: the call takes nothing.
     let status = unsafe { real() };
-    if !POOLS.is_unused() {
+    if POOLS_USED.load(Relaxed) != 0 {
         settle_all();
     }
     if FREED_LATER.load(Relaxed) != 0
