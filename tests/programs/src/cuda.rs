@@ -42,6 +42,20 @@ pub fn start(ordinal: i32) -> Result<CUcontext, CUresult> {
     Ok(context)
 }
 
+/// A function under another signature than the bindings', or one that they do not have.
+///
+/// # Panics
+/// When the driver has no such symbol.
+///
+/// # Safety
+/// `F` must be a function pointer that fits the symbol by ABI.
+#[must_use]
+pub unsafe fn symbol<F: Copy>(name: &CStr) -> F {
+    // SAFETY: as the caller promises.
+    let found = unsafe { sys::culib().get::<F>(name.to_bytes_with_nul()) };
+    *found.unwrap_or_else(|error| panic!("{error}"))
+}
+
 /// Free and total bytes of the current GPU.
 ///
 /// # Errors

@@ -23,3 +23,32 @@ again:
     ret;
 }
 \0";
+
+/// A module with 64 MiB of globals, `empty()`, and `deep(u64 out)`, whose threads have 16 KiB of local memory each.
+pub const EXTRAS: &str = "\
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .global .align 8 .b8 big[67108864];
+.visible .entry empty()
+{
+    ret;
+}
+.visible .entry deep(.param .u64 out)
+{
+    .local .align 8 .b8 own[16384];
+    .reg .u64 %out, %at, %base, %value;
+    .reg .u32 %thread;
+    ld.param.u64 %out, [out];
+    mov.u32 %thread, %tid.x;
+    cvt.u64.u32 %at, %thread;
+    mov.u64 %base, own;
+    and.b64 %at, %at, 2047;
+    shl.b64 %at, %at, 3;
+    add.u64 %base, %base, %at;
+    st.local.u64 [%base], %out;
+    ld.local.u64 %value, [own+128];
+    st.global.u64 [%out], %value;
+    ret;
+}
+\0";

@@ -12,7 +12,6 @@ use vgpu_test_programs::arguments::Arguments;
 use vgpu_test_programs::cuda::{self, sys::CUresult};
 use vgpu_test_programs::nvml::Nvml;
 
-#[path = "../fill/take.rs"]
 mod take;
 
 use take::Taker;

@@ -1,0 +1,136 @@
+//! A kernel whose work is fixed: it counts multiplications, not time, so a tenant that is switched away does not progress.
+
+use std::ffi::c_void;
+
+use vgpu_test_programs::cuda::{check, sys};
+
+/// `work(u32 rounds, u64 sink)`: 8 dependent multiplications each round. `empty()` does nothing.
+const PTX: &str = "\
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry empty()
+{
+    ret;
+}
+.visible .entry work(.param .u32 rounds, .param .u64 sink)
+{
+    .reg .u32 %i, %n;
+    .reg .f32 %f, %g;
+    .reg .u64 %s;
+    .reg .pred %p;
+    ld.param.u32 %n, [rounds];
+    ld.param.u64 %s, [sink];
+    mov.u32 %i, 0;
+    mov.f32 %f, 0f3F800000;
+    mov.f32 %g, 0f3F7FFFFF;
+again:
+    fma.rn.f32 %f, %f, %g, %g;
+    fma.rn.f32 %f, %f, %g, %g;
+    fma.rn.f32 %f, %f, %g, %g;
+    fma.rn.f32 %f, %f, %g, %g;
+    fma.rn.f32 %f, %f, %g, %g;
+    fma.rn.f32 %f, %f, %g, %g;
+    fma.rn.f32 %f, %f, %g, %g;
+    fma.rn.f32 %f, %f, %g, %g;
+    add.u32 %i, %i, 1;
+    setp.lt.u32 %p, %i, %n;
+    @%p bra again;
+    setp.eq.f32 %p, %f, 0f00000000;
+    @%p st.global.f32 [%s], %f;
+    ret;
+}
+\0";
+
+/// Result of a driver call.
+pub type Result<T> = std::result::Result<T, sys::CUresult>;
+
+/// The loaded kernels.
+#[derive(Clone, Copy)]
+pub struct Kernels {
+    work: sys::CUfunction,
+    empty: sys::CUfunction,
+    sink: sys::CUdeviceptr,
+}
+
+// SAFETY: the driver's handles are good in every thread.
+unsafe impl Send for Kernels {}
+
+impl Kernels {
+    /// Loads them into the current context.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn load() -> Result<Self> {
+        let mut module = std::ptr::null_mut();
+        let mut kernels = Self { work: std::ptr::null_mut(), empty: std::ptr::null_mut(), sink: 0 };
+        // SAFETY: a terminated text, and room for the answers.
+        unsafe {
+            check(sys::cuModuleLoadData(&raw mut module, PTX.as_ptr().cast()))?;
+            check(sys::cuModuleGetFunction(&raw mut kernels.work, module, c"work".as_ptr()))?;
+            check(sys::cuModuleGetFunction(&raw mut kernels.empty, module, c"empty".as_ptr()))?;
+            check(sys::cuMemAlloc_v2(&raw mut kernels.sink, 4096))?;
+        }
+        Ok(kernels)
+    }
+
+    /// Launches `rounds` of work on every multiprocessor.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn work(&self, stream: sys::CUstream, rounds: u32) -> Result<()> {
+        let (mut rounds, mut sink) = (rounds, self.sink);
+        let mut parameters: [*mut c_void; 2] = [(&raw mut rounds).cast(), (&raw mut sink).cast()];
+        // SAFETY: the parameters are the kernel's.
+        check(unsafe { sys::cuLaunchKernel(self.work, 132, 1, 1, 128, 1, 1, 0, stream, parameters.as_mut_ptr(), std::ptr::null_mut()) })
+    }
+
+    /// Launches nothing.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn empty(&self, stream: sys::CUstream) -> Result<()> {
+        // SAFETY: the kernel has no parameters.
+        check(unsafe { sys::cuLaunchKernel(self.empty, 1, 1, 1, 1, 1, 1, 0, stream, std::ptr::null_mut(), std::ptr::null_mut()) })
+    }
+}
+
+/// A stream of its own.
+///
+/// # Errors
+/// What the driver says.
+pub fn stream() -> Result<sys::CUstream> {
+    let mut stream = std::ptr::null_mut();
+    // SAFETY: room for the answer; 1 is CU_STREAM_NON_BLOCKING.
+    check(unsafe { sys::cuStreamCreate(&raw mut stream, 1) })?;
+    Ok(stream)
+}
+
+/// An event whose wait does not spin, so that what is left of a tenant's CPU time is the limit's.
+///
+/// # Errors
+/// What the driver says.
+pub fn event() -> Result<sys::CUevent> {
+    let mut event = std::ptr::null_mut();
+    // SAFETY: room for the answer; 3 is blocking wait without timing.
+    check(unsafe { sys::cuEventCreate(&raw mut event, 3) })?;
+    Ok(event)
+}
+
+/// A graph of `count` launches one after the other.
+///
+/// # Errors
+/// What the driver says.
+pub fn graph(kernels: Kernels, stream: sys::CUstream, count: u32, rounds: u32) -> Result<sys::CUgraphExec> {
+    let (mut graph, mut exec) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: room for the answers; the stream is captured in relaxed mode and ended.
+    unsafe {
+        check(sys::cuStreamBeginCapture_v2(stream, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED))?;
+        for _ in 0..count {
+            kernels.work(stream, rounds)?;
+        }
+        check(sys::cuStreamEndCapture(stream, &raw mut graph))?;
+        check(sys::cuGraphInstantiateWithFlags(&raw mut exec, graph, 0))?;
+    }
+    Ok(exec)
+}

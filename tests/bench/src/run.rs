@@ -1,0 +1,126 @@
+//! Runs tenants as processes of their own, with or without a library in them, and reads what they tell.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use vgpu_region::limits::{GpuLimit, LimitsPage, Selector};
+use vgpu_region::region;
+
+use crate::tenant::Job;
+
+/// What stands between a tenant and the driver.
+#[derive(Clone, Debug)]
+pub enum Side {
+    /// Nothing.
+    Native,
+    /// Our library, with this limit in percent (0 for none), and its container's files in this folder.
+    Ours(PathBuf, u32, PathBuf),
+    /// Another preload library, told its limit by the variables that HAMi-core and its relatives read.
+    Peer(PathBuf, u32),
+}
+
+/// A container's files outside any container: limits and region in a folder.
+///
+/// # Errors
+/// The folder cannot be written to.
+pub fn container(folder: &Path, percent: u32) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let limit = GpuLimit::new(Selector::All);
+    limit.cores.store(percent, std::sync::atomic::Ordering::Relaxed);
+    std::fs::write(folder.join("limits"), LimitsPage::new([limit]).as_bytes())?;
+    std::fs::write(folder.join("region"), region::header())?;
+    std::fs::OpenOptions::new().write(true).open(folder.join("region"))?.set_len(region::SIZE as u64)
+}
+
+/// What a tenant told.
+#[derive(Clone, Debug, Default)]
+pub struct Told {
+    /// When (µs after its begin) how many launches were finished more.
+    pub done: Vec<(f64, f64)>,
+    /// CPU time in µs.
+    pub cpu: f64,
+    /// Waits in µs.
+    pub waits: Vec<f64>,
+    /// A single figure or two.
+    pub figures: Vec<f64>,
+}
+
+/// A running tenant.
+pub struct Tenant(Child);
+
+impl Tenant {
+    /// Starts this very program as a tenant.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(side: &Side, what: &str, job: &Job) -> std::io::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["tenant", what]);
+        command.args([job.rounds.to_string(), job.length.to_string(), job.seconds.to_string(), job.streams.to_string()]);
+        command.args([job.graph.to_string(), job.every.to_string(), job.begin.to_string()]);
+        match side {
+            Side::Native => {}
+            Side::Ours(library, _, folder) => _ = command.env("LD_PRELOAD", library).env("VGPU_DIR", folder),
+            Side::Peer(library, percent) => {
+                let percent = percent.to_string();
+                command.env("LD_PRELOAD", library);
+                command.env("CUDA_DEVICE_SM_LIMIT", &percent).env("CUDA_CORE_LIMIT_0", &percent).env("CUDA_CORE_LIMIT", &percent);
+                command.env("GPU_CORE_UTILIZATION_POLICY", "FORCE").env("LIBCUDA_LOG_LEVEL", "0");
+                command.env("CUDA_DEVICE_MEMORY_SHARED_CACHE", format!("/tmp/vgpu-bench-{}.cache", std::process::id()));
+            }
+        }
+        Ok(Self(command.stdout(Stdio::piped()).spawn()?))
+    }
+
+    /// Waits for it and reads what it told.
+    ///
+    /// # Errors
+    /// It failed.
+    pub fn finish(mut self) -> std::io::Result<Told> {
+        let mut told = Told::default();
+        let output = self.0.stdout.take().ok_or_else(|| std::io::Error::other("no output"))?;
+        for line in BufReader::new(output).lines() {
+            let line = line?;
+            let mut words = line.split(' ');
+            let name = words.next().unwrap_or_default();
+            let figures: Vec<f64> = words.filter_map(|word| word.parse().ok()).collect();
+            match (name, figures.as_slice()) {
+                ("done", &[time, count]) => told.done.push((time, count)),
+                ("cpu", &[time]) => told.cpu = time,
+                ("wait", &[time]) => told.waits.push(time),
+                ("launch" | "rounds_per_us", _) => told.figures = figures,
+                _ => {}
+            }
+        }
+        let status = self.0.wait()?;
+        if status.success() { Ok(told) } else { Err(std::io::Error::other(format!("a tenant ended with {status}"))) }
+    }
+}
+
+impl Told {
+    /// Launches finished between two times in µs.
+    #[must_use]
+    pub fn between(&self, from: f64, to: f64) -> f64 {
+        self.at(to) - self.at(from)
+    }
+
+    /// Launches finished by a time, spread evenly between what was seen.
+    fn at(&self, time: f64) -> f64 {
+        let (mut before, mut total) = (0.0, 0.0);
+        for &(seen, count) in &self.done {
+            if seen >= time {
+                return total + count * (time - before) / (seen - before).max(1e-9);
+            }
+            (before, total) = (seen, total + count);
+        }
+        total
+    }
+
+    /// Launches per µs in each window of so many µs.
+    #[must_use]
+    pub fn windows(&self, from: f64, to: f64, width: f64) -> Vec<f64> {
+        let count = ((to - from) / width) as usize;
+        (0..count).map(|n| self.between(from + n as f64 * width, from + (n + 1) as f64 * width) / width).collect()
+    }
+}

@@ -1,0 +1,168 @@
+//! What runs inside: one tenant that keeps the GPU busy (or asks for it now and then) and tells what it got done and when.
+//!
+//! Prints one line for each fact: `rounds_per_us X`, `done MICROSECONDS COUNT`, `cpu MICROSECONDS`, `launch P50 P99`, `wait MICROSECONDS`.
+
+use std::time::{Duration, Instant};
+
+use vgpu_test_programs::cuda::{self, check, sys};
+
+use crate::kernel::{self, Kernels, Result};
+
+/// What to do.
+#[derive(Clone, Debug, Default)]
+pub struct Job {
+    /// Rounds of one kernel.
+    pub rounds: u32,
+    /// How long a kernel should take alone, in µs: sets how far ahead to queue.
+    pub length: f64,
+    /// For how long, in seconds.
+    pub seconds: f64,
+    /// Over how many streams.
+    pub streams: usize,
+    /// Launches in a graph; 0 for plain launches.
+    pub graph: u32,
+    /// One kernel, waited for, every so many milliseconds; 0 for back to back.
+    pub every: u64,
+    /// Wall clock in ms since 1970 at which to begin, so that tenants begin together; 0 for at once.
+    pub begin: u128,
+}
+
+fn rusage() -> f64 {
+    // SAFETY: an all-zero rusage is valid, and the call fills it.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
+        let micros = |time: libc::timeval| time.tv_sec as f64 * 1e6 + time.tv_usec as f64;
+        micros(usage.ru_utime) + micros(usage.ru_stime)
+    }
+}
+
+/// Rounds that a kernel does in a microsecond.
+///
+/// # Errors
+/// What the driver says.
+pub fn calibrate() -> Result<()> {
+    cuda::start(0)?;
+    let (kernels, stream) = (Kernels::load()?, kernel::stream()?);
+    let run = |rounds: u32| -> Result<f64> {
+        let begin = Instant::now();
+        kernels.work(stream, rounds)?;
+        cuda::synchronize()?;
+        Ok(begin.elapsed().as_secs_f64() * 1e6)
+    };
+    for _ in 0..50 {
+        run(100_000)?;
+    }
+    let mut best = f64::MAX;
+    for _ in 0..20 {
+        best = best.min((run(1_000_000)? - run(200_000)?) / 800_000.0);
+    }
+    println!("rounds_per_us {}", 1.0 / best);
+    Ok(())
+}
+
+fn until(begin: u128) {
+    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_millis());
+    while begin > now() {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Keeps the GPU busy.
+///
+/// # Errors
+/// What the driver says.
+pub fn busy(job: &Job) -> Result<()> {
+    cuda::start(0)?;
+    let kernels = Kernels::load()?;
+    let streams = (0..job.streams.max(1)).map(|_| kernel::stream()).collect::<Result<Vec<_>>>()?;
+    let exec = if job.graph > 0 { Some(kernel::graph(kernels, streams[0], job.graph, job.rounds)?) } else { None };
+    let length = job.length * f64::from(job.graph.max(1));
+    // An event for about each millisecond of work in each stream, four of them ahead.
+    let group = (1000.0 / length / streams.len() as f64).clamp(1.0, 200.0) as usize;
+    let mut events = streams.iter().map(|_| (0..4).map(|_| kernel::event()).collect::<Result<Vec<_>>>()).collect::<Result<Vec<_>>>()?;
+    until(job.begin);
+    let (start, cpu) = (Instant::now(), rusage());
+    let mut done: Vec<(f64, usize)> = Vec::new();
+    let mut round = 0;
+    while start.elapsed().as_secs_f64() < job.seconds {
+        for (stream, events) in streams.iter().zip(&mut events) {
+            for _ in 0..group {
+                match exec {
+                    // SAFETY: an instantiated graph and a live stream.
+                    Some(exec) => check(unsafe { sys::cuGraphLaunch(exec, *stream) })?,
+                    None => kernels.work(*stream, job.rounds)?,
+                }
+            }
+            // SAFETY: live events and streams.
+            unsafe {
+                check(sys::cuEventRecord(events[round % 4], *stream))?;
+                if round >= 3 {
+                    check(sys::cuEventSynchronize(events[(round + 1) % 4]))?;
+                    done.push((start.elapsed().as_secs_f64() * 1e6, group));
+                }
+            }
+        }
+        round += 1;
+    }
+    println!("cpu {}", rusage() - cpu);
+    for (time, count) in done {
+        println!("done {time:.1} {count}");
+    }
+    std::process::exit(0);
+}
+
+/// Asks for one kernel every now and then, and tells how long each took.
+///
+/// # Errors
+/// What the driver says.
+pub fn now_and_then(job: &Job) -> Result<()> {
+    cuda::start(0)?;
+    let (kernels, stream) = (Kernels::load()?, kernel::stream()?);
+    until(job.begin);
+    let start = Instant::now();
+    while start.elapsed().as_secs_f64() < job.seconds {
+        let begin = Instant::now();
+        kernels.work(stream, job.rounds)?;
+        cuda::synchronize()?;
+        println!("wait {:.1}", begin.elapsed().as_secs_f64() * 1e6);
+        std::thread::sleep(Duration::from_millis(job.every));
+    }
+    Ok(())
+}
+
+/// What a launch costs the host, in bursts of 200 with a pause after each, from `threads` threads with a stream each.
+///
+/// # Errors
+/// What the driver says.
+pub fn launches(threads: usize) -> Result<()> {
+    let context = cuda::start(0)? as usize;
+    let kernels = Kernels::load()?;
+    let run = move || -> Result<Vec<f64>> {
+        // SAFETY: the primary context, alive as long as the process.
+        check(unsafe { sys::cuCtxSetCurrent(context as sys::CUcontext) })?;
+        let stream = kernel::stream()?;
+        let mut nanos = Vec::new();
+        for burst in 0..150 {
+            for _ in 0..200 {
+                let begin = Instant::now();
+                kernels.empty(stream)?;
+                if burst > 20 {
+                    nanos.push(begin.elapsed().as_nanos() as f64);
+                }
+            }
+            // SAFETY: a live stream.
+            check(unsafe { sys::cuStreamSynchronize(stream) })?;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(nanos)
+    };
+    let handles: Vec<_> = (0..threads).map(|_| std::thread::spawn(run)).collect();
+    let mut nanos = Vec::new();
+    for handle in handles {
+        nanos.extend(handle.join().unwrap_or(Err(sys::CUresult::CUDA_ERROR_UNKNOWN))?);
+    }
+    nanos.sort_by(f64::total_cmp);
+    println!("launch {:.0} {:.0}", nanos[nanos.len() / 2], nanos[nanos.len() * 99 / 100]);
+    Ok(())
+}

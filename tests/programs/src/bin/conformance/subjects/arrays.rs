@@ -1,0 +1,79 @@
+//! Arrays.
+
+use std::ptr::null_mut;
+
+use vgpu_test_programs::cuda::{self, sys::*};
+
+use super::{Report, need};
+
+fn descriptor(size: [usize; 3], channels: u32, flags: u32) -> CUDA_ARRAY3D_DESCRIPTOR {
+    let format = CUarray_format::CU_AD_FORMAT_FLOAT;
+    CUDA_ARRAY3D_DESCRIPTOR { Width: size[0], Height: size[1], Depth: size[2], Format: format, NumChannels: channels, Flags: flags }
+}
+
+pub fn ask(report: &mut Report) {
+    need("start", cuda::start(0).err().unwrap_or(CUresult::CUDA_SUCCESS));
+    report.measure();
+    let mut array = null_mut();
+    let shapes = [
+        [5000, 0, 0],
+        [1024, 1024, 0],
+        [1000, 1000, 0],
+        [64, 64, 0],
+        [100, 100, 100],
+        [1, 1, 0],
+        [3000, 7, 0],
+        [33, 33, 33],
+        [131_072, 64, 0],
+    ];
+    for shape in shapes {
+        for channels in [1, 4] {
+            // SAFETY: the descriptor and the room for the answer live through the call.
+            unsafe {
+                let code = cuArray3DCreate_v2(&raw mut array, &descriptor(shape, channels, 0));
+                report.code(format!("{shape:?} × {channels}"), code);
+                report.grown("costs");
+                if code == CUresult::CUDA_SUCCESS {
+                    need("destroy", cuArrayDestroy(array));
+                    report.grown("destroyed");
+                }
+            }
+        }
+    }
+    // SAFETY: as above.
+    unsafe {
+        let many = [(); 256].map(|()| {
+            let mut array = null_mut();
+            need("array", cuArray3DCreate_v2(&raw mut array, &descriptor([64, 64, 0], 1, 0)));
+            array
+        });
+        report.grown("256 of 64 × 64");
+        many.iter().for_each(|&array| need("destroy", cuArrayDestroy(array)));
+        report.grown("destroyed");
+        report.code("of no width", cuArray3DCreate_v2(&raw mut array, &descriptor([0, 1, 0], 1, 0)));
+        report.code("of 3 channels", cuArray3DCreate_v2(&raw mut array, &descriptor([64, 64, 0], 3, 0)));
+        report.code("to null", cuArray3DCreate_v2(null_mut(), &descriptor([64, 64, 0], 1, 0)));
+        report.code("without descriptor", cuArray3DCreate_v2(&raw mut array, std::ptr::null()));
+        for (name, flags) in [("sparse", 0x40), ("deferred", 0x80)] {
+            report.code(name, cuArray3DCreate_v2(&raw mut array, &descriptor([4096, 4096, 0], 1, flags)));
+            report.grown(format!("{name} costs"));
+            let mut requirements = std::mem::zeroed::<CUDA_ARRAY_MEMORY_REQUIREMENTS>();
+            let code = cuArrayGetMemoryRequirements(&raw mut requirements, array, 0);
+            report.code("requirements", code);
+            if code == CUresult::CUDA_SUCCESS {
+                report.say("requirements are", format!("{} {}", requirements.size, requirements.alignment));
+            }
+            report.code("destroy", cuArrayDestroy(array));
+        }
+        let mut pyramid = null_mut();
+        for levels in [1, 4, 11, 20] {
+            report
+                .code(format!("pyramid of {levels}"), cuMipmappedArrayCreate(&raw mut pyramid, &descriptor([1024, 1024, 0], 1, 0), levels));
+            report.grown("costs");
+            report.code("its last level", cuMipmappedArrayGetLevel(&raw mut array, pyramid, levels.min(11) - 1));
+            report.code("destroy", cuMipmappedArrayDestroy(pyramid));
+            report.grown("destroyed");
+        }
+        report.code("pyramid of 0", cuMipmappedArrayCreate(&raw mut pyramid, &descriptor([1024, 1024, 0], 1, 0), 0));
+    }
+}

@@ -1,0 +1,152 @@
+//! Which symbol a name means for a CUDA version.
+
+use std::ffi::{CString, c_char, c_void};
+use std::ptr::null_mut;
+
+use vgpu_test_programs::cuda::{
+    self,
+    sys::{self, CUresult},
+};
+
+use super::{Report, need};
+
+type Get = unsafe extern "C" fn(*const c_char, *mut *mut c_void, i32, u64, *mut u32) -> CUresult;
+
+const NAMES: &[&str] = &[
+    "cuArray3DCreate",
+    "cuArrayCreate",
+    "cuCtxCreate",
+    "cuCtxDestroy",
+    "cuCtxGetDevice",
+    "cuCtxGetCurrent",
+    "cuCtxPopCurrent",
+    "cuCtxPushCurrent",
+    "cuCtxSetCurrent",
+    "cuCtxSetLimit",
+    "cuCtxSynchronize",
+    "cuDeviceGetUuid",
+    "cuDevicePrimaryCtxRelease",
+    "cuDevicePrimaryCtxReset",
+    "cuDevicePrimaryCtxRetain",
+    "cuDevicePrimaryCtxSetFlags",
+    "cuDeviceTotalMem",
+    "cuEventDestroy",
+    "cuEventElapsedTime",
+    "cuEventRecord",
+    "cuEventRecordWithFlags",
+    "cuGetProcAddress",
+    "cuGraphAddDependencies",
+    "cuGraphAddKernelNode",
+    "cuGraphAddMemAllocNode",
+    "cuGraphAddNode",
+    "cuGraphExecKernelNodeSetParams",
+    "cuGraphExecUpdate",
+    "cuGraphInstantiate",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphInstantiateWithParams",
+    "cuGraphLaunch",
+    "cuGraphUpload",
+    "cuIpcOpenMemHandle",
+    "cuLaunchCooperativeKernel",
+    "cuLaunchHostFunc",
+    "cuLaunchKernel",
+    "cuLaunchKernelEx",
+    "cuMemAdvise",
+    "cuMemAlloc",
+    "cuMemAllocAsync",
+    "cuMemAllocFromPoolAsync",
+    "cuMemAllocHost",
+    "cuMemAllocManaged",
+    "cuMemAllocPitch",
+    "cuMemCreate",
+    "cuMemFree",
+    "cuMemFreeAsync",
+    "cuMemGetAddressRange",
+    "cuMemGetInfo",
+    "cuMemHostGetDevicePointer",
+    "cuMemHostRegister",
+    "cuMemPrefetchAsync",
+    "cuMemcpy",
+    "cuMemcpy2D",
+    "cuMemcpy2DAsync",
+    "cuMemcpy3D",
+    "cuMemcpyAsync",
+    "cuMemcpyDtoH",
+    "cuMemcpyDtoHAsync",
+    "cuMemcpyHtoD",
+    "cuMemcpyPeer",
+    "cuMemsetD8",
+    "cuMemsetD8Async",
+    "cuMemsetD2D32",
+    "cuModuleGetGlobal",
+    "cuMemPoolCreate",
+    "cuStreamBeginCapture",
+    "cuStreamDestroy",
+    "cuStreamGetCaptureInfo",
+    "cuStreamGetCtx",
+    "cuStreamIsCapturing",
+    "cuStreamQuery",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+    "cuStreamWaitValue32",
+    "cuStreamWriteValue64",
+    "cuInit",
+    "cuThreadExchangeStreamCaptureMode",
+    "cuMemAlloc_v2",
+    "cuLaunchKernel_ptsz",
+    "cuNoSuchFunction",
+    "nvmlInit",
+    "",
+];
+
+/// The exported symbol at an address, of those that a name can mean.
+fn symbol_at(name: &str, address: *mut c_void) -> String {
+    let versions = ["", "_v2", "_v3", "_v4", "WithFlags"];
+    let suffixes = ["", "_ptsz", "_ptds"];
+    let candidates = versions.iter().flat_map(|version| suffixes.iter().map(move |suffix| format!("{name}{version}{suffix}")));
+    let found = candidates.filter(|candidate| {
+        // SAFETY: only the symbol's address is looked at.
+        unsafe { sys::culib().get::<*mut c_void>(candidate.as_bytes()) }.is_ok_and(|symbol| *symbol == address)
+    });
+    let found = found.collect::<Vec<_>>();
+    if found.is_empty() { "no exported symbol".to_owned() } else { found.join(" = ") }
+}
+
+pub fn ask(report: &mut Report) {
+    // SAFETY: the function has this signature but for the status' type, which is an enum of that size.
+    let get = unsafe {
+        need("cuInit", sys::cuInit(0));
+        cuda::symbol::<Get>(c"cuGetProcAddress_v2")
+    };
+    for name in NAMES {
+        let text = CString::new(*name).expect("no zero inside");
+        for (version, flags) in [
+            (2000, 0),
+            (3020, 0),
+            (8000, 0),
+            (10010, 0),
+            (11000, 0),
+            (11040, 0),
+            (12000, 0),
+            (12000, 1),
+            (12000, 2),
+            (12050, 0),
+            (13000, 0),
+            (13000, 2),
+        ] {
+            let (mut address, mut status) = (null_mut(), 77);
+            // SAFETY: the name is terminated, and there is room for both answers.
+            let code = unsafe { get(text.as_ptr(), &raw mut address, version, flags, &raw mut status) };
+            let symbol = if address.is_null() { "null".to_owned() } else { symbol_at(name, address) };
+            report.say(format!("{name} {version} {flags}"), format!("{} status {status} {symbol}", code as u32));
+        }
+    }
+    let mut address = null_mut();
+    // SAFETY: null is what is asked about.
+    unsafe {
+        report.code("null status", get(c"cuInit".as_ptr(), &raw mut address, 13000, 0, null_mut()));
+        report.code("null address", get(c"cuInit".as_ptr(), null_mut(), 13000, 0, null_mut()));
+        report.code("flags 4", get(c"cuInit".as_ptr(), &raw mut address, 13000, 4, null_mut()));
+        report.code("version 14000", get(c"cuInit".as_ptr(), &raw mut address, 14000, 0, null_mut()));
+    }
+}

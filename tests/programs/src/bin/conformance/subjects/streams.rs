@@ -1,0 +1,192 @@
+//! Streams, events, values in memory, capture's refusals.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use vgpu_test_programs::cuda::{self, sys::*};
+
+use super::modules::{Kernels, kernels};
+use super::{Report, need};
+
+static CALLS: AtomicU32 = AtomicU32::new(0);
+
+unsafe extern "C" fn count(_data: *mut c_void) {
+    CALLS.fetch_add(1, Ordering::SeqCst);
+}
+
+pub fn ask(report: &mut Report) {
+    need("start", cuda::start(0).err().unwrap_or(CUresult::CUDA_SUCCESS));
+    let kernels = kernels();
+    handles(report);
+    order(report, &kernels);
+    values(report);
+    capture(report, &kernels);
+}
+
+fn stream(flags: u32) -> CUstream {
+    let mut stream = null_mut();
+    // SAFETY: room for the answer.
+    need("stream", unsafe { cuStreamCreate(&raw mut stream, flags) });
+    stream
+}
+
+fn event(flags: u32) -> CUevent {
+    let mut event = null_mut();
+    // SAFETY: room for the answer.
+    need("event", unsafe { cuEventCreate(&raw mut event, flags) });
+    event
+}
+
+fn handles(report: &Report) {
+    let (mut made, mut flags, mut priority, mut context) = (null_mut(), 77, 77, null_mut());
+    // SAFETY: plain calls with room for their answers, or null where that is the question.
+    unsafe {
+        report.code("create", cuStreamCreate(&raw mut made, 0));
+        report.code("create with flags 2", cuStreamCreate(&raw mut made, 2));
+        report.code("create to null", cuStreamCreate(null_mut(), 0));
+        let (mut least, mut greatest) = (77, 77);
+        report.code("priorities", cuCtxGetStreamPriorityRange(&raw mut least, &raw mut greatest));
+        report.say("range", format!("{least} {greatest}"));
+        report.code("create of priority -99", cuStreamCreateWithPriority(&raw mut made, 1, -99));
+        report.code("its priority", cuStreamGetPriority(made, &raw mut priority));
+        report.code("its flags", cuStreamGetFlags(made, &raw mut flags));
+        report.say("priority and flags", format!("{priority} {flags}"));
+        report.code("flags of null", cuStreamGetFlags(null_mut(), &raw mut flags));
+        report.say("flags of null are", flags);
+        report.code("context of null", cuStreamGetCtx(null_mut(), &raw mut context));
+        report.code("query", cuStreamQuery(made));
+        report.code("query of null", cuStreamQuery(null_mut()));
+        report.code("query of 1", cuStreamQuery(std::ptr::without_provenance_mut(1)));
+        report.code("query of 2", cuStreamQuery(std::ptr::without_provenance_mut(2)));
+        report.code("destroy", cuStreamDestroy_v2(made));
+        report.code("destroy of null", cuStreamDestroy_v2(null_mut()));
+        let (first, second) = (event(0), event(2));
+        let mut milliseconds = -1.0;
+        report.code("query of an unrecorded event", cuEventQuery(first));
+        report.code("synchronize of one", cuEventSynchronize(first));
+        report.code("elapsed of unrecorded ones", cuEventElapsedTime_v2(&raw mut milliseconds, first, first));
+        need("record", cuEventRecord(first, null_mut()));
+        need("record", cuEventRecord(second, null_mut()));
+        need("synchronize", cuEventSynchronize(second));
+        report.code("elapsed with one without a time", cuEventElapsedTime_v2(&raw mut milliseconds, first, second));
+        report.code("elapsed of one and itself", cuEventElapsedTime_v2(&raw mut milliseconds, first, first));
+        report.say("is", milliseconds);
+        report.code("event with flags 8", cuEventCreate(&mut null_mut(), 8));
+        report.code("destroy", cuEventDestroy_v2(first));
+        report.code("destroy of null", cuEventDestroy_v2(null_mut()));
+    }
+}
+
+fn order(report: &Report, kernels: &Kernels) {
+    let (one, other, apart) = (stream(0), stream(0), stream(1));
+    let (start, end) = (event(0), event(0));
+    // SAFETY: plain calls; handles are used while they live.
+    unsafe {
+        need("record", cuEventRecord(start, one));
+        kernels.spin(20_000_000, one);
+        need("record", cuEventRecord(end, one));
+        report.code("query while busy", cuStreamQuery(one));
+        report.code("event query while busy", cuEventQuery(end));
+        report.code("query of an idle stream", cuStreamQuery(apart));
+        report.code("query of null while another is busy", cuStreamQuery(null_mut()));
+        let mut milliseconds = -1.0;
+        report.code("elapsed while busy", cuEventElapsedTime_v2(&raw mut milliseconds, start, end));
+        report.code("wait in another stream", cuStreamWaitEvent(other, end, 0));
+        report.code("query of the waiting stream", cuStreamQuery(other));
+        report.code("host function", cuLaunchHostFunc(other, Some(count), null_mut()));
+        report.say("called before its turn", CALLS.load(Ordering::SeqCst));
+        need("synchronize", cuStreamSynchronize(other));
+        report.say("called after its turn", CALLS.load(Ordering::SeqCst));
+        report.code("query when done", cuStreamQuery(one));
+        report.code("elapsed", cuEventElapsedTime_v2(&raw mut milliseconds, start, end));
+        report.say("20 ms are between 20 and 20.5", (20.0..20.5).contains(&milliseconds));
+        report.note(format!("20 ms took {milliseconds}"));
+        kernels.spin(20_000_000, one);
+        kernels.spin(1000, null_mut());
+        report.code("query of a blocking stream after null", cuStreamQuery(null_mut()));
+        kernels.spin(1000, apart);
+        need("synchronize", cuStreamSynchronize(apart));
+        report.code("null stream while a non-blocking one is done", cuStreamQuery(null_mut()));
+        need("synchronize", cuCtxSynchronize());
+        report.code("null stream after all", cuStreamQuery(null_mut()));
+        report.code("host function null", cuLaunchHostFunc(one, None, null_mut()));
+    }
+}
+
+fn values(report: &Report) {
+    let (one, other) = (stream(1), stream(1));
+    let mut address = 0;
+    // SAFETY: the memory lives until the streams are done.
+    unsafe {
+        need("alloc", cuMemAlloc_v2(&raw mut address, 64));
+        need("set", cuMemsetD8_v2(address, 0, 64));
+        report.code("wait for a value", cuStreamWaitValue32_v2(one, address, 5, 1));
+        report.code("query of the waiting stream", cuStreamQuery(one));
+        report.code("write it", cuStreamWriteValue32_v2(other, address, 5, 0));
+        report.code("synchronize", cuStreamSynchronize(one));
+        report.code("write 64", cuStreamWriteValue64_v2(other, address + 8, 1 << 40, 0));
+        report.code("wait 64 at least", cuStreamWaitValue64_v2(one, address + 8, 1 << 39, 0));
+        report.code("synchronize", cuStreamSynchronize(one));
+        report.code("write unaligned", cuStreamWriteValue32_v2(other, address + 2, 5, 0));
+        report.code("write to null", cuStreamWriteValue32_v2(other, 0, 5, 0));
+        need("synchronize", cuCtxSynchronize());
+        need("free", cuMemFree_v2(address));
+    }
+}
+
+fn capture(report: &Report, kernels: &Kernels) {
+    let stream = stream(1);
+    let (mut graph, mut status, mut address, mut id) = (null_mut(), CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE, 0, 0);
+    let global = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    let recorded = event(2);
+    // SAFETY: plain calls with room for their answers; handles are used while they live.
+    unsafe {
+        report.code("capture of null", cuStreamBeginCapture_v2(null_mut(), global));
+        report.code("end without begin", cuStreamEndCapture(stream, &raw mut graph));
+        report.code("begin", cuStreamBeginCapture_v2(stream, global));
+        report.code("begin twice", cuStreamBeginCapture_v2(stream, global));
+        report.code("is capturing", cuStreamIsCapturing(stream, &raw mut status));
+        report.say("status", status as u32);
+        report
+            .code("info", cuStreamGetCaptureInfo_v3(stream, &raw mut status, &raw mut id, null_mut(), null_mut(), null_mut(), null_mut()));
+        kernels.spin(1000, stream);
+        report.code("record", cuEventRecord(recorded, stream));
+        report.code("end", cuStreamEndCapture(stream, &raw mut graph));
+        report.code("destroy", cuGraphDestroy(graph));
+
+        type Question = fn(CUstream, CUevent) -> CUresult;
+        let questions: [(&str, Question); 8] = [
+            ("stream query", |stream, _| cuStreamQuery(stream)),
+            ("stream synchronize", |stream, _| cuStreamSynchronize(stream)),
+            ("event query of a captured event", |_, event| cuEventQuery(event)),
+            ("context synchronize", |_, _| cuCtxSynchronize()),
+            ("cuMemAlloc", |_, _| cuMemAlloc_v2(&mut 0, 4096)),
+            ("cuMemGetInfo", |_, _| cuMemGetInfo_v2(&mut 0, &mut 0)),
+            ("cuMemcpyHtoD of nothing", |_, _| cuMemcpyHtoD_v2(0, std::ptr::null(), 0)),
+            ("query of the null stream", |_, _| cuStreamQuery(null_mut())),
+        ];
+        for mode in [global, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED]
+        {
+            for (name, question) in &questions {
+                need("begin", cuStreamBeginCapture_v2(stream, mode));
+                kernels.spin(1000, stream);
+                need("record", cuEventRecord(recorded, stream));
+                report.code(format!("{name} in mode {}", mode as u32), question(stream, recorded));
+                let code = cuStreamEndCapture(stream, &raw mut graph);
+                report.code("end then", code);
+                report.say("graph is null", graph.is_null());
+                if code == CUresult::CUDA_SUCCESS {
+                    need("destroy", cuGraphDestroy(graph));
+                }
+            }
+        }
+        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        report.code("exchange mode", cuThreadExchangeStreamCaptureMode(&raw mut mode));
+        report.say("was", mode as u32);
+        need("begin", cuStreamBeginCapture_v2(stream, global));
+        report.code("cuMemAlloc in a relaxed thread", cuMemAlloc_v2(&raw mut address, 4096));
+        report.code("end then", cuStreamEndCapture(stream, &raw mut graph));
+        cuThreadExchangeStreamCaptureMode(&raw mut mode);
+    }
+}
