@@ -41,16 +41,20 @@ install() {
     fi
 }
 
-# The configuration stays: it is the operator's. So does the runtime while there are containers that it started: they are
-# stopped and deleted through it.
+# The configuration stays: it is the operator's. So do the runtime and its hook while there are containers that it started:
+# they are stopped and deleted through them.
 uninstall() {
     rm -f "$root"/usr/lib/vgpu/libvgpu.so*
     every | while read -r path; do
-        if [ "$path" = /usr/bin/vgpu-runtime ] && [ -n "$(ls "$root/run/vgpu/containers" 2>/dev/null)" ]; then
-            echo "$path stays for the containers that it started; remove it when they are gone" >&2
-        else
-            rm -f "$root$path"
-        fi
+        case $path in
+        /usr/bin/vgpu-runtime | /usr/bin/vgpu-hook)
+            if [ -n "$(ls "$root/run/vgpu/containers" 2>/dev/null)" ]; then
+                echo "$path stays for the containers that it started; remove it when they are gone" >&2
+                continue
+            fi
+            ;;
+        esac
+        rm -f "$root$path"
     done
     rmdir "$root/usr/lib/vgpu" 2>/dev/null || true
 }

@@ -1,7 +1,7 @@
 //! `vgpu generate`, hidden: completions and manual pages for the packages.
 
 use crate::{Cli, Outcome};
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use std::fs;
 use std::path::PathBuf;
@@ -21,11 +21,22 @@ impl Args {
         fs::create_dir_all(&completions)?;
         fs::create_dir_all(&man)?;
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-            clap_complete::generate_to(shell, &mut Cli::command(), "vgpu", &completions)?;
+            clap_complete::generate_to(shell, &mut shown(), "vgpu", &completions)?;
         }
-        clap_mangen::generate_to(Cli::command(), &man)?;
+        clap_mangen::generate_to(shown(), &man)?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// The command line without what is hidden.
+fn shown() -> Command {
+    let all = Cli::command();
+    let shown = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    Command::new("vgpu")
+        .version(env!("CARGO_PKG_VERSION"))
+        .propagate_version(true)
+        .about(all.get_about().cloned().unwrap_or_default())
+        .subcommands(shown)
 }
 
 #[cfg(test)]
@@ -38,7 +49,7 @@ mod tests {
         Args { folder: dir.path().to_owned() }.run().unwrap();
         for file in ["completions/vgpu.bash", "completions/_vgpu", "completions/vgpu.fish"] {
             let text = fs::read_to_string(dir.path().join(file)).unwrap();
-            assert!(text.contains("set-as-default"), "{file}");
+            assert!(text.contains("set-as-default") && !text.contains("generate"), "{file}");
         }
         for command in Cli::command().get_subcommands().filter(|c| !c.is_hide_set()) {
             let page = dir.path().join(format!("man/vgpu-{}.1", command.get_name()));

@@ -72,9 +72,13 @@ fn the_manifests_name_this_version_and_our_handler() {
 
 /// A staged release, as packaging/build.sh makes it.
 fn stage(folder: &Path, version: &str) {
-    for (name, mode) in
-        [("usr/bin/vgpu", 0o755), ("usr/bin/vgpu-runtime", 0o755), ("usr/share/man/man1/vgpu.1.gz", 0o644), ("etc/vgpu/config.toml", 0o644)]
-    {
+    for (name, mode) in [
+        ("usr/bin/vgpu", 0o755),
+        ("usr/bin/vgpu-runtime", 0o755),
+        ("usr/bin/vgpu-hook", 0o755),
+        ("usr/share/man/man1/vgpu.1.gz", 0o644),
+        ("etc/vgpu/config.toml", 0o644),
+    ] {
         let path = folder.join("root").join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, format!("#!/bin/sh\necho {name} {version}\n")).unwrap();
@@ -154,7 +158,7 @@ fn the_runtime_stays_while_there_are_containers_of_its() {
         assert!(Command::new(release.join("install.sh")).arg(what).env("ROOT", &root).status().unwrap().success());
     }
     let left: Vec<_> = files(&root).into_keys().collect();
-    assert_eq!(left, ["etc/vgpu/config.toml", "usr/bin/vgpu-runtime"]);
+    assert_eq!(left, ["etc/vgpu/config.toml", "usr/bin/vgpu-hook", "usr/bin/vgpu-runtime"]);
 }
 
 #[test]
