@@ -83,11 +83,6 @@ impl Session {
     pub fn gpu(&self, device: Device) -> Option<&Gpu> {
         self.gpus().get(usize::try_from(device).ok()?)
     }
-
-    /// The GPU with this UUID.
-    pub fn by_uuid(&self, uuid: Uuid) -> Option<&Gpu> {
-        self.gpus().iter().find(|gpu| gpu.uuid == uuid)
-    }
 }
 
 /// How things stand for this process.

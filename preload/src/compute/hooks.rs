@@ -29,6 +29,15 @@ fn around(stream: Handle, key: impl FnOnce() -> u64, call: impl FnOnce() -> Stat
     }
 }
 
+/// The same for a kernel: its local memory has to fit first.
+#[inline]
+fn around_kernel(function: Handle, stream: Handle, key: impl FnOnce() -> u64, call: impl FnOnce() -> Status) -> Status {
+    match memory::local::fits(function) {
+        Ok(()) => around(stream, key, call),
+        Err(status) => status,
+    }
+}
+
 #[inline]
 fn held(state: &'static State, handle: Handle, key: u64, call: impl FnOnce() -> Status) -> Status {
     // What is being captured takes no time now. The graph will.
@@ -91,7 +100,8 @@ pub unsafe fn launch_kernel<const OWN: bool>(
     parameters: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Status {
-    around(
+    around_kernel(
+        function,
         meant::<OWN>(stream),
         || kernel_key(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]),
         // SAFETY: the program's own arguments.
@@ -116,7 +126,8 @@ pub unsafe fn cooperative<const OWN: bool>(
     stream: Handle,
     parameters: *mut *mut c_void,
 ) -> Status {
-    around(
+    around_kernel(
+        function,
         meant::<OWN>(stream),
         || kernel_key(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]),
         // SAFETY: the program's own arguments.
@@ -138,7 +149,7 @@ pub unsafe fn launch_ex<const OWN: bool>(
     unsafe {
         let call = || real(config, function, parameters, extra);
         match config.as_ref() {
-            Some(config) => around(meant::<OWN>(config.stream), || kernel_key(function, config.grid, config.block), call),
+            Some(config) => around_kernel(function, meant::<OWN>(config.stream), || kernel_key(function, config.grid, config.block), call),
             None => call(),
         }
     }
@@ -153,7 +164,9 @@ pub unsafe fn cooperative_multi_device(
 ) -> Status {
     fn each(list: &[LaunchParams], call: &mut dyn FnMut() -> Status) -> Status {
         match list.split_first() {
-            Some((first, rest)) => around(first.stream, || kernel_key(first.function, first.grid, first.block), || each(rest, call)),
+            Some((first, rest)) => {
+                around_kernel(first.function, first.stream, || kernel_key(first.function, first.grid, first.block), || each(rest, call))
+            }
             None => call(),
         }
     }
@@ -167,14 +180,14 @@ pub unsafe fn cooperative_multi_device(
 /// `cuLaunch`
 pub unsafe fn launch(real: unsafe extern "C" fn(Handle) -> Status, function: Handle) -> Status {
     // SAFETY: the program's own argument.
-    around(core::ptr::null_mut(), || cost::key(&[function as u64]), || unsafe { real(function) })
+    around_kernel(function, core::ptr::null_mut(), || cost::key(&[function as u64]), || unsafe { real(function) })
 }
 
 /// `cuLaunchGrid`
 pub unsafe fn launch_grid(real: unsafe extern "C" fn(Handle, i32, i32) -> Status, function: Handle, width: i32, height: i32) -> Status {
     let key = || kernel_key(function, [width as u32, height as u32, 0], [0; 3]);
     // SAFETY: the program's own arguments.
-    around(core::ptr::null_mut(), key, || unsafe { real(function, width, height) })
+    around_kernel(function, core::ptr::null_mut(), key, || unsafe { real(function, width, height) })
 }
 
 /// `cuLaunchGridAsync`
@@ -187,7 +200,7 @@ pub unsafe fn launch_grid_async(
 ) -> Status {
     let key = || kernel_key(function, [width as u32, height as u32, 0], [0; 3]);
     // SAFETY: the program's own arguments.
-    around(stream, key, || unsafe { real(function, width, height, stream) })
+    around_kernel(function, stream, key, || unsafe { real(function, width, height, stream) })
 }
 
 /// `cuGraphLaunch`

@@ -21,18 +21,17 @@ type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 pub unsafe fn real_dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     let mut real = REAL_DLSYM.load(Relaxed);
     if real.is_null() {
-        real = find_real().0;
+        find_real();
+        real = REAL_DLSYM.load(Relaxed);
     }
     // SAFETY: glibc's own dlsym, which is always there in a process that came this far.
     unsafe { core::mem::transmute::<*mut c_void, Option<Dlsym>>(real).map_or(core::ptr::null_mut(), |dlsym| dlsym(handle, name)) }
 }
 
-/// What `dlsym` itself jumps to, and the same for `dlvsym`.
-extern "C" fn find_real() -> (*mut c_void, *mut c_void) {
-    let found = (elf::in_libc(c"dlsym"), elf::in_libc(c"dlvsym"));
-    REAL_DLSYM.store(found.0, Relaxed);
-    REAL_DLVSYM.store(found.1, Relaxed);
-    found
+/// Finds what `dlsym` and `dlvsym` jump to.
+extern "C" fn find_real() {
+    REAL_DLSYM.store(elf::in_libc(c"dlsym"), Relaxed);
+    REAL_DLVSYM.store(elf::in_libc(c"dlvsym"), Relaxed);
 }
 
 /// An answer in two registers: if `ours` is not zero, `address` is what the program gets.

@@ -142,7 +142,7 @@ pub fn refuse(gpu: &Gpu, pages: u32) {
     gpu.account.refused.fetch_add(1, Relaxed);
     _ = gpu.account.first_refusal.compare_exchange(0, session::realtime(), Relaxed, Relaxed);
     if REFUSED.now() {
-        let mib = |pages: u64| pages * PAGE >> 20;
+        let mib = |pages: u64| (pages * PAGE) >> 20;
         log::line(
             LogLevel::Warn,
             format_args!(
