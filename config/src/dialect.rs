@@ -1,7 +1,7 @@
 //! The ways in which limits are written down. Each module reads one dialect and knows nothing of the others.
 //!
 //! Who is believed: all of it was said by the tenant or by an orchestrator in the tenant's name, so where two dialects speak of
-//! the same thing the stricter wins, and the operator's policy has the last word ([`crate::decide`]). A scheduler's decision
+//! the same thing the stricter wins, and the operator's policy has the last word ([`crate::decide()`]). A scheduler's decision
 //! ([`scheduling`]) only counts where the environment says nothing, because its entries cannot be told apart safely.
 
 use std::collections::BTreeMap;
@@ -37,11 +37,12 @@ pub struct Sources<'a> {
 pub fn read(sources: &Sources<'_>) -> Result<Request> {
     let mut request = Request::default();
     nvidia::read(sources.env, &mut request);
-    let mut from_env = Vec::new();
-    from_env.push(hami::read(sources.env, &mut request)?);
-    from_env.push(manager::read(sources.env, &mut request)?);
-    from_env.push(controller::read(sources.env, &mut request)?);
-    from_env.push(alnair::read(sources.env, sources.alnair_limits, &mut request)?);
+    let mut from_env = vec![
+        hami::read(sources.env, &mut request)?,
+        manager::read(sources.env, &mut request)?,
+        controller::read(sources.env, &mut request)?,
+        alnair::read(sources.env, sources.alnair_limits, &mut request)?,
+    ];
     from_env.retain(|claim| !claim.is_empty());
     if from_env.is_empty() {
         from_env.push(scheduling::read(sources.annotations, &request.visible)?);

@@ -1,7 +1,7 @@
 //! What a container asks for ([`Request`]), what the operator says ([`Policy`]), and what is decided ([`Limits`]).
 //!
 //! Everything a container or its pod says is read through [`dialect`], one module for each way of writing it, into one model.
-//! [`decide`] then takes the strictest of what was said, applies the operator's defaults and ceilings, and chooses devices.
+//! [`decide()`] then takes the strictest of what was said, applies the operator's defaults and ceilings, and chooses devices.
 //! Nothing here knows what a container is made of, or CUDA.
 
 pub mod decide;

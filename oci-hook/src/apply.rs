@@ -29,7 +29,7 @@ pub fn to_spec(spec: &Spec, edits: &Edits) -> Result<Spec> {
     if !edits.env.is_empty() {
         let env = list(&mut spec, &["process", "env"])?;
         for (key, text) in &edits.env {
-            env.retain(|entry| !entry.as_str().is_some_and(|entry| entry.split_once('=').is_some_and(|(name, _)| name == key)));
+            env.retain(|entry| entry.as_str().and_then(|entry| entry.split_once('=')).is_none_or(|(name, _)| name != key));
             env.push(Value::String(format!("{key}={text}")));
         }
     }

@@ -27,17 +27,17 @@ mod tests {
     #[test]
     fn ours_first_then_the_images_in_its_order() {
         let cases = [
-            ("nothing of its own", "", "L\n"),
-            ("one of its own", "/lib/a.so\n", "L\n/lib/a.so\n"),
-            ("no line end", "/lib/a.so", "L\n/lib/a.so\n"),
-            ("HAMi's device plugin names our path", "/usr/local/vgpu/libvgpu.so\n", "L\n"),
-            ("repetition, order", "/b.so\n/a.so\n/b.so\n", "L\n/b.so\n/a.so\n"),
-            ("all separators", "/a.so /b.so:/c.so\t/d.so", "L\n/a.so\n/b.so\n/c.so\n/d.so\n"),
-            ("comments", "# one\n/a.so # two /x.so\n", "L\n/a.so\n"),
-            ("the loader's own variables stay", "/usr/$LIB/a.so\n", "L\n/usr/$LIB/a.so\n"),
+            ("nothing of its own", "", "@\n"),
+            ("one of its own", "/lib/a.so\n", "@\n/lib/a.so\n"),
+            ("no line end", "/lib/a.so", "@\n/lib/a.so\n"),
+            ("HAMi's device plugin names our path", "/usr/local/vgpu/libvgpu.so\n", "@\n"),
+            ("repetition, order", "/b.so\n/a.so\n/b.so\n", "@\n/b.so\n/a.so\n"),
+            ("all separators", "/a.so /b.so:/c.so\t/d.so", "@\n/a.so\n/b.so\n/c.so\n/d.so\n"),
+            ("comments", "# one\n/a.so # two /x.so\n", "@\n/a.so\n"),
+            ("the loader's own variables stay", "/usr/$LIB/a.so\n", "@\n/usr/$LIB/a.so\n"),
         ];
         for (description, of_image, expected) in cases {
-            assert_eq!(merged(of_image), expected.replace('L', LIBRARY), "{description}");
+            assert_eq!(merged(of_image), expected.replace('@', LIBRARY), "{description}");
         }
     }
 }

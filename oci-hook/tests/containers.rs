@@ -46,3 +46,204 @@ fn exec_sees_the_same() {
         assert_eq!(host.containers().len(), 0, "{runtime:?}");
     }
 }
+
+#[test]
+fn images_of_all_kinds() {
+    type Build = fn(Bundle) -> Bundle;
+    let ours = "/usr/local/vgpu/libvgpu.so\n";
+    let cases: [(&str, Build, String); 6] = [
+        ("without /etc", |bundle| bundle.without("/etc"), ours.to_owned()),
+        ("without /usr/local", |bundle| bundle.without("/usr"), ours.to_owned()),
+        ("read-only", Bundle::read_only, ours.to_owned()),
+        (
+            "with its own list",
+            |bundle| bundle.file("/etc/ld.so.preload", b"# own\n/lib/a.so:/lib/b.so"),
+            format!("{ours}/lib/a.so\n/lib/b.so\n"),
+        ),
+        ("with a file in our place", |bundle| bundle.file("/usr/local/vgpu/libvgpu.so", b"theirs"), ours.to_owned()),
+        (
+            "with a hostile environment",
+            |bundle| {
+                let hostile = ["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "GCONV_PATH", "VGPU_CONFIG", "XDG_RUNTIME_DIR", "PATH"];
+                hostile.iter().fold(bundle, |bundle, key| bundle.env(key, "/bin"))
+            },
+            ours.to_owned(),
+        ),
+    ];
+    each_way(|host, way| {
+        for (description, build, expected) in &cases {
+            let bundle = build(limited()).shell("/bin/cat /etc/ld.so.preload; /bin/grep -q stands /usr/local/vgpu/libvgpu.so");
+            // What a hook cannot do: crun before 1.26 has made the root read-only by then, but the places are made before.
+            assert_eq!(way.run(host, bundle).ok(), *expected, "{description}, {way:?}");
+        }
+    });
+}
+
+#[test]
+fn an_image_without_a_shell() {
+    each_way(|host, way| {
+        let bundle = limited().args(&["/bin/busybox", "cat", "/etc/ld.so.preload"]).without("/bin/sh");
+        assert_eq!(way.run(host, bundle).ok(), "/usr/local/vgpu/libvgpu.so\n", "{way:?}");
+    });
+}
+
+#[test]
+fn in_a_user_namespace() {
+    each_way(|host, way| {
+        let script =
+            "cat /etc/ld.so.preload; echo x 2>&- >/usr/local/vgpu/limits && echo wrote; printf x >>/usr/local/vgpu/region && echo region";
+        let seen = way.run(host, limited().shell(script).user_namespace(100_000)).ok();
+        assert_eq!(seen, "/usr/local/vgpu/libvgpu.so\nregion\n", "{way:?}");
+    });
+}
+
+#[test]
+fn a_bundle_with_a_strange_path() {
+    for runtime in runtimes() {
+        let host = host(runtime);
+        let bundle = limited().shell("cat /etc/ld.so.preload");
+        bundle.write();
+        let strange = bundle.path().join("a b:c,ä\t'\"$(x)");
+        std::os::unix::fs::symlink(".", &strange).unwrap();
+        let outcome = host.outcome(host.command().arg("run").arg("--bundle").arg(&strange).arg("strange"));
+        assert_eq!(outcome.ok(), "/usr/local/vgpu/libvgpu.so\n");
+    }
+}
+
+#[test]
+fn hamis_mounts_are_swapped_for_ours() {
+    let theirs = tempfile::tempdir().unwrap();
+    std::fs::write(theirs.path().join("libvgpu.so"), "HAMi's library\n").unwrap();
+    std::fs::write(theirs.path().join("ld.so.preload"), "/usr/local/vgpu/libvgpu.so\n").unwrap();
+    for runtime in runtimes() {
+        let host = host(runtime);
+        let bundle = Bundle::new()
+            .env("CUDA_DEVICE_MEMORY_LIMIT_0", "1024m")
+            .env("CUDA_DEVICE_SM_LIMIT", "0")
+            .bind(&theirs.path().join("libvgpu.so"), "/usr/local/vgpu/libvgpu.so", &["ro"])
+            .bind(&theirs.path().join("ld.so.preload"), "/etc/ld.so.preload", &["ro"])
+            .shell("cat /etc/ld.so.preload /usr/local/vgpu/libvgpu.so");
+        assert_eq!(host.run(&bundle).ok(), "/usr/local/vgpu/libvgpu.so\nstands in for the library\n");
+    }
+}
+
+#[test]
+fn a_bundle_is_used_again() {
+    for runtime in runtimes() {
+        let host = host(runtime);
+        let bundle = limited().file("/etc/ld.so.preload", b"/lib/a.so\n").shell("cat /etc/ld.so.preload");
+        assert_eq!(host.run(&bundle).ok(), "/usr/local/vgpu/libvgpu.so\n/lib/a.so\n");
+        let edited = std::fs::read(bundle.config()).unwrap();
+        let again = host.outcome(host.command().arg("run").arg("--bundle").arg(bundle.path()).arg("again"));
+        assert_eq!(again.ok(), "/usr/local/vgpu/libvgpu.so\n/lib/a.so\n");
+        assert_eq!(
+            std::fs::read(bundle.config()).unwrap().len() as i64 - edited.len() as i64,
+            3 * ("again".len() as i64 - id_length(&edited))
+        );
+    }
+}
+
+/// How long the id of the container was, by the places of its files in a specification.
+fn id_length(spec: &[u8]) -> i64 {
+    let text = String::from_utf8_lossy(spec);
+    let id = text.split("/containers/").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
+    id.len() as i64
+}
+
+#[test]
+fn others_are_left_alone() {
+    for runtime in runtimes() {
+        let host = host(runtime);
+        let script = "test ! -e /usr/local/vgpu && test ! -e /etc/ld.so.preload && echo untouched";
+        let cases = [
+            ("no GPU", Bundle::new()),
+            ("a sandbox", limited().annotation("io.kubernetes.cri.container-type", "sandbox")),
+            ("a GPU without a request", Bundle::new().env("NVIDIA_VISIBLE_DEVICES", "all").device("/dev/nvidia0")),
+        ];
+        for (description, bundle) in cases {
+            let bundle = bundle.shell(script);
+            assert_eq!(host.run(&bundle).ok(), "untouched\n", "{description}");
+            let written: serde_json::Value = serde_json::from_slice(&std::fs::read(bundle.config()).unwrap()).unwrap();
+            assert_eq!(written, bundle.spec, "{description}");
+        }
+        host.policy("extra_device_nodes = [\"/dev/simgpu\"]\n[defaults]\nmemory = \"1g\"");
+        let bundle = Bundle::new().device("/dev/simgpu").shell("cat /etc/ld.so.preload");
+        assert_eq!(host.run(&bundle).ok(), "/usr/local/vgpu/libvgpu.so\n", "a GPU of the operator's kind gets the default");
+    }
+}
+
+#[test]
+fn devices_and_driver_capabilities_are_narrowed() {
+    for runtime in runtimes() {
+        let host = host(runtime);
+        let uuid = |n| format!("GPU-0000000{n}-0000-0000-0000-000000000000");
+        let gpu = |n: u32| serde_json::json!({ "index": n, "uuid": uuid(n), "name": "NVIDIA H200", "memory": 1_u64 << 37 });
+        std::fs::create_dir_all(host.state_dir()).unwrap();
+        let inventory = serde_json::json!({ "gpus": [gpu(0), gpu(1)] });
+        std::fs::write(host.state_dir().join("inventory.json"), inventory.to_string()).unwrap();
+        let bundle = limited()
+            .env("NVIDIA_VISIBLE_DEVICES", "all")
+            .env("NVIDIA_DRIVER_CAPABILITIES", "all")
+            .annotation("nvidia.com/nouse-gpuuuid", &uuid(0))
+            .shell("echo $NVIDIA_VISIBLE_DEVICES $NVIDIA_DRIVER_CAPABILITIES");
+        assert_eq!(host.run(&bundle).ok(), format!("{} compute,utility\n", uuid(1)));
+        let refusal = host.run(&limited().env("NVIDIA_VISIBLE_DEVICES", "all").annotation("nvidia.com/gpu", "3")).refusal();
+        assert!(refusal.contains("only 2 are suitable") && refusal.contains(&uuid(0)) && refusal.contains(&uuid(1)), "{refusal}");
+    }
+}
+
+#[test]
+fn drivers_libraries_are_replaced() {
+    let driver = tempfile::tempdir().unwrap();
+    for name in ["libcuda.so.580.1", "libnvidia-ml.so.580.1"] {
+        std::fs::write(driver.path().join(name), format!("the driver's {name}\n")).unwrap();
+    }
+    let folder = "/usr/lib/x86_64-linux-gnu";
+    let bundle = |script: &str| {
+        ["libcuda", "libnvidia-ml"]
+            .iter()
+            .fold(limited(), |bundle, name| {
+                let file = format!("{name}.so.580.1");
+                bundle
+                    .bind(&driver.path().join(&file), &format!("{folder}/{file}"), &["ro"])
+                    .link(&format!("{folder}/{name}.so.1"), &file)
+                    .link(&format!("{folder}/{name}.so"), &format!("{name}.so.1"))
+            })
+            .shell(script)
+    };
+    let script =
+        "cd /usr/lib/x86_64-linux-gnu; cat libcuda.so.1 libnvidia-ml.so.1; cat /usr/local/vgpu/driver/*; ls /etc/ld.so.preload 2>&-";
+    let replaced =
+        "stands in for the library\nstands in for the library\nthe driver's libcuda.so.580.1\nthe driver's libnvidia-ml.so.580.1\n";
+    each_way(|host, way| {
+        for (intercept, list) in [("replace", ""), ("both", "/etc/ld.so.preload\n")] {
+            host.policy(&format!("intercept = {intercept:?}"));
+            let seen = way.run(host, bundle(&format!("{script}; true"))).ok();
+            assert_eq!(seen, format!("{replaced}{list}"), "{intercept}, {way:?}");
+        }
+        // An image without a driver has nothing to replace.
+        assert_eq!(way.run(host, limited().shell("echo started")).ok(), "started\n");
+    });
+}
+
+#[test]
+fn everything_else_goes_through_untouched() {
+    for runtime in runtimes() {
+        let host = host(runtime);
+        // Whatever the policy says.
+        host.policy("unknown = 1");
+        for args in [&["--version"][..], &["--help"], &["no-such-command"], &["state", "create"], &["delete", "run"], &["--no-such-flag"]] {
+            let through = host.outcome(host.command().args(args));
+            let bare = host.outcome(host.bare_command().args(args));
+            assert_eq!((through.status.code(), through.stdout, through.stderr), (bare.status.code(), bare.stdout, bare.stderr), "{args:?}");
+        }
+    }
+}
+
+#[test]
+fn exit_codes_go_through() {
+    for runtime in runtimes() {
+        let outcome = host(runtime).run(&limited().shell("exit 42"));
+        assert_eq!(outcome.status.code(), Some(42), "{outcome:#?}");
+    }
+}

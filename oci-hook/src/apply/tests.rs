@@ -1,1 +1,94 @@
+//! Edits in specifications, and specifications in files.
 
+use serde_json::json;
+
+use super::*;
+use crate::plan::{Places, edits};
+use crate::state::Mounted;
+use vgpu_config::Limits;
+use vgpu_config::limits::{GpuLimits, Which};
+
+fn example() -> Edits {
+    let limits = Limits {
+        gpus: vec![GpuLimits { memory: Some(1), ..GpuLimits::none(Which::All) }],
+        devices: Some(vec!["1".into()]),
+        ..Limits::default()
+    };
+    let file = |inside: &'static str| Mounted { source: format!("/ours{inside}").into(), inside, writable: false, code: false };
+    let files = vec![file("/usr/local/vgpu/libvgpu.so"), file("/etc/ld.so.preload")];
+    edits(&limits, &Places { files, state_dir: "/s".into(), hook: "/h".into() }).unwrap()
+}
+
+fn destinations(spec: &Spec) -> Vec<(String, String)> {
+    let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
+    spec.mounts().map(|(destination, source)| (destination.to_owned(), text(source))).collect()
+}
+
+#[test]
+fn unknown_fields_and_their_order_stay() {
+    let text = r#"{"z":1,"annotations":{"b":"1","a":"2"},"mounts":[{"source":"s","destination":"/x","new":[1]}],"process":{"env":["A=1"],"zz":{}},"linux":{"future":true}}"#;
+    let edited = to_spec(&Spec(serde_json::from_str(text).unwrap()), &example()).unwrap().0.to_string();
+    for part in [
+        r#"{"z":1,"annotations":{"b":"1","a":"2"},"mounts":[{"source":"s","destination":"/x","new":[1]},"#,
+        r#""zz":{}}"#,
+        r#""linux":{"future":true}"#,
+    ] {
+        assert!(edited.contains(part), "{part} in {edited}");
+    }
+}
+
+#[test]
+fn twice_is_once() {
+    let spec = Spec(json!({ "hooks": { "poststop": [{ "path": "/other", "args": ["other"] }] }, "mounts": null }));
+    let once = to_spec(&spec, &example()).unwrap();
+    assert_eq!(to_spec(&once, &example()).unwrap(), once);
+    assert_eq!(once.0["hooks"]["poststop"].as_array().map(Vec::len), Some(2));
+    assert_eq!(once.0["hooks"]["createContainer"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn what_another_mounted_in_our_places_gives_way() {
+    let mount = |destination: &str| json!({ "destination": destination, "source": "/theirs", "options": ["ro"] });
+    let spec = Spec(json!({ "mounts": [
+        mount("/usr/local/vgpu/libvgpu.so"), mount("/etc//ld.so.preload"), mount("/etc"), mount("/x/../usr/local/./vgpu/libvgpu.so/"),
+    ] }));
+    let edited = to_spec(&spec, &example()).unwrap();
+    let expected = [
+        ("/etc", "/theirs"),
+        ("/usr/local/vgpu/libvgpu.so", "/ours/usr/local/vgpu/libvgpu.so"),
+        ("/etc/ld.so.preload", "/ours/etc/ld.so.preload"),
+    ];
+    assert_eq!(destinations(&edited), expected.map(|(to, from)| (to.to_owned(), from.to_owned())), "and ours are behind all others");
+}
+
+#[test]
+fn variables_are_set_once() {
+    let spec =
+        Spec(json!({ "process": { "env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES_X=1", "NVIDIA_VISIBLE_DEVICES=0"] } }));
+    let edited = to_spec(&spec, &example()).unwrap();
+    assert_eq!(edited.0["process"]["env"], json!(["NVIDIA_VISIBLE_DEVICES_X=1", "NVIDIA_VISIBLE_DEVICES=1"]));
+}
+
+#[test]
+fn what_is_no_list_is_refused() {
+    let message = to_spec(&Spec(json!({ "mounts": {} })), &example()).unwrap_err().to_string();
+    assert_eq!(message, r#"config.json="mounts": accepted is a list there, or nothing"#);
+    assert!(to_spec(&Spec(json!([])), &example()).is_err());
+}
+
+#[test]
+fn a_file_is_replaced_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.json");
+    fs::write(&path, "old").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    let old = File::open(&path).unwrap();
+    replace_file(&path, b"new").unwrap();
+    let now = fs::metadata(&path).unwrap();
+    let was = old.metadata().unwrap();
+    assert_eq!((now.mode(), now.uid(), now.gid()), (was.mode(), was.uid(), was.gid()));
+    assert_ne!(now.ino(), was.ino());
+    assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
+    assert!(replace_file(&dir.path().join("absent"), b"").unwrap_err().to_string().contains("absent"));
+}

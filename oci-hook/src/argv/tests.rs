@@ -1,1 +1,81 @@
+//! Command lines of runc, crun and youki, as orchestrators write them and as nobody would.
 
+use super::*;
+
+fn read(line: &str) -> Option<Creation> {
+    let args: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+    creation(&args)
+}
+
+#[test]
+fn creations() {
+    let cases = [
+        ("runc by hand", "run c1", "c1", None, None),
+        ("create", "create --bundle /b c1", "c1", Some("/b"), None),
+        ("short", "create -b /b c1", "c1", Some("/b"), None),
+        ("short, in one", "create -b/b c1", "c1", Some("/b"), None),
+        ("with an equals sign", "create --bundle=/b c1", "c1", Some("/b"), None),
+        ("one dash before a long name, as Go has it", "create -bundle /b c1", "c1", Some("/b"), None),
+        ("the beginning of a name, as getopt has it", "create --bund /b c1", "c1", Some("/b"), None),
+        ("after the id", "create c1 --bundle /b", "c1", Some("/b"), None),
+        ("containerd", "--root /r --log /l --log-format json create --bundle /b --pid-file /p c1", "c1", Some("/b"), None),
+        ("podman with crun", "--log-format=json --log=/l create --bundle /b --pid-file /p --preserve-fds 3 c1", "c1", Some("/b"), None),
+        ("a console", "create --console-socket /s --no-pivot -b /b c1", "c1", Some("/b"), None),
+        ("a detached run", "--systemd-cgroup run -d --bundle /b c1", "c1", Some("/b"), None),
+        ("short switches in one", "run -db /b c1", "c1", Some("/b"), None),
+        ("crun's other config", "create -f /x.json --bundle /b c1", "c1", Some("/b"), Some("/x.json")),
+        ("restore", "restore --image-path /i --bundle /b c1", "c1", Some("/b"), None),
+        ("a container called create", "run create", "create", None, None),
+        ("a log called create", "--log create run c1", "c1", None, None),
+        ("an unknown global flag with a value", "--new value create c1", "c1", None, None),
+        ("an unknown global switch", "--new create c1", "c1", None, None),
+        ("an unknown global flag with an equals sign", "--new=x create c1", "c1", None, None),
+        ("two dashes before the id", "create -- -c1", "-c1", None, None),
+        ("no id", "create", "", None, None),
+    ];
+    for (description, line, id, bundle, config) in cases {
+        let found = read(line).unwrap_or_else(|| panic!("{description}: not seen as a creation"));
+        let expected = (OsString::from(id), bundle.map(PathBuf::from), config.map(PathBuf::from));
+        assert_eq!((found.id, found.bundle, found.config), expected, "{description}");
+    }
+}
+
+#[test]
+fn all_else_is_none_of_our_business() {
+    let lines = [
+        "",
+        "--version",
+        "-v",
+        "--help",
+        "features",
+        "state c1",
+        "state create",
+        "kill run 9",
+        "--root create state c1",
+        "delete --force run",
+        "exec c1 run",
+        "exec -t create run",
+        "--log run ps c1",
+        "list",
+        "spec --bundle /b",
+        "--new state create",
+        "unknown create",
+        "--root",
+    ];
+    for line in lines {
+        assert_eq!(read(line), None, "{line}");
+    }
+}
+
+#[test]
+fn where_the_caller_looks() {
+    let expected = Global { log: Some("/l".into()), log_format: Some("json".into()), root: Some("/r".into()) };
+    for line in [
+        "--root /r --log /l --log-format json create c1",
+        "--root=/r --log=/l --log-format=json --debug run c1",
+        "-root /r -log /l -log-format json create c1",
+        "-r /r -l /l --log-format json create c1",
+    ] {
+        assert_eq!(read(line).map(|creation| creation.global), Some(expected.clone()), "{line}");
+    }
+}
