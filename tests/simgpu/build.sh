@@ -9,7 +9,7 @@ built=${CARGO_TARGET_DIR:-target}
 folder=${1:-$built/simgpu}
 cargo zigbuild --quiet --release --target $target.2.17 -p simgpu-cuda -p simgpu-nvml -p simgpu-device -p vgpu-test-programs
 mkdir -p "$folder"
-for pair in libsimgpu_cuda.so:libcuda.so.1 libsimgpu_nvml.so:libnvidia-ml.so.1 simgpu-ctl:simgpu-ctl fill:fill race:race conformance:conformance; do
+for pair in libsimgpu_cuda.so:libcuda.so.1 libsimgpu_nvml.so:libnvidia-ml.so.1 simgpu-ctl:simgpu-ctl fill:fill race:race spin:spin conformance:conformance; do
     # By rename: a process that has the old file mapped keeps it.
     cp "$built/$target/release/${pair%%:*}" "$folder/.${pair##*:}.new"
     mv "$folder/.${pair##*:}.new" "$folder/${pair##*:}"

@@ -12,6 +12,12 @@ const OPERATORS: &str = "[containers]\ndefault_ulimits = [\"nofile=1024:4096\", 
 #[derive(Debug)]
 pub struct Podman(tempfile::TempDir);
 
+impl Default for Podman {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Podman {
     /// With Debian's configuration, the operator's, and an image `localhost/test:1`.
     pub fn new() -> Self {

@@ -1,0 +1,195 @@
+//! Rounds of processes that race for memory, half of which are killed at a random moment; the others must then be able to take all that
+//! is left, and nobody may hang.
+//!
+//!     storm --limit BYTES --context BYTES [--processes N] [--rounds K] [--seed X] [--gpu ORDINAL]
+//!
+//! A round: N processes start, allocate and free random sizes; after up to 50 ms half of them get SIGKILL, and are reaped now or only at
+//! the end of the round. The rest free what they have and take chunk after chunk of 2 MiB until they are refused, again and again until
+//! nothing is left: what they obtained and their contexts (--context bytes each) fill --limit up to a chunk. At the end one line of
+//! JSON tells the longest time from the killing to that moment. A round that does not get there in 30 s ends the program with status 1.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use vgpu_test_programs::arguments::Arguments;
+use vgpu_test_programs::cuda::{self, check, sys};
+
+/// What a process takes at a time when it takes all that is left: the driver's granule.
+const CHUNK: u64 = 2 << 20;
+/// A round that takes longer than this hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn main() -> ExitCode {
+    let arguments = Arguments::of_process();
+    let done = if arguments.has("child") { child(&arguments) } else { rounds(&arguments) };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("storm: {}: {why}", std::process::id());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn rounds(arguments: &Arguments) -> Result<(), String> {
+    let rounds = arguments.number("rounds", 200);
+    let mut random = Random::new(arguments.number("seed", 1));
+    let (mut longest, mut killed) = (Duration::ZERO, 0);
+    for round in 0..rounds {
+        let (took, dead) = one_round(arguments, &mut random).map_err(|why| format!("round {round}: {why}"))?;
+        longest = longest.max(took);
+        killed += dead;
+    }
+    println!("{{\"rounds\":{rounds},\"killed\":{killed},\"longest_ms\":{:.1}}}", longest.as_secs_f64() * 1000.0);
+    Ok(())
+}
+
+/// How long it took the survivors to get everything, and how many processes were killed.
+fn one_round(arguments: &Arguments, random: &mut Random) -> Result<(Duration, usize), String> {
+    let processes = arguments.number("processes", 32);
+    let mut racers = (0..processes).map(|_| Racer::start(arguments, random.next())).collect::<Result<Vec<_>, _>>()?;
+    std::thread::sleep(Duration::from_micros(random.next() % 50_000));
+    let mut victims = Vec::new();
+    while victims.len() < processes as usize / 2 {
+        victims.push(racers.swap_remove(random.next() as usize % racers.len()));
+    }
+    let (killed, at) = (victims.len(), Instant::now());
+    let reap = random.next().is_multiple_of(2);
+    for victim in &mut victims {
+        victim.process.kill().map_err(|why| why.to_string())?;
+        if reap {
+            victim.process.wait().map_err(|why| why.to_string())?;
+        }
+    }
+    let (limit, context) = (arguments.number("limit", 0), arguments.number("context", 0));
+    let took = loop {
+        let held = racers.iter_mut().map(|racer| racer.fill(context)).sum::<Result<u64, String>>()?;
+        if held > limit {
+            return Err(format!("{held} bytes were obtained of {limit}"));
+        }
+        if limit - held < CHUNK {
+            break at.elapsed();
+        }
+        if at.elapsed() > PATIENCE {
+            return Err(format!("{held} bytes are all that can be had of {limit}, {:?} after the killing", at.elapsed()));
+        }
+    };
+    for racer in racers {
+        racer.end()?;
+    }
+    for mut victim in victims {
+        victim.process.wait().map_err(|why| why.to_string())?;
+    }
+    Ok((took, killed))
+}
+
+/// One of the processes, as its parent sees it.
+struct Racer {
+    process: Child,
+    answers: BufReader<std::process::ChildStdout>,
+}
+
+impl Racer {
+    fn start(arguments: &Arguments, seed: u64) -> Result<Racer, String> {
+        let own = std::env::current_exe().map_err(|why| why.to_string())?;
+        let gpu = arguments.number("gpu", 0).to_string();
+        let mut command = Command::new(own);
+        command.args(["--child", "--seed", &seed.to_string(), "--gpu", &gpu]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().map_err(|why| why.to_string())?;
+        let answers = BufReader::new(process.stdout.take().ok_or("no pipe")?);
+        Ok(Racer { process, answers })
+    }
+
+    /// Lets it take all that it can get, and gives what it holds then, its context included.
+    fn fill(&mut self, context: u64) -> Result<u64, String> {
+        let mut line = String::new();
+        let input = self.process.stdin.as_mut().ok_or("no pipe")?;
+        input.write_all(b"f").map_err(|why| why.to_string())?;
+        self.answers.read_line(&mut line).map_err(|why| why.to_string())?;
+        let (contexts, bytes) = line.trim().split_once(' ').ok_or("a process ended by itself")?;
+        let number = |text: &str| text.parse::<u64>().map_err(|why| why.to_string());
+        Ok(number(contexts)? * context + number(bytes)?)
+    }
+
+    fn end(mut self) -> Result<(), String> {
+        drop(self.process.stdin.take());
+        let status = self.process.wait().map_err(|why| why.to_string())?;
+        if status.success() { Ok(()) } else { Err(format!("a process ended with {status}")) }
+    }
+}
+
+/// Races until its standard input says something; fills at every byte of it; ends at its end.
+fn child(arguments: &Arguments) -> Result<(), String> {
+    let ordinal = arguments.number("gpu", 0) as i32;
+    let mut random = Random::new(arguments.number("seed", 1));
+    let (mut started, mut held) = (false, Vec::new());
+    while !told() {
+        if !started {
+            started = start(ordinal)?;
+        } else if held.len() > 8 || (!held.is_empty() && random.next().is_multiple_of(2)) {
+            free(held.swap_remove(random.next() as usize % held.len()))?;
+        } else {
+            held.extend(allocate(random.next() % (16 << 20) + 1)?);
+        }
+    }
+    while let Some(address) = held.pop() {
+        free(address)?;
+    }
+    while std::io::stdin().read(&mut [0]).is_ok_and(|bytes| bytes == 1) {
+        started = started || start(ordinal)?;
+        while started && let Some(address) = allocate(CHUNK)? {
+            held.push(address);
+        }
+        println!("{} {}", u8::from(started), held.len() as u64 * CHUNK);
+    }
+    Ok(())
+}
+
+/// Whether standard input has something to read, or has ended.
+fn told() -> bool {
+    let mut input = libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor, as the count says.
+    unsafe { libc::poll(&raw mut input, 1, 0) == 1 }
+}
+
+/// Makes a context; `false` if there is no memory for one now.
+fn start(ordinal: i32) -> Result<bool, String> {
+    granted(cuda::start(ordinal).map(|_| ())).map(|started| started.is_some())
+}
+
+fn allocate(bytes: u64) -> Result<Option<u64>, String> {
+    let mut address = 0;
+    // SAFETY: room for the answer.
+    granted(check(unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes as usize) })).map(|granted| granted.map(|()| address))
+}
+
+fn free(address: u64) -> Result<(), String> {
+    // SAFETY: the address was allocated and not freed yet.
+    check(unsafe { sys::cuMemFree_v2(address) }).map_err(cuda::name)
+}
+
+/// Out of memory is an answer, everything else an error.
+fn granted(answer: Result<(), sys::CUresult>) -> Result<Option<()>, String> {
+    match answer {
+        Ok(()) => Ok(Some(())),
+        Err(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY) => Ok(None),
+        Err(code) => Err(cuda::name(code)),
+    }
+}
+
+/// xorshift64
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 >> 3
+    }
+}
