@@ -30,7 +30,7 @@ put() {
 put "$built/libvgpu.so" "$kit"
 put "$static/vgpu-runtime" "$kit"
 put "$static/vgpu-hook" "$kit"
-for program in fill race held; do
+for program in fill race held storm; do
     put "$built/$program" "$kit/programs"
 done
 echo "$kit"

@@ -23,12 +23,7 @@ fn main() {
     let seen = Fill::of(&answer);
     let mib = |bytes: Option<u64>| bytes.map_or_else(|| "?".to_owned(), |bytes| (bytes / MIB).to_string());
     println!("The container sees {} MiB in all by CUDA, {} MiB by NVML", seen.total / MIB, mib(seen.nvml_total));
-    println!(
-        "It obtains         {} MiB beside its CUDA context of {} MiB, then {}",
-        seen.obtained / MIB,
-        mib(seen.context),
-        seen.error
-    );
+    println!("It obtains         {} MiB beside its CUDA context of {} MiB, then {}", seen.obtained / MIB, mib(seen.context), seen.error);
     let held = machine.held(0);
     let known: Vec<u32> = before.processes.iter().map(|process| process.0).collect();
     let bytes: u64 = held.processes.iter().filter(|process| !known.contains(&process.0)).map(|process| process.1).sum();
