@@ -7,6 +7,7 @@ mod ipc;
 mod linear;
 mod pointer;
 mod pool;
+mod ranges;
 mod small;
 mod vmm;
 

@@ -1,6 +1,8 @@
 //! Stream-ordered pools: they take memory in steps, cut allocations of any size from them, and give steps back when the host waits.
 
-use std::collections::{BTreeMap, HashMap};
+mod steps;
+
+use std::collections::HashMap;
 
 use cudarc::driver::sys::{CUmemPoolProps, CUmemoryPool, CUresult, CUstream};
 use simgpu_device::Part;
@@ -10,33 +12,9 @@ use crate::answer::{Answer, INVALID_VALUE, OUT_OF_MEMORY, get, put};
 use crate::driver::{Driver, World, driver, world};
 use crate::graph::{Step, capture};
 use crate::handles::{Handles, as_pointer};
-use crate::stream::queues::{Fence, fence, has_passed};
+use crate::stream::queues::{fence, has_passed};
 use crate::stream::resolve;
-
-/// What a pool takes at a time.
-const STEP: u64 = 32 << 20;
-/// Address space of a pool.
-const SPACE: u64 = 256 << 30;
-const ALIGNMENT: u64 = 512;
-
-/// One pool.
-pub struct Pool {
-    ordinal: i32,
-    base: u64,
-    /// Free ranges of its address space, by start.
-    free: BTreeMap<u64, u64>,
-    /// How many allocations lie in each step that it holds.
-    steps: BTreeMap<u64, u64>,
-    most: u64,
-    threshold: u64,
-    used: u64,
-    used_high: u64,
-    reserved_high: u64,
-    flags: [u32; 4],
-    destroyed: bool,
-    /// Streams, and how far they must have come for all frees to have happened.
-    fences: Vec<Fence>,
-}
+use steps::{Pool, SPACE, rounded};
 
 /// The pools of the process, and which one each GPU uses by default and now.
 #[derive(Default)]
@@ -44,90 +22,6 @@ pub struct Pools {
     pub live: Handles<Pool>,
     defaults: HashMap<i32, usize>,
     current: HashMap<i32, usize>,
-}
-
-impl Pool {
-    fn new(ordinal: i32, base: u64, most: u64) -> Pool {
-        Pool {
-            ordinal,
-            base,
-            free: BTreeMap::from([(base, SPACE)]),
-            steps: BTreeMap::new(),
-            most: most.next_multiple_of(STEP),
-            threshold: 0,
-            used: 0,
-            used_high: 0,
-            reserved_high: 0,
-            flags: [1; 4],
-            destroyed: false,
-            fences: Vec::new(),
-        }
-    }
-
-    fn reserved(&self) -> u64 {
-        self.steps.len() as u64 * STEP
-    }
-
-    fn steps_of(&self, address: u64, size: u64) -> std::ops::RangeInclusive<u64> {
-        (address - self.base) / STEP..=(address - self.base + size - 1) / STEP
-    }
-
-    /// Where `size` bytes fit, and how many bytes of new steps that takes.
-    fn find(&self, size: u64) -> Option<(u64, u64)> {
-        let (&address, _) = self.free.iter().find(|&(_, &length)| length >= size)?;
-        let missing = self.steps_of(address, size).filter(|step| !self.steps.contains_key(step)).count() as u64 * STEP;
-        Some((address, missing))
-    }
-
-    fn take(&mut self, address: u64, size: u64) {
-        let length = self.free.remove(&address).unwrap_or(size);
-        if length > size {
-            self.free.insert(address + size, length - size);
-        }
-        for step in self.steps_of(address, size) {
-            *self.steps.entry(step).or_default() += 1;
-        }
-        self.used += size;
-        self.used_high = self.used_high.max(self.used);
-        self.reserved_high = self.reserved_high.max(self.reserved());
-    }
-
-    fn give(&mut self, address: u64, size: u64) {
-        for step in self.steps_of(address, size) {
-            if let Some(count) = self.steps.get_mut(&step) {
-                *count -= 1;
-            }
-        }
-        self.used -= size;
-        let (mut start, mut length) = (address, size);
-        if let Some((&before, &before_length)) = self.free.range(..start).next_back()
-            && before + before_length == start
-        {
-            self.free.remove(&before);
-            (start, length) = (before, length + before_length);
-        }
-        if let Some(after) = self.free.remove(&(start + length)) {
-            length += after;
-        }
-        self.free.insert(start, length);
-    }
-
-    /// Gives back empty steps down to `keep` bytes. Returns how many bytes that were.
-    fn trim(&mut self, keep: u64) -> u64 {
-        let empty = self.steps.iter().filter(|&(_, &count)| count == 0).map(|(&step, _)| step).collect::<Vec<_>>();
-        let before = self.reserved();
-        for step in empty.into_iter().rev() {
-            if self.reserved() <= keep {
-                break;
-            }
-            self.steps.remove(&step);
-        }
-        before - self.reserved()
-    }
-}
-
-fn rounded(size: u64) -> u64 {
-    size.next_multiple_of(ALIGNMENT)
 }
 
 impl World {
@@ -350,45 +244,5 @@ api! {
         }
         world.pools.current.insert(device, pool.addr());
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MIB: u64 = 1 << 20;
-
-    fn take(pool: &mut Pool, size: u64) -> u64 {
-        let (address, _) = pool.find(rounded(size)).unwrap();
-        pool.take(address, rounded(size));
-        address
-    }
-
-    #[test]
-    fn reserved_memory_grows_as_it_was_seen_to_on_an_h200() {
-        let mut pool = Pool::new(0, STEP, 0);
-        let sizes = [4096, 4096, MIB, 2 * MIB, 32 * MIB, 32 * MIB, 32 * MIB + 512, 64 * MIB, 100 * MIB, 1024 * MIB, 3 * MIB];
-        let seen = sizes.map(|size| {
-            take(&mut pool, size);
-            pool.reserved() / MIB
-        });
-        assert_eq!(seen, [32, 32, 32, 32, 64, 96, 128, 192, 288, 1312, 1312]);
-    }
-
-    #[test]
-    fn only_empty_steps_are_given_back() {
-        let mut pool = Pool::new(0, STEP, 0);
-        let addresses = [10, 10, 30, 10].map(|size| take(&mut pool, size * MIB));
-        assert_eq!(pool.reserved(), 2 * STEP);
-        pool.give(addresses[0], 10 * MIB);
-        pool.give(addresses[1], 10 * MIB);
-        assert_eq!(pool.trim(0), 0, "the third allocation lies in both steps");
-        pool.give(addresses[2], 30 * MIB);
-        assert_eq!(pool.trim(0), STEP);
-        pool.give(addresses[3], 10 * MIB);
-        assert_eq!(pool.trim(STEP), 0);
-        assert_eq!((pool.trim(0), pool.used), (STEP, 0));
-        assert_eq!(pool.free, BTreeMap::from([(STEP, SPACE)]));
     }
 }

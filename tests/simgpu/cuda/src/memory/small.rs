@@ -1,8 +1,9 @@
 //! Small allocations of one context: they share granules.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::GRANULE;
+use super::ranges::Ranges;
 
 const ALIGNMENT: u64 = 512;
 
@@ -11,10 +12,7 @@ const ALIGNMENT: u64 = 512;
 pub struct SmallHeap {
     /// Bytes in use of each granule.
     granules: BTreeMap<u64, u64>,
-    /// Free ranges by address.
-    free: BTreeMap<u64, u64>,
-    /// The same by length.
-    by_length: BTreeSet<(u64, u64)>,
+    free: Ranges,
 }
 
 fn rounded(size: u64) -> u64 {
@@ -25,11 +23,8 @@ impl SmallHeap {
     /// Room for `size` bytes, if a granule has it.
     pub fn take(&mut self, size: u64) -> Option<u64> {
         let size = rounded(size);
-        let &(length, address) = self.by_length.range((size, 0)..).next()?;
-        self.remove_free(address, length);
-        if length > size {
-            self.insert_free(address + size, length - size);
-        }
+        let address = self.free.smallest(size)?;
+        self.free.take(address, size);
         *self.granules.get_mut(&granule_of(address))? += size;
         Some(address)
     }
@@ -37,44 +32,21 @@ impl SmallHeap {
     /// Adds an empty granule.
     pub fn add(&mut self, granule: u64) {
         self.granules.insert(granule, 0);
-        self.insert_free(granule, GRANULE);
+        self.free.add(granule, GRANULE, granule..granule + GRANULE);
     }
 
     /// Takes room back. Returns the granule if that emptied it; it is then no longer part of the heap.
     pub fn give(&mut self, address: u64, size: u64) -> Option<u64> {
-        let (mut start, mut length) = (address, rounded(size));
         let granule = granule_of(address);
+        self.free.add(address, rounded(size), granule..granule + GRANULE);
         let used = self.granules.get_mut(&granule)?;
-        *used -= length;
-        let emptied = *used == 0;
-        if let Some((&before, &before_length)) = self.free.range(granule..start).next_back()
-            && before + before_length == start
-        {
-            self.remove_free(before, before_length);
-            (start, length) = (before, length + before_length);
+        *used -= rounded(size);
+        if *used > 0 {
+            return None;
         }
-        if let Some(&after) = self.free.get(&(start + length))
-            && start + length < granule + GRANULE
-        {
-            self.remove_free(start + length, after);
-            length += after;
-        }
-        if emptied {
-            self.granules.remove(&granule);
-            return Some(granule);
-        }
-        self.insert_free(start, length);
-        None
-    }
-
-    fn insert_free(&mut self, address: u64, length: u64) {
-        self.free.insert(address, length);
-        self.by_length.insert((length, address));
-    }
-
-    fn remove_free(&mut self, address: u64, length: u64) {
-        self.free.remove(&address);
-        self.by_length.remove(&(length, address));
+        self.granules.remove(&granule);
+        self.free.remove(granule);
+        Some(granule)
     }
 }
 

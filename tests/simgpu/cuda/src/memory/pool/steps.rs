@@ -1,0 +1,149 @@
+//! A pool's bookkeeping: which steps it holds, and what lies where in them.
+
+use std::collections::BTreeMap;
+
+use super::super::ranges::Ranges;
+use crate::stream::queues::Fence;
+
+/// What a pool takes at a time.
+const STEP: u64 = 32 << 20;
+/// Address space of a pool.
+pub const SPACE: u64 = 256 << 30;
+pub const ALIGNMENT: u64 = 512;
+
+/// One pool.
+pub struct Pool {
+    pub ordinal: i32,
+    pub base: u64,
+    /// What is free of its address space.
+    free: Ranges,
+    /// How many allocations lie in each step that it holds.
+    steps: BTreeMap<u64, u64>,
+    pub most: u64,
+    pub threshold: u64,
+    pub used: u64,
+    pub used_high: u64,
+    pub reserved_high: u64,
+    pub flags: [u32; 4],
+    pub destroyed: bool,
+    /// Streams, and how far they must have come for all frees to have happened.
+    pub fences: Vec<Fence>,
+}
+
+/// What an allocation takes of a pool.
+pub fn rounded(size: u64) -> u64 {
+    size.next_multiple_of(ALIGNMENT)
+}
+
+impl Pool {
+    /// A pool that holds nothing yet.
+    pub fn new(ordinal: i32, base: u64, most: u64) -> Pool {
+        let mut free = Ranges::default();
+        free.add(base, SPACE, base..base + SPACE);
+        Pool {
+            ordinal,
+            base,
+            free,
+            steps: BTreeMap::new(),
+            most: most.next_multiple_of(STEP),
+            threshold: 0,
+            used: 0,
+            used_high: 0,
+            reserved_high: 0,
+            flags: [1; 4],
+            destroyed: false,
+            fences: Vec::new(),
+        }
+    }
+
+    /// Bytes of the steps that it holds.
+    pub fn reserved(&self) -> u64 {
+        self.steps.len() as u64 * STEP
+    }
+
+    fn steps_of(&self, address: u64, size: u64) -> std::ops::RangeInclusive<u64> {
+        (address - self.base) / STEP..=(address - self.base + size - 1) / STEP
+    }
+
+    /// Where `size` bytes fit, and how many bytes of new steps that takes.
+    pub fn find(&self, size: u64) -> Option<(u64, u64)> {
+        let address = self.free.lowest(size)?;
+        let missing = self.steps_of(address, size).filter(|step| !self.steps.contains_key(step)).count() as u64 * STEP;
+        Some((address, missing))
+    }
+
+    /// Takes room that `find` found.
+    pub fn take(&mut self, address: u64, size: u64) {
+        self.free.take(address, size);
+        for step in self.steps_of(address, size) {
+            *self.steps.entry(step).or_default() += 1;
+        }
+        self.used += size;
+        self.used_high = self.used_high.max(self.used);
+        self.reserved_high = self.reserved_high.max(self.reserved());
+    }
+
+    /// Takes room back.
+    pub fn give(&mut self, address: u64, size: u64) {
+        for step in self.steps_of(address, size) {
+            if let Some(count) = self.steps.get_mut(&step) {
+                *count -= 1;
+            }
+        }
+        self.used -= size;
+        self.free.add(address, size, self.base..self.base + SPACE);
+    }
+
+    /// Gives back empty steps down to `keep` bytes. Returns how many bytes that were.
+    pub fn trim(&mut self, keep: u64) -> u64 {
+        let empty = self.steps.iter().filter(|&(_, &count)| count == 0).map(|(&step, _)| step).collect::<Vec<_>>();
+        let before = self.reserved();
+        for step in empty.into_iter().rev() {
+            if self.reserved() <= keep {
+                break;
+            }
+            self.steps.remove(&step);
+        }
+        before - self.reserved()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn take(pool: &mut Pool, size: u64) -> u64 {
+        let (address, _) = pool.find(rounded(size)).unwrap();
+        pool.take(address, rounded(size));
+        address
+    }
+
+    #[test]
+    fn reserved_memory_grows_as_it_was_seen_to_on_an_h200() {
+        let mut pool = Pool::new(0, STEP, 0);
+        let sizes = [4096, 4096, MIB, 2 * MIB, 32 * MIB, 32 * MIB, 32 * MIB + 512, 64 * MIB, 100 * MIB, 1024 * MIB, 3 * MIB];
+        let seen = sizes.map(|size| {
+            take(&mut pool, size);
+            pool.reserved() / MIB
+        });
+        assert_eq!(seen, [32, 32, 32, 32, 64, 96, 128, 192, 288, 1312, 1312]);
+    }
+
+    #[test]
+    fn only_empty_steps_are_given_back() {
+        let mut pool = Pool::new(0, STEP, 0);
+        let addresses = [10, 10, 30, 10].map(|size| take(&mut pool, size * MIB));
+        assert_eq!(pool.reserved(), 2 * STEP);
+        pool.give(addresses[0], 10 * MIB);
+        pool.give(addresses[1], 10 * MIB);
+        assert_eq!(pool.trim(0), 0, "the third allocation lies in both steps");
+        pool.give(addresses[2], 30 * MIB);
+        assert_eq!(pool.trim(0), STEP);
+        pool.give(addresses[3], 10 * MIB);
+        assert_eq!(pool.trim(STEP), 0);
+        assert_eq!((pool.trim(0), pool.used), (STEP, 0));
+        assert_eq!(pool.free.lowest(SPACE), Some(STEP));
+    }
+}
