@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 use vgpu_test_harness::Bundle;
 
-use crate::{Held, Kit};
+use crate::{Fill, Held, Kit};
 
 /// Where a container sees the test programs.
 pub const PROGRAMS: &str = "/programs";
@@ -114,6 +114,16 @@ impl Machine {
         let output = self.program("held").args(["--gpu", &gpu.to_string()]).stderr(Stdio::inherit()).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         serde_json::from_str(&text).unwrap_or_else(|why| panic!("{why}: {text}"))
+    }
+
+    /// What a context costs on the first GPU, in bytes, as NVML shows it on the host.
+    ///
+    /// # Panics
+    /// No context can be made, or NVML cannot tell.
+    #[must_use]
+    pub fn context(&self) -> u64 {
+        let output = self.program("fill").args(["--max", "0"]).output().unwrap();
+        Fill::of(&String::from_utf8_lossy(&output.stdout)).context.expect("NVML shows the program's process")
     }
 
     /// Watches from now on what all processes together hold of each GPU.

@@ -1,9 +1,9 @@
 //! Rounds of processes that race for memory, half of which are killed at a random moment; the others must then be able to take all that
 //! is left, and nobody may hang.
 //!
-//!     storm --limit BYTES --context BYTES [--processes N] [--rounds K] [--seed X] [--gpu ORDINAL]
+//!     storm --limit BYTES --context BYTES [--processes N] [--rounds K] [--spread MS] [--seed X] [--gpu ORDINAL]
 //!
-//! A round: N processes start, allocate and free random sizes; after up to 50 ms half of them get SIGKILL, and are reaped now or only at
+//! A round: N processes start, allocate and free random sizes; after up to --spread milliseconds (50) half of them get SIGKILL, and are reaped now or only at
 //! the end of the round. The rest free what they have and take chunk after chunk of 2 MiB until they are refused, again and again until
 //! nothing is left: what they obtained and their contexts (--context bytes each) fill --limit up to a chunk. At the end one line of
 //! JSON tells the longest time from the killing to that moment. A round that does not get there in 30 s ends the program with status 1.
@@ -49,7 +49,7 @@ fn rounds(arguments: &Arguments) -> Result<(), String> {
 fn one_round(arguments: &Arguments, random: &mut Random) -> Result<(Duration, usize), String> {
     let processes = arguments.number("processes", 32);
     let mut racers = (0..processes).map(|_| Racer::start(arguments, random.next())).collect::<Result<Vec<_>, _>>()?;
-    std::thread::sleep(Duration::from_micros(random.next() % 50_000));
+    std::thread::sleep(Duration::from_micros(random.next() % (arguments.number("spread", 50) * 1000)));
     let mut victims = Vec::new();
     while victims.len() < processes as usize / 2 {
         victims.push(racers.swap_remove(random.next() as usize % racers.len()));

@@ -1,0 +1,39 @@
+//! The end-to-end tests on a real GPU: every runtime, every way, programs of the driver API, of the CUDA runtime and of PyTorch. Writes
+//! a report in Markdown on stdout and says on stderr what it is doing; ends with status 1 if anything was not as it should be.
+//!
+//! With `--simulated`, it runs on the simulated GPU, to try itself.
+
+mod report;
+mod trials;
+
+use std::process::ExitCode;
+
+use vgpu_e2e::{Kit, Machine, hosts};
+
+use report::Report;
+use trials::Trials;
+
+fn main() -> ExitCode {
+    let kit = Kit::find();
+    let simulated = std::env::args().any(|argument| argument == "--simulated");
+    let machine = if simulated { Some(Machine::simulated(&kit, &[])) } else { Machine::real(&kit) };
+    let Some(machine) = machine else {
+        eprintln!("no GPU: /dev/nvidiactl or the driver's libcuda.so.1 is missing (--simulated tries without)");
+        return ExitCode::FAILURE;
+    };
+    let mut report = Report::new(&machine);
+    let trials = Trials::new(&machine);
+    for (number, (runtime, way, host)) in hosts(&kit).enumerate() {
+        report.setting(runtime, way);
+        trials.nvidia_smi(&mut report, &host, way);
+        trials.driver_api(&mut report, &host, way);
+        trials.runtime_api(&mut report, &host, way);
+        trials.pytorch(&mut report, &host, way);
+        if number == 0 {
+            trials.escapes(&mut report, &host, way);
+            trials.storm(&mut report, &host, way);
+        }
+    }
+    print!("{}", report.text());
+    if report.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
