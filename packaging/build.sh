@@ -3,20 +3,20 @@
 #   root/       the files as they lie on a machine
 #   install.sh  puts them there
 #   VERSION
-# Needs cargo, cargo-zigbuild and zig (pip install cargo-zigbuild ziglang).
+# It sets up what it needs on Debian and Ubuntu, as the other scripts do.
 set -eu
 cd "$(dirname "$0")/.."
+. scripts/tools.sh
+zigbuild
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
-target=${CARGO_TARGET_DIR:-target}
 stage=packaging/stage
 rm -rf "$stage"
 mkdir -p "$stage/root"
 
-# What is loaded into containers, and what is run by people, goes by the glibc of CentOS 7. The programs that run inside a
-# container's namespaces load nothing at all.
-cargo zigbuild --release --target x86_64-unknown-linux-gnu.2.17 -p vgpu-preload -p vgpu-cli
-RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --target x86_64-unknown-linux-gnu \
-    --target-dir "$target/static" -p vgpu-oci-hook
+# What goes into containers, and what is run by people, which goes by the glibc of CentOS 7, too.
+kit=$(scripts/build.sh | tail -1)
+cargo zigbuild --quiet --release --target x86_64-unknown-linux-gnu.2.17 -p vgpu-cli
+built=$target/x86_64-unknown-linux-gnu/release
 
 # file MODE FROM TO: puts a file into the stage.
 file() {
@@ -24,12 +24,10 @@ file() {
     cp "$2" "$stage/root$3"
     chmod "$1" "$stage/root$3"
 }
-built=$target/x86_64-unknown-linux-gnu/release
-static=$target/static/x86_64-unknown-linux-gnu/release
 file 755 "$built/vgpu" /usr/bin/vgpu
-file 755 "$static/vgpu-runtime" /usr/bin/vgpu-runtime
-file 755 "$static/vgpu-hook" /usr/bin/vgpu-hook
-file 644 "$built/libvgpu.so" "/usr/lib/vgpu/libvgpu.so.$version"
+file 755 "$kit/vgpu-runtime" /usr/bin/vgpu-runtime
+file 755 "$kit/vgpu-hook" /usr/bin/vgpu-hook
+file 644 "$kit/libvgpu.so" "/usr/lib/vgpu/libvgpu.so.$version"
 ln -s "libvgpu.so.$version" "$stage/root/usr/lib/vgpu/libvgpu.so"
 file 644 packaging/config.toml /etc/vgpu/config.toml
 file 644 packaging/systemd/vgpu-monitor.service /usr/lib/systemd/system/vgpu-monitor.service

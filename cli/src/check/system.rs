@@ -10,6 +10,9 @@ const KERNEL: [u32; 2] = [5, 6];
 pub(super) fn kernel(machine: &Machine, report: &mut Report) {
     let release = machine.read("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
+    if release.is_empty() {
+        return report.warn("kernel", "of unknown version", "mount /proc");
+    }
     if leading(release).as_slice() >= KERNEL.as_slice() {
         report.ok("kernel", release);
     } else {
@@ -101,6 +104,7 @@ mod tests {
             ("5.10.0\n", State::Ok),
             ("5.4.0-150-generic\n", State::Fail),
             ("4.18.0-553.el8\n", State::Fail),
+            ("", State::Warn),
         ] {
             let (_dir, machine) = machine(release, "");
             let mut report = Report::default();

@@ -111,6 +111,21 @@ mod tests {
 
     const HEADER: &str = "# Written by \"vgpu configure crio\"; \"vgpu configure crio --undo\" removes it.\n";
 
+    /// Keys of a runtime handler: `RuntimeHandler` in CRI-O's pkg/config/config.go.
+    const DOCUMENTED: [&str; 11] = [
+        "runtime_path",
+        "runtime_type",
+        "runtime_root",
+        "runtime_config_path",
+        "privileged_without_host_devices",
+        "allowed_annotations",
+        "monitor_path",
+        "monitor_cgroup",
+        "monitor_env",
+        "container_min_memory",
+        "platform_runtime_paths",
+    ];
+
     #[test]
     fn drop_ins() {
         let own = "[crio.runtime.runtimes.vgpu]\nruntime_path = \"/r\"\nruntime_type = \"oci\"\n";
@@ -150,6 +165,12 @@ mod tests {
             assert_eq!(text, HEADER.to_owned() + &expected, "{description}");
             assert!(is_ours(&text));
             assert_eq!(is_default(&text), default, "{description}");
+            let drop_in: DocumentMut = text.parse().unwrap();
+            let section = drop_in["crio"]["runtime"].as_table().unwrap();
+            let handler = section.get("runtimes").and_then(|all| all["vgpu"].as_table());
+            let unknown = |table: &Table, known: &[&str]| table.iter().any(|(key, _)| !known.contains(&key));
+            assert!(!unknown(section, &["default_runtime", "hooks_dir", "runtimes"]), "{description}");
+            assert!(!handler.is_some_and(|table| unknown(table, &DOCUMENTED)), "{description}");
         }
     }
 }
