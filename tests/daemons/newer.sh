@@ -8,11 +8,12 @@ mkdir -p "$2/.apt/lists/partial" "$2/.apt/packages"
 folder=$(realpath "$2")
 shift 2
 
-# The mirror is the machine's own.
-mirror=$(sed -nE 's/^(URIs:|deb(-src)?) +(\[[^]]*\] +)?(https?:[^ ]+debian\/?).*/\4/p' \
-    /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | grep -v security | head -1)
-printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n' \
-    "${mirror:-http://deb.debian.org/debian}" "$suite" > "$folder/.apt/debian.sources"
+# The mirror and its key are the machine's own, in whichever of the two formats.
+sources=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null || true)
+mirror=$(grep -oE 'https?://[^ ]+' <<< "$sources" | grep -v security | head -1 || true)
+key=$(sed -nE 's/^Signed-By: *(\/.*)/\1/p' <<< "$sources" | head -1)
+printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n' \
+    "${mirror:-http://deb.debian.org/debian}" "$suite" "${key:-/usr/share/keyrings/debian-archive-keyring.gpg}" > "$folder/.apt/debian.sources"
 options=(
     -o Dir::Etc::sourcelist="$folder/.apt/debian.sources" -o Dir::Etc::sourceparts=/dev/null
     -o Dir::State::lists="$folder/.apt/lists" -o Dir::State::status=/dev/null

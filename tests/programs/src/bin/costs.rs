@@ -2,7 +2,7 @@
 //!
 //!     costs --library libvgpu.so [--peer OTHER.so] [--runs N] [--limit BYTES]
 //!
-//! Every round starts one process for each, in turn, so that all see the same machine. Printed are the medians over the rounds of each
+//! All run on one core, and every round starts one process for each, in turn, so that all see the same machine. Printed are the medians over the rounds of each
 //! process's own median, the ratio to native, and the ratio's spread (10th to 90th percentile of the rounds' ratios).
 
 use std::collections::BTreeMap;
@@ -38,6 +38,7 @@ struct Way<'a> {
 }
 
 fn compare(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
+    stay_on_this_core();
     let share = tempfile::tempdir()?;
     make_share(share.path(), arguments.number("limit", 64 << 30))?;
     let mut ways = vec![Way { name: "native".into(), library: None, figures: BTreeMap::new() }];
@@ -60,6 +61,15 @@ fn compare(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     }
     print(&ways);
     Ok(())
+}
+
+fn stay_on_this_core() {
+    // SAFETY: an all-zero set is valid; the calls read and write nothing else.
+    unsafe {
+        let mut cores: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(libc::sched_getcpu() as usize, &mut cores);
+        libc::sched_setaffinity(0, size_of_val(&cores), &raw const cores);
+    }
 }
 
 fn make_share(folder: &Path, memory: u64) -> Result<(), Box<dyn std::error::Error>> {

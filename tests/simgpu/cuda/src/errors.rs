@@ -7,7 +7,7 @@ use cudarc::driver::sys::CUresult;
 use crate::answer::{INVALID_VALUE, put};
 
 /// The codes that this driver returns, by number, with the words that the real one has for them.
-const TEXTS: [(u32, &std::ffi::CStr, &std::ffi::CStr); 26] = [
+const TEXTS: [(u32, &std::ffi::CStr, &std::ffi::CStr); 29] = [
     (0, c"CUDA_SUCCESS", c"no error"),
     (1, c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
     (2, c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
@@ -18,6 +18,7 @@ const TEXTS: [(u32, &std::ffi::CStr, &std::ffi::CStr); 26] = [
     (200, c"CUDA_ERROR_INVALID_IMAGE", c"device kernel image is invalid"),
     (201, c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
     (209, c"CUDA_ERROR_NO_BINARY_FOR_GPU", c"no kernel image is available for execution on the device"),
+    (215, c"CUDA_ERROR_UNSUPPORTED_LIMIT", c"limit is not supported on this architecture"),
     (218, c"CUDA_ERROR_INVALID_PTX", c"a PTX JIT compilation failed"),
     (301, c"CUDA_ERROR_FILE_NOT_FOUND", c"file not found"),
     (304, c"CUDA_ERROR_OPERATING_SYSTEM", c"OS call failed or operation not supported on this OS"),
@@ -34,6 +35,8 @@ const TEXTS: [(u32, &std::ffi::CStr, &std::ffi::CStr); 26] = [
     (801, c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
     (900, c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", c"operation not permitted when stream is capturing"),
     (901, c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", c"operation failed due to a previous error during capture"),
+    (907, c"CUDA_ERROR_CAPTURED_EVENT", c"operation not permitted on an event last recorded in a capturing stream"),
+    (999, c"CUDA_ERROR_UNKNOWN", c"unknown error"),
 ];
 
 fn find(

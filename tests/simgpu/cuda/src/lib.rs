@@ -18,4 +18,5 @@ mod limits;
 mod memory;
 mod module;
 mod proc_address;
+mod refused;
 mod stream;
