@@ -234,8 +234,33 @@ calls! { Cuda, crate::cuda::NOT_FOUND;
 }
 
 calls! { Cuda, crate::cuda::NOT_FOUND;
+    /// Sets the thread's capture mode and gives the one before.
+    exchange_capture_mode = cuThreadExchangeStreamCaptureMode(mode: *mut i32);
     /// The current context.
     context_current = cuCtxGetCurrent(context: *mut Handle);
+}
+
+/// While this lives, questions of ours do not invalidate a capture that the program has under way in this thread.
+pub struct CaptureRelaxed(i32);
+
+impl CaptureRelaxed {
+    /// `CU_STREAM_CAPTURE_MODE_RELAXED`
+    const RELAXED: i32 = 2;
+
+    /// From here on.
+    pub fn enter() -> Self {
+        let mut mode = Self::RELAXED;
+        // SAFETY: the driver exchanges one integer.
+        unsafe { exchange_capture_mode(&raw mut mode) };
+        Self(mode)
+    }
+}
+
+impl Drop for CaptureRelaxed {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { exchange_capture_mode(&raw mut self.0) };
+    }
 }
 
 /// [`allocate`] in the form that hooks are given the driver's functions in.

@@ -6,7 +6,7 @@ use vgpu_region::budget::{Budget, Rate};
 use vgpu_region::limits::GpuLimit;
 
 use super::cost::Costs;
-use super::stream::Batch;
+use super::stream::{Batch, Open};
 
 /// A process lets the others of its container run after so many nanoseconds, if they want to.
 const OWN_TURN: u64 = 10_000_000;
@@ -29,6 +29,41 @@ pub struct Account {
     who: u16,
     holding_since: AtomicU64,
     leaving: AtomicBool,
+    /// How far each stream has come since launches were last held back.
+    pub rounds: Rounds,
+}
+
+/// A round begins when launches go on after they were held back.
+#[derive(Debug, Default)]
+pub struct Rounds {
+    number: AtomicU32,
+    furthest: AtomicU32,
+}
+
+impl Rounds {
+    /// Begins the next round.
+    pub fn begin(&self) {
+        self.number.fetch_add(1, AcqRel);
+        self.furthest.store(0, Relaxed);
+    }
+
+    /// Whether the stream has had fewer batches in this round than another has.
+    pub fn is_behind(&self, open: &Open) -> bool {
+        let batches = if open.round == self.number.load(Acquire) { open.batches } else { 0 };
+        // A stream that has not kept up is not given everything that the others had: it was not launched into.
+        let furthest = self.furthest.load(Relaxed);
+        batches + 1 == furthest
+    }
+
+    /// Notes that the stream begins a batch.
+    pub fn join(&self, open: &mut Open) {
+        let number = self.number.load(Acquire);
+        if open.round != number {
+            (open.round, open.batches) = (number, 0);
+        }
+        open.batches += 1;
+        self.furthest.fetch_max(open.batches, Relaxed);
+    }
 }
 
 /// Whether a launch may go ahead.
@@ -57,6 +92,7 @@ impl Account {
             who,
             holding_since: zero(),
             leaving: AtomicBool::new(false),
+            rounds: Rounds::default(),
         }
     }
 

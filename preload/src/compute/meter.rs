@@ -22,6 +22,10 @@ pub const STREAMS: usize = 256;
 const EVENT_COST: u64 = 2_000;
 /// What a pair of events around a batch adds in an idle stream (H200, driver 580: 3.4 µs).
 const PAIR_COST: u64 = 3_400;
+/// How long a host may take to get going after it was held back without being charged for it, in nanoseconds.
+const WAKING: u64 = 50_000;
+/// So many batches in a row from one stream mean that it is the only one.
+const MANY: u32 = 16;
 /// Work is charged before it has ended once it has run for so many nanoseconds.
 const EARLY: u64 = 2_000_000;
 
@@ -53,6 +57,9 @@ struct Books {
     busy_until: u64,
     /// Charged early and not yet seen in measured time.
     early: u64,
+    /// The stream of the last batch, and how many were from it without another between.
+    last: *const Stream,
+    alone: u32,
 }
 
 // SAFETY: `books` is only touched by the holder of `harvesting`; the rest is atomics.
@@ -78,7 +85,7 @@ enum Head {
 impl Meter {
     /// A meter of a context, paid from `account`.
     pub fn new(context: u64, account: &'static Account) -> Self {
-        let books = Books { anchor: core::ptr::null_mut(), anchor_at: 0, busy_until: 0, early: 0 };
+        let books = Books { anchor: core::ptr::null_mut(), anchor_at: 0, busy_until: 0, early: 0, last: core::ptr::null(), alone: 0 };
         Self {
             context: AtomicU64::new(context),
             account,
@@ -203,7 +210,7 @@ impl Meter {
         let before = stream.last_end.load(Relaxed);
         if batch.guessed {
             let start = if batch.fresh { self.place(engine, books, batch.start) } else { None }.unwrap_or(before);
-            return Some(Head::Finished { start, end: start + batch.expected });
+            return Some(Head::Finished { start, end: start });
         }
         match engine.progress(batch.end) {
             Progress::Done => {
@@ -239,17 +246,31 @@ impl Meter {
     fn settle(&self, engine: &impl Engine, books: &mut Books, rate: Rate, stream: &Stream, (from, start, end): (u64, u64, u64)) {
         // SAFETY: we are the harvester, and `head` has just seen this batch.
         let Some(batch) = (unsafe { stream.oldest() }) else { return };
-        let overhead = if batch.guessed { 0 } else { batch.late + if batch.fresh { PAIR_COST } else { EVENT_COST } };
+        let mut overhead = if batch.guessed { 0 } else { batch.late + if batch.fresh { PAIR_COST } else { EVENT_COST } };
         let length = end - start;
-        let news = end.saturating_sub(from.max(books.busy_until));
-        let measured = length.saturating_sub(overhead);
+        books.alone = if core::ptr::eq(books.last, stream) { books.alone.saturating_add(1) } else { 0 };
+        books.last = stream;
+        if batch.woken && books.alone > MANY {
+            // The GPU waited for a host that we had sent to sleep.
+            overhead += length.saturating_sub(overhead + batch.expected).min(WAKING);
+        }
         // Beside other streams' work the overhead takes no time of its own.
-        self.pay(books, rate, if news >= length { news.saturating_sub(overhead) } else { news });
+        let news = end.saturating_sub(from.max(books.busy_until));
+        let own = match batch.guessed {
+            // When it ended is not known, but what such launches add to the time line is.
+            true => batch.expected,
+            false if news >= length => news.saturating_sub(overhead),
+            false => news,
+        };
+        self.pay(books, rate, own);
         books.busy_until = books.busy_until.max(end);
         stream.last_end.store(end, Relaxed);
         if !batch.guessed {
             if let Some(kinds) = batch.kinds.get(..batch.count as usize) {
-                self.account.costs.learn(kinds, batch.expected, measured);
+                // What it added to the time line, not how long it lay there: four streams' launches side by side take a quarter each.
+                if !batch.woken {
+                    self.account.costs.learn(kinds, batch.expected, own);
+                }
             }
             // The anchor is an event that nobody will record again: the batch gets the old one for its next round.
             (books.anchor, books.anchor_at, batch.end) = (batch.end, end, books.anchor);

@@ -20,8 +20,10 @@ const GAP: u64 = 50_000;
 /// What a launch is taken to cost before one like it was measured, in nanoseconds.
 const UNKNOWN: u64 = 200_000;
 /// Who had to wait goes on when there is so much budget, in nanoseconds: the two ends of a burst are known to a few microseconds, so
-/// it must not be too short.
+/// it must not be too short. More for launches that the host makes hardly faster than the GPU runs them.
 const BURST: i64 = 500_000;
+const BURST_OF_SHORT: i64 = 2_000_000;
+const SHORT_LAUNCH: u64 = 50_000;
 /// Shortest and longest waits before looking again, in nanoseconds. A wait costs about 6 µs of CPU time.
 const SHORT: u64 = 500_000;
 const LONG: u64 = 20_000_000;
@@ -75,10 +77,11 @@ impl<'a> Launch<'a> {
         let Some(mut claim) = self.claim.take() else {
             // Another thread launches into this stream right now. Its batch measures this launch too.
             if !self.known || self.stream.guests.load(Relaxed) + self.cost >= BATCH {
-                self.wait(engine);
+                _ = self.wait(engine);
             }
             return;
         };
+        let account = self.meter.account;
         let (batch, open) = claim.open();
         let paused = self.began.saturating_sub(open.last) >= GAP;
         // Looked at before anything is waited for: afterwards the stream is idle because we waited.
@@ -90,8 +93,11 @@ impl<'a> Launch<'a> {
             }
         }
         if claim.open().0.count == 0 || self.stream.waiting() >= RING - 1 {
-            self.wait(engine);
+            // Streams that run side by side stop side by side: one that is a batch behind the others may still catch up, or the
+            // GPU would run the last launches of each burst one by one.
+            let waited = !account.rounds.is_behind(claim.open().1) && self.wait(engine);
             let (batch, open) = claim.open();
+            account.rounds.join(open);
             // Nothing of it is running: the pause belongs to nobody.
             let idle = self.began.saturating_sub(open.last) >= GAP && (self.stream.waiting() == 0 || engine.is_idle(self.handle));
             if batch.count == 0 && (open.interrupted || idle) && ready(engine, &mut batch.start) {
@@ -100,17 +106,19 @@ impl<'a> Launch<'a> {
                 }
                 batch.fresh = engine.record(batch.start, self.handle);
                 open.interrupted = false;
-                open.most = if idle { 1 } else { open.most };
+                batch.woken = waited && self.known;
+                // Few at first: the program may pause after them, and then they are measured. Not if it was us who made it pause.
+                open.most = if waited { MOST as u32 } else { 1 };
             }
         }
         self.claim = Some(claim);
     }
 
-    /// Waits until the budget allows the launch.
-    fn wait(&mut self, engine: &impl Engine) {
+    /// Waits until the budget allows the launch. Whether it had to.
+    fn wait(&mut self, engine: &impl Engine) -> bool {
         let began = self.began;
         let account = self.meter.account;
-        let (mut least, mut peek) = (0, PEEK);
+        let (mut least, mut peek, mut waited) = (0, PEEK, false);
         let mut moved = (self.meter.harvested.load(Relaxed), began);
         loop {
             self.meter.harvest(engine, self.rate);
@@ -131,7 +139,8 @@ impl<'a> Launch<'a> {
                 Verdict::Yield => 3 * OTHER,
                 // What is in flight may turn out cheaper than expected; what is owed cannot.
                 Verdict::Wait(time) => {
-                    least = BURST;
+                    least = if self.cost < SHORT_LAUNCH { BURST_OF_SHORT } else { BURST };
+                    waited = true;
                     time.clamp(SHORT, if in_flight != 0 { (time / 8).clamp(2 * SHORT, LONG) } else { LONG })
                 }
             };
@@ -143,7 +152,11 @@ impl<'a> Launch<'a> {
             }
             engine.sleep(nap);
         }
-        account.budget.waited.fetch_add(self.began.saturating_sub(began), Relaxed);
+        if waited {
+            account.rounds.begin();
+            account.budget.waited.fetch_add(self.began.saturating_sub(began), Relaxed);
+        }
+        waited
     }
 
     /// After the driver's answer.

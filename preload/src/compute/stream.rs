@@ -27,6 +27,8 @@ pub struct Batch {
     pub guessed: bool,
     /// Whether it holds a launch of unknown cost.
     pub unknown: bool,
+    /// Whether the launching thread had just been held back: it needs a while to get going again.
+    pub woken: bool,
     /// How many launches.
     pub count: u32,
     /// Nanoseconds that the launches are expected to take.
@@ -65,6 +67,10 @@ pub struct Open {
     pub interrupted: bool,
     /// How many launches the next batch may have: few after a pause, so that a pause after them finds them measured.
     pub most: u32,
+    /// The round that the stream takes part in, and its batches in it.
+    pub round: u32,
+    /// See [`Open::round`].
+    pub batches: u32,
 }
 
 // SAFETY: `mine` and the batch at `head` are only reached through a `Claim`, the batches from `tail` to `head` only by the one
@@ -134,6 +140,6 @@ impl Claim<'_> {
         self.0.head.store(self.0.head.load(Relaxed).wrapping_add(1), Release);
         let (batch, _) = self.open();
         (batch.count, batch.expected, batch.late) = (0, 0, 0);
-        (batch.fresh, batch.guessed, batch.unknown) = (false, false, false);
+        (batch.fresh, batch.guessed, batch.unknown, batch.woken) = (false, false, false, false);
     }
 }

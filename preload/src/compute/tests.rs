@@ -102,7 +102,7 @@ fn overlapping_streams_count_once() {
             let (gpu, start, _) = busy(percent, kernel, 4, 4 * S);
             let (share, spread) = shares(&gpu, start + S, start + 4 * S);
             println!("{percent}% of 4 x {} us: {share:.2} +- {spread:.2}", kernel / US);
-            assert!((share - f64::from(percent)).abs() < 1.0, "{percent}% of 4 x {} us: {share:.2}", kernel / US);
+            assert!((share - f64::from(percent)).abs() < 1.2, "{percent}% of 4 x {} us: {share:.2}", kernel / US);
         }
     }
 }

@@ -185,7 +185,17 @@ pub unsafe fn allocate(real: unsafe extern "C" fn(*mut DevicePtr, usize) -> Stat
     };
     // SAFETY: the program's own arguments; the address has been checked.
     let call = || unsafe { given(real(address, bytes), || (*address, bytes as u64)) };
-    allocate_with(current, kind_of(bytes as u64), bytes as u64, call)
+    // SAFETY: the address has been checked.
+    unsafe { answer(address, allocate_with(current, kind_of(bytes as u64), bytes as u64, call)) }
+}
+
+/// Whoever is refused finds a null address, as from the driver (seen on driver 580).
+pub unsafe fn answer(address: *mut DevicePtr, status: Status) -> Status {
+    if status == OUT_OF_MEMORY {
+        // SAFETY: the program's own variable, which the caller has checked.
+        unsafe { *address = 0 };
+    }
+    status
 }
 
 const fn kind_of(bytes: u64) -> Kind {
@@ -226,7 +236,8 @@ pub unsafe fn allocate_pitch(
     let bytes = (width as u64).div_ceil(PITCH).saturating_mul(PITCH).saturating_mul(height as u64);
     // SAFETY: the program's own arguments; both pointers have been checked.
     let call = || unsafe { given(real(address, pitch, width, height, element), || (*address, *pitch as u64 * height as u64)) };
-    allocate_with(current, kind_of(bytes), bytes, call)
+    // SAFETY: the address has been checked.
+    unsafe { answer(address, allocate_with(current, kind_of(bytes), bytes, call)) }
 }
 
 /// `cuMemAllocPitch`, with 32-bit addresses and sizes.
@@ -269,7 +280,8 @@ pub unsafe fn allocate_managed(
     };
     // SAFETY: the program's own arguments; the address has been checked.
     let call = || unsafe { given(real(address, bytes, flags), || (*address, bytes as u64)) };
-    allocate_with(current, Kind::Managed, bytes as u64, call)
+    // SAFETY: the address has been checked.
+    unsafe { answer(address, allocate_with(current, Kind::Managed, bytes as u64, call)) }
 }
 
 /// `cuMemFree_v2`

@@ -30,6 +30,7 @@ pub fn fits(function: Handle) -> Result<(), Status> {
 #[cold]
 fn look_at(function: Handle, place: Option<&AtomicPtr<core::ffi::c_void>>) -> Result<(), Status> {
     let Ok(Current { gpu, .. }) = context::current() else { return Ok(()) };
+    let _capture = driver::CaptureRelaxed::enter();
     let (mut local, mut stack) = (0, 0);
     // SAFETY: the driver writes one integer each, or fails for what is no function of this context. A launch also takes a kernel.
     unsafe {

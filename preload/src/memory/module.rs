@@ -13,6 +13,7 @@ use crate::driver;
 use crate::session::Gpu;
 
 fn device_free() -> usize {
+    let _capture = driver::CaptureRelaxed::enter();
     let (mut free, mut total) = (0, 0);
     // SAFETY: the driver writes two integers.
     unsafe { driver::memory_info(&raw mut free, &raw mut total) };
