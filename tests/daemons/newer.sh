@@ -9,7 +9,7 @@ folder=$(realpath "$2")
 shift 2
 
 # The mirror and its key are the machine's own, in whichever of the two formats.
-sources=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null || true)
+sources=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null | grep -v '^#' || true)
 mirror=$(grep -oE 'https?://[^ ]+' <<< "$sources" | grep -v security | head -1 || true)
 key=$(sed -nE 's/^Signed-By: *(\/.*)/\1/p' <<< "$sources" | head -1)
 printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n' \
