@@ -225,8 +225,6 @@ calls! { Cuda, crate::cuda::NOT_FOUND;
     event_query = cuEventQuery(event: Handle);
     /// Milliseconds between two finished events.
     event_elapsed = cuEventElapsedTime(milliseconds: *mut f32, from: Handle, to: Handle);
-    /// Swaps the thread's capture mode.
-    exchange_capture_mode = cuThreadExchangeStreamCaptureMode(mode: *mut i32);
     /// Makes a context current.
     context_push = cuCtxPushCurrent_v2(context: Handle);
     /// Undoes that.
@@ -234,8 +232,6 @@ calls! { Cuda, crate::cuda::NOT_FOUND;
 }
 
 calls! { Cuda, crate::cuda::NOT_FOUND;
-    /// Sets the thread's capture mode and gives the one before.
-    exchange_capture_mode = cuThreadExchangeStreamCaptureMode(mode: *mut i32);
     /// The current context.
     context_current = cuCtxGetCurrent(context: *mut Handle);
 }

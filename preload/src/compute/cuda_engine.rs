@@ -2,38 +2,16 @@
 
 use super::engine::{Engine, Progress};
 use crate::cuda::{Handle, NOT_READY, SUCCESS};
+use crate::driver::CaptureRelaxed;
 use crate::{driver, session};
 
 /// How much longer than asked a sleep lasts by default (`PR_GET_TIMERSLACK` is 50 µs).
 const SLACK: u64 = 50_000;
 
-/// A context.
+/// A context. Every question about events is asked in relaxed mode: the program may be capturing a stream.
 pub struct Cuda {
     /// Where events are made.
     pub context: Handle,
-}
-
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`
-const RELAXED: i32 = 2;
-
-/// While this lives, the thread may ask about events even while a stream is being captured in global mode elsewhere: without it the
-/// question would fail and break the program's capture.
-struct DuringCapture(i32);
-
-impl DuringCapture {
-    fn allowed() -> Self {
-        let mut mode = RELAXED;
-        // SAFETY: the driver swaps the thread's mode with the variable.
-        unsafe { driver::exchange_capture_mode(&raw mut mode) };
-        Self(mode)
-    }
-}
-
-impl Drop for DuringCapture {
-    fn drop(&mut self) {
-        // SAFETY: as above; this puts back what was there.
-        unsafe { driver::exchange_capture_mode(&raw mut self.0) };
-    }
 }
 
 impl Engine for Cuda {
@@ -54,7 +32,7 @@ impl Engine for Cuda {
     }
 
     fn create(&self) -> Option<Handle> {
-        let _capture = DuringCapture::allowed();
+        let _relaxed = CaptureRelaxed::enter();
         let foreign = driver::current_context() != self.context;
         let (mut event, mut popped) = (core::ptr::null_mut(), core::ptr::null_mut());
         // SAFETY: the context lives: the stream that is about to be launched into is its. What is pushed is popped.
@@ -72,13 +50,13 @@ impl Engine for Cuda {
     }
 
     fn record(&self, event: Handle, stream: Handle) -> bool {
-        let _capture = DuringCapture::allowed();
+        let _relaxed = CaptureRelaxed::enter();
         // SAFETY: an event of ours, and a stream that the program is using in this very call.
         unsafe { driver::event_record(event, stream) == SUCCESS }
     }
 
     fn progress(&self, event: Handle) -> Progress {
-        let _capture = DuringCapture::allowed();
+        let _relaxed = CaptureRelaxed::enter();
         // SAFETY: an event of ours in a context that is not closed.
         match unsafe { driver::event_query(event) } {
             SUCCESS => Progress::Done,
@@ -88,7 +66,7 @@ impl Engine for Cuda {
     }
 
     fn between(&self, from: Handle, to: Handle) -> Option<i64> {
-        let _capture = DuringCapture::allowed();
+        let _relaxed = CaptureRelaxed::enter();
         let mut milliseconds = 0f32;
         // SAFETY: events of ours in a context that is not closed; the driver writes one number.
         let status = unsafe { driver::event_elapsed(&raw mut milliseconds, from, to) };
@@ -96,7 +74,7 @@ impl Engine for Cuda {
     }
 
     fn is_idle(&self, stream: Handle) -> bool {
-        let _capture = DuringCapture::allowed();
+        let _relaxed = CaptureRelaxed::enter();
         // SAFETY: a stream that the program is using in this very call.
         unsafe { driver::stream_query(stream) == SUCCESS }
     }
