@@ -232,6 +232,8 @@ calls! { Cuda, crate::cuda::NOT_FOUND;
 }
 
 calls! { Cuda, crate::cuda::NOT_FOUND;
+    /// Sets the thread's capture mode and gives the one before.
+    exchange_capture_mode = cuThreadExchangeStreamCaptureMode(mode: *mut i32);
     /// The current context.
     context_current = cuCtxGetCurrent(context: *mut Handle);
 }
