@@ -26,6 +26,9 @@ pub struct Fill {
     /// What its process held before the first allocation, by NVML.
     #[serde(default)]
     pub context: Option<u64>,
+    /// What a framework says to people about the refusal.
+    #[serde(default)]
+    pub message: Option<String>,
 }
 
 impl Fill {

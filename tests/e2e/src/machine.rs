@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use tempfile::TempDir;
 use vgpu_test_harness::Bundle;
@@ -126,6 +127,17 @@ impl Machine {
         Fill::of(&String::from_utf8_lossy(&output.stdout)).context.expect("NVML shows the program's process")
     }
 
+    /// Waits until the processes that have ended are off NVML's list: a real driver may take a while.
+    fn settle(&self) {
+        for _ in 0..100 {
+            let gone = |process: &(u32, u64)| !Path::new(&format!("/proc/{}", process.0)).exists();
+            if !self.held(0).processes.iter().any(gone) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     /// Watches from now on what all processes together hold of each GPU.
     ///
     /// # Panics
@@ -136,6 +148,7 @@ impl Machine {
             let _ = self.kit.simgpu_ctl(&state, &["reset"]);
             return Watch { machine: self, sampler: None };
         }
+        self.settle();
         let mut held = self.program("held").arg("--watch").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut output = BufReader::new(held.stdout.take().expect("a pipe"));
         let mut line = String::new();

@@ -1,11 +1,12 @@
 //! Rounds of processes that race for memory, half of which are killed at a random moment; the others must then be able to take all that
 //! is left, and nobody may hang.
 //!
-//!     storm --limit BYTES --context BYTES [--processes N] [--rounds K] [--spread MS] [--seed X] [--gpu ORDINAL]
+//!     storm --limit BYTES --context BYTES [--processes N] [--rounds K] [--spread MS] [--slack BYTES] [--seed X]
+//!         [--gpu ORDINAL]
 //!
 //! A round: N processes start, allocate and free random sizes; after up to --spread milliseconds (50) half of them get SIGKILL, and are reaped now or only at
 //! the end of the round. The rest free what they have and take chunk after chunk of 2 MiB until they are refused, again and again until
-//! nothing is left: what they obtained and their contexts (--context bytes each) fill --limit up to a chunk. At the end one line of
+//! nothing is left: what they obtained and their contexts (--context bytes each) fill --limit up to --slack (a chunk). At the end one line of
 //! JSON tells the longest time from the killing to that moment. A round that does not get there in 30 s ends the program with status 1.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -68,7 +69,7 @@ fn one_round(arguments: &Arguments, random: &mut Random) -> Result<(Duration, us
         if held > limit {
             return Err(format!("{held} bytes were obtained of {limit}"));
         }
-        if limit - held < CHUNK {
+        if limit - held < arguments.number("slack", CHUNK) {
             break at.elapsed();
         }
         if at.elapsed() > PATIENCE {
