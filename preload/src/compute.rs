@@ -17,6 +17,7 @@ mod meter;
 mod pace;
 mod state;
 mod stream;
+mod ticks;
 
 #[cfg(test)]
 mod simulated;

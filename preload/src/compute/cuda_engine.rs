@@ -15,9 +15,15 @@ pub struct Cuda {
 }
 
 impl Engine for Cuda {
-    #[inline]
     fn now(&self) -> u64 {
-        session::monotonic()
+        let now = session::monotonic();
+        super::ticks::compare(now);
+        now
+    }
+
+    #[inline]
+    fn about_now(&self) -> u64 {
+        super::ticks::now().unwrap_or_else(session::monotonic)
     }
 
     fn sleep(&self, nanos: u64) {
@@ -71,6 +77,16 @@ impl Engine for Cuda {
         // SAFETY: events of ours in a context that is not closed; the driver writes one number.
         let status = unsafe { driver::event_elapsed(&raw mut milliseconds, from, to) };
         (status == SUCCESS).then_some((f64::from(milliseconds) * 1e6) as i64)
+    }
+
+    fn reaches(&self, stream: Handle) -> bool {
+        // Its own default stream is every thread's own; the legacy one is the current context's; into a captured one nothing may come.
+        let mut capturing = 0;
+        stream as usize != 2
+            && (stream as usize > 2 || driver::current_context() == self.context)
+            // SAFETY: a stream that is claimed and not retired, so the program is not destroying it.
+            && unsafe { driver::is_capturing(stream, &raw mut capturing) == SUCCESS }
+            && capturing == 0
     }
 
     fn is_idle(&self, stream: Handle) -> bool {

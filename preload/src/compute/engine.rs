@@ -17,6 +17,10 @@ pub enum Progress {
 pub trait Engine {
     /// Nanoseconds of a clock that only goes forward.
     fn now(&self) -> u64;
+    /// About the same, quicker: good for telling a pause from none.
+    fn about_now(&self) -> u64 {
+        self.now()
+    }
     /// Waits for about this many nanoseconds.
     fn sleep(&self, nanos: u64);
     /// A new timing event in the meter's context; `None` if there can be none.
@@ -27,6 +31,8 @@ pub trait Engine {
     fn progress(&self, event: Handle) -> Progress;
     /// Nanoseconds of the GPU's clock from one finished event to another, negative if `to` was first.
     fn between(&self, from: Handle, to: Handle) -> Option<i64>;
+    /// Whether an event may be recorded in a stream that another call of the program may be using.
+    fn reaches(&self, stream: Handle) -> bool;
     /// Whether everything launched into the stream is finished.
     fn is_idle(&self, stream: Handle) -> bool;
 }

@@ -13,7 +13,7 @@ use vgpu_region::budget::Rate;
 
 use super::account::Account;
 use super::engine::{Engine, Progress};
-use super::stream::Stream;
+use super::stream::{Claim, Stream};
 use crate::cuda::Handle;
 
 /// Streams of one context that can be told apart.
@@ -99,6 +99,26 @@ impl Meter {
         }
     }
 
+    /// Ends the open batches of all streams. Done before a wait: what they hold will be finished after it, and nobody would have
+    /// seen when. The streams are not ours to use, so each is claimed, and a program that destroys one waits for the claim.
+    pub fn end_batches(&self, engine: &impl Engine, end: impl Fn(&Stream, Handle, &mut Claim<'_>)) {
+        if self.harvesting.swap(true, Acquire) {
+            return;
+        }
+        let _harvest = Harvest(self);
+        if self.gone.load(Acquire) {
+            return;
+        }
+        for stream in self.streams().filter(|stream| stream.dirty.load(Relaxed)) {
+            if let Some(mut claim) = stream.claim()
+                && !stream.retired.load(Acquire)
+                && engine.reaches(stream.handle.load(Relaxed))
+            {
+                end(stream, stream.handle.load(Relaxed), &mut claim);
+            }
+        }
+    }
+
     fn streams(&self) -> impl Iterator<Item = &Stream> {
         // SAFETY: a stream's memory is never given back; a place is filled before `count` passes it.
         self.streams.iter().take(self.count.load(Acquire) as usize).filter_map(|place| unsafe { place.load(Acquire).as_ref() })
@@ -126,6 +146,8 @@ impl Meter {
                 let (batch, open) = claim.open();
                 (batch.count, batch.expected, batch.late) = (0, 0, 0);
                 (open.interrupted, open.last) = (true, 0);
+                stream.dirty.store(false, Relaxed);
+                stream.guests.store(0, Relaxed);
                 drop(claim);
                 return Some(stream);
             }
@@ -210,7 +232,7 @@ impl Meter {
         let before = stream.last_end.load(Relaxed);
         if batch.guessed {
             let start = if batch.fresh { self.place(engine, books, batch.start) } else { None }.unwrap_or(before);
-            return Some(Head::Finished { start, end: start });
+            return Some(Head::Finished { start, end: start + stream.stretched(batch.expected) });
         }
         match engine.progress(batch.end) {
             Progress::Done => {
@@ -256,18 +278,14 @@ impl Meter {
         }
         // Beside other streams' work the overhead takes no time of its own.
         let news = end.saturating_sub(from.max(books.busy_until));
-        let own = match batch.guessed {
-            // When it ended is not known, but what such launches add to the time line is.
-            true => batch.expected,
-            false if news >= length => news.saturating_sub(overhead),
-            false => news,
-        };
+        let own = if news >= length { news.saturating_sub(overhead) } else { news };
         self.pay(books, rate, own);
         books.busy_until = books.busy_until.max(end);
         stream.last_end.store(end, Relaxed);
         if !batch.guessed {
             if let Some(kinds) = batch.kinds.get(..batch.count as usize) {
                 // What it added to the time line, not how long it lay there: four streams' launches side by side take a quarter each.
+                stream.stretch_by(length, batch.expected);
                 if !batch.woken {
                     self.account.costs.learn(kinds, batch.expected, own);
                 }

@@ -59,7 +59,7 @@ impl<'a> Launch<'a> {
         let kind = meter.account.costs.kind(key);
         let known = meter.account.costs.of(kind);
         let cost = known.map_or(UNKNOWN, u64::from);
-        let began = engine.now();
+        let began = engine.about_now();
         let mut launch = Self { meter, stream, handle, claim: stream.claim(), kind, known: known.is_some(), cost, began, rate };
         let quick = launch.claim.as_mut().is_some_and(|claim| {
             let (batch, open) = claim.open();
@@ -74,6 +74,7 @@ impl<'a> Launch<'a> {
     #[cold]
     #[inline(never)]
     fn prepare(&mut self, engine: &impl Engine) {
+        self.began = engine.now();
         let Some(mut claim) = self.claim.take() else {
             // Another thread launches into this stream right now. Its batch measures this launch too.
             if !self.known || self.stream.guests.load(Relaxed) + self.cost >= BATCH {
@@ -140,6 +141,9 @@ impl<'a> Launch<'a> {
                 // What is in flight may turn out cheaper than expected; what is owed cannot.
                 Verdict::Wait(time) => {
                     least = if self.cost < SHORT_LAUNCH { BURST_OF_SHORT } else { BURST };
+                    if !waited {
+                        self.end_batches(engine);
+                    }
                     waited = true;
                     time.clamp(SHORT, if in_flight != 0 { (time / 8).clamp(2 * SHORT, LONG) } else { LONG })
                 }
@@ -159,6 +163,14 @@ impl<'a> Launch<'a> {
         waited
     }
 
+    fn end_batches(&self, engine: &impl Engine) {
+        self.meter.end_batches(engine, |stream, handle, claim| {
+            if claim.open().0.count != 0 {
+                close(engine, self.meter, stream, handle, claim, false);
+            }
+        });
+    }
+
     /// After the driver's answer.
     #[inline]
     pub fn end(mut self, engine: &impl Engine, launched: bool) {
@@ -174,6 +186,8 @@ impl<'a> Launch<'a> {
             *place = self.kind;
         }
         batch.count += 1;
+        self.stream.handle.store(self.handle, Relaxed);
+        self.stream.dirty.store(true, Relaxed);
         batch.expected += self.cost;
         batch.unknown |= !self.known;
         open.last = self.began;
@@ -225,5 +239,6 @@ fn close(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, c
     }
     batch.guessed = guess || !(ready(engine, &mut batch.end) && engine.record(batch.end, handle));
     meter.account.departed(batch);
+    stream.dirty.store(false, Relaxed);
     claim.close();
 }

@@ -121,6 +121,10 @@ impl Engine for Gpu {
         Some(at(to)? as i64 - at(from)? as i64)
     }
 
+    fn reaches(&self, _stream: Handle) -> bool {
+        true
+    }
+
     fn is_idle(&self, stream: Handle) -> bool {
         self.pass(130);
         self.free_at.borrow().get(&(stream as usize)).is_none_or(|&free| free <= self.now.get())

@@ -9,6 +9,7 @@ use vgpu_region::MAX_GPUS;
 use super::account::Account;
 use super::cost::Costs;
 use super::cuda_engine::Cuda;
+use super::engine::Engine;
 use super::meter::Meter;
 use super::stream::Stream;
 use crate::cuda::{Device, Handle, SUCCESS};
@@ -177,9 +178,18 @@ impl State {
         let id = number(handle);
         let Some((stream, _)) = self.find(handle) else { return };
         self.entries.iter().filter(|entry| entry.id.load(Acquire) == id).for_each(|entry| entry.id.store(GONE, Release));
-        if stream.id.load(Acquire) == id {
-            stream.retired.store(true, Release);
+        if stream.id.load(Acquire) != id {
+            return;
         }
+        // Whoever has the claim is recording an event, which takes a microsecond, or the program launches into what it destroys.
+        for _ in 0..1000 {
+            if let Some(_claim) = stream.claim() {
+                stream.retired.store(true, Release);
+                return;
+            }
+            Cuda { context: core::ptr::null_mut() }.sleep(100_000);
+        }
+        stream.retired.store(true, Release);
     }
 
     /// A context is about to be destroyed.
@@ -197,13 +207,18 @@ impl State {
     }
 }
 
-/// A number that no other stream of this process has had, or, with a driver before 12.0, one made of what tells streams apart.
+/// A number for a stream: its handle, which is retired with it, or for a default stream the driver's number of the one that it means
+/// here; with a driver before 12.0, one made of what tells them apart.
 #[inline]
 fn number(handle: Handle) -> u64 {
+    if handle as usize > 2 {
+        return handle as u64;
+    }
     let mut id = 0;
     // SAFETY: the program's own stream; the driver writes one number.
     if unsafe { driver::stream_id(handle, &raw mut id) } == SUCCESS {
-        return id + 2;
+        // Odd, unlike any handle, and none of the table's marks.
+        return id << 1 | 1 << 62 | 1;
     }
     let thread = if handle as usize == 2 { thread_number() } else { 0 };
     super::cost::key(&[handle as u64, driver::current_context() as u64, thread]).clamp(2, GONE - 1)

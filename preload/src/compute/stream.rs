@@ -4,7 +4,7 @@
 //! counters, as in a queue of one producer and one consumer: the producer holds the stream's claim, the consumer the meter's.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use super::cost::Kind;
 use crate::cuda::Handle;
@@ -52,10 +52,16 @@ pub struct Stream {
     tail: AtomicU32,
     ring: [UnsafeCell<Batch>; RING as usize],
     mine: UnsafeCell<Open>,
+    /// Whether there are launches that no event ends yet, and the driver's handle that they were made with.
+    pub dirty: AtomicBool,
+    /// See [`Stream::dirty`].
+    pub handle: AtomicPtr<core::ffi::c_void>,
     /// Nanoseconds expected of launches by threads that found the stream claimed, not in a batch yet.
     pub guests: AtomicU64,
     /// Where the last harvested batch ended, on the GPU's clock; the harvester's.
     pub last_end: AtomicU64,
+    /// How much longer batches lie on the time line than what they add to it, in 1/256: beside other streams' work they do.
+    stretch: AtomicU32,
 }
 
 /// What the launching thread knows of the batch it is filling.
@@ -91,6 +97,17 @@ impl Stream {
     #[inline]
     pub fn claim(&self) -> Option<Claim<'_>> {
         (!self.claimed.swap(true, Acquire)).then_some(Claim(self))
+    }
+
+    /// How long a batch lies on the time line that adds so many nanoseconds to it.
+    pub fn stretched(&self, expected: u64) -> u64 {
+        expected * u64::from(self.stretch.load(Relaxed).max(256)) / 256
+    }
+
+    /// Learns from a batch that lay there for `length` nanoseconds.
+    pub fn stretch_by(&self, length: u64, expected: u64) {
+        let (known, seen) = (u64::from(self.stretch.load(Relaxed)), (length * 256 / expected.max(1)).min(1 << 16));
+        self.stretch.store(((known * 7 + seen) / 8) as u32, Relaxed);
     }
 
     /// How many closed batches have not been harvested.

@@ -99,9 +99,10 @@ fn back_to_back_kernels_get_their_share() {
 fn overlapping_streams_count_once() {
     for percent in [25, 50, 90] {
         for kernel in [20 * US, 200 * US, 2 * MS] {
-            let (gpu, start, _) = busy(percent, kernel, 4, 4 * S);
+            let (gpu, start, process) = busy(percent, kernel, 4, 4 * S);
             let (share, spread) = shares(&gpu, start + S, start + 4 * S);
-            println!("{percent}% of 4 x {} us: {share:.2} +- {spread:.2}", kernel / US);
+            let (used, charged) = (gpu.used(start, gpu.now()), process.meter.account.budget.used.load(Relaxed));
+            println!("{percent}% of 4 x {} us: {share:.2} +- {spread:.2}, used {used}, charged {charged}", kernel / US);
             assert!((share - f64::from(percent)).abs() < 1.2, "{percent}% of 4 x {} us: {share:.2}", kernel / US);
         }
     }
