@@ -73,20 +73,32 @@ fn until(begin: u128) {
 /// # Errors
 /// What the driver says.
 pub fn busy(job: &Job) -> Result<()> {
-    cuda::start(0)?;
+    let context = cuda::start(0)? as usize;
     let kernels = Kernels::load()?;
     let streams = (0..job.streams.max(1)).map(|_| kernel::stream()).collect::<Result<Vec<_>>>()?;
     let exec = if job.graph > 0 { Some(kernel::graph(kernels, streams[0], job.graph, job.rounds)?) } else { None };
     let length = job.length * f64::from(job.graph.max(1));
-    // An event for about each millisecond of work in each stream, four of them ahead.
+    // An event for about each millisecond of work in each stream, three of them ahead; another thread sees when each is reached.
     let group = (1000.0 / length / streams.len() as f64).clamp(1.0, 200.0) as usize;
-    let mut events = streams.iter().map(|_| (0..4).map(|_| kernel::event()).collect::<Result<Vec<_>>>()).collect::<Result<Vec<_>>>()?;
+    let count = 5 * streams.len();
+    let events = (0..count).map(|_| kernel::event().map(|event| event as usize)).collect::<Result<Vec<_>>>()?;
     until(job.begin);
     let (start, cpu) = (Instant::now(), rusage());
-    let mut done: Vec<(f64, usize)> = Vec::new();
-    let mut round = 0;
+    let (sender, receiver) = std::sync::mpsc::sync_channel::<usize>(3 * streams.len());
+    let seen = std::thread::spawn(move || -> Result<Vec<f64>> {
+        // SAFETY: the primary context, alive as long as the process.
+        check(unsafe { sys::cuCtxSetCurrent(context as sys::CUcontext) })?;
+        let mut times = Vec::new();
+        for event in receiver {
+            // SAFETY: a live event, recorded before it was sent.
+            check(unsafe { sys::cuEventSynchronize(event as sys::CUevent) })?;
+            times.push(start.elapsed().as_secs_f64() * 1e6);
+        }
+        Ok(times)
+    });
+    let mut next = events.iter().cycle();
     while start.elapsed().as_secs_f64() < job.seconds {
-        for (stream, events) in streams.iter().zip(&mut events) {
+        for stream in &streams {
             for _ in 0..group {
                 match exec {
                     // SAFETY: an instantiated graph and a live stream.
@@ -94,22 +106,22 @@ pub fn busy(job: &Job) -> Result<()> {
                     None => kernels.work(*stream, job.rounds)?,
                 }
             }
-            // SAFETY: live events and streams.
-            unsafe {
-                check(sys::cuEventRecord(events[round % 4], *stream))?;
-                if round >= 3 {
-                    check(sys::cuEventSynchronize(events[(round + 1) % 4]))?;
-                    done.push((start.elapsed().as_secs_f64() * 1e6, group));
-                }
+            let event = next.next().copied().unwrap_or_default();
+            // SAFETY: a live event and stream.
+            check(unsafe { sys::cuEventRecord(event as sys::CUevent, *stream) })?;
+            if sender.send(event).is_err() {
+                break;
             }
         }
-        round += 1;
     }
-    println!("cpu {}", rusage() - cpu);
-    for (time, count) in done {
-        println!("done {time:.1} {count}");
+    drop(sender);
+    let cpu = rusage() - cpu;
+    let times = seen.join().unwrap_or(Err(sys::CUresult::CUDA_ERROR_UNKNOWN))?;
+    println!("cpu {cpu}");
+    for time in times {
+        println!("done {time:.1} {group}");
     }
-    std::process::exit(0);
+    Ok(())
 }
 
 /// Asks for one kernel every now and then, and tells how long each took.
@@ -131,7 +143,7 @@ pub fn now_and_then(job: &Job) -> Result<()> {
     Ok(())
 }
 
-/// What a launch costs the host, in bursts of 200 with a pause after each, from `threads` threads with a stream each.
+/// What a launch costs the host, in bursts of 900 with a pause after each, from `threads` threads with a stream each.
 ///
 /// # Errors
 /// What the driver says.
@@ -143,17 +155,18 @@ pub fn launches(threads: usize) -> Result<()> {
         check(unsafe { sys::cuCtxSetCurrent(context as sys::CUcontext) })?;
         let stream = kernel::stream()?;
         let mut nanos = Vec::new();
-        for burst in 0..150 {
-            for _ in 0..200 {
+        for burst in 0..60 {
+            for launch in 0..900 {
                 let begin = Instant::now();
                 kernels.empty(stream)?;
-                if burst > 20 {
+                // The first of a burst find cold caches, natively too.
+                if burst > 5 && launch > 50 {
                     nanos.push(begin.elapsed().as_nanos() as f64);
                 }
             }
             // SAFETY: a live stream.
             check(unsafe { sys::cuStreamSynchronize(stream) })?;
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(12));
         }
         Ok(nanos)
     };

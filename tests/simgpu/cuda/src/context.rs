@@ -8,7 +8,7 @@ use simgpu_device::Part;
 
 use crate::answer::{Answer, INVALID_VALUE, put, put_if};
 use crate::driver::{Driver, World, driver, world};
-use crate::handles::{Handles, as_pointer};
+use crate::handles::{Handles, as_pointer, new_handle};
 use crate::memory::SmallHeap;
 
 /// A context.
@@ -23,7 +23,9 @@ pub struct Context {
     /// Something that was launched uses the heap, so it is there.
     pub heap_used: bool,
     /// Bytes charged for local memory beyond what every context has, and for heap and fifo.
-    pub extra: u64,
+    pub extra: i64,
+    /// Bytes charged for launching graphs of kernels.
+    pub for_graphs: u64,
 }
 
 /// What `cuCtxSetLimit` sets, in bytes.
@@ -44,7 +46,7 @@ impl Default for Limits {
 #[derive(Default)]
 pub struct Contexts {
     pub live: Handles<Context>,
-    /// Each GPU's primary context: its flags, and while it is retained its handle and how often.
+    /// Each GPU's primary context.
     primaries: Vec<Primary>,
     ids: u64,
 }
@@ -52,7 +54,9 @@ pub struct Contexts {
 #[derive(Clone, Copy, Default)]
 struct Primary {
     flags: u32,
+    /// Once it was made the first time; it has the same ever after.
     handle: usize,
+    /// How often it is retained, which a reset does not change.
     retained: u32,
 }
 
@@ -101,7 +105,7 @@ impl World {
         self.contexts.live.get_mut(as_pointer::<c_void>(handle)).map_err(|_| CUresult::CUDA_ERROR_INVALID_CONTEXT)
     }
 
-    fn make_context(&mut self, driver: &Driver, ordinal: i32, flags: u32, primary: bool) -> Answer<usize> {
+    fn make_context(&mut self, driver: &Driver, ordinal: i32, flags: u32, primary: bool, handle: Option<usize>) -> Answer<usize> {
         let gpu = driver.physical(ordinal)?;
         let config = driver.device().config();
         driver.charge(ordinal, config.context, Part::Visible)?;
@@ -121,8 +125,14 @@ impl World {
             limits: Limits::default(),
             heap_used: false,
             extra: 0,
+            for_graphs: 0,
         };
-        Ok(self.contexts.live.add(context))
+        Ok(self.contexts.live.add_as(handle.unwrap_or_else(new_handle), context))
+    }
+
+    fn primary_is_active(&mut self, driver: &Driver, ordinal: i32) -> Answer<bool> {
+        let handle = self.primary(driver, ordinal)?.handle;
+        Ok(self.contexts.live.has(handle))
     }
 
     fn destroy_context(&mut self, driver: &Driver, handle: usize) -> Answer {
@@ -130,7 +140,7 @@ impl World {
         self.free_all_of(driver, handle);
         let context = self.contexts.live.remove(as_pointer::<c_void>(handle)).map_err(|_| CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
         let config = driver.device().config();
-        driver.release(context.ordinal, config.context + context.extra, Part::Visible);
+        driver.release(context.ordinal, (config.context + context.for_graphs).saturating_add_signed(context.extra), Part::Visible);
         driver.release(context.ordinal, config.context_hidden, Part::Hidden);
         driver.slot.count_context(driver.physical(context.ordinal)?, false);
         Ok(())
@@ -148,7 +158,7 @@ fn create(out: *mut CUcontext, flags: u32, ordinal: i32) -> Answer {
     if out.is_null() || flags & !FLAGS != 0 {
         return Err(INVALID_VALUE);
     }
-    let handle = world()?.make_context(driver, ordinal, flags, false)?;
+    let handle = world()?.make_context(driver, ordinal, flags, false, None)?;
     STACK.with_borrow_mut(|stack| stack.push(handle));
     put(out, as_pointer(handle))
 }
@@ -245,8 +255,10 @@ api! {
             return Err(INVALID_VALUE);
         }
         let mut world = world()?;
-        let Primary { flags, handle, .. } = *world.primary(driver, device)?;
-        let handle = if handle == 0 { world.make_context(driver, device, flags, true)? } else { handle };
+        let Primary { flags, mut handle, .. } = *world.primary(driver, device)?;
+        if !world.primary_is_active(driver, device)? {
+            handle = world.make_context(driver, device, flags, true, Some(handle).filter(|&handle| handle != 0))?;
+        }
         let primary = world.primary(driver, device)?;
         primary.handle = handle;
         primary.retained += 1;
@@ -262,17 +274,18 @@ api! {
 
     fn cuDevicePrimaryCtxGetState(device: i32, flags: *mut u32, active: *mut i32) {
         let driver = driver()?;
-        let primary = *world()?.primary(driver, device)?;
-        put(flags, primary.flags)?;
-        put(active, i32::from(primary.handle != 0))
+        let mut world = world()?;
+        put(flags, world.primary(driver, device)?.flags)?;
+        put(active, i32::from(world.primary_is_active(driver, device)?))
     }
 }
 
 /// A GPU's primary context, which must be active.
 pub fn primary_of(device: i32) -> Answer<usize> {
     let driver = driver()?;
-    let handle = world()?.primary(driver, device)?.handle;
-    if handle == 0 { Err(CUresult::CUDA_ERROR_INVALID_CONTEXT) } else { Ok(handle) }
+    let mut world = world()?;
+    let handle = world.primary(driver, device)?.handle;
+    if world.contexts.live.has(handle) { Ok(handle) } else { Err(CUresult::CUDA_ERROR_INVALID_CONTEXT) }
 }
 
 fn release_primary(device: i32) -> Answer {
@@ -290,9 +303,8 @@ fn release_primary(device: i32) -> Answer {
 
 fn end_primary(device: i32) -> Answer {
     let driver = driver()?;
-    let primary = std::mem::take(world()?.primary(driver, device)?);
-    world()?.primary(driver, device)?.flags = primary.flags;
-    if primary.handle == 0 {
+    let primary = *world()?.primary(driver, device)?;
+    if !world()?.primary_is_active(driver, device)? {
         return Ok(());
     }
     crate::stream::end_of_context(primary.handle)?;

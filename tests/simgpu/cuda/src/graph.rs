@@ -12,7 +12,7 @@ use cudarc::driver::sys::{CUgraph, CUgraphExec, CUgraphNode, CUstream};
 pub use capture::Capture;
 pub use memory::GraphMemory;
 
-use crate::answer::{Answer, INVALID_VALUE, array, put, put_if};
+use crate::answer::{Answer, INVALID_VALUE, NOT_SUPPORTED, array, put, put_if};
 use crate::driver::{driver, world};
 use crate::handles::{as_pointer, new_handle};
 use crate::stream::work::Work;
@@ -48,6 +48,8 @@ pub enum Step {
 /// A graph that can be launched.
 pub struct Exec {
     pub flags: u64,
+    /// What it was made from.
+    graph: usize,
     steps: Vec<Step>,
     /// Bytes of graph memory that it holds on each GPU's behalf since it was first launched.
     pub held: Option<(i32, u64)>,
@@ -77,6 +79,10 @@ impl Graph {
         handle
     }
 
+    fn has_memory(&self) -> bool {
+        self.nodes.iter().any(|node| matches!(node.step, Step::Allocate { .. } | Step::Free))
+    }
+
     /// The steps in an order that keeps every node behind those it names.
     fn steps(&self) -> Vec<Step> {
         let mut done = HashSet::new();
@@ -104,8 +110,17 @@ fn instantiate(out: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Answer {
     if out.is_null() {
         return Err(INVALID_VALUE);
     }
-    let steps = world.graphs.get(graph).map_err(|_| INVALID_VALUE)?.steps();
-    let exec = Exec { flags, steps, held: None };
+    let found = world.graphs.get(graph).map_err(|_| INVALID_VALUE)?;
+    let steps = found.steps();
+    // Memory has one address, so there is one launchable graph with it at a time.
+    if found.has_memory() && world.execs.iter().any(|(_, exec)| exec.graph == graph.addr()) {
+        return Err(NOT_SUPPORTED);
+    }
+    if steps.iter().any(|step| matches!(step, Step::Work(Work::Kernel { .. }))) {
+        let context = world.current()?;
+        memory::pay_for_kernels(&mut world, context)?;
+    }
+    let exec = Exec { flags, graph: graph.addr(), steps, held: None };
     put(out, as_pointer(world.execs.add(exec)))
 }
 
@@ -137,6 +152,9 @@ api! {
     fn cuGraphClone(out: *mut CUgraph, graph: CUgraph) {
         let mut world = world()?;
         let copy = world.graphs.get(graph).map_err(|_| INVALID_VALUE)?.clone();
+        if copy.has_memory() {
+            return Err(NOT_SUPPORTED);
+        }
         put(out, as_pointer(world.graphs.add(copy)))
     }
 

@@ -20,7 +20,11 @@ impl<T> Default for Handles<T> {
 impl<T> Handles<T> {
     /// Keeps an object and gives it a handle.
     pub fn add(&mut self, object: T) -> usize {
-        let handle = new_handle();
+        self.add_as(new_handle(), object)
+    }
+
+    /// Keeps an object under a handle that nothing else has now.
+    pub fn add_as(&mut self, handle: usize, object: T) -> usize {
         self.0.insert(handle, object);
         handle
     }

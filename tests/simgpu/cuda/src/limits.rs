@@ -16,11 +16,11 @@ api! {
         let (mut limits, heap_used) = (object.limits, object.heap_used);
         let value = value as u64;
         match limit {
-            0 => limits.stack = value.next_multiple_of(16).max(1024),
+            0 => limits.stack = value.next_multiple_of(16),
             1 => limits.fifo = value,
             2 if heap_used => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
             2 => limits.heap = value.next_multiple_of(4 << 20),
-            3..=6 => return Ok(()),
+            4..=6 => return Ok(()),
             _ => return Err(UNSUPPORTED),
         }
         world.apply_limits(driver, context, limits, heap_used)
@@ -33,10 +33,9 @@ api! {
             0 => limits.stack,
             1 => limits.fifo,
             2 => limits.heap,
-            3 => 2,
             4 => 2048,
-            5 => 128,
-            6 => 0,
+            5 => 64,
+            6 => 11_796_480,
             _ => return Err(UNSUPPORTED),
         };
         put(out, value as usize)

@@ -183,10 +183,12 @@ impl World {
             }
             Kind::Graph { space } => self.memory.arena.give(address, space),
             Kind::Pool(_) => {
-                self.free_to_pool(driver, address)?;
+                self.free_to_pool(driver, address, false)?;
                 return self.trim_pools(driver);
             }
-            Kind::Mapped(_) | Kind::Host { .. } | Kind::Global(_) | Kind::Imported { .. } => return Err(INVALID_VALUE),
+            // The real one says that all is well, and frees nothing.
+            Kind::Global(_) => return Ok(()),
+            Kind::Mapped(_) | Kind::Host { .. } | Kind::Imported { .. } => return Err(INVALID_VALUE),
         }
         self.memory.remove(address);
         Ok(())

@@ -91,8 +91,11 @@ impl World {
         }
     }
 
-    /// Makes room for a kernel's local memory and the heap that it uses, as its first launch does.
+    /// Loads a library's kernel, and makes room for local memory and the heap that a kernel uses, as its first launch does.
     pub fn prepare_launch(&mut self, driver: &Driver, context: usize, function: &Function) -> Answer {
+        if function.context.is_none() {
+            self.library_module(driver, function.owner, context)?;
+        }
         let mut limits = self.context(context)?.limits;
         limits.stack = limits.stack.max(function.entry.local);
         let heap_used = self.context(context)?.heap_used || function.mallocs;
@@ -106,11 +109,12 @@ impl World {
         let stack =
             |limit: u64| limit.saturating_mul(config.multiprocessors * config.threads) / crate::memory::GRANULE * crate::memory::GRANULE;
         let heap = if heap_used { limits.heap } else { 0 };
-        let after = stack(limits.stack).saturating_sub(stack(Limits::default().stack)).saturating_add(heap);
-        if after > before {
-            driver.charge(ordinal, after - before, Part::Visible)?;
+        let after = (stack(limits.stack).saturating_add(heap)).cast_signed() - stack(Limits::default().stack).cast_signed();
+        let more = after.saturating_sub(before);
+        if more > 0 {
+            driver.charge(ordinal, more.unsigned_abs(), Part::Visible)?;
         } else {
-            driver.release(ordinal, before - after, Part::Visible);
+            driver.release(ordinal, more.unsigned_abs(), Part::Visible);
         }
         let context = self.context_mut(context)?;
         (context.limits, context.extra, context.heap_used) = (limits, after, heap_used);

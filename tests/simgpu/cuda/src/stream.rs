@@ -134,6 +134,7 @@ fn destroy(stream: CUstream) -> Answer {
 }
 
 fn synchronize_context(context: usize) -> Answer {
+    capture::refuse_context(context)?;
     drain(|queue| queue.context == context)?;
     after_wait()
 }
@@ -166,6 +167,9 @@ api! {
     fn cuStreamQuery [cuStreamQuery_ptsz stream] (stream: CUstream) {
         let key = resolve(stream)?;
         capture::refuse(key)?;
+        if all()?.streams.get(&key).is_some_and(|queue| queue.kind == Kind::Legacy) {
+            capture::forbid()?;
+        }
         let queues = all()?;
         let queue = queues.streams.get(&key).ok_or(INVALID_HANDLE)?;
         let others = queue.kind == Kind::Legacy

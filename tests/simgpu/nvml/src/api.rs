@@ -15,6 +15,7 @@ pub enum Code {
     NotFound = 6,
     InsufficientSize = 7,
     DriverNotLoaded = 9,
+    FunctionNotFound = 13,
     VersionMismatch = 25,
 }
 

@@ -17,7 +17,7 @@ api! {
         let gpu = gpu(handle)?;
         let version = get(out.cast::<u32>())?;
         if version != VERSION_2 {
-            return Err(Code::VersionMismatch);
+            return Err(Code::FunctionNotFound);
         }
         let memory = machine()?.memory(gpu);
         put(out, nvmlMemory_v2_t {

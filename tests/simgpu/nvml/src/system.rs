@@ -37,6 +37,7 @@ pub extern "C" fn nvmlErrorString(code: u32) -> *const c_char {
         6 => c"Not Found",
         7 => c"Insufficient Size",
         9 => c"Driver Not Loaded",
+        13 => c"Function Not Found",
         25 => c"Argument Version Mismatch",
         _ => c"Unknown Error",
     };

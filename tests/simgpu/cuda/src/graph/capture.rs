@@ -2,13 +2,13 @@
 
 use std::cell::Cell;
 
-use cudarc::driver::sys::{CUgraph, CUresult, CUstream};
+use cudarc::driver::sys::{CUevent, CUgraph, CUresult, CUstream};
 
 use super::{Graph, Step};
 use crate::answer::{Answer, INVALID_VALUE, put, put_if};
 use crate::driver::world;
 use crate::handles::as_pointer;
-use crate::stream::queues::{Event, queues};
+use crate::stream::queues::{Queues, queues};
 use crate::stream::resolve;
 use crate::stream::work::Work;
 
@@ -93,9 +93,23 @@ pub fn refuse(key: usize) -> Answer {
     }
 }
 
-/// Refuses to look at an event that was recorded in a capture.
-pub fn refuse_event(event: &Event) -> Answer {
-    if event.captured.is_some() { Err(CUresult::CUDA_ERROR_CAPTURED_EVENT) } else { Ok(()) }
+/// Refuses to look at an event that was recorded in a capture, and spoils that.
+pub fn refuse_event(queues: &mut Queues, event: CUevent) -> Answer {
+    let Some(id) = queues.events.get(event)?.captured else { return Ok(()) };
+    for capture in queues.streams.values_mut().filter_map(|queue| queue.capture.as_mut()).filter(|capture| capture.id == id) {
+        capture.broken = true;
+    }
+    Err(CUresult::CUDA_ERROR_CAPTURED_EVENT)
+}
+
+/// Refuses to wait for a context in which something is captured, and spoils that.
+pub fn refuse_context(context: usize) -> Answer {
+    let mut queues = queues()?;
+    let capturing = queues.streams.values_mut().filter(|queue| queue.context == context).find_map(|queue| queue.capture.as_mut());
+    capturing.map_or(Ok(()), |capture| {
+        capture.broken = true;
+        Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+    })
 }
 
 /// Refuses calls that might synchronise, by the rules of the captures that are going on.

@@ -7,7 +7,7 @@ use super::{Step, dependencies};
 use crate::answer::{Answer, INVALID_VALUE, OUT_OF_MEMORY, get, put};
 use crate::driver::{Driver, World, driver, world};
 use crate::handles::as_pointer;
-use crate::memory::{Kind, granules};
+use crate::memory::{GRANULE, Kind, granules};
 
 /// What is taken at a time.
 const STEP: u64 = 32 << 20;
@@ -35,9 +35,13 @@ impl World {
     }
 
     fn trim_graphs(&mut self, driver: &Driver, ordinal: i32) {
+        // Also what graphs hold that are not running: they take it again when launched.
+        for exec in self.execs.values_mut() {
+            exec.held = exec.held.filter(|&(device, _)| device != ordinal);
+        }
         let memory = self.graph_memory(ordinal);
-        let spare = memory.reserved - memory.used;
-        memory.reserved = memory.used;
+        let spare = std::mem::take(&mut memory.reserved);
+        memory.used = 0;
         driver.release(ordinal, spare, Part::Visible);
     }
 }
@@ -68,6 +72,17 @@ pub fn make_resident(exec: CUgraphExec) -> Answer {
     Ok(())
 }
 
+/// The first graph of kernels in a context takes a granule.
+pub fn pay_for_kernels(world: &mut World, context: usize) -> Answer {
+    let driver = driver()?;
+    let context = world.context_mut(context)?;
+    if context.for_graphs == 0 {
+        driver.charge(context.ordinal, GRANULE, Part::Visible)?;
+        context.for_graphs = GRANULE;
+    }
+    Ok(())
+}
+
 /// Ends a launchable graph. Its memory stays until trimmed.
 pub fn end_of_exec(exec: CUgraphExec) -> Answer {
     let mut world = world()?;
@@ -94,7 +109,8 @@ api! {
 
     fn cuDeviceGraphMemTrim(device: i32) {
         let driver = driver()?;
-        driver.physical(device)?;
+        let gpu = driver.physical(device)?;
+        crate::stream::queues::drain(|queue| queue.gpu == gpu)?;
         world()?.trim_graphs(driver, device);
         Ok(())
     }

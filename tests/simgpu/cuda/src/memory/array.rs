@@ -36,7 +36,8 @@ fn padded(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, level: u32) -> Answer<(u64, u64,
     }
     let row = (side(descriptor.Width) * element * u64::from(descriptor.NumChannels)).next_multiple_of(64);
     let rows = if descriptor.Height == 0 { 1 } else { side(descriptor.Height).next_multiple_of(8) };
-    let bytes = row.checked_mul(rows).and_then(|slice| slice.checked_mul(side(descriptor.Depth))).ok_or(INVALID_VALUE)?;
+    let depth = if descriptor.Depth == 0 { 1 } else { side(descriptor.Depth).next_multiple_of(8) };
+    let bytes = row.checked_mul(rows).and_then(|slice| slice.checked_mul(depth)).ok_or(INVALID_VALUE)?;
     Ok((row, rows, bytes))
 }
 
@@ -90,10 +91,14 @@ fn flat(descriptor: &CUDA_ARRAY_DESCRIPTOR) -> CUDA_ARRAY3D_DESCRIPTOR {
     }
 }
 
+fn room_for<T>(out: *mut T) -> Answer {
+    if out.is_null() { Err(INVALID_VALUE) } else { Ok(()) }
+}
+
 fn requirements(out: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, handle: usize) -> Answer {
     let world = world()?;
     let array = world.memory.arrays.find(handle).ok_or(INVALID_HANDLE)?;
-    if array.address != 0 {
+    if array.address != 0 || array.descriptor.Flags & SPARSE != 0 {
         return Err(INVALID_VALUE);
     }
     put(out, CUDA_ARRAY_MEMORY_REQUIREMENTS { size: array.bytes as usize, alignment: 65536, reserved: [0; 4] })
@@ -101,11 +106,13 @@ fn requirements(out: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, handle: usize) -> Answ
 
 api! {
     fn cuArrayCreate_v2(out: *mut CUarray, descriptor: *const CUDA_ARRAY_DESCRIPTOR) {
+        room_for(out)?;
         let array = world()?.make_array(flat(&get(descriptor)?), 1)?;
         put(out, as_pointer(array))
     }
 
     fn cuArray3DCreate_v2(out: *mut CUarray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR) {
+        room_for(out)?;
         let array = world()?.make_array(get(descriptor)?, 1)?;
         put(out, as_pointer(array))
     }
@@ -133,10 +140,8 @@ api! {
     fn cuMipmappedArrayCreate(out: *mut CUmipmappedArray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR, levels: u32) {
         let descriptor = get(descriptor)?;
         let most = descriptor.Width.max(descriptor.Height).max(descriptor.Depth).max(1).ilog2() + 1;
-        if levels == 0 {
-            return Err(INVALID_VALUE);
-        }
-        let array = world()?.make_array(descriptor, levels.min(most))?;
+        room_for(out)?;
+        let array = world()?.make_array(descriptor, levels.clamp(1, most))?;
         put(out, as_pointer(array))
     }
 

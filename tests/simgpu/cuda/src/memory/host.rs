@@ -9,13 +9,18 @@ use crate::answer::{Answer, INVALID_VALUE, OUT_OF_MEMORY, put};
 use crate::driver::world;
 
 const PAGE: usize = 4096;
+/// All pinned memory is mapped for the GPU.
+const MAPPED: u32 = 2;
 
 fn allocate(out: *mut *mut c_void, size: usize, flags: u32) -> Answer {
     let mut world = world()?;
     let (context, ordinal) = world.current_gpu()?;
     put(out, std::ptr::null_mut())?;
-    if size == 0 || flags & !0xf != 0 {
+    if flags & !0xf != 0 {
         return Err(INVALID_VALUE);
+    }
+    if size == 0 {
+        return Ok(());
     }
     let length = size.checked_next_multiple_of(PAGE).ok_or(OUT_OF_MEMORY)?;
     let (protection, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
@@ -24,7 +29,13 @@ fn allocate(out: *mut *mut c_void, size: usize, flags: u32) -> Answer {
     if address == libc::MAP_FAILED {
         return Err(OUT_OF_MEMORY);
     }
-    world.memory.add(address.expose_provenance() as u64, size as u64, ordinal, context, Kind::Host { flags, registered: false });
+    world.memory.add(
+        address.expose_provenance() as u64,
+        size as u64,
+        ordinal,
+        context,
+        Kind::Host { flags: flags | MAPPED, registered: false },
+    );
     put(out, address)
 }
 

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use cudarc::driver::sys::CUresult;
 
-use super::{Allocation, Kind};
+use super::{Allocation, GRANULE, Kind};
 use crate::answer::{Answer, INVALID_VALUE, array, put};
 use crate::driver::world;
 use crate::handles::as_pointer;
@@ -20,8 +20,9 @@ fn write(out: *mut c_void, attribute: u32, address: u64, start: u64, found: &All
         1 => put(out.cast::<*mut c_void>(), as_pointer(found.context)),
         2 => put(out.cast(), if host { HOST } else { DEVICE }),
         3 => put(out.cast(), address),
-        4 if host || managed => put(out.cast(), address),
-        6 => put(out.cast(), 0_u32),
+        4 => put(out.cast(), if host || managed { address } else { 0 }).and(if host || managed { Ok(()) } else { Err(INVALID_VALUE) }),
+        5 => put(out.cast(), [0_u64; 2]),
+        6 => put(out.cast(), 1_u32),
         7 => put(out.cast(), found.id),
         8 => put(out.cast(), u32::from(managed)),
         9 => put(out.cast(), found.ordinal),
@@ -30,7 +31,11 @@ fn write(out: *mut c_void, attribute: u32, address: u64, start: u64, found: &All
         12 => put(out.cast(), found.size as usize),
         13 => put(out.cast(), 1_u32),
         14 => put(out.cast(), 0_u64),
-        15 | 16 => put(out.cast(), 3_u32),
+        15 => put(out.cast(), 1_u32),
+        16 => put(out.cast(), 3_u32),
+        18 => put(out.cast(), GRANULE as usize),
+        19 => put(out.cast(), address - address % GRANULE),
+        20 => put(out.cast(), found.id),
         17 => put(
             out.cast(),
             match found.kind {

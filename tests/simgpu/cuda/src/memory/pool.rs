@@ -62,13 +62,13 @@ impl World {
     }
 
     /// Frees an allocation of a pool; the pool keeps its steps for now.
-    pub fn free_to_pool(&mut self, driver: &Driver, address: u64) -> Answer {
+    pub fn free_to_pool(&mut self, driver: &Driver, address: u64, by_stream: bool) -> Answer {
         let allocation = self.memory.at(address).ok_or(INVALID_VALUE)?;
         let (Kind::Pool(handle), size) = (allocation.kind.clone(), allocation.size) else { return Err(INVALID_VALUE) };
         self.memory.remove(address);
         let pool = self.pools.live.get_mut(as_pointer::<()>(handle))?;
-        pool.give(address, rounded(size));
-        if pool.destroyed && pool.used == 0 {
+        pool.give(address, rounded(size), by_stream);
+        if pool.destroyed && pool.live == 0 {
             let gone = self.pools.live.remove(as_pointer::<()>(handle))?;
             driver.release(gone.ordinal, gone.reserved(), Part::Visible);
             self.memory.arena.give(gone.base, SPACE);
@@ -102,7 +102,7 @@ fn allocate(out: *mut u64, size: usize, pool: Option<usize>, stream: CUstream) -
     let key = resolve(stream)?;
     put(out, 0)?;
     if size == 0 {
-        return Err(INVALID_VALUE);
+        return Ok(());
     }
     if capture::is_capturing(key)? {
         let mut world = world()?;
@@ -124,13 +124,16 @@ fn allocate(out: *mut u64, size: usize, pool: Option<usize>, stream: CUstream) -
 fn free(address: u64, stream: CUstream) -> Answer {
     let driver = driver()?;
     let key = resolve(stream)?;
+    if address == 0 {
+        return Ok(());
+    }
     if capture::is_capturing(key)? {
         return capture::add_step(key, Step::Free).map(|_| ());
     }
     let mut world = world()?;
     match world.memory.at(address).map(|found| found.kind.clone()) {
         Some(Kind::Pool(pool)) => {
-            world.free_to_pool(driver, address)?;
+            world.free_to_pool(driver, address, true)?;
             if let Ok(pool) = world.pools.live.get_mut(as_pointer::<()>(pool)) {
                 pool.fences.push(fence(key)?);
             }
@@ -164,6 +167,7 @@ api! {
         if out.is_null() || properties.allocType as u32 != 1 || properties.location.type_ as u32 != 1 {
             return Err(INVALID_VALUE);
         }
+        driver.physical(properties.location.id).map_err(|_| INVALID_VALUE)?;
         let pool = world()?.make_pool(driver, properties.location.id, properties.maxSize as u64)?;
         put(out, as_pointer(pool))
     }
@@ -177,7 +181,7 @@ api! {
         world.pools.current.retain(|_, current| *current != pool.addr());
         let found = world.pools.live.get_mut(pool).map_err(|_| INVALID_VALUE)?;
         found.destroyed = true;
-        if found.used == 0 {
+        if found.live == 0 {
             let gone = world.pools.live.remove(pool)?;
             driver.release(gone.ordinal, gone.reserved(), Part::Visible);
             world.memory.arena.give(gone.base, SPACE);

@@ -41,6 +41,9 @@ pub struct Vmm {
 #[repr(C)]
 struct Shared {
     magic: u64,
+    /// Whose it is: the process, and its handle there.
+    owner: u64,
+    handle: u64,
     size: u64,
     properties: CUmemAllocationProp,
 }
@@ -213,8 +216,11 @@ api! {
         let fits = reserved.is_some_and(|(&start, &reserved)| address + length <= start + reserved);
         let busy = world.memory.starts_in(address, length) || world.memory.around(address).is_some();
         let physical = world.physical(handle)?;
-        if flags != 0 || !fits || busy || offset != 0 || length != physical.size || !in_granules(length) {
+        if flags != 0 || !fits || busy || !in_granules(length) {
             return Err(INVALID_VALUE);
+        }
+        if offset != 0 || length != physical.size {
+            return Err(crate::answer::NOT_SUPPORTED);
         }
         show(address, physical.backing, length)?;
         physical.mappings += 1;
@@ -226,6 +232,13 @@ api! {
     fn cuMemUnmap(address: u64, size: usize) {
         let driver = driver()?;
         let mut world = world()?;
+        let reserved = world.memory.vmm.reserved.range(..=address).next_back();
+        if !world.memory.starts_in(address, size as u64)
+            && reserved.is_some_and(|(&start, &length)| address + size as u64 <= start + length)
+            && world.memory.around(address).is_none()
+        {
+            return Ok(());
+        }
         for start in world.mapped(address, size as u64)? {
             let Some(gone) = world.memory.remove(start) else { continue };
             hide(start, gone.size);
@@ -255,7 +268,7 @@ api! {
         if out.is_null() || kind != 1 || flags != 0 || physical.properties.requestedHandleTypes.0 & 1 == 0 {
             return Err(INVALID_VALUE);
         }
-        let shared = Shared { magic: MAGIC, size: physical.size, properties: physical.properties };
+        let shared = Shared { magic: MAGIC, owner: u64::from(std::process::id()), handle, size: physical.size, properties: physical.properties };
         // SAFETY: the name is a C string; what is written is as long as said.
         let fd = unsafe {
             let fd = libc::syscall(libc::SYS_memfd_create, c"simgpu-shareable".as_ptr(), libc::MFD_CLOEXEC) as i32;
@@ -282,7 +295,14 @@ api! {
         if read != size_of::<Shared>() as isize || shared.magic != MAGIC {
             return Err(INVALID_HANDLE);
         }
-        let handle = world()?.make_physical(driver, shared.size, shared.properties, false)?;
+        let mut world = world()?;
+        if shared.owner == u64::from(std::process::id())
+            && let Ok(own) = world.memory.vmm.live.get_mut(as_pointer::<()>(shared.handle as usize))
+        {
+            own.handles += 1;
+            return put(out, shared.handle);
+        }
+        let handle = world.make_physical(driver, shared.size, shared.properties, false)?;
         put(out, handle as u64)
     }
 }

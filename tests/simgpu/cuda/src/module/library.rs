@@ -8,7 +8,7 @@ use cudarc::driver::sys::{CUfunction, CUkernel, CUlibrary, CUmodule, CUresult};
 use super::ptx::{self, Image};
 use super::{Function, NOT_FOUND};
 use crate::answer::{Answer, INVALID_VALUE, put, put_if, text};
-use crate::driver::{driver, world};
+use crate::driver::{Driver, World, driver, world};
 use crate::handles::as_pointer;
 
 /// A library, its kernels by name, and the module that it is in each context that used it.
@@ -27,19 +27,26 @@ fn load(out: *mut CUlibrary, image: *const c_void) -> Answer {
     put(out, as_pointer(world()?.libraries.add(library)))
 }
 
-/// The library's module in the current context, loaded now if it was not.
+impl World {
+    /// A library's module in a context, loaded now if it was not.
+    pub fn library_module(&mut self, driver: &Driver, library: usize, context: usize) -> Answer<usize> {
+        let library = as_pointer::<c_void>(library);
+        let found = self.libraries.get(library)?;
+        if let Some(&module) = found.modules.get(&context).filter(|&&module| self.modules.has(module)) {
+            return Ok(module);
+        }
+        let image = found.image.clone();
+        let module = self.load(driver, context, image)?;
+        self.libraries.get_mut(library)?.modules.insert(context, module);
+        Ok(module)
+    }
+}
+
 fn module(library: CUlibrary) -> Answer<usize> {
     let driver = driver()?;
     let mut world = world()?;
     let context = world.current()?;
-    let found = world.libraries.get(library)?;
-    if let Some(&module) = found.modules.get(&context).filter(|&&module| world.modules.has(module)) {
-        return Ok(module);
-    }
-    let image = found.image.clone();
-    let module = world.load(driver, context, image)?;
-    world.libraries.get_mut(library)?.modules.insert(context, module);
-    Ok(module)
+    world.library_module(driver, library.addr(), context)
 }
 
 api! {

@@ -60,17 +60,17 @@ api! {
     fn cuEventRecordWithFlags [cuEventRecordWithFlags_ptsz stream] (event: CUevent, stream: CUstream, _flags: u32) { record(event, stream) }
 
     fn cuEventQuery(event: CUevent) {
+        capture::refuse_event(&mut *queues()?, event)?;
         capture::forbid()?;
         let queues = queues()?;
         let event = queues.events.get(event)?;
-        capture::refuse_event(event)?;
         if event.happened >= event.asked { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_READY) }
     }
 
     fn cuEventSynchronize(event: CUevent) {
         let mut queues = queues()?;
         let number = queues.events.get(event)?.asked;
-        capture::refuse_event(queues.events.get(event)?)?;
+        capture::refuse_event(&mut queues, event)?;
         while queues.events.get(event).is_ok_and(|event| event.happened < number) {
             queues = wait(queues)?;
         }

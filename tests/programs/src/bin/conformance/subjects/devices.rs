@@ -30,7 +30,6 @@ pub fn ask(report: &mut Report) {
         report.note(format!("name {:?}", std::ffi::CStr::from_ptr(text.as_ptr())));
         report.code("cuDeviceGetName in 4", sys::cuDeviceGetName(text.as_mut_ptr(), 4, 0));
         report.say("cut name", format!("{:?}", std::ffi::CStr::from_ptr(text.as_ptr())));
-        report.code("cuDeviceGetName in 0", sys::cuDeviceGetName(text.as_mut_ptr(), 0, 0));
         report.code("cuDeviceGetName(null)", sys::cuDeviceGetName(null_mut(), 64, 0));
         report.code("cuDeviceGetPCIBusId in 5", sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), 5, 0));
         report.code("cuDeviceGetPCIBusId in 64", sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), 64, 0));

@@ -1,7 +1,7 @@
 //! Names and texts of error codes.
 
 use std::ffi::{CStr, c_char};
-use std::ptr::{null, null_mut};
+use std::ptr::null;
 
 use vgpu_test_programs::cuda::{self, sys::CUresult};
 
@@ -21,18 +21,22 @@ fn look(function: Look, code: u32) -> (CUresult, String) {
     (answer, unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
+/// The codes of CUDA 13.0. Asking driver 580 for others is a crash.
+const CODES: &[u32] = &[
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 34, 36, 46, 47, 100, 101, 102, 200, 201, 202, 205, 206, 207, 208, 209, 210, 211, 212, 213, 214, 215, 216,
+    217, 218, 219, 220, 221, 222, 223, 224, 225, 226, 227, 300, 301, 302, 303, 304, 400, 401, 402, 500, 600, 700, 701, 702, 703, 704, 705,
+    708, 709, 710, 711, 712, 713, 714, 715, 716, 717, 718, 719, 720, 721, 800, 801, 802, 803, 804, 805, 806, 807, 808, 809, 810, 811, 812,
+    900, 901, 902, 903, 904, 905, 906, 907, 908, 909, 910, 911, 912, 913, 914, 915, 999,
+];
+
 pub fn ask(report: &mut Report) {
     // SAFETY: both have this signature, but for the code's type, which is an enum of that size.
     let (name, text) = unsafe { (cuda::symbol::<Look>(c"cuGetErrorName"), cuda::symbol::<Look>(c"cuGetErrorString")) };
-    for code in 0..=1100 {
+    for &code in CODES {
         let named = look(name, code);
         if named.0 == CUresult::CUDA_SUCCESS {
             let texted = look(text, code);
             report.say(code, format!("{} {} {}", named.1, texted.0 as u32, texted.1));
         }
     }
-    report.say("name of 12345", format!("{:?}", look(name, 12345)));
-    report.say("text of 12345", format!("{:?}", look(text, 12345)));
-    // SAFETY: null is what is asked about.
-    report.say("name to null", format!("{:?}", unsafe { name(0, null_mut()) }));
 }

@@ -211,7 +211,7 @@ fn pointers(report: &mut Report) {
         let line = format!("{} of nothing {}", inside as u32, nothing as u32);
         let value = words[0];
         let shown = match number {
-            1 | 3 | 7 | 11 | 17 => format!("{line} set {}", value != u64::MAX),
+            1 | 3 | 7 | 11 | 17 | 19 | 20 => format!("{line} set {}", value != u64::MAX),
             5 => line,
             _ => format!("{line} value {value:#x}"),
         };

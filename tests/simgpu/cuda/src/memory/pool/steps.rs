@@ -22,6 +22,8 @@ pub struct Pool {
     pub most: u64,
     pub threshold: u64,
     pub used: u64,
+    /// Allocations that are not freed.
+    pub live: u64,
     pub used_high: u64,
     pub reserved_high: u64,
     pub flags: [u32; 4],
@@ -48,6 +50,7 @@ impl Pool {
             most: most.next_multiple_of(STEP),
             threshold: 0,
             used: 0,
+            live: 0,
             used_high: 0,
             reserved_high: 0,
             flags: [1; 4],
@@ -78,19 +81,25 @@ impl Pool {
         for step in self.steps_of(address, size) {
             *self.steps.entry(step).or_default() += 1;
         }
+        self.live += 1;
         self.used += size;
         self.used_high = self.used_high.max(self.used);
         self.reserved_high = self.reserved_high.max(self.reserved());
     }
 
     /// Takes room back.
-    pub fn give(&mut self, address: u64, size: u64) {
+    ///
+    /// `cuMemFree` leaves what it frees in the figure of what is used, as the real one does.
+    pub fn give(&mut self, address: u64, size: u64, by_stream: bool) {
         for step in self.steps_of(address, size) {
             if let Some(count) = self.steps.get_mut(&step) {
                 *count -= 1;
             }
         }
-        self.used -= size;
+        self.live -= 1;
+        if by_stream {
+            self.used -= size;
+        }
         self.free.add(address, size, self.base..self.base + SPACE);
     }
 
@@ -99,7 +108,7 @@ impl Pool {
         let empty = self.steps.iter().filter(|&(_, &count)| count == 0).map(|(&step, _)| step).collect::<Vec<_>>();
         let before = self.reserved();
         for step in empty.into_iter().rev() {
-            if self.reserved() <= keep {
+            if self.reserved() < keep + STEP {
                 break;
             }
             self.steps.remove(&step);
@@ -136,12 +145,12 @@ mod tests {
         let mut pool = Pool::new(0, STEP, 0);
         let addresses = [10, 10, 30, 10].map(|size| take(&mut pool, size * MIB));
         assert_eq!(pool.reserved(), 2 * STEP);
-        pool.give(addresses[0], 10 * MIB);
-        pool.give(addresses[1], 10 * MIB);
+        pool.give(addresses[0], 10 * MIB, true);
+        pool.give(addresses[1], 10 * MIB, true);
         assert_eq!(pool.trim(0), 0, "the third allocation lies in both steps");
-        pool.give(addresses[2], 30 * MIB);
+        pool.give(addresses[2], 30 * MIB, true);
         assert_eq!(pool.trim(0), STEP);
-        pool.give(addresses[3], 10 * MIB);
+        pool.give(addresses[3], 10 * MIB, true);
         assert_eq!(pool.trim(STEP), 0);
         assert_eq!((pool.trim(0), pool.used), (STEP, 0));
         assert_eq!(pool.free.lowest(SPACE), Some(STEP));

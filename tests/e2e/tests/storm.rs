@@ -1,0 +1,46 @@
+//! Many processes race in one container and half of them are killed, again and again.
+
+use vgpu_e2e::{Kit, MIB, Machine, PROGRAMS, Way, host};
+use vgpu_test_harness::{Runtime, can_run};
+
+/// A context costs little on this GPU, so that many processes fit.
+const CONTEXT: u64 = 8 * MIB;
+const LIMIT: u64 = 1024 * MIB;
+
+fn storm(runtime: Runtime, way: Way, rounds: u64) {
+    if !can_run(runtime) {
+        return;
+    }
+    let kit = Kit::find();
+    let machine = Machine::simulated(&kit, &["context=8M"]);
+    let host = host(&kit, runtime);
+    // Told, the seed makes a round's sizes and victims again; the moments are the scheduler's.
+    let seed = std::env::var("VGPU_TEST_SEED").unwrap_or_else(|_| u64::from(std::process::id()).to_string());
+    eprintln!("VGPU_TEST_SEED={seed}");
+    let command = format!("{PROGRAMS}/storm --processes 32 --rounds {rounds} --limit {LIMIT} --context {CONTEXT} --seed {seed}");
+    let watch = machine.watch();
+    let outcome = way.run(&host, machine.bundle().annotation("nvidia.com/gpumem", "1024").shell(&command));
+    let peak = watch.peak(0);
+    let end = outcome.stderr.lines().last().unwrap_or_default();
+    assert!(outcome.status.success(), "{runtime:?}, {way:?}, seed {seed}: {end}; the host's NVML showed {peak} at most");
+    eprintln!("{}", outcome.stdout.trim());
+    assert!(peak <= LIMIT, "{runtime:?}, {way:?}, seed {seed}: the host's NVML showed {peak}");
+    // The race was one: the limit has been reached.
+    assert!(peak > LIMIT - 4 * MIB, "{runtime:?}, {way:?}, seed {seed}: the host's NVML never showed more than {peak}");
+    assert_eq!(machine.held(0).processes, [], "{runtime:?}, {way:?}, seed {seed}");
+}
+
+#[test]
+fn two_hundred_rounds_through_runc() {
+    storm(Runtime::Runc, Way::Wrapper, 200);
+}
+
+#[test]
+fn some_rounds_through_crun() {
+    storm(Runtime::Crun, Way::Wrapper, 10);
+}
+
+#[test]
+fn some_rounds_by_hooks_alone() {
+    storm(Runtime::Runc, Way::Hooks, 10);
+}
