@@ -11,6 +11,11 @@ const A: &str = "GPU-aaaaaaaa-0000-0000-0000-000000000001";
 const B: &str = "GPU-bbbbbbbb-0000-0000-0000-000000000002";
 const GIB: u64 = 1 << 30;
 
+/// Keys and values.
+type Pairs<'a> = &'a [(&'a str, &'a str)];
+/// A description, what is said, the policy's text, and what comes of it.
+type Case<'a, T> = (&'a str, Pairs<'a>, &'a str, T);
+
 /// Decides for what annotations (keys with a slash) and environment say, under a policy's text.
 fn decided(said: &[(&str, &str)], policy: &str, inventory: Option<&Inventory>) -> Result<Option<Limits>> {
     let all = said.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
@@ -32,8 +37,7 @@ fn one(memory: Option<u64>, memory_percent: Option<u32>, cores: Option<u32>) -> 
 #[test]
 fn without_knowing_the_gpus() {
     let memory = ("nvidia.com/gpumem", "1024");
-    type Pairs<'a> = &'a [(&'a str, &'a str)];
-    let cases: [(&str, Pairs, &str, Result<Vec<GpuLimits>, &str>); 14] = [
+    let cases: [Case<Result<Vec<GpuLimits>, &str>>; 14] = [
         ("as asked", &[memory, ("nvidia.com/gpucores", "30")], "", Ok(one(Some(GIB), None, Some(30)))),
         ("a percentage stays one", &[("nvidia.com/gpumem-percentage", "25")], "", Ok(one(None, Some(25), None))),
         ("a default fills in", &[memory], "[defaults]\ncores = 20", Ok(one(Some(GIB), None, Some(20)))),
@@ -61,7 +65,7 @@ fn without_knowing_the_gpus() {
 #[test]
 fn who_is_left_alone() {
     let memory = ("nvidia.com/gpumem", "1024");
-    let cases: [(&str, &[(&str, &str)], &str, bool); 6] = [
+    let cases: [Case<bool>; 6] = [
         ("asks for nothing, and nothing is said", &[], "", true),
         ("asks for nothing, and is to pass", &[], "without_request = \"pass\"\n[ceilings]\nmemory = \"1g\"", true),
         ("wants out and may not", &[memory, ("CUDA_DISABLE_CONTROL", "true")], "", false),

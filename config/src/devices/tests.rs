@@ -30,10 +30,14 @@ fn list(values: &[&str]) -> Option<Said<Vec<String>>> {
     by(values.iter().map(|&value| value.to_owned()).collect())
 }
 
+/// UUIDs in order.
+type Uuids<'a> = Vec<&'a str>;
+
 #[test]
 fn candidates_in_the_containers_order() {
     let inventory = inventory();
-    let cases: [(&str, &str, &[u32], Option<Vec<&str>>); 9] = [
+    type Case<'a> = (&'a str, &'a str, &'a [u32], Option<Uuids<'a>>);
+    let cases: [Case; 9] = [
         ("all", "all", &[], Some(vec![A, B, C])),
         ("by index", "2,0", &[], Some(vec![C, A])),
         ("by UUID", &format!("{B},{A}"), &[], Some(vec![B, A])),
@@ -58,7 +62,8 @@ fn candidates_in_the_containers_order() {
 fn picks() {
     let inventory = inventory();
     let none = Choice::default;
-    let cases: [(&str, Choice, Result<Vec<&str>, &str>); 11] = [
+    type Case<'a> = (&'a str, Choice, Result<Uuids<'a>, &'a str>);
+    let cases: [Case; 11] = [
         ("no wish", none(), Ok(vec![A, B, C])),
         ("two of three", Choice { count: by(2), ..none() }, Ok(vec![A, B])),
         ("four of three", Choice { count: by(4), ..none() }, Err("only 3 are suitable; the container may have 0 GPU-aaaaaaaa")),

@@ -1,0 +1,94 @@
+//! Somebody else who changes the image while a container is made: another container that shares a volume, say.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use common::{host, runtimes};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use vgpu_test_harness::{Bundle, Host};
+
+/// Calls the hook as a runtime would at `createRuntime`.
+fn create_runtime(host: &Host, bundle: &Bundle, id: &str) -> bool {
+    let mut hook = Command::new(host.hook());
+    hook.arg("create-runtime").arg("--config").arg(host.policy_file());
+    let mut hook = hook.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let state =
+        serde_json::json!({ "ociVersion": "1.0.2", "id": id, "status": "creating", "pid": std::process::id(), "bundle": bundle.path() });
+    serde_json::to_writer(hook.stdin.take().unwrap(), &state).unwrap();
+    hook.wait().unwrap().success()
+}
+
+/// Exchanges two paths again and again while `work` runs.
+fn flipping<T>(one: &Path, other: &Path, work: impl FnOnce() -> T) -> T {
+    /// Stops the exchange, also if an assertion fails.
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Relaxed);
+        }
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap();
+            }
+        });
+        let _stop = Stop(&done);
+        work()
+    })
+}
+
+#[test]
+fn mount_points_are_never_made_outside() {
+    let Some(runtime) = runtimes().next() else { return };
+    let host = host(runtime);
+    let outside = tempfile::tempdir().unwrap();
+    for path in ["etc", "usr", "usr/local"] {
+        let bundle = Bundle::new().annotation("nvidia.com/gpumem", "1024");
+        bundle.write();
+        let flip = bundle.path().join("flip");
+        std::os::unix::fs::symlink(outside.path(), &flip).unwrap();
+        let (mut made, mut refused) = (0, 0);
+        flipping(&bundle.rootfs().join(path), &flip, || {
+            for round in 0..700 {
+                let id = format!("{}-{round}", path.replace('/', "-"));
+                if create_runtime(&host, &bundle, &id) {
+                    made += 1
+                } else {
+                    refused += 1
+                }
+                let _ = fs::remove_dir_all(host.state_dir());
+            }
+        });
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0, "/{path}: something was made outside");
+        assert!(made > 0 && refused > 0, "/{path}: {made} made, {refused} refused, so nothing was raced");
+    }
+}
+
+#[test]
+fn nothing_is_mounted_outside() {
+    for runtime in runtimes() {
+        let host = host(runtime);
+        let outside = tempfile::tempdir().unwrap();
+        let bundle = host.with_hooks(Bundle::new().annotation("nvidia.com/gpumem", "1024").shell("echo started"));
+        let flip = bundle.path().join("flip");
+        std::os::unix::fs::symlink(outside.path(), &flip).unwrap();
+        let mut refused = 0;
+        // The exchange goes on while the container runs, which nobody but the host's root can do to an image; so what the container
+        // finds is not asked here, only that a mount went where it was checked or the container did not start.
+        flipping(&bundle.rootfs().join("etc"), &flip, || {
+            for _ in 0..60 {
+                refused += u32::from(!host.run_bare(&bundle).status.success());
+            }
+        });
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0, "{runtime:?}: something was made outside");
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(outside.path().to_str().unwrap()), "{runtime:?}: something was mounted outside");
+        assert!(refused > 0, "{runtime:?}: nothing was raced");
+    }
+}
