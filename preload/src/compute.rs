@@ -3,6 +3,7 @@
 //! * [`meter`]: what finished work really took, from events around batches of launches ([`stream`]).
 //! * [`account`]: the container's budget, which accrues in time and pays for that; [`cost`]: what a launch will probably take.
 //! * [`pace`]: around every launch, the two together. [`engine`]: the clock and the events it does that with.
+//! * [`gate`]: the turns that the host's arbiter gives to containers.
 //! * [`state`]: from a stream to its meter and account. [`hooks`]: the entry points.
 //!
 //! A launch that finds room is a few loads and stores: no lock, no allocation, no system call. Nothing polls: whoever launches
@@ -12,6 +13,7 @@ mod account;
 mod cost;
 mod cuda_engine;
 mod engine;
+mod gate;
 pub mod hooks;
 mod meter;
 mod pace;

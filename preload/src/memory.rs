@@ -7,6 +7,7 @@ pub mod blocks;
 pub mod context;
 pub mod graph;
 pub mod image;
+pub mod known;
 pub mod linear;
 pub mod local;
 pub mod module;

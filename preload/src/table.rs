@@ -108,6 +108,10 @@ hooks! {
     Cuda memory::ordered::pool_trim => (pool: Handle, keep: usize): cuMemPoolTrimTo;
     Cuda memory::ordered::after_wait => (handle: Handle): cuStreamSynchronize, cuStreamSynchronize_ptsz, cuEventSynchronize;
     Cuda memory::ordered::after_wait_context => (): cuCtxSynchronize;
+    Cuda memory::ordered::begin_capture => (stream: Handle, mode: i32): cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz;
+    Cuda memory::ordered::begin_capture_v1 => (stream: Handle): cuStreamBeginCapture, cuStreamBeginCapture_ptsz;
+    Cuda memory::ordered::begin_capture_to_graph => (stream: Handle, graph: Handle, dependencies: *const Handle, edges: *const c_void, count: usize, mode: i32):
+        cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz;
     Cuda memory::ordered::graph_trim => (device: Device): cuDeviceGraphMemTrim;
 
     // Physical memory and its mappings.

@@ -5,6 +5,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::AcqRel, Ord
 use vgpu_region::budget::{Budget, Rate};
 use vgpu_region::limits::GpuLimit;
 
+use super::gate::{Gate, Pass};
+
 use super::cost::Costs;
 use super::stream::{Batch, Open};
 
@@ -29,6 +31,8 @@ pub struct Account {
     who: u16,
     holding_since: AtomicU64,
     leaving: AtomicBool,
+    /// The container's turns.
+    pub gate: Gate,
     /// How far each stream has come since launches were last held back.
     pub rounds: Rounds,
 }
@@ -77,11 +81,13 @@ pub enum Verdict {
     Other,
     /// Another process of the container shall have it now.
     Yield,
+    /// It is another container's turn.
+    Closed,
 }
 
 impl Account {
     /// An account for the process `who`, from 1.
-    pub fn new(budget: &'static Budget, limit: &'static GpuLimit, costs: &'static Costs, who: u16) -> Self {
+    pub fn new(budget: &'static Budget, limit: &'static GpuLimit, costs: &'static Costs, who: u16, gate: Gate) -> Self {
         let zero = || AtomicU64::new(0);
         Self {
             budget,
@@ -92,6 +98,7 @@ impl Account {
             who,
             holding_since: zero(),
             leaving: AtomicBool::new(false),
+            gate,
             rounds: Rounds::default(),
         }
     }
@@ -99,7 +106,7 @@ impl Account {
     /// The share that is in force now; `None` without a limit.
     #[inline]
     pub fn rate(&self) -> Option<Rate> {
-        Rate::new(self.limit.cores_limit()?)
+        Rate::new(self.limit.cores_limit()?.max(self.gate.lent()))
     }
 
     #[cfg(test)]
@@ -109,7 +116,9 @@ impl Account {
 
     /// A batch has been closed.
     pub fn departed(&self, batch: &Batch) {
-        self.in_flight.fetch_add(batch.expected, AcqRel);
+        let before = self.in_flight.fetch_add(batch.expected, AcqRel);
+        self.budget.ahead.store(before + batch.expected, Relaxed);
+        self.budget.activity.fetch_add(1, Relaxed);
         self.unknown.fetch_add(u32::from(batch.unknown), AcqRel);
     }
 
@@ -127,12 +136,22 @@ impl Account {
     /// Whether a launch of about `cost` nanoseconds may go ahead now, with more than `least` nanoseconds of budget left.
     pub fn verdict(&self, now: u64, cost: u64, least: i64, rate: Rate) -> Verdict {
         let in_flight = self.in_flight.load(Acquire);
+        let pass = self.gate.pass(now, in_flight);
+        if let Pass::Closed(word) = pass
+            && in_flight == 0
+        {
+            self.budget.drained.store(u64::from(word), Relaxed);
+        }
         let room = self.budget.balance(now, rate).saturating_sub(in_flight as i64);
         if room <= least {
             if in_flight == 0 {
                 self.let_go();
             }
             return Verdict::Wait(rate.time_for(least.abs_diff(room)).max(1));
+        }
+        if let Pass::Closed(word) = pass {
+            self.budget.want.store(u64::from(word), Relaxed);
+            return Verdict::Closed;
         }
         let micros = now / 1000;
         if self.budget.is_contended(self.who, micros) && now.saturating_sub(self.holding_since.load(Relaxed)) > OWN_TURN {

@@ -1,5 +1,7 @@
 //! The meter's engine on a real context: driver events and the system's clock.
 
+use core::sync::atomic::AtomicU32;
+
 use super::engine::{Engine, Progress};
 use crate::cuda::{Handle, NOT_READY, SUCCESS};
 use crate::driver::CaptureRelaxed;
@@ -33,6 +35,16 @@ impl Engine for Cuda {
         unsafe {
             let errno = *libc::__errno_location();
             libc::nanosleep(&raw const time, core::ptr::null_mut());
+            *libc::__errno_location() = errno;
+        }
+    }
+
+    fn wait_for_change(&self, word: &AtomicU32, value: u32, nanos: u64) {
+        let time = libc::timespec { tv_sec: (nanos / 1_000_000_000) as _, tv_nsec: (nanos % 1_000_000_000) as _ };
+        // SAFETY: the word lives in a page shared with the arbiter, which wakes those who wait on it; errno belongs to this thread.
+        unsafe {
+            let errno = *libc::__errno_location();
+            libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, &raw const time);
             *libc::__errno_location() = errno;
         }
     }

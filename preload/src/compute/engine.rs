@@ -1,5 +1,7 @@
 //! What the meter needs of a clock and of CUDA. The tests put a simulated GPU with a clock of its own here.
 
+use core::sync::atomic::AtomicU32;
+
 use crate::cuda::Handle;
 
 /// How far the work before an event has come.
@@ -23,6 +25,8 @@ pub trait Engine {
     }
     /// Waits for about this many nanoseconds.
     fn sleep(&self, nanos: u64);
+    /// Waits until the word is no longer `value`, at most about so many nanoseconds.
+    fn wait_for_change(&self, word: &AtomicU32, value: u32, nanos: u64);
     /// A new timing event in the meter's context; `None` if there can be none.
     fn create(&self) -> Option<Handle>;
     /// Puts the event behind everything launched into the stream so far. Whether it could be.

@@ -27,6 +27,8 @@ const SHORT_LAUNCH: u64 = 50_000;
 /// Shortest and longest waits before looking again, in nanoseconds. A wait costs about 6 µs of CPU time.
 const SHORT: u64 = 500_000;
 const LONG: u64 = 20_000_000;
+/// How often to see whether the last launches of a turn are finished, in nanoseconds.
+const DRAIN: u64 = 100_000;
 /// How long to wait for another process of the container.
 const OTHER: u64 = 300_000;
 /// First wait for a launch of unknown cost to be measured; each further one is twice as long.
@@ -119,7 +121,7 @@ impl<'a> Launch<'a> {
     fn wait(&mut self, engine: &impl Engine) -> bool {
         let began = self.began;
         let account = self.meter.account;
-        let (mut least, mut peek, mut waited) = (0, PEEK, false);
+        let (mut least, mut peek, mut waited, mut closed) = (0, PEEK, false, false);
         let mut moved = (self.meter.harvested.load(Relaxed), began);
         loop {
             self.meter.harvest(engine, self.rate);
@@ -138,6 +140,18 @@ impl<'a> Launch<'a> {
                 Verdict::Go => SHORT,
                 Verdict::Other => OTHER,
                 Verdict::Yield => 3 * OTHER,
+                Verdict::Closed => {
+                    if !closed {
+                        self.end_batches(engine);
+                    }
+                    closed = true;
+                    if let Some(turn) = account.gate.turn().filter(|_| in_flight == 0) {
+                        let word = account.budget.want.load(Relaxed) as u32;
+                        engine.wait_for_change(&turn.word, word, LONG);
+                        continue;
+                    }
+                    DRAIN
+                }
                 // What is in flight may turn out cheaper than expected; what is owed cannot.
                 Verdict::Wait(time) => {
                     least = if self.cost < SHORT_LAUNCH { BURST_OF_SHORT } else { BURST };
@@ -160,7 +174,7 @@ impl<'a> Launch<'a> {
             account.rounds.begin();
             account.budget.waited.fetch_add(self.began.saturating_sub(began), Relaxed);
         }
-        waited
+        waited || closed
     }
 
     fn end_batches(&self, engine: &impl Engine) {

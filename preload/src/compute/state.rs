@@ -10,6 +10,7 @@ use super::account::Account;
 use super::cost::Costs;
 use super::cuda_engine::Cuda;
 use super::engine::Engine;
+use super::gate::Gate;
 use super::meter::Meter;
 use super::stream::Stream;
 use crate::cuda::{Device, Handle, SUCCESS};
@@ -166,8 +167,9 @@ impl State {
             return None;
         }
         let who = (session.membership.index + 1) as u16;
+        let gate = Gate::new(session.limits, gpu.uuid);
         // SAFETY: fresh memory, large and aligned enough.
-        unsafe { made.write(Account::new(&gpu.account.budget, gpu.limit?, &self.costs, who)) };
+        unsafe { made.write(Account::new(&gpu.account.budget, gpu.limit?, &self.costs, who, gate)) };
         _ = place.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire);
         // SAFETY: as above.
         unsafe { place.load(Acquire).as_ref() }

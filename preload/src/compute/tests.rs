@@ -3,10 +3,12 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use vgpu_region::budget::Budget;
-use vgpu_region::limits::{GpuLimit, Selector};
+use vgpu_region::limits::{GpuLimit, LimitsPage, Selector};
+use vgpu_region::uuid::Uuid;
 
 use super::account::Account;
 use super::engine::Engine;
+use super::gate::Gate;
 use super::meter::Meter;
 use super::pace::{self, Launch};
 use super::simulated::{self, Gpu};
@@ -27,7 +29,9 @@ impl Process {
         limit.cores.store(percent, Relaxed);
         // SAFETY: all zero is an empty table.
         let costs = Box::leak(unsafe { Box::new_zeroed().assume_init() });
-        let account = Box::leak(Box::new(Account::new(budget, limit, costs, who)));
+        let page: &'static LimitsPage = Box::leak(Box::new(LimitsPage::new([])));
+        let gate = Gate::new(page, Uuid([1; 16]));
+        let account = Box::leak(Box::new(Account::new(budget, limit, costs, who, gate)));
         Self { meter: Box::leak(Box::new(Meter::new(1, account))) }
     }
 

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering::AcqRel};
 use vgpu_region::ledger::pages;
 
 use super::account::{self, claim};
-use super::context::{self, Current};
+use super::known::{self, Current};
 use super::table::Table;
 use super::{GRANULE, SMALL, rounded_pages};
 use crate::cuda::{ARRAY_DEFERRED, ARRAY_SPARSE, Array3dDescriptor, ArrayDescriptor, ArrayRequirements, Handle, SUCCESS, Status};
@@ -60,7 +60,7 @@ unsafe fn create_with(array: *mut Handle, descriptor: &Array3dDescriptor, levels
     if array.is_null() || descriptor.flags & (ARRAY_SPARSE | ARRAY_DEFERRED) != 0 {
         return call();
     }
-    let Current { gpu, id } = match context::current() {
+    let Current { gpu, id, .. } = match known::current() {
         Ok(current) => current,
         Err(None) => return call(),
         Err(Some(status)) => return status,
@@ -146,7 +146,7 @@ pub unsafe fn destroy(real: unsafe extern "C" fn(Handle) -> Status, array: Handl
     // SAFETY: the program's own argument.
     let status = unsafe { real(array) };
     if let Some(value) = removed {
-        match context::gpu_of((value >> 48) as u8) {
+        match known::gpu_of((value >> 48) as u8) {
             Some(gpu) if status == SUCCESS => give_back(gpu, value & BYTES),
             _ => _ = ARRAYS.insert(array as u64, value),
         }

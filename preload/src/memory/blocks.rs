@@ -20,7 +20,7 @@ pub struct Block {
     pub count: u32,
     /// Granules that it stands for: 1 if shared, the whole size of a large one.
     pub granules: u32,
-    /// The context that it was allocated in, by its place in [`super::context`].
+    /// The context that it was allocated in, by its place in [`super::known`].
     pub context: u8,
     /// What kind of memory.
     pub kind: Kind,

@@ -1,99 +1,16 @@
-//! Contexts: which one is current, and what each cost.
+//! Contexts: what making one costs, and what destroying one gives back.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{Ordering::AcqRel, Ordering::Relaxed, Ordering::Release};
 
 use vgpu_region::ledger::pages;
 
 use super::account::{self, claim};
 use super::blocks::{self, Kind};
+use super::known::{self, Current};
 use super::{array, linear, truth};
 use crate::cuda::{Device, Handle, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
-use crate::session::{self, Gpu, Session, State};
-
-/// A context that this process has met.
-struct Known {
-    handle: AtomicPtr<core::ffi::c_void>,
-    device: AtomicU32,
-    /// What it was charged in pages.
-    cost: AtomicU32,
-}
-
-const MOST: usize = 250;
-static KNOWN: [Known; MOST] =
-    [const { Known { handle: AtomicPtr::new(core::ptr::null_mut()), device: AtomicU32::new(0), cost: AtomicU32::new(0) } }; MOST];
-static USED: AtomicUsize = AtomicUsize::new(0);
-/// The place of contexts beyond the table: their memory is accounted, but not given back when they are destroyed.
-const BEYOND: u8 = 255;
-
-/// The current context's GPU, and the context's place here.
-#[derive(Clone, Copy, Debug)]
-pub struct Current<'a> {
-    /// The GPU.
-    pub gpu: &'a Gpu,
-    /// The context's place in the table.
-    pub id: u8,
-}
-
-/// The current context. `Err(None)`: there is none, the driver shall say so; `Err(Some(status))`: nothing may be had.
-#[inline]
-pub fn current() -> Result<Current<'static>, Option<Status>> {
-    let session = match session::current() {
-        State::Ready(session) => session,
-        State::NotYet => return Err(None),
-        State::Refused => return Err(Some(OPERATING_SYSTEM)),
-    };
-    let handle = driver::current_context();
-    if handle.is_null() {
-        return Err(None);
-    }
-    for (id, known) in KNOWN.iter().enumerate().take(USED.load(Acquire)) {
-        if known.handle.load(Acquire) == handle {
-            let gpu = session.gpu(known.device.load(Relaxed) as Device).ok_or(None)?;
-            return Ok(Current { gpu, id: id as u8 });
-        }
-    }
-    first_met(session, handle)
-}
-
-/// A context made by a call that we do not know, or by one that does not give its handle.
-#[cold]
-fn first_met(session: &'static Session, handle: Handle) -> Result<Current<'static>, Option<Status>> {
-    let mut device = 0;
-    // SAFETY: the driver writes one integer.
-    if unsafe { driver::current_device(&raw mut device) } != SUCCESS {
-        return Err(None);
-    }
-    let gpu = session.gpu(device).ok_or(None)?;
-    Ok(Current { gpu, id: remember(handle, device, 0) })
-}
-
-/// Notes a context. Two threads that meet it at once may note it twice; the first note is found from then on.
-fn remember(handle: Handle, device: Device, cost: u32) -> u8 {
-    for (id, known) in KNOWN.iter().enumerate() {
-        if known.handle.compare_exchange(core::ptr::null_mut(), 1 as Handle, AcqRel, Acquire).is_ok() {
-            known.device.store(device as u32, Relaxed);
-            known.cost.store(cost, Relaxed);
-            known.handle.store(handle, Release);
-            USED.fetch_max(id + 1, AcqRel);
-            return id as u8;
-        }
-        if known.handle.load(Acquire) == handle {
-            known.cost.fetch_add(cost, AcqRel);
-            return id as u8;
-        }
-    }
-    BEYOND
-}
-
-/// The GPU of a context by its place; for contexts beyond the table, the only GPU.
-pub fn gpu_of(id: u8) -> Option<&'static Gpu> {
-    let session = session::ready()?;
-    match KNOWN.get(usize::from(id)) {
-        Some(known) => session.gpu(known.device.load(Relaxed) as Device),
-        None => session.gpus().first(),
-    }
-}
+use crate::session::{self, State};
 
 /// Makes a context with `call`: takes what it is known to cost, or a guess, and charges what NVML says it did. `handle` says which it is.
 fn make(device: Device, call: impl FnOnce() -> Status, handle: impl FnOnce() -> Handle, undo: impl FnOnce()) -> Status {
@@ -134,7 +51,7 @@ fn make(device: Device, call: impl FnOnce() -> Status, handle: impl FnOnce() -> 
     account::add_overhead(gpu, cost);
     slot.making_context.store(0, Release);
     let made = handle();
-    remember(made, device, cost);
+    known::remember(made, gpu, cost);
     if gpu.account.total.pages() > gpu.limit_pages() {
         undo();
         forget(made);
@@ -259,31 +176,29 @@ pub unsafe fn destroy(real: unsafe extern "C" fn(Handle) -> Status, context: Han
 
 /// Gives back a destroyed context's cost, and what was allocated in it.
 fn forget(handle: Handle) {
-    let found = KNOWN.iter().enumerate().find(|(_, known)| !handle.is_null() && known.handle.load(Acquire) == handle);
-    let Some((id, known)) = found else { return };
-    let Some(gpu) = gpu_of(id as u8) else { return };
+    let Some((id, known)) = known::find(handle) else { return };
+    let Some(gpu) = known::gpu_of(id) else { return };
     blocks::for_each(|address, block| {
-        if block.context == id as u8
+        if block.context == id
             && block.kind != Kind::Mapping
             && let Some(block) = blocks::take(address, block.kind)
         {
             linear::give_back(gpu, block);
         }
     });
-    array::forget_context(gpu, id as u8);
+    array::forget_context(gpu, id);
     super::local::forget();
     account::release(gpu, account::take_overhead(gpu, known.cost.swap(0, AcqRel)));
-    known.handle.store(core::ptr::null_mut(), Release);
+    known.forget();
     // Its modules, stacks and the like are gone too; only NVML can tell how much that was.
-    let contexts = KNOWN.iter().take(USED.load(Acquire)).filter(|known| !known.handle.load(Relaxed).is_null());
-    if gpu.charge.overhead.load(Relaxed) > contexts.map(|known| known.cost.load(Relaxed)).sum() {
+    if gpu.charge.overhead.load(Relaxed) > known::costs() {
         truth::reconcile(gpu);
     }
 }
 
 /// `cuCtxSetLimit`: stack, heap and printf buffer are device memory, and known before.
 pub unsafe fn set_limit(real: unsafe extern "C" fn(i32, usize) -> Status, limit: i32, value: usize) -> Status {
-    let Ok(Current { gpu, .. }) = current() else {
+    let Ok(Current { gpu, .. }) = known::current() else {
         // SAFETY: the program's own arguments.
         return unsafe { real(limit, value) };
     };

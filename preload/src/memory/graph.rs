@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_void};
 use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
-use super::context::{self, Current};
+use super::known::{self, Current};
 use super::table::Table;
 use super::{POOL_STEP, account, ordered, rounded_pages};
 use crate::cuda::{AllocNodeParams, Device, GRAPH_RESERVED_CURRENT, Handle, NODE_CHILD_GRAPH, NODE_MEM_ALLOC, SUCCESS, Status};
@@ -145,7 +145,7 @@ unsafe fn with_memory(exec: Handle, call: impl FnOnce() -> Status) -> Status {
         return call();
     }
     let Some(record) = EXECS.get(exec as u64) else { return call() };
-    let Current { gpu, .. } = match context::current() {
+    let Current { gpu, .. } = match known::current() {
         Ok(current) => current,
         Err(None) => return call(),
         Err(Some(status)) => return status,

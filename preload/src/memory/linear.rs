@@ -7,7 +7,7 @@ use vgpu_region::ledger::pages;
 
 use super::account::{self, claim};
 use super::blocks::{self, Block, Entered, Kind};
-use super::context::{self, Current};
+use super::known::{self, Current};
 use super::{GRANULE, GRANULE_PAGES, SMALL, rounded_pages};
 use crate::cuda::{DevicePtr, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
@@ -20,10 +20,10 @@ fn given(status: Status, result: impl FnOnce() -> (DevicePtr, u64)) -> Given {
 }
 
 /// Allocates with `call`, after at most `bytes` were found to fit.
-fn allocate_with(current: Current<'_>, kind: Kind, bytes: u64, call: impl FnOnce() -> Given) -> Status {
-    let Current { gpu, id } = current;
+fn allocate_with(current: Current, kind: Kind, bytes: u64, call: impl FnOnce() -> Given) -> Status {
+    let Current { gpu, id, known } = current;
     let shared = kind == Kind::Shared;
-    if shared && tail::has_room(id, bytes) && !account::is_near(gpu) {
+    if shared && known.is_some_and(|known| known.take_room(bytes)) {
         return into_hole(current, bytes, call);
     }
     let most = rounded_pages(bytes, GRANULE);
@@ -45,12 +45,13 @@ fn allocate_with(current: Current<'_>, kind: Kind, bytes: u64, call: impl FnOnce
         }
     };
     let block = Block { count: 1, granules: bytes.div_ceil(GRANULE) as u32, context: id, kind };
-    let cost = if blocks::enter(address, block) == Entered::Joined { 0 } else { rounded_pages(bytes, GRANULE) };
+    let entered = blocks::enter(address, block);
+    let cost = if entered == Entered::Joined { 0 } else { rounded_pages(bytes, GRANULE) };
     if kind == Kind::Managed {
         gpu.charge.managed.fetch_add(cost, AcqRel);
     }
-    if shared {
-        tail::reached(id, address, bytes);
+    if let (true, Some(known)) = (shared, known) {
+        known.placed(address, bytes, entered);
     }
     taken.settle(cost);
     SUCCESS
@@ -58,14 +59,16 @@ fn allocate_with(current: Current<'_>, kind: Kind, bytes: u64, call: impl FnOnce
 
 /// There is room in a block that is paid for. Should the driver take a new one all the same, that is charged, or, if it does not fit,
 /// undone.
-fn into_hole(current: Current<'_>, bytes: u64, call: impl FnOnce() -> Given) -> Status {
+fn into_hole(current: Current, bytes: u64, call: impl FnOnce() -> Given) -> Status {
     let address = match call() {
         Ok((address, _)) => address,
         Err(status) => return status,
     };
     let block = Block { count: 1, granules: 1, context: current.id, kind: Kind::Shared };
     let entered = blocks::enter(address, block);
-    tail::reached(current.id, address, bytes);
+    if let Some(known) = current.known {
+        known.placed(address, bytes, entered);
+    }
     if entered == Entered::Joined {
         return SUCCESS;
     }
@@ -83,39 +86,6 @@ fn into_hole(current: Current<'_>, bytes: u64, call: impl FnOnce() -> Given) -> 
     }
 }
 
-/// The end of the last shared block. The driver takes a new block only if a small allocation fits nowhere else (seen on driver 580), so
-/// one that fits behind the last one costs nothing, and the account need not be touched.
-mod tail {
-    use super::*;
-
-    /// Context in the upper 16 bits, then the address up to which the block is known to be taken; 0 is nothing known. Only a hint: who
-    /// relies on it looks at what the driver did.
-    static TAIL: AtomicU64 = AtomicU64::new(0);
-    const ADDRESS: u64 = (1 << 48) - 1;
-
-    #[inline]
-    pub(super) fn has_room(context: u8, bytes: u64) -> bool {
-        let tail = TAIL.load(Relaxed);
-        let left = GRANULE - (tail & (GRANULE - 1));
-        tail >> 48 == u64::from(context) + 1 && left != GRANULE && bytes <= left
-    }
-
-    #[inline]
-    pub(super) fn reached(context: u8, address: DevicePtr, bytes: u64) {
-        let end = (address + bytes).next_multiple_of(holes::STEP);
-        let (tail, next) = (TAIL.load(Relaxed), (u64::from(context) + 1) << 48 | (end & ADDRESS));
-        let same_block = tail >> 48 == next >> 48 && (tail ^ address) & ADDRESS & !(GRANULE - 1) == 0;
-        if !same_block || tail < next {
-            TAIL.store(next, Relaxed);
-        }
-    }
-
-    /// A block is gone, perhaps this one.
-    pub(super) fn forget() {
-        TAIL.store(0, Relaxed);
-    }
-}
-
 /// Where a small allocation would fit between others.
 mod holes {
     use super::*;
@@ -127,9 +97,6 @@ mod holes {
     static FREED: AtomicU64 = AtomicU64::new(0);
     /// Where the last one was.
     static LAST: AtomicU64 = AtomicU64::new(0);
-
-    /// The driver places small allocations at multiples of this (seen on driver 580).
-    pub(super) const STEP: u64 = 512;
 
     pub(super) fn freed(address: DevicePtr) {
         LAST.store(address, Relaxed);
@@ -163,9 +130,9 @@ mod holes {
             // SAFETY: the driver writes into the two variables, or fails for an address that nothing lies at.
             if unsafe { driver::address_range(&raw mut base, &raw mut size, at) } == SUCCESS && size != 0 {
                 run = 0;
-                at = (base + size as u64).next_multiple_of(STEP).max(at + STEP);
+                at = (base + size as u64).next_multiple_of(known::STEP).max(at + known::STEP);
             } else {
-                (run, at) = (run + STEP, at + STEP);
+                (run, at) = (run + known::STEP, at + known::STEP);
                 if run >= bytes {
                     return true;
                 }
@@ -177,7 +144,7 @@ mod holes {
 
 /// `cuMemAlloc_v2`
 pub unsafe fn allocate(real: unsafe extern "C" fn(*mut DevicePtr, usize) -> Status, address: *mut DevicePtr, bytes: usize) -> Status {
-    let current = match context::current() {
+    let current = match known::current() {
         Ok(current) if !address.is_null() && bytes != 0 => current,
         // SAFETY: the program's own arguments, for the driver to refuse.
         Ok(_) | Err(None) => return unsafe { real(address, bytes) },
@@ -204,7 +171,7 @@ const fn kind_of(bytes: u64) -> Kind {
 
 /// `cuMemAlloc`, with 32-bit addresses and sizes.
 pub unsafe fn allocate_v1(real: unsafe extern "C" fn(*mut u32, u32) -> Status, address: *mut u32, bytes: u32) -> Status {
-    let current = match context::current() {
+    let current = match known::current() {
         Ok(current) if !address.is_null() && bytes != 0 => current,
         // SAFETY: the program's own arguments, for the driver to refuse.
         Ok(_) | Err(None) => return unsafe { real(address, bytes) },
@@ -227,7 +194,7 @@ pub unsafe fn allocate_pitch(
     height: usize,
     element: u32,
 ) -> Status {
-    let current = match context::current() {
+    let current = match known::current() {
         Ok(current) if !address.is_null() && !pitch.is_null() && width != 0 && height != 0 => current,
         // SAFETY: the program's own arguments, for the driver to refuse.
         Ok(_) | Err(None) => return unsafe { real(address, pitch, width, height, element) },
@@ -249,7 +216,7 @@ pub unsafe fn allocate_pitch_v1(
     height: u32,
     element: u32,
 ) -> Status {
-    let current = match context::current() {
+    let current = match known::current() {
         Ok(current) if !address.is_null() && !pitch.is_null() => current,
         // SAFETY: the program's own arguments, for the driver to refuse.
         Ok(_) | Err(None) => return unsafe { real(address, pitch, width, height, element) },
@@ -272,7 +239,7 @@ pub unsafe fn allocate_managed(
     bytes: usize,
     flags: u32,
 ) -> Status {
-    let current = match context::current() {
+    let current = match known::current() {
         Ok(current) if !address.is_null() && bytes != 0 => current,
         // SAFETY: the program's own arguments, for the driver to refuse.
         Ok(_) | Err(None) => return unsafe { real(address, bytes, flags) },
@@ -307,12 +274,12 @@ pub unsafe fn free_with(address: DevicePtr, call: impl FnOnce() -> Status) -> St
     }
     if left.kind == Kind::Shared {
         holes::freed(address);
-        if left.count == 0 {
-            tail::forget();
+        if let (0, Some(known)) = (left.count, known::record(left.context)) {
+            known.block_gone(address);
         }
     }
     if left.count == 0
-        && let Some(gpu) = context::gpu_of(left.context)
+        && let Some(gpu) = known::gpu_of(left.context)
     {
         give_back(gpu, left);
     }

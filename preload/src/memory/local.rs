@@ -6,7 +6,8 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use vgpu_region::ledger::pages;
 
 use super::account::{self, claim};
-use super::context::{self, Current};
+use super::context;
+use super::known::{self, Current};
 use crate::cuda::{FUNCTION_LOCAL_SIZE, Handle, LIMIT_STACK_SIZE, SUCCESS, Status};
 use crate::driver;
 
@@ -29,7 +30,7 @@ pub fn fits(function: Handle) -> Result<(), Status> {
 
 #[cold]
 fn look_at(function: Handle, place: Option<&AtomicPtr<core::ffi::c_void>>) -> Result<(), Status> {
-    let Ok(Current { gpu, .. }) = context::current() else { return Ok(()) };
+    let Ok(Current { gpu, .. }) = known::current() else { return Ok(()) };
     let _capture = driver::CaptureRelaxed::enter();
     let (mut local, mut stack) = (0, 0);
     // SAFETY: the driver writes one integer each, or fails for what is no function of this context. A launch also takes a kernel.

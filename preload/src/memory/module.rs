@@ -6,7 +6,7 @@ use core::ffi::{c_char, c_void};
 use vgpu_region::ledger::pages;
 
 use super::account::{self, claim};
-use super::context::{self, Current};
+use super::known::{self, Current};
 use super::{GRANULE, image, local, truth};
 use crate::cuda::{DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
@@ -22,7 +22,7 @@ fn device_free() -> usize {
 
 /// Makes a call that takes memory for code and globals, `known` bytes of it for certain.
 fn load(known: u64, call: impl FnOnce() -> Status, undo: impl FnOnce(&Gpu)) -> Status {
-    let Current { gpu, .. } = match context::current() {
+    let Current { gpu, .. } = match known::current() {
         Ok(current) => current,
         Err(None) => return call(),
         Err(Some(status)) => return status,
@@ -55,7 +55,7 @@ fn load(known: u64, call: impl FnOnce() -> Status, undo: impl FnOnce(&Gpu)) -> S
 
 /// Makes a call that may give memory for code and globals back.
 fn unload(call: impl FnOnce() -> Status) -> Status {
-    let Ok(Current { gpu, .. }) = context::current() else { return call() };
+    let Ok(Current { gpu, .. }) = known::current() else { return call() };
     let before = device_free();
     let status = call();
     local::forget();
@@ -140,7 +140,7 @@ pub unsafe fn library_global(
 pub unsafe fn small_create(real: unsafe extern "C" fn(*mut Handle, u32) -> Status, handle: *mut Handle, flags: u32) -> Status {
     // SAFETY: the program's own arguments.
     let call = || unsafe { real(handle, flags) };
-    match context::current() {
+    match known::current() {
         Ok(Current { gpu, .. }) if !handle.is_null() => account::guard(gpu, call, || {
             // SAFETY: the stream was just made, and the program is about to hear that it was not.
             unsafe {
@@ -161,7 +161,7 @@ pub unsafe fn small_create_with_priority(
 ) -> Status {
     // SAFETY: the program's own arguments.
     let call = || unsafe { real(handle, flags, priority) };
-    match context::current() {
+    match known::current() {
         Ok(Current { gpu, .. }) if !handle.is_null() => account::guard(gpu, call, || {
             // SAFETY: as above.
             unsafe {

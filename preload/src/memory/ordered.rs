@@ -2,13 +2,13 @@
 //! steps of 32 MiB and shrinks when the host waits for a stream, so it is looked at then.
 
 use core::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
 use vgpu_region::ledger::pages;
 
 use super::account::{self, Claim};
-use super::context::{self, Current};
+use super::known::{self, Current};
 use super::{GRANULE, POOL_STEP, blocks, graph, linear, rounded_pages};
 use crate::cuda::{
     AllocationProp, Device, DevicePtr, Handle, LOCATION_DEVICE, OUT_OF_MEMORY, POOL_RESERVED_CURRENT, POOL_USED_CURRENT, SUCCESS, Status,
@@ -161,7 +161,43 @@ fn settle_all() {
     }
 }
 
+/// Set when the process first captures a stream: others need not ask.
+static CAPTURES: AtomicBool = AtomicBool::new(false);
+
+/// `cuStreamBeginCapture_v2`
+pub unsafe fn begin_capture(real: unsafe extern "C" fn(Handle, i32) -> Status, stream: Handle, mode: i32) -> Status {
+    CAPTURES.store(true, Relaxed);
+    // SAFETY: the program's own arguments.
+    unsafe { real(stream, mode) }
+}
+
+/// `cuStreamBeginCapture`
+pub unsafe fn begin_capture_v1(real: unsafe extern "C" fn(Handle) -> Status, stream: Handle) -> Status {
+    CAPTURES.store(true, Relaxed);
+    // SAFETY: the program's own argument.
+    unsafe { real(stream) }
+}
+
+/// `cuStreamBeginCaptureToGraph`
+pub unsafe fn begin_capture_to_graph(
+    real: unsafe extern "C" fn(Handle, Handle, *const Handle, *const core::ffi::c_void, usize, i32) -> Status,
+    stream: Handle,
+    graph: Handle,
+    dependencies: *const Handle,
+    edges: *const core::ffi::c_void,
+    count: usize,
+    mode: i32,
+) -> Status {
+    CAPTURES.store(true, Relaxed);
+    // SAFETY: the program's own arguments.
+    unsafe { real(stream, graph, dependencies, edges, count, mode) }
+}
+
+#[inline]
 fn is_capturing(stream: Handle) -> bool {
+    if !CAPTURES.load(Relaxed) {
+        return false;
+    }
     let mut status = 0;
     // SAFETY: the driver writes one integer.
     unsafe { driver::is_capturing(stream, &raw mut status) == SUCCESS && status != 0 }
@@ -169,7 +205,7 @@ fn is_capturing(stream: Handle) -> bool {
 
 /// Allocates from a pool with `call`.
 unsafe fn allocate_with(
-    current: Current<'_>,
+    current: Current,
     (pool, record): (Handle, &AtomicU64),
     address: *mut DevicePtr,
     bytes: u64,
@@ -184,11 +220,11 @@ unsafe fn allocate_with(
             _ => return call(),
         }
     }
+    // In a captured stream nothing is taken now: the graph's launch is what counts. Nor may a pool be asked anything then.
+    if is_capturing(stream) {
+        return call();
+    }
     let Some(claim) = account::try_claim(gpu, rounded_pages(bytes, POOL_STEP)) else {
-        // In a captured stream nothing is taken now: the graph's launch is what counts.
-        if is_capturing(stream) {
-            return call();
-        }
         // SAFETY: as this function.
         return unsafe { allocate_near_limit(current, pool, record, address, bytes, call) };
     };
@@ -202,7 +238,7 @@ unsafe fn allocate_with(
 /// not fit either, the pool may still have room between its own allocations.
 #[cold]
 unsafe fn allocate_near_limit(
-    current: Current<'_>,
+    current: Current,
     pool: Handle,
     record: &AtomicU64,
     address: *mut DevicePtr,
@@ -261,7 +297,7 @@ pub unsafe fn allocate(
         // SAFETY: the program's own arguments.
         unsafe { real(address, bytes, stream) }
     };
-    let current = match context::current() {
+    let current = match known::current() {
         Ok(current) if !address.is_null() && bytes != 0 => current,
         Ok(_) | Err(None) => return call(),
         Err(Some(status)) => return status,
@@ -283,7 +319,7 @@ pub unsafe fn allocate_from(
         // SAFETY: the program's own arguments.
         unsafe { real(address, bytes, pool, stream) }
     };
-    match context::current() {
+    match known::current() {
         Ok(current) if !address.is_null() && bytes != 0 && !pool.is_null() => match pool_record(pool, current.gpu) {
             // SAFETY: the address has been checked; a pool that is none is refused by the driver.
             Some(record) => unsafe { allocate_with(current, (pool, record), address, bytes as u64, stream, call) },
@@ -304,7 +340,7 @@ pub unsafe fn free(real: unsafe extern "C" fn(DevicePtr, Handle) -> Status, addr
     if status != SUCCESS {
         blocks::put_back(address, left);
     } else if left.count == 0
-        && let Some(gpu) = context::gpu_of(left.context)
+        && let Some(gpu) = known::gpu_of(left.context)
     {
         // Still on the device until the stream comes to it: kept as overhead until a wait, or until NVML says it is gone.
         let cost = pages(u64::from(left.granules) * GRANULE);
@@ -405,7 +441,7 @@ pub unsafe fn after_wait_context(real: unsafe extern "C" fn() -> Status) -> Stat
     }
     if FREED_LATER.load(Relaxed) != 0
         && status == SUCCESS
-        && let Ok(Current { gpu, .. }) = context::current()
+        && let Ok(Current { gpu, .. }) = known::current()
     {
         super::truth::reconcile(gpu);
         FREED_LATER.store(0, Relaxed);

@@ -2,7 +2,7 @@
 
 use vgpu_region::ledger::PAGE;
 
-use super::context;
+use super::known;
 use crate::cuda::{Device, SUCCESS, Status};
 use crate::session::{self, Gpu};
 
@@ -26,7 +26,7 @@ pub unsafe fn info(real: unsafe extern "C" fn(*mut usize, *mut usize) -> Status,
         if status != SUCCESS {
             return status;
         }
-        let (left, limit) = match context::current() {
+        let (left, limit) = match known::current() {
             Ok(current) => match share(current.gpu, really_free as u64) {
                 Some(share) => share,
                 None => (really_free as u64, 0),
@@ -49,7 +49,7 @@ pub unsafe fn info_v1(real: unsafe extern "C" fn(*mut u32, *mut u32) -> Status, 
     // SAFETY: the program's own arguments.
     let status = unsafe { real(free, total) };
     if status == SUCCESS
-        && let Ok(current) = context::current()
+        && let Ok(current) = known::current()
         && let Some((left, limit)) = share(current.gpu, u64::MAX)
     {
         let clamp = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);

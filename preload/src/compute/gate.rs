@@ -1,0 +1,119 @@
+//! The container's turns on a GPU, as the host's arbiter gives them. Without an arbiter, or once it is gone, the gate is open.
+
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+use vgpu_region::limits::{LimitsPage, Turn};
+use vgpu_region::uuid::Uuid;
+
+/// The arbiter is gone when it has not been heard of for so many nanoseconds.
+const SILENCE: u64 = 100_000_000;
+/// The most that can be lent: a container that is not limited at all would not be seen any more.
+const MOST_LENT: u32 = 99;
+
+/// Whether launches may pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// They may.
+    Open,
+    /// Not before the turn's word changes.
+    Closed(u32),
+}
+
+/// A GPU's gate in this process.
+#[derive(Debug)]
+pub struct Gate {
+    page: &'static LimitsPage,
+    uuid: Uuid,
+    turn: AtomicPtr<Turn>,
+    beat: AtomicU32,
+    heard: AtomicU64,
+    word: AtomicU32,
+    began: AtomicU64,
+    lent: AtomicU32,
+}
+
+impl Gate {
+    /// The gate of the GPU with this UUID.
+    pub fn new(page: &'static LimitsPage, uuid: Uuid) -> Self {
+        let (zero, long) = (|| AtomicU32::new(0), || AtomicU64::new(0));
+        let turn = AtomicPtr::new(core::ptr::null_mut());
+        Self { page, uuid, turn, beat: zero(), heard: long(), word: zero(), began: long(), lent: zero() }
+    }
+
+    /// What the arbiter writes to, for waiting.
+    pub fn turn(&self) -> Option<&'static Turn> {
+        let known = self.turn.load(Acquire);
+        // SAFETY: null, or in the page, which is never unmapped.
+        if let Some(turn) = unsafe { known.as_ref() } {
+            return Some(turn);
+        }
+        let turn = self.page.turn(self.uuid)?;
+        self.turn.store(core::ptr::from_ref(turn).cast_mut(), Release);
+        Some(turn)
+    }
+
+    /// The share lent by the arbiter, in percent, as last looked at.
+    #[inline]
+    pub fn lent(&self) -> u32 {
+        self.lent.load(Relaxed)
+    }
+
+    /// Whether launches may pass now, with so many nanoseconds of work in flight.
+    pub fn pass(&self, now: u64, in_flight: u64) -> Pass {
+        let Some(turn) = self.turn() else { return Pass::Open };
+        let (beat, word) = (turn.beat.load(Relaxed), turn.word.load(Acquire));
+        if self.beat.swap(beat, Relaxed) != beat {
+            self.heard.store(now, Relaxed);
+        }
+        if now.saturating_sub(self.heard.load(Relaxed)) > SILENCE {
+            self.lent.store(0, Relaxed);
+            return Pass::Open;
+        }
+        self.lent.store(turn.lent.load(Relaxed).min(MOST_LENT), Relaxed);
+        if self.word.swap(word, Relaxed) != word {
+            self.began.store(now, Relaxed);
+        }
+        match Turn::state(word) {
+            Turn::CLOSED => Pass::Closed(word),
+            Turn::OPEN => {
+                // The last launch may outlast the turn: a GPU that idles is nobody's.
+                let left = u64::from(turn.length.load(Relaxed)) * 1000;
+                let passed = now.saturating_sub(self.began.load(Relaxed));
+                // A turn that is over and not closed is the arbiter's being late.
+                if passed + in_flight < left || passed > left && in_flight == 0 { Pass::Open } else { Pass::Closed(word) }
+            }
+            _ => Pass::Open,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn opens_closes_and_outlives_the_arbiter() {
+        let page: &'static LimitsPage = Box::leak(Box::new(LimitsPage::new([])));
+        let uuid = Uuid([5; 16]);
+        let gate = Gate::new(page, uuid);
+        assert_eq!(gate.pass(MS, 0), Pass::Open, "no arbiter");
+        let turn = page.turn_for(uuid).unwrap();
+        turn.beat.store(1, Relaxed);
+        turn.word.store(4 + Turn::CLOSED, Relaxed);
+        turn.lent.store(100, Relaxed);
+        assert_eq!((gate.pass(2 * MS, 0), gate.lent()), (Pass::Closed(5), 99));
+        turn.word.store(8 + Turn::OPEN, Relaxed);
+        turn.length.store(10_000, Relaxed);
+        assert_eq!(gate.pass(3 * MS, 0), Pass::Open);
+        assert_eq!(gate.pass(11 * MS, MS), Pass::Open);
+        assert_eq!(gate.pass(11 * MS, 3 * MS), Pass::Closed(10), "what is in flight fills the turn");
+        assert_eq!(gate.pass(14 * MS, 0), Pass::Open, "the arbiter is late, and nothing runs");
+        turn.word.store(12 + Turn::CLOSED, Relaxed);
+        assert_eq!(gate.pass(101 * MS, 0), Pass::Closed(13));
+        assert_eq!((gate.pass(103 * MS, 0), gate.lent()), (Pass::Open, 0), "nothing heard for a tenth of a second");
+        turn.beat.store(2, Relaxed);
+        assert_eq!(gate.pass(104 * MS, 0), Pass::Closed(13), "it is back");
+    }
+}

@@ -1,0 +1,203 @@
+//! The contexts that this process has met: which one is current, on which GPU, and where its small allocations have got to.
+
+use core::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+
+use super::GRANULE;
+use super::blocks::Entered;
+use crate::cuda::{Handle, OPERATING_SYSTEM, SUCCESS, Status};
+use crate::driver;
+use crate::session::{self, Gpu, Session, State};
+
+/// A context. All that an allocation needs of it lies in one cache line.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Known {
+    handle: AtomicPtr<core::ffi::c_void>,
+    gpu: AtomicPtr<Gpu>,
+    /// The address up to which the last shared block is taken; 0 is nothing known.
+    tail: AtomicU64,
+    /// What the context itself was charged, in pages.
+    pub cost: AtomicU32,
+}
+
+const MOST: usize = 250;
+static KNOWN: [Known; MOST] = [const {
+    let (handle, gpu) = (AtomicPtr::new(core::ptr::null_mut()), AtomicPtr::new(core::ptr::null_mut()));
+    Known { handle, gpu, tail: AtomicU64::new(0), cost: AtomicU32::new(0) }
+}; MOST];
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// The place of contexts beyond the table: their memory is accounted, but not given back when they are destroyed.
+const BEYOND: u8 = 255;
+/// The driver places small allocations at multiples of this (seen on driver 580).
+pub const STEP: u64 = 512;
+
+/// The current context.
+#[derive(Clone, Copy, Debug)]
+pub struct Current {
+    /// Its GPU.
+    pub gpu: &'static Gpu,
+    /// Its place in the table.
+    pub id: u8,
+    /// Its record; `None` beyond the table.
+    pub known: Option<&'static Known>,
+}
+
+/// The current context. `Err(None)`: there is none, the driver shall say so; `Err(Some(status))`: nothing may be had.
+///
+/// A context in the table is this process's own: a forked child cannot have its parent's contexts current.
+#[inline]
+pub fn current() -> Result<Current, Option<Status>> {
+    let handle = driver::current_context();
+    // SAFETY: null, or a GPU of the session, which lives as long as the process.
+    let gpu = |known: &Known| unsafe { known.gpu.load(Acquire).as_ref() };
+    if let [first, ..] = &KNOWN
+        && first.handle.load(Acquire) == handle
+        && let Some(gpu) = gpu(first)
+    {
+        return Ok(Current { gpu, id: 0, known: Some(first) });
+    }
+    for (id, known) in KNOWN.iter().enumerate().take(USED.load(Acquire)).skip(1) {
+        if known.handle.load(Acquire) == handle
+            && let Some(gpu) = gpu(known)
+        {
+            return Ok(Current { gpu, id: id as u8, known: Some(known) });
+        }
+    }
+    first_met(handle)
+}
+
+/// A context made by a call that we do not know, or by one that does not give its handle; or none.
+#[cold]
+fn first_met(handle: Handle) -> Result<Current, Option<Status>> {
+    let session: &'static Session = match session::current() {
+        State::Ready(session) => session,
+        State::NotYet => return Err(None),
+        State::Refused => return Err(Some(OPERATING_SYSTEM)),
+    };
+    let mut device = 0;
+    // SAFETY: the driver writes one integer.
+    if handle.is_null() || unsafe { driver::current_device(&raw mut device) } != SUCCESS {
+        return Err(None);
+    }
+    let gpu = session.gpu(device).ok_or(None)?;
+    let id = remember(handle, gpu, 0);
+    Ok(Current { gpu, id, known: KNOWN.get(usize::from(id)) })
+}
+
+/// Notes a context. Two threads that meet it at once may note it twice; the first note is found from then on.
+pub fn remember(handle: Handle, gpu: &'static Gpu, cost: u32) -> u8 {
+    const WRITING: Handle = 1 as Handle;
+    for (id, known) in KNOWN.iter().enumerate() {
+        if known.handle.compare_exchange(core::ptr::null_mut(), WRITING, AcqRel, Acquire).is_ok() {
+            known.gpu.store(core::ptr::from_ref(gpu).cast_mut(), Relaxed);
+            known.cost.store(cost, Relaxed);
+            known.tail.store(0, Relaxed);
+            known.handle.store(handle, Release);
+            USED.fetch_max(id + 1, AcqRel);
+            return id as u8;
+        }
+        if known.handle.load(Acquire) == handle {
+            known.cost.fetch_add(cost, AcqRel);
+            return id as u8;
+        }
+    }
+    BEYOND
+}
+
+/// The place and record of a context.
+pub fn find(handle: Handle) -> Option<(u8, &'static Known)> {
+    let mut known = KNOWN.iter().enumerate().take(USED.load(Acquire));
+    known.find(|(_, known)| !handle.is_null() && known.handle.load(Acquire) == handle).map(|(id, known)| (id as u8, known))
+}
+
+/// The GPU of a context by its place; for contexts beyond the table, the first GPU.
+pub fn gpu_of(id: u8) -> Option<&'static Gpu> {
+    match KNOWN.get(usize::from(id)) {
+        // SAFETY: as in `current`.
+        Some(known) => unsafe { known.gpu.load(Acquire).as_ref() },
+        None => session::ready()?.gpus().first(),
+    }
+}
+
+/// What the living contexts were charged, in pages.
+pub fn costs() -> u32 {
+    let living = KNOWN.iter().take(USED.load(Acquire)).filter(|known| known.handle.load(Acquire) as usize > 1);
+    living.fold(0, |sum, known| sum.saturating_add(known.cost.load(Relaxed)))
+}
+
+impl Known {
+    /// The context is gone. Its GPU stays readable for whoever still asks by place.
+    pub fn forget(&self) {
+        self.handle.store(core::ptr::null_mut(), Release);
+    }
+
+    /// Takes room for a small allocation behind the last one. The driver takes a new block only if a small allocation fits nowhere else
+    /// (seen on driver 580), so one that fits here costs nothing, and the account need not be touched.
+    #[inline]
+    pub fn take_room(&self, bytes: u64) -> bool {
+        let tail = self.tail.load(Relaxed);
+        let end = tail + bytes.next_multiple_of(STEP);
+        // A tail on a block's border says that the block is full, or that nothing is known.
+        let fits = tail & (GRANULE - 1) != 0 && (tail & !(GRANULE - 1)) + GRANULE >= end;
+        fits && self.tail.compare_exchange(tail, end, Relaxed, Relaxed).is_ok()
+    }
+
+    /// A small allocation was placed.
+    #[inline]
+    pub fn placed(&self, address: u64, bytes: u64, entered: Entered) {
+        let (tail, end) = (self.tail.load(Relaxed), (address + bytes).next_multiple_of(STEP));
+        let same_block = (tail ^ address) & !(GRANULE - 1) == 0;
+        if entered == Entered::New || (same_block && end > tail) {
+            self.tail.store(end, Relaxed);
+        }
+    }
+
+    /// A shared block was given back.
+    pub fn block_gone(&self, address: u64) {
+        if (self.tail.load(Relaxed) ^ address) & !(GRANULE - 1) == 0 {
+            self.tail.store(0, Relaxed);
+        }
+    }
+}
+
+/// The record of a context by its place.
+pub fn record(id: u8) -> Option<&'static Known> {
+    KNOWN.get(usize::from(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fresh() -> Known {
+        let (handle, gpu) = (AtomicPtr::new(core::ptr::null_mut()), AtomicPtr::new(core::ptr::null_mut()));
+        Known { handle, gpu, tail: AtomicU64::new(0), cost: AtomicU32::new(0) }
+    }
+
+    #[test]
+    fn room_is_taken_once_and_never_beyond_the_block() {
+        let (known, block) = (fresh(), 0x7f00_0020_0000);
+        assert!(!known.take_room(1));
+        known.placed(block, GRANULE - 1024, Entered::New);
+        assert!(!known.take_room(1025));
+        assert!(known.take_room(1) && known.take_room(512));
+        assert!(!known.take_room(1));
+    }
+
+    #[test]
+    fn a_hole_further_down_does_not_lower_the_tail() {
+        let (known, block) = (fresh(), 0x7f00_0020_0000);
+        known.placed(block, 4096, Entered::New);
+        known.placed(block + 4096, 4096, Entered::Joined);
+        known.placed(block, 512, Entered::Joined);
+        assert_eq!(known.tail.load(Relaxed), block + 8192);
+        known.placed(block + GRANULE, 512, Entered::Joined);
+        assert_eq!(known.tail.load(Relaxed), block + 8192);
+        known.block_gone(block + GRANULE);
+        assert!(known.take_room(1));
+        known.block_gone(block);
+        assert!(!known.take_room(1));
+    }
+}
