@@ -46,7 +46,10 @@ pub fn work(function: usize, grid: [u32; 3], block: [u32; 3], arguments: Argumen
     world.prepare_launch(driver, context, &function)?;
     let config = driver.device().config();
     let ns = if function.name == "spin" { first_argument(arguments, extra)? } else { config.kernel_ns };
-    Ok(Work::Kernel { ns: ns.saturating_add(config.launch_ns) })
+    let blocks = grid.iter().fold(1_u64, |all, &side| all.saturating_mul(u64::from(side)));
+    let resident = (config.threads / threads).clamp(1, 32) * config.multiprocessors;
+    let share = u32::try_from(blocks.saturating_mul(1000) / resident).unwrap_or(u32::MAX).min(1000);
+    Ok(Work::Kernel { ns: ns.saturating_add(config.launch_ns), share })
 }
 
 fn launch(function: *mut c_void, grid: [u32; 3], block: [u32; 3], stream: CUstream, arguments: Arguments, extra: Arguments) -> Answer {

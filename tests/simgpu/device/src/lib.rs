@@ -22,4 +22,4 @@ pub use memory::{Full, GpuMemory, Part};
 pub use open::{Device, default_path};
 pub use processes::Process;
 pub use slot::Slot;
-pub use timeline::now_ns;
+pub use timeline::{Span, now_ns};

@@ -4,7 +4,7 @@
 //! the host's timers do; who waits for it then sleeps until that instant. Late wake-ups therefore do not add up. Only one process has the
 //! GPU at a time. It keeps it while it has work, for a slice at most while others have work too.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::layout::{Gpu, SlotState};
 use crate::{Device, Slot, locks};
@@ -37,10 +37,27 @@ fn ring(word: &AtomicU32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
+/// When an operation ran, ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// When it began.
+    pub began: u64,
+    /// When it ended or was left.
+    pub ended: u64,
+    /// How long it had the GPU.
+    pub used: u64,
+}
+
 impl Slot {
     /// Runs an operation of `duration` ns that was ready at `ready` on a GPU and returns when it ended (by the clock also for the
     /// caller: it sleeps until then). The process keeps its turn; call [`Slot::rest`] when there is nothing more to do.
     pub fn run(&self, gpu: usize, ready: u64, duration: u64) -> (u64, u64) {
+        let span = self.run_until(gpu, ready, duration, &AtomicBool::new(false));
+        (span.began, span.ended)
+    }
+
+    /// The same, but ends early when `stop` is set and [`Slot::nudge`] is called.
+    pub fn run_until(&self, gpu: usize, ready: u64, duration: u64, stop: &AtomicBool) -> Span {
         let shared = &self.device.state.gpus[gpu];
         let me = self.number();
         let slice = self.device.config().slice_ns;
@@ -85,11 +102,16 @@ impl Slot {
                     shared.turn_began.store(reached.max(shared.turn_began.load(Ordering::Relaxed)), Ordering::Relaxed);
                 }
             }
-            if remaining == 0 {
+            if remaining == 0 || stop.load(Ordering::Acquire) {
                 drop(guard);
-                return (began.unwrap_or(position), reached);
+                return Span { began: began.unwrap_or(position), ended: reached, used: duration - remaining };
             }
         }
+    }
+
+    /// Makes a [`Slot::run_until`] of this process look at its flag.
+    pub fn nudge(&self, gpu: usize) {
+        ring(&self.device.state.gpus[gpu].bell);
     }
 
     /// Gives the GPU up: this process has no more work for it.

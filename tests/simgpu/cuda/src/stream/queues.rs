@@ -1,9 +1,10 @@
 //! The streams of the process: queues of work, with the order that CUDA promises between them.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use simgpu_device::now_ns;
+use simgpu_device::{MAX_GPUS, now_ns};
 
 use super::work::Work;
 use crate::answer::Answer;
@@ -80,6 +81,8 @@ pub struct Queues {
 pub struct Shared {
     pub queues: Mutex<Queues>,
     pub changed: Condvar,
+    /// For each GPU: something was added that may start beside what runs.
+    pub arrived: [AtomicBool; MAX_GPUS],
 }
 
 /// The process' queues.
@@ -103,13 +106,19 @@ pub fn push(key: usize, work: Work) -> Answer<u64> {
     let sequence = queues.sequence;
     let queue = queues.streams.get_mut(&key).ok_or(crate::answer::INVALID_HANDLE)?;
     let gpu = queue.gpu;
+    let first = queue.ops.is_empty();
     queue.ops.push_back(Op { sequence, queued_at: now_ns(), work });
     if !queues.workers.contains(&gpu) {
         queues.workers.push(gpu);
         super::worker::start(driver, gpu);
     }
+    let beside = first && queues.streams.values().any(|queue| queue.gpu == gpu && queue.running);
     drop(queues);
     driver.streams.changed.notify_all();
+    if beside {
+        driver.streams.arrived[gpu].store(true, Ordering::Release);
+        driver.slot.nudge(gpu);
+    }
     Ok(sequence)
 }
 

@@ -7,8 +7,8 @@ use cudarc::driver::sys::CUhostFn;
 /// One operation.
 #[derive(Clone)]
 pub enum Work {
-    /// Keeps the GPU busy for so many ns.
-    Kernel { ns: u64 },
+    /// Keeps so many thousandths of the GPU busy for so many ns.
+    Kernel { ns: u64, share: u32 },
     /// Copies ranges, by a copy engine or by the GPU itself.
     Copy { rows: Arc<[Row]>, by_gpu: bool },
     /// Fills ranges with a repeated pattern of 1, 2 or 4 bytes.
@@ -52,11 +52,20 @@ impl Work {
     /// How long the GPU itself is busy with it, ns; `None` when it is not.
     pub fn gpu_ns(&self) -> Option<u64> {
         match self {
-            Work::Kernel { ns } => Some(*ns),
+            Work::Kernel { ns, .. } => Some(*ns),
             Work::Record { ns, .. } if *ns > 0 => Some(*ns),
             Work::Copy { rows, by_gpu: true } => Some(1_500 + total(rows) / 2_000),
             Work::Fill { rows, .. } => Some(1_500 + total(rows) / 3_000),
             _ => None,
+        }
+    }
+
+    /// How many thousandths of the GPU it takes meanwhile.
+    pub fn share(&self) -> u32 {
+        match self {
+            Work::Kernel { share, .. } => *share,
+            Work::Copy { by_gpu: true, .. } | Work::Fill { .. } => 500,
+            _ => 0,
         }
     }
 

@@ -1,5 +1,6 @@
 //! The thread that plays one GPU for this process: it takes what is ready and lets its time pass.
 
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
@@ -49,63 +50,100 @@ fn lock(shared: &'static Shared) -> MutexGuard<'static, Queues> {
     shared.queues.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Work that has the GPU, beside others of this process.
+struct Active {
+    key: usize,
+    work: Work,
+    /// When it may begin.
+    ready: u64,
+    /// What is left of it, ns.
+    left: u64,
+}
+
 fn work(driver: &'static Driver, gpu: usize, calls: &Sender<(usize, Call)>) -> ! {
     let shared = &driver.streams;
     let mut queues = lock(shared);
+    let mut active = Vec::<Active>::new();
     let mut resting = true;
     loop {
+        shared.arrived[gpu].store(false, Ordering::Release);
         finish_copies(shared, &mut queues, gpu);
-        let Some(key) = queues.ready(gpu) else {
+        queues = start_ready(shared, queues, gpu, &mut active, calls);
+        if active.is_empty() {
             if !resting {
                 driver.slot.rest(gpu);
                 resting = true;
             }
             queues = pause(shared, queues, gpu);
             continue;
-        };
+        }
+        resting = false;
+        drop(queues);
+        let step = active.iter().map(|active| active.left).min().unwrap_or(0);
+        let ready = active.iter().map(|active| active.ready).min().unwrap_or(0);
+        let span = driver.slot.run_until(gpu, ready, step, &shared.arrived[gpu]);
+        for active in &mut active {
+            active.left -= span.used.min(active.left);
+        }
+        let (done, left) = std::mem::take(&mut active).into_iter().partition::<Vec<_>, _>(|active| active.left == 0);
+        active = left;
+        done.iter().for_each(|done| done.work.perform());
+        queues = lock(shared);
+        for done in done {
+            complete(shared, &mut queues, done.key, &done.work, span.ended);
+        }
+    }
+}
+
+/// Starts everything that may start now. What needs no time is done at once.
+fn start_ready(
+    shared: &'static Shared,
+    mut queues: MutexGuard<'static, Queues>,
+    gpu: usize,
+    active: &mut Vec<Active>,
+    calls: &Sender<(usize, Call)>,
+) -> MutexGuard<'static, Queues> {
+    while let Some(key) = queues.ready(gpu) {
         let earliest = queues.not_before(key);
-        let Some(queue) = queues.streams.get_mut(&key) else { continue };
-        queue.running = true;
-        let Some(op) = queue.ops.front() else { continue };
+        let Some(queue) = queues.streams.get_mut(&key) else { break };
+        let Some(op) = queue.ops.front() else { break };
         let (ready, work) = (op.queued_at.max(earliest), op.work.clone());
-        if let Some(ns) = work.copy_ns() {
+        let taken = active.iter().map(|active| active.work.share()).sum::<u32>();
+        if work.gpu_ns().is_some() && !active.is_empty() && taken + work.share() > 1000 {
+            break;
+        }
+        queue.running = true;
+        if let Some(left) = work.gpu_ns() {
+            active.push(Active { key, work, ready, left });
+        } else if let Some(ns) = work.copy_ns() {
             queue.until = Some(ready + ns);
             drop(queues);
             work.perform();
             queues = lock(shared);
-            continue;
-        }
-        match work {
-            Work::Call(call) => {
-                let _ = calls.send((key, call));
-                continue;
-            }
-            Work::Wait { event, .. } => {
-                let time = queues.events.find(event).map_or(0, |event| event.time);
-                finish(shared, &mut queues, key, ready.max(time));
-            }
-            Work::Await { .. } => finish(shared, &mut queues, key, now_ns()),
-            _ => {
-                drop(queues);
-                let end = match work.gpu_ns() {
-                    Some(ns) => {
-                        resting = false;
-                        driver.slot.run(gpu, ready, ns).1
-                    }
-                    None => ready,
-                };
-                work.perform();
-                queues = lock(shared);
-                if let Work::Record { event, number, .. } = work
-                    && let Some(event) = queues.events.find_mut(event)
-                {
-                    event.happened = event.happened.max(number);
-                    event.time = end;
-                }
-                finish(shared, &mut queues, key, end);
-            }
+        } else if let Work::Call(call) = work {
+            let _ = calls.send((key, call));
+        } else {
+            let end = match work {
+                Work::Wait { event, .. } => ready.max(queues.events.find(event).map_or(0, |event| event.time)),
+                Work::Await { .. } => now_ns(),
+                _ => ready,
+            };
+            work.perform();
+            complete(shared, &mut queues, key, &work, end);
         }
     }
+    queues
+}
+
+/// Work of a stream is done.
+fn complete(shared: &Shared, queues: &mut Queues, key: usize, work: &Work, end: u64) {
+    if let &Work::Record { event, number, .. } = work
+        && let Some(event) = queues.events.find_mut(event)
+    {
+        event.happened = event.happened.max(number);
+        event.time = end;
+    }
+    finish(shared, queues, key, end);
 }
 
 /// The first operation of a stream is done.
