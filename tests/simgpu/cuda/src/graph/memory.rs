@@ -102,6 +102,18 @@ api! {
         put(out, as_pointer(node))
     }
 
+    fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, out: *mut cudarc::driver::sys::CUDA_MEM_ALLOC_NODE_PARAMS) {
+        let world = world()?;
+        let mut nodes = world.graphs.iter().flat_map(|(_, graph)| &graph.nodes);
+        let node = nodes.find(|other| other.handle == node.addr()).ok_or(INVALID_VALUE)?;
+        let Step::Allocate { bytes, ordinal } = node.step else { return Err(INVALID_VALUE) };
+        let mut parameters = cudarc::driver::sys::CUDA_MEM_ALLOC_NODE_PARAMS::default();
+        parameters.poolProps.location.type_ = cudarc::driver::sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+        parameters.poolProps.location.id = ordinal;
+        parameters.bytesize = bytes as usize;
+        put(out, parameters)
+    }
+
     fn cuGraphAddMemFreeNode(out: *mut CUgraphNode, graph: CUgraph, nodes: *const CUgraphNode, count: usize, _address: CUdeviceptr) {
         let node = super::nodes::add(graph, dependencies(nodes, count)?, Step::Free)?;
         put(out, as_pointer(node))
