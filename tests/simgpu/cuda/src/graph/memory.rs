@@ -107,7 +107,8 @@ api! {
         let mut nodes = world.graphs.iter().flat_map(|(_, graph)| &graph.nodes);
         let node = nodes.find(|other| other.handle == node.addr()).ok_or(INVALID_VALUE)?;
         let Step::Allocate { bytes, ordinal } = node.step else { return Err(INVALID_VALUE) };
-        let mut parameters = cudarc::driver::sys::CUDA_MEM_ALLOC_NODE_PARAMS::default();
+        // SAFETY: all-zero is valid for this struct of numbers and null pointers.
+        let mut parameters = unsafe { std::mem::zeroed::<cudarc::driver::sys::CUDA_MEM_ALLOC_NODE_PARAMS>() };
         parameters.poolProps.location.type_ = cudarc::driver::sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
         parameters.poolProps.location.id = ordinal;
         parameters.bytesize = bytes as usize;
