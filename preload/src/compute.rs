@@ -10,11 +10,14 @@
 //! does the accounts of what has finished since.
 
 mod account;
+pub mod between;
+pub mod copies;
 mod cost;
 mod cuda_engine;
 mod engine;
 mod gate;
 pub mod hooks;
+pub mod shapes;
 mod meter;
 mod pace;
 mod state;

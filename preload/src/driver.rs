@@ -173,6 +173,8 @@ calls! { Cuda, crate::cuda::NOT_FOUND;
     allocate = cuMemAlloc_v2(address: *mut DevicePtr, bytes: usize);
     /// The allocation that an address lies in.
     address_range = cuMemGetAddressRange_v2(base: *mut DevicePtr, size: *mut usize, address: DevicePtr);
+    /// What kind of memory an address is, and the like.
+    pointer_attribute = cuPointerGetAttribute(data: *mut c_void, attribute: i32, address: DevicePtr);
     /// A pool's attribute.
     pool_attribute = cuMemPoolGetAttribute(pool: Handle, attribute: i32, value: *mut u64);
     /// Gives unused memory of a pool back to the device.

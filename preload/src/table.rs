@@ -5,7 +5,10 @@
 
 use core::ffi::{CStr, c_char, c_void};
 
-use crate::cuda::{AllocationProp, Array3dDescriptor, ArrayDescriptor, Device, DevicePtr, Handle, LaunchConfig, LaunchParams, Status};
+use crate::compute::shapes::{Copy2d, Copy3d, Operation};
+use crate::cuda::{
+    AllocationProp, Array3dDescriptor, ArrayDescriptor, Device, DevicePtr, Handle, LaunchConfig, LaunchParams, Location, Status,
+};
 use crate::nvml::sys::{Memory, MemoryV2};
 use crate::{compute, driver, intercept, memory, nvml, session};
 
@@ -179,15 +182,85 @@ hooks! {
     Cuda compute::hooks::set::<true> => (address: DevicePtr, value: u32, count: usize, stream: Handle): cuMemsetD8Async_ptsz, cuMemsetD16Async_ptsz, cuMemsetD32Async_ptsz;
 
     // What comes between launches.
-    Cuda compute::hooks::copy_host::<false> => (to: u64, from: u64, bytes: usize, stream: Handle): cuMemcpyHtoDAsync_v2, cuMemcpyDtoHAsync_v2, cuMemcpyAsync;
-    Cuda compute::hooks::copy_host::<true> => (to: u64, from: u64, bytes: usize, stream: Handle): cuMemcpyHtoDAsync_v2_ptsz, cuMemcpyDtoHAsync_v2_ptsz, cuMemcpyAsync_ptsz;
+    Cuda compute::hooks::copy_host::<false> => (to: u64, from: u64, bytes: usize, stream: Handle): cuMemcpyHtoDAsync_v2, cuMemcpyDtoHAsync_v2;
+    Cuda compute::hooks::copy_host::<true> => (to: u64, from: u64, bytes: usize, stream: Handle): cuMemcpyHtoDAsync_v2_ptsz, cuMemcpyDtoHAsync_v2_ptsz;
     Cuda compute::hooks::wait_event::<false> => (stream: Handle, event: Handle, flags: u32): cuStreamWaitEvent;
     Cuda compute::hooks::wait_event::<true> => (stream: Handle, event: Handle, flags: u32): cuStreamWaitEvent_ptsz;
-    Cuda compute::hooks::wait_value::<false> => (stream: Handle, address: DevicePtr, value: u64, flags: u32): cuStreamWaitValue32_v2, cuStreamWaitValue64_v2;
-    Cuda compute::hooks::wait_value::<true> => (stream: Handle, address: DevicePtr, value: u64, flags: u32): cuStreamWaitValue32_v2_ptsz, cuStreamWaitValue64_v2_ptsz;
+    Cuda compute::hooks::wait_value::<false> => (stream: Handle, address: DevicePtr, value: u64, flags: u32): cuStreamWaitValue32_v2, cuStreamWaitValue64_v2,
+        cuStreamWaitValue32, cuStreamWaitValue64;
+    Cuda compute::hooks::wait_value::<true> => (stream: Handle, address: DevicePtr, value: u64, flags: u32): cuStreamWaitValue32_v2_ptsz, cuStreamWaitValue64_v2_ptsz,
+        cuStreamWaitValue32_ptsz, cuStreamWaitValue64_ptsz;
     Cuda compute::hooks::host_function::<false> => (stream: Handle, function: *mut c_void, data: *mut c_void): cuLaunchHostFunc;
     Cuda compute::hooks::host_function::<true> => (stream: Handle, function: *mut c_void, data: *mut c_void): cuLaunchHostFunc_ptsz;
     Cuda compute::hooks::stream_destroy => (stream: Handle): cuStreamDestroy_v2, cuStreamDestroy;
+
+    // Copies and fills of every other shape.
+    Cuda compute::copies::device::<false> => (to: u64, from: u64, bytes: usize): cuMemcpyDtoD_v2;
+    Cuda compute::copies::device::<true> => (to: u64, from: u64, bytes: usize): cuMemcpyDtoD_v2_ptds;
+    Cuda compute::copies::host::<false> => (to: u64, from: u64, bytes: usize): cuMemcpyHtoD_v2, cuMemcpyDtoH_v2;
+    Cuda compute::copies::host::<true> => (to: u64, from: u64, bytes: usize): cuMemcpyHtoD_v2_ptds, cuMemcpyDtoH_v2_ptds;
+    Cuda compute::copies::unified::<false> => (to: u64, from: u64, bytes: usize): cuMemcpy;
+    Cuda compute::copies::unified::<true> => (to: u64, from: u64, bytes: usize): cuMemcpy_ptds;
+    Cuda compute::copies::unified_async::<false> => (to: u64, from: u64, bytes: usize, stream: Handle): cuMemcpyAsync;
+    Cuda compute::copies::unified_async::<true> => (to: u64, from: u64, bytes: usize, stream: Handle): cuMemcpyAsync_ptsz;
+    Cuda compute::copies::peer::<false> => (to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize): cuMemcpyPeer;
+    Cuda compute::copies::peer::<true> => (to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize): cuMemcpyPeer_ptds;
+    Cuda compute::copies::peer_async::<false> => (to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize, stream: Handle): cuMemcpyPeerAsync;
+    Cuda compute::copies::peer_async::<true> => (to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize, stream: Handle): cuMemcpyPeerAsync_ptsz;
+    Cuda compute::copies::array_to_array::<false> => (to: Handle, to_offset: usize, from: Handle, from_offset: usize, bytes: usize): cuMemcpyAtoA_v2;
+    Cuda compute::copies::array_to_array::<true> => (to: Handle, to_offset: usize, from: Handle, from_offset: usize, bytes: usize): cuMemcpyAtoA_v2_ptds;
+    Cuda compute::copies::array::<false> => (first: u64, second: u64, third: u64, bytes: usize): cuMemcpyAtoD_v2, cuMemcpyDtoA_v2;
+    Cuda compute::copies::array::<true> => (first: u64, second: u64, third: u64, bytes: usize): cuMemcpyAtoD_v2_ptds, cuMemcpyDtoA_v2_ptds;
+    Cuda compute::copies::array_host::<false> => (first: u64, second: u64, third: u64, bytes: usize): cuMemcpyAtoH_v2, cuMemcpyHtoA_v2;
+    Cuda compute::copies::array_host::<true> => (first: u64, second: u64, third: u64, bytes: usize): cuMemcpyAtoH_v2_ptds, cuMemcpyHtoA_v2_ptds;
+    Cuda compute::copies::array_host_async::<false> => (first: u64, second: u64, third: u64, bytes: usize, stream: Handle): cuMemcpyAtoHAsync_v2, cuMemcpyHtoAAsync_v2;
+    Cuda compute::copies::array_host_async::<true> => (first: u64, second: u64, third: u64, bytes: usize, stream: Handle): cuMemcpyAtoHAsync_v2_ptsz, cuMemcpyHtoAAsync_v2_ptsz;
+    Cuda compute::shapes::described::<false, Copy2d> => (what: *const Copy2d): cuMemcpy2D_v2, cuMemcpy2DUnaligned_v2;
+    Cuda compute::shapes::described::<true, Copy2d> => (what: *const Copy2d): cuMemcpy2D_v2_ptds, cuMemcpy2DUnaligned_v2_ptds;
+    Cuda compute::shapes::described_async::<false, Copy2d> => (what: *const Copy2d, stream: Handle): cuMemcpy2DAsync_v2;
+    Cuda compute::shapes::described_async::<true, Copy2d> => (what: *const Copy2d, stream: Handle): cuMemcpy2DAsync_v2_ptsz;
+    Cuda compute::shapes::described::<false, Copy3d> => (what: *const Copy3d): cuMemcpy3D_v2;
+    Cuda compute::shapes::described::<true, Copy3d> => (what: *const Copy3d): cuMemcpy3D_v2_ptds;
+    Cuda compute::shapes::described::<false, Copy3d> => (what: *const Copy3d): cuMemcpy3DPeer;
+    Cuda compute::shapes::described::<true, Copy3d> => (what: *const Copy3d): cuMemcpy3DPeer_ptds;
+    Cuda compute::shapes::described_async::<false, Copy3d> => (what: *const Copy3d, stream: Handle): cuMemcpy3DAsync_v2;
+    Cuda compute::shapes::described_async::<true, Copy3d> => (what: *const Copy3d, stream: Handle): cuMemcpy3DAsync_v2_ptsz;
+    Cuda compute::shapes::described_async::<false, Copy3d> => (what: *const Copy3d, stream: Handle): cuMemcpy3DPeerAsync;
+    Cuda compute::shapes::described_async::<true, Copy3d> => (what: *const Copy3d, stream: Handle): cuMemcpy3DPeerAsync_ptsz;
+    Cuda compute::shapes::batch_v1::<false> => (to: *mut DevicePtr, from: *mut DevicePtr, sizes: *mut usize, count: usize, attributes: *mut c_void, indices: *mut usize,
+        attribute_count: usize, failed: *mut usize, stream: Handle): cuMemcpyBatchAsync;
+    Cuda compute::shapes::batch_v1::<true> => (to: *mut DevicePtr, from: *mut DevicePtr, sizes: *mut usize, count: usize, attributes: *mut c_void, indices: *mut usize,
+        attribute_count: usize, failed: *mut usize, stream: Handle): cuMemcpyBatchAsync_ptsz;
+    Cuda compute::shapes::batch_v2::<false> => (to: *mut DevicePtr, from: *mut DevicePtr, sizes: *mut usize, count: usize, attributes: *mut c_void, indices: *mut usize,
+        attribute_count: usize, stream: Handle): cuMemcpyBatchAsync_v2;
+    Cuda compute::shapes::batch_v2::<true> => (to: *mut DevicePtr, from: *mut DevicePtr, sizes: *mut usize, count: usize, attributes: *mut c_void, indices: *mut usize,
+        attribute_count: usize, stream: Handle): cuMemcpyBatchAsync_v2_ptsz;
+    Cuda compute::shapes::batch_3d_v1::<false> => (count: usize, start: *mut Operation, failed: *mut usize, flags: u64, stream: Handle): cuMemcpy3DBatchAsync;
+    Cuda compute::shapes::batch_3d_v1::<true> => (count: usize, start: *mut Operation, failed: *mut usize, flags: u64, stream: Handle): cuMemcpy3DBatchAsync_ptsz;
+    Cuda compute::shapes::batch_3d_v2::<false> => (count: usize, start: *mut Operation, flags: u64, stream: Handle): cuMemcpy3DBatchAsync_v2;
+    Cuda compute::shapes::batch_3d_v2::<true> => (count: usize, start: *mut Operation, flags: u64, stream: Handle): cuMemcpy3DBatchAsync_v2_ptsz;
+    Cuda compute::copies::fill::<false> => (address: DevicePtr, value: u32, count: usize): cuMemsetD8_v2, cuMemsetD16_v2, cuMemsetD32_v2;
+    Cuda compute::copies::fill::<true> => (address: DevicePtr, value: u32, count: usize): cuMemsetD8_v2_ptds, cuMemsetD16_v2_ptds, cuMemsetD32_v2_ptds;
+    Cuda compute::copies::fill_2d::<false> => (address: DevicePtr, pitch: usize, value: u32, width: usize, height: usize): cuMemsetD2D8_v2, cuMemsetD2D16_v2, cuMemsetD2D32_v2;
+    Cuda compute::copies::fill_2d::<true> => (address: DevicePtr, pitch: usize, value: u32, width: usize, height: usize): cuMemsetD2D8_v2_ptds, cuMemsetD2D16_v2_ptds, cuMemsetD2D32_v2_ptds;
+    Cuda compute::copies::fill_2d_async::<false> => (address: DevicePtr, pitch: usize, value: u32, width: usize, height: usize, stream: Handle): cuMemsetD2D8Async, cuMemsetD2D16Async, cuMemsetD2D32Async;
+    Cuda compute::copies::fill_2d_async::<true> => (address: DevicePtr, pitch: usize, value: u32, width: usize, height: usize, stream: Handle): cuMemsetD2D8Async_ptsz, cuMemsetD2D16Async_ptsz, cuMemsetD2D32Async_ptsz;
+    Cuda compute::copies::decompress::<false> => (parameters: *mut c_void, count: usize, flags: u32, failed: *mut usize, stream: Handle): cuMemBatchDecompressAsync;
+    Cuda compute::copies::decompress::<true> => (parameters: *mut c_void, count: usize, flags: u32, failed: *mut usize, stream: Handle): cuMemBatchDecompressAsync_ptsz;
+    Cuda compute::between::prefetch::<false> => (address: DevicePtr, bytes: usize, to: i32, stream: Handle): cuMemPrefetchAsync;
+    Cuda compute::between::prefetch::<true> => (address: DevicePtr, bytes: usize, to: i32, stream: Handle): cuMemPrefetchAsync_ptsz;
+    Cuda compute::between::prefetch_v2::<false> => (address: DevicePtr, bytes: usize, to: Location, flags: u32, stream: Handle): cuMemPrefetchAsync_v2;
+    Cuda compute::between::prefetch_v2::<true> => (address: DevicePtr, bytes: usize, to: Location, flags: u32, stream: Handle): cuMemPrefetchAsync_v2_ptsz;
+    Cuda compute::between::prefetch_batch::<false> => (addresses: *mut DevicePtr, sizes: *mut usize, count: usize, locations: *mut Location, indices: *mut usize,
+        location_count: usize, flags: u64, stream: Handle): cuMemPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync;
+    Cuda compute::between::prefetch_batch::<true> => (addresses: *mut DevicePtr, sizes: *mut usize, count: usize, locations: *mut Location, indices: *mut usize,
+        location_count: usize, flags: u64, stream: Handle): cuMemPrefetchBatchAsync_ptsz, cuMemDiscardAndPrefetchBatchAsync_ptsz;
+    Cuda compute::between::batch_values::<false> => (stream: Handle, count: u32, parameters: *mut c_void, flags: u32): cuStreamBatchMemOp, cuStreamBatchMemOp_v2;
+    Cuda compute::between::batch_values::<true> => (stream: Handle, count: u32, parameters: *mut c_void, flags: u32): cuStreamBatchMemOp_ptsz, cuStreamBatchMemOp_v2_ptsz;
+    Cuda compute::between::wait_semaphores::<false> => (semaphores: *const Handle, parameters: *const c_void, count: u32, stream: Handle): cuWaitExternalSemaphoresAsync;
+    Cuda compute::between::wait_semaphores::<true> => (semaphores: *const Handle, parameters: *const c_void, count: u32, stream: Handle): cuWaitExternalSemaphoresAsync_ptsz;
+    Cuda compute::between::callback::<false> => (stream: Handle, function: *mut c_void, data: *mut c_void, flags: u32): cuStreamAddCallback;
+    Cuda compute::between::callback::<true> => (stream: Handle, function: *mut c_void, data: *mut c_void, flags: u32): cuStreamAddCallback_ptsz;
 
     // The view.
     Cuda memory::view::info => (free: *mut usize, total: *mut usize): cuMemGetInfo_v2;

@@ -16,13 +16,13 @@ const PER_THREAD: Handle = 2 as Handle;
 
 /// The stream that a function means: of 0, one with `_ptsz` (`OWN`) means the thread's own default stream.
 #[inline]
-fn meant<const OWN: bool>(stream: Handle) -> Handle {
+pub(super) fn meant<const OWN: bool>(stream: Handle) -> Handle {
     if OWN && stream.is_null() { PER_THREAD } else { stream }
 }
 
 /// Makes a launch when it may be made, and measures it. `key` says what kind of launch it is.
 #[inline]
-fn around(stream: Handle, key: impl FnOnce() -> u64, call: impl FnOnce() -> Status) -> Status {
+pub(super) fn around(stream: Handle, key: impl FnOnce() -> u64, call: impl FnOnce() -> Status) -> Status {
     match state::limited() {
         None => call(),
         Some(state) => held(state, stream, key(), call),
@@ -63,7 +63,7 @@ fn is_captured(stream: Handle) -> bool {
 
 /// Something that is not compute work, or waits for something else, follows in the stream.
 #[inline]
-fn interrupt(handle: Handle) {
+pub(super) fn interrupt(handle: Handle) {
     if let Some(state) = state::limited()
         && !is_captured(handle)
         && let Some((stream, meter)) = state.find(handle)
@@ -78,7 +78,7 @@ fn kernel_key(function: Handle, grid: [u32; 3], block: [u32; 3]) -> u64 {
 }
 
 /// A kind for memory operations, by what they do and the order of magnitude of their size.
-fn memory_key(what: u64, bytes: usize) -> u64 {
+pub(super) fn memory_key(what: u64, bytes: usize) -> u64 {
     cost::key(&[what, u64::from(bytes.max(1).ilog2())])
 }
 

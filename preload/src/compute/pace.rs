@@ -150,7 +150,7 @@ impl<'a> Launch<'a> {
                         engine.wait_for_change(&turn.word, word, LONG);
                         continue;
                     }
-                    DRAIN
+                    (in_flight / 4).clamp(DRAIN, 2 * SHORT)
                 }
                 // What is in flight may turn out cheaper than expected; what is owed cannot.
                 Verdict::Wait(time) => {

@@ -28,7 +28,7 @@ impl Process {
         let limit: &'static GpuLimit = Box::leak(Box::new(GpuLimit::new(Selector::All)));
         limit.cores.store(percent, Relaxed);
         // SAFETY: all zero is an empty table.
-        let costs = Box::leak(unsafe { Box::new_zeroed().assume_init() });
+        let costs = Box::leak(Box::new(unsafe { std::mem::zeroed() }));
         let page: &'static LimitsPage = Box::leak(Box::new(LimitsPage::new([])));
         let gate = Gate::new(page, Uuid([1; 16]));
         let account = Box::leak(Box::new(Account::new(budget, limit, costs, who, gate)));
@@ -37,7 +37,7 @@ impl Process {
 
     fn stream(&self, number: u64) -> &'static Stream {
         // SAFETY: all zero is a free stream.
-        self.meter.adopt(number + 1, || Box::leak(unsafe { Box::new_zeroed().assume_init() })).unwrap()
+        self.meter.adopt(number + 1, || Box::leak(Box::new(unsafe { std::mem::zeroed() }))).unwrap()
     }
 
     fn launch(&self, gpu: &Gpu, stream: &Stream, kind: u64, nanos: u64) {

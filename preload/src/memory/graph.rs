@@ -61,9 +61,10 @@ unsafe fn asked_for(graph: Handle, depth: u32) -> u64 {
                 }
                 if kind == NODE_MEM_ALLOC {
                     let mut parameters = core::mem::MaybeUninit::<[AllocNodeParams; 2]>::zeroed();
-                    if driver::node_allocation(node, parameters.as_mut_ptr().cast()) == SUCCESS {
-                        sum = sum.saturating_add((*parameters.as_ptr().cast::<AllocNodeParams>()).bytes as u64);
-                    }
+                    // A node that tells nothing still counts: the launch takes at least one step.
+                    let told = driver::node_allocation(node, parameters.as_mut_ptr().cast()) == SUCCESS;
+                    let bytes = if told { (*parameters.as_ptr().cast::<AllocNodeParams>()).bytes as u64 } else { POOL_STEP };
+                    sum = sum.saturating_add(bytes);
                 } else if kind == NODE_CHILD_GRAPH {
                     let mut child = core::ptr::null_mut();
                     if driver::node_child(node, &raw mut child) == SUCCESS {

@@ -1,0 +1,92 @@
+//! What comes between launches and is no compute work: managed memory on the move, and waits.
+
+use core::ffi::c_void;
+
+use super::hooks::{interrupt, meant};
+use crate::cuda::{DevicePtr, Handle, Location, Status};
+
+/// `cuMemPrefetchAsync`: managed memory moves over the bus, as copies from and to the host do.
+pub unsafe fn prefetch<const OWN: bool>(
+    real: unsafe extern "C" fn(DevicePtr, usize, i32, Handle) -> Status,
+    address: DevicePtr,
+    bytes: usize,
+    to: i32,
+    stream: Handle,
+) -> Status {
+    interrupt(meant::<OWN>(stream));
+    // SAFETY: the program's own arguments.
+    unsafe { real(address, bytes, to, stream) }
+}
+
+/// `cuMemPrefetchAsync_v2`
+pub unsafe fn prefetch_v2<const OWN: bool>(
+    real: unsafe extern "C" fn(DevicePtr, usize, Location, u32, Handle) -> Status,
+    address: DevicePtr,
+    bytes: usize,
+    to: Location,
+    flags: u32,
+    stream: Handle,
+) -> Status {
+    interrupt(meant::<OWN>(stream));
+    // SAFETY: the program's own arguments.
+    unsafe { real(address, bytes, to, flags, stream) }
+}
+
+type PrefetchBatch = unsafe extern "C" fn(*mut DevicePtr, *mut usize, usize, *mut Location, *mut usize, usize, u64, Handle) -> Status;
+
+/// `cuMemPrefetchBatchAsync`, `cuMemDiscardAndPrefetchBatchAsync`
+#[expect(clippy::too_many_arguments, reason = "CUDA's signature")]
+pub unsafe fn prefetch_batch<const OWN: bool>(
+    real: PrefetchBatch,
+    addresses: *mut DevicePtr,
+    sizes: *mut usize,
+    count: usize,
+    locations: *mut Location,
+    indices: *mut usize,
+    location_count: usize,
+    flags: u64,
+    stream: Handle,
+) -> Status {
+    interrupt(meant::<OWN>(stream));
+    // SAFETY: the program's own arguments.
+    unsafe { real(addresses, sizes, count, locations, indices, location_count, flags, stream) }
+}
+
+/// `cuStreamBatchMemOp`: it may wait for a value.
+pub unsafe fn batch_values<const OWN: bool>(
+    real: unsafe extern "C" fn(Handle, u32, *mut c_void, u32) -> Status,
+    stream: Handle,
+    count: u32,
+    parameters: *mut c_void,
+    flags: u32,
+) -> Status {
+    interrupt(meant::<OWN>(stream));
+    // SAFETY: the program's own arguments.
+    unsafe { real(stream, count, parameters, flags) }
+}
+
+/// `cuWaitExternalSemaphoresAsync`
+pub unsafe fn wait_semaphores<const OWN: bool>(
+    real: unsafe extern "C" fn(*const Handle, *const c_void, u32, Handle) -> Status,
+    semaphores: *const Handle,
+    parameters: *const c_void,
+    count: u32,
+    stream: Handle,
+) -> Status {
+    interrupt(meant::<OWN>(stream));
+    // SAFETY: the program's own arguments.
+    unsafe { real(semaphores, parameters, count, stream) }
+}
+
+/// `cuStreamAddCallback`: the stream waits for the host.
+pub unsafe fn callback<const OWN: bool>(
+    real: unsafe extern "C" fn(Handle, *mut c_void, *mut c_void, u32) -> Status,
+    stream: Handle,
+    function: *mut c_void,
+    data: *mut c_void,
+    flags: u32,
+) -> Status {
+    interrupt(meant::<OWN>(stream));
+    // SAFETY: the program's own arguments.
+    unsafe { real(stream, function, data, flags) }
+}
