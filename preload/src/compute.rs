@@ -4,7 +4,8 @@
 //! * [`account`]: the container's budget, which accrues in time and pays for that; [`cost`]: what a launch will probably take.
 //! * [`pace`]: around every launch, the two together. [`engine`]: the clock and the events it does that with.
 //! * [`gate`]: the turns that the host's arbiter gives to containers.
-//! * [`state`]: from a stream to its meter and account. [`hooks`]: the entry points.
+//! * [`state`]: from a stream to its meter and account. [`hooks`]: the entry points of launches; [`copies`], [`shapes`] of copies and
+//!   fills; [`between`]: of what is no work.
 //!
 //! A launch that finds room is a few loads and stores: no lock, no allocation, no system call. Nothing polls: whoever launches
 //! does the accounts of what has finished since.
@@ -17,9 +18,9 @@ mod cuda_engine;
 mod engine;
 mod gate;
 pub mod hooks;
-pub mod shapes;
 mod meter;
 mod pace;
+pub mod shapes;
 mod state;
 mod stream;
 mod ticks;

@@ -55,7 +55,15 @@ pub struct Budget {
     pub waited: AtomicU64,
     holder: AtomicU64,
     contender: AtomicU64,
-    words: [AtomicU64; 123],
+    /// Counts batches of launches: the arbiter sees whether the tenant is at work.
+    pub activity: AtomicU64,
+    /// How much work was in flight at the last of them, in nanoseconds.
+    pub ahead: AtomicU64,
+    /// The closed turn's word that a launch waits behind.
+    pub want: AtomicU64,
+    /// The closed turn's word at which nothing was in flight any more.
+    pub drained: AtomicU64,
+    words: [AtomicU64; 119],
 }
 
 const _: () = assert!(core::mem::size_of::<Budget>() == 1024);
@@ -63,7 +71,18 @@ const _: () = assert!(core::mem::size_of::<Budget>() == 1024);
 impl Default for Budget {
     fn default() -> Self {
         let zero = || AtomicU64::new(0);
-        Self { zero_at: zero(), used: zero(), waited: zero(), holder: zero(), contender: zero(), words: [const { AtomicU64::new(0) }; 123] }
+        Self {
+            zero_at: zero(),
+            used: zero(),
+            waited: zero(),
+            holder: zero(),
+            contender: zero(),
+            activity: zero(),
+            ahead: zero(),
+            want: zero(),
+            drained: zero(),
+            words: [const { AtomicU64::new(0) }; 119],
+        }
     }
 }
 

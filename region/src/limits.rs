@@ -93,6 +93,40 @@ impl GpuLimit {
     }
 }
 
+/// The host's word on when the container may use one GPU, so that tenants take turns. All zero: whenever it likes.
+///
+/// The arbiter writes, the container's processes read and wait on [`Turn::word`] as a futex. When [`Turn::beat`] stands still the
+/// arbiter is gone, and so is what it said.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Turn {
+    uuid: [AtomicU64; 2],
+    /// A number that changes with every turn, times 4, plus one of [`Turn::FREE`], [`Turn::CLOSED`] and [`Turn::OPEN`].
+    pub word: AtomicU32,
+    /// How long the turn is, in microseconds, from when the processes see it.
+    pub length: AtomicU32,
+    /// Counts while the arbiter lives, at least ten times a second.
+    pub beat: AtomicU32,
+    /// The share lent for now, in percent, where it is more than the limit.
+    pub lent: AtomicU32,
+    reserved: [u64; 4],
+}
+
+impl Turn {
+    /// No turns are taken.
+    pub const FREE: u32 = 0;
+    /// It is another tenant's turn.
+    pub const CLOSED: u32 = 1;
+    /// It is this container's turn.
+    pub const OPEN: u32 = 2;
+
+    /// Which of the three a word says.
+    #[must_use]
+    pub const fn state(word: u32) -> u32 {
+        word & 3
+    }
+}
+
 /// How much the library says on stderr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
@@ -126,7 +160,8 @@ pub struct LimitsPage {
     gpus: [GpuLimit; MAX_GPUS],
     hami_cache: [u8; 256],
     trace_dir: [u8; 256],
-    padding: [u8; PAGE_SIZE - 64 - MAX_GPUS * size_of::<GpuLimit>() - 512],
+    turns: [Turn; MAX_GPUS],
+    padding: [u8; PAGE_SIZE - 64 - MAX_GPUS * (size_of::<GpuLimit>() + size_of::<Turn>()) - 512],
 }
 
 const _: () = assert!(size_of::<LimitsPage>() == PAGE_SIZE);
@@ -165,6 +200,7 @@ impl LimitsPage {
             gpus,
             hami_cache: [0; 256],
             trace_dir: [0; 256],
+            turns: core::array::from_fn(|_| Turn::default()),
             padding: [0; _],
         }
     }
@@ -236,6 +272,25 @@ impl LimitsPage {
     #[must_use]
     pub fn has_index_entries(&self) -> bool {
         self.gpus().any(|entry| matches!(entry.selector(), Some(Selector::Index(_))))
+    }
+
+    /// The turns on a GPU; `None` while no arbiter has given it any.
+    #[must_use]
+    pub fn turn(&self, uuid: Uuid) -> Option<&Turn> {
+        let words = uuid.words();
+        self.turns.iter().find(|turn| uuid != Uuid::default() && turn.uuid.each_ref().map(|word| word.load(Relaxed)) == words)
+    }
+
+    /// The same for the arbiter, which gives the GPU its place. `None` if all are taken.
+    #[must_use]
+    pub fn turn_for(&self, uuid: Uuid) -> Option<&Turn> {
+        self.turn(uuid).or_else(|| {
+            let free = self.turns.iter().find(|turn| turn.uuid.iter().all(|word| word.load(Relaxed) == 0))?;
+            for (stored, word) in free.uuid.iter().zip(uuid.words()) {
+                stored.store(word, Relaxed);
+            }
+            Some(free)
+        })
     }
 
     /// Task priority: 0 goes before 1.

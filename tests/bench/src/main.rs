@@ -1,7 +1,8 @@
-//! `vgpu-bench --library PATH [--peer PATH]... [--limits 25,50,75] [--seconds 5] [PART]...`
+//! `vgpu-bench --library PATH [--peer PATH]... [--limits 25,50,75] [--seconds 5] [--jobs 0,1] [PART]...`, or
+//! `vgpu-bench container FOLDER PERCENT`, which makes the files for `VGPU_DIR=FOLDER LD_PRELOAD=libvgpu.so PROGRAM`.
 //!
 //! Prints, for native, ours and each peer, the share of its own solo throughput that a tenant gets. Everything is measured in one
-//! run on one machine, native first. Parts: `shares`, `pair`, `tenants`, `launch`, `latency`; all without any.
+//! run on one machine, native first. Parts: `shares`, `pair`, `tenants`, `soft`, `launch`, `latency`; all without any.
 //!
 //! A share is launches finished ÷ wall time × what one takes alone, which is native's wall time by its launches in the same job.
 
@@ -20,11 +21,18 @@ struct Options {
     peers: Vec<PathBuf>,
     limits: Vec<u32>,
     seconds: f64,
+    jobs: Vec<usize>,
     parts: Vec<String>,
 }
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [what, folder, percent] = arguments.as_slice()
+        && what == "container"
+    {
+        return run::container(std::path::Path::new(folder), percent.parse().unwrap_or(0), 0)
+            .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
     let result = if arguments.first().is_some_and(|first| first == "tenant") {
         run_tenant(&arguments[1..]).map_err(|code| format!("tenant: {}", vgpu_test_programs::cuda::name(code)))
     } else {
@@ -59,7 +67,14 @@ fn run_tenant(words: &[String]) -> kernel::Result<()> {
 }
 
 fn options(arguments: &[String]) -> Result<Options, String> {
-    let mut options = Options { library: PathBuf::new(), peers: vec![], limits: vec![25, 50, 75], seconds: 5.0, parts: vec![] };
+    let mut options = Options {
+        library: PathBuf::new(),
+        peers: vec![],
+        limits: vec![25, 50, 75],
+        seconds: 5.0,
+        jobs: (0..JOBS.len()).collect(),
+        parts: vec![],
+    };
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
@@ -68,6 +83,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
             "--peer" => options.peers.push(value()?.into()),
             "--limits" => options.limits = value()?.split(',').filter_map(|limit| limit.parse().ok()).collect(),
             "--seconds" => options.seconds = value()?.parse().map_err(|_| "--seconds needs a number")?,
+            "--jobs" => options.jobs = value()?.split(',').filter_map(|job| job.parse().ok()).collect(),
             part if !part.starts_with('-') => options.parts.push(part.to_owned()),
             other => return Err(format!("unknown option {other}")),
         }
@@ -106,6 +122,9 @@ fn measure(options: &Options) -> std::io::Result<()> {
     if wanted("tenants") {
         bench.tenants()?;
     }
+    if wanted("soft") {
+        bench.soft()?;
+    }
     if wanted("latency") {
         bench.latency()?;
     }
@@ -126,8 +145,8 @@ impl Bench<'_> {
 
     fn ours(&self, name: &str, percent: u32) -> std::io::Result<Side> {
         let folder = self.folder.join(name);
-        run::container(&folder, percent)?;
-        Ok(Side::Ours(self.options.library.clone(), percent, folder))
+        run::container(&folder, percent, 0)?;
+        Ok(Side::Ours(self.options.library.clone(), folder))
     }
 
     fn end(&self) -> f64 {
@@ -151,7 +170,7 @@ impl Bench<'_> {
         println!("  {name:<24} {mean:.4} (sd {sd:.4}; first {first:.3}) cpu {:.1}%", cpu * 100.0);
     }
 
-    /// Sides take turns, so that a machine that slows down slows all of them; what is shown is the median of five.
+    /// Sides take turns, so that a machine that slows down slows all of them; what is shown is the median of three.
     fn launch(&self) -> std::io::Result<()> {
         println!("an empty launch, bursts of 900 and a pause: median and 99th percentile in ns");
         for threads in [1, 4] {
@@ -160,7 +179,7 @@ impl Bench<'_> {
                 vec![("native", Side::Native), ("ours, no limit", self.ours("free", 0)?), ("ours, 90%", self.ours("spare", 90)?)];
             sides.extend(self.options.peers.iter().map(|peer| ("peer, no limit", Side::Peer(peer.clone(), 0))));
             let mut figures = vec![vec![]; sides.len()];
-            for _ in 0..5 {
+            for _ in 0..3 {
                 for ((_, side), figures) in sides.iter().zip(&mut figures) {
                     figures.push(Tenant::start(side, "launches", &job)?.finish()?.figures);
                 }
@@ -178,7 +197,7 @@ impl Bench<'_> {
     }
 
     fn shares(&self) -> std::io::Result<()> {
-        for (name, length, streams, graph) in JOBS {
+        for (name, length, streams, graph) in self.options.jobs.iter().filter_map(|&job| JOBS.get(job).copied()) {
             let job = self.job(length, streams, graph);
             let (solo, told) = self.solo(&job)?;
             let cpu = told.cpu / (self.end() + 2e5);
@@ -220,42 +239,87 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// Two sides of ours, as containers in a folder that an arbiter watches.
+    fn two(&self, first: u32, second: u32) -> std::io::Result<[Side; 2]> {
+        Ok([self.ours("turns/a", first)?, self.ours("turns/b", second)?])
+    }
+
     fn tenants(&self) -> std::io::Result<()> {
         for (a, b) in [(200.0, 200.0), (2_000.0, 2_000.0), (200.0, 2_000.0)] {
             let jobs = [self.job(a, 1, 0), self.job(b, 1, 0)];
             let solo = [self.solo(&jobs[0])?.0, self.solo(&jobs[1])?.0];
-            let mut rows = vec![("native".to_owned(), [Side::Native, Side::Native])];
-            for (first, second) in [(30, 70), (50, 50)] {
-                rows.push((format!("ours {first} / {second}"), [self.ours("a", first)?, self.ours("b", second)?]));
-                for peer in &self.options.peers {
-                    rows.push((format!("peer {first} / {second}"), [Side::Peer(peer.clone(), first), Side::Peer(peer.clone(), second)]));
-                }
-            }
-            for (name, [first, second]) in rows {
-                if let (Side::Ours(_, x, folder), Side::Ours(_, y, other)) = (&first, &second) {
-                    run::container(folder, *x)?;
-                    run::container(other, *y)?;
-                }
+            let row = |name: &str, [first, second]: [Side; 2]| -> std::io::Result<()> {
                 let told = self.together(&[(first, "busy", jobs[0].clone()), (second, "busy", jobs[1].clone())])?;
                 let parts: Vec<f64> =
                     told.iter().zip(solo).map(|(told, solo)| told.between(1e6, self.end()) / (self.end() - 1e6) * solo).collect();
                 println!("two tenants, {a} and {b} us, {name}: {parts:.4?} sum {:.4}", parts.iter().sum::<f64>());
+                Ok(())
+            };
+            row("native", [Side::Native, Side::Native])?;
+            for (first, second) in [(30, 70), (50, 50)] {
+                row(&format!("ours {first} / {second}, no arbiter"), self.two(first, second)?)?;
+                let sides = self.two(first, second)?;
+                let (arbiter, begin) = (run::Arbiter::start(&self.folder.join("turns")), std::time::Instant::now());
+                row(&format!("ours {first} / {second}"), sides)?;
+                let cpu = arbiter.stop();
+                println!("  the arbiter took {:.2}% of a core", cpu / begin.elapsed().as_micros() as f64 * 100.0);
+                for peer in &self.options.peers {
+                    row(&format!("peer {first} / {second}"), [Side::Peer(peer.clone(), first), Side::Peer(peer.clone(), second)])?;
+                }
             }
         }
+        self.four()
+    }
+
+    fn four(&self) -> std::io::Result<()> {
+        let job = self.job(200.0, 1, 0);
+        let solo = self.solo(&job)?.0;
+        let tenants =
+            (0..4).map(|n| Ok((self.ours(&format!("four/{n}"), 25)?, "busy", job.clone()))).collect::<std::io::Result<Vec<_>>>()?;
+        let arbiter = run::Arbiter::start(&self.folder.join("four"));
+        let told = self.together(&tenants)?;
+        arbiter.stop();
+        let parts: Vec<f64> = told.iter().map(|told| told.between(1e6, self.end()) / (self.end() - 1e6) * solo).collect();
+        let (sum, squares): (f64, f64) = (parts.iter().sum(), parts.iter().map(|part| part * part).sum());
+        println!("four tenants at 25%, 200 us: {parts:.4?} sum {sum:.4}, Jain's index {:.5}", sum * sum / (4.0 * squares));
+        Ok(())
+    }
+
+    fn soft(&self) -> std::io::Result<()> {
+        let (soft, hard) = (self.job(200.0, 1, 0), Job { seconds: self.options.seconds / 2.0, ..self.job(200.0, 1, 0) });
+        let solo = self.solo(&soft)?.0;
+        let sides = [self.ours("soft/a", 30)?, self.ours("soft/b", 60)?];
+        run::container(&self.folder.join("soft/a"), 30, 100)?;
+        let arbiter = run::Arbiter::start(&self.folder.join("soft"));
+        let [first, second] = sides;
+        let told = self.together(&[(first, "busy", soft), (second, "busy", hard.clone())])?;
+        arbiter.stop();
+        let middle = hard.seconds * 1e6;
+        let share = |told: &Told, from: f64, to: f64| told.between(from, to) / (to - from) * solo;
+        println!(
+            "soft 100 on hard 30: {:.4} beside a tenant of 60 ({:.4}); {:.4} alone, from 200 ms after",
+            share(&told[0], 2e5, middle - 1e5),
+            share(&told[1], 2e5, middle - 1e5),
+            share(&told[0], middle + 2e5, self.end())
+        );
         Ok(())
     }
 
     fn latency(&self) -> std::io::Result<()> {
         let (small, large) = (Job { every: 50, ..self.job(1_000.0, 1, 0) }, self.job(200.0, 1, 0));
-        let mut rows = vec![("native", [Side::Native, Side::Native])];
-        rows.push(("ours 10 / 90", [self.ours("small", 10)?, self.ours("large", 90)?]));
-        for (name, [first, second]) in rows {
+        let show = |name: &str, [first, second]: [Side; 2]| -> std::io::Result<()> {
             let mut told = self.together(&[(first, "now-and-then", small.clone()), (second, "busy", large.clone())])?;
             let waits = &mut told[0].waits;
             waits.sort_by(f64::total_cmp);
-            let at = |part: f64| waits.get((part * (waits.len() - 1) as f64) as usize).copied().unwrap_or(f64::NAN);
+            let at = |part: f64| waits.get((part * (waits.len().max(1) - 1) as f64) as usize).copied().unwrap_or(f64::NAN);
             println!("a 1 ms kernel every 50 ms beside a busy tenant, {name}: median {:.0} us, 99th {:.0} us", at(0.5), at(0.99));
-        }
+            Ok(())
+        };
+        show("native", [Side::Native, Side::Native])?;
+        let sides = self.two(10, 90)?;
+        let arbiter = run::Arbiter::start(&self.folder.join("turns"));
+        show("ours 10 / 90", sides)?;
+        arbiter.stop();
         Ok(())
     }
 }

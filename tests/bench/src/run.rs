@@ -3,19 +3,21 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use vgpu_region::limits::{GpuLimit, LimitsPage, Selector};
 use vgpu_region::region;
 
-use crate::tenant::Job;
+use crate::tenant::{self, Job};
 
 /// What stands between a tenant and the driver.
 #[derive(Clone, Debug)]
 pub enum Side {
     /// Nothing.
     Native,
-    /// Our library, with this limit in percent (0 for none), and its container's files in this folder.
-    Ours(PathBuf, u32, PathBuf),
+    /// Our library, with its container's files in this folder.
+    Ours(PathBuf, PathBuf),
     /// Another preload library, told its limit by the variables that HAMi-core and its relatives read.
     Peer(PathBuf, u32),
 }
@@ -24,13 +26,40 @@ pub enum Side {
 ///
 /// # Errors
 /// The folder cannot be written to.
-pub fn container(folder: &Path, percent: u32) -> std::io::Result<()> {
+pub fn container(folder: &Path, percent: u32, soft: u32) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
     let limit = GpuLimit::new(Selector::All);
-    limit.cores.store(percent, std::sync::atomic::Ordering::Relaxed);
+    limit.cores.store(percent, Ordering::Relaxed);
+    limit.cores_soft.store(soft, Ordering::Relaxed);
     std::fs::write(folder.join("limits"), LimitsPage::new([limit]).as_bytes())?;
     std::fs::write(folder.join("region"), region::header())?;
     std::fs::OpenOptions::new().write(true).open(folder.join("region"))?.set_len(region::SIZE as u64)
+}
+
+/// The arbiter for the containers in a folder, in a thread of this process, until dropped.
+pub struct Arbiter {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<f64>>,
+}
+
+impl Arbiter {
+    /// Starts it.
+    #[must_use]
+    pub fn start(folder: &Path) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (seen, folder) = (stop.clone(), folder.to_owned());
+        let thread = std::thread::spawn(move || {
+            vgpu_arbiter::watch::run(&folder, &seen);
+            tenant::rusage(libc::RUSAGE_THREAD)
+        });
+        Self { stop, thread: Some(thread) }
+    }
+
+    /// Stops it. Returns the CPU time that it took, in µs.
+    pub fn stop(mut self) -> f64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or(f64::NAN)
+    }
 }
 
 /// What a tenant told.
@@ -61,7 +90,7 @@ impl Tenant {
         command.args([job.graph.to_string(), job.every.to_string(), job.begin.to_string()]);
         match side {
             Side::Native => {}
-            Side::Ours(library, _, folder) => _ = command.env("LD_PRELOAD", library).env("VGPU_DIR", folder),
+            Side::Ours(library, folder) => _ = command.env("LD_PRELOAD", library).env("VGPU_DIR", folder),
             Side::Peer(library, percent) => {
                 let percent = percent.to_string();
                 command.env("LD_PRELOAD", library);

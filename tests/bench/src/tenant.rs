@@ -27,11 +27,12 @@ pub struct Job {
     pub begin: u128,
 }
 
-fn rusage() -> f64 {
+/// CPU time in µs, of `RUSAGE_SELF` or `RUSAGE_THREAD`.
+pub fn rusage(whose: i32) -> f64 {
     // SAFETY: an all-zero rusage is valid, and the call fills it.
     unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
+        libc::getrusage(whose, &raw mut usage);
         let micros = |time: libc::timeval| time.tv_sec as f64 * 1e6 + time.tv_usec as f64;
         micros(usage.ru_utime) + micros(usage.ru_stime)
     }
@@ -83,7 +84,7 @@ pub fn busy(job: &Job) -> Result<()> {
     let count = 5 * streams.len();
     let events = (0..count).map(|_| kernel::event().map(|event| event as usize)).collect::<Result<Vec<_>>>()?;
     until(job.begin);
-    let (start, cpu) = (Instant::now(), rusage());
+    let (start, cpu) = (Instant::now(), rusage(libc::RUSAGE_SELF));
     let (sender, receiver) = std::sync::mpsc::sync_channel::<usize>(3 * streams.len());
     let seen = std::thread::spawn(move || -> Result<Vec<f64>> {
         // SAFETY: the primary context, alive as long as the process.
@@ -115,7 +116,7 @@ pub fn busy(job: &Job) -> Result<()> {
         }
     }
     drop(sender);
-    let cpu = rusage() - cpu;
+    let cpu = rusage(libc::RUSAGE_SELF) - cpu;
     let times = seen.join().unwrap_or(Err(sys::CUresult::CUDA_ERROR_UNKNOWN))?;
     println!("cpu {cpu}");
     for time in times {

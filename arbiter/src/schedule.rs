@@ -1,0 +1,172 @@
+//! Who is next, and for how long.
+//!
+//! A turn is as long as the tenant's limit is of all that want one, out of a round of [`ROUND`] for each tenant in it. Whoever had
+//! the least by its weight is next, so a turn that was cut short or overran is made up for. Tenants that ask for nothing are not
+//! waited for; with fewer than two at work there are no turns at all.
+
+use vgpu_region::limits::Turn;
+
+use crate::seat::Seat;
+
+/// A round is so long for each tenant that takes part in it, in µs: passing the GPU on costs about 150 µs, so this loses 1%.
+pub const ROUND: u64 = 15_000;
+/// No turn is shorter, in µs.
+const SHORTEST: u64 = 3_000;
+/// How long a tenant that does not yield holds up the next one, in µs.
+pub const PATIENCE: u64 = 50_000;
+/// Tenants that were at work so recently take part in a round, in µs.
+const RECENT: u64 = 50_000;
+/// The next tenant is told so long before the last one should be done: that is what waking it takes, in µs.
+const LEAD: u64 = 60;
+/// How often to look whether a turn that is over has drained, in µs.
+const POLL: u64 = 100;
+/// How often to look while turns are taken, and while they are not, in µs.
+const TICK: u64 = 1_000;
+const IDLE_TICK: u64 = 5_000;
+
+/// Whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Stage {
+    /// Everyone launches when it likes.
+    Free,
+    /// A tenant's turn.
+    Turn { who: usize, since: u64, until: u64 },
+    /// It is over, and what is still in flight is waited for.
+    Draining { who: usize, since: u64, closed: u64 },
+}
+
+/// The turns of one GPU.
+#[derive(Debug)]
+pub struct Schedule {
+    /// The tenants.
+    pub seats: Vec<Seat>,
+    stage: Stage,
+    beat: u32,
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self { seats: Vec::new(), stage: Stage::Free, beat: 0 }
+    }
+}
+
+impl Schedule {
+    /// Adds a tenant, or takes those away for which `keep` is false. Turns begin anew.
+    pub fn reseat(&mut self, keep: impl Fn(&Seat) -> bool, new: Vec<Seat>) {
+        self.seats.retain(|seat| keep(seat));
+        let least = self.seats.iter().map(|seat| seat.passed).fold(f64::INFINITY, f64::min);
+        for mut seat in new {
+            seat.passed = if least.is_finite() { least } else { 0.0 };
+            self.seats.push(seat);
+        }
+        self.stage = Stage::Free;
+    }
+
+    /// Looks, decides and tells. `now` in µs. Returns for how long to sleep, in µs.
+    pub fn tick(&mut self, now: u64) -> u64 {
+        self.beat = self.beat.wrapping_add(1);
+        let before = self.active(now);
+        for seat in &mut self.seats {
+            seat.turn.beat.store(self.beat, std::sync::atomic::Ordering::Relaxed);
+            seat.look(now);
+        }
+        let active = self.active(now);
+        // Who asked for nothing meanwhile has not saved up turns.
+        let least = before.iter().map(|&place| self.seats[place].passed).fold(f64::INFINITY, f64::min);
+        for &place in active.iter().filter(|place| !before.contains(place)) {
+            let passed = &mut self.seats[place].passed;
+            *passed = if least.is_finite() { passed.max(least) } else { *passed };
+        }
+        self.lend(&active);
+        if active.len() < 2 {
+            self.stage = Stage::Free;
+            self.seats.iter().for_each(|seat| seat.tell(Turn::FREE, 0));
+            return IDLE_TICK;
+        }
+        match self.stage {
+            Stage::Free => {
+                self.seats.iter().filter(|seat| seat.weight().is_some()).for_each(|seat| seat.tell(Turn::CLOSED, 0));
+                self.open(now, &active)
+            }
+            Stage::Turn { who, since, until } => self.during(now, &active, who, since, until),
+            Stage::Draining { who, since, closed } => self.drain(now, &active, who, since, closed),
+        }
+    }
+
+    fn active(&self, now: u64) -> Vec<usize> {
+        let recent = |seat: &Seat| seat.weight().is_some() && seat.last_seen != 0 && now.saturating_sub(seat.last_seen) < RECENT;
+        self.seats.iter().enumerate().filter(|(_, seat)| recent(seat)).map(|(place, _)| place).collect()
+    }
+
+    /// Lends to those with a soft limit what the others at work are not entitled to.
+    fn lend(&self, active: &[usize]) {
+        let total: u32 = active.iter().filter_map(|&place| self.seats[place].weight()).sum();
+        for (place, seat) in self.seats.iter().enumerate() {
+            let own = if active.contains(&place) { seat.weight().unwrap_or(0) } else { 0 };
+            let soft = seat.limit.cores_soft.load(std::sync::atomic::Ordering::Relaxed);
+            seat.lend(soft.min(100_u32.saturating_sub(total - own)));
+        }
+    }
+
+    fn during(&mut self, now: u64, active: &[usize], who: usize, since: u64, until: u64) -> u64 {
+        let Some(seat) = self.seats.get(who) else { return self.open(now, active) };
+        let others_want = active.iter().any(|&other| other != who && self.seats[other].wants());
+        let at_work = seat.is_busy(now) || now < since + TICK;
+        if now + LEAD < until && (at_work || !others_want) {
+            return TICK.min(until - LEAD - now).max(1);
+        }
+        if !others_want {
+            // Nobody is kept waiting: it goes on.
+            self.account(who, since, now);
+            return self.open(now, &[who]);
+        }
+        seat.tell(Turn::CLOSED, 0);
+        self.stage = Stage::Draining { who, since, closed: now };
+        self.drain(now, active, who, since, now)
+    }
+
+    fn drain(&mut self, now: u64, active: &[usize], who: usize, since: u64, closed: u64) -> u64 {
+        if let Some(seat) = self.seats.get(who)
+            && !seat.has_drained()
+            && now < closed + PATIENCE
+        {
+            let left = seat.busy_until().saturating_sub(now + LEAD);
+            // What should be over by now is left to the driver: both run for a moment.
+            if left > 0 {
+                return left.min(POLL);
+            }
+        }
+        self.account(who, since, now);
+        self.open(now, active)
+    }
+
+    fn account(&mut self, who: usize, since: u64, now: u64) {
+        if let Some(seat) = self.seats.get_mut(who) {
+            seat.passed += (now - since) as f64 / f64::from(seat.weight().unwrap_or(1));
+        }
+    }
+
+    /// Opens the next turn among those at work.
+    fn open(&mut self, now: u64, active: &[usize]) -> u64 {
+        let asking: Vec<usize> =
+            active.iter().copied().filter(|&place| self.seats[place].wants() || self.seats[place].is_busy(now)).collect();
+        let order = |&a: &usize, &b: &usize| {
+            let (a, b) = (&self.seats[a], &self.seats[b]);
+            a.priority.cmp(&b.priority).then(a.passed.total_cmp(&b.passed))
+        };
+        let Some(next) = asking.iter().copied().min_by(order) else {
+            self.stage = Stage::Free;
+            self.seats.iter().for_each(|seat| seat.tell(Turn::FREE, 0));
+            return TICK;
+        };
+        let total: u32 = asking.iter().filter_map(|&place| self.seats[place].weight()).sum();
+        let weight = self.seats[next].weight().unwrap_or(1);
+        let length = (ROUND * asking.len() as u64 * u64::from(weight) / u64::from(total.max(1))).max(SHORTEST);
+        self.seats[next].tell(Turn::OPEN, length);
+        self.stage = Stage::Turn { who: next, since: now, until: now + length };
+        TICK
+    }
+}
+
+#[cfg(test)]
+mod tests;

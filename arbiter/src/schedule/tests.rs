@@ -1,0 +1,160 @@
+use std::sync::atomic::Ordering::Relaxed;
+
+use vgpu_region::budget::Budget;
+use vgpu_region::limits::{GpuLimit, LimitsPage, Selector, Turn};
+use vgpu_region::uuid::Uuid;
+
+use super::*;
+use crate::seat::Source;
+
+/// A tenant that behaves as the library does, on the test's clock.
+struct Tenant {
+    page: &'static LimitsPage,
+    budget: &'static Budget,
+    /// Length of its kernels in µs.
+    kernel: u64,
+    /// It launches when this is true.
+    wants: fn(u64) -> bool,
+    /// It heeds its turns.
+    yields: bool,
+    free_at: u64,
+    word: u32,
+    began: u64,
+    used: u64,
+}
+
+const GPU: Uuid = Uuid([3; 16]);
+
+fn tenant(weight: u32, kernel: u64, wants: fn(u64) -> bool) -> Tenant {
+    let limit = GpuLimit::new(Selector::All);
+    limit.cores.store(weight, Relaxed);
+    let page = Box::leak(Box::new(LimitsPage::new([limit])));
+    Tenant { page, budget: Box::leak(Box::default()), kernel, wants, yields: true, free_at: 0, word: 0, began: 0, used: 0 }
+}
+
+impl Tenant {
+    fn seat(&self) -> Seat {
+        Seat::new(self.page.find(GPU, None).unwrap(), self.page.turn_for(GPU).unwrap(), Source::Memory(self.budget), 1)
+    }
+
+    /// Launches at `now` if it may; the GPU runs one kernel after the other, whoever's. Returns whether it did.
+    fn step(&mut self, now: u64, gpu: &mut u64) {
+        let turn = self.page.turn(GPU).unwrap();
+        let word = turn.word.load(Relaxed);
+        if word != self.word {
+            (self.word, self.began) = (word, now);
+        }
+        let left = self.began + u64::from(turn.length.load(Relaxed));
+        let open = match Turn::state(word) {
+            Turn::OPEN => now.max(self.free_at) < left,
+            Turn::CLOSED => false,
+            _ => true,
+        };
+        if self.free_at <= now && Turn::state(word) == Turn::CLOSED {
+            self.budget.drained.store(u64::from(word), Relaxed);
+        }
+        if !(self.wants)(now) {
+            return;
+        }
+        if !open && self.yields {
+            return self.budget.want.store(u64::from(word), Relaxed);
+        }
+        // One kernel ahead of the running one.
+        if self.free_at <= now + self.kernel {
+            self.free_at = (*gpu).max(now) + self.kernel;
+            *gpu = self.free_at;
+            self.used += self.kernel;
+            self.budget.ahead.store((self.free_at - now) * 1000, Relaxed);
+            self.budget.activity.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// Runs tenants for so many µs and returns each one's part.
+fn run(tenants: &mut [Tenant], length: u64) -> Vec<f64> {
+    let mut schedule = Schedule::default();
+    schedule.reseat(|_| true, tenants.iter().map(Tenant::seat).collect());
+    let (mut next, mut gpu) = (0, 0);
+    for now in (1_000_000..1_000_000 + length).step_by(20) {
+        if now >= next {
+            next = now + schedule.tick(now);
+        }
+        for tenant in tenants.iter_mut() {
+            tenant.step(now, &mut gpu);
+        }
+    }
+    tenants.iter().map(|tenant| tenant.used as f64 / length as f64).collect()
+}
+
+#[test]
+fn turns_follow_the_weights_whatever_the_kernels() {
+    for (weights, kernels) in [([30, 70], [200, 200]), ([30, 70], [2000, 200]), ([50, 50], [200, 2000]), ([50, 50], [2000, 2000])] {
+        let mut tenants = [tenant(weights[0], kernels[0], |_| true), tenant(weights[1], kernels[1], |_| true)];
+        let parts = run(&mut tenants, 3_000_000);
+        assert!((parts[0] - f64::from(weights[0]) / 100.0).abs() < 0.02, "{weights:?} {kernels:?}: {parts:?}");
+        assert!(parts[0] + parts[1] > 0.97, "{weights:?} {kernels:?}: {parts:?}");
+    }
+}
+
+#[test]
+fn four_alike_get_alike() {
+    let mut tenants: Vec<_> = (0..4).map(|_| tenant(25, 500, |_| true)).collect();
+    let parts = run(&mut tenants, 4_000_000);
+    let (sum, squares): (f64, f64) = (parts.iter().sum(), parts.iter().map(|part| part * part).sum());
+    assert!(sum * sum / (4.0 * squares) > 0.999 && sum > 0.97, "{parts:?}");
+}
+
+#[test]
+fn nobody_waits_for_the_idle() {
+    // The second works for 100 ms out of 400.
+    let mut tenants = [tenant(50, 200, |_| true), tenant(50, 200, |now| now % 400_000 < 100_000)];
+    let parts = run(&mut tenants, 4_000_000);
+    assert!((parts[1] - 0.125).abs() < 0.02 && parts[0] + parts[1] > 0.97, "{parts:?}");
+    // Alone, there are no turns.
+    let mut tenants = [tenant(10, 200, |_| true), tenant(50, 200, |_| false)];
+    assert!(run(&mut tenants, 1_000_000)[0] > 0.98);
+    assert_eq!(Turn::state(tenants[0].page.turn(GPU).unwrap().word.load(Relaxed)), Turn::FREE);
+}
+
+#[test]
+fn one_that_does_not_yield_holds_nobody_up_for_long() {
+    let mut bad = tenant(50, 200, |_| true);
+    bad.yields = false;
+    let mut tenants = [bad, tenant(50, 200, |_| true)];
+    let parts = run(&mut tenants, 3_000_000);
+    // On this GPU without time slicing it gets half of its own turn back; on a real one the driver slices fairly.
+    assert!(parts[1] > 0.2, "{parts:?}");
+}
+
+#[test]
+fn garbage_in_a_region_changes_nothing_for_the_others() {
+    let mut tenants = [tenant(50, 200, |_| true), tenant(50, 200, |_| true)];
+    let mut schedule = Schedule::default();
+    schedule.reseat(|_| true, tenants.iter().map(Tenant::seat).collect());
+    let (mut next, mut gpu, mut random) = (0, 0, 1u64);
+    for now in (1_000_000..3_000_000).step_by(20) {
+        if now >= next {
+            next = now + schedule.tick(now);
+            assert!(next - now <= PATIENCE);
+        }
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let bad = tenants[0].budget;
+        for word in [&bad.activity, &bad.ahead, &bad.want, &bad.drained] {
+            word.store(random.rotate_left(7), Relaxed);
+        }
+        tenants[1].step(now, &mut gpu);
+    }
+    let part = tenants[1].used as f64 / 2_000_000.0;
+    assert!(part > 0.45, "{part}");
+}
+
+#[test]
+fn idle_time_is_lent_and_taken_back() {
+    let mut tenants = [tenant(30, 200, |_| true), tenant(60, 200, |now| now > 2_000_000)];
+    tenants[0].page.find(GPU, None).unwrap().cores_soft.store(100, Relaxed);
+    let lent = tenants[0].page.turn_for(GPU).unwrap();
+    run(&mut tenants, 900_000);
+    assert_eq!(lent.lent.load(Relaxed), 100);
+    run(&mut tenants, 1_100_000);
+    assert_eq!(lent.lent.load(Relaxed), 40);
+}
