@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_void};
 
 use cudarc::driver::sys::CUresult;
+use simgpu_device::config::CUDA_VERSION;
 
 use crate::answer::{Answer, INVALID_VALUE, put, put_if, text};
 use crate::api::EXPORTS;
@@ -11,64 +12,64 @@ use crate::api::EXPORTS;
 /// asks for. A name that is not here means `name_v2` since 3020 if that exists.
 const VERSIONS: &[(&str, &[(i32, &str)])] = &[
     ("cuCtxCreate", &[(12050, "cuCtxCreate_v4"), (11040, "cuCtxCreate_v3"), (3020, "cuCtxCreate_v2"), (0, "cuCtxCreate")]),
-    ("cuCtxDestroy", &[(8000, "cuCtxDestroy_v2"), (0, "cuCtxDestroy")]),
-    ("cuCtxGetCurrent", &[(8000, "cuCtxGetCurrent")]),
+    ("cuCtxDestroy", &[(4000, "cuCtxDestroy_v2"), (0, "cuCtxDestroy")]),
+    ("cuCtxGetCurrent", &[(4000, "cuCtxGetCurrent")]),
     ("cuCtxGetDevice", &[(13000, "cuCtxGetDevice_v2"), (0, "cuCtxGetDevice")]),
-    ("cuCtxPopCurrent", &[(8000, "cuCtxPopCurrent_v2"), (0, "cuCtxPopCurrent")]),
-    ("cuCtxPushCurrent", &[(8000, "cuCtxPushCurrent_v2"), (0, "cuCtxPushCurrent")]),
-    ("cuCtxSetCurrent", &[(8000, "cuCtxSetCurrent")]),
-    ("cuCtxSetLimit", &[(3020, "cuCtxSetLimit")]),
+    ("cuCtxPopCurrent", &[(4000, "cuCtxPopCurrent_v2"), (0, "cuCtxPopCurrent")]),
+    ("cuCtxPushCurrent", &[(4000, "cuCtxPushCurrent_v2"), (0, "cuCtxPushCurrent")]),
+    ("cuCtxSetCurrent", &[(4000, "cuCtxSetCurrent")]),
+    ("cuCtxSetLimit", &[(3010, "cuCtxSetLimit")]),
     ("cuCtxSynchronize", &[(13000, "cuCtxSynchronize_v2"), (0, "cuCtxSynchronize")]),
-    ("cuDeviceGetUuid", &[(11040, "cuDeviceGetUuid_v2"), (10010, "cuDeviceGetUuid")]),
-    ("cuDevicePrimaryCtxRelease", &[(11000, "cuDevicePrimaryCtxRelease_v2"), (8000, "cuDevicePrimaryCtxRelease")]),
-    ("cuDevicePrimaryCtxReset", &[(11000, "cuDevicePrimaryCtxReset_v2"), (8000, "cuDevicePrimaryCtxReset")]),
-    ("cuDevicePrimaryCtxRetain", &[(8000, "cuDevicePrimaryCtxRetain")]),
-    ("cuDevicePrimaryCtxSetFlags", &[(11000, "cuDevicePrimaryCtxSetFlags_v2"), (8000, "cuDevicePrimaryCtxSetFlags")]),
-    ("cuEventDestroy", &[(8000, "cuEventDestroy_v2"), (0, "cuEventDestroy")]),
-    ("cuEventElapsedTime", &[(13000, "cuEventElapsedTime_v2"), (0, "cuEventElapsedTime")]),
-    ("cuEventRecordWithFlags", &[(11040, "cuEventRecordWithFlags")]),
+    ("cuDeviceGetUuid", &[(11040, "cuDeviceGetUuid_v2"), (9020, "cuDeviceGetUuid")]),
+    ("cuDevicePrimaryCtxRelease", &[(11000, "cuDevicePrimaryCtxRelease_v2"), (7000, "cuDevicePrimaryCtxRelease")]),
+    ("cuDevicePrimaryCtxReset", &[(11000, "cuDevicePrimaryCtxReset_v2"), (7000, "cuDevicePrimaryCtxReset")]),
+    ("cuDevicePrimaryCtxRetain", &[(7000, "cuDevicePrimaryCtxRetain")]),
+    ("cuDevicePrimaryCtxSetFlags", &[(11000, "cuDevicePrimaryCtxSetFlags_v2"), (7000, "cuDevicePrimaryCtxSetFlags")]),
+    ("cuEventDestroy", &[(4000, "cuEventDestroy_v2"), (0, "cuEventDestroy")]),
+    ("cuEventElapsedTime", &[(12080, "cuEventElapsedTime_v2"), (0, "cuEventElapsedTime")]),
+    ("cuEventRecordWithFlags", &[(11010, "cuEventRecordWithFlags")]),
     ("cuGetProcAddress", &[(12000, "cuGetProcAddress_v2"), (11030, "cuGetProcAddress")]),
-    ("cuGraphAddDependencies", &[(12050, "cuGraphAddDependencies_v2"), (10010, "cuGraphAddDependencies")]),
-    ("cuGraphAddKernelNode", &[(12000, "cuGraphAddKernelNode_v2"), (10010, "cuGraphAddKernelNode")]),
+    ("cuGraphAddDependencies", &[(12030, "cuGraphAddDependencies_v2"), (10000, "cuGraphAddDependencies")]),
+    ("cuGraphAddKernelNode", &[(12000, "cuGraphAddKernelNode_v2"), (10000, "cuGraphAddKernelNode")]),
     ("cuGraphAddMemAllocNode", &[(11040, "cuGraphAddMemAllocNode")]),
-    ("cuGraphAddNode", &[(12050, "cuGraphAddNode_v2")]),
+    ("cuGraphAddNode", &[(12030, "cuGraphAddNode_v2"), (12020, "cuGraphAddNode")]),
     ("cuGraphExecKernelNodeSetParams", &[(12000, "cuGraphExecKernelNodeSetParams_v2"), (10010, "cuGraphExecKernelNodeSetParams")]),
-    ("cuGraphExecUpdate", &[(12000, "cuGraphExecUpdate_v2"), (11000, "cuGraphExecUpdate")]),
-    ("cuGraphInstantiate", &[(11000, "cuGraphInstantiate_v2"), (10010, "cuGraphInstantiate")]),
+    ("cuGraphExecUpdate", &[(12000, "cuGraphExecUpdate_v2"), (10020, "cuGraphExecUpdate")]),
+    ("cuGraphInstantiate", &[(11000, "cuGraphInstantiate_v2"), (10000, "cuGraphInstantiate")]),
     ("cuGraphInstantiateWithFlags", &[(11040, "cuGraphInstantiateWithFlags")]),
     ("cuGraphInstantiateWithParams", &[(12000, "cuGraphInstantiateWithParams")]),
-    ("cuGraphLaunch", &[(10010, "cuGraphLaunch")]),
-    ("cuGraphUpload", &[(11040, "cuGraphUpload")]),
-    ("cuIpcOpenMemHandle", &[(11000, "cuIpcOpenMemHandle_v2"), (8000, "cuIpcOpenMemHandle")]),
-    ("cuLaunchCooperativeKernel", &[(10010, "cuLaunchCooperativeKernel")]),
-    ("cuLaunchHostFunc", &[(10010, "cuLaunchHostFunc")]),
-    ("cuLaunchKernel", &[(8000, "cuLaunchKernel")]),
-    ("cuLaunchKernelEx", &[(12000, "cuLaunchKernelEx")]),
-    ("cuMemAdvise", &[(12050, "cuMemAdvise_v2"), (8000, "cuMemAdvise")]),
-    ("cuMemAllocAsync", &[(11040, "cuMemAllocAsync")]),
-    ("cuMemAllocFromPoolAsync", &[(11040, "cuMemAllocFromPoolAsync")]),
-    ("cuMemAllocManaged", &[(8000, "cuMemAllocManaged")]),
-    ("cuMemCreate", &[(11000, "cuMemCreate")]),
-    ("cuMemFreeAsync", &[(11040, "cuMemFreeAsync")]),
-    ("cuMemHostGetDevicePointer", &[(3020, "cuMemHostGetDevicePointer_v2")]),
-    ("cuMemHostRegister", &[(8000, "cuMemHostRegister_v2")]),
-    ("cuMemPoolCreate", &[(11040, "cuMemPoolCreate")]),
-    ("cuMemPrefetchAsync", &[(12050, "cuMemPrefetchAsync_v2"), (8000, "cuMemPrefetchAsync")]),
-    ("cuMemcpy", &[(8000, "cuMemcpy")]),
-    ("cuMemcpyAsync", &[(8000, "cuMemcpyAsync")]),
-    ("cuMemcpyPeer", &[(8000, "cuMemcpyPeer")]),
+    ("cuGraphLaunch", &[(10000, "cuGraphLaunch")]),
+    ("cuGraphUpload", &[(11010, "cuGraphUpload")]),
+    ("cuIpcOpenMemHandle", &[(11000, "cuIpcOpenMemHandle_v2"), (4010, "cuIpcOpenMemHandle")]),
+    ("cuLaunchCooperativeKernel", &[(9000, "cuLaunchCooperativeKernel")]),
+    ("cuLaunchHostFunc", &[(10000, "cuLaunchHostFunc")]),
+    ("cuLaunchKernel", &[(4000, "cuLaunchKernel")]),
+    ("cuLaunchKernelEx", &[(11060, "cuLaunchKernelEx")]),
+    ("cuMemAdvise", &[(12020, "cuMemAdvise_v2"), (8000, "cuMemAdvise")]),
+    ("cuMemAllocAsync", &[(11020, "cuMemAllocAsync")]),
+    ("cuMemAllocFromPoolAsync", &[(11020, "cuMemAllocFromPoolAsync")]),
+    ("cuMemAllocManaged", &[(6000, "cuMemAllocManaged")]),
+    ("cuMemCreate", &[(10020, "cuMemCreate")]),
+    ("cuMemFreeAsync", &[(11020, "cuMemFreeAsync")]),
+    ("cuMemHostGetDevicePointer", &[(3020, "cuMemHostGetDevicePointer_v2"), (2020, "cuMemHostGetDevicePointer")]),
+    ("cuMemHostRegister", &[(6050, "cuMemHostRegister_v2"), (4000, "cuMemHostRegister")]),
+    ("cuMemPoolCreate", &[(11020, "cuMemPoolCreate")]),
+    ("cuMemPrefetchAsync", &[(12020, "cuMemPrefetchAsync_v2"), (8000, "cuMemPrefetchAsync")]),
+    ("cuMemcpy", &[(4000, "cuMemcpy")]),
+    ("cuMemcpyAsync", &[(4000, "cuMemcpyAsync")]),
+    ("cuMemcpyPeer", &[(4000, "cuMemcpyPeer")]),
     ("cuMemsetD8Async", &[(3020, "cuMemsetD8Async")]),
-    ("cuStreamBeginCapture", &[(10010, "cuStreamBeginCapture_v2")]),
-    ("cuStreamDestroy", &[(8000, "cuStreamDestroy_v2"), (0, "cuStreamDestroy")]),
+    ("cuStreamBeginCapture", &[(10010, "cuStreamBeginCapture_v2"), (10000, "cuStreamBeginCapture")]),
+    ("cuStreamDestroy", &[(4000, "cuStreamDestroy_v2"), (0, "cuStreamDestroy")]),
     (
         "cuStreamGetCaptureInfo",
-        &[(12050, "cuStreamGetCaptureInfo_v3"), (11040, "cuStreamGetCaptureInfo_v2"), (10010, "cuStreamGetCaptureInfo")],
+        &[(12030, "cuStreamGetCaptureInfo_v3"), (11030, "cuStreamGetCaptureInfo_v2"), (10010, "cuStreamGetCaptureInfo")],
     ),
-    ("cuStreamGetCtx", &[(12050, "cuStreamGetCtx_v2"), (10010, "cuStreamGetCtx")]),
-    ("cuStreamIsCapturing", &[(10010, "cuStreamIsCapturing")]),
+    ("cuStreamGetCtx", &[(12050, "cuStreamGetCtx_v2"), (9020, "cuStreamGetCtx")]),
+    ("cuStreamIsCapturing", &[(10000, "cuStreamIsCapturing")]),
     ("cuStreamWaitEvent", &[(3020, "cuStreamWaitEvent")]),
-    ("cuStreamWaitValue32", &[(12000, "cuStreamWaitValue32_v2"), (8000, "cuStreamWaitValue32")]),
-    ("cuStreamWriteValue64", &[(12000, "cuStreamWriteValue64_v2"), (10010, "cuStreamWriteValue64")]),
+    ("cuStreamWaitValue32", &[(11070, "cuStreamWaitValue32_v2"), (8000, "cuStreamWaitValue32")]),
+    ("cuStreamWriteValue64", &[(11070, "cuStreamWriteValue64_v2"), (9000, "cuStreamWriteValue64")]),
     ("cuThreadExchangeStreamCaptureMode", &[(10010, "cuThreadExchangeStreamCaptureMode")]),
 ];
 
@@ -76,6 +77,8 @@ const FOUND: u32 = 0;
 const SYMBOL_NOT_FOUND: u32 = 1;
 const VERSION_TOO_OLD: u32 = 2;
 const PER_THREAD: u64 = 1 << 1;
+/// Since when there are per-thread default streams.
+const PER_THREAD_SINCE: i32 = 7000;
 /// Names are asked for without these.
 const SUFFIXES: [&str; 5] = ["_v2", "_v3", "_v4", "_ptsz", "_ptds"];
 
@@ -94,15 +97,21 @@ fn resolve(name: &str, version: i32, flags: u64) -> Result<(String, *const ()), 
         None if version >= 3020 && exported(&format!("{name}_v2")).is_some() => format!("{name}_v2"),
         None => name.to_owned(),
     };
-    let suffixes: &[&str] = if flags & PER_THREAD != 0 { &["_ptsz", "_ptds", ""] } else { &[""] };
-    let candidates = suffixes.iter().map(|suffix| format!("{symbol}{suffix}"));
-    let found = candidates.into_iter().find_map(|symbol| exported(&symbol).map(|address| (symbol, address)));
-    found.ok_or(SYMBOL_NOT_FOUND)
+    if flags & PER_THREAD != 0 {
+        let mut per_thread = ["_ptsz", "_ptds"].iter().map(|suffix| format!("{symbol}{suffix}"));
+        let found = per_thread.find_map(|symbol| exported(&symbol).map(|address| (symbol, address)));
+        match found {
+            Some(_) if version < PER_THREAD_SINCE => return Err(VERSION_TOO_OLD),
+            Some(found) => return Ok(found),
+            None => {}
+        }
+    }
+    exported(&symbol).map(|address| (symbol, address)).ok_or(SYMBOL_NOT_FOUND)
 }
 
 fn get(name: *const c_char, out: *mut *mut c_void, version: i32, flags: u64, status: *mut u32) -> Answer {
     let name = text(name)?;
-    if out.is_null() || flags > 2 {
+    if out.is_null() || flags > 2 || version > CUDA_VERSION {
         return Err(INVALID_VALUE);
     }
     match resolve(name, version, flags) {

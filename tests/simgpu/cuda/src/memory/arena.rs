@@ -40,11 +40,8 @@ fn reserve(bytes: u64) -> Option<u64> {
     if address == libc::MAP_FAILED {
         return None;
     }
-    // SAFETY: the range was just mapped; this keeps it out of core dumps, and filling it from taking a fault for each small page.
-    unsafe {
-        libc::madvise(address, length, libc::MADV_DONTDUMP);
-        libc::madvise(address, length, libc::MADV_HUGEPAGE);
-    }
+    // SAFETY: the range was just mapped; this keeps it out of core dumps.
+    unsafe { libc::madvise(address, length, libc::MADV_DONTDUMP) };
     Some((address.addr() as u64).next_multiple_of(GRANULE))
 }
 
