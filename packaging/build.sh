@@ -29,6 +29,9 @@ file 755 "$kit/vgpu-runtime" /usr/bin/vgpu-runtime
 file 755 "$kit/vgpu-hook" /usr/bin/vgpu-hook
 file 644 "$kit/libvgpu.so" "/usr/lib/vgpu/libvgpu.so.$version"
 ln -s "libvgpu.so.$version" "$stage/root/usr/lib/vgpu/libvgpu.so"
+for front in libcuda.so.1 libnvidia-ml.so.1; do
+    file 644 "$kit/front/$front" "/usr/lib/vgpu/front/$front"
+done
 file 644 packaging/config.toml /etc/vgpu/config.toml
 file 644 packaging/systemd/vgpu-monitor.service /usr/lib/systemd/system/vgpu-monitor.service
 

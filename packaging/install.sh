@@ -27,6 +27,8 @@ every() {
 install() {
     # The library before its link, and both before the programs that go by them.
     put 644 "/usr/lib/vgpu/libvgpu.so.$version"
+    put 644 /usr/lib/vgpu/front/libcuda.so.1
+    put 644 /usr/lib/vgpu/front/libnvidia-ml.so.1
     ln -sfn "libvgpu.so.$version" "$root/usr/lib/vgpu/libvgpu.so.vgpu-new"
     mv -fT "$root/usr/lib/vgpu/libvgpu.so.vgpu-new" "$root/usr/lib/vgpu/libvgpu.so"
     every | while read -r path; do
@@ -44,7 +46,8 @@ install() {
 # The configuration stays: it is the operator's. So do the runtime and its hook while there are containers that it started:
 # they are stopped and deleted through them.
 uninstall() {
-    rm -f "$root"/usr/lib/vgpu/libvgpu.so*
+    rm -f "$root"/usr/lib/vgpu/libvgpu.so* "$root"/usr/lib/vgpu/front/lib*
+    rmdir "$root/usr/lib/vgpu/front" 2>/dev/null || true
     every | while read -r path; do
         case $path in
         /usr/bin/vgpu-runtime | /usr/bin/vgpu-hook)

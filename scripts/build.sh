@@ -1,6 +1,6 @@
 #!/bin/sh
 # build.sh: builds what the tests and the demonstration run, as it is shipped, and lays it out in target/kit:
-#   libvgpu.so, vgpu-runtime, vgpu-hook     for any distribution: glibc 2.17, and static
+#   libvgpu.so, front/, vgpu-runtime, vgpu-hook     for any distribution: glibc 2.17, and static
 #   simgpu/                                 the simulated driver
 #   programs/                               what is run in containers
 set -eu
@@ -17,6 +17,7 @@ static=$target/static/x86_64-unknown-linux-gnu/release
 # By itself: it has no std, and the others would ask its dependencies for theirs.
 cargo zigbuild --quiet --release --target $old -p vgpu-preload
 mkdir -p "$kit/programs"
+scripts/fronts.sh "$kit/front"
 tests/simgpu/build.sh "$kit/simgpu" >/dev/null
 RUSTFLAGS="-C target-feature=+crt-static" cargo build --quiet --release --target x86_64-unknown-linux-gnu \
     --target-dir "$target/static" -p vgpu-oci-hook

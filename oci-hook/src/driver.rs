@@ -1,5 +1,6 @@
-//! Interception by replacement: our library is mounted over the driver's libraries in the container, and the driver's own beside
-//! ours. Wherever they come from (NVIDIA's hook, CDI, bind mounts), they are there when a createContainer hook runs.
+//! Interception by replacement: fronts are mounted over the driver's libraries in the container, and the driver's own beside our
+//! library. A front needs our library first and the driver's second, so whatever ours does not define is the driver's. Wherever the
+//! driver's files come from (NVIDIA's hook, CDI, bind mounts), they are there when a createContainer hook runs.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -12,7 +13,7 @@ use crate::mounts::{self, Source};
 use crate::rootfs::Rootfs;
 
 /// The driver's libraries that programs call.
-const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
+pub const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
 /// Where the loader finds them, and where NVIDIA's tools put them.
 const FOLDERS: [&str; 12] = [
@@ -45,21 +46,22 @@ pub fn make_places(rootfs: &Rootfs) -> Result<()> {
     Ok(())
 }
 
-/// Mounts `library` over the driver's libraries in the container and these beside it. A container without a driver is left as it
-/// is: it has nothing to be limited in.
+/// Mounts `fronts` over the driver's libraries in the container and these beside our library. A container without a driver is left as
+/// it is: it has nothing to be limited in.
 ///
 /// # Errors
 /// A mount fails.
-pub fn replace(rootfs: &Rootfs, library: &Source) -> Result<()> {
+pub fn replace(rootfs: &Rootfs, fronts: &[Source]) -> Result<()> {
     // Links among the driver's libraries are followed, but never out of the root file system.
     let root = Root::from_fd(rootfs.try_clone()?);
-    for name in LIBRARIES {
+    for front in fronts {
+        let name = front.inside();
         let mut beside = false;
         for folder in FOLDERS {
             let path = format!("{folder}/{name}");
             let Ok(found) = root.resolve(&path) else { continue };
             let found = OwnedFd::from(found);
-            if library.is(found.as_fd())? || !is_library(&found) {
+            if front.is(found.as_fd())? || !is_library(&found) {
                 continue;
             }
             if !beside {
@@ -72,7 +74,7 @@ pub fn replace(rootfs: &Rootfs, library: &Source) -> Result<()> {
                 mounts::beside(found.as_fd(), target.as_fd(), &place)?;
                 beside = true;
             }
-            library.mount_over(found.as_fd(), &path)?;
+            front.mount_over(found.as_fd(), &path)?;
         }
     }
     Ok(())

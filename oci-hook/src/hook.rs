@@ -28,7 +28,7 @@ use crate::mounts::{Source, pin_folders};
 use crate::prepare::{self, Prepared};
 use crate::process::{self, Process};
 use crate::rootfs::{Rootfs, read_text};
-use crate::state::{Record, State};
+use crate::state::{Mounted, Record, State};
 use crate::{apply, driver};
 
 /// What `vgpu-hook` calls itself in messages.
@@ -103,7 +103,7 @@ fn run(args: &[OsString]) -> Result<()> {
         "create-runtime" => create_runtime(&told, &options).map(drop),
         "prestart" => prestart(&told, &options),
         "create-container" => match find(&told, &options)? {
-            Some((place, record)) => mount(&sources(&place, &record)?, &record, &record.rootfs),
+            Some((place, record)) => mount(&sources(record.files(&place))?, &sources(record.fronts())?, &record.rootfs),
             None => Ok(()),
         },
         _ => states(&options)?.iter().try_for_each(|state| state.delete(&told.id, &told.bundle)),
@@ -171,32 +171,30 @@ fn prestart(told: &Told, options: &Options) -> Result<()> {
 
 fn enter_and_mount(pid: i64, place: &Path, record: &Record) -> Result<()> {
     let namespace = PathBuf::from(format!("/proc/{pid}/ns/mnt"));
-    let sources = sources(place, record)?.into_iter().map(Source::hold).collect::<Result<Vec<_>>>()?;
+    let hold = |files| sources(files)?.into_iter().map(Source::hold).collect::<Result<Vec<_>>>();
+    let (files, fronts) = (hold(record.files(place))?, hold(record.fronts())?);
     let entered = openat(CWD, &namespace, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(Error::io("open", &namespace))?;
     move_into_link_name_space(std::os::fd::AsFd::as_fd(&entered), Some(LinkNameSpaceType::Mount))
         .map_err(Error::io("enter", &namespace))?;
     // A runtime that has already made it the root no longer shows it under its host path.
     let rootfs = if record.rootfs.is_dir() { record.rootfs.as_path() } else { Path::new("/") };
-    mount(&sources, record, rootfs)
+    mount(&files, &fronts, rootfs)
 }
 
-fn sources(place: &Path, record: &Record) -> Result<Vec<Source>> {
-    record.files(place).iter().map(Source::find).collect()
+fn sources(files: Vec<Mounted>) -> Result<Vec<Source>> {
+    files.iter().map(Source::find).collect()
 }
 
 /// Mounts everything into the root file system, which is at `path` in this mount namespace.
-fn mount(sources: &[Source], record: &Record, path: &Path) -> Result<()> {
+fn mount(files: &[Source], fronts: &[Source], path: &Path) -> Result<()> {
     let rootfs = Rootfs::open(path)?;
-    for source in sources {
+    for source in files {
         pin_folders(&rootfs, source.inside())?;
     }
-    for source in sources {
+    for source in files {
         source.mount(&rootfs)?;
     }
-    match sources.first() {
-        Some(library) if record.replace => driver::replace(&rootfs, library),
-        _ => Ok(()),
-    }
+    driver::replace(&rootfs, fronts)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Mounting with our own hands, inside a container's mount namespace and before its first process. Both ends of every mount are
 //! descriptors: no name is looked up twice, so nothing can be swapped between the check and the mount.
 
+use std::cell::Cell;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -18,6 +19,8 @@ pub struct Source {
     file: Mounted,
     /// A mount of it that is not attached anywhere yet, if it was taken hold of.
     held: Option<OwnedFd>,
+    /// Whether that mount has been attached.
+    attached: Cell<bool>,
     identity: (u64, u64),
 }
 
@@ -28,7 +31,7 @@ impl Source {
     /// It is not there.
     pub fn find(file: &Mounted) -> Result<Self> {
         let found = fs::metadata(&file.source).map_err(Error::io("look at", &file.source))?;
-        Ok(Self { file: file.clone(), held: None, identity: (found.dev(), found.ino()) })
+        Ok(Self { file: file.clone(), held: None, attached: Cell::new(false), identity: (found.dev(), found.ino()) })
     }
 
     /// Takes hold of it, so that it can be attached in another mount namespace.
@@ -40,7 +43,7 @@ impl Source {
         Ok(self)
     }
 
-    /// Another mount of it. What is held can only be cloned once it is attached.
+    /// Another mount of it.
     fn clone_tree(&self) -> Result<OwnedFd> {
         if let Some(held) = &self.held {
             return clone_tree(held.as_fd(), self.file.inside);
@@ -60,10 +63,7 @@ impl Source {
         if identity(target.as_fd(), inside)? == self.identity && is_mount(target.as_fd()) {
             return Ok(());
         }
-        match &self.held {
-            Some(held) => attach(held.as_fd(), target.as_fd(), inside)?,
-            None => attach(self.clone_tree()?.as_fd(), target.as_fd(), inside)?,
-        }
+        self.mount_over(target.as_fd(), inside)?;
         // Through the same path again, which now ends in what was mounted, or something was swapped.
         let mounted = rootfs.find_file(inside)?.ok_or_else(absent)?;
         if identity(mounted.as_fd(), inside)? != self.identity || !is_mount(mounted.as_fd()) {
@@ -95,7 +95,11 @@ impl Source {
     /// # Errors
     /// The mount fails.
     pub fn mount_over(&self, to: BorrowedFd<'_>, inside: &str) -> Result<()> {
-        attach(self.clone_tree()?.as_fd(), to, inside)
+        // What is held can only be cloned once it is attached somewhere, so it is what is attached first.
+        match &self.held {
+            Some(held) if !self.attached.replace(true) => attach(held.as_fd(), to, inside),
+            _ => attach(self.clone_tree()?.as_fd(), to, inside),
+        }
     }
 }
 

@@ -55,7 +55,11 @@ impl Prepared {
         } else {
             Default::default()
         };
-        Ok(Self { record: record(bundle, id, limits, policy, library)?, state, place, list })
+        let record = record(bundle, id, limits, policy, library)?;
+        for front in record.fronts() {
+            std::fs::metadata(&front.source).map_err(Error::io("find what replaces the driver's library", &front.source))?;
+        }
+        Ok(Self { record, state, place, list })
     }
 
     /// Whether any GPU is limited, so that there is a folder to be written.

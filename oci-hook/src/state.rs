@@ -100,6 +100,17 @@ impl Record {
         files
     }
 
+    /// The files that take the place of the driver's libraries, if that is wanted: each needs our library and the driver's own, and has
+    /// nothing in it itself. They lie beside our library, in the folder `front`.
+    #[must_use]
+    pub fn fronts(&self) -> Vec<Mounted> {
+        let front = |inside| {
+            let source = self.library.with_file_name("front").join(inside);
+            Mounted { source, inside, writable: false, code: true }
+        };
+        if self.replace { crate::driver::LIBRARIES.map(front).to_vec() } else { Vec::new() }
+    }
+
     /// Whether the container exists, or is still being made.
     #[must_use]
     pub fn is_live(&self) -> bool {

@@ -214,7 +214,7 @@ fn drivers_libraries_are_replaced() {
     let script =
         "cd /usr/lib/x86_64-linux-gnu; cat libcuda.so.1 libnvidia-ml.so.1; cat /usr/local/vgpu/driver/*; ls /etc/ld.so.preload 2>&-";
     let replaced =
-        "stands in for the library\nstands in for the library\nthe driver's libcuda.so.580.1\nthe driver's libnvidia-ml.so.580.1\n";
+        "stands in for libcuda.so.1\nstands in for libnvidia-ml.so.1\nthe driver's libcuda.so.580.1\nthe driver's libnvidia-ml.so.580.1\n";
     each_way(|host, way| {
         for (intercept, list) in [("replace", ""), ("both", "/etc/ld.so.preload\n")] {
             host.policy(&format!("intercept = {intercept:?}"));

@@ -17,6 +17,8 @@ pub type Handle = *mut c_void;
 pub const SUCCESS: Status = 0;
 /// `CUDA_ERROR_OUT_OF_MEMORY`
 pub const OUT_OF_MEMORY: Status = 2;
+/// `CUDA_ERROR_NOT_SUPPORTED`
+pub const NOT_SUPPORTED: Status = 801;
 /// `CUDA_ERROR_OPERATING_SYSTEM`
 pub const OPERATING_SYSTEM: Status = 304;
 /// `CUDA_ERROR_NOT_READY`
@@ -179,6 +181,7 @@ mod tests {
             [SUCCESS, OUT_OF_MEMORY, OPERATING_SYSTEM, NOT_FOUND],
             [R::CUDA_SUCCESS, R::CUDA_ERROR_OUT_OF_MEMORY, R::CUDA_ERROR_OPERATING_SYSTEM, R::CUDA_ERROR_NOT_FOUND].map(|code| code as i32)
         );
+        assert_eq!(NOT_SUPPORTED, R::CUDA_ERROR_NOT_SUPPORTED as i32);
         assert_eq!(LOCATION_DEVICE, sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as i32);
         assert_eq!(POOL_RESERVED_CURRENT, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT as i32);
         assert_eq!(POOL_USED_CURRENT, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT as i32);

@@ -35,7 +35,10 @@ fn dlopen(library: Library, flags: i32) -> *mut c_void {
     // SAFETY: glibc's own dlopen, by its documented signature.
     unsafe {
         let dlopen = core::mem::transmute::<*mut c_void, Option<Dlopen>>(elf::in_libc(c"dlopen"));
-        dlopen.map_or(core::ptr::null_mut(), |dlopen| dlopen(library.soname().as_ptr(), flags))
+        // Where a front has taken the driver's name, the driver itself lies beside us.
+        let beside = library.beside();
+        let name = if libc::access(beside.as_ptr(), libc::R_OK) == 0 { beside } else { library.soname() };
+        dlopen.map_or(core::ptr::null_mut(), |dlopen| dlopen(name.as_ptr(), flags))
     }
 }
 
@@ -197,6 +200,20 @@ calls! { Cuda, crate::cuda::NOT_FOUND;
     mipmap_requirements = cuMipmappedArrayGetMemoryRequirements(requirements: *mut crate::cuda::ArrayRequirements, array: Handle, device: Device);
     /// Unloads a module.
     module_unload = cuModuleUnload(module: Handle);
+    /// Unloads a library.
+    library_unload = cuLibraryUnload(library: Handle);
+    /// A kernel's library.
+    kernel_library = cuKernelGetLibrary(library: *mut Handle, kernel: Handle);
+    /// A kernel's function in the current context, where it is loaded if need be.
+    kernel_function = cuKernelGetFunction(function: *mut Handle, kernel: Handle);
+    /// Lets go of a handle of physical memory.
+    physical_release = cuMemRelease(handle: u64);
+    /// Closes what was opened by a handle of another process's.
+    ipc_close = cuIpcCloseMemHandle(address: DevicePtr);
+    /// Lets go of another API's memory.
+    external_destroy = cuDestroyExternalMemory(memory: Handle);
+    /// Destroys a green context.
+    green_destroy = cuGreenCtxDestroy(green: Handle);
     /// Destroys a stream.
     stream_destroy = cuStreamDestroy_v2(stream: Handle);
     /// A function's attribute.

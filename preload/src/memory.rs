@@ -3,16 +3,22 @@
 
 pub mod account;
 pub mod array;
+pub mod array_v1;
 pub mod blocks;
 pub mod context;
 pub mod graph;
 pub mod image;
+pub mod keepers;
 pub mod known;
+pub mod library;
 pub mod linear;
 pub mod local;
 pub mod module;
 pub mod ordered;
+pub mod other_contexts;
 pub mod physical;
+pub mod places;
+pub mod shared;
 pub mod table;
 pub mod truth;
 pub mod view;

@@ -9,6 +9,9 @@ use crate::compute::shapes::{Copy2d, Copy3d, Operation};
 use crate::cuda::{
     AllocationProp, Array3dDescriptor, ArrayDescriptor, Device, DevicePtr, Handle, LaunchConfig, LaunchParams, Location, Status,
 };
+use crate::memory::array_v1::{Descriptor, Descriptor3d};
+use crate::memory::keepers::MapInfo;
+use crate::memory::shared::{IpcHandle, RestoreArgs};
 use crate::nvml::sys::{Memory, MemoryV2};
 use crate::{compute, driver, intercept, memory, nvml, session};
 
@@ -27,6 +30,14 @@ impl Library {
         match self {
             Self::Cuda => c"libcuda.so.1",
             Self::Nvml => c"libnvidia-ml.so.1",
+        }
+    }
+
+    /// Where it is when a front has taken that name.
+    pub const fn beside(self) -> &'static CStr {
+        match self {
+            Self::Cuda => vgpu_region::paths::DRIVER_CUDA_C,
+            Self::Nvml => vgpu_region::paths::DRIVER_NVML_C,
         }
     }
 
@@ -97,7 +108,7 @@ hooks! {
         cuMemAllocPitch_v2;
     Cuda memory::linear::allocate_pitch_v1 => (address: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32): cuMemAllocPitch;
     Cuda memory::linear::allocate_managed => (address: *mut DevicePtr, bytes: usize, flags: u32): cuMemAllocManaged;
-    Cuda memory::linear::free => (address: DevicePtr): cuMemFree_v2;
+    Cuda memory::shared::free => (address: DevicePtr): cuMemFree_v2;
     Cuda memory::linear::free_v1 => (address: u32): cuMemFree;
 
     // Stream-ordered memory and pools.
@@ -105,11 +116,13 @@ hooks! {
     Cuda memory::ordered::allocate_from => (address: *mut DevicePtr, bytes: usize, pool: Handle, stream: Handle):
         cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz;
     Cuda memory::ordered::free => (address: DevicePtr, stream: Handle): cuMemFreeAsync, cuMemFreeAsync_ptsz;
-    Cuda memory::ordered::pool_create => (pool: *mut Handle, properties: *const AllocationProp): cuMemPoolCreate;
+    Cuda memory::places::create => (pool: *mut Handle, properties: *const AllocationProp): cuMemPoolCreate;
     Cuda memory::ordered::set_pool => (device: Device, pool: Handle): cuDeviceSetMemPool;
+    Cuda memory::places::set => (location: *mut c_void, kind: i32, pool: Handle): cuMemSetMemPool;
+    Cuda memory::places::get => (pool: *mut Handle, location: *mut Location, kind: i32): cuMemGetDefaultMemPool, cuMemGetMemPool;
     Cuda memory::ordered::pool_destroy => (pool: Handle): cuMemPoolDestroy;
     Cuda memory::ordered::pool_trim => (pool: Handle, keep: usize): cuMemPoolTrimTo;
-    Cuda memory::ordered::after_wait => (handle: Handle): cuStreamSynchronize, cuStreamSynchronize_ptsz, cuEventSynchronize;
+    Cuda memory::ordered::after_wait => (handle: Handle): cuStreamSynchronize, cuStreamSynchronize_ptsz, cuEventSynchronize, cuCtxSynchronize_v2;
     Cuda memory::ordered::after_wait_context => (): cuCtxSynchronize;
     Cuda memory::ordered::begin_capture => (stream: Handle, mode: i32): cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz;
     Cuda memory::ordered::begin_capture_v1 => (stream: Handle): cuStreamBeginCapture, cuStreamBeginCapture_ptsz;
@@ -119,16 +132,41 @@ hooks! {
 
     // Physical memory and its mappings.
     Cuda memory::physical::create => (handle: *mut u64, bytes: usize, properties: *const AllocationProp, flags: u64): cuMemCreate;
-    Cuda memory::physical::release => (handle: u64): cuMemRelease;
+    Cuda memory::shared::release => (handle: u64): cuMemRelease;
     Cuda memory::physical::retain => (handle: *mut u64, address: *mut c_void): cuMemRetainAllocationHandle;
     Cuda memory::physical::map => (address: DevicePtr, bytes: usize, offset: usize, handle: u64, flags: u64): cuMemMap;
-    Cuda memory::physical::unmap => (address: DevicePtr, bytes: usize): cuMemUnmap;
+    Cuda memory::shared::unmap => (address: DevicePtr, bytes: usize): cuMemUnmap;
+
+    // Memory that crosses the border of a process.
+    Cuda memory::shared::export_physical => (shareable: *mut c_void, handle: u64, kind: i32, flags: u64): cuMemExportToShareableHandle;
+    Cuda memory::shared::export_linear => (out: *mut c_void, address: DevicePtr): cuIpcGetMemHandle;
+    Cuda memory::shared::export_range => (out: *mut c_void, address: DevicePtr, bytes: usize, kind: i32, flags: u64):
+        cuMemGetHandleForAddressRange;
+    Cuda memory::shared::import_physical => (handle: *mut u64, shareable: *mut c_void, kind: i32): cuMemImportFromShareableHandle;
+    Cuda memory::shared::import_pool => (pool: *mut Handle, shareable: *mut c_void, kind: i32, flags: u64):
+        cuMemPoolImportFromShareableHandle;
+    Cuda memory::shared::import_pointer => (address: *mut DevicePtr, pool: Handle, data: *mut c_void): cuMemPoolImportPointer;
+    Cuda memory::shared::import_linear => (address: *mut DevicePtr, handle: IpcHandle, flags: u32): cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2;
+    Cuda memory::shared::import_external => (memory: *mut Handle, description: *const c_void): cuImportExternalMemory;
+    Cuda memory::shared::restore => (pid: i32, arguments: *mut RestoreArgs): cuCheckpointProcessRestore;
+
+    // What keeps physical memory besides handles and mappings.
+    Cuda memory::keepers::map_array => (list: *mut MapInfo, count: u32, stream: Handle): cuMemMapArrayAsync, cuMemMapArrayAsync_ptsz;
+    Cuda memory::keepers::multicast_create => (handle: *mut u64, properties: *const c_void): cuMulticastCreate;
+    Cuda memory::keepers::multicast_add => (object: u64, device: i32): cuMulticastAddDevice;
+    Cuda memory::keepers::multicast_bind => (object: u64, offset: usize, handle: u64, handle_offset: usize, bytes: usize, flags: u64):
+        cuMulticastBindMem;
+    Cuda memory::keepers::multicast_bind_address => (object: u64, offset: usize, address: DevicePtr, bytes: usize, flags: u64):
+        cuMulticastBindAddr;
+    Cuda memory::keepers::multicast_unbind => (object: u64, device: i32, offset: usize, bytes: usize): cuMulticastUnbind;
 
     // Arrays.
+    Cuda memory::array_v1::create => (array: *mut Handle, descriptor: *const Descriptor): cuArrayCreate;
+    Cuda memory::array_v1::create_3d => (array: *mut Handle, descriptor: *const Descriptor3d): cuArray3DCreate;
     Cuda memory::array::create => (array: *mut Handle, descriptor: *const ArrayDescriptor): cuArrayCreate_v2;
     Cuda memory::array::create_3d => (array: *mut Handle, descriptor: *const Array3dDescriptor): cuArray3DCreate_v2;
     Cuda memory::array::create_mipmapped => (array: *mut Handle, descriptor: *const Array3dDescriptor, levels: u32): cuMipmappedArrayCreate;
-    Cuda memory::array::destroy => (array: Handle): cuArrayDestroy, cuMipmappedArrayDestroy;
+    Cuda memory::keepers::array_destroy => (array: Handle): cuArrayDestroy, cuMipmappedArrayDestroy;
 
     // Graphs with memory nodes.
     Cuda memory::graph::instantiate => (exec: *mut Handle, graph: Handle, flags: u64): cuGraphInstantiateWithFlags;
@@ -137,25 +175,44 @@ hooks! {
     Cuda memory::graph::instantiate_with => (exec: *mut Handle, graph: Handle, parameters: *mut c_void):
         cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz;
     Cuda memory::graph::upload => (exec: Handle, stream: Handle): cuGraphUpload, cuGraphUpload_ptsz;
+    Cuda memory::graph::update => (exec: Handle, graph: Handle, result: *mut c_void): cuGraphExecUpdate_v2;
+    Cuda memory::graph::update_v1 => (exec: Handle, graph: Handle, node: *mut Handle, result: *mut i32): cuGraphExecUpdate;
     Cuda memory::graph::destroy => (exec: Handle): cuGraphExecDestroy;
 
     // What takes memory without an allocation call.
     Cuda memory::context::retain_primary => (context: *mut Handle, device: Device): cuDevicePrimaryCtxRetain;
     Cuda compute::hooks::primary_release => (device: Device): cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxRelease,
         cuDevicePrimaryCtxReset;
-    Cuda memory::context::create => (context: *mut Handle, flags: u32, device: Device): cuCtxCreate_v2, cuCtxCreate;
+    Cuda memory::context::create => (context: *mut Handle, flags: u32, device: Device): cuCtxCreate_v2, cuCtxCreate,
+        cuGLCtxCreate_v2, cuGLCtxCreate;
     Cuda memory::context::create_v3 => (context: *mut Handle, parameters: *mut c_void, count: i32, flags: u32, device: Device): cuCtxCreate_v3;
     Cuda memory::context::create_v4 => (context: *mut Handle, parameters: *mut c_void, flags: u32, device: Device): cuCtxCreate_v4;
     Cuda compute::hooks::context_destroy => (context: Handle): cuCtxDestroy_v2, cuCtxDestroy;
+    Cuda memory::other_contexts::detach => (context: Handle): cuCtxDetach;
+    Cuda memory::other_contexts::create_vdpau => (context: *mut Handle, flags: u32, device: Device, vdpau: u32, functions: *mut c_void):
+        cuVDPAUCtxCreate_v2, cuVDPAUCtxCreate;
+    Cuda memory::other_contexts::create_green => (green: *mut Handle, description: Handle, device: Device, flags: u32): cuGreenCtxCreate;
+    Cuda memory::other_contexts::destroy_green => (green: Handle): cuGreenCtxDestroy;
+    Cuda memory::other_contexts::green_stream => (stream: *mut Handle, green: Handle, flags: u32, priority: i32): cuGreenCtxStreamCreate;
     Cuda memory::context::set_limit => (limit: i32, value: usize): cuCtxSetLimit;
     Cuda memory::module::load_file => (module: *mut Handle, path: *const c_char): cuModuleLoad;
     Cuda memory::module::load_data => (module: *mut Handle, data: *const c_void): cuModuleLoadData, cuModuleLoadFatBinary;
     Cuda memory::module::load_data_ex => (module: *mut Handle, data: *const c_void, count: u32, options: *mut i32, values: *mut *mut c_void):
         cuModuleLoadDataEx;
-    Cuda memory::module::unload_handle => (handle: Handle): cuModuleUnload, cuLibraryUnload;
-    Cuda memory::module::from_library => (result: *mut Handle, from: Handle): cuLibraryGetModule, cuKernelGetFunction;
-    Cuda memory::module::library_global => (address: *mut DevicePtr, bytes: *mut usize, library: Handle, name: *const c_char):
+    Cuda memory::module::unload_handle => (handle: Handle): cuModuleUnload;
+    Cuda memory::library::load_data => (library: *mut Handle, code: *const c_void, options: *mut i32, values: *mut *mut c_void, count: u32,
+        library_options: *mut i32, library_values: *mut *mut c_void, library_count: u32): cuLibraryLoadData;
+    Cuda memory::library::load_file => (library: *mut Handle, path: *const c_char, options: *mut i32, values: *mut *mut c_void, count: u32,
+        library_options: *mut i32, library_values: *mut *mut c_void, library_count: u32): cuLibraryLoadFromFile;
+    Cuda memory::library::unload => (library: Handle): cuLibraryUnload;
+    Cuda memory::library::module_of => (module: *mut Handle, library: Handle): cuLibraryGetModule;
+    Cuda memory::library::function_of => (function: *mut Handle, kernel: Handle): cuKernelGetFunction;
+    Cuda memory::library::global => (address: *mut DevicePtr, bytes: *mut usize, library: Handle, name: *const c_char):
         cuLibraryGetGlobal, cuLibraryGetManaged;
+    Cuda memory::library::function => (function: *mut Handle, module: Handle, name: *const c_char): cuModuleGetFunction;
+    Cuda memory::library::load_function => (function: Handle): cuFuncLoad;
+    Cuda memory::library::module_global => (address: *mut DevicePtr, bytes: *mut usize, module: Handle, name: *const c_char):
+        cuModuleGetGlobal_v2;
     Cuda memory::module::small_create => (stream: *mut Handle, flags: u32): cuStreamCreate;
     Cuda memory::module::small_create_with_priority => (stream: *mut Handle, flags: u32, priority: i32): cuStreamCreateWithPriority;
 

@@ -4,7 +4,9 @@
 //! any two instructions, so the total and the charges can come apart; the order of the steps makes sure that this only ever leaves
 //! the total too *high*, and [`recount`] brings it down again without stopping anyone.
 //!
-//! A charge is two numbers in one word: `held`, which is in the total, and `intent`, which may or may not be yet.
+//! A charge is two numbers in one word: `held`, which is in the total, and `intent`, which may or may not be yet. Beside them the
+//! word carries a generation, which changes when another process takes the place: whoever clears a dead process's charge late,
+//! after somebody else has done so and a new process has moved in, must not clear the new one's.
 //!
 //! | step | reserve n | release n |
 //! |---|---|---|
@@ -40,13 +42,39 @@ const fn pack_total(pages: u64, previous: u64) -> u64 {
     (pages << VERSION_BITS) | (previous.wrapping_add(1) & ((1 << VERSION_BITS) - 1))
 }
 
-/// What one process holds on one GPU: `held` pages in the upper half, `intent` in the lower.
+/// What one process holds on one GPU: 8 bits of generation, 28 bits of `held` pages, 28 bits of `intent`. `held` and `intent` together
+/// never exceed [`MOST`], so neither runs over into its neighbour.
 #[repr(transparent)]
 #[derive(Debug, Default)]
 pub struct Charge(AtomicU64);
 
+const FIELD_BITS: u32 = 28;
+/// Most pages that one process can hold and ask for on one GPU: 1 TiB.
+pub const MOST: u32 = (1 << FIELD_BITS) - 1;
+const GENERATION: u64 = 1 << (2 * FIELD_BITS);
+
 const fn word(held: u32, intent: u32) -> u64 {
-    ((held as u64) << 32) | intent as u64
+    ((held as u64) << FIELD_BITS) | intent as u64
+}
+
+const fn held(word: u64) -> u32 {
+    (word >> FIELD_BITS) as u32 & MOST
+}
+
+const fn intent(word: u64) -> u32 {
+    word as u32 & MOST
+}
+
+/// What a charge was at one moment, for [`Charge::clear`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen(u64);
+
+impl Seen {
+    /// Pages that may be in the total on that process's account.
+    #[must_use]
+    pub fn most(self) -> u64 {
+        u64::from(held(self.0)) + u64::from(intent(self.0))
+    }
 }
 
 /// A reservation did not fit.
@@ -101,29 +129,43 @@ impl Charge {
     /// Pages that this process holds for certain.
     #[must_use]
     pub fn held(&self) -> u32 {
-        (self.0.load(Acquire) >> 32) as u32
+        held(self.0.load(Acquire))
     }
 
     /// Pages that may be in the total on this process's account: held and in flight.
     #[must_use]
     pub fn most(&self) -> u64 {
-        let word = self.0.load(Acquire);
-        (word >> 32) + (word & 0xffff_ffff)
+        self.see().most()
+    }
+
+    /// What it is now.
+    #[must_use]
+    pub fn see(&self) -> Seen {
+        Seen(self.0.load(Acquire))
     }
 
     /// Whether an operation is in flight (or was, when its process was killed).
     #[must_use]
     pub fn in_flight(&self) -> bool {
-        self.0.load(Acquire) & 0xffff_ffff != 0
+        intent(self.0.load(Acquire)) != 0
     }
 
-    /// Steps 1 and 2: takes `count` pages from `total`, unless that would put it over `limit` pages. `u64::MAX` never refuses.
+    /// Steps 1 and 2: takes `count` pages from `total`, unless that would put it over `limit` pages, or this charge over [`MOST`].
     /// [`Charge::finish`] must follow.
     ///
     /// # Errors
     /// [`Full`], and nothing has changed.
     pub fn begin(&self, total: &Total, count: u32, limit: u64) -> Result<(), Full> {
-        self.0.fetch_add(word(0, count), AcqRel);
+        let mut seen = self.0.load(Acquire);
+        loop {
+            if Seen(seen).most() + u64::from(count) > u64::from(MOST) {
+                return Err(Full { used: total.pages() });
+            }
+            match self.0.compare_exchange_weak(seen, seen + word(0, count), AcqRel, Acquire) {
+                Ok(_) => break,
+                Err(now) => seen = now,
+            }
+        }
         total.add(count, limit.min(u64::MAX >> VERSION_BITS)).inspect_err(|_| {
             self.0.fetch_sub(word(0, count), AcqRel);
         })
@@ -132,11 +174,15 @@ impl Charge {
     /// Step 3: what was begun with `begun` pages has really taken `taken`. More than was begun is charged without a limit: it is
     /// there already.
     pub fn finish(&self, total: &Total, begun: u32, taken: u32) {
-        let mut begun = begun;
+        let (mut begun, mut taken) = (begun, taken);
         if taken < begun {
             total.subtract(begun - taken);
-        } else if taken > begun && self.begin(total, taken - begun, u64::MAX).is_ok() {
-            begun = taken;
+        } else if taken > begun {
+            match self.begin(total, taken - begun, u64::MAX) {
+                Ok(()) => begun = taken,
+                // A process with more than 1 TiB on one GPU: no figure for it.
+                Err(_) => taken = begun,
+            }
         }
         self.0.fetch_add(word(taken, 0).wrapping_sub(word(0, begun)), AcqRel);
     }
@@ -155,7 +201,7 @@ impl Charge {
     pub fn release(&self, total: &Total, count: u32) {
         let mut seen = self.0.load(Acquire);
         let count = loop {
-            let count = count.min((seen >> 32) as u32);
+            let count = count.min(held(seen));
             let moved = seen.wrapping_sub(word(count, 0)).wrapping_add(word(0, count));
             match self.0.compare_exchange_weak(seen, moved, AcqRel, Acquire) {
                 Ok(_) => break count,
@@ -166,9 +212,16 @@ impl Charge {
         self.0.fetch_sub(word(0, count), AcqRel);
     }
 
-    /// Forgets what a dead process held. The total stays too high until the next [`recount`].
-    pub fn clear(&self) {
-        self.0.store(0, core::sync::atomic::Ordering::Release);
+    /// Forgets what a process held that was dead when it held what was `seen`. Whether that was still so; if not, somebody else was
+    /// first, and the place may be a living process's by now. The total stays too high until the next [`recount`].
+    pub fn clear(&self, seen: Seen) -> bool {
+        self.0.compare_exchange(seen.0, seen.0 & !(GENERATION - 1), AcqRel, Acquire).is_ok()
+    }
+
+    /// Begins anew for another process. Only its owner may do this.
+    pub fn begin_anew(&self) {
+        let next = (self.0.load(Acquire) & !(GENERATION - 1)).wrapping_add(GENERATION);
+        self.0.store(next, core::sync::atomic::Ordering::Release);
     }
 }
 
@@ -213,8 +266,12 @@ mod tests {
     #[test]
     fn no_limit_and_large_figures() {
         let (total, charge) = (Total::default(), Charge::default());
-        assert_eq!(charge.reserve(&total, u32::MAX, u64::MAX), Ok(()));
-        assert_eq!(total.bytes(), u64::from(u32::MAX) * PAGE);
+        assert_eq!(charge.reserve(&total, u32::MAX, u64::MAX), Err(Full { used: 0 }));
+        assert_eq!(charge.reserve(&total, MOST, u64::MAX), Ok(()));
+        assert_eq!(charge.reserve(&total, 1, u64::MAX), Err(Full { used: u64::from(MOST) }));
+        assert_eq!((total.bytes(), charge.held(), charge.in_flight()), (u64::from(MOST) * PAGE, MOST, false));
+        charge.release(&total, MOST - 1);
+        assert_eq!((total.pages(), charge.held(), charge.in_flight()), (1, 1, false));
         assert_eq!((pages(1), pages(PAGE), pages(PAGE + 1), pages(u64::MAX)), (1, 1, 2, u32::MAX));
     }
 
@@ -240,10 +297,24 @@ mod tests {
                 }
             }
             assert!(total.pages() >= 5 + u64::from(dead.held()), "step {step}");
-            dead.clear();
+            assert!(dead.clear(dead.see()));
             assert!(recount(&total, [&alive, &dead].into_iter()));
             assert_eq!(total.pages(), 5, "step {step}");
         }
+    }
+
+    /// One who looked at a dead process's charge and was then held up must not clear that of the process that has moved in.
+    #[test]
+    fn the_late_do_not_clear_the_living() {
+        let (total, charge) = (Total::default(), Charge::default());
+        charge.reserve(&total, 5, 100).unwrap();
+        let late = charge.see();
+        assert!(charge.clear(charge.see()));
+        charge.begin_anew();
+        charge.reserve(&total, 5, 100).unwrap();
+        assert_eq!(charge.see().most(), late.most());
+        assert!(!charge.clear(late));
+        assert_eq!(charge.held(), 5);
     }
 
     #[test]

@@ -186,9 +186,11 @@ pub fn join(path: &CStr, pid: u32, now: u64) -> Result<Membership, Error> {
             if (charged && !take_over) || file.lock(libc::F_OFD_SETLK, index).is_none() {
                 continue;
             }
-            for (gpu, charge) in slot.gpus.iter().enumerate().filter(|_| charged) {
-                charge.clear();
-                region.recover(gpu, |_, _| false);
+            for (gpu, charge) in slot.gpus.iter().enumerate() {
+                charge.begin_anew();
+                if charged {
+                    region.recover(gpu, |_, _| false);
+                }
             }
             slot.making_context.store(0, Relaxed);
             slot.since.store(now, Relaxed);

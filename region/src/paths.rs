@@ -21,6 +21,11 @@ pub const LIMITS_C: &CStr = c"/usr/local/vgpu/limits";
 /// [`REGION`], for system calls.
 pub const REGION_C: &CStr = c"/usr/local/vgpu/region";
 
+/// The driver's own `libcuda.so.1`, where a front has taken its place, for system calls.
+pub const DRIVER_CUDA_C: &CStr = c"/usr/local/vgpu/driver/libcuda.so.1";
+/// The driver's own `libnvidia-ml.so.1`, likewise.
+pub const DRIVER_NVML_C: &CStr = c"/usr/local/vgpu/driver/libnvidia-ml.so.1";
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -29,6 +34,7 @@ mod tests {
     fn the_two_spellings_agree() {
         assert_eq!(LIMITS_C.to_str(), Ok(LIMITS));
         assert_eq!(REGION_C.to_str(), Ok(REGION));
+        assert!([DRIVER_CUDA_C, DRIVER_NVML_C].iter().all(|path| path.to_bytes().starts_with(DRIVER.as_bytes())));
         assert!([LIBRARY, LIMITS, REGION, DRIVER].iter().all(|path| path.starts_with(DIR)));
     }
 }

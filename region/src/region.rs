@@ -169,8 +169,10 @@ impl Region {
         let Some(account) = self.gpus.get(gpu) else { return false };
         for (index, slot) in self.used_slots() {
             let Some(charge) = slot.gpus.get(gpu) else { continue };
-            if charge.charge.most() != 0 && dead(index, slot) {
-                charge.clear();
+            // Seen before asking: an answer is about whoever had the place then.
+            let seen = charge.charge.see();
+            if seen.most() != 0 && dead(index, slot) {
+                charge.charge.clear(seen);
             }
         }
         let charges = self.used_slots().filter_map(|(_, slot)| slot.gpus.get(gpu)).map(|charge| &charge.charge);
@@ -187,9 +189,10 @@ impl GpuAccount {
 }
 
 impl GpuCharge {
-    /// Forgets everything a dead process had.
-    pub fn clear(&self) {
-        self.charge.clear();
+    /// Begins anew for another process. Only the owner of the slot may do this. What a dead process had beside its charge stays
+    /// readable until then.
+    pub fn begin_anew(&self) {
+        self.charge.begin_anew();
         self.overhead.store(0, Relaxed);
         self.managed.store(0, Relaxed);
     }

@@ -8,6 +8,12 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 /// How many kinds are remembered. When they are all taken, a new kind takes the place of an old one.
 pub const KINDS: usize = 4096;
 const PROBES: usize = 8;
+/// Nanoseconds stand above so many bits that count the first measurements.
+const COUNT_BITS: u32 = 3;
+/// So many first measurements count as early: the least of them is taken, since the first runs hold one-time work.
+const EARLY: u32 = 7;
+/// What takes longer is entered as this many nanoseconds.
+const LONGEST: u32 = u32::MAX >> COUNT_BITS;
 
 /// The place of a kind in the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,10 +63,16 @@ impl Costs {
         Kind(place as u16)
     }
 
-    /// What a launch of this kind takes in nanoseconds; `None` before one was measured.
+    /// What a launch of this kind takes in nanoseconds, at most [`LONGEST`]; `None` before one was measured.
     #[inline]
     pub fn of(&self, kind: Kind) -> Option<u32> {
-        self.nanos.get(usize::from(kind.0)).map(|nanos| nanos.load(Relaxed)).filter(|&nanos| nanos != 0)
+        self.entry(kind).map(|(nanos, _)| nanos)
+    }
+
+    /// The cost, and how many times it was measured, up to [`EARLY`].
+    fn entry(&self, kind: Kind) -> Option<(u32, u32)> {
+        let word = self.nanos.get(usize::from(kind.0))?.load(Relaxed);
+        (word != 0).then_some((word >> COUNT_BITS, word & EARLY))
     }
 
     /// Learns from a batch of these kinds that was thought to take `expected` and took `measured` nanoseconds.
@@ -72,23 +84,27 @@ impl Costs {
         // Which of them was off cannot be told: all move a little in the same direction.
         let ratio = (measured * 1024 / expected.max(1)).clamp(256, 4096);
         for &kind in kinds {
-            if let Some(known) = self.of(kind) {
-                self.store(kind, u64::from(known) * (1024 * 31 + ratio) / (1024 * 32));
+            if let Some((known, count)) = self.entry(kind) {
+                self.store(kind, u64::from(known) * (1024 * 31 + ratio) / (1024 * 32), count);
             } else {
-                self.store(kind, measured / kinds.len() as u64);
+                self.store(kind, measured / kinds.len() as u64, 1);
             }
         }
     }
 
-    /// Moves a kind's cost an eighth of the way to what was seen; the first time all of it.
+    /// Moves a kind's cost an eighth of the way to what was seen, or, early, down to it at once.
     fn approach(&self, kind: Kind, seen: u64) {
-        let next = self.of(kind).map_or(seen, |known| (u64::from(known) * 7 + seen) / 8);
-        self.store(kind, next);
+        match self.entry(kind) {
+            None => self.store(kind, seen, 1),
+            Some((known, count)) if count < EARLY && seen <= u64::from(known) => self.store(kind, seen, count + 1),
+            Some((known, count)) => self.store(kind, (u64::from(known) * 7 + seen) / 8, (count + 1).min(EARLY)),
+        }
     }
 
-    fn store(&self, kind: Kind, nanos: u64) {
+    fn store(&self, kind: Kind, nanos: u64, count: u32) {
         if let Some(place) = self.nanos.get(usize::from(kind.0)) {
-            place.store(u32::try_from(nanos.max(1)).unwrap_or(u32::MAX), Relaxed);
+            let nanos = u32::try_from(nanos.max(1)).unwrap_or(u32::MAX).min(LONGEST);
+            place.store(nanos << COUNT_BITS | count, Relaxed);
         }
     }
 }
@@ -109,6 +125,8 @@ mod tests {
         assert_eq!((costs.kind(key(&[1, 2])), costs.of(kind)), (kind, None));
         costs.learn(&[kind; 4], 0, 4_000_000);
         assert_eq!(costs.of(kind), Some(1_000_000));
+        costs.learn(&[kind], 0, 20_000);
+        assert_eq!(costs.of(kind), Some(20_000), "what a first run took too much is forgotten at once");
         for _ in 0..100 {
             costs.learn(&[kind; 2], 0, 80_000);
         }

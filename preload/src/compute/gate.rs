@@ -58,6 +58,16 @@ impl Gate {
         self.lent.load(Relaxed)
     }
 
+    /// The turn's word as last looked at.
+    pub fn word(&self) -> u32 {
+        self.word.load(Relaxed)
+    }
+
+    /// Whether the turn is over, as last looked at.
+    pub fn is_over(&self) -> bool {
+        Turn::state(self.word()) == Turn::CLOSED
+    }
+
     /// Whether launches may pass now, with so many nanoseconds of work in flight.
     pub fn pass(&self, now: u64, in_flight: u64) -> Pass {
         let Some(turn) = self.turn() else { return Pass::Open };

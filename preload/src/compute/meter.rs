@@ -23,7 +23,7 @@ const EVENT_COST: u64 = 2_000;
 /// What a pair of events around a batch adds in an idle stream (H200, driver 580: 3.4 µs).
 const PAIR_COST: u64 = 3_400;
 /// How long a host may take to get going after it was held back without being charged for it, in nanoseconds.
-const WAKING: u64 = 50_000;
+const WAKING: u64 = 200_000;
 /// So many batches in a row from one stream mean that it is the only one.
 const MANY: u32 = 16;
 /// Work is charged before it has ended once it has run for so many nanoseconds.
@@ -283,11 +283,13 @@ impl Meter {
         books.busy_until = books.busy_until.max(end);
         stream.last_end.store(end, Relaxed);
         if !batch.guessed {
-            if let Some(kinds) = batch.kinds.get(..batch.count as usize) {
+            // Of a uniform batch one launch stands for all.
+            let (noted, part) = if batch.uniform { (1, own / u64::from(batch.count.max(1))) } else { (batch.count, own) };
+            if let Some(kinds) = batch.kinds.get(..noted as usize) {
                 // What it added to the time line, not how long it lay there: four streams' launches side by side take a quarter each.
                 stream.stretch_by(length, batch.expected);
                 if !batch.woken {
-                    self.account.costs.learn(kinds, batch.expected, own);
+                    self.account.costs.learn(kinds, batch.expected, part);
                 }
             }
             // The anchor is an event that nobody will record again: the batch gets the old one for its next round.

@@ -13,7 +13,9 @@ use crate::cuda::Handle;
 
 /// A batch is closed when it is expected to take so many nanoseconds: long enough that its event (2 µs) does not matter, short
 /// enough that what it took is known soon.
-const BATCH: u64 = 400_000;
+const BATCH: u64 = 800_000;
+/// Most launches of one kind in a batch. An event, and the accounts after it, then come with fewer than one launch in a hundred.
+const MOST_ALIKE: u32 = 256;
 /// A pause in a stream that is shorter than this counts as used: nobody else can have the GPU for less, since passing it from one
 /// process to another and back takes twice 100 µs.
 const GAP: u64 = 50_000;
@@ -28,7 +30,7 @@ const SHORT_LAUNCH: u64 = 50_000;
 const SHORT: u64 = 500_000;
 const LONG: u64 = 20_000_000;
 /// How often to see whether the last launches of a turn are finished, in nanoseconds.
-const DRAIN: u64 = 100_000;
+const DRAIN: u64 = 110_000;
 /// How long to wait for another process of the container.
 const OTHER: u64 = 300_000;
 /// First wait for a launch of unknown cost to be measured; each further one is twice as long.
@@ -145,12 +147,19 @@ impl<'a> Launch<'a> {
                         self.end_batches(engine);
                     }
                     closed = true;
-                    if let Some(turn) = account.gate.turn().filter(|_| in_flight == 0) {
-                        let word = account.budget.want.load(Relaxed) as u32;
-                        engine.wait_for_change(&turn.word, word, LONG);
-                        continue;
+                    match (account.gate.turn(), account.gate.is_over()) {
+                        // What is in flight fills the turn; when that is over, it is told at once.
+                        (Some(turn), false) => {
+                            let most = if in_flight == 0 { LONG } else { (in_flight / 4).clamp(DRAIN, 2 * SHORT) };
+                            engine.wait_for_change(&turn.word, account.gate.word(), most);
+                            continue;
+                        }
+                        (Some(turn), true) if in_flight == 0 => {
+                            engine.wait_for_change(&turn.word, account.gate.word(), LONG);
+                            continue;
+                        }
+                        _ => DRAIN,
                     }
-                    (in_flight / 4).clamp(DRAIN, 2 * SHORT)
                 }
                 // What is in flight may turn out cheaper than expected; what is owed cannot.
                 Verdict::Wait(time) => {
@@ -159,7 +168,7 @@ impl<'a> Launch<'a> {
                         self.end_batches(engine);
                     }
                     waited = true;
-                    time.clamp(SHORT, if in_flight != 0 { (time / 8).clamp(2 * SHORT, LONG) } else { LONG })
+                    time.clamp(SHORT, if in_flight != 0 { 2 * SHORT } else { LONG })
                 }
             };
             let harvested = self.meter.harvested.load(Relaxed);
@@ -196,6 +205,7 @@ impl<'a> Launch<'a> {
             return;
         };
         let (batch, open) = claim.open();
+        batch.uniform = batch.count == 0 || batch.uniform && batch.kinds.first() == Some(&self.kind);
         if let Some(place) = batch.kinds.get_mut(batch.count as usize) {
             *place = self.kind;
         }
@@ -210,7 +220,9 @@ impl<'a> Launch<'a> {
             // The function was loaded first, and the stream was idle meanwhile.
             batch.late = if took > SLOW { took } else { 0 };
         }
-        if batch.count >= open.most || batch.expected >= BATCH || !self.known {
+        // Batches of one kind may be longer: there is nothing to note of each launch.
+        let full = batch.count >= open.most && (!batch.uniform || batch.count >= MOST_ALIKE || open.most < MOST as u32);
+        if full || batch.expected >= BATCH || !self.known {
             open.most = (open.most * 2).clamp(1, MOST as u32);
             close(engine, self.meter, self.stream, self.handle, &mut claim, false);
         }
@@ -249,7 +261,7 @@ fn close(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, c
     if guests != 0 {
         // Who else launched is not known: nothing can be learned from such a batch.
         batch.expected += guests;
-        batch.count = MOST as u32 + 1;
+        (batch.count, batch.uniform) = (MOST as u32 + 1, false);
     }
     batch.guessed = guess || !(ready(engine, &mut batch.end) && engine.record(batch.end, handle));
     meter.account.departed(batch);

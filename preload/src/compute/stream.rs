@@ -11,7 +11,7 @@ use crate::cuda::Handle;
 
 /// Closed batches of one stream that can wait to be harvested.
 pub const RING: u32 = 32;
-/// Most launches in a batch.
+/// Most launches of different kinds in a batch.
 pub const MOST: usize = 64;
 
 /// Launches that are measured together.
@@ -29,6 +29,8 @@ pub struct Batch {
     pub unknown: bool,
     /// Whether the launching thread had just been held back: it needs a while to get going again.
     pub woken: bool,
+    /// Whether all its launches are of one kind.
+    pub uniform: bool,
     /// How many launches.
     pub count: u32,
     /// Nanoseconds that the launches are expected to take.

@@ -6,7 +6,7 @@ use vgpu_region::ledger::{PAGE, pages};
 use vgpu_region::limits::LogLevel;
 use vgpu_region::map::Census;
 
-use super::{GRANULE_PAGES, ordered, truth};
+use super::{GRANULE_PAGES, ordered, shared, truth};
 use crate::cuda::{OUT_OF_MEMORY, Status};
 use crate::log::{self, Seldom};
 use crate::session::{self, Gpu};
@@ -117,12 +117,16 @@ pub fn recover(gpu: &Gpu) {
     let census = Census::open(session::region_path());
     let own = session.membership.index;
     let mut listed = None;
-    session.membership.region.recover(gpu.place, |index, slot| {
+    let recovered = session.membership.region.recover(gpu.place, |index, slot| {
         index != own && census.is_dead(index) && {
             let listed = listed.get_or_insert_with(|| truth::processes(gpu));
             !listed.as_ref().is_some_and(|list| list.contains(slot.pid.load(Relaxed)))
         }
     });
+    // What the dead had shared lives on in those who imported it.
+    if recovered && listed.is_some() {
+        shared::charge_others(gpu);
+    }
 }
 
 /// Whether a living process is making a context whose cost nobody knows yet.

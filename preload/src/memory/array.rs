@@ -56,7 +56,8 @@ fn shared_pages(from: u64, to: u64) -> (u32, u32) {
     (granules(to).saturating_sub(granules(from)), granules(from).saturating_sub(granules(to)))
 }
 
-unsafe fn create_with(array: *mut Handle, descriptor: &Array3dDescriptor, levels: u32, call: impl FnOnce() -> Status) -> Status {
+/// Makes an array with `call`.
+pub unsafe fn create_with(array: *mut Handle, descriptor: &Array3dDescriptor, levels: u32, call: impl FnOnce() -> Status) -> Status {
     if array.is_null() || descriptor.flags & (ARRAY_SPARSE | ARRAY_DEFERRED) != 0 {
         return call();
     }

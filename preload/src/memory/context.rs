@@ -146,7 +146,8 @@ pub unsafe fn create_v4(
     unsafe { create_with(context, device, || real(context, parameters, flags, device)) }
 }
 
-unsafe fn create_with(context: *mut Handle, device: Device, call: impl FnOnce() -> Status) -> Status {
+/// Makes a context with `call`.
+pub unsafe fn create_with(context: *mut Handle, device: Device, call: impl FnOnce() -> Status) -> Status {
     if context.is_null() {
         return call();
     }
@@ -175,7 +176,7 @@ pub unsafe fn destroy(real: unsafe extern "C" fn(Handle) -> Status, context: Han
 }
 
 /// Gives back a destroyed context's cost, and what was allocated in it.
-fn forget(handle: Handle) {
+pub fn forget(handle: Handle) {
     let Some((id, known)) = known::find(handle) else { return };
     let Some(gpu) = known::gpu_of(id) else { return };
     blocks::for_each(|address, block| {
@@ -228,6 +229,15 @@ pub unsafe fn set_limit(real: unsafe extern "C" fn(i32, usize) -> Status, limit:
     let shrunk = pages((before as u64).saturating_sub(after as u64).saturating_mul(threads));
     account::release(gpu, account::take_overhead(gpu, shrunk));
     status
+}
+
+/// Whether any GPU of this process has a memory limit, or nobody can know.
+pub fn is_limited() -> bool {
+    match session::current() {
+        State::Ready(session) => session.gpus().iter().any(|gpu| gpu.memory_limit().is_some()),
+        State::NotYet => false,
+        State::Refused => true,
+    }
 }
 
 /// How many threads a device holds at once: each has a stack.

@@ -1,7 +1,7 @@
 //! Graphs with memory nodes: the device's graph memory grows when such a graph is first launched or uploaded.
 
 use core::ffi::{c_char, c_void};
-use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use super::known::{self, Current};
 use super::table::Table;
@@ -126,6 +126,44 @@ pub unsafe fn instantiate_with(
 ) -> Status {
     // SAFETY: the program's own arguments.
     unsafe { note(exec, graph, real(exec, graph, parameters)) }
+}
+
+/// The memory nodes of an updated graph may be others now.
+unsafe fn updated(exec: Handle, graph: Handle, status: Status) -> Status {
+    if status == SUCCESS {
+        // SAFETY: a graph that the driver has just accepted.
+        let bytes = unsafe { asked_for(graph, 0) };
+        match EXECS.get(exec as u64) {
+            // Launched anew it may grow the graph memory again.
+            Some(record) => record.store(bytes, Release),
+            None if bytes != 0 => _ = EXECS.insert(exec as u64, bytes),
+            None => {}
+        }
+    }
+    status
+}
+
+/// `cuGraphExecUpdate_v2`
+pub unsafe fn update(
+    real: unsafe extern "C" fn(Handle, Handle, *mut c_void) -> Status,
+    exec: Handle,
+    graph: Handle,
+    result: *mut c_void,
+) -> Status {
+    // SAFETY: the program's own arguments.
+    unsafe { updated(exec, graph, real(exec, graph, result)) }
+}
+
+/// `cuGraphExecUpdate`
+pub unsafe fn update_v1(
+    real: unsafe extern "C" fn(Handle, Handle, *mut Handle, *mut i32) -> Status,
+    exec: Handle,
+    graph: Handle,
+    node: *mut Handle,
+    result: *mut i32,
+) -> Status {
+    // SAFETY: the program's own arguments.
+    unsafe { updated(exec, graph, real(exec, graph, node, result)) }
 }
 
 /// `cuGraphLaunch`

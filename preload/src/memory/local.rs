@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use vgpu_region::ledger::pages;
 
 use super::account::{self, claim};
-use super::context;
 use super::known::{self, Current};
+use super::{context, library};
 use crate::cuda::{FUNCTION_LOCAL_SIZE, Handle, LIMIT_STACK_SIZE, SUCCESS, Status};
 use crate::driver;
 
@@ -33,6 +33,10 @@ fn look_at(function: Handle, place: Option<&AtomicPtr<core::ffi::c_void>>) -> Re
     let Ok(Current { gpu, .. }) = known::current() else { return Ok(()) };
     let _capture = driver::CaptureRelaxed::enter();
     let (mut local, mut stack) = (0, 0);
+    // SAFETY: what the program is about to launch; the driver writes one integer, or fails for what is no function of this context.
+    if unsafe { driver::function_attribute(&raw mut local, FUNCTION_LOCAL_SIZE, function) } != SUCCESS {
+        library::before_launch(function)?;
+    }
     // SAFETY: the driver writes one integer each, or fails for what is no function of this context. A launch also takes a kernel.
     unsafe {
         if (driver::function_attribute(&raw mut local, FUNCTION_LOCAL_SIZE, function) == SUCCESS

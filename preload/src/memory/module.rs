@@ -8,11 +8,12 @@ use vgpu_region::ledger::pages;
 use super::account::{self, claim};
 use super::known::{self, Current};
 use super::{GRANULE, image, local, truth};
-use crate::cuda::{DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
+use crate::cuda::{Handle, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::session::Gpu;
 
-fn device_free() -> usize {
+/// What the current device has free in bytes, for all.
+pub fn device_free() -> usize {
     let _capture = driver::CaptureRelaxed::enter();
     let (mut free, mut total) = (0, 0);
     // SAFETY: the driver writes two integers.
@@ -21,7 +22,7 @@ fn device_free() -> usize {
 }
 
 /// Makes a call that takes memory for code and globals, `known` bytes of it for certain.
-fn load(known: u64, call: impl FnOnce() -> Status, undo: impl FnOnce(&Gpu)) -> Status {
+pub fn load(known: u64, call: impl FnOnce() -> Status, undo: impl FnOnce(&Gpu)) -> Status {
     let Current { gpu, .. } = match known::current() {
         Ok(current) => current,
         Err(None) => return call(),
@@ -115,25 +116,6 @@ pub unsafe fn load_data_ex(
 pub unsafe fn unload_handle(real: unsafe extern "C" fn(Handle) -> Status, handle: Handle) -> Status {
     // SAFETY: the program's own argument.
     unload(|| unsafe { real(handle) })
-}
-
-/// Libraries are loaded into a context when something of theirs is first used there: `cuLibraryGetModule`, `cuKernelGetFunction`.
-/// What that takes cannot be undone, so it only counts: the next request is refused.
-pub unsafe fn from_library(real: unsafe extern "C" fn(*mut Handle, Handle) -> Status, result: *mut Handle, from: Handle) -> Status {
-    // SAFETY: the program's own arguments.
-    load(0, || unsafe { real(result, from) }, |_| {})
-}
-
-/// `cuLibraryGetGlobal` and `cuLibraryGetManaged`
-pub unsafe fn library_global(
-    real: unsafe extern "C" fn(*mut DevicePtr, *mut usize, Handle, *const c_char) -> Status,
-    address: *mut DevicePtr,
-    bytes: *mut usize,
-    library: Handle,
-    name: *const c_char,
-) -> Status {
-    // SAFETY: the program's own arguments.
-    load(0, || unsafe { real(address, bytes, library, name) }, |_| {})
 }
 
 /// Makes a call that takes a little memory of the driver's own (a stream, a graph). Far from the limit nobody looks.

@@ -51,6 +51,11 @@ fn add_pool(handle: Handle, record: u64) -> Option<&'static Pool> {
     Some(pool)
 }
 
+/// Notes a pool that the driver has of its own, and the device of its memory; `None` is elsewhere. `false` if it cannot be kept.
+pub fn note_pool(handle: Handle, device: Option<Device>) -> bool {
+    find_pool(handle).or_else(|| add_pool(handle, device.map_or(ELSEWHERE, |device| (device as u64) << 32))).is_some()
+}
+
 /// Linear memory that was freed stream-ordered, in pages: it is the device's until the stream has come that far.
 static FREED_LATER: AtomicU32 = AtomicU32::new(0);
 
@@ -90,7 +95,7 @@ fn look_up_usual(gpu: &Gpu) -> Option<&'static Usual> {
 }
 
 /// The usual pools have to be asked for again.
-fn forget_usual() {
+pub fn forget_usual() {
     USUAL.iter().for_each(|usual| usual.store(core::ptr::null_mut(), Release));
 }
 

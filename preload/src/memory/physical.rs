@@ -61,6 +61,28 @@ fn change(handle: u64, change: impl Fn(&mut Physical)) -> Option<Physical> {
     Some(now)
 }
 
+/// The device and the granules of a handle's memory, while it is charged here.
+pub fn charged(handle: u64) -> Option<(Device, u32)> {
+    HANDLES.get(handle).map(|record| Physical::unpack(record.load(Acquire))).map(|physical| (physical.device, physical.granules))
+}
+
+/// The handle that is mapped at an address, if a mapping begins there.
+pub fn mapped_at(address: DevicePtr) -> Option<u64> {
+    MAPPINGS.get(address).map(|handle| handle.load(Acquire))
+}
+
+/// One thing more keeps the memory: it counts as a mapping. `false` if the memory is not charged here.
+pub fn keep(handle: u64) -> bool {
+    change(handle, |physical| physical.mappings += 1).is_some()
+}
+
+/// Undoes [`keep`].
+pub fn let_go(handle: u64) {
+    if let Some(physical) = drop_one(handle, |physical| physical.mappings = physical.mappings.saturating_sub(1)) {
+        give_back(physical);
+    }
+}
+
 /// Takes a count away before the driver is asked to: afterwards the handle may be another's. Gives what has to be given back to the
 /// account if the driver succeeds.
 fn drop_one(handle: u64, one: impl Fn(&mut Physical)) -> Option<Physical> {
@@ -185,4 +207,16 @@ pub unsafe fn unmap(real: unsafe extern "C" fn(DevicePtr, usize) -> Status, addr
         }
     }
     status
+}
+
+/// A handle of this many granules, as if it had just been made.
+#[cfg(test)]
+pub fn note_for_test(handle: u64, granules: u32) {
+    HANDLES.insert(handle, Physical { granules, device: 0, handles: 1, mappings: 0 }.pack());
+}
+
+/// Its release.
+#[cfg(test)]
+pub fn let_go_handle_for_test(handle: u64) {
+    drop_one(handle, |physical| physical.handles -= 1);
 }

@@ -25,6 +25,12 @@ impl Processes {
         self.find(pid).is_some()
     }
 
+    /// What a process holds in bytes, if it is on the list and NVML can tell.
+    pub fn bytes_of(&self, pid: u32) -> Option<u64> {
+        // All ones is NVML's "not available".
+        self.find(pid).map(|process| process.used).filter(|&used| used != u64::MAX)
+    }
+
     fn find(&self, pid: u32) -> Option<&Process> {
         self.list.iter().take(self.count).find(|process| process.pid == pid)
     }
@@ -41,8 +47,7 @@ pub fn processes(gpu: &Gpu) -> Option<Processes> {
 pub fn own_bytes(gpu: &Gpu) -> Option<u64> {
     // SAFETY: the call takes nothing.
     let pid = unsafe { libc::getpid() } as u32;
-    // All ones is NVML's "not available".
-    processes(gpu)?.find(pid).map(|process| process.used).filter(|&used| used != u64::MAX)
+    processes(gpu)?.bytes_of(pid)
 }
 
 /// Sets this process's overhead to what NVML says beyond what allocation calls asked for.

@@ -82,6 +82,11 @@ impl Host {
         let mut host = Self::new(runtime, programs, Path::new("/"));
         host.library = host.dir.path().join("libvgpu.so");
         fs::write(&host.library, "stands in for the library\n").unwrap();
+        let front = host.dir.path().join("front");
+        fs::create_dir(&front).unwrap();
+        for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+            fs::write(front.join(name), format!("stands in for {name}\n")).unwrap();
+        }
         host.policy("");
         host
     }

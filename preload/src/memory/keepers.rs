@@ -1,0 +1,224 @@
+//! What keeps physical memory alive besides handles and mappings: sparse arrays that it is mapped into, and multicast objects that it
+//! is bound to. Each counts as one mapping more, until the keeper is unbound or gone.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+use super::{account, array, known, physical};
+use crate::cuda::{DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
+use crate::driver;
+
+/// One keeper: what keeps (0 is a free place, 1 one being written), where in it, and which handle's memory.
+struct Keeper {
+    owner: AtomicU64,
+    offset: AtomicU64,
+    handle: AtomicU64,
+}
+
+static KEEPERS: [Keeper; 1024] =
+    [const { Keeper { owner: AtomicU64::new(0), offset: AtomicU64::new(0), handle: AtomicU64::new(0) } }; 1024];
+
+/// One above the highest place ever taken.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes that `owner` keeps the memory behind `handle`, once for each offset. `false` if there is no place to note it.
+fn add(owner: u64, offset: u64, handle: u64) -> bool {
+    let same = |keeper: &&Keeper| {
+        keeper.owner.load(Acquire) == owner && keeper.offset.load(Relaxed) == offset && keeper.handle.load(Relaxed) == handle
+    };
+    if physical::charged(handle).is_none() || KEEPERS.iter().any(|keeper| same(&keeper)) {
+        return true;
+    }
+    let free = |keeper: &Keeper| keeper.owner.compare_exchange(0, 1, AcqRel, Relaxed).is_ok();
+    let Some((place, keeper)) = KEEPERS.iter().enumerate().find(|(_, keeper)| free(keeper)) else { return false };
+    USED.fetch_max(place + 1, AcqRel);
+    keeper.offset.store(offset, Relaxed);
+    keeper.handle.store(handle, Relaxed);
+    physical::keep(handle);
+    keeper.owner.store(owner, Release);
+    true
+}
+
+fn remove(which: impl Fn(u64, u64) -> bool) {
+    for keeper in KEEPERS.iter().take(USED.load(Acquire)) {
+        let owner = keeper.owner.load(Acquire);
+        if owner > 1 && which(owner, keeper.offset.load(Relaxed)) && keeper.owner.compare_exchange(owner, 1, AcqRel, Relaxed).is_ok() {
+            let handle = keeper.handle.load(Relaxed);
+            keeper.owner.store(0, Release);
+            physical::let_go(handle);
+        }
+    }
+}
+
+/// An array or a multicast object is gone, and keeps nothing any more.
+pub fn forget_owner(owner: u64) {
+    remove(|there, _| there == owner);
+}
+
+/// `CU_MEM_OPERATION_TYPE_MAP`
+const MAP: i32 = 1;
+
+/// `CUarrayMapInfo`, up to what is read.
+#[repr(C)]
+#[derive(Debug)]
+pub struct MapInfo {
+    resource_kind: i32,
+    resource: u64,
+    subresource_kind: i32,
+    subresource: [u64; 4],
+    operation: i32,
+    handle_kind: i32,
+    handle: u64,
+    offset: u64,
+    rest: [u32; 4],
+}
+
+/// `cuMemMapArrayAsync`: which tiles of an array a later unmapping empties is not followed; what was ever mapped into an array stays
+/// charged until the array is destroyed.
+pub unsafe fn map_array(
+    real: unsafe extern "C" fn(*mut MapInfo, u32, Handle) -> Status,
+    list: *mut MapInfo,
+    count: u32,
+    stream: Handle,
+) -> Status {
+    // SAFETY: the program's own arguments: null or a list of that many entries.
+    unsafe {
+        let known: &[MapInfo] = if list.is_null() { &[] } else { core::slice::from_raw_parts(list, count as usize) };
+        // Noted before: the handle may be released while the driver is still at it.
+        if !known.iter().filter(|info| info.operation == MAP && info.handle != 0).all(|info| add(info.resource, 0, info.handle)) {
+            return OUT_OF_MEMORY;
+        }
+        real(list, count, stream)
+    }
+}
+
+/// `cuArrayDestroy` and `cuMipmappedArrayDestroy`
+pub unsafe fn array_destroy(real: unsafe extern "C" fn(Handle) -> Status, array: Handle) -> Status {
+    // SAFETY: the program's own argument.
+    let status = unsafe { array::destroy(real, array) };
+    if status == SUCCESS {
+        forget_owner(array as u64);
+    }
+    status
+}
+
+/// `cuMulticastCreate`
+pub unsafe fn multicast_create(
+    real: unsafe extern "C" fn(*mut u64, *const c_void) -> Status,
+    handle: *mut u64,
+    properties: *const c_void,
+) -> Status {
+    // SAFETY: the program's own arguments.
+    let call = || unsafe { real(handle, properties) };
+    match known::current() {
+        // SAFETY: the object was just made, and the program is about to hear that it was not.
+        Ok(current) if !handle.is_null() => account::guard(current.gpu, call, || unsafe { _ = driver::physical_release(*handle) }),
+        _ => call(),
+    }
+}
+
+/// `cuMulticastAddDevice`
+pub unsafe fn multicast_add(real: unsafe extern "C" fn(u64, i32) -> Status, object: u64, device: i32) -> Status {
+    // SAFETY: the program's own arguments.
+    let call = || unsafe { real(object, device) };
+    match known::current() {
+        // A device cannot be taken out again; what it took counts.
+        Ok(current) => account::guard(current.gpu, call, || ()),
+        Err(_) => call(),
+    }
+}
+
+/// `cuMulticastBindMem`
+pub unsafe fn multicast_bind(
+    real: unsafe extern "C" fn(u64, usize, u64, usize, usize, u64) -> Status,
+    object: u64,
+    offset: usize,
+    handle: u64,
+    handle_offset: usize,
+    bytes: usize,
+    flags: u64,
+) -> Status {
+    if !add(object, offset as u64, handle) {
+        return OUT_OF_MEMORY;
+    }
+    // SAFETY: the program's own arguments.
+    let status = unsafe { real(object, offset, handle, handle_offset, bytes, flags) };
+    if status != SUCCESS {
+        remove(|owner, there| owner == object && there == offset as u64);
+    }
+    status
+}
+
+/// `cuMulticastBindAddr`
+pub unsafe fn multicast_bind_address(
+    real: unsafe extern "C" fn(u64, usize, DevicePtr, usize, u64) -> Status,
+    object: u64,
+    offset: usize,
+    address: DevicePtr,
+    bytes: usize,
+    flags: u64,
+) -> Status {
+    let handle = physical::mapped_at(address);
+    if handle.is_some_and(|handle| !add(object, offset as u64, handle)) {
+        return OUT_OF_MEMORY;
+    }
+    // SAFETY: the program's own arguments.
+    let status = unsafe { real(object, offset, address, bytes, flags) };
+    if status != SUCCESS {
+        remove(|owner, there| owner == object && there == offset as u64);
+    }
+    status
+}
+
+/// `cuMulticastUnbind`
+pub unsafe fn multicast_unbind(
+    real: unsafe extern "C" fn(u64, i32, usize, usize) -> Status,
+    object: u64,
+    device: i32,
+    offset: usize,
+    bytes: usize,
+) -> Status {
+    // SAFETY: the program's own arguments.
+    let status = unsafe { real(object, device, offset, bytes) };
+    if status == SUCCESS {
+        let range = offset as u64..(offset as u64).saturating_add(bytes as u64);
+        // On another device the same range may be bound still; then the next release of the object lets go.
+        remove(|owner, there| owner == object && range.contains(&there));
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::mem::{offset_of, size_of};
+    use cudarc::driver::sys;
+
+    #[test]
+    fn layouts_are_cudas() {
+        assert_eq!(size_of::<MapInfo>(), size_of::<sys::CUarrayMapInfo>());
+        assert_eq!(offset_of!(MapInfo, resource), offset_of!(sys::CUarrayMapInfo, resource));
+        assert_eq!(offset_of!(MapInfo, operation), offset_of!(sys::CUarrayMapInfo, memOperationType));
+        assert_eq!(offset_of!(MapInfo, handle), offset_of!(sys::CUarrayMapInfo, memHandle));
+        assert_eq!(MAP, sys::CUmemOperationType::CU_MEM_OPERATION_TYPE_MAP as i32);
+    }
+
+    #[test]
+    fn a_kept_handle_outlives_its_release_until_its_keepers_are_gone() {
+        let handle = 0x7000_0001;
+        physical::note_for_test(handle, 3);
+        assert!(add(0x51, 0, handle) && add(0x51, 0, handle) && add(0x52, 4096, handle));
+        physical::let_go_handle_for_test(handle);
+        assert!(physical::charged(handle).is_some());
+        remove(|owner, offset| owner == 0x52 && (0..8192).contains(&offset));
+        assert!(physical::charged(handle).is_some());
+        forget_owner(0x51);
+        assert!(physical::charged(handle).is_none());
+    }
+
+    #[test]
+    fn memory_of_others_needs_no_keeper() {
+        assert!(add(0x61, 0, 0x7000_0002));
+        assert!(!KEEPERS.iter().any(|keeper| keeper.owner.load(Relaxed) == 0x61));
+    }
+}

@@ -1,0 +1,294 @@
+//! Memory that crosses the border of a process: exported by a handle or a descriptor, imported by another process.
+//!
+//! It is charged once, where it was made, in whichever container that is. Who imports it is charged what NVML says it holds more for
+//! it: nothing while the maker keeps it, all of it when the maker has let go or died and the import keeps it alive. A maker that lets
+//! go of exported memory that stays on the device all the same, because a descriptor keeps it and nobody's process, stays charged.
+
+use core::ffi::c_void;
+use core::sync::atomic::{Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+
+use vgpu_region::ledger::pages;
+use vgpu_region::map::{self, Census};
+
+use super::known::{self, Current};
+use super::table::Table;
+use super::{GRANULE, account, blocks, context, linear, module, physical, truth};
+use crate::cuda::{Device, DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
+use crate::driver;
+use crate::session::{self, Gpu};
+
+/// What was exported: handles of physical memory, and addresses of linear memory.
+static EXPORTED: Table = Table::new();
+
+/// Makes a call that takes memory nobody can tell beforehand: measured, and undone if it went past the limit.
+pub fn measured(gpu: &Gpu, call: impl FnOnce() -> Status, undo: impl FnOnce()) -> Status {
+    let status = call();
+    if status != SUCCESS {
+        return status;
+    }
+    truth::reconcile(gpu);
+    if gpu.account.total.pages() <= gpu.limit_pages() {
+        return SUCCESS;
+    }
+    undo();
+    truth::reconcile(gpu);
+    account::refuse(gpu, pages(GRANULE));
+    OUT_OF_MEMORY
+}
+
+fn measured_here(call: impl FnOnce() -> Status, undo: impl FnOnce()) -> Status {
+    match known::current() {
+        Ok(Current { gpu, .. }) => measured(gpu, call, undo),
+        Err(None) => call(),
+        Err(Some(status)) => status,
+    }
+}
+
+/// Charges the container's other processes what NVML says they hold beyond their accounts. After a maker's death or release, memory
+/// that they imported is theirs.
+pub fn charge_others(gpu: &Gpu) {
+    let (Some(session), Some(list)) = (session::ready(), truth::processes(gpu)) else { return };
+    let census = Census::open(session::region_path());
+    let own = session.membership.index;
+    for (_, slot) in map::living(session.membership.region, &census).filter(|(index, _)| *index != own) {
+        let (Some(charge), Some(bytes)) = (slot.gpus.get(gpu.place), list.bytes_of(slot.pid.load(Relaxed))) else { continue };
+        // What it is about to take, or to give back, it accounts for itself.
+        let overhead = charge.overhead.load(Acquire);
+        let held = charge.charge.held().saturating_sub(charge.managed.load(Relaxed));
+        let more = pages(bytes).saturating_sub(held);
+        if more == 0 || charge.charge.in_flight() || slot.making_context.load(Acquire) != 0 {
+            continue;
+        }
+        if charge.charge.begin(&gpu.account.total, more, u64::MAX).is_ok() {
+            // Of several that see it at once, one charges it.
+            let first = charge.overhead.compare_exchange(overhead, overhead + more, AcqRel, Relaxed).is_ok();
+            charge.charge.finish(&gpu.account.total, more, if first { more } else { 0 });
+        }
+    }
+}
+
+/// Lets go of exported memory with `call`, after which `pages` of it may have been given back to the account.
+fn let_go(gpu: &Gpu, size: impl FnOnce() -> u32, call: impl FnOnce() -> Status) -> Status {
+    let before = module::device_free();
+    let status = call();
+    let gone = size();
+    if status != SUCCESS || gone == 0 || module::device_free() >= before.saturating_add((u64::from(gone) * GRANULE) as usize) {
+        return status;
+    }
+    // It is still on the device.
+    let total = gpu.account.total.pages();
+    charge_others(gpu);
+    let (gone, found) = (pages(u64::from(gone) * GRANULE), gpu.account.total.pages().saturating_sub(total));
+    let kept = gone.saturating_sub(u32::try_from(found).unwrap_or(u32::MAX));
+    account::charge(gpu, kept);
+    // As managed memory, NVML does not list it by process.
+    gpu.charge.managed.fetch_add(kept, AcqRel);
+    status
+}
+
+fn gpu_with(device: Device) -> Option<&'static Gpu> {
+    session::ready()?.gpu(device)
+}
+
+/// Physical memory that may be given back by `call`; `handle` is exported.
+fn let_go_physical(handle: u64, call: impl FnOnce() -> Status) -> Status {
+    let Some((device, granules)) = physical::charged(handle) else { return call() };
+    let Some(gpu) = gpu_with(device) else { return call() };
+    let gone = || {
+        let is_gone = physical::charged(handle).is_none();
+        if is_gone {
+            EXPORTED.remove(handle);
+        }
+        if is_gone { granules } else { 0 }
+    };
+    let_go(gpu, gone, call)
+}
+
+fn is_exported(key: u64) -> bool {
+    !EXPORTED.is_unused() && EXPORTED.get(key).is_some()
+}
+
+fn note(key: u64) {
+    if EXPORTED.get(key).is_none() {
+        EXPORTED.insert(key, 1);
+    }
+}
+
+/// `cuMemExportToShareableHandle`
+pub unsafe fn export_physical(
+    real: unsafe extern "C" fn(*mut c_void, u64, i32, u64) -> Status,
+    shareable: *mut c_void,
+    handle: u64,
+    kind: i32,
+    flags: u64,
+) -> Status {
+    // SAFETY: the program's own arguments.
+    let status = unsafe { real(shareable, handle, kind, flags) };
+    if status == SUCCESS {
+        note(handle);
+    }
+    status
+}
+
+/// `cuIpcGetMemHandle`
+pub unsafe fn export_linear(real: unsafe extern "C" fn(*mut c_void, DevicePtr) -> Status, out: *mut c_void, address: DevicePtr) -> Status {
+    // SAFETY: the program's own arguments.
+    let status = unsafe { real(out, address) };
+    if status == SUCCESS {
+        note_address(address);
+    }
+    status
+}
+
+/// `cuMemGetHandleForAddressRange`: a descriptor for other drivers.
+pub unsafe fn export_range(
+    real: unsafe extern "C" fn(*mut c_void, DevicePtr, usize, i32, u64) -> Status,
+    out: *mut c_void,
+    address: DevicePtr,
+    bytes: usize,
+    kind: i32,
+    flags: u64,
+) -> Status {
+    // SAFETY: the program's own arguments.
+    let status = unsafe { real(out, address, bytes, kind, flags) };
+    if status == SUCCESS {
+        note_address(address);
+    }
+    status
+}
+
+fn note_address(address: DevicePtr) {
+    let (mut base, mut size) = (address, 0);
+    // SAFETY: the driver writes into the two variables.
+    unsafe { driver::address_range(&raw mut base, &raw mut size, address) };
+    note(physical::mapped_at(base).unwrap_or(base));
+}
+
+/// `cuMemRelease`
+pub unsafe fn release(real: unsafe extern "C" fn(u64) -> Status, handle: u64) -> Status {
+    // SAFETY: the program's own argument.
+    let call = || unsafe { physical::release(real, handle) };
+    super::keepers::forget_owner(handle);
+    if is_exported(handle) { let_go_physical(handle, call) } else { call() }
+}
+
+/// `cuMemUnmap`
+pub unsafe fn unmap(real: unsafe extern "C" fn(DevicePtr, usize) -> Status, address: DevicePtr, bytes: usize) -> Status {
+    // SAFETY: the program's own arguments.
+    let call = || unsafe { physical::unmap(real, address, bytes) };
+    match physical::mapped_at(address).filter(|&handle| is_exported(handle)) {
+        Some(handle) => let_go_physical(handle, call),
+        None => call(),
+    }
+}
+
+/// `cuMemFree_v2`
+#[inline]
+pub unsafe fn free(real: unsafe extern "C" fn(DevicePtr) -> Status, address: DevicePtr) -> Status {
+    // SAFETY: the program's own argument.
+    unsafe { if EXPORTED.is_unused() { linear::free(real, address) } else { free_exported(real, address) } }
+}
+
+#[cold]
+unsafe fn free_exported(real: unsafe extern "C" fn(DevicePtr) -> Status, address: DevicePtr) -> Status {
+    // SAFETY: the program's own argument.
+    let call = || unsafe { linear::free(real, address) };
+    let block = blocks::get(address).filter(|block| block.count == 1 && block.kind != blocks::Kind::Managed);
+    match block.and_then(|block| Some((block.granules, known::gpu_of(block.context)?))) {
+        Some((granules, gpu)) if EXPORTED.remove(address).is_some() => let_go(gpu, || granules, call),
+        _ => call(),
+    }
+}
+
+/// `cuMemImportFromShareableHandle`
+pub unsafe fn import_physical(
+    real: unsafe extern "C" fn(*mut u64, *mut c_void, i32) -> Status,
+    handle: *mut u64,
+    shareable: *mut c_void,
+    kind: i32,
+) -> Status {
+    // SAFETY: the program's own arguments; the handle was just written, and the program is about to hear that it was not.
+    unsafe { measured_here(|| real(handle, shareable, kind), || _ = driver::physical_release(*handle)) }
+}
+
+/// `cuMemPoolImportFromShareableHandle`
+pub unsafe fn import_pool(
+    real: unsafe extern "C" fn(*mut Handle, *mut c_void, i32, u64) -> Status,
+    pool: *mut Handle,
+    shareable: *mut c_void,
+    kind: i32,
+    flags: u64,
+) -> Status {
+    // SAFETY: as above.
+    unsafe { measured_here(|| real(pool, shareable, kind, flags), || _ = driver::pool_destroy(*pool)) }
+}
+
+/// `cuMemPoolImportPointer`
+pub unsafe fn import_pointer(
+    real: unsafe extern "C" fn(*mut DevicePtr, Handle, *mut c_void) -> Status,
+    address: *mut DevicePtr,
+    pool: Handle,
+    data: *mut c_void,
+) -> Status {
+    // SAFETY: as above.
+    unsafe { measured_here(|| real(address, pool, data), || _ = driver::free(*address)) }
+}
+
+/// `CUipcMemHandle`: passed whole.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct IpcHandle([u64; 8]);
+
+/// `cuIpcOpenMemHandle` and `_v2`
+pub unsafe fn import_linear(
+    real: unsafe extern "C" fn(*mut DevicePtr, IpcHandle, u32) -> Status,
+    address: *mut DevicePtr,
+    handle: IpcHandle,
+    flags: u32,
+) -> Status {
+    // SAFETY: as above.
+    unsafe { measured_here(|| real(address, handle, flags), || _ = driver::ipc_close(*address)) }
+}
+
+/// `cuImportExternalMemory`
+pub unsafe fn import_external(
+    real: unsafe extern "C" fn(*mut Handle, *const c_void) -> Status,
+    memory: *mut Handle,
+    description: *const c_void,
+) -> Status {
+    // SAFETY: as above.
+    unsafe { measured_here(|| real(memory, description), || _ = driver::external_destroy(*memory)) }
+}
+
+/// `CUcheckpointRestoreArgs`, up to what is read; drivers before CUDA 13 have zeros there.
+#[repr(C)]
+#[derive(Debug)]
+pub struct RestoreArgs {
+    pairs: *const c_void,
+    pair_count: u32,
+}
+
+/// `cuCheckpointProcessRestore`: onto the GPUs that the process came from, where its memory stayed charged. Others it would use
+/// uncharged.
+pub unsafe fn restore(real: unsafe extern "C" fn(i32, *mut RestoreArgs) -> Status, pid: i32, arguments: *mut RestoreArgs) -> Status {
+    // SAFETY: the program's own arguments: null or a whole structure.
+    unsafe {
+        match arguments.as_ref() {
+            Some(known) if known.pair_count != 0 && context::is_limited() => crate::cuda::NOT_SUPPORTED,
+            _ => real(pid, arguments),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::mem::{offset_of, size_of};
+    use cudarc::driver::sys;
+
+    #[test]
+    fn layouts_are_cudas() {
+        assert_eq!(size_of::<IpcHandle>(), size_of::<sys::CUipcMemHandle>());
+        assert_eq!(offset_of!(RestoreArgs, pair_count), offset_of!(sys::CUcheckpointRestoreArgs, gpuPairsCount));
+    }
+}
