@@ -98,12 +98,15 @@ fn resolve(name: &str, version: i32, flags: u64) -> Result<(String, *const ()), 
         None => name.to_owned(),
     };
     if flags & PER_THREAD != 0 {
-        let mut per_thread = ["_ptsz", "_ptds"].iter().map(|suffix| format!("{symbol}{suffix}"));
-        let found = per_thread.find_map(|symbol| exported(&symbol).map(|address| (symbol, address)));
-        match found {
-            Some(_) if version < PER_THREAD_SINCE => return Err(VERSION_TOO_OLD),
-            Some(found) => return Ok(found),
-            None => {}
+        let forms = |symbol: &str| ["_ptsz", "_ptds"].map(|suffix| format!("{symbol}{suffix}"));
+        let has_one = |symbol: &str| forms(symbol).iter().any(|form| exported(form).is_some());
+        if version < PER_THREAD_SINCE && (has_one(name) || has_one(&format!("{name}_v2"))) {
+            return Err(VERSION_TOO_OLD);
+        }
+        for form in forms(&symbol) {
+            if let Some(address) = exported(&form) {
+                return Ok((form, address));
+            }
         }
     }
     exported(&symbol).map(|address| (symbol, address)).ok_or(SYMBOL_NOT_FOUND)
