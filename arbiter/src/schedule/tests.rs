@@ -156,5 +156,32 @@ fn idle_time_is_lent_and_taken_back() {
     run(&mut tenants, 900_000);
     assert_eq!(lent.lent.load(Relaxed), 100);
     run(&mut tenants, 1_100_000);
-    assert_eq!(lent.lent.load(Relaxed), 40);
+    assert_eq!(lent.lent.load(Relaxed), 0);
+}
+
+#[test]
+fn one_that_rarely_asks_waits_for_no_long_turn() {
+    // 1 ms of work every 50 ms, beside one that is always busy with nine times its weight.
+    let mut tenants = [tenant(10, 1000, |_| false), tenant(90, 200, |_| true)];
+    let mut schedule = Schedule::default();
+    schedule.reseat(|_| true, tenants.iter().map(Tenant::seat).collect());
+    let (mut next, mut gpu, mut asked, mut worst) = (0, 0, None, 0);
+    for now in (1_000_000..4_000_000).step_by(20) {
+        if now >= next {
+            next = now + schedule.tick(now);
+        }
+        let [small, large] = &mut tenants;
+        if now % 53_000 < 20 {
+            (asked, small.wants) = (Some((now, small.used)), |_| true);
+        }
+        small.step(now, &mut gpu);
+        if let Some((since, used)) = asked
+            && small.used > used
+        {
+            worst = worst.max(small.free_at - since);
+            (asked, small.wants) = (None, |_| false);
+        }
+        large.step(now, &mut gpu);
+    }
+    assert!((1_000..8_000).contains(&worst), "{worst} us");
 }
