@@ -198,6 +198,12 @@ pub unsafe fn begin_capture_to_graph(
     unsafe { real(stream, graph, dependencies, edges, count, mode) }
 }
 
+/// Whether the process has ever begun to capture a stream.
+#[inline]
+pub fn has_captured() -> bool {
+    CAPTURES.load(Relaxed)
+}
+
 #[inline]
 fn is_capturing(stream: Handle) -> bool {
     if !CAPTURES.load(Relaxed) {
