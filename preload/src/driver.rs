@@ -304,6 +304,13 @@ calls! { Nvml, crate::nvml::sys::FUNCTION_NOT_FOUND;
     nvml_uuid = nvmlDeviceGetUUID(device: Handle, uuid: *mut core::ffi::c_char, length: u32);
     /// The device's place in NVML's order.
     nvml_index = nvmlDeviceGetIndex(device: Handle, index: *mut u32);
+    /// What each process used since a time.
+    nvml_process_utilization = nvmlDeviceGetProcessUtilization(
+        device: Handle,
+        samples: *mut crate::nvml::sys::UtilizationSample,
+        count: *mut u32,
+        since: u64
+    );
     /// Processes with a compute context.
     nvml_compute_processes = nvmlDeviceGetComputeRunningProcesses_v3(device: Handle, count: *mut u32, list: *mut crate::nvml::sys::Process);
 }

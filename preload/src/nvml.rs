@@ -1,7 +1,9 @@
 //! NVML: the view that programs get of their share, and what we ask it ourselves.
 
 pub mod memory;
+pub mod processes;
 pub mod sys;
+pub mod utilization;
 
 use core::ffi::c_char;
 use core::fmt::Write;

@@ -12,7 +12,9 @@ use crate::cuda::{
 use crate::memory::array_v1::{Descriptor, Descriptor3d};
 use crate::memory::keepers::MapInfo;
 use crate::memory::shared::{IpcHandle, RestoreArgs};
-use crate::nvml::sys::{Memory, MemoryV2};
+use crate::nvml::sys::{
+    Memory, MemoryV2, Process, ProcessDetails, ProcessV1, UtilizationRates, UtilizationSample, Utilizations,
+};
 use crate::{compute, driver, intercept, memory, nvml, session};
 
 /// Which library a symbol belongs to.
@@ -324,6 +326,20 @@ hooks! {
     Cuda memory::view::info_v1 => (free: *mut u32, total: *mut u32): cuMemGetInfo;
     Cuda memory::view::device_total => (bytes: *mut usize, device: Device): cuDeviceTotalMem_v2;
     Cuda memory::view::device_total_v1 => (bytes: *mut u32, device: Device): cuDeviceTotalMem;
-    Nvml nvml::memory::info => (device: Handle, memory: *mut Memory): nvmlDeviceGetMemoryInfo;
+    Nvml nvml::memory::info => (device: Handle, memory: *mut Memory): nvmlDeviceGetMemoryInfo,
+        nvmlDeviceGetConfComputeProtectedMemoryUsage;
     Nvml nvml::memory::info_v2 => (device: Handle, memory: *mut MemoryV2): nvmlDeviceGetMemoryInfo_v2;
+    Nvml nvml::processes::list => (device: Handle, count: *mut u32, out: *mut ProcessV1): nvmlDeviceGetComputeRunningProcesses,
+        nvmlDeviceGetGraphicsRunningProcesses, nvmlDeviceGetMPSComputeRunningProcesses;
+    Nvml nvml::processes::list => (device: Handle, count: *mut u32, out: *mut Process):
+        nvmlDeviceGetComputeRunningProcesses_v2, nvmlDeviceGetComputeRunningProcesses_v3,
+        nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlDeviceGetGraphicsRunningProcesses_v3,
+        nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlDeviceGetMPSComputeRunningProcesses_v3;
+    Nvml nvml::processes::list => (device: Handle, count: *mut u32, out: *mut u32): nvmlDeviceGetAccountingPids;
+    Nvml nvml::processes::accounting => (device: Handle, pid: u32, statistics: *mut c_void): nvmlDeviceGetAccountingStats;
+    Nvml nvml::processes::details => (device: Handle, out: *mut ProcessDetails): nvmlDeviceGetRunningProcessDetailList;
+    Nvml nvml::processes::utilization => (device: Handle, out: *mut UtilizationSample, count: *mut u32, since: u64):
+        nvmlDeviceGetProcessUtilization;
+    Nvml nvml::processes::utilization_info => (device: Handle, out: *mut Utilizations): nvmlDeviceGetProcessesUtilizationInfo;
+    Nvml nvml::utilization::rates => (device: Handle, rates: *mut UtilizationRates): nvmlDeviceGetUtilizationRates;
 }

@@ -12,12 +12,16 @@ use crate::cuda::{Handle, Status};
 use crate::{driver, session};
 
 /// Limits and region, mapped without a slot in it.
-struct View {
-    limits: &'static LimitsPage,
-    region: &'static Region,
+#[derive(Debug)]
+pub struct View {
+    /// What the container may have.
+    pub limits: &'static LimitsPage,
+    /// What its processes have.
+    pub region: &'static Region,
 }
 
-fn view() -> Option<&'static View> {
+/// The container's limits and region; `None` if they cannot be read.
+pub fn view() -> Option<&'static View> {
     static VIEW: AtomicPtr<View> = AtomicPtr::new(core::ptr::null_mut());
     // SAFETY: null or a view that is never freed.
     if let Some(view) = unsafe { VIEW.load(Acquire).as_ref() } {
