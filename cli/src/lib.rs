@@ -1,9 +1,14 @@
 //! `vgpu`: what a person needs on a machine whose GPUs are shared. One module for each subcommand.
 
+mod amount;
 pub mod check;
 pub mod configure;
 mod files;
 pub mod generate;
+pub mod inventory;
+mod place;
+pub mod set;
+pub mod show;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -21,6 +26,10 @@ pub struct Cli {
 enum Command {
     Configure(configure::Args),
     Check(check::Args),
+    #[command(visible_alias = "list")]
+    Show(show::Args),
+    Set(set::Args),
+    Inventory(inventory::Args),
     #[command(hide = true)]
     Generate(generate::Args),
 }
@@ -31,6 +40,9 @@ impl Cli {
         let done = match self.command {
             Command::Configure(args) => args.run(),
             Command::Check(args) => args.run(),
+            Command::Show(args) => args.run(),
+            Command::Set(args) => args.run(),
+            Command::Inventory(args) => args.run(),
             Command::Generate(args) => args.run(),
         };
         done.unwrap_or_else(|error| {

@@ -1,0 +1,113 @@
+//! `vgpu show`: the containers, their limits and what they use, once.
+
+use crate::Outcome;
+use crate::amount::{bytes, seconds};
+use crate::place::Place;
+use std::process::ExitCode;
+use std::time::Duration;
+use vgpu_monitor::snapshot::{ContainerState, Observer, Share, Snapshot};
+
+/// List the containers with limits, and what they use
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only this one: its id or the beginning of it, or any name that it has
+    container: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Two looks this far apart tell how busy everybody is.
+const APART: Duration = Duration::from_millis(250);
+
+impl Args {
+    /// Runs the subcommand.
+    pub fn run(self) -> Outcome {
+        let state_dir = self.place.state_dir()?;
+        let mut snapshot = twice(&mut Observer::new(&state_dir));
+        if let Some(name) = &self.container {
+            let containers = vgpu_monitor::container::list(&state_dir, &mut Default::default());
+            let id = vgpu_monitor::container::find(&containers, name)?.record.id.clone();
+            snapshot.containers.retain(|container| container.id == id);
+        }
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&snapshot)?);
+        } else {
+            print!("{}", table(&snapshot));
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A snapshot with rates in it.
+pub(crate) fn twice(observer: &mut Observer) -> Snapshot {
+    let first = observer.look();
+    if first.containers.is_empty() {
+        return first;
+    }
+    std::thread::sleep(APART);
+    observer.look()
+}
+
+const HEAD: [&str; 8] = ["CONTAINER", "GPU", "MEMORY", "LIMIT", "TIME", "LIMIT", "REFUSED", "AGE"];
+
+/// One line for each container and GPU.
+fn table(snapshot: &Snapshot) -> String {
+    let mut rows = vec![HEAD.map(str::to_owned)];
+    for container in &snapshot.containers {
+        rows.extend(container.gpus.iter().map(|share| row(snapshot, container, share)));
+    }
+    let widths: [usize; 8] = std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
+    let line = |row: &[String; 8]| {
+        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        format!("{}\n", cells.join("  ").trim_end())
+    };
+    let mut text: String = rows.iter().map(line).collect();
+    for container in &snapshot.containers {
+        if let Some(why) = &container.damaged {
+            text += &format!("{}: {why}\n", container.name());
+        }
+    }
+    text
+}
+
+fn row(snapshot: &Snapshot, container: &ContainerState, share: &Share) -> [String; 8] {
+    let index = snapshot.gpus.iter().find(|gpu| gpu.uuid == share.uuid).map(|gpu| gpu.index.to_string());
+    let none = || "-".to_owned();
+    [
+        container.name(),
+        index.unwrap_or_else(|| share.uuid.clone()),
+        bytes(share.held.unwrap_or(0).max(share.charged)),
+        share.memory_limit.map_or_else(none, bytes),
+        share.utilization.map_or_else(none, |percent| format!("{percent:.0}%")),
+        share.cores.map_or_else(none, |percent| format!("{percent}%")),
+        share.refused.to_string(),
+        seconds(snapshot.time - container.created as f64),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_for_each_share() {
+        let share = Share {
+            uuid: "GPU-1".to_owned(),
+            memory_limit: Some(2 << 30),
+            cores: Some(30),
+            charged: 1 << 30,
+            held: Some(3 << 29),
+            utilization: Some(29.6),
+            refused: 2,
+            ..Share::default()
+        };
+        let container = ContainerState { id: "c0ffee".to_owned(), created: 40, gpus: vec![share], ..ContainerState::default() };
+        let snapshot = Snapshot { time: 100.0, containers: vec![container], ..Snapshot::default() };
+        let expected = "CONTAINER  GPU    MEMORY  LIMIT  TIME  LIMIT  REFUSED  AGE\n\
+                        c0ffee     GPU-1  1.5Gi   2Gi    30%   30%    2        1m\n";
+        assert_eq!(table(&snapshot), expected);
+    }
+}

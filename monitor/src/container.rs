@@ -1,0 +1,203 @@
+//! The containers on this host: what is on record for each, its limits page, its account.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use vgpu_config::Inventory;
+use vgpu_config::devices::{self, Visible};
+use vgpu_oci_hook::bundle::Bundle;
+use vgpu_oci_hook::plan;
+use vgpu_oci_hook::state::{CONTAINERS, LIMITS, RECORD, REGION, Record};
+use vgpu_region::limits::{GpuLimit, LimitsPage, PAGE_SIZE, Selector};
+use vgpu_region::uuid::Uuid;
+
+use crate::account::{Account, Reader, Unreadable};
+
+/// A container that is held to limits.
+#[derive(Debug)]
+pub struct Container {
+    /// Its folder in the state directory.
+    pub place: PathBuf,
+    /// What is on record.
+    pub record: Record,
+    /// Its limits as they are now.
+    pub limits: Box<LimitsPage>,
+    /// What its processes say they hold.
+    pub account: Result<Account, Unreadable>,
+}
+
+/// A name fits no container, or several.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotFound {
+    /// None of them.
+    #[error("there is no container {0} with limits on this host")]
+    Nobody(String),
+    /// More than one.
+    #[error("{name} may be any of {}", candidates.join(", "))]
+    Several {
+        /// What was asked for.
+        name: String,
+        /// The ids that it fits.
+        candidates: Vec<String>,
+    },
+}
+
+impl Container {
+    /// Reads what is in a container's folder. `None` for one that is not complete, or gone by now.
+    fn read(place: PathBuf, reader: &mut Reader) -> Option<Self> {
+        let record: Record = serde_json::from_slice(&std::fs::read(place.join(RECORD)).ok()?).ok()?;
+        if !record.is_live() {
+            return None;
+        }
+        let limits = read_limits(&place.join(LIMITS))?;
+        let account = reader.read(&place.join(REGION));
+        Some(Self { place, record, limits, account })
+    }
+
+    fn is_called(&self, name: &str) -> bool {
+        let record = &self.record;
+        let whole = [&record.namespace, &record.pod, &record.container].map(|part| part.as_deref().unwrap_or_default());
+        let [namespace, pod, container] = whole;
+        let forms = [pod.to_owned(), container.to_owned(), format!("{namespace}/{pod}"), format!("{pod}/{container}"), whole.join("/")];
+        !name.is_empty() && forms.iter().any(|form| form == name)
+    }
+
+    /// The GPUs that it may have, in the order in which it counts them: those that [`Container::by_bundle`] gave, else those it has
+    /// met, else by its limits, else all there are.
+    #[must_use]
+    pub fn gpus(&self, by_bundle: &[Uuid], inventory: &Inventory) -> Vec<Uuid> {
+        let mut found = by_bundle.to_vec();
+        if found.is_empty() {
+            found.extend(self.account.iter().flat_map(|account| account.gpus.iter().map(|gpu| gpu.uuid)));
+        }
+        if found.is_empty() {
+            let named = self.limits.gpus().filter_map(|entry| match entry.selector() {
+                Some(Selector::Uuid(uuid)) => Some(uuid),
+                _ => None,
+            });
+            found.extend(named);
+        }
+        if found.is_empty() {
+            found.extend(inventory.gpus.iter().filter_map(|gpu| devices::uuid(&gpu.uuid)));
+        }
+        let order = |uuid: &Uuid| inventory.gpus.iter().position(|gpu| devices::uuid(&gpu.uuid) == Some(*uuid));
+        found.sort_by_key(|uuid| order(uuid).unwrap_or(usize::MAX));
+        found.dedup();
+        found.truncate(vgpu_region::MAX_GPUS);
+        found
+    }
+
+    /// The GPUs that its bundle gives it. `None` where that does not tell.
+    #[must_use]
+    pub fn by_bundle(&self, inventory: &Inventory) -> Option<Vec<Uuid>> {
+        let spec = Bundle::load(&self.record.bundle, None).ok().map(|bundle| bundle.spec);
+        let narrowed = self.record.limits.devices.as_ref().map(|list| Visible::parse(&list.join(",")));
+        let visible = narrowed.or_else(|| Some(plan::request(spec.as_ref()?, |_| None).ok()?.visible))?;
+        let paths = spec.iter().flat_map(|spec| spec.device_paths());
+        let minors: Vec<u32> = paths.filter_map(|path| path.strip_prefix("/dev/nvidia")?.parse().ok()).collect();
+        devices::candidates(&visible, &minors, Some(inventory))?.into_iter().map(|gpu| gpu.uuid).collect()
+    }
+
+    /// The limits on its `nth` GPU, which has this UUID.
+    #[must_use]
+    pub fn limit(&self, uuid: Uuid, nth: usize) -> Option<&GpuLimit> {
+        self.limits.find(uuid, u32::try_from(nth).ok())
+    }
+}
+
+fn read_limits(path: &Path) -> Option<Box<LimitsPage>> {
+    let mut page = Box::new(LimitsPage::new([]));
+    // SAFETY: the page is ours alone, PAGE_SIZE bytes of integers and atomics, for which any bytes are valid.
+    let bytes = unsafe { std::slice::from_raw_parts_mut((&raw mut *page).cast::<u8>(), PAGE_SIZE) };
+    File::open(path).ok()?.read_exact_at(bytes, 0).ok()?;
+    page.check().ok()?;
+    Some(page)
+}
+
+/// All containers with limits in this state directory, the oldest first.
+#[must_use]
+pub fn list(state_dir: &Path, reader: &mut Reader) -> Vec<Container> {
+    let entries = std::fs::read_dir(state_dir.join(CONTAINERS)).into_iter().flatten().flatten();
+    let complete = entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
+    let mut found: Vec<Container> = complete.filter_map(|entry| Container::read(entry.path(), reader)).collect();
+    found.sort_by(|a, b| (a.record.created, &a.record.id).cmp(&(b.record.created, &b.record.id)));
+    found
+}
+
+/// The one container that `name` means: an id or the beginning of one, or the name of a pod or container (`pod`, `container`,
+/// `namespace/pod`, `pod/container`, `namespace/pod/container`).
+///
+/// # Errors
+/// There is none, or more than one.
+pub fn find<'a>(containers: &'a [Container], name: &str) -> Result<&'a Container, NotFound> {
+    let tests: [&dyn Fn(&Container) -> bool; 3] =
+        [&|known| known.record.id == name, &|known| known.is_called(name), &|known| !name.is_empty() && known.record.id.starts_with(name)];
+    for test in tests {
+        let fitting: Vec<&Container> = containers.iter().filter(|known| test(known)).collect();
+        match fitting[..] {
+            [] => {}
+            [only] => return Ok(only),
+            _ => {
+                let candidates = fitting.iter().map(|known| known.record.id.clone()).collect();
+                return Err(NotFound::Several { name: name.to_owned(), candidates });
+            }
+        }
+    }
+    Err(NotFound::Nobody(name.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stand_in::Host;
+    use vgpu_config::limits::{GpuLimits, Which};
+
+    #[test]
+    fn a_container_is_found_by_every_name_it_has() {
+        let host = Host::new();
+        host.container("abc1", "app", "web-0", &[]);
+        host.container("abd2", "side", "web-0", &[]);
+        let found = list(host.path(), &mut Reader::default());
+        let id = |name: &str| find(&found, name).map(|known| known.record.id.as_str());
+        for name in ["abc1", "abc", "app", "web-0/app", "ns/web-0/app"] {
+            assert_eq!(id(name), Ok("abc1"), "{name}");
+        }
+        for name in ["ab", "web-0", "ns/web-0"] {
+            assert!(matches!(id(name), Err(NotFound::Several { candidates, .. }) if candidates == ["abc1", "abd2"]), "{name}");
+        }
+        for name in ["", "/", "x", "ns"] {
+            assert_eq!(id(name), Err(NotFound::Nobody(name.to_owned())), "{name}");
+        }
+    }
+
+    #[test]
+    fn whoever_is_gone_or_not_complete_is_not_listed() {
+        let host = Host::new();
+        host.container("one", "a", "p", &[]);
+        host.container("two", "b", "p", &[]);
+        host.end("one");
+        std::fs::create_dir(host.path().join("containers/.new.1.1")).unwrap();
+        std::fs::create_dir(host.path().join("containers/half")).unwrap();
+        let ids: Vec<String> = list(host.path(), &mut Reader::default()).into_iter().map(|known| known.record.id).collect();
+        assert_eq!(ids, ["two"]);
+    }
+
+    #[test]
+    fn its_gpus_are_those_of_its_bundle_in_the_machines_order() {
+        let host = Host::new();
+        let (inventory, uuids) = Host::inventory(3);
+        let limit = GpuLimits { memory: Some(1 << 30), ..GpuLimits::none(Which::Index(1)) };
+        host.container("c", "a", "p", &[limit]);
+        host.bundle("c", &format!(r#"{{"process":{{"env":["NVIDIA_VISIBLE_DEVICES={},{}"]}}}}"#, uuids[2], uuids[0]));
+        let found = list(host.path(), &mut Reader::default());
+        let gpus = || found[0].gpus(&found[0].by_bundle(&inventory).unwrap_or_default(), &inventory);
+        assert_eq!(gpus(), [uuids[0], uuids[2]]);
+        let limit = |nth: usize| found[0].limit(uuids[nth], nth).map(|entry| entry.memory_for(0));
+        assert_eq!((limit(0), limit(1)), (None, Some(Some(1 << 30))));
+        host.bundle("c", r#"{"linux":{"devices":[{"path":"/dev/nvidia1"},{"path":"/dev/nvidiactl"}]}}"#);
+        assert_eq!(gpus(), [uuids[1]]);
+        host.bundle("c", "{}");
+        assert_eq!(gpus(), uuids);
+    }
+}

@@ -1,0 +1,123 @@
+//! What NVML says: which GPUs there are, and who holds how much of them.
+
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+use vgpu_config::inventory::{Gpu, Inventory};
+
+/// NVML, loaded and initialised.
+#[derive(Debug)]
+pub struct Gpus(Nvml);
+
+/// One GPU as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// NVML's index.
+    pub index: u32,
+    /// `GPU-…`.
+    pub uuid: String,
+    /// Product name.
+    pub name: String,
+    /// All of its memory, in bytes.
+    pub memory: u64,
+    /// What is in use of it, in bytes.
+    pub memory_used: u64,
+    /// Percent of the last sample period in which it was busy; `None` where NVML does not tell.
+    pub utilization: Option<u32>,
+    /// Who has a context on it. `None` where NVML could not tell this time.
+    pub processes: Option<Vec<Holder>>,
+}
+
+/// A process that has a context on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its PID on the host.
+    pub pid: u32,
+    /// What it holds, in bytes; `None` where NVML does not tell.
+    pub memory: Option<u64>,
+    /// Percent of the GPU's time that it had of late; `None` where NVML does not tell.
+    pub utilization: Option<u32>,
+}
+
+impl Gpus {
+    /// Loads NVML, `libnvidia-ml.so.1`.
+    ///
+    /// # Errors
+    /// There is no driver, or it does not work.
+    pub fn open() -> Result<Self, NvmlError> {
+        // The unversioned name is for developers; machines that only run things lack it.
+        Ok(Self(Nvml::builder().lib_path("libnvidia-ml.so.1".as_ref()).init()?))
+    }
+
+    fn devices(&self) -> Result<Vec<Device<'_>>, NvmlError> {
+        (0..self.0.device_count()?).map(|index| self.0.device_by_index(index)).collect()
+    }
+
+    /// The GPUs of this machine, for the inventory's file. MIG devices are not listed.
+    ///
+    /// # Errors
+    /// NVML's own.
+    pub fn inventory(&self) -> Result<Inventory, NvmlError> {
+        let gpu = |device: Device<'_>| {
+            Ok(Gpu {
+                index: device.index()?,
+                uuid: device.uuid()?,
+                name: device.name()?,
+                memory: device.memory_info()?.total,
+                minor: device.minor_number().ok(),
+                mig: Vec::new(),
+            })
+        };
+        Ok(Inventory { gpus: self.devices()?.into_iter().map(gpu).collect::<Result<_, NvmlError>>()? })
+    }
+
+    /// How the GPUs of `inventory` are now. One that NVML cannot tell of is left out.
+    #[must_use]
+    pub fn states(&self, inventory: &Inventory) -> Vec<State> {
+        inventory.gpus.iter().filter_map(|gpu| self.state(gpu).ok()).collect()
+    }
+
+    fn state(&self, gpu: &Gpu) -> Result<State, NvmlError> {
+        let device = self.0.device_by_uuid(gpu.uuid.as_str())?;
+        let memory = device.memory_info()?;
+        Ok(State {
+            index: gpu.index,
+            uuid: gpu.uuid.clone(),
+            name: gpu.name.clone(),
+            memory: memory.total,
+            memory_used: memory.used,
+            utilization: device.utilization_rates().ok().map(|rates| rates.gpu),
+            processes: holders(&device),
+        })
+    }
+}
+
+/// The list can grow between asking for its length and for itself; then it is asked for again.
+fn holders(device: &Device<'_>) -> Option<Vec<Holder>> {
+    let listed = (0..5).find_map(|_| match device.running_compute_processes() {
+        Err(NvmlError::InsufficientSize(_)) => None,
+        other => Some(other),
+    });
+    let listed = listed?.ok()?;
+    let memory = |memory: UsedGpuMemory| match memory {
+        UsedGpuMemory::Used(bytes) => Some(bytes),
+        UsedGpuMemory::Unavailable => None,
+    };
+    let mut holders: Vec<Holder> = Vec::new();
+    for process in listed {
+        let known = holders.iter_mut().find(|known| known.pid == process.pid);
+        match (known, memory(process.used_gpu_memory)) {
+            (Some(known), more) => known.memory = known.memory.zip(more).map(|(known, more)| known + more),
+            (None, memory) => holders.push(Holder { pid: process.pid, memory, utilization: None }),
+        }
+    }
+    // Sorted by time: the last sample of each process counts.
+    let mut samples = if holders.is_empty() { Vec::new() } else { device.process_utilization_stats(None).unwrap_or_default() };
+    samples.sort_by_key(|sample| sample.timestamp);
+    for sample in samples {
+        if let Some(holder) = holders.iter_mut().find(|holder| holder.pid == sample.pid) {
+            holder.utilization = Some(sample.sm_util.min(100));
+        }
+    }
+    Some(holders)
+}
