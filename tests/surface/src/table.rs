@@ -32,10 +32,10 @@ pub fn difference(old: &Driver, new: &Driver, classes: &Classes) -> String {
     for (sign, from, to) in [('+', old, new), ('-', new, old)] {
         for name in to.names().filter(|name| !from.has(name)) {
             let class = match classes.of(name) {
-                Class::Hooked(_) => "stood in for",
-                Class::Harmless(_) => "harmless",
-                Class::Gap(_) => "a known gap",
-                Class::Unknown => "unknown",
+                Class::Hooked(_) => "stood in for".to_owned(),
+                Class::Harmless(group) => format!("harmless: {}", group.reason),
+                Class::Gap(gap) => format!("a known gap: {}", gap.takes),
+                Class::Unknown => "unknown".to_owned(),
             };
             _ = writeln!(text, "{sign} {name}: {class}");
         }
