@@ -5,16 +5,14 @@
 
 use core::ffi::{CStr, c_char, c_void};
 
-use crate::compute::shapes::{Copy2d, Copy3d, Operation};
+use crate::compute::shapes::{Copy2d, Copy2dV1, Copy3d, Copy3dV1, Operation};
 use crate::cuda::{
     AllocationProp, Array3dDescriptor, ArrayDescriptor, Device, DevicePtr, Handle, LaunchConfig, LaunchParams, Location, Status,
 };
 use crate::memory::array_v1::{Descriptor, Descriptor3d};
 use crate::memory::keepers::MapInfo;
 use crate::memory::shared::{IpcHandle, RestoreArgs};
-use crate::nvml::sys::{
-    Memory, MemoryV2, Process, ProcessDetails, ProcessV1, UtilizationRates, UtilizationSample, Utilizations,
-};
+use crate::nvml::sys::{Memory, MemoryV2, Process, ProcessDetails, ProcessV1, UtilizationRates, UtilizationSample, Utilizations};
 use crate::{compute, driver, intercept, memory, nvml, session};
 
 /// Which library a symbol belongs to.
@@ -214,7 +212,7 @@ hooks! {
     Cuda memory::library::function => (function: *mut Handle, module: Handle, name: *const c_char): cuModuleGetFunction;
     Cuda memory::library::load_function => (function: Handle): cuFuncLoad;
     Cuda memory::library::module_global => (address: *mut DevicePtr, bytes: *mut usize, module: Handle, name: *const c_char):
-        cuModuleGetGlobal_v2;
+        cuModuleGetGlobal_v2, cuModuleGetGlobal;
     Cuda memory::module::small_create => (stream: *mut Handle, flags: u32): cuStreamCreate;
     Cuda memory::module::small_create_with_priority => (stream: *mut Handle, flags: u32, priority: i32): cuStreamCreateWithPriority;
 
@@ -235,13 +233,13 @@ hooks! {
     Cuda compute::hooks::launch_grid_async => (function: Handle, width: i32, height: i32, stream: Handle): cuLaunchGridAsync;
     Cuda compute::hooks::graph_launch::<false> => (exec: Handle, stream: Handle): cuGraphLaunch;
     Cuda compute::hooks::graph_launch::<true> => (exec: Handle, stream: Handle): cuGraphLaunch_ptsz;
-    Cuda compute::hooks::copy_device::<false> => (to: u64, from: u64, bytes: usize, stream: Handle): cuMemcpyDtoDAsync_v2;
+    Cuda compute::hooks::copy_device::<false> => (to: u64, from: u64, bytes: usize, stream: Handle): cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync;
     Cuda compute::hooks::copy_device::<true> => (to: u64, from: u64, bytes: usize, stream: Handle): cuMemcpyDtoDAsync_v2_ptsz;
     Cuda compute::hooks::set::<false> => (address: DevicePtr, value: u32, count: usize, stream: Handle): cuMemsetD8Async, cuMemsetD16Async, cuMemsetD32Async;
     Cuda compute::hooks::set::<true> => (address: DevicePtr, value: u32, count: usize, stream: Handle): cuMemsetD8Async_ptsz, cuMemsetD16Async_ptsz, cuMemsetD32Async_ptsz;
 
     // What comes between launches.
-    Cuda compute::hooks::copy_host::<false> => (to: u64, from: u64, bytes: usize, stream: Handle): cuMemcpyHtoDAsync_v2, cuMemcpyDtoHAsync_v2;
+    Cuda compute::hooks::copy_host::<false> => (to: u64, from: u64, bytes: usize, stream: Handle): cuMemcpyHtoDAsync_v2, cuMemcpyDtoHAsync_v2, cuMemcpyHtoDAsync, cuMemcpyDtoHAsync;
     Cuda compute::hooks::copy_host::<true> => (to: u64, from: u64, bytes: usize, stream: Handle): cuMemcpyHtoDAsync_v2_ptsz, cuMemcpyDtoHAsync_v2_ptsz;
     Cuda compute::hooks::wait_event::<false> => (stream: Handle, event: Handle, flags: u32): cuStreamWaitEvent;
     Cuda compute::hooks::wait_event::<true> => (stream: Handle, event: Handle, flags: u32): cuStreamWaitEvent_ptsz;
@@ -254,9 +252,9 @@ hooks! {
     Cuda compute::hooks::stream_destroy => (stream: Handle): cuStreamDestroy_v2, cuStreamDestroy;
 
     // Copies and fills of every other shape.
-    Cuda compute::copies::device::<false> => (to: u64, from: u64, bytes: usize): cuMemcpyDtoD_v2;
+    Cuda compute::copies::device::<false> => (to: u64, from: u64, bytes: usize): cuMemcpyDtoD_v2, cuMemcpyDtoD;
     Cuda compute::copies::device::<true> => (to: u64, from: u64, bytes: usize): cuMemcpyDtoD_v2_ptds;
-    Cuda compute::copies::host::<false> => (to: u64, from: u64, bytes: usize): cuMemcpyHtoD_v2, cuMemcpyDtoH_v2;
+    Cuda compute::copies::host::<false> => (to: u64, from: u64, bytes: usize): cuMemcpyHtoD_v2, cuMemcpyDtoH_v2, cuMemcpyHtoD, cuMemcpyDtoH;
     Cuda compute::copies::host::<true> => (to: u64, from: u64, bytes: usize): cuMemcpyHtoD_v2_ptds, cuMemcpyDtoH_v2_ptds;
     Cuda compute::copies::unified::<false> => (to: u64, from: u64, bytes: usize): cuMemcpy;
     Cuda compute::copies::unified::<true> => (to: u64, from: u64, bytes: usize): cuMemcpy_ptds;
@@ -266,13 +264,13 @@ hooks! {
     Cuda compute::copies::peer::<true> => (to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize): cuMemcpyPeer_ptds;
     Cuda compute::copies::peer_async::<false> => (to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize, stream: Handle): cuMemcpyPeerAsync;
     Cuda compute::copies::peer_async::<true> => (to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize, stream: Handle): cuMemcpyPeerAsync_ptsz;
-    Cuda compute::copies::array_to_array::<false> => (to: Handle, to_offset: usize, from: Handle, from_offset: usize, bytes: usize): cuMemcpyAtoA_v2;
+    Cuda compute::copies::array_to_array::<false> => (to: Handle, to_offset: usize, from: Handle, from_offset: usize, bytes: usize): cuMemcpyAtoA_v2, cuMemcpyAtoA;
     Cuda compute::copies::array_to_array::<true> => (to: Handle, to_offset: usize, from: Handle, from_offset: usize, bytes: usize): cuMemcpyAtoA_v2_ptds;
-    Cuda compute::copies::array::<false> => (first: u64, second: u64, third: u64, bytes: usize): cuMemcpyAtoD_v2, cuMemcpyDtoA_v2;
+    Cuda compute::copies::array::<false> => (first: u64, second: u64, third: u64, bytes: usize): cuMemcpyAtoD_v2, cuMemcpyDtoA_v2, cuMemcpyAtoD, cuMemcpyDtoA;
     Cuda compute::copies::array::<true> => (first: u64, second: u64, third: u64, bytes: usize): cuMemcpyAtoD_v2_ptds, cuMemcpyDtoA_v2_ptds;
-    Cuda compute::copies::array_host::<false> => (first: u64, second: u64, third: u64, bytes: usize): cuMemcpyAtoH_v2, cuMemcpyHtoA_v2;
+    Cuda compute::copies::array_host::<false> => (first: u64, second: u64, third: u64, bytes: usize): cuMemcpyAtoH_v2, cuMemcpyHtoA_v2, cuMemcpyAtoH, cuMemcpyHtoA;
     Cuda compute::copies::array_host::<true> => (first: u64, second: u64, third: u64, bytes: usize): cuMemcpyAtoH_v2_ptds, cuMemcpyHtoA_v2_ptds;
-    Cuda compute::copies::array_host_async::<false> => (first: u64, second: u64, third: u64, bytes: usize, stream: Handle): cuMemcpyAtoHAsync_v2, cuMemcpyHtoAAsync_v2;
+    Cuda compute::copies::array_host_async::<false> => (first: u64, second: u64, third: u64, bytes: usize, stream: Handle): cuMemcpyAtoHAsync_v2, cuMemcpyHtoAAsync_v2, cuMemcpyAtoHAsync, cuMemcpyHtoAAsync;
     Cuda compute::copies::array_host_async::<true> => (first: u64, second: u64, third: u64, bytes: usize, stream: Handle): cuMemcpyAtoHAsync_v2_ptsz, cuMemcpyHtoAAsync_v2_ptsz;
     Cuda compute::shapes::described::<false, Copy2d> => (what: *const Copy2d): cuMemcpy2D_v2, cuMemcpy2DUnaligned_v2;
     Cuda compute::shapes::described::<true, Copy2d> => (what: *const Copy2d): cuMemcpy2D_v2_ptds, cuMemcpy2DUnaligned_v2_ptds;
@@ -286,6 +284,10 @@ hooks! {
     Cuda compute::shapes::described_async::<true, Copy3d> => (what: *const Copy3d, stream: Handle): cuMemcpy3DAsync_v2_ptsz;
     Cuda compute::shapes::described_async::<false, Copy3d> => (what: *const Copy3d, stream: Handle): cuMemcpy3DPeerAsync;
     Cuda compute::shapes::described_async::<true, Copy3d> => (what: *const Copy3d, stream: Handle): cuMemcpy3DPeerAsync_ptsz;
+    Cuda compute::shapes::described::<false, Copy2dV1> => (what: *const Copy2dV1): cuMemcpy2D, cuMemcpy2DUnaligned;
+    Cuda compute::shapes::described_async::<false, Copy2dV1> => (what: *const Copy2dV1, stream: Handle): cuMemcpy2DAsync;
+    Cuda compute::shapes::described::<false, Copy3dV1> => (what: *const Copy3dV1): cuMemcpy3D;
+    Cuda compute::shapes::described_async::<false, Copy3dV1> => (what: *const Copy3dV1, stream: Handle): cuMemcpy3DAsync;
     Cuda compute::shapes::batch_v1::<false> => (to: *mut DevicePtr, from: *mut DevicePtr, sizes: *mut usize, count: usize, attributes: *mut c_void, indices: *mut usize,
         attribute_count: usize, failed: *mut usize, stream: Handle): cuMemcpyBatchAsync;
     Cuda compute::shapes::batch_v1::<true> => (to: *mut DevicePtr, from: *mut DevicePtr, sizes: *mut usize, count: usize, attributes: *mut c_void, indices: *mut usize,
@@ -298,9 +300,9 @@ hooks! {
     Cuda compute::shapes::batch_3d_v1::<true> => (count: usize, start: *mut Operation, failed: *mut usize, flags: u64, stream: Handle): cuMemcpy3DBatchAsync_ptsz;
     Cuda compute::shapes::batch_3d_v2::<false> => (count: usize, start: *mut Operation, flags: u64, stream: Handle): cuMemcpy3DBatchAsync_v2;
     Cuda compute::shapes::batch_3d_v2::<true> => (count: usize, start: *mut Operation, flags: u64, stream: Handle): cuMemcpy3DBatchAsync_v2_ptsz;
-    Cuda compute::copies::fill::<false> => (address: DevicePtr, value: u32, count: usize): cuMemsetD8_v2, cuMemsetD16_v2, cuMemsetD32_v2;
+    Cuda compute::copies::fill::<false> => (address: DevicePtr, value: u32, count: usize): cuMemsetD8_v2, cuMemsetD16_v2, cuMemsetD32_v2, cuMemsetD8, cuMemsetD16, cuMemsetD32;
     Cuda compute::copies::fill::<true> => (address: DevicePtr, value: u32, count: usize): cuMemsetD8_v2_ptds, cuMemsetD16_v2_ptds, cuMemsetD32_v2_ptds;
-    Cuda compute::copies::fill_2d::<false> => (address: DevicePtr, pitch: usize, value: u32, width: usize, height: usize): cuMemsetD2D8_v2, cuMemsetD2D16_v2, cuMemsetD2D32_v2;
+    Cuda compute::copies::fill_2d::<false> => (address: DevicePtr, pitch: usize, value: u32, width: usize, height: usize): cuMemsetD2D8_v2, cuMemsetD2D16_v2, cuMemsetD2D32_v2, cuMemsetD2D8, cuMemsetD2D16, cuMemsetD2D32;
     Cuda compute::copies::fill_2d::<true> => (address: DevicePtr, pitch: usize, value: u32, width: usize, height: usize): cuMemsetD2D8_v2_ptds, cuMemsetD2D16_v2_ptds, cuMemsetD2D32_v2_ptds;
     Cuda compute::copies::fill_2d_async::<false> => (address: DevicePtr, pitch: usize, value: u32, width: usize, height: usize, stream: Handle): cuMemsetD2D8Async, cuMemsetD2D16Async, cuMemsetD2D32Async;
     Cuda compute::copies::fill_2d_async::<true> => (address: DevicePtr, pitch: usize, value: u32, width: usize, height: usize, stream: Handle): cuMemsetD2D8Async_ptsz, cuMemsetD2D16Async_ptsz, cuMemsetD2D32Async_ptsz;

@@ -57,6 +57,46 @@ pub struct Copy3d {
     extent: [usize; 3],
 }
 
+/// `CUDA_MEMCPY2D_v1`, from before CUDA 4. The second end begins right behind the first one's last word.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Copy2dV1 {
+    from_at: [u32; 2],
+    from_kind: i32,
+    from_host: *const c_void,
+    from_device: u32,
+    from_array: Handle,
+    from_pitch: u32,
+    to_at: [u32; 2],
+    to_kind: i32,
+    to_host: *const c_void,
+    to_device: u32,
+    to_array: Handle,
+    to_pitch: u32,
+    extent: [u32; 2],
+}
+
+/// `CUDA_MEMCPY3D_v1`
+#[repr(C)]
+#[derive(Debug)]
+pub struct Copy3dV1 {
+    from_at: [u32; 4],
+    from_kind: i32,
+    from_host: *const c_void,
+    from_device: u32,
+    from_array: Handle,
+    from_reserved: *const c_void,
+    from_pitch: [u32; 2],
+    to_at: [u32; 4],
+    to_kind: i32,
+    to_host: *const c_void,
+    to_device: u32,
+    to_array: Handle,
+    to_reserved: *const c_void,
+    to_pitch: [u32; 2],
+    extent: [u32; 3],
+}
+
 fn end_is_device(kind: i32, address: DevicePtr) -> bool {
     match kind {
         HOST => false,
@@ -92,6 +132,21 @@ impl Described for Copy3d {
         self.extent.iter().fold(1, |product: usize, extent| product.saturating_mul(*extent))
     }
 }
+
+macro_rules! described_v1 {
+    ($($type:ty),+) => {$(
+        impl Described for $type {
+            fn is_within(&self) -> bool {
+                end_is_device(self.from_kind, self.from_device.into()) && end_is_device(self.to_kind, self.to_device.into())
+            }
+
+            fn bytes(&self) -> usize {
+                self.extent.iter().fold(1, |product: usize, &extent| product.saturating_mul(extent as usize))
+            }
+        }
+    )+};
+}
+described_v1!(Copy2dV1, Copy3dV1);
 
 /// `cuMemcpy2D_v2`, `cuMemcpy2DUnaligned_v2`, `cuMemcpy3D_v2`, `cuMemcpy3DPeer`
 pub unsafe fn described<const OWN: bool, T: Described>(real: unsafe extern "C" fn(*const T) -> Status, what: *const T) -> Status {
