@@ -44,6 +44,7 @@ pub struct Meter {
     books: UnsafeCell<Books>,
     /// Host time since when the context has had work in flight, or at which its busy time was last known; for charging early.
     pub mark: AtomicU64,
+    side_by_side: AtomicBool,
     /// Counts harvested batches: whoever waits sees whether anything moves.
     pub harvested: AtomicU64,
 }
@@ -95,6 +96,7 @@ impl Meter {
             count: AtomicU32::new(0),
             books: UnsafeCell::new(books),
             mark: AtomicU64::new(0),
+            side_by_side: AtomicBool::new(false),
             harvested: AtomicU64::new(0),
         }
     }
@@ -122,6 +124,11 @@ impl Meter {
     fn streams(&self) -> impl Iterator<Item = &Stream> {
         // SAFETY: a stream's memory is never given back; a place is filled before `count` passes it.
         self.streams.iter().take(self.count.load(Acquire) as usize).filter_map(|place| unsafe { place.load(Acquire).as_ref() })
+    }
+
+    /// Whether more than one stream was at work lately.
+    pub fn has_many_streams(&self) -> bool {
+        self.side_by_side.load(Relaxed)
     }
 
     /// The context's handle.
@@ -232,7 +239,7 @@ impl Meter {
         let before = stream.last_end.load(Relaxed);
         if batch.guessed {
             let start = if batch.fresh { self.place(engine, books, batch.start) } else { None }.unwrap_or(before);
-            return Some(Head::Finished { start, end: start + stream.stretched(batch.expected) });
+            return Some(Head::Finished { start, end: start });
         }
         match engine.progress(batch.end) {
             Progress::Done => {
@@ -272,22 +279,29 @@ impl Meter {
         let length = end - start;
         books.alone = if core::ptr::eq(books.last, stream) { books.alone.saturating_add(1) } else { 0 };
         books.last = stream;
+        self.side_by_side.store(books.alone <= MANY, Relaxed);
         if batch.woken && books.alone > MANY {
             // The GPU waited for a host that we had sent to sleep.
             overhead += length.saturating_sub(overhead + batch.expected).min(WAKING);
         }
         // Beside other streams' work the overhead takes no time of its own.
         let news = end.saturating_sub(from.max(books.busy_until));
-        let own = if news >= length { news.saturating_sub(overhead) } else { news };
+        let own = match batch.guessed {
+            // Nobody saw when it ended: it is charged as expected, and leaves no mark on the time line, where it could be wrong.
+            true => batch.expected,
+            false if news >= length => news.saturating_sub(overhead),
+            false => news,
+        };
         self.pay(books, rate, own);
         books.busy_until = books.busy_until.max(end);
         stream.last_end.store(end, Relaxed);
         if !batch.guessed {
+            // A batch that others cover says little of what its launches cost when they are not.
+            let seen = own.max(length.saturating_sub(overhead) / 16);
             // Of a uniform batch one launch stands for all.
-            let (noted, part) = if batch.uniform { (1, own / u64::from(batch.count.max(1))) } else { (batch.count, own) };
+            let (noted, part) = if batch.uniform { (1, seen / u64::from(batch.count.max(1))) } else { (batch.count, seen) };
             if let Some(kinds) = batch.kinds.get(..noted as usize) {
                 // What it added to the time line, not how long it lay there: four streams' launches side by side take a quarter each.
-                stream.stretch_by(length, batch.expected);
                 if !batch.woken {
                     self.account.costs.learn(kinds, batch.expected, part);
                 }

@@ -22,9 +22,10 @@ const GAP: u64 = 50_000;
 /// What a launch is taken to cost before one like it was measured, in nanoseconds.
 const UNKNOWN: u64 = 200_000;
 /// Who had to wait goes on when there is so much budget, in nanoseconds: the two ends of a burst are known to a few microseconds, so
-/// it must not be too short. More for launches that the host makes hardly faster than the GPU runs them.
+/// it must not be too short. More for launches that the host makes hardly faster than the GPU
+/// runs them, and for streams side by side, whose last launches run alone.
 const BURST: i64 = 500_000;
-const BURST_OF_SHORT: i64 = 2_000_000;
+const BURST_OF_SHORT: i64 = 3_000_000;
 const SHORT_LAUNCH: u64 = 50_000;
 /// Shortest and longest waits before looking again, in nanoseconds. A wait costs about 6 µs of CPU time.
 const SHORT: u64 = 500_000;
@@ -163,7 +164,8 @@ impl<'a> Launch<'a> {
                 }
                 // What is in flight may turn out cheaper than expected; what is owed cannot.
                 Verdict::Wait(time) => {
-                    least = if self.cost < SHORT_LAUNCH { BURST_OF_SHORT } else { BURST };
+                    let long = self.cost < SHORT_LAUNCH || self.meter.has_many_streams();
+                    least = if long { BURST_OF_SHORT } else { BURST };
                     if !waited {
                         self.end_batches(engine);
                     }

@@ -62,8 +62,6 @@ pub struct Stream {
     pub guests: AtomicU64,
     /// Where the last harvested batch ended, on the GPU's clock; the harvester's.
     pub last_end: AtomicU64,
-    /// How much longer batches lie on the time line than what they add to it, in 1/256: beside other streams' work they do.
-    stretch: AtomicU32,
 }
 
 /// What the launching thread knows of the batch it is filling.
@@ -99,17 +97,6 @@ impl Stream {
     #[inline]
     pub fn claim(&self) -> Option<Claim<'_>> {
         (!self.claimed.swap(true, Acquire)).then_some(Claim(self))
-    }
-
-    /// How long a batch lies on the time line that adds so many nanoseconds to it.
-    pub fn stretched(&self, expected: u64) -> u64 {
-        expected * u64::from(self.stretch.load(Relaxed).max(256)) / 256
-    }
-
-    /// Learns from a batch that lay there for `length` nanoseconds.
-    pub fn stretch_by(&self, length: u64, expected: u64) {
-        let (known, seen) = (u64::from(self.stretch.load(Relaxed)), (length * 256 / expected.max(1)).min(1 << 16));
-        self.stretch.store(((known * 7 + seen) / 8) as u32, Relaxed);
     }
 
     /// How many closed batches have not been harvested.

@@ -41,9 +41,15 @@ impl Process {
     }
 
     fn launch(&self, gpu: &Gpu, stream: &Stream, kind: u64, nanos: u64) {
+        self.launch_after(gpu, stream, kind, nanos, 0);
+    }
+
+    /// A launch whose function the driver loads first, for so many nanoseconds.
+    fn launch_after(&self, gpu: &Gpu, stream: &Stream, kind: u64, nanos: u64, loading: u64) {
         let handle = simulated::stream(stream.id.load(Relaxed) as usize);
         let rate = self.meter.account.rate().unwrap();
         let launch = Launch::begin(gpu, self.meter, stream, handle, super::cost::key(&[kind]), rate);
+        gpu.pass(loading);
         gpu.launch(handle, nanos);
         launch.end(gpu, true);
     }
@@ -197,4 +203,45 @@ fn limits_change_while_running() {
     run(start + 4 * S);
     let (before, after) = (shares(&gpu, start + S, start + 2 * S).0, shares(&gpu, start + 2 * S + 200 * MS, start + 4 * S).0);
     assert!((before - 20.0).abs() < 1.0 && (after - 60.0).abs() < 1.0, "{before} {after}");
+}
+
+/// What PyTorch programs do: some launches, then a wait for all of them, and again.
+#[test]
+fn waiting_after_every_few_launches() {
+    for (launches, kernel) in [(4, 206 * US), (96, 13 * US), (4, 980 * US), (1, 50 * US)] {
+        // Alone, one round takes this long.
+        let gpu = Gpu::new();
+        let start = gpu.now();
+        for _ in 0..100 {
+            (0..launches).for_each(|_| gpu.launch(simulated::stream(1), kernel));
+            gpu.synchronize(simulated::stream(1));
+            gpu.pass(20 * US);
+        }
+        let alone = (gpu.now() - start) / 100;
+        for percent in [25, 50, 75] {
+            let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
+            let (stream, mut rounds, mut start) = (process.stream(0), 0, gpu.now());
+            let first = start;
+            while gpu.now() < first + 4 * S {
+                if rounds == 0 && gpu.now() > first + S {
+                    start = gpu.now();
+                }
+                // The first launch of a function loads it.
+                let is_first = gpu.now() < first + MS;
+                (0..launches).for_each(|n| process.launch_after(&gpu, stream, 1, kernel, if is_first && n == 0 { 30 * MS } else { 0 }));
+                gpu.synchronize(simulated::stream(1));
+                gpu.pass(20 * US);
+                rounds += u64::from(start != first);
+            }
+            let share = (rounds * alone) as f64 / (gpu.now() - start) as f64 * 100.0;
+            println!("{launches} x {} us and a wait, {percent}%: {share:.2}", kernel / US);
+            // The pause after a wait is nobody's, so a program gets more of its own rate than of the GPU.
+            let most = f64::from(percent) * alone as f64 / (launches * (kernel + simulated::BETWEEN)) as f64;
+            assert!(
+                share > f64::from(percent) * 0.98 - 0.5 && share < most + 1.0,
+                "{launches} x {}: {share:.2}, at most {most:.2}",
+                kernel / US
+            );
+        }
+    }
 }
