@@ -1,0 +1,154 @@
+//! HAMi's shared region, version 1, for its monitor and for tools that read it.
+//!
+//! It is written where `CUDA_DEVICE_MEMORY_SHARED_CACHE` asks for it, a path in the container. What lies there is the tenant's, so
+//! it is reached through the container's own root, follows no symbolic link, touches nothing but a regular file with one name that is
+//! empty or already such a region, and is written, never mapped.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+
+use crate::snapshot::{ContainerState, Share, Snapshot};
+
+/// The file's size in bytes.
+pub const SIZE: usize = 2_008_952;
+const MAGIC: i32 = 19_920_718;
+const DEVICES: usize = 16;
+const PROCESSES: usize = 1024;
+const COUNT_AT: usize = 56;
+const UUIDS_AT: usize = 64;
+const UUID_SIZE: usize = 96;
+const LIMITS_AT: usize = 1600;
+const SM_LIMITS_AT: usize = LIMITS_AT + 8 * DEVICES;
+const PROCESSES_AT: usize = 1856;
+const PROCESS_SIZE: usize = 1960;
+const MEMORY_SIZE: usize = 64;
+const HELD_AT: usize = 8 + MEMORY_SIZE * DEVICES;
+const UTILIZATION_AT: usize = HELD_AT + 8 * DEVICES;
+const UTILIZATION_SIZE: usize = 48;
+const STATUS_AT: usize = UTILIZATION_AT + UTILIZATION_SIZE * DEVICES;
+const PROCESS_COUNT_AT: usize = 2_008_896;
+const PRIORITY_AT: usize = 2_008_908;
+const LAST_KERNEL_AT: usize = 2_008_912;
+
+/// What is to be written: bytes and where they go. What is not in it (the switches that HAMi's monitor sets) stays.
+type Parts = Vec<(usize, Vec<u8>)>;
+
+/// A container's state in HAMi's layout, in an order in which a reader never takes half of it for the whole.
+fn parts(container: &ContainerState) -> Parts {
+    let gpus = container.gpus.get(..DEVICES).unwrap_or(&container.gpus);
+    let mut head = vec![0; PROCESSES_AT - COUNT_AT];
+    let mut put = |at: usize, bytes: &[u8]| head[at - COUNT_AT..][..bytes.len()].copy_from_slice(bytes);
+    put(COUNT_AT, &(gpus.len() as u64).to_ne_bytes());
+    for (place, share) in gpus.iter().enumerate() {
+        let uuid = share.uuid.as_bytes();
+        put(UUIDS_AT + place * UUID_SIZE, uuid.get(..UUID_SIZE - 1).unwrap_or(uuid));
+        put(LIMITS_AT + 8 * place, &share.memory_limit.unwrap_or(0).to_ne_bytes());
+        put(SM_LIMITS_AT + 8 * place, &u64::from(share.cores.unwrap_or(100)).to_ne_bytes());
+    }
+    let processes = processes(gpus);
+    let last_kernel = gpus.iter().filter_map(|share| share.last_kernel).fold(0.0, f64::max) as i64;
+    vec![
+        (COUNT_AT, head),
+        (PROCESSES_AT, processes.concat()),
+        (PROCESS_COUNT_AT, (processes.len() as i32).to_ne_bytes().to_vec()),
+        (PRIORITY_AT, (container.priority as i32).to_ne_bytes().to_vec()),
+        (LAST_KERNEL_AT, last_kernel.to_ne_bytes().to_vec()),
+        // Magic and version come last: before them it is no region.
+        (0, [MAGIC, 1, 1, 1].map(i32::to_ne_bytes).concat()),
+    ]
+}
+
+fn processes(gpus: &[Share]) -> Vec<Vec<u8>> {
+    let mut found: Vec<(u32, Vec<u8>)> = Vec::new();
+    for (place, share) in gpus.iter().enumerate() {
+        for (nth, member) in share.processes.iter().enumerate() {
+            let known = found.iter().position(|(inner, _)| *inner == member.inner);
+            let at = known.unwrap_or_else(|| {
+                found.push((member.inner, vec![0; PROCESS_SIZE]));
+                found.len() - 1
+            });
+            let bytes = &mut found[at].1;
+            let mut put = |at: usize, value: &[u8]| bytes[at..][..value.len()].copy_from_slice(value);
+            put(0, &(member.inner as i32).to_ne_bytes());
+            put(4, &(member.pid.unwrap_or(0) as i32).to_ne_bytes());
+            put(STATUS_AT, &1_i32.to_ne_bytes());
+            let total = member.charged.or(member.held).unwrap_or(0);
+            let context = member.overhead.min(total);
+            let memory = [context, 0, total - context, 0, total];
+            put(8 + place * MEMORY_SIZE, &memory.map(u64::to_ne_bytes).concat());
+            put(HELD_AT + 8 * place, &member.held.unwrap_or(0).to_ne_bytes());
+            // The reader adds them up: the container's figure is put once.
+            let busy = if nth == 0 { share.utilization.unwrap_or(0.0).round() as u64 } else { 0 };
+            put(UTILIZATION_AT + place * UTILIZATION_SIZE + 16, &busy.to_ne_bytes());
+        }
+    }
+    found.truncate(PROCESSES);
+    found.into_iter().map(|(_, bytes)| bytes).collect()
+}
+
+/// Keeps the files of all containers that ask for one.
+#[derive(Debug, Default)]
+pub struct Files(HashMap<(String, u32), Result<(File, Parts), String>>);
+
+impl Files {
+    /// Brings them up to date. Gives what went wrong for the first time, a line for each container.
+    pub fn update(&mut self, snapshot: &Snapshot) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut keys = Vec::new();
+        for container in &snapshot.containers {
+            let (Some(path), Some(init)) = (&container.hami_cache, container.init) else { continue };
+            let key = (container.id.clone(), init);
+            keys.push(key.clone());
+            let entry = self.0.entry(key).or_insert_with(|| {
+                let opened = open(&format!("/proc/{init}/root"), path).map_err(|error| error.to_string());
+                problems.extend(opened.as_ref().err().map(|why| format!("{}: {path}: {why}", container.name())));
+                Ok((opened?, Vec::new()))
+            });
+            let Ok((file, written)) = entry else { continue };
+            let parts = parts(container);
+            if let Err(why) = write(file, &parts, written) {
+                problems.push(format!("{}: {path}: {why}", container.name()));
+                *entry = Err(why.to_string());
+            } else {
+                *written = parts;
+            }
+        }
+        self.0.retain(|key, _| keys.contains(key));
+        problems
+    }
+}
+
+fn write(file: &File, parts: &Parts, written: &Parts) -> io::Result<()> {
+    if file.metadata()?.len() != SIZE as u64 {
+        file.set_len(SIZE as u64)?;
+    }
+    let changed = parts.iter().filter(|part| !written.contains(part));
+    changed.into_iter().try_for_each(|(at, bytes)| file.write_all_at(bytes, *at as u64))
+}
+
+/// Opens or makes the file at `path` below `root`.
+fn open(root: &str, path: &str) -> io::Result<File> {
+    let root = File::open(root)?;
+    let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let existing = openat2(&root, path, flags, Mode::empty(), how);
+    let file = match existing {
+        Err(rustix::io::Errno::NOENT) => openat2(&root, path, flags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(0o644), how)?,
+        other => other?,
+    };
+    let file = File::from(file);
+    let found = file.metadata()?;
+    let mut magic = [0; 4];
+    let ours = found.len() == 0 || (file.read_exact_at(&mut magic, 0).is_ok() && [MAGIC, 0].contains(&i32::from_ne_bytes(magic)));
+    if !found.is_file() || found.nlink() != 1 || !ours {
+        return Err(io::Error::other("something else is there"));
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests;

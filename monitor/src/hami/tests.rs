@@ -1,0 +1,118 @@
+use super::*;
+use crate::snapshot::Member;
+use std::fs;
+use std::os::unix::fs::symlink;
+
+/// A reader written from the layout alone, as HAMi's monitor reads it.
+struct Reader(Vec<u8>);
+
+impl Reader {
+    fn word(&self, at: usize) -> i32 {
+        i32::from_le_bytes(self.0[at..at + 4].try_into().unwrap())
+    }
+
+    fn long(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.0[at..at + 8].try_into().unwrap())
+    }
+
+    fn uuid(&self, device: usize) -> &str {
+        std::str::from_utf8(&self.0[64 + 96 * device..][..40]).unwrap()
+    }
+
+    /// Adds up a figure of a device over the processes: `used[16]{context, module, data, offset, total, 3 more}` from byte 8 on.
+    fn used(&self, device: usize, field: usize) -> u64 {
+        (0..self.word(2_008_896) as usize).map(|process| self.long(1856 + 1960 * process + 8 + 64 * device + 8 * field)).sum()
+    }
+
+    fn sm_utilization(&self, device: usize) -> u64 {
+        (0..self.word(2_008_896) as usize).map(|process| self.long(1856 + 1960 * process + 1160 + 48 * device + 16)).sum()
+    }
+}
+
+fn container(cache: &str) -> ContainerState {
+    let member = |inner, charged, overhead| Member {
+        pid: Some(inner + 1000),
+        inner,
+        charged: Some(charged),
+        overhead,
+        held: Some(charged),
+        listed: true,
+        ..Member::default()
+    };
+    let share = |uuid: &str, limit, cores, processes| Share {
+        uuid: uuid.to_owned(),
+        memory_limit: limit,
+        cores,
+        utilization: Some(29.7),
+        last_kernel: Some(1234.5),
+        processes,
+        ..Share::default()
+    };
+    ContainerState {
+        id: "c".to_owned(),
+        priority: 1,
+        init: Some(std::process::id()),
+        hami_cache: Some(cache.to_owned()),
+        gpus: vec![
+            share("GPU-01234567-89ab-cdef-0123-456789abcdef", Some(1 << 30), Some(30), vec![member(7, 600, 518), member(8, 100, 18)]),
+            share("GPU-11234567-89ab-cdef-0123-456789abcdef", None, None, vec![member(8, 50, 0)]),
+        ],
+        ..ContainerState::default()
+    }
+}
+
+#[test]
+fn an_independent_reader_sees_limits_and_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.cache");
+    let mut snapshot = Snapshot { containers: vec![container(path.to_str().unwrap())], ..Snapshot::default() };
+    let mut files = Files::default();
+    assert_eq!(files.update(&snapshot), Vec::<String>::new());
+    let read = || Reader(fs::read(&path).unwrap());
+    let first = read();
+    assert_eq!((first.0.len(), first.word(0), first.word(4), first.long(56)), (2_008_952, 19_920_718, 1, 2));
+    assert_eq!((first.uuid(0), first.uuid(1)), ("GPU-01234567-89ab-cdef-0123-456789abcdef", "GPU-11234567-89ab-cdef-0123-456789abcdef"));
+    assert_eq!([1600, 1608, 1728, 1736].map(|at| first.long(at)), [1 << 30, 0, 30, 100]);
+    assert_eq!(first.word(2_008_896), 2);
+    assert_eq!([0, 1, 2, 4].map(|field| first.used(0, field)), [536, 0, 164, 700]);
+    assert_eq!((first.used(1, 4), first.sm_utilization(0)), (50, 30));
+    assert_eq!((first.word(1856), first.word(1860), first.word(1856 + 1928)), (7, 1007, 1));
+    assert_eq!((first.word(2_008_908), first.long(2_008_912)), (1, 1234));
+
+    // What HAMi's monitor writes stays, and what is no longer there goes.
+    fs::File::options().write(true).open(&path).unwrap().write_all_at(&(-1_i32).to_ne_bytes(), 2_008_904).unwrap();
+    snapshot.containers[0].gpus[0].processes.pop();
+    snapshot.containers[0].gpus[1].processes.pop();
+    assert!(files.update(&snapshot).is_empty());
+    let second = read();
+    assert_eq!((second.word(2_008_896), second.used(0, 4), second.word(2_008_904)), (1, 600, -1));
+}
+
+#[test]
+fn nothing_of_others_is_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    fs::write(at("precious"), "text").unwrap();
+    symlink(at("precious"), at("link")).unwrap();
+    symlink(dir.path(), at("folder")).unwrap();
+    fs::write(at("empty"), "").unwrap();
+    fs::hard_link(at("empty"), at("second-name")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(at("fifo")).status().unwrap().success());
+    for name in ["precious", "link", "folder/new", "empty", "fifo", "", "missing/x"] {
+        let snapshot = Snapshot { containers: vec![container(&at(name))], ..Snapshot::default() };
+        let mut files = Files::default();
+        assert_eq!(files.update(&snapshot).len(), 1, "{name}");
+        assert_eq!(files.update(&snapshot).len(), 0, "{name} is told once");
+    }
+    assert_eq!(fs::read_to_string(at("precious")).unwrap(), "text");
+    assert_eq!(fs::metadata(at("empty")).unwrap().len(), 0);
+}
+
+#[test]
+fn a_path_stays_in_the_containers_root() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    fs::create_dir(&root).unwrap();
+    open(root.to_str().unwrap(), "/../../x").unwrap();
+    assert!(root.join("x").exists() && !dir.path().join("x").exists());
+}
