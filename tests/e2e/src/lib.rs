@@ -4,12 +4,14 @@
 //! [`vgpu_test_harness::Host`], in one of several [`Way`]s.
 
 mod answer;
+mod escapes;
 mod kit;
 mod machine;
 mod running;
 mod way;
 
 pub use answer::{Fill, Held};
+pub use escapes::escapes;
 pub use kit::Kit;
 pub use machine::{Machine, PROGRAMS, Watch};
 pub use running::Running;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use vgpu_e2e::{Fill, MIB, Machine, PROGRAMS, WAYS_TO_ALLOCATE, Way};
+use vgpu_e2e::{Fill, MIB, Machine, PROGRAMS, WAYS_TO_ALLOCATE, Way, escapes};
 use vgpu_test_harness::{Bundle, Host, Outcome};
 
 use crate::report::{Report, Row};
@@ -127,25 +127,11 @@ impl<'a> Trials<'a> {
 
     /// What a tenant may try to get rid of its limit.
     pub fn escapes(&self, report: &mut Report, host: &Host, way: Way) {
-        let fill = format!("{PROGRAMS}/fill --chunk 16M --max 4G");
-        let keep = "LD_LIBRARY_PATH=$LD_LIBRARY_PATH";
-        let tries = [
-            ("CUDA_DEVICE_MEMORY_LIMIT=100g", format!("CUDA_DEVICE_MEMORY_LIMIT=100g VGPU_DIR=/tmp {fill}")),
-            ("LD_PRELOAD cleared", format!("LD_PRELOAD= {fill}; true")),
-            ("env -i", format!("env -i {keep} {fill}")),
-            (
-                "setsid, double fork",
-                format!(
-                    "(setsid sh -c '{fill} >/tmp/said &' &) ; while ! grep -q }} /tmp/said 2>/dev/null; do sleep 0.1; done; cat /tmp/said"
-                ),
-            ),
-            ("shell in a shell", format!("sh -c \"sh -c '{fill}'\"")),
-        ];
-        for (name, script) in tries {
+        for (name, script) in escapes() {
             self.fill(report, host, way, self.bundle(1024), name, &["/bin/sh", "-c", &script]);
         }
         let bundle = self.bundle(1024).user(65534);
-        self.fill(report, host, way, bundle, "another user", &["/bin/sh", "-c", &fill]);
+        self.fill(report, host, way, bundle, "another user", &[&format!("{PROGRAMS}/fill"), "--chunk", "16M", "--max", "4G"]);
     }
 
     /// Processes that race, and half of them killed.
