@@ -6,6 +6,7 @@ pub mod configure;
 mod files;
 pub mod generate;
 pub mod inventory;
+pub mod monitor;
 mod place;
 pub mod set;
 pub mod show;
@@ -29,6 +30,7 @@ enum Command {
     #[command(visible_alias = "list")]
     Show(show::Args),
     Set(set::Args),
+    Monitor(monitor::Args),
     Inventory(inventory::Args),
     #[command(hide = true)]
     Generate(generate::Args),
@@ -42,6 +44,7 @@ impl Cli {
             Command::Check(args) => args.run(),
             Command::Show(args) => args.run(),
             Command::Set(args) => args.run(),
+            Command::Monitor(args) => args.run(),
             Command::Inventory(args) => args.run(),
             Command::Generate(args) => args.run(),
         };

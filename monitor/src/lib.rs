@@ -2,7 +2,8 @@
 //!
 //! [`container`] reads what is on record for each container, its limits page and its [`account`]; [`gpus`] asks NVML; [`belongs`] tells
 //! whose the processes are. All of that together at one moment is a [`snapshot`], which everything else is made from.
-//! [`change`] changes a container's limits.
+//! [`change`] changes a container's limits. [`service`] is `vgpu monitor`: it lets [`enforce`] judge, tells [`metrics`] over [`http`], and
+//! keeps [`hami`]'s files.
 
 pub mod account;
 pub mod belongs;
@@ -11,8 +12,11 @@ pub mod container;
 pub mod enforce;
 pub mod gpus;
 pub mod hami;
+pub mod http;
 pub mod inventory;
+pub mod metrics;
 pub mod processes;
+pub mod service;
 pub mod snapshot;
 
 #[cfg(test)]

@@ -1,0 +1,113 @@
+//! Our own metrics.
+
+use prometheus::{Opts, Result};
+
+use super::{Sheet, Tally, names, shares};
+use crate::enforce::Kind;
+use crate::snapshot::{ContainerState, Share, Snapshot};
+
+const SHARE: [&str; 5] = ["namespace", "pod", "container", "container_id", "device_uuid"];
+const CONTAINER: [&str; 4] = ["namespace", "pod", "container", "container_id"];
+
+type Figure = fn(&Share) -> Option<f64>;
+
+/// What goes up and down: name, help, figure. A figure that is not known is left out.
+const GAUGES: [(&str, &str, Figure); 9] = [
+    ("vgpu_memory_limit_bytes", "Device memory that the container may hold", |share| share.memory_limit.map(|bytes| bytes as f64)),
+    ("vgpu_memory_charged_bytes", "Device memory that the container holds by its own account", |share| Some(share.charged as f64)),
+    ("vgpu_memory_overhead_bytes", "Of the charged memory: contexts, modules, stacks", |share| Some(share.overhead as f64)),
+    ("vgpu_memory_managed_bytes", "Of the charged memory: managed memory, which NVML does not list by process", |share| {
+        Some(share.managed as f64)
+    }),
+    ("vgpu_memory_held_bytes", "Device memory that the container's processes hold according to NVML", |share| {
+        share.held.map(|bytes| bytes as f64)
+    }),
+    ("vgpu_memory_spilled_bytes", "Memory of the container that was spilled to the host", |share| Some(share.spilled as f64)),
+    ("vgpu_compute_limit_ratio", "The container's part of the GPU's time (0-1)", |share| {
+        share.cores.map(|percent| f64::from(percent) / 100.0)
+    }),
+    ("vgpu_processes", "Processes of the container on the GPU", |share| Some(share.processes.len() as f64)),
+    ("vgpu_first_refusal_timestamp_seconds", "When memory was first refused to the container", |share| share.first_refusal),
+];
+
+/// What only goes up.
+const COUNTERS: [(&str, &str, Figure); 3] = [
+    ("vgpu_gpu_seconds_total", "GPU time charged to the container", |share| Some(share.used_ns as f64 / 1e9)),
+    ("vgpu_throttled_seconds_total", "Time that the container's launches were held back, summed over threads", |share| {
+        Some(share.throttled_ns as f64 / 1e9)
+    }),
+    ("vgpu_turn_changes_total", "How often the arbiter gave the container the GPU or took it away", |share| {
+        Some(share.turn_changes as f64)
+    }),
+];
+
+fn labels<'a>(container: &'a ContainerState, share: &'a Share) -> [&'a str; 5] {
+    let [namespace, pod, name] = names(container);
+    [namespace, pod, name, &container.id, &share.uuid]
+}
+
+pub(super) fn write(sheet: &mut Sheet, snapshot: &Snapshot, tally: &impl Fn(&str) -> Tally) -> Result<()> {
+    for (name, help, figure) in GAUGES {
+        let vec = sheet.gauge(Opts::new(name, help), &SHARE)?;
+        for (container, _, share) in shares(snapshot) {
+            if let Some(figure) = figure(share) {
+                vec.with_label_values(&labels(container, share)).set(figure);
+            }
+        }
+    }
+    for (name, help, figure) in COUNTERS {
+        let vec = sheet.counter(Opts::new(name, help), &SHARE)?;
+        for (container, _, share) in shares(snapshot) {
+            if let Some(figure) = figure(share) {
+                vec.with_label_values(&labels(container, share)).inc_by(figure);
+            }
+        }
+    }
+    let refused = [&SHARE[..], &["reason"]].concat();
+    let vec = sheet.counter(Opts::new("vgpu_memory_refused_total", "Requests for memory that were refused"), &refused)?;
+    for (container, _, share) in shares(snapshot) {
+        let [namespace, pod, name, id, uuid] = labels(container, share);
+        vec.with_label_values(&[namespace, pod, name, id, uuid, "limit"]).inc_by(share.refused as f64);
+    }
+    containers(sheet, snapshot)?;
+    violations(sheet, snapshot, tally)?;
+    let vec = sheet.gauge(Opts::new("vgpu_nvml_up", "Whether NVML can be asked (0 or 1)"), &[])?;
+    vec.with_label_values::<&str>(&[]).set(f64::from(u8::from(snapshot.nvml_error.is_none())));
+    let vec = sheet.gauge(Opts::new("vgpu_build_info", "Always 1; which version this is"), &["version"])?;
+    vec.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
+    Ok(())
+}
+
+fn containers(sheet: &mut Sheet, snapshot: &Snapshot) -> Result<()> {
+    let created = sheet.gauge(Opts::new("vgpu_container_created_timestamp_seconds", "When the container was made"), &CONTAINER)?;
+    let damaged =
+        sheet.gauge(Opts::new("vgpu_account_damaged", "Whether the container has damaged its own account (0 or 1)"), &CONTAINER)?;
+    let changes = sheet.counter(Opts::new("vgpu_limit_changes_total", "How often the container's limits were changed"), &CONTAINER)?;
+    for container in &snapshot.containers {
+        let [namespace, pod, name] = names(container);
+        let labels = [namespace, pod, name, &container.id];
+        created.with_label_values(&labels).set(container.created as f64);
+        damaged.with_label_values(&labels).set(f64::from(u8::from(container.damaged.is_some())));
+        changes.with_label_values(&labels).inc_by(container.changes as f64);
+    }
+    Ok(())
+}
+
+fn violations(sheet: &mut Sheet, snapshot: &Snapshot, tally: &impl Fn(&str) -> Tally) -> Result<()> {
+    let kinds = [&CONTAINER[..], &["kind"]].concat();
+    let lasting = sheet.gauge(Opts::new("vgpu_violations", "Violations of the container's limits that last"), &kinds)?;
+    let found = sheet.counter(Opts::new("vgpu_violations_total", "Violations of the container's limits that were found"), &kinds)?;
+    let ended =
+        sheet.counter(Opts::new("vgpu_processes_ended_total", "Processes of the container that were ended for violations"), &CONTAINER)?;
+    for container in &snapshot.containers {
+        let [namespace, pod, name] = names(container);
+        let tally = tally(&container.id);
+        for (kind, (now, ever)) in Kind::ALL.into_iter().zip(tally.lasting.into_iter().zip(tally.found)) {
+            let labels = [namespace, pod, name, &container.id, kind.name()];
+            lasting.with_label_values(&labels).set(now as f64);
+            found.with_label_values(&labels).inc_by(ever as f64);
+        }
+        ended.with_label_values(&[namespace, pod, name, &container.id]).inc_by(tally.ended as f64);
+    }
+    Ok(())
+}

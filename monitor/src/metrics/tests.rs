@@ -1,0 +1,185 @@
+use super::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const ALL: Dialect = Dialect { scheduler: true, legacy: true };
+
+fn snapshot() -> Snapshot {
+    let uuid = "GPU-01234567-89ab-cdef-0123-456789abcdef";
+    let gpu = Gpu {
+        index: 3,
+        uuid: uuid.to_owned(),
+        name: "H200".to_owned(),
+        memory: 140 << 30,
+        memory_used: Some(5 << 30),
+        utilization: Some(80),
+        processes_known: true,
+    };
+    let busy = Share {
+        uuid: uuid.to_owned(),
+        memory_limit: Some(35 << 30),
+        cores: Some(30),
+        charged: 700,
+        overhead: 518,
+        held: Some(690),
+        refused: 4,
+        first_refusal: Some(90.0),
+        used_ns: 2_500_000_000,
+        throttled_ns: 1_500_000_000,
+        turn_changes: 9,
+        utilization: Some(29.5),
+        last_kernel: Some(97.5),
+        ..Share::default()
+    };
+    let new = Share { uuid: uuid.to_owned(), memory_limit: Some(1 << 30), ..Share::default() };
+    let container = |id: &str, name: Option<&str>, share| ContainerState {
+        id: id.to_owned(),
+        container: name.map(str::to_owned),
+        pod: name.map(|_| "web-\"0\"\\\n".to_owned()),
+        namespace: name.map(|_| "default".to_owned()),
+        created: 50,
+        gpus: vec![share],
+        ..ContainerState::default()
+    };
+    let containers = vec![container("aaa", Some("app"), busy), container("bbb", None, new)];
+    Snapshot { time: 100.0, nvml_error: None, gpus: vec![gpu], containers }
+}
+
+fn told(snapshot: &Snapshot, dialect: Dialect) -> String {
+    let tally = |id: &str| if id == "aaa" { Tally { found: [2, 1], lasting: [1, 0], ended: 1 } } else { Tally::default() };
+    text(snapshot, "node1", dialect, tally).unwrap()
+}
+
+/// Names and the labels of their samples.
+fn names_and_labels(text: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (name, rest) = line.split_once(['{', ' ']).unwrap();
+        let labels = rest.split("=\"").filter_map(|part| part.rsplit([',', '{', '}']).next()).map(|label| label.trim_start_matches('"'));
+        let labels = labels.filter(|label| !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'));
+        found.entry(name.to_owned()).or_default().extend(labels.map(str::to_owned));
+    }
+    found
+}
+
+#[test]
+fn figures_are_those_of_the_snapshot() {
+    let text = told(&snapshot(), ALL);
+    let pod = r#"web-\"0\"\\\n"#;
+    let gpu = "GPU-01234567-89ab-cdef-0123-456789abcdef";
+    let of_app = format!(r#"{{container="app",container_id="aaa",device_uuid="{gpu}",namespace="default",pod="{pod}"}}"#);
+    let hami = format!(r#"{{container="app",device_uuid="{gpu}",namespace="default",pod="{pod}",vdevice_index="0",zone="vGPU"}}"#);
+    for line in [
+        format!("vgpu_throttled_seconds_total{of_app} 1.5"),
+        format!("vgpu_gpu_seconds_total{of_app} 2.5"),
+        format!("vgpu_memory_charged_bytes{of_app} 700"),
+        format!("vgpu_memory_held_bytes{of_app} 690"),
+        format!("vgpu_compute_limit_ratio{of_app} 0.3"),
+        format!("vgpu_turn_changes_total{of_app} 9"),
+        format!("hami_vgpu_memory_used_bytes{hami} 700"),
+        format!("hami_vgpu_memory_context_bytes{hami} 518"),
+        format!("hami_vgpu_memory_buffer_bytes{hami} 182"),
+        format!("hami_container_device_utilization_ratio{hami} 29.5"),
+        format!("hami_container_last_kernel_elapsed_seconds{hami} 2"),
+        format!(
+            r#"hami_host_gpu_utilization_ratio{{device_index="3",device_type="NVIDIA-H200",device_uuid="{gpu}",node="node1",zone="vGPU"}} 80"#
+        ),
+        format!(
+            r#"hami_node_gpu_memory_allocated_ratio{{device_index="3",device_type="NVIDIA-H200",device_uuid="{gpu}",node="node1",zone="vGPU"}} {}"#,
+            36.0 / 140.0
+        ),
+        "vgpu_nvml_up 1".to_owned(),
+    ] {
+        assert!(text.lines().any(|told| told == line), "{line}\n{text}");
+    }
+    assert!(text.contains(r#"vgpu_violations_total{container="app",container_id="aaa",kind="over_limit""#));
+    assert!(text.contains(r#"reason="limit"} 4"#));
+}
+
+#[test]
+fn a_container_has_its_metrics_from_its_creation() {
+    let text = told(&snapshot(), ALL);
+    for name in ["hami_vgpu_memory_used_bytes", "hami_vgpu_memory_limit_bytes", "vgpu_throttled_seconds_total", "vgpu_memory_refused_total"]
+    {
+        let its = |line: &str| line.starts_with(name) && line.contains(r#"container="bbb""#);
+        assert!(text.lines().any(its), "{name}");
+    }
+}
+
+/// HAMi v2.10.0, cmd/vGPUmonitor/metrics.go and cmd/scheduler/metrics.go, and `zone` from the registerer that wraps both.
+#[test]
+fn hamis_names_and_labels() {
+    let host = "node device_index device_uuid device_type zone";
+    let container = "namespace pod container vdevice_index device_uuid zone";
+    let legacy = "podnamespace podname ctrname vdeviceid deviceuuid zone";
+    let found = names_and_labels(&told(&snapshot(), ALL));
+    for (names, labels) in [
+        ("hami_host_gpu_memory_used_bytes hami_host_gpu_utilization_ratio", host),
+        ("hami_vgpu_memory_used_bytes hami_vgpu_memory_limit_bytes hami_vgpu_memory_context_bytes", container),
+        ("hami_vgpu_memory_module_bytes hami_vgpu_memory_buffer_bytes hami_container_device_memory_bytes", container),
+        ("hami_container_device_utilization_ratio hami_container_last_kernel_elapsed_seconds", container),
+        ("hami_gpu_memory_limit_bytes hami_gpu_shared_count hami_gpu_core_allocated_ratio hami_node_gpu_memory_allocated_ratio", host),
+        ("hami_gpu_memory_allocated_bytes", "node device_uuid device_index device_cores device_type zone"),
+        ("HostGPUMemoryUsage HostCoreUtilization", "nodeid deviceidx deviceuuid devicetype zone"),
+        ("vGPU_device_memory_usage_in_bytes vGPU_device_memory_limit_in_bytes", legacy),
+        ("Device_utilization_desc_of_container Device_last_kernel_of_container", legacy),
+    ] {
+        for name in names.split(' ') {
+            let expected: BTreeSet<String> = labels.split(' ').map(str::to_owned).collect();
+            assert_eq!(found.get(name), Some(&expected), "{name}");
+        }
+    }
+    let modern = told(&snapshot(), Dialect { scheduler: false, legacy: false });
+    assert!(!modern.contains("hami_gpu_shared_count") && !modern.contains("HostGPU") && modern.contains("hami_host_gpu"));
+}
+
+/// The metrics that a Grafana dashboard's queries name.
+fn queried(dashboard: &str) -> BTreeSet<String> {
+    let value: serde_json::Value = serde_json::from_str(dashboard).unwrap();
+    let mut found = BTreeSet::new();
+    let mut left = vec![&value];
+    while let Some(value) = left.pop() {
+        match value {
+            serde_json::Value::Array(items) => left.extend(items),
+            serde_json::Value::Object(fields) => {
+                let expressions = ["expr", "query"].into_iter().filter_map(|key| fields.get(key)?.as_str());
+                let words = expressions.flat_map(|text| text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_'));
+                found.extend(words.filter(|word| ["vgpu_", "hami_"].iter().any(|prefix| word.starts_with(prefix))).map(str::to_owned));
+                left.extend(fields.values());
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[test]
+fn whatever_the_dashboard_asks_for_is_there() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/grafana/vgpu.json");
+    let asked = queried(&std::fs::read_to_string(path).unwrap());
+    assert!(asked.len() > 8, "{asked:?}");
+    let found = names_and_labels(&told(&snapshot(), Dialect { scheduler: true, legacy: false }));
+    let missing: Vec<_> = asked.iter().filter(|name| !found.contains_key(*name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// What `promtool check metrics` looks at, without promtool: help and type before the samples of each name, counters and only
+/// counters called `_total`, no name or sample twice.
+#[test]
+fn the_text_is_clean() {
+    let text = told(&snapshot(), Dialect { scheduler: true, legacy: false });
+    let (mut helped, mut typed, mut samples) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
+    for line in text.lines() {
+        let words: Vec<&str> = line.splitn(4, ' ').collect();
+        match words[..] {
+            ["#", "HELP", name, help] => assert!(!help.is_empty() && helped.insert(name), "{line}"),
+            ["#", "TYPE", name, kind] => assert!(helped.contains(name) && typed.insert(name, kind).is_none(), "{line}"),
+            _ => {
+                let name = line.split(['{', ' ']).next().unwrap();
+                assert_eq!(typed.get(name) == Some(&"counter"), name.ends_with("_total"), "{line}");
+                assert!(typed.contains_key(name), "{line}");
+                let (sample, figure) = line.rsplit_once(' ').unwrap();
+                assert!(figure.parse::<f64>().is_ok() && samples.insert(sample), "{line}");
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! `vgpu monitor`: looks twice a second, judges, answers HTTP, keeps HAMi's files, and gives turns.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use vgpu_config::policy::OnViolation;
+use vgpu_oci_hook::state::CONTAINERS;
+
+use crate::enforce::{self, Judge, Kind, Violation};
+use crate::hami::Files;
+use crate::metrics::{Dialect, Tally};
+use crate::snapshot::{Observer, Snapshot};
+use crate::{http, inventory};
+
+/// How long between two looks: with three looks, whatever is wrong is told within two seconds.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// Healthy is who has looked within this time.
+const STALE: Duration = Duration::from_secs(10);
+
+/// What the operator wants.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where the host's state is.
+    pub state_dir: PathBuf,
+    /// Where to answer HTTP.
+    pub listen: SocketAddr,
+    /// This machine's name in the metrics.
+    pub node: String,
+    /// Which of HAMi's names to use.
+    pub dialect: Dialect,
+    /// What to do about violations.
+    pub on_violation: OnViolation,
+    /// How long they may last, where they are ended.
+    pub grace: Duration,
+    /// Whether to give tenants turns.
+    pub turns: bool,
+}
+
+/// What the threads share.
+#[derive(Debug, Default)]
+pub struct Shared(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    snapshot: Arc<Snapshot>,
+    tallies: HashMap<String, Tally>,
+    looked: Option<Instant>,
+}
+
+impl Shared {
+    fn with<T>(&self, work: impl FnOnce(&mut Known) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The last look, and the tallies by container.
+    #[must_use]
+    pub fn last(&self) -> (Arc<Snapshot>, HashMap<String, Tally>) {
+        self.with(|known| (Arc::clone(&known.snapshot), known.tallies.clone()))
+    }
+
+    /// Whether there was a look of late.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        self.with(|known| known.looked.is_some_and(|looked| looked.elapsed() < STALE))
+    }
+}
+
+/// Runs until `stop` is set. `say` gets lines for the log.
+///
+/// # Errors
+/// The address cannot be listened on.
+pub fn run(settings: &Settings, stop: &Arc<AtomicBool>, say: &(dyn Fn(&str) + Sync)) -> io::Result<()> {
+    let shared = Arc::new(Shared::default());
+    let server = http::Server::start(settings, &shared)?;
+    say(&format!("metrics at http://{}/metrics", server.address()));
+    let mut observer = Observer::new(&settings.state_dir);
+    if let Some(why) = observer.nvml_error() {
+        say(&format!("NVML: {why}: what containers hold cannot be compared with it until it is there"));
+    }
+    let arbiter = settings.turns.then(|| {
+        let (folder, stop) = (settings.state_dir.join(CONTAINERS), Arc::clone(stop));
+        thread::spawn(move || vgpu_arbiter::watch::run(&folder, &stop))
+    });
+    // Files in containers may be on file systems that never answer; that is nobody else's trouble.
+    let (to_files, snapshots) = mpsc::sync_channel::<Arc<Snapshot>>(1);
+    thread::spawn(move || {
+        let mut files = Files::default();
+        for snapshot in snapshots {
+            files.update(&snapshot).iter().for_each(|problem| eprintln!("vgpu monitor: {problem}"));
+        }
+    });
+    let mut judge = Judge::new(settings.grace);
+    let (start, mut known) = (Instant::now(), None);
+    while !stop.load(Relaxed) {
+        if known.as_ref() != Some(observer.inventory()) && observer.nvml_error().is_none() {
+            match inventory::write(&settings.state_dir, observer.inventory()) {
+                Ok(_) => known = Some(observer.inventory().clone()),
+                Err(why) => say(&why.to_string()),
+            }
+        }
+        let looked = Instant::now();
+        let snapshot = Arc::new(observer.look());
+        let violations = judge.judge(&snapshot, start.elapsed());
+        let ended = act(settings, &violations, say);
+        shared.with(|known| {
+            known.tallies.retain(|id, _| snapshot.containers.iter().any(|container| container.id == *id));
+            count(&mut known.tallies, &violations, &ended);
+            (known.snapshot, known.looked) = (Arc::clone(&snapshot), Some(looked));
+        });
+        // Whoever is still busy with the one before gets the next one.
+        let _ = to_files.try_send(snapshot);
+        thread::sleep(INTERVAL.saturating_sub(looked.elapsed()));
+    }
+    drop(server);
+    if let Some(arbiter) = arbiter {
+        let _ = arbiter.join();
+    }
+    Ok(())
+}
+
+/// Tells of what is new, and ends whoever is due if the operator wants that. Gives the containers whose processes were ended.
+fn act(settings: &Settings, violations: &[Violation], say: &(dyn Fn(&str) + Sync)) -> Vec<String> {
+    let mut ended = Vec::new();
+    for violation in violations {
+        if violation.new {
+            say(&describe(violation));
+        }
+        if !violation.due || settings.on_violation != OnViolation::Kill {
+            continue;
+        }
+        for offender in &violation.offenders {
+            let who = format!("process {} ({}) of container {}", offender.pid, offender.name, violation.name);
+            match enforce::end(offender) {
+                Ok(()) => {
+                    say(&format!("ended {who}: {}", violation.kind.name()));
+                    ended.push(violation.id.clone());
+                }
+                Err(why) => say(&format!("cannot end {who}: {why}")),
+            }
+        }
+    }
+    ended
+}
+
+fn describe(violation: &Violation) -> String {
+    let mib = |bytes: u64| bytes >> 20;
+    let allowed = violation.allowed.map_or_else(|| "no limit".to_owned(), |bytes| format!("{} MiB allowed", mib(bytes)));
+    let what = match violation.kind {
+        Kind::Over => "holds more memory than it may",
+        Kind::Bypass => "uses a GPU past the library",
+    };
+    let who: Vec<String> =
+        violation.offenders.iter().map(|one| format!("{} ({}, {} MiB)", one.pid, one.name, mib(one.held.unwrap_or(0)))).collect();
+    format!(
+        "container {} ({}) {what}: {} MiB held on {}, {allowed}; processes: {}",
+        violation.name,
+        violation.id,
+        mib(violation.held),
+        violation.uuid,
+        who.join(", ")
+    )
+}
+
+fn count(tallies: &mut HashMap<String, Tally>, violations: &[Violation], ended: &[String]) {
+    tallies.values_mut().for_each(|tally| tally.lasting = [0; 2]);
+    for violation in violations {
+        let tally = tallies.entry(violation.id.clone()).or_default();
+        let place = Tally::place(violation.kind);
+        if let Some(lasting) = tally.lasting.get_mut(place) {
+            *lasting += 1;
+        }
+        if let Some(found) = tally.found.get_mut(place) {
+            *found += u64::from(violation.new);
+        }
+    }
+    for id in ended {
+        tallies.entry(id.clone()).or_default().ended += 1;
+    }
+}
