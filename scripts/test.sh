@@ -25,9 +25,19 @@ echo "$kit"
 step "the library loads anywhere"
 scripts/check-library.sh "$kit/libvgpu.so"
 
+# An older C library and a newer one, for images of other ages. Where they cannot be had, that test says that it is skipped.
+glibcs=
+for suite in bullseye trixie; do
+    folder=$target/glibc/$suite
+    if [ ! -e "$folder/done" ] && tests/daemons/newer.sh $suite "$folder" libc6 dash >"$target/glibc-$suite.log" 2>&1; then
+        touch "$folder/done"
+    fi
+    [ ! -e "$folder/done" ] || glibcs=$glibcs:$folder
+done
+
 step "tests"
 # Those of real daemons install Docker, containerd and Podman, and run by themselves: tests/daemons.
-export VGPU_TEST_KIT="$kit"
+export VGPU_TEST_KIT="$kit" VGPU_TEST_GLIBCS="$glibcs"
 if cargo nextest --version >/dev/null 2>&1; then
     cargo nextest run --workspace --no-fail-fast
 else
