@@ -1,6 +1,6 @@
 //! The compute budget of one container on one GPU: GPU time accrues at the limit's rate and is charged as it is used.
 //!
-//! The whole balance is one word, [`Budget::zero_at`]: the time at which the balance would be exactly zero. The balance at `now` is
+//! The whole balance is one word, `Budget::zero_at`: the time at which the balance would be exactly zero. The balance at `now` is
 //! `(now - zero_at) × rate`, so time passing accrues by itself, and a charge of `c` is one `fetch_add` of `c / rate`. No update
 //! can be half done, so a process may be killed at any instruction, and none can be lost, so there is nothing to lock.
 //!

@@ -119,7 +119,7 @@ pub fn limits(path: &CStr) -> Result<&'static LimitsPage, Error> {
 /// Maps a limits page for the host side, which may store into its atomics.
 ///
 /// # Errors
-/// As for [`limits`].
+/// As for [`limits()`].
 pub fn limits_for_change(path: &CStr) -> Result<&'static LimitsPage, Error> {
     let page = File::open(path, libc::O_RDWR)?.map::<LimitsPage>(libc::PROT_READ | libc::PROT_WRITE)?;
     // SAFETY: as in `limits`.
@@ -144,7 +144,7 @@ fn map_region(file: &File) -> Result<&'static Region, Error> {
     Ok(region)
 }
 
-/// Unmaps what [`region`] gave.
+/// Unmaps what [`region()`] gave.
 ///
 /// # Safety
 /// No reference into the region may be used afterwards.
