@@ -1,4 +1,4 @@
-//! `vgpu monitor`: looks twice a second, judges, answers HTTP, keeps HAMi's files, and gives turns.
+//! `vgpu monitor`: looks several times a second, judges, answers HTTP, keeps HAMi's files, and gives turns.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,7 +19,7 @@ use crate::snapshot::{Observer, Snapshot};
 use crate::{http, inventory};
 
 /// How long between two looks: with three looks, whatever is wrong is told within two seconds.
-const INTERVAL: Duration = Duration::from_millis(500);
+const INTERVAL: Duration = Duration::from_millis(400);
 /// Healthy is who has looked within this time.
 const STALE: Duration = Duration::from_secs(10);
 

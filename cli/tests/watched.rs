@@ -1,0 +1,196 @@
+//! `vgpu monitor`, `vgpu set` and `vgpu show` with real containers on the simulated GPU.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use vgpu_e2e::{Fill, Kit, MIB, Machine, Running, Way, host};
+use vgpu_test_harness::{Host, Runtime, can_run};
+
+/// Long enough for anything here on a busy machine; what takes no time does not wait for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `vgpu` on a host with simulated GPUs.
+fn vgpu(host: &Host, machine: &Machine) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vgpu"));
+    for (name, value) in machine.program("held").get_envs() {
+        command.env(name, value.unwrap_or_default());
+    }
+    command.env("VGPU_CONFIG", host.policy_file());
+    command
+}
+
+fn said(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A running `vgpu monitor`.
+struct Monitor {
+    child: Child,
+    lines: Receiver<String>,
+    address: String,
+}
+
+impl Monitor {
+    fn start(host: &Host, machine: &Machine) -> Self {
+        let mut command = vgpu(host, machine);
+        command.args(["monitor", "--listen", "127.0.0.1:0", "--node", "here"]);
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let (send, lines) = mpsc::channel();
+        let output = BufReader::new(child.stderr.take().unwrap());
+        std::thread::spawn(move || output.lines().map_while(Result::ok).all(|line| send.send(line).is_ok()));
+        let first = lines.recv_timeout(PATIENCE).unwrap();
+        let address = first.split("http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_else(|| panic!("{first}"));
+        Self { address: address.to_owned(), child, lines }
+    }
+
+    fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// A metric's figure for the container with this id.
+    fn figure(&self, name: &str, id: &str) -> Option<f64> {
+        let text = self.get("/metrics");
+        let line = text.lines().find(|line| line.starts_with(&format!("{name}{{")) && line.contains(id))?;
+        line.rsplit(' ').next()?.trim().parse().ok()
+    }
+
+    /// Waits until it says something that contains `words`. Gives that, and everything said before.
+    fn hears(&self, words: &str) -> Vec<String> {
+        let (start, mut heard) = (Instant::now(), Vec::new());
+        while start.elapsed() < PATIENCE {
+            let Ok(line) = self.lines.recv_timeout(Duration::from_secs(1)) else { continue };
+            heard.push(line);
+            if heard.iter().any(|line| line.contains(words)) {
+                return heard;
+            }
+        }
+        panic!("nothing about {words:?} in {heard:#?}");
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn ready() -> Option<(Kit, Machine, Host)> {
+    if !can_run(Runtime::Runc) {
+        return None;
+    }
+    let kit = Kit::find();
+    let (machine, host) = (Machine::simulated(&kit, &[]), host(&kit, Runtime::Runc));
+    Some((kit, machine, host))
+}
+
+/// A container that fills 256 MiB of its 1024 and holds them.
+fn holder(host: &Host, machine: &Machine) -> (Running, Fill) {
+    let bundle = machine.bundle().annotation("nvidia.com/gpumem", "1024").annotation("nvidia.com/gpucores", "30");
+    let bundle = bundle.env("CUDA_DEVICE_MEMORY_SHARED_CACHE", "/tmp/shared.cache");
+    let mut running = Way::Wrapper.start(host, bundle.args(&["/programs/fill", "--chunk", "16M", "--max", "256M", "--hold", "600"]));
+    let fill = Fill::of(&running.line());
+    (running, fill)
+}
+
+#[test]
+fn what_is_told_agrees_with_nvml_and_the_program() {
+    let Some((_kit, machine, host)) = ready() else { return };
+    let monitor = Monitor::start(&host, &machine);
+    let (running, fill) = holder(&host, &machine);
+    let held = fill.obtained + fill.context.unwrap();
+    let figure = |name: &str| monitor.figure(name, &running.id);
+    wait_for("the processes are seen", || figure("vgpu_memory_held_bytes").filter(|bytes| *bytes == held as f64));
+    assert_eq!(figure("vgpu_memory_limit_bytes"), Some((1024 * MIB) as f64));
+    assert_eq!(figure("vgpu_compute_limit_ratio"), Some(0.3));
+    assert_eq!(figure("vgpu_processes"), Some(1.0));
+    let charged = figure("vgpu_memory_charged_bytes").unwrap();
+    assert!((charged - held as f64).abs() <= (2 * MIB) as f64, "{charged} charged, {held} held");
+    assert_eq!(figure("hami_vgpu_memory_used_bytes"), Some(charged.max(held as f64)));
+    assert!(monitor.get("/healthz").starts_with("HTTP/1.1 200"));
+    assert!(monitor.get("/x").starts_with("HTTP/1.1 404"));
+
+    let shown: serde_json::Value = serde_json::from_str(&said(vgpu(&host, &machine).args(["show", "--json"]))).unwrap();
+    let share = &shown["containers"][0]["gpus"][0];
+    assert_eq!((share["held"].as_u64(), share["memory_limit"].as_u64()), (Some(held), Some(1024 * MIB)));
+    assert_eq!(share["processes"][0]["name"], "fill");
+
+    // HAMi's region, through the container's own root.
+    let init = shown["containers"][0]["init"].as_u64().unwrap();
+    let region = wait_for("HAMi's region", || {
+        std::fs::read(format!("/proc/{init}/root/tmp/shared.cache")).ok().filter(|bytes| bytes.starts_with(&19_920_718_u32.to_le_bytes()))
+    });
+    let long = |at: usize| u64::from_le_bytes(region[at..at + 8].try_into().unwrap());
+    assert_eq!((region.len(), long(56), long(1600), long(1728)), (2_008_952, 1, 1024 * MIB, 30));
+    let total = long(1856 + 8 + 32);
+    assert!(total.abs_diff(held) <= 2 * MIB, "{total} in HAMi's region, {held} held");
+
+    // A change is there at once; lowered below what is held, it says so, and nobody is blamed.
+    let set = |args: &[&str]| said(vgpu(&host, &machine).arg("set").arg(&running.id[..running.id.len() - 1]).args(args));
+    assert!(set(&["--gpumem", "2Gi", "--gpucores", "50"]).contains("2Gi, 50% of the GPU's time"));
+    wait_for("the change is told", || figure("vgpu_memory_limit_bytes").filter(|bytes| *bytes == (2048 * MIB) as f64));
+    let lowered = set(&["--gpumem", "600"]);
+    assert!(lowered.contains("600Mi") && lowered.contains("it gets no more memory until it has given back"), "{lowered}");
+    wait_for("the change is told", || figure("vgpu_memory_limit_bytes").filter(|bytes| *bytes == (600 * MIB) as f64));
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(figure("vgpu_violations_total"), Some(0.0));
+}
+
+/// A loader that does not look for the preload list: what a program brings along that wants nothing to do with us.
+const BYPASS: &str = r"sed 's#/etc/ld.so.preload#/etc/ld.so.nothing#' /lib64/ld-linux-x86-64.so.2 > /tmp/ld && chmod 755 /tmp/ld && \
+    exec /tmp/ld --library-path /simgpu /programs/fill --chunk 64M --max 2G --hold 600";
+
+#[test]
+fn whoever_bypasses_is_ended_and_nobody_else() {
+    let Some((_kit, machine, host)) = ready() else { return };
+    host.policy("on_violation = \"kill\"\nviolation_grace_seconds = 1");
+    let monitor = Monitor::start(&host, &machine);
+    let (good, _) = holder(&host, &machine);
+    let bundle = machine.bundle().annotation("nvidia.com/gpumem", "1024");
+    let mut bad = Way::Wrapper.start(&host, bundle.args(&["/bin/sh", "-c", BYPASS]));
+    let fill = Fill::of(&bad.line());
+    assert_eq!(fill.obtained, 2048 * MIB, "it does bypass");
+    let heard = monitor.hears("ended process");
+    assert!(heard.iter().any(|line| line.contains("holds more memory than it may") && line.contains(&bad.id)), "{heard:#?}");
+    assert!(heard.iter().all(|line| !line.contains(&good.id)), "{heard:#?}");
+    assert!(!bad.finish(), "it was killed");
+    let figure = |name: &str| monitor.figure(name, &good.id);
+    assert_eq!((figure("vgpu_violations_total"), figure("vgpu_processes_ended_total")), (Some(0.0), Some(0.0)));
+    assert!(said(vgpu(&host, &machine).args(["show", &good.id])).contains("1Gi"));
+}
+
+#[test]
+fn whoever_bypasses_is_told_of_and_no_more_where_policy_says_so() {
+    let Some((_kit, machine, host)) = ready() else { return };
+    let monitor = Monitor::start(&host, &machine);
+    let bundle = machine.bundle().annotation("nvidia.com/gpumem", "1024");
+    let mut bad = Way::Wrapper.start(&host, bundle.args(&["/bin/sh", "-c", BYPASS]));
+    let _ = bad.line();
+    let start = Instant::now();
+    let heard = monitor.hears("uses a GPU past the library");
+    println!("told after {:?}", start.elapsed());
+    assert!(heard.iter().any(|line| line.contains(&bad.id)), "{heard:#?}");
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(monitor.figure("vgpu_processes_ended_total", &bad.id), Some(0.0));
+    assert_eq!(monitor.figure("vgpu_processes", &bad.id), Some(1.0));
+}
