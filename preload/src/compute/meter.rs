@@ -159,18 +159,20 @@ impl Meter {
                 return Some(stream);
             }
         }
-        let place = self.count.load(Acquire);
-        let slot = self.streams.get(place as usize)?;
         let made = make();
         // SAFETY: fresh memory of the right size, zero, or null.
         let stream = unsafe { made.as_ref() }?;
         stream.id.store(id, Relaxed);
         stream.claim()?.open().1.interrupted = true;
-        if slot.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire).is_err() {
-            // Another thread was quicker. This launch is charged by guess, the next one finds its place.
-            return None;
+        loop {
+            let place = self.count.load(Acquire);
+            let taken = self.streams.get(place as usize)?.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire);
+            // Another thread that was quicker may not have counted its stream yet: whoever comes next does.
+            _ = self.count.compare_exchange(place, place + 1, AcqRel, Acquire);
+            if taken.is_ok() {
+                break;
+            }
         }
-        _ = self.count.compare_exchange(place, place + 1, AcqRel, Acquire);
         Some(stream)
     }
 

@@ -149,3 +149,69 @@ impl Claim<'_> {
         (batch.fresh, batch.guessed, batch.unknown, batch.woken) = (false, false, false, false);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream() -> Box<Stream> {
+        // SAFETY: all zero is a free stream.
+        Box::new(unsafe { std::mem::zeroed() })
+    }
+
+    #[test]
+    fn every_batch_gets_across_once_and_whole() {
+        let stream = stream();
+        std::thread::scope(|scope| {
+            let launching = |from: u64| {
+                let stream = &stream;
+                move || {
+                    for number in from..from + 5_000 {
+                        loop {
+                            if stream.waiting() < RING - 1
+                                && let Some(mut claim) = stream.claim()
+                                && stream.waiting() < RING - 1
+                            {
+                                let (batch, _) = claim.open();
+                                (batch.expected, batch.late, batch.count) = (number, number, 1);
+                                claim.close();
+                                break;
+                            }
+                            std::thread::yield_now();
+                        }
+                    }
+                }
+            };
+            scope.spawn(launching(1));
+            scope.spawn(launching(1_000_001));
+            let mut seen = [0u64, 1_000_000];
+            for _ in 0..10_000 {
+                // SAFETY: this is the only harvester.
+                let batch = unsafe {
+                    loop {
+                        if let Some(batch) = stream.oldest() {
+                            break batch;
+                        }
+                        std::thread::yield_now();
+                    }
+                };
+                assert_eq!((batch.expected, batch.count), (batch.late, 1));
+                let from = usize::from(batch.expected > 1_000_000);
+                assert_eq!(batch.expected, seen[from] + 1, "in order, none lost, none twice");
+                seen[from] += 1;
+                // SAFETY: as above.
+                unsafe { stream.done() };
+            }
+        });
+        assert_eq!(stream.waiting(), 0);
+    }
+
+    #[test]
+    fn one_claim_at_a_time() {
+        let stream = stream();
+        let claim = stream.claim();
+        assert!(claim.is_some() && stream.claim().is_none());
+        drop(claim);
+        assert!(stream.claim().is_some());
+    }
+}
