@@ -202,10 +202,8 @@ calls! { Cuda, crate::cuda::NOT_FOUND;
     module_unload = cuModuleUnload(module: Handle);
     /// Unloads a library.
     library_unload = cuLibraryUnload(library: Handle);
-    /// A kernel's library.
-    kernel_library = cuKernelGetLibrary(library: *mut Handle, kernel: Handle);
-    /// A kernel's function in the current context, where it is loaded if need be.
-    kernel_function = cuKernelGetFunction(function: *mut Handle, kernel: Handle);
+    /// A library's module in the current context, where it is loaded if need be.
+    library_module = cuLibraryGetModule(module: *mut Handle, library: Handle);
     /// Lets go of a handle of physical memory.
     physical_release = cuMemRelease(handle: u64);
     /// Closes what was opened by a handle of another process's.

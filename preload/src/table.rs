@@ -204,6 +204,8 @@ hooks! {
         library_options: *mut i32, library_values: *mut *mut c_void, library_count: u32): cuLibraryLoadData;
     Cuda memory::library::load_file => (library: *mut Handle, path: *const c_char, options: *mut i32, values: *mut *mut c_void, count: u32,
         library_options: *mut i32, library_values: *mut *mut c_void, library_count: u32): cuLibraryLoadFromFile;
+    Cuda memory::library::kernel => (kernel: *mut Handle, library: Handle, name: *const c_char): cuLibraryGetKernel;
+    Cuda memory::library::kernels => (list: *mut Handle, count: u32, library: Handle): cuLibraryEnumerateKernels;
     Cuda memory::library::unload => (library: Handle): cuLibraryUnload;
     Cuda memory::library::module_of => (module: *mut Handle, library: Handle): cuLibraryGetModule;
     Cuda memory::library::function_of => (function: *mut Handle, kernel: Handle): cuKernelGetFunction;

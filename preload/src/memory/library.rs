@@ -14,6 +14,8 @@ use crate::driver;
 
 /// Bytes of global arrays by library, as far as they are in plain sight.
 static GLOBALS: Table = Table::new();
+/// Kernels to their libraries.
+static KERNELS: Table = Table::new();
 /// Libraries that are in a context: both in the key.
 static LOADED: Table = Table::new();
 
@@ -24,34 +26,84 @@ fn key(library: Handle, context: u8) -> u64 {
 
 /// Makes a call that loads `library` into the current context, if it is not there yet.
 fn bring_in(library: Handle, call: impl FnOnce() -> Status) -> Status {
-    let globals = GLOBALS.get(library as u64).map_or(0, |bytes| bytes.load(Relaxed));
     let Ok(Current { id, .. }) = known::current() else { return call() };
     let key = key(library, id);
-    if globals == 0 || LOADED.get(key).is_some() {
-        return module::load(0, call, |_| {});
-    }
+    let is_loaded = LOADED.get(key).is_some();
+    let globals = GLOBALS.get(library as u64).filter(|_| !is_loaded).map_or(0, |bytes| bytes.load(Relaxed));
     let status = module::load(globals, call, |_| {});
-    if status == SUCCESS {
+    if status == SUCCESS && !is_loaded {
         LOADED.insert(key, 1);
     }
     status
 }
 
-/// Before a launch of what is no function of the current context: a kernel of a library, then, which the launch would bring in.
+/// Before a first launch, which brings in the library, if that is a library's kernel.
 ///
 /// # Errors
 /// CUDA's out-of-memory code if the library does not fit.
 pub fn before_launch(kernel: Handle) -> Result<(), Status> {
-    let (mut library, mut function) = (core::ptr::null_mut(), core::ptr::null_mut());
-    // SAFETY: what the program is about to launch; the driver writes one handle, or fails.
-    if unsafe { driver::kernel_library(&raw mut library, kernel) } != SUCCESS {
+    let Some(library) = library_of(kernel) else { return Ok(()) };
+    let Ok(Current { id, .. }) = known::current() else { return Ok(()) };
+    if LOADED.get(key(library, id)).is_some() {
         return Ok(());
     }
-    // SAFETY: a kernel.
-    match bring_in(library, || unsafe { driver::kernel_function(&raw mut function, kernel) }) {
+    let mut module = core::ptr::null_mut();
+    // SAFETY: a library that the program has; the driver writes one handle.
+    match bring_in(library, || unsafe { driver::library_module(&raw mut module, library) }) {
         OUT_OF_MEMORY => Err(OUT_OF_MEMORY),
         // Whatever else is wrong with it, the launch will say.
         _ => Ok(()),
+    }
+}
+
+fn library_of(kernel: Handle) -> Option<Handle> {
+    KERNELS.get(kernel as u64).map(|library| library.load(Relaxed) as Handle)
+}
+
+fn note(kernel: Handle, library: Handle) {
+    match KERNELS.get(kernel as u64) {
+        Some(known) => known.store(library as u64, Relaxed),
+        None => _ = KERNELS.insert(kernel as u64, library as u64),
+    }
+}
+
+/// `cuLibraryGetKernel`
+pub unsafe fn kernel(
+    real: unsafe extern "C" fn(*mut Handle, Handle, *const c_char) -> Status,
+    kernel: *mut Handle,
+    library: Handle,
+    name: *const c_char,
+) -> Status {
+    // SAFETY: the program's own arguments; the kernel is read only after the driver wrote it.
+    unsafe {
+        let status = real(kernel, library, name);
+        if status == SUCCESS {
+            note(*kernel, library);
+        }
+        status
+    }
+}
+
+/// `cuLibraryEnumerateKernels`
+pub unsafe fn kernels(
+    real: unsafe extern "C" fn(*mut Handle, u32, Handle) -> Status,
+    list: *mut Handle,
+    count: u32,
+    library: Handle,
+) -> Status {
+    // SAFETY: the program's own arguments; the driver has written as many kernels as there are, which may be fewer than there is room for.
+    unsafe {
+        if !list.is_null() {
+            core::ptr::write_bytes(list, 0, count as usize);
+        }
+        let status = real(list, count, library);
+        if status == SUCCESS && !list.is_null() {
+            core::slice::from_raw_parts(list, count as usize)
+                .iter()
+                .filter(|kernel| !kernel.is_null())
+                .for_each(|&kernel| note(kernel, library));
+        }
+        status
     }
 }
 
@@ -114,12 +166,12 @@ pub unsafe fn load_file(
 
 /// `cuLibraryUnload`
 pub unsafe fn unload(real: unsafe extern "C" fn(Handle) -> Status, library: Handle) -> Status {
-    // From here on another thread may be given the same handle.
+    // From here on another thread may be given the same handles.
     let globals = GLOBALS.remove(library as u64);
-    if globals.is_some() {
-        let of_this = LOADED.iter().map(|(key, _)| key).filter(|key| key & ((1 << 48) - 1) == library as u64);
-        of_this.for_each(|key| _ = LOADED.remove(key));
-    }
+    let loaded = LOADED.iter().map(|(key, _)| key).filter(|key| key & ((1 << 48) - 1) == library as u64);
+    loaded.for_each(|key| _ = LOADED.remove(key));
+    let kernels = KERNELS.iter().filter(|(_, of)| of.load(Relaxed) == library as u64).map(|(kernel, _)| kernel);
+    kernels.for_each(|kernel| _ = KERNELS.remove(kernel));
     // SAFETY: the program's own argument.
     let status = unsafe { module::unload_handle(real, library) };
     if let (Some(globals), true) = (globals, status != SUCCESS) {
@@ -136,11 +188,11 @@ pub unsafe fn module_of(real: unsafe extern "C" fn(*mut Handle, Handle) -> Statu
 
 /// `cuKernelGetFunction`
 pub unsafe fn function_of(real: unsafe extern "C" fn(*mut Handle, Handle) -> Status, function: *mut Handle, kernel: Handle) -> Status {
-    let mut library = core::ptr::null_mut();
-    // SAFETY: the program's own arguments; the driver writes one handle, or fails for what is no kernel.
-    unsafe {
-        _ = driver::kernel_library(&raw mut library, kernel);
-        bring_in(library, || real(function, kernel))
+    // SAFETY: the program's own arguments.
+    let call = || unsafe { real(function, kernel) };
+    match library_of(kernel) {
+        Some(library) => bring_in(library, call),
+        None => module::load(0, call, |_| {}),
     }
 }
 

@@ -33,10 +33,7 @@ fn look_at(function: Handle, place: Option<&AtomicPtr<core::ffi::c_void>>) -> Re
     let Ok(Current { gpu, .. }) = known::current() else { return Ok(()) };
     let _capture = driver::CaptureRelaxed::enter();
     let (mut local, mut stack) = (0, 0);
-    // SAFETY: what the program is about to launch; the driver writes one integer, or fails for what is no function of this context.
-    if unsafe { driver::function_attribute(&raw mut local, FUNCTION_LOCAL_SIZE, function) } != SUCCESS {
-        library::before_launch(function)?;
-    }
+    library::before_launch(function)?;
     // SAFETY: the driver writes one integer each, or fails for what is no function of this context. A launch also takes a kernel.
     unsafe {
         if (driver::function_attribute(&raw mut local, FUNCTION_LOCAL_SIZE, function) == SUCCESS

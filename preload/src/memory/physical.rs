@@ -71,6 +71,11 @@ pub fn mapped_at(address: DevicePtr) -> Option<u64> {
     MAPPINGS.get(address).map(|handle| handle.load(Acquire))
 }
 
+/// The driver has given a handle once more: it has to be released once more.
+pub fn given_again(handle: u64) {
+    change(handle, |physical| physical.handles += 1);
+}
+
 /// One thing more keeps the memory: it counts as a mapping. `false` if the memory is not charged here.
 pub fn keep(handle: u64) -> bool {
     change(handle, |physical| physical.mappings += 1).is_some()
@@ -165,7 +170,7 @@ pub unsafe fn retain(real: unsafe extern "C" fn(*mut u64, *mut c_void) -> Status
     unsafe {
         let status = real(handle, address);
         if status == SUCCESS {
-            change(*handle, |physical| physical.handles += 1);
+            given_again(*handle);
         }
         status
     }

@@ -75,8 +75,9 @@ fn let_go(gpu: &Gpu, size: impl FnOnce() -> u32, call: impl FnOnce() -> Status) 
     if status != SUCCESS || gone == 0 || module::device_free() >= before.saturating_add((u64::from(gone) * GRANULE) as usize) {
         return status;
     }
-    // It is still on the device.
+    // It is still on the device: for this process by another handle, for others, or for a descriptor that nobody has imported yet.
     let total = gpu.account.total.pages();
+    truth::reconcile(gpu);
     charge_others(gpu);
     let (gone, found) = (pages(u64::from(gone) * GRANULE), gpu.account.total.pages().saturating_sub(total));
     let kept = gone.saturating_sub(u32::try_from(found).unwrap_or(u32::MAX));
@@ -208,7 +209,14 @@ pub unsafe fn import_physical(
     kind: i32,
 ) -> Status {
     // SAFETY: the program's own arguments; the handle was just written, and the program is about to hear that it was not.
-    unsafe { measured_here(|| real(handle, shareable, kind), || _ = driver::physical_release(*handle)) }
+    unsafe {
+        let status = measured_here(|| real(handle, shareable, kind), || _ = driver::physical_release(*handle));
+        if status == SUCCESS {
+            // The process's own memory may come back by the handle that it has.
+            physical::given_again(*handle);
+        }
+        status
+    }
 }
 
 /// `cuMemPoolImportFromShareableHandle`
