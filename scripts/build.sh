@@ -6,7 +6,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/tools.sh
-packages gcc libc6-dev python3
+packages cc:gcc libc6-dev
 zigbuild
 
 kit=$target/kit
@@ -31,7 +31,7 @@ put() {
 put "$built/libvgpu.so" "$kit"
 put "$static/vgpu-runtime" "$kit"
 put "$static/vgpu-hook" "$kit"
-for program in fill race held storm; do
+for program in fill race held spin storm; do
     put "$built/$program" "$kit/programs"
 done
 echo "$kit"

@@ -3,7 +3,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/tools.sh
-packages runc busybox-static
+packages runc:runc busybox-static
 scripts/build.sh >/dev/null
 cargo build --quiet -p vgpu-e2e --bin vgpu-demo
 echo

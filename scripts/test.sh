@@ -3,7 +3,9 @@
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/tools.sh
-packages runc crun busybox-static binutils
+packages runc:runc crun:crun objdump:binutils busybox-static
+# The daemons that vgpu registers with; each test starts its own, with private folders.
+packages containerd:containerd dockerd:docker.io podman:podman iptables:iptables containernetworking-plugins
 step() {
     echo
     echo "== $1"
@@ -25,6 +27,10 @@ echo "$kit"
 step "the library loads anywhere"
 scripts/check-library.sh "$kit/libvgpu.so"
 
+step "the simulated GPU answers as a real one did"
+tests/simgpu/conformance.sh
+echo "no answer differs from tests/gpu/results/conformance-h200.txt"
+
 # An older C library and a newer one, for images of other ages. Where they cannot be had, that test says that it is skipped.
 glibcs=
 for suite in bullseye trixie; do
@@ -36,7 +42,6 @@ for suite in bullseye trixie; do
 done
 
 step "tests"
-# Those of real daemons install Docker, containerd and Podman, and run by themselves: tests/daemons.
 export VGPU_TEST_KIT="$kit" VGPU_TEST_GLIBCS="$glibcs"
 if cargo nextest --version >/dev/null 2>&1; then
     cargo nextest run --workspace --no-fail-fast

@@ -5,11 +5,15 @@
 target=${CARGO_TARGET_DIR:-$PWD/target}
 export CARGO_TARGET_DIR="$target"
 
-# packages NAME…: installs those that are missing.
+# packages NAME… COMMAND:NAME…: installs those that are missing; with a command, only if nothing provides that already.
 packages() {
     missing=
     for package in "$@"; do
-        dpkg-query --show --showformat '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing="$missing $package"
+        case $package in
+            *:*) PATH=$PATH:/usr/sbin:/sbin command -v "${package%%:*}" >/dev/null && continue ;;
+            *) dpkg-query --show --showformat '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' && continue ;;
+        esac
+        missing="$missing ${package##*:}"
     done
     [ -n "$missing" ] || return 0
     if [ "$(id -u)" != 0 ]; then
@@ -34,6 +38,7 @@ zigbuild() {
     [ -x "$target/tools/bin/cargo-zigbuild" ] && PATH="$target/tools/bin:$PATH"
     cargo zigbuild --help >/dev/null 2>&1 && python3 -m ziglang version >/dev/null 2>&1 && return 0
     echo "installing zig and cargo-zigbuild into $target/tools" >&2
+    packages python3:python3
     python3 -c 'import ensurepip, venv' 2>/dev/null || packages python3-venv
     python3 -m venv "$target/tools" && "$target/tools/bin/pip" install --quiet --disable-pip-version-check cargo-zigbuild ziglang
     PATH="$target/tools/bin:$PATH"

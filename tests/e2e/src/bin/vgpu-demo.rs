@@ -29,6 +29,16 @@ fn main() {
     let bytes: u64 = held.processes.iter().filter(|process| !known.contains(&process.0)).map(|process| process.1).sum();
     println!("The host's NVML    says that the container holds {} MiB meanwhile", bytes / MIB);
     drop(container);
+
+    let spin = ["--ns", "200000", "--seconds", "4"];
+    let share = |said: &str| said.split_whitespace().nth(2).and_then(|share| share.parse::<f64>().ok());
+    let alone = machine.program("spin").args(spin).output().ok();
+    let alone = alone.and_then(|output| share(&String::from_utf8_lossy(&output.stdout)));
+    let command = format!("{PROGRAMS}/spin {}", spin.join(" "));
+    let bundle = machine.bundle().annotation("nvidia.com/gpumem", "1024").annotation("nvidia.com/gpucores", "30");
+    let limited = share(&Way::Wrapper.run(&host, bundle.shell(&command)).stdout);
+    let percent = |share: Option<f64>| share.map_or_else(|| "?".to_owned(), |share| format!("{:.1}%", share * 100.0));
+    println!("Kernels of 200 us  get {} of the GPU's time in such a container, {} on the host", percent(limited), percent(alone));
     let held_to_it = seen.total == 1024 * MIB && seen.error == "CUDA_ERROR_OUT_OF_MEMORY" && bytes <= 1024 * MIB && bytes > 0;
     if !held_to_it {
         eprintln!("The container was not held to its share: {answer}");
