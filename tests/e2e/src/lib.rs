@@ -21,4 +21,5 @@ pub use way::{Way, host, hosts};
 pub const MIB: u64 = 1 << 20;
 
 /// The ordinary ways to allocate device memory, as the program `fill` names them.
-pub const WAYS_TO_ALLOCATE: [&str; 9] = ["cuMemAlloc", "pitch", "managed", "async", "frompool", "vmm", "array", "array3d", "mipmap"];
+pub const WAYS_TO_ALLOCATE: [&str; 10] =
+    ["cuMemAlloc", "pitch", "managed", "async", "frompool", "vmm", "array", "array3d", "mipmap", "graph"];

@@ -20,8 +20,10 @@ fn every_ordinary_allocation_stops_at_the_limit() {
             assert_eq!(fill.error, "CUDA_ERROR_OUT_OF_MEMORY", "{case}");
             let context = fill.context.expect("the process is on NVML's list");
             assert!(fill.obtained + context <= LIMIT, "{case}");
-            assert!(fill.obtained + context > LIMIT - 48 * MIB, "what is left should be obtained: {case}");
             let peak = watch.peak(0);
+            // The driver may take more than was asked for (a graph's pool grows by 32 MiB), or not show it (managed memory).
+            let used = peak.max(fill.obtained + context);
+            assert!(used > LIMIT - 48 * MIB, "what is left should be obtained, and only {used} bytes were: {case}");
             assert!(peak <= LIMIT, "the host's NVML showed {peak}: {case}");
             assert!(host.containers().is_empty(), "{case}");
         }

@@ -164,7 +164,7 @@ fn judge(row: &mut Row, fill: &Fill, answer: &str, peak: u64) {
         (fill.total != LIMIT, "sees another total than 1024 MiB"),
         (fill.nvml_total.is_some_and(|total| total != LIMIT), "NVML inside shows another total than 1024 MiB"),
         (fill.obtained > LIMIT, "obtained more than its share"),
-        (fill.obtained < 256 * MIB, "obtained hardly anything"),
+        (fill.obtained < 128 * MIB, "obtained hardly anything"),
         (!is_out_of_memory(&fill.error), "was not refused as out of memory"),
         (answer.contains("\"works\":false"), "computed something wrong"),
         (peak > LIMIT, "the host's NVML showed more than its share"),
