@@ -8,7 +8,8 @@ pub(crate) fn bytes(bytes: u64) -> String {
     if bytes & ((1 << shift) - 1) == 0 {
         return format!("{}{unit}", bytes >> shift);
     }
-    format!("{:.1}{unit}", bytes as f64 / (1_u64 << shift) as f64)
+    let amount = bytes as f64 / (1_u64 << shift) as f64;
+    if amount < 100.0 { format!("{amount:.1}{unit}") } else { format!("{amount:.0}{unit}") }
 }
 
 /// A length of time in its largest unit: `45s`, `3m`, `2h`, `5d`.
@@ -26,7 +27,15 @@ pub(crate) fn seconds(seconds: f64) -> String {
 mod tests {
     #[test]
     fn amounts_are_short() {
-        for (bytes, text) in [(0, "0"), (1023, "1023"), (1 << 20, "1Mi"), (3 << 29, "1.5Gi"), (80 << 30, "80Gi"), (1 << 40, "1Ti")] {
+        for (bytes, text) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1 << 20, "1Mi"),
+            (3 << 29, "1.5Gi"),
+            (80 << 30, "80Gi"),
+            (1 << 40, "1Ti"),
+            ((140 << 30) + 5, "140Gi"),
+        ] {
             assert_eq!(super::bytes(bytes), text);
         }
         for (seconds, text) in [(-1.0, "0s"), (59.9, "59s"), (61.0, "1m"), (7200.0, "2h"), (200_000.0, "2d")] {

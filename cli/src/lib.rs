@@ -10,6 +10,7 @@ pub mod monitor;
 mod place;
 pub mod set;
 pub mod show;
+pub mod top;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -29,6 +30,7 @@ enum Command {
     Check(check::Args),
     #[command(visible_alias = "list")]
     Show(show::Args),
+    Top(top::Args),
     Set(set::Args),
     Monitor(monitor::Args),
     Inventory(inventory::Args),
@@ -43,6 +45,7 @@ impl Cli {
             Command::Configure(args) => args.run(),
             Command::Check(args) => args.run(),
             Command::Show(args) => args.run(),
+            Command::Top(args) => args.run(),
             Command::Set(args) => args.run(),
             Command::Monitor(args) => args.run(),
             Command::Inventory(args) => args.run(),

@@ -194,3 +194,69 @@ fn whoever_bypasses_is_told_of_and_no_more_where_policy_says_so() {
     assert_eq!(monitor.figure("vgpu_processes_ended_total", &bad.id), Some(0.0));
     assert_eq!(monitor.figure("vgpu_processes", &bad.id), Some(1.0));
 }
+
+#[test]
+fn a_change_reaches_running_programs_in_both_directions() {
+    let Some((_kit, machine, host)) = ready() else { return };
+    let (running, fill) = holder(&host, &machine);
+    assert_eq!(fill.obtained, 256 * MIB);
+    let set = |args: &[&str]| said(vgpu(&host, &machine).args(["set", &running.id]).args(args));
+    let more = || {
+        let mut exec = host.command();
+        exec.args(["exec", &running.id, "/programs/fill", "--chunk", "16M", "--max", "1G"]);
+        Fill::of(&host.outcome(&mut exec).stdout).obtained
+    };
+    set(&["--gpumem", "600"]);
+    assert_eq!(more(), 0, "it holds more than it may");
+    set(&["--gpumem", "4Gi"]);
+    assert_eq!(more(), 1024 * MIB);
+    set(&["--gpumem", "1600"]);
+    let some = more();
+    assert!(0 < some && some < 1024 * MIB, "{some}");
+
+    let mut busy = host.command();
+    busy.args(["exec", &running.id, "/simgpu/spin", "--ns", "1000000", "--seconds", "600"]);
+    let mut busy = busy.stdout(Stdio::null()).spawn().unwrap();
+    set(&["--gpumem", "none"]);
+    let used = || {
+        let shown: serde_json::Value = serde_json::from_str(&said(vgpu(&host, &machine).args(["show", "--json", &running.id]))).unwrap();
+        shown["containers"][0]["gpus"][0]["utilization"].as_f64().unwrap()
+    };
+    for (cores, low, high) in [("30", 15.0, 45.0), ("80", 60.0, 100.0), ("20", 5.0, 35.0)] {
+        set(&["--gpucores", cores]);
+        wait_for(&format!("about {cores}% of the GPU's time"), || Some(used()).filter(|used| (low..high).contains(used)));
+    }
+    let _ = host.outcome(host.bare_command().args(["delete", "--force", &running.id]));
+    let _ = busy.kill();
+    let _ = busy.wait();
+}
+
+/// Processes that come and go as fast as they can, in a container that keeps near its limit, under a policy without any patience.
+/// VGPU_TEST_CHURN says how many; it is made for 10,000.
+#[test]
+fn whoever_does_not_bypass_is_never_touched() {
+    let Some((_kit, machine, host)) = ready() else { return };
+    host.policy("on_violation = \"kill\"\nviolation_grace_seconds = 0");
+    let monitor = Monitor::start(&host, &machine);
+    let count = std::env::var("VGPU_TEST_CHURN").ok().and_then(|count| count.parse().ok()).unwrap_or(400_u32);
+    // Four at a time, each with a context: they fill the container, and are refused memory all the time.
+    let script = format!(
+        "one() {{ n=0; while [ $n -lt {} ]; do /programs/fill --chunk 64M --max 512M >/dev/null; \
+         [ $? -gt 100 ] && echo killed; n=$((n+1)); done; }}; one & one & one & one & wait; echo done",
+        count / 4
+    );
+    let bundle = machine.bundle().annotation("nvidia.com/gpumem", "2500").annotation("nvidia.com/gpucores", "50");
+    let mut running = Way::Wrapper.start(&host, bundle.args(&["/bin/sh", "-c", &script]));
+    let mut worst = 0.0_f64;
+    let reader = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| running.line());
+        while !reader.is_finished() {
+            let text = monitor.get("/metrics");
+            let figures = text.lines().filter(|line| line.starts_with("vgpu_violations_total{"));
+            worst = figures.filter_map(|line| line.rsplit(' ').next()?.trim().parse::<f64>().ok()).fold(worst, f64::max);
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        reader.join().unwrap()
+    });
+    assert_eq!((reader.as_str(), worst), ("done", 0.0), "{:?}", monitor.lines.try_iter().collect::<Vec<_>>());
+}

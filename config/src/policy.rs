@@ -124,14 +124,14 @@ pub enum OverCeiling {
     Clamp,
 }
 
-/// What happens to a container that holds more than its limit.
+/// What happens to a container that holds more than its limit, or uses a GPU past the library.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnViolation {
     /// It is reported.
     #[default]
     Report,
-    /// Its processes on the GPU are ended, too.
+    /// Those of its processes that are to blame are ended, too.
     Kill,
 }
 

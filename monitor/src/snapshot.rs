@@ -139,11 +139,12 @@ pub struct Member {
 }
 
 impl ContainerState {
-    /// `namespace/pod/container`, as far as these are known; else the id.
+    /// `namespace/pod/container`, as far as these are known, else the id; without anything that a terminal or a log would trip over.
     #[must_use]
     pub fn name(&self) -> String {
         let known: Vec<&str> = [&self.namespace, &self.pod, &self.container].into_iter().flatten().map(String::as_str).collect();
-        if known.is_empty() { self.id.clone() } else { known.join("/") }
+        let name = if known.is_empty() { self.id.clone() } else { known.join("/") };
+        name.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
     }
 }
 
@@ -409,5 +410,52 @@ fn rates(
         waited: share.throttled_ns,
         activity: (activity, last_kernel),
         rates: (share.utilization, share.throttled),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stand_in::Host;
+    use std::os::unix::ffi::OsStrExt;
+    use vgpu_config::limits::{GpuLimits, Which};
+    use vgpu_oci_hook::state::REGION;
+    use vgpu_region::map;
+
+    #[test]
+    fn a_name_is_fit_to_be_shown() {
+        let state = ContainerState { pod: Some("a\x1b[2J\n".to_owned()), container: Some("b".to_owned()), ..ContainerState::default() };
+        assert_eq!(state.name(), "a?[2J?/b");
+    }
+
+    #[test]
+    fn shares_and_rates_come_from_the_account() {
+        let host = Host::new();
+        let (inventory, uuids) = Host::inventory(1);
+        crate::inventory::write(host.path(), &inventory).unwrap();
+        let limit = GpuLimits { memory_percent: Some(25), cores: Some(40), ..GpuLimits::none(Which::All) };
+        host.container("c", "app", "web", &[limit]);
+        let path = std::ffi::CString::new(host.place("c").join(REGION).as_os_str().as_bytes()).unwrap();
+        let mut observer = Observer::new(host.path());
+        observer.inventory = inventory;
+        let first = observer.look().containers.remove(0).gpus.remove(0);
+        assert_eq!((first.memory_limit, first.cores, first.charged), (Some(20 << 30), Some(40), 0), "there before any process is");
+        let member = map::join(&path, 4, 5).unwrap();
+        let place = member.region.gpu(uuids[0]).unwrap();
+        let account = &member.region.gpus[place];
+        member.slot().gpus[place].charge.reserve(&account.total, 7, 100).unwrap();
+        std::thread::sleep(SHORTEST * 2);
+        observer.look();
+        account.budget.used.fetch_add(1 << 60, Relaxed);
+        account.budget.waited.fetch_add(10_000_000, Relaxed);
+        std::thread::sleep(SHORTEST * 2);
+        let share = observer.look().containers.remove(0).gpus.remove(0);
+        assert_eq!((share.charged, share.utilization), (7 * 4096, Some(100.0)), "never more than all of it, whatever the account says");
+        assert!(share.throttled.is_some_and(|percent| percent > 0.0) && share.last_kernel.is_some());
+        assert_eq!(share.processes.iter().map(|member| (member.inner, member.charged)).collect::<Vec<_>>(), [(4, Some(7 * 4096))]);
+        let soon = observer.look().containers.remove(0).gpus.remove(0);
+        assert_eq!((soon.utilization, soon.throttled), (share.utilization, share.throttled), "too soon for another rate");
+        // SAFETY: nothing of the region is used after this.
+        unsafe { map::unmap(member.region) };
     }
 }

@@ -1,0 +1,153 @@
+use super::*;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use vgpu_monitor::snapshot::{ContainerState, Gpu, Member, Share, Snapshot};
+
+fn uuid(number: u32) -> String {
+    format!("GPU-0123456{number}-89ab-cdef-0123-456789abcdef")
+}
+
+fn share(gpu: u32, held: u64, limit: u64, cores: Option<u32>, used: f64) -> Share {
+    let member = |pid| Member {
+        pid: Some(pid),
+        inner: pid - 40_000,
+        name: "python3".to_owned(),
+        charged: Some(held << 19),
+        overhead: 518 << 20,
+        held: Some(held << 19),
+        listed: true,
+        ..Member::default()
+    };
+    Share {
+        uuid: uuid(gpu),
+        memory_limit: Some(limit << 20),
+        cores,
+        charged: held << 20,
+        overhead: 1036 << 20,
+        held: Some(held << 20),
+        utilization: Some(used),
+        throttled: Some(used * 2.0),
+        used_ns: 61_500_000_000,
+        throttled_ns: 12_000_000_000,
+        processes: vec![member(40_017), member(40_018)],
+        ..Share::default()
+    }
+}
+
+fn container(id: &str, name: [&str; 3], gpus: Vec<Share>) -> ContainerState {
+    let part = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let [namespace, pod, container] = name.map(part);
+    ContainerState { id: id.to_owned(), namespace, pod, container, created: 1000, priority: 1, gpus, ..ContainerState::default() }
+}
+
+/// The demonstration's three containers, after `looks` looks.
+fn demo(looks: u32) -> View {
+    let mut view = View::new(Sort::Memory, String::new());
+    for look in 0..looks {
+        let wave = f64::from(look % 8) / 7.0;
+        let gpu = |index| Gpu {
+            index,
+            uuid: uuid(index),
+            name: "NVIDIA H200".to_owned(),
+            memory: 143_771 << 20,
+            memory_used: Some(60_000 << 20),
+            utilization: Some(97),
+            processes_known: true,
+        };
+        let trainer = Share { first_refusal: Some(4400.0), refused: 3, ..share(0, 1020, 1024, Some(30), 30.0 * wave) };
+        let containers = vec![
+            container("c0ffee0123456789", ["team-a", "trainer-7d9c5b6f4-x2x7k", "train"], vec![trainer]),
+            container(
+                "badcafe123456789",
+                ["", "", "notebook"],
+                vec![share(0, 4096, 16_384, Some(50), 12.0), share(1, 0, 16_384, Some(50), 0.0)],
+            ),
+            container("0123456789abcdef", ["", "", ""], vec![Share { throttled: None, ..share(1, 9000, 8192, None, 55.0) }]),
+        ];
+        view.take(Snapshot { time: 5000.0, nvml_error: None, gpus: vec![gpu(0), gpu(1)], containers });
+    }
+    view
+}
+
+fn drawn(view: &View, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| frame.render_widget(Paragraph::new(draw::screen(view, width, height)), frame.area())).unwrap();
+    let buffer = terminal.backend().buffer();
+    let row = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned() + "\n";
+    (0..height).map(row).collect()
+}
+
+/// Compares with the text in `snapshots/`; with VGPU_WRITE_SNAPSHOTS set, writes it.
+fn compare(name: &str, text: &str) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/snapshots").join(name);
+    if std::env::var_os("VGPU_WRITE_SNAPSHOTS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+    }
+    assert_eq!(text, std::fs::read_to_string(&path).unwrap(), "{name}:\n{text}");
+}
+
+fn press(view: &mut View, keys: &[KeyCode]) {
+    keys.iter().for_each(|code| view.press(KeyEvent::new(*code, KeyModifiers::NONE)));
+}
+
+#[test]
+fn the_demonstration_in_terminals_of_two_sizes() {
+    let mut view = demo(40);
+    press(&mut view, &[KeyCode::Down]);
+    for (name, width, height) in [("80x24.txt", 80, 24), ("200x50.txt", 200, 50)] {
+        let text = drawn(&view, width, height);
+        assert!(text.lines().all(|line| line.chars().count() <= usize::from(width)));
+        compare(name, &text);
+    }
+    press(&mut view, &[KeyCode::Down, KeyCode::Enter]);
+    compare("detail-80x24.txt", &drawn(&view, 80, 24));
+    compare("detail-200x50.txt", &drawn(&view, 200, 50));
+}
+
+#[test]
+fn keys_sort_filter_choose_and_quit() {
+    let mut view = demo(1);
+    let first = |view: &View| view.rows(&uuid(0))[0].container.name();
+    assert_eq!(first(&view), "notebook", "most memory");
+    press(&mut view, &[KeyCode::Char('s'), KeyCode::Char('s'), KeyCode::Char('s')]);
+    assert_eq!((view.sort, first(&view).as_str()), (Sort::Name, "notebook"));
+    press(&mut view, &[KeyCode::Char('/'), KeyCode::Char('T'), KeyCode::Char('r'), KeyCode::Char('q'), KeyCode::Backspace, KeyCode::Enter]);
+    assert_eq!((view.filter.as_str(), view.rows(&uuid(0)).len(), view.rows(&uuid(1)).len()), ("Tr", 1, 0));
+    press(&mut view, &[KeyCode::Down, KeyCode::Down, KeyCode::Enter]);
+    assert_eq!(view.detail.as_deref(), Some("c0ffee0123456789"));
+    press(&mut view, &[KeyCode::Esc, KeyCode::Esc]);
+    assert!(view.detail.is_none() && view.filter.is_empty() && !view.is_done());
+    press(&mut view, &[KeyCode::Char('q')]);
+    assert!(view.is_done());
+}
+
+#[test]
+fn containers_come_and_go() {
+    let mut view = demo(3);
+    press(&mut view, &[KeyCode::Down, KeyCode::Enter]);
+    let mut snapshot = view.snapshot.clone();
+    snapshot.containers.clear();
+    view.take(snapshot);
+    assert!(view.detail.is_none());
+    assert!(drawn(&view, 80, 24).contains("no containers"));
+    press(&mut view, &[KeyCode::Down, KeyCode::Up, KeyCode::Enter]);
+    view.take(Snapshot { nvml_error: Some("no driver".to_owned()), ..Snapshot::default() });
+    assert!(drawn(&view, 80, 24).contains("NVML: no driver"));
+    for (width, height) in [(1, 1), (0, 0), (20, 3), (500, 2)] {
+        let _ = draw::screen(&demo(2), width, height);
+    }
+}
+
+#[test]
+fn with_many_containers_the_cursor_stays_in_sight() {
+    let mut view = View::new(Sort::Name, String::new());
+    let many =
+        (0..60).map(|number| container(&format!("id{number:02}"), ["", "", &format!("c{number:02}")], vec![share(0, 1, 2, None, 1.0)]));
+    view.take(Snapshot { containers: many.collect(), ..Snapshot::default() });
+    assert!(drawn(&view, 80, 24).contains("more below"));
+    press(&mut view, &[KeyCode::Down; 55]);
+    let text = drawn(&view, 80, 24);
+    assert!(text.contains("c54") && !text.contains("c10"), "{text}");
+}
