@@ -8,7 +8,7 @@ use vgpu_config::quantity;
 use vgpu_monitor::account::Reader;
 use vgpu_monitor::change::{self, Change, Memory};
 use vgpu_monitor::container::{self, Container};
-use vgpu_monitor::snapshot::Observer;
+use vgpu_monitor::observer::Observer;
 
 /// Change a running container's limits
 ///

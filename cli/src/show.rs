@@ -5,7 +5,8 @@ use crate::amount::{bytes, seconds};
 use crate::place::Place;
 use std::process::ExitCode;
 use std::time::Duration;
-use vgpu_monitor::snapshot::{ContainerState, Observer, Share, Snapshot};
+use vgpu_monitor::observer::Observer;
+use vgpu_monitor::snapshot::{ContainerState, Share, Snapshot};
 
 /// List the containers with limits, and what they use
 #[derive(Debug, clap::Args)]

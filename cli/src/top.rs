@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use vgpu_monitor::snapshot::Observer;
+use vgpu_monitor::observer::Observer;
 use view::{Sort, View};
 
 /// Watch GPUs and the containers on them

@@ -1,7 +1,7 @@
 //! The host's view of GPUs that containers share.
 //!
 //! [`container`] reads what is on record for each container, its limits page and its [`account`]; [`gpus`] asks NVML; [`belongs`] tells
-//! whose the processes are. All of that together at one moment is a [`snapshot`], which everything else is made from.
+//! whose the processes are. An [`observer`] puts all of that at one moment into a [`snapshot`], which everything else is made from.
 //! [`change`] changes a container's limits. [`service`] is `vgpu monitor`: it lets [`enforce`] judge, tells [`metrics`] over [`http`], and
 //! keeps [`hami`]'s files.
 
@@ -15,6 +15,7 @@ pub mod hami;
 pub mod http;
 pub mod inventory;
 pub mod metrics;
+pub mod observer;
 pub mod processes;
 pub mod service;
 pub mod snapshot;

@@ -15,7 +15,8 @@ use vgpu_oci_hook::state::CONTAINERS;
 use crate::enforce::{self, Judge, Kind, Violation};
 use crate::hami::Files;
 use crate::metrics::{Dialect, Tally};
-use crate::snapshot::{Observer, Snapshot};
+use crate::observer::Observer;
+use crate::snapshot::Snapshot;
 use crate::{http, inventory};
 
 /// How long between two looks: with three looks, whatever is wrong is told within two seconds.

@@ -1,0 +1,322 @@
+//! Looks at everything, again and again.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant, SystemTime};
+
+use vgpu_config::{Inventory, devices};
+use vgpu_region::uuid::Uuid;
+
+use crate::account::{self, Account, Reader};
+use crate::belongs::{Families, Marks};
+use crate::container::{self, Container};
+use crate::gpus::{Gpus, Holder, State};
+use crate::processes::Process;
+use crate::snapshot::{ContainerState, Gpu, Member, Share, Snapshot};
+
+/// What was seen of a share before.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    at: Instant,
+    used: u64,
+    waited: u64,
+    activity: (u64, Option<f64>),
+    rates: (Option<f64>, Option<f64>),
+}
+
+/// Rates are measured over at least this long.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+/// Looks, again and again.
+#[derive(Debug)]
+pub struct Observer {
+    state_dir: PathBuf,
+    nvml: Result<Gpus, String>,
+    opened: Instant,
+    inventory: Inventory,
+    reader: Reader,
+    marks: HashMap<String, Marks>,
+    bundles: HashMap<(String, u64), Vec<Uuid>>,
+    before: HashMap<(String, Uuid), Before>,
+}
+
+/// How long to wait before NVML is tried again.
+const AGAIN: Duration = Duration::from_secs(10);
+
+impl Observer {
+    /// Looks at this state directory's containers, and at this machine's GPUs if NVML can be had.
+    #[must_use]
+    pub fn new(state_dir: &Path) -> Self {
+        let mut this = Self {
+            state_dir: state_dir.to_owned(),
+            nvml: Err(String::new()),
+            opened: Instant::now(),
+            inventory: Inventory::load(state_dir).ok().flatten().unwrap_or_default(),
+            reader: Reader::default(),
+            marks: HashMap::new(),
+            bundles: HashMap::new(),
+            before: HashMap::new(),
+        };
+        this.open();
+        this
+    }
+
+    fn open(&mut self) {
+        self.opened = Instant::now();
+        let opened = Gpus::open().and_then(|gpus| Ok((gpus.inventory()?, gpus)));
+        self.nvml = opened.map_err(|error| error.to_string()).map(|(inventory, gpus)| {
+            self.inventory = inventory;
+            self.bundles.clear();
+            gpus
+        });
+    }
+
+    /// The GPUs of this machine, as NVML or else the inventory's file tells.
+    #[must_use]
+    pub fn inventory(&self) -> &Inventory {
+        &self.inventory
+    }
+
+    /// Why NVML tells nothing, if it does not.
+    #[must_use]
+    pub fn nvml_error(&self) -> Option<&str> {
+        self.nvml.as_ref().err().map(String::as_str)
+    }
+
+    /// Looks now.
+    pub fn look(&mut self) -> Snapshot {
+        if self.nvml.is_err() && self.opened.elapsed() > AGAIN {
+            self.open();
+        }
+        let containers = container::list(&self.state_dir, &mut self.reader);
+        let families = Families::of(&containers, &mut self.marks);
+        let states = self.nvml.as_ref().map(|nvml| nvml.states(&self.inventory)).unwrap_or_default();
+        let found: Vec<Found> = states.into_iter().map(|state| Found::new(state, &families)).collect();
+        let now = (Instant::now(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()));
+        let mut snapshot = Snapshot {
+            time: now.1,
+            nvml_error: self.nvml.as_ref().err().cloned(),
+            gpus: gpus(&self.inventory, &found),
+            containers: Vec::new(),
+        };
+        let mut seen = HashMap::new();
+        for (place, container) in containers.iter().enumerate() {
+            let by_bundle = self.by_bundle(container);
+            let uuids = container.gpus(&by_bundle, &self.inventory);
+            let mut shares = Vec::new();
+            for (nth, &uuid) in uuids.iter().enumerate() {
+                let gpu = found.iter().find(|gpu| devices::uuid(&gpu.state.uuid) == Some(uuid));
+                let mut share = share(container, place, uuid, nth, gpu, &self.inventory);
+                let key = (container.record.id.clone(), uuid);
+                seen.insert(key.clone(), rates(&mut share, self.before.get(&key), now, container, uuid, gpu, place));
+                shares.push(share);
+            }
+            snapshot.containers.push(state(container, shares, families.init(place)));
+        }
+        self.before = seen;
+        self.bundles.retain(|(id, _), _| containers.iter().any(|container| container.record.id == *id));
+        snapshot
+    }
+
+    /// A bundle does not change, and takes a while to read.
+    fn by_bundle(&mut self, container: &Container) -> Vec<Uuid> {
+        let record = &container.record;
+        let read = || container.by_bundle(&self.inventory).unwrap_or_default();
+        self.bundles.entry((record.id.clone(), record.created)).or_insert_with(read).clone()
+    }
+}
+
+/// A GPU, and its processes with the containers that they belong to.
+struct Found {
+    state: State,
+    processes: Vec<(Holder, Process, Option<usize>)>,
+}
+
+impl Found {
+    fn new(state: State, families: &Families) -> Self {
+        let known = |holder: &Holder| {
+            let process = Process::read(holder.pid)?;
+            let container = families.of_process(&process);
+            Some((*holder, process, container))
+        };
+        let processes = state.processes.iter().flatten().filter_map(known).collect();
+        Self { state, processes }
+    }
+
+    fn of_container(&self, place: usize) -> impl Iterator<Item = &(Holder, Process, Option<usize>)> {
+        self.processes.iter().filter(move |(_, _, container)| *container == Some(place))
+    }
+}
+
+fn gpus(inventory: &Inventory, found: &[Found]) -> Vec<Gpu> {
+    let gpu = |known: &vgpu_config::inventory::Gpu| {
+        let state = found.iter().map(|found| &found.state).find(|state| state.uuid == known.uuid);
+        Gpu {
+            index: known.index,
+            uuid: known.uuid.clone(),
+            name: known.name.clone(),
+            memory: known.memory,
+            memory_used: state.map(|state| state.memory_used),
+            utilization: state.and_then(|state| state.utilization),
+            processes_known: state.is_some_and(|state| state.processes.is_some()),
+        }
+    };
+    inventory.gpus.iter().map(gpu).collect()
+}
+
+fn state(container: &Container, gpus: Vec<Share>, init: Option<&Process>) -> ContainerState {
+    let record = &container.record;
+    ContainerState {
+        id: record.id.clone(),
+        container: record.container.clone(),
+        pod: record.pod.clone(),
+        namespace: record.namespace.clone(),
+        created: record.created,
+        priority: container.limits.priority(),
+        changes: container.limits.generation.load(Relaxed),
+        damaged: container.account.as_ref().err().map(ToString::to_string),
+        gpus,
+        init: init.map(|init| init.pid),
+        hami_cache: String::from_utf8(container.limits.hami_cache().to_vec()).ok().filter(|path| !path.is_empty()),
+    }
+}
+
+fn share(container: &Container, place: usize, uuid: Uuid, nth: usize, gpu: Option<&Found>, inventory: &Inventory) -> Share {
+    let text = uuid.to_string();
+    let limit = container.limit(uuid, nth);
+    let known = inventory.gpus.iter().find(|gpu| devices::uuid(&gpu.uuid) == Some(uuid));
+    let nothing = Account::default();
+    let account = container.account.as_ref().unwrap_or(&nothing);
+    let of_gpu = account.gpus.iter().position(|gpu| gpu.uuid == uuid);
+    let charge = |process: &account::Process| of_gpu.and_then(|at| process.charges.get(at)).copied().unwrap_or_default();
+    let listed: Vec<_> = gpu.into_iter().flat_map(|gpu| gpu.of_container(place)).collect();
+    let processes_known = gpu.is_some_and(|gpu| gpu.state.processes.is_some());
+    let mut members = Vec::new();
+    for (holder, process, _) in &listed {
+        let own = account.processes.iter().find(|own| own.pid == process.inner);
+        members.push(Member {
+            pid: Some(process.pid),
+            inner: process.inner,
+            started: process.started,
+            name: process.name.clone(),
+            charged: own.map(|own| charge(own).most),
+            overhead: own.map_or(0, |own| charge(own).overhead),
+            held: holder.memory,
+            listed: true,
+            in_between: process.ended || own.is_some_and(|own| own.making_context),
+        });
+    }
+    for own in account.processes.iter().filter(|own| charge(own).most != 0) {
+        if listed.iter().all(|(_, process, _)| process.inner != own.pid) {
+            let (charged, overhead) = (Some(charge(own).most), charge(own).overhead);
+            members.push(Member { inner: own.pid, charged, overhead, in_between: own.making_context, ..Member::default() });
+        }
+    }
+    let figures = of_gpu.and_then(|at| account.gpus.get(at)).copied();
+    let sum = |part: fn(account::Charge) -> u64| account.processes.iter().map(|own| part(charge(own))).fold(0, u64::saturating_add);
+    Share {
+        memory_limit: limit.and_then(|limit| limit.memory_for(known.map_or(0, |gpu| gpu.memory))),
+        cores: limit.and_then(|limit| limit.cores_limit()),
+        cores_soft: limit.map(|limit| limit.cores_soft.load(Relaxed)).filter(|percent| *percent != 0),
+        charged: figures.map_or(0, |gpu| gpu.charged),
+        overhead: sum(|charge| charge.overhead),
+        managed: sum(|charge| charge.managed),
+        spilled: figures.map_or(0, |gpu| gpu.spilled),
+        held: processes_known.then(|| listed.iter().filter_map(|(holder, ..)| holder.memory).sum()),
+        refused: figures.map_or(0, |gpu| gpu.refused),
+        first_refusal: figures.map(|gpu| gpu.first_refusal).filter(|&at| at != 0).map(|at| at as f64 / 1e9),
+        used_ns: figures.map_or(0, |gpu| gpu.used),
+        throttled_ns: figures.map_or(0, |gpu| gpu.waited),
+        turn_changes: container.limits.turn(uuid).map_or(0, |turn| u64::from(turn.word.load(Relaxed) >> 2)),
+        utilization: None,
+        throttled: None,
+        last_kernel: None,
+        processes: members,
+        uuid: text,
+    }
+}
+
+/// Fills in what takes two looks, and gives what the next look needs.
+fn rates(
+    share: &mut Share,
+    before: Option<&Before>,
+    (now, time): (Instant, f64),
+    container: &Container,
+    uuid: Uuid,
+    gpu: Option<&Found>,
+    place: usize,
+) -> Before {
+    let account = container.account.iter().flat_map(|account| &account.gpus).find(|gpu| gpu.uuid == uuid);
+    let activity = account.map_or(0, |gpu| gpu.activity).wrapping_add(share.used_ns);
+    let last_kernel = match before {
+        Some(before) if before.activity.0 == activity => before.activity.1,
+        Some(_) => Some(time),
+        None => None,
+    };
+    share.last_kernel = last_kernel;
+    let nvml = || {
+        let told = gpu?.of_container(place).map(|(holder, ..)| holder.utilization);
+        told.sum::<Option<u32>>().map(|percent| f64::from(percent.min(100)))
+    };
+    let kept = before.filter(|before| now.duration_since(before.at) < SHORTEST);
+    if let Some(before) = kept {
+        (share.utilization, share.throttled) = before.rates;
+        return Before { activity: (activity, last_kernel), ..*before };
+    }
+    let rate = |was: u64, is: u64| {
+        let passed = now.duration_since(before?.at).as_nanos() as f64;
+        Some(is.saturating_sub(was) as f64 * 100.0 / passed)
+    };
+    let (used, waited) = before.map_or((0, 0), |before| (before.used, before.waited));
+    share.utilization = if share.cores.is_some() { rate(used, share.used_ns).map(|percent| percent.min(100.0)) } else { nvml() };
+    share.throttled = rate(waited, share.throttled_ns);
+    Before {
+        at: now,
+        used: share.used_ns,
+        waited: share.throttled_ns,
+        activity: (activity, last_kernel),
+        rates: (share.utilization, share.throttled),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stand_in::Host;
+    use std::os::unix::ffi::OsStrExt;
+    use vgpu_config::limits::{GpuLimits, Which};
+    use vgpu_oci_hook::state::REGION;
+    use vgpu_region::map;
+
+    #[test]
+    fn shares_and_rates_come_from_the_account() {
+        let host = Host::new();
+        let (inventory, uuids) = Host::inventory(1);
+        crate::inventory::write(host.path(), &inventory).unwrap();
+        let limit = GpuLimits { memory_percent: Some(25), cores: Some(40), ..GpuLimits::none(Which::All) };
+        host.container("c", "app", "web", &[limit]);
+        let path = std::ffi::CString::new(host.place("c").join(REGION).as_os_str().as_bytes()).unwrap();
+        let mut observer = Observer::new(host.path());
+        observer.inventory = inventory;
+        let first = observer.look().containers.remove(0).gpus.remove(0);
+        assert_eq!((first.memory_limit, first.cores, first.charged), (Some(20 << 30), Some(40), 0), "there before any process is");
+        let member = map::join(&path, 4, 5).unwrap();
+        let place = member.region.gpu(uuids[0]).unwrap();
+        let account = &member.region.gpus[place];
+        member.slot().gpus[place].charge.reserve(&account.total, 7, 100).unwrap();
+        std::thread::sleep(SHORTEST * 2);
+        observer.look();
+        account.budget.used.fetch_add(1 << 60, Relaxed);
+        account.budget.waited.fetch_add(10_000_000, Relaxed);
+        std::thread::sleep(SHORTEST * 2);
+        let share = observer.look().containers.remove(0).gpus.remove(0);
+        assert_eq!((share.charged, share.utilization), (7 * 4096, Some(100.0)), "never more than all of it, whatever the account says");
+        assert!(share.throttled.is_some_and(|percent| percent > 0.0) && share.last_kernel.is_some());
+        assert_eq!(share.processes.iter().map(|member| (member.inner, member.charged)).collect::<Vec<_>>(), [(4, Some(7 * 4096))]);
+        let soon = observer.look().containers.remove(0).gpus.remove(0);
+        assert_eq!((soon.utilization, soon.throttled), (share.utilization, share.throttled), "too soon for another rate");
+        // SAFETY: nothing of the region is used after this.
+        unsafe { map::unmap(member.region) };
+    }
+}
