@@ -290,6 +290,12 @@ pub fn monotonic() -> u64 {
     clock(libc::CLOCK_MONOTONIC)
 }
 
+/// Which second it is, by a clock that is quick to read.
+#[inline]
+pub fn coarse_second() -> u64 {
+    clock(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000_000
+}
+
 /// Nanoseconds of `CLOCK_REALTIME`.
 pub fn realtime() -> u64 {
     clock(libc::CLOCK_REALTIME)

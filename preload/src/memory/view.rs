@@ -1,5 +1,7 @@
 //! What a program sees of the device's memory: its share.
 
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use vgpu_region::ledger::PAGE;
 
 use super::known;
@@ -9,7 +11,11 @@ use crate::session::{self, Gpu};
 /// Free and total bytes under the limit, given what the device really has free.
 pub fn share(gpu: &Gpu, really_free: u64) -> Option<(u64, u64)> {
     let limit = gpu.memory_limit()?.min(gpu.total);
-    if super::account::is_near(gpu) {
+    // What the dead held is not in use any more. Near the limit every byte counts; else once a second will do.
+    static LOOKED: AtomicU64 = AtomicU64::new(0);
+    let second = session::coarse_second();
+    if super::account::is_near(gpu) || LOOKED.load(Relaxed) != second {
+        LOOKED.store(second, Relaxed);
         super::account::recover(gpu);
     }
     let left = limit.saturating_sub(gpu.account.total.pages().saturating_mul(PAGE));
