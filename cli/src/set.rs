@@ -73,7 +73,7 @@ impl Args {
 /// What is in force now, and where the container holds more than that.
 fn report(container: &Container, observer: &mut Observer) {
     let snapshot = observer.look();
-    let Some(now) = snapshot.containers.iter().find(|now| now.id == container.record.id) else { return };
+    let Some(now) = snapshot.containers.iter().find(|now| container.place.ends_with(&now.place)) else { return };
     for share in &now.gpus {
         let memory = share.memory_limit.map_or_else(|| "no memory limit".to_owned(), bytes);
         let cores = share.cores.map_or_else(|| "no compute limit".to_owned(), |percent| format!("{percent}% of the GPU's time"));

@@ -30,8 +30,8 @@ impl Args {
         let mut snapshot = twice(&mut Observer::new(&state_dir));
         if let Some(name) = &self.container {
             let containers = vgpu_monitor::container::list(&state_dir, &mut Default::default());
-            let id = vgpu_monitor::container::find(&containers, name)?.record.id.clone();
-            snapshot.containers.retain(|container| container.id == id);
+            let place = &vgpu_monitor::container::find(&containers, name)?.place;
+            snapshot.containers.retain(|container| place.ends_with(&container.place));
         }
         if self.json {
             println!("{}", serde_json::to_string_pretty(&snapshot)?);

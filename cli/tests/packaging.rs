@@ -78,6 +78,8 @@ fn stage(folder: &Path, version: &str) {
         ("usr/bin/vgpu-hook", 0o755),
         ("usr/share/man/man1/vgpu.1.gz", 0o644),
         ("etc/vgpu/config.toml", 0o644),
+        ("usr/lib/vgpu/front/libcuda.so.1", 0o644),
+        ("usr/lib/vgpu/front/libnvidia-ml.so.1", 0o644),
     ] {
         let path = folder.join("root").join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

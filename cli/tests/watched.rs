@@ -150,6 +150,9 @@ fn what_is_told_agrees_with_nvml_and_the_program() {
     assert_eq!((share["held"].as_u64(), share["memory_limit"].as_u64()), (Some(held), Some(1024 * MIB)));
     assert_eq!(share["processes"][0]["name"], "fill");
 
+    let top = said(vgpu(&host, &machine).args(["top", "--once"]));
+    assert!(top.starts_with("GPU 0") && top.contains("774Mi/1Gi") && top.contains("/30%"), "{top}");
+
     // HAMi's region, through the container's own root.
     let init = shown["containers"][0]["init"].as_u64().unwrap();
     let region = wait_for("HAMi's region", || {

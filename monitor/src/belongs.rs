@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use vgpu_oci_hook::state::Record;
@@ -64,7 +64,7 @@ pub struct Families {
 impl Families {
     /// The containers' marks, in their order; those in `known` that still hold are taken from there.
     #[must_use]
-    pub fn of(containers: &[Container], known: &mut HashMap<String, Marks>) -> Self {
+    pub fn of(containers: &[Container], known: &mut HashMap<PathBuf, Marks>) -> Self {
         let still = |marks: &Marks| {
             let init = marks.init.as_ref()?;
             Process::read(init.pid)
@@ -73,9 +73,9 @@ impl Families {
         };
         let marks: Vec<Marks> = containers
             .iter()
-            .map(|container| known.get(&container.record.id).and_then(still).unwrap_or_else(|| Marks::find(&container.record)))
+            .map(|container| known.get(&container.place).and_then(still).unwrap_or_else(|| Marks::find(&container.record)))
             .collect();
-        *known = marks.iter().map(|marks| (marks.id.clone(), marks.clone())).collect();
+        *known = containers.iter().map(|container| container.place.clone()).zip(marks.iter().cloned()).collect();
         Self { this: Process::read(std::process::id()).unwrap_or_default(), marks }
     }
 
@@ -113,6 +113,8 @@ impl Families {
             // Nobody gets out of a PID namespace: who is in ours is not of a container that has another one.
             Some(init) if init.namespace != self.this.namespace && process.namespace == self.this.namespace => None,
             Some(_) => self.own_cgroups(place).filter(|own| fitting(&|cgroup| is_below(cgroup, own)).is_some()).map(str::len).max(),
+            // Two runtimes may each have a container of this id.
+            None if self.marks.iter().filter(|other| other.id == marks.id).count() > 1 => None,
             None => fitting(&|cgroup| marks.is_of_cgroup(cgroup)),
         }
     }

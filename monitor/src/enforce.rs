@@ -48,6 +48,8 @@ impl Kind {
 pub struct Violation {
     /// The container's id.
     pub id: String,
+    /// The name of its folder in the state directory.
+    pub place: String,
     /// Its name.
     pub name: String,
     /// Which GPU.
@@ -116,7 +118,7 @@ impl Judge {
         let mut found = Vec::new();
         for container in &snapshot.containers {
             for share in &container.gpus {
-                let key = (container.id.clone(), container.created, share.uuid.clone());
+                let key = (container.place.clone(), container.created, share.uuid.clone());
                 match share.held {
                     Some(held) => {
                         found.extend(self.over(container, share, held, &key, now));
@@ -128,7 +130,7 @@ impl Judge {
             }
         }
         self.seen.retain(|_, seen| seen.last == now);
-        let exists = |key: &Key| snapshot.containers.iter().any(|container| (&container.id, container.created) == (&key.0, key.1));
+        let exists = |key: &Key| snapshot.containers.iter().any(|container| (&container.place, container.created) == (&key.0, key.1));
         self.allowed.retain(|key, _| exists(key));
         found
     }
@@ -208,7 +210,18 @@ fn violation(
     offenders: Vec<Offender>,
     (new, due): (bool, bool),
 ) -> Violation {
-    Violation { id: container.id.clone(), name: container.name(), uuid: share.uuid.clone(), kind, held, allowed, offenders, new, due }
+    Violation {
+        id: container.id.clone(),
+        place: container.place.clone(),
+        name: container.name(),
+        uuid: share.uuid.clone(),
+        kind,
+        held,
+        allowed,
+        offenders,
+        new,
+        due,
+    }
 }
 
 fn offender(member: &Member) -> Option<Offender> {

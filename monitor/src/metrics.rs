@@ -40,7 +40,7 @@ impl Tally {
 /// The content type of [`text`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Everything at this moment, in Prometheus's text format. `tally` gives a container's tally, by its id.
+/// Everything at this moment, in Prometheus's text format. `tally` gives a container's tally, by its place.
 ///
 /// # Errors
 /// Two metrics contradict each other, which tests rule out.

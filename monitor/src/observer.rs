@@ -36,9 +36,9 @@ pub struct Observer {
     opened: Instant,
     inventory: Inventory,
     reader: Reader,
-    marks: HashMap<String, Marks>,
-    bundles: HashMap<(String, u64), Vec<Uuid>>,
-    before: HashMap<(String, Uuid), Before>,
+    marks: HashMap<PathBuf, Marks>,
+    bundles: HashMap<(PathBuf, u64), Vec<Uuid>>,
+    before: HashMap<(PathBuf, Uuid), Before>,
 }
 
 /// How long to wait before NVML is tried again.
@@ -92,6 +92,10 @@ impl Observer {
         let containers = container::list(&self.state_dir, &mut self.reader);
         let families = Families::of(&containers, &mut self.marks);
         let states = self.nvml.as_ref().map(|nvml| nvml.states(&self.inventory)).unwrap_or_default();
+        if states.is_empty() && !self.inventory.gpus.is_empty() && self.nvml.is_ok() {
+            // The driver was reloaded, or every GPU is lost: begin anew, after a while.
+            (self.nvml, self.opened) = (Err("it no longer tells of any GPU".to_owned()), Instant::now());
+        }
         let found: Vec<Found> = states.into_iter().map(|state| Found::new(state, &families)).collect();
         let now = (Instant::now(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()));
         let mut snapshot = Snapshot {
@@ -108,14 +112,14 @@ impl Observer {
             for (nth, &uuid) in uuids.iter().enumerate() {
                 let gpu = found.iter().find(|gpu| devices::uuid(&gpu.state.uuid) == Some(uuid));
                 let mut share = share(container, place, uuid, nth, gpu, &self.inventory);
-                let key = (container.record.id.clone(), uuid);
+                let key = (container.place.clone(), uuid);
                 seen.insert(key.clone(), rates(&mut share, self.before.get(&key), now, container, uuid, gpu, place));
                 shares.push(share);
             }
             snapshot.containers.push(state(container, shares, families.init(place)));
         }
         self.before = seen;
-        self.bundles.retain(|(id, _), _| containers.iter().any(|container| container.record.id == *id));
+        self.bundles.retain(|(place, _), _| containers.iter().any(|container| container.place == *place));
         snapshot
     }
 
@@ -123,7 +127,7 @@ impl Observer {
     fn by_bundle(&mut self, container: &Container) -> Vec<Uuid> {
         let record = &container.record;
         let read = || container.by_bundle(&self.inventory).unwrap_or_default();
-        self.bundles.entry((record.id.clone(), record.created)).or_insert_with(read).clone()
+        self.bundles.entry((container.place.clone(), record.created)).or_insert_with(read).clone()
     }
 }
 
@@ -169,6 +173,7 @@ fn state(container: &Container, gpus: Vec<Share>, init: Option<&Process>) -> Con
     let record = &container.record;
     ContainerState {
         id: record.id.clone(),
+        place: container.place.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
         container: record.container.clone(),
         pod: record.pod.clone(),
         namespace: record.namespace.clone(),

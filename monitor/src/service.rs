@@ -110,7 +110,7 @@ pub fn run(settings: &Settings, stop: &Arc<AtomicBool>, say: &(dyn Fn(&str) + Sy
         let violations = judge.judge(&snapshot, start.elapsed());
         let ended = act(settings, &violations, say);
         shared.with(|known| {
-            known.tallies.retain(|id, _| snapshot.containers.iter().any(|container| container.id == *id));
+            known.tallies.retain(|place, _| snapshot.containers.iter().any(|container| container.place == *place));
             count(&mut known.tallies, &violations, &ended);
             (known.snapshot, known.looked) = (Arc::clone(&snapshot), Some(looked));
         });
@@ -125,7 +125,7 @@ pub fn run(settings: &Settings, stop: &Arc<AtomicBool>, say: &(dyn Fn(&str) + Sy
     Ok(())
 }
 
-/// Tells of what is new, and ends whoever is due if the operator wants that. Gives the containers whose processes were ended.
+/// Tells of what is new, and ends whoever is due if the operator wants that. Gives the places of the containers whose processes were ended.
 fn act(settings: &Settings, violations: &[Violation], say: &(dyn Fn(&str) + Sync)) -> Vec<String> {
     let mut ended = Vec::new();
     for violation in violations {
@@ -140,7 +140,7 @@ fn act(settings: &Settings, violations: &[Violation], say: &(dyn Fn(&str) + Sync
             match enforce::end(offender) {
                 Ok(()) => {
                     say(&format!("ended {who}: {}", violation.kind.name()));
-                    ended.push(violation.id.clone());
+                    ended.push(violation.place.clone());
                 }
                 Err(why) => say(&format!("cannot end {who}: {why}")),
             }
@@ -171,7 +171,7 @@ fn describe(violation: &Violation) -> String {
 fn count(tallies: &mut HashMap<String, Tally>, violations: &[Violation], ended: &[String]) {
     tallies.values_mut().for_each(|tally| tally.lasting = [0; 2]);
     for violation in violations {
-        let tally = tallies.entry(violation.id.clone()).or_default();
+        let tally = tallies.entry(violation.place.clone()).or_default();
         let place = Tally::place(violation.kind);
         if let Some(lasting) = tally.lasting.get_mut(place) {
             *lasting += 1;
@@ -180,7 +180,7 @@ fn count(tallies: &mut HashMap<String, Tally>, violations: &[Violation], ended: 
             *found += u64::from(violation.new);
         }
     }
-    for id in ended {
-        tallies.entry(id.clone()).or_default().ended += 1;
+    for place in ended {
+        tallies.entry(place.clone()).or_default().ended += 1;
     }
 }

@@ -39,6 +39,8 @@ pub struct Gpu {
 pub struct ContainerState {
     /// Its id.
     pub id: String,
+    /// The name of its folder in the state directory: two runtimes may each have a container of the same id.
+    pub place: String,
     /// Its name in its pod.
     pub container: Option<String>,
     /// Its pod's name.

@@ -7,9 +7,9 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use vgpu_monitor::snapshot::{ContainerState, Member, Share};
 
-/// The container with this id.
-pub(super) fn lines(view: &View, id: &str, width: u16) -> Vec<Line<'static>> {
-    let Some(container) = view.snapshot.containers.iter().find(|container| container.id == id) else { return Vec::new() };
+/// The container at this place.
+pub(super) fn lines(view: &View, place: &str, width: u16) -> Vec<Line<'static>> {
+    let Some(container) = view.snapshot.containers.iter().find(|container| container.place == place) else { return Vec::new() };
     let fit = |text: String| fit(&text, usize::from(width)).trim_end().to_owned();
     let mut lines = vec![
         Line::styled(fit(container.name()), Style::new().add_modifier(Modifier::BOLD)),

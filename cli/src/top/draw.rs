@@ -44,7 +44,7 @@ const KEYS: &str = "q quit  ↑↓ choose  enter details  s sort  / filter  esc 
 pub(super) fn screen(view: &View, width: u16, height: u16) -> Text<'static> {
     let room = usize::from(height).saturating_sub(2);
     let lines = match &view.detail {
-        Some(id) => detail::lines(view, id, width),
+        Some(place) => detail::lines(view, place, width),
         None => body(view, width),
     };
     // The cursor's line stays in sight.
@@ -149,6 +149,6 @@ fn line(view: &View, row: &Row<'_>, columns: &Columns) -> Line<'static> {
     let throttled = share.throttled.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.0}%"));
     let refused = share.first_refusal.map_or_else(|| "-".to_owned(), |at| format!("{} ago", seconds(view.snapshot.time - at)));
     spans.push(Span::raw(format!(" {throttled:>5} {:>4} {refused:>7}", share.processes.len())));
-    let chosen = view.chosen.as_ref().is_some_and(|(id, uuid)| (id, uuid) == (&row.container.id, &share.uuid));
+    let chosen = view.chosen.as_ref().is_some_and(|(place, uuid)| (place, uuid) == (&row.container.place, &share.uuid));
     Line::from(spans).style(if chosen { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() })
 }

@@ -38,7 +38,17 @@ fn share(gpu: u32, held: u64, limit: u64, cores: Option<u32>, used: f64) -> Shar
 fn container(id: &str, name: [&str; 3], gpus: Vec<Share>) -> ContainerState {
     let part = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let [namespace, pod, container] = name.map(part);
-    ContainerState { id: id.to_owned(), namespace, pod, container, created: 1000, priority: 1, gpus, ..ContainerState::default() }
+    ContainerState {
+        id: id.to_owned(),
+        place: id.to_owned(),
+        namespace,
+        pod,
+        container,
+        created: 1000,
+        priority: 1,
+        gpus,
+        ..ContainerState::default()
+    }
 }
 
 /// The demonstration's three containers, after `looks` looks.

@@ -69,9 +69,9 @@ pub(super) struct View {
     pub filter: String,
     /// Whether keys go into the filter.
     pub typing: bool,
-    /// The container that is looked at closely.
+    /// The place of the container that is looked at closely.
     pub detail: Option<String>,
-    /// The container at the cursor.
+    /// The place of the container at the cursor, and the GPU.
     pub chosen: Option<(String, String)>,
     history: HashMap<(String, String), VecDeque<f64>>,
     done: bool,
@@ -96,7 +96,7 @@ impl View {
         let mut kept = HashMap::new();
         for container in &snapshot.containers {
             for share in &container.gpus {
-                let key = (container.id.clone(), share.uuid.clone());
+                let key = (container.place.clone(), share.uuid.clone());
                 let mut past = self.history.remove(&key).unwrap_or_default();
                 past.extend(share.utilization.map(|percent| percent / share.cores.map_or(100.0, f64::from)));
                 past.drain(..past.len().saturating_sub(REMEMBERED));
@@ -105,7 +105,7 @@ impl View {
         }
         self.history = kept;
         self.snapshot = snapshot;
-        let exists = |id: &String| self.snapshot.containers.iter().any(|container| container.id == *id);
+        let exists = |place: &String| self.snapshot.containers.iter().any(|container| container.place == *place);
         self.detail = self.detail.take().filter(exists);
     }
 
@@ -115,7 +115,7 @@ impl View {
 
     /// The last looks at a share, each of its limit.
     pub fn past(&self, row: &Row<'_>) -> impl DoubleEndedIterator<Item = f64> {
-        self.history.get(&(row.container.id.clone(), row.share.uuid.clone())).into_iter().flatten().copied()
+        self.history.get(&(row.container.place.clone(), row.share.uuid.clone())).into_iter().flatten().copied()
     }
 
     /// The shares of one GPU that the filter lets through, sorted.
@@ -151,7 +151,7 @@ impl View {
 
     fn keys(&self) -> Vec<(String, String)> {
         let rows = self.uuids().into_iter().flat_map(|uuid| self.rows(uuid));
-        rows.map(|row| (row.container.id.clone(), row.share.uuid.clone())).collect()
+        rows.map(|row| (row.container.place.clone(), row.share.uuid.clone())).collect()
     }
 
     pub fn press(&mut self, key: KeyEvent) {
@@ -166,7 +166,7 @@ impl View {
             KeyCode::Char('/') => self.typing = true,
             KeyCode::Down | KeyCode::Char('j') => self.step(1),
             KeyCode::Up | KeyCode::Char('k') => self.step(-1),
-            KeyCode::Enter => self.detail = self.chosen.as_ref().map(|(id, _)| id.clone()),
+            KeyCode::Enter => self.detail = self.chosen.as_ref().map(|(place, _)| place.clone()),
             _ => {}
         }
     }
@@ -191,7 +191,7 @@ impl View {
         let next = place.map_or(0, |place| place.saturating_add_signed(by).min(keys.len().saturating_sub(1)));
         self.chosen = keys.get(next).cloned();
         if self.detail.is_some() {
-            self.detail = self.chosen.as_ref().map(|(id, _)| id.clone());
+            self.detail = self.chosen.as_ref().map(|(place, _)| place.clone());
         }
     }
 }

@@ -101,7 +101,7 @@ fn violations(sheet: &mut Sheet, snapshot: &Snapshot, tally: &impl Fn(&str) -> T
         sheet.counter(Opts::new("vgpu_processes_ended_total", "Processes of the container that were ended for violations"), &CONTAINER)?;
     for container in &snapshot.containers {
         let [namespace, pod, name] = names(container);
-        let tally = tally(&container.id);
+        let tally = tally(&container.place);
         for (kind, (now, ever)) in Kind::ALL.into_iter().zip(tally.lasting.into_iter().zip(tally.found)) {
             let labels = [namespace, pod, name, &container.id, kind.name()];
             lasting.with_label_values(&labels).set(now as f64);

@@ -33,6 +33,7 @@ fn snapshot() -> Snapshot {
     let new = Share { uuid: uuid.to_owned(), memory_limit: Some(1 << 30), ..Share::default() };
     let container = |id: &str, name: Option<&str>, share| ContainerState {
         id: id.to_owned(),
+        place: id.to_owned(),
         container: name.map(str::to_owned),
         pod: name.map(|_| "web-\"0\"\\\n".to_owned()),
         namespace: name.map(|_| "default".to_owned()),
