@@ -34,6 +34,7 @@ for front in libcuda.so.1 libnvidia-ml.so.1; do
 done
 file 644 packaging/config.toml /etc/vgpu/config.toml
 file 644 packaging/systemd/vgpu-monitor.service /usr/lib/systemd/system/vgpu-monitor.service
+file 644 packaging/grafana/vgpu.json /usr/share/vgpu/grafana-dashboard.json
 
 "$built/vgpu" generate "$stage/generated"
 file 644 "$stage/generated/completions/vgpu.bash" /usr/share/bash-completion/completions/vgpu

@@ -174,6 +174,28 @@ fn what_is_told_agrees_with_nvml_and_the_program() {
     assert_eq!(figure("vgpu_violations_total"), Some(0.0));
 }
 
+#[test]
+fn charged_gpu_time_is_what_the_program_used() {
+    let Some((_kit, machine, host)) = ready() else { return };
+    let monitor = Monitor::start(&host, &machine);
+    let bundle = machine.bundle().annotation("nvidia.com/gpumem", "2048").annotation("nvidia.com/gpucores", "30");
+    let mut running = Way::Wrapper.start(&host, bundle.args(&["/bin/sh", "-c", "/simgpu/spin --ns 1000000 --seconds 4; exec sleep 600"]));
+    let used = |name: &str| monitor.figure(name, &running.id);
+    wait_for("it is seen at work", || {
+        used("hami_container_device_utilization_ratio").or(used("vgpu_gpu_seconds_total")).filter(|figure| *figure > 0.0)
+    });
+    let said = running.line();
+    let figures: Vec<f64> = said.split(' ').map(|figure| figure.parse().unwrap()).collect();
+    let [_kernels, wall, share] = figures[..] else { panic!("{said}") };
+    wait_for("the last of it is charged", || {
+        let part = monitor.figure("vgpu_gpu_seconds_total", &running.id)? * 1e9 / wall;
+        println!("{part:.4} of the time charged, {share:.4} used");
+        Some(()).filter(|()| (part - share).abs() <= 0.01)
+    });
+    assert!(monitor.figure("vgpu_throttled_seconds_total", &running.id) > Some(0.0));
+    assert!(monitor.figure("hami_container_last_kernel_elapsed_seconds", &running.id).is_some());
+}
+
 /// A loader that does not look for the preload list: what a program brings along that wants nothing to do with us.
 const BYPASS: &str = r"sed 's#/etc/ld.so.preload#/etc/ld.so.nothing#' /lib64/ld-linux-x86-64.so.2 > /tmp/ld && chmod 755 /tmp/ld && \
     exec /tmp/ld --library-path /simgpu /programs/fill --chunk 64M --max 2G --hold 600";
