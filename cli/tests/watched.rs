@@ -37,7 +37,14 @@ struct Monitor {
 
 impl Monitor {
     fn start(host: &Host, machine: &Machine) -> Self {
-        let mut command = vgpu(host, machine);
+        // With nothing but the privileges that its unit gives it.
+        let unit = include_str!("../../packaging/systemd/vgpu-monitor.service");
+        let privileges = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+        let kept: String = privileges.split(' ').map(|name| name.to_lowercase().replace("cap_", ",+")).collect();
+        let vgpu = vgpu(host, machine);
+        let mut command = Command::new("setpriv");
+        command.envs(vgpu.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.args(["--no-new-privs", &format!("--bounding-set=-all{kept}"), "--inh-caps=-all"]).arg(vgpu.get_program());
         command.args(["monitor", "--listen", "127.0.0.1:0", "--node", "here"]);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let (send, lines) = mpsc::channel();
@@ -194,6 +201,20 @@ fn charged_gpu_time_is_what_the_program_used() {
     });
     assert!(monitor.figure("vgpu_throttled_seconds_total", &running.id) > Some(0.0));
     assert!(monitor.figure("hami_container_last_kernel_elapsed_seconds", &running.id).is_some());
+}
+
+#[test]
+fn tenants_of_one_gpu_are_given_turns() {
+    let Some((_kit, machine, host)) = ready() else { return };
+    let monitor = Monitor::start(&host, &machine);
+    let busy = || {
+        let bundle = machine.bundle().annotation("nvidia.com/gpumem", "2048").annotation("nvidia.com/gpucores", "50");
+        Way::Wrapper.start(&host, bundle.args(&["/simgpu/spin", "--ns", "1000000", "--seconds", "600"]))
+    };
+    let both = [busy(), busy()];
+    for running in &both {
+        wait_for("turns are given", || monitor.figure("vgpu_turn_changes_total", &running.id).filter(|turns| *turns > 4.0));
+    }
 }
 
 /// A loader that does not look for the preload list: what a program brings along that wants nothing to do with us.
