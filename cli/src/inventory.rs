@@ -5,7 +5,7 @@ use crate::amount::bytes;
 use crate::place::Place;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use vgpu_monitor::gpus::Gpus;
+use vgpu_monitor::gpus::{Gpus, explain};
 use vgpu_monitor::inventory;
 
 /// Write down which GPUs this machine has
@@ -27,7 +27,7 @@ pub struct Args {
 impl Args {
     /// Runs the subcommand.
     pub fn run(self) -> Outcome {
-        let found = Gpus::open().and_then(|nvml| nvml.inventory()).map_err(|error| format!("NVML: {error}"))?;
+        let found = Gpus::open().and_then(|nvml| nvml.inventory()).map_err(|error| format!("NVML: {}", explain(&error)))?;
         if self.json {
             println!("{}", serde_json::to_string_pretty(&found)?);
             return Ok(ExitCode::SUCCESS);

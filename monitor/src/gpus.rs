@@ -92,6 +92,15 @@ impl Gpus {
     }
 }
 
+/// Why NVML cannot be asked, for people.
+#[must_use]
+pub fn explain(error: &NvmlError) -> String {
+    match error {
+        NvmlError::LibloadingError(_) => "libnvidia-ml.so.1 cannot be loaded, so there may be no driver".to_owned(),
+        other => other.to_string(),
+    }
+}
+
 /// The list can grow between asking for its length and for itself; then it is asked for again.
 fn holders(device: &Device<'_>) -> Option<Vec<Holder>> {
     let listed = (0..5).find_map(|_| match device.running_compute_processes() {

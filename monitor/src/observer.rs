@@ -11,7 +11,7 @@ use vgpu_region::uuid::Uuid;
 use crate::account::{self, Account, Reader};
 use crate::belongs::{Families, Marks};
 use crate::container::{self, Container};
-use crate::gpus::{Gpus, Holder, State};
+use crate::gpus::{self, Gpus, Holder, State};
 use crate::processes::Process;
 use crate::snapshot::{ContainerState, Gpu, Member, Share, Snapshot};
 
@@ -65,7 +65,7 @@ impl Observer {
     fn open(&mut self) {
         self.opened = Instant::now();
         let opened = Gpus::open().and_then(|gpus| Ok((gpus.inventory()?, gpus)));
-        self.nvml = opened.map_err(|error| error.to_string()).map(|(inventory, gpus)| {
+        self.nvml = opened.map_err(|error| gpus::explain(&error)).map(|(inventory, gpus)| {
             self.inventory = inventory;
             self.bundles.clear();
             gpus

@@ -82,7 +82,7 @@ pub fn run(settings: &Settings, stop: &Arc<AtomicBool>, say: &(dyn Fn(&str) + Sy
     say(&format!("metrics at http://{}/metrics", server.address()));
     let mut observer = Observer::new(&settings.state_dir);
     if let Some(why) = observer.nvml_error() {
-        say(&format!("NVML: {why}: what containers hold cannot be compared with it until it is there"));
+        say(&format!("NVML: {why}; until then nobody can tell from outside what containers hold"));
     }
     let arbiter = settings.turns.then(|| {
         let (folder, stop) = (settings.state_dir.join(CONTAINERS), Arc::clone(stop));

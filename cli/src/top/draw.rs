@@ -71,11 +71,9 @@ pub(super) fn body(view: &View, width: u16) -> Vec<Line<'static>> {
             lines.push(Line::default());
         }
         lines.push(gpu(view, uuid, &columns));
-        lines.push(titles(&columns));
         let rows = view.rows(uuid);
-        if rows.is_empty() {
-            lines.push(Line::styled("  no containers", Style::new().fg(Color::DarkGray)));
-        }
+        let nobody = || Line::styled("  no containers", Style::new().fg(Color::DarkGray));
+        lines.push(if rows.is_empty() { nobody() } else { titles(&columns) });
         lines.extend(rows.iter().map(|row| line(view, row, &columns)));
     }
     if lines.is_empty() {
