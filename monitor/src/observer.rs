@@ -138,13 +138,17 @@ struct Found {
 }
 
 impl Found {
-    fn new(state: State, families: &Families) -> Self {
+    fn new(mut state: State, families: &Families) -> Self {
         let known = |holder: &Holder| {
             let process = Process::read(holder.pid)?;
             let container = families.of_process(&process);
             Some((*holder, process, container))
         };
-        let processes = state.processes.iter().flatten().filter_map(known).collect();
+        let processes: Vec<_> = state.processes.iter().flatten().filter_map(known).collect();
+        // NVML's PIDs are the host's: who sees none of them is in another PID namespace, and cannot tell whose they are.
+        if processes.is_empty() && state.processes.as_ref().is_some_and(|listed| !listed.is_empty()) {
+            state.processes = None;
+        }
         Self { state, processes }
     }
 
@@ -293,6 +297,22 @@ mod tests {
     use vgpu_config::limits::{GpuLimits, Which};
     use vgpu_oci_hook::state::REGION;
     use vgpu_region::map;
+
+    #[test]
+    fn processes_of_another_namespace_are_not_taken_for_none() {
+        let holder = |pid| Holder { pid, memory: Some(1), utilization: None };
+        let state = |pids: &[u32]| State {
+            index: 0,
+            uuid: String::new(),
+            name: String::new(),
+            memory: 1,
+            memory_used: 1,
+            utilization: None,
+            processes: Some(pids.iter().copied().map(holder).collect()),
+        };
+        let known = |pids: &[u32]| Found::new(state(pids), &Families::default()).state.processes.is_some();
+        assert!(known(&[]) && known(&[u32::MAX, std::process::id()]) && !known(&[u32::MAX]));
+    }
 
     #[test]
     fn shares_and_rates_come_from_the_account() {
