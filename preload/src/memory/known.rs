@@ -18,6 +18,9 @@ pub struct Known {
     gpu: AtomicPtr<Gpu>,
     /// The address up to which the last shared block is taken; 0 is nothing known.
     tail: AtomicU64,
+    /// The last small allocation, as [`span`]; and the room that it left when it was freed, if it was.
+    last: AtomicU64,
+    hole: AtomicU64,
     /// What the context itself was charged, in pages.
     pub cost: AtomicU32,
 }
@@ -25,7 +28,8 @@ pub struct Known {
 const MOST: usize = 250;
 static KNOWN: [Known; MOST] = [const {
     let (handle, gpu) = (AtomicPtr::new(core::ptr::null_mut()), AtomicPtr::new(core::ptr::null_mut()));
-    Known { handle, gpu, tail: AtomicU64::new(0), cost: AtomicU32::new(0) }
+    let (tail, last, hole) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    Known { handle, gpu, tail, last, hole, cost: AtomicU32::new(0) }
 }; MOST];
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// The place of contexts beyond the table: their memory is accounted, but not given back when they are destroyed.
@@ -44,24 +48,31 @@ pub struct Current {
     pub known: Option<&'static Known>,
 }
 
+/// The first context that the process met, if it is current: nearly always.
+#[inline]
+pub fn first() -> Option<Current> {
+    let handle = driver::current_context();
+    let [first, ..] = &KNOWN;
+    if handle.is_null() || first.handle.load(Acquire) != handle {
+        return None;
+    }
+    // SAFETY: null, or a GPU of the session, which lives as long as the process.
+    let gpu = unsafe { first.gpu.load(Acquire).as_ref() }?;
+    Some(Current { gpu, id: 0, known: Some(first) })
+}
+
 /// The current context. `Err(None)`: there is none, the driver shall say so; `Err(Some(status))`: nothing may be had.
 ///
 /// A context in the table is this process's own: a forked child cannot have its parent's contexts current.
 #[inline]
 pub fn current() -> Result<Current, Option<Status>> {
     let handle = driver::current_context();
-    // SAFETY: null, or a GPU of the session, which lives as long as the process.
-    let gpu = |known: &Known| unsafe { known.gpu.load(Acquire).as_ref() };
-    if let [first, ..] = &KNOWN
-        && first.handle.load(Acquire) == handle
-        && let Some(gpu) = gpu(first)
-    {
-        return Ok(Current { gpu, id: 0, known: Some(first) });
-    }
-    for (id, known) in KNOWN.iter().enumerate().take(USED.load(Acquire)).skip(1) {
-        if known.handle.load(Acquire) == handle
-            && let Some(gpu) = gpu(known)
-        {
+    for (id, known) in KNOWN.iter().enumerate().take(USED.load(Acquire)).filter(|_| !handle.is_null()) {
+        if known.handle.load(Acquire) != handle {
+            continue;
+        }
+        // SAFETY: null, or a GPU of the session, which lives as long as the process.
+        if let Some(gpu) = unsafe { known.gpu.load(Acquire).as_ref() } {
             return Ok(Current { gpu, id: id as u8, known: Some(known) });
         }
     }
@@ -94,6 +105,8 @@ pub fn remember(handle: Handle, gpu: &'static Gpu, cost: u32) -> u8 {
             known.gpu.store(core::ptr::from_ref(gpu).cast_mut(), Relaxed);
             known.cost.store(cost, Relaxed);
             known.tail.store(0, Relaxed);
+            known.last.store(0, Relaxed);
+            known.hole.store(0, Relaxed);
             known.handle.store(handle, Release);
             USED.fetch_max(id + 1, AcqRel);
             return id as u8;
@@ -133,10 +146,14 @@ impl Known {
         self.handle.store(core::ptr::null_mut(), Release);
     }
 
-    /// Takes room for a small allocation behind the last one. The driver takes a new block only if a small allocation fits nowhere else
-    /// (seen on driver 580), so one that fits here costs nothing, and the account need not be touched.
+    /// Takes room for a small allocation behind the last one, or where the last one was. The driver takes a new block only if a small
+    /// allocation fits nowhere else (seen on driver 580), so one that fits here costs nothing, and the account need not be touched.
     #[inline]
     pub fn take_room(&self, bytes: u64) -> bool {
+        let hole = self.hole.load(Relaxed);
+        if hole >> 48 >= bytes.div_ceil(STEP) && self.hole.compare_exchange(hole, 0, Relaxed, Relaxed).is_ok() {
+            return true;
+        }
         let tail = self.tail.load(Relaxed);
         let end = tail + bytes.next_multiple_of(STEP);
         // A tail on a block's border says that the block is full, or that nothing is known.
@@ -147,6 +164,7 @@ impl Known {
     /// A small allocation was placed.
     #[inline]
     pub fn placed(&self, address: u64, bytes: u64, entered: Entered) {
+        self.last.store(span(address, bytes), Relaxed);
         let (tail, end) = (self.tail.load(Relaxed), (address + bytes).next_multiple_of(STEP));
         let same_block = (tail ^ address) & !(GRANULE - 1) == 0;
         if entered == Entered::New || (same_block && end > tail) {
@@ -154,12 +172,31 @@ impl Known {
         }
     }
 
-    /// A shared block was given back.
-    pub fn block_gone(&self, address: u64) {
-        if (self.tail.load(Relaxed) ^ address) & !(GRANULE - 1) == 0 {
-            self.tail.store(0, Relaxed);
+    /// A small allocation was freed; its block is still there.
+    #[inline]
+    pub fn freed(&self, address: u64) {
+        let last = self.last.load(Relaxed);
+        if (last ^ address) & ADDRESS == 0 {
+            self.hole.store(last, Relaxed);
+            self.last.store(0, Relaxed);
         }
     }
+
+    /// A shared block was given back.
+    pub fn block_gone(&self, address: u64) {
+        for hint in [&self.tail, &self.last, &self.hole] {
+            if (hint.load(Relaxed) ^ address) & ADDRESS & !(GRANULE - 1) == 0 {
+                hint.store(0, Relaxed);
+            }
+        }
+    }
+}
+
+const ADDRESS: u64 = (1 << 48) - 1;
+
+/// An address of 48 bits, and above it how many steps from there are meant: at most 2048, half a block.
+fn span(address: u64, bytes: u64) -> u64 {
+    bytes.div_ceil(STEP) << 48 | (address & ADDRESS)
 }
 
 /// The record of a context by its place.
@@ -173,7 +210,24 @@ mod tests {
 
     fn fresh() -> Known {
         let (handle, gpu) = (AtomicPtr::new(core::ptr::null_mut()), AtomicPtr::new(core::ptr::null_mut()));
-        Known { handle, gpu, tail: AtomicU64::new(0), cost: AtomicU32::new(0) }
+        let (tail, last, hole) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        Known { handle, gpu, tail, last, hole, cost: AtomicU32::new(0) }
+    }
+
+    #[test]
+    fn what_was_just_freed_is_room_once() {
+        let (known, block) = (fresh(), 0x7f00_0020_0000);
+        known.placed(block, GRANULE - 4096, Entered::New);
+        assert!(known.take_room(4096) && !known.take_room(512));
+        known.placed(block + GRANULE - 4096, 4096, Entered::Joined);
+        known.freed(block);
+        assert!(!known.take_room(512), "not the last one");
+        known.freed(block + GRANULE - 4096);
+        assert!(!known.take_room(4097) && known.take_room(4096) && !known.take_room(1));
+        known.placed(block + GRANULE - 4096, 4096, Entered::Joined);
+        known.freed(block + GRANULE - 4096);
+        known.block_gone(block);
+        assert!(!known.take_room(1));
     }
 
     #[test]

@@ -308,9 +308,19 @@ pub unsafe fn allocate(
         // SAFETY: the program's own arguments.
         unsafe { real(address, bytes, stream) }
     };
+    if address.is_null() || bytes == 0 {
+        return call();
+    }
+    // The common case in as few steps as can be.
+    if let Some(current) = known::first()
+        && let Some(usual) = usual(current.gpu)
+    {
+        // SAFETY: the address has been checked.
+        return unsafe { allocate_with(current, (usual.pool, usual.record), address, bytes as u64, stream, call) };
+    }
     let current = match known::current() {
-        Ok(current) if !address.is_null() && bytes != 0 => current,
-        Ok(_) | Err(None) => return call(),
+        Ok(current) => current,
+        Err(None) => return call(),
         Err(Some(status)) => return status,
     };
     let Some(usual) = usual(current.gpu) else { return call() };
