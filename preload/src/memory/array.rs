@@ -1,6 +1,6 @@
 //! Arrays and mipmapped arrays. The driver lays them out; what they take it tells for an array whose memory is mapped later.
 
-use core::sync::atomic::{AtomicU64, Ordering::AcqRel};
+use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Release};
 
 use vgpu_region::ledger::pages;
 
@@ -14,7 +14,7 @@ use crate::session::Gpu;
 
 /// Arrays by handle: bytes in the lower 48 bits, the context's place above.
 static ARRAYS: Table = Table::new();
-/// Bytes of arrays small enough to share granules, by device. They fill granule after granule (seen on driver 580).
+/// Shares of granules that small arrays have, in bytes, by device. They fill granule after granule (seen on driver 580).
 static SMALL_BYTES: [AtomicU64; vgpu_region::MAX_GPUS] = [const { AtomicU64::new(0) }; vgpu_region::MAX_GPUS];
 
 const BYTES: u64 = (1 << 48) - 1;
@@ -77,21 +77,45 @@ pub unsafe fn create_with(array: *mut Handle, descriptor: &Array3dDescriptor, le
         claim.drop_all();
         return status;
     }
-    claim.settle(if bytes > SMALL { rounded_pages(bytes, GRANULE) } else { add_small(gpu, bytes) });
+    if bytes > SMALL {
+        claim.settle(rounded_pages(bytes, GRANULE));
+    } else {
+        claim.settle(add_small(gpu, bytes));
+        verify(gpu, bytes);
+    }
     // SAFETY: the driver has just written the handle.
     ARRAYS.insert(unsafe { *array } as u64, u64::from(id) << 48 | (bytes & BYTES));
     SUCCESS
 }
 
+/// A small array's share of the granule that it lies in: no more of its size fit in there.
+fn share(bytes: u64) -> u64 {
+    GRANULE / (GRANULE / bytes.max(1)).max(1)
+}
+
+/// Pages of small arrays since NVML was last asked. Arrays of different sizes fit worse than the shares say, or better.
+static UNVERIFIED: AtomicU64 = AtomicU64::new(0);
+
 fn add_small(gpu: &Gpu, bytes: u64) -> u32 {
+    let bytes = share(bytes);
     let Some(sum) = SMALL_BYTES.get(gpu.device as usize) else { return pages(bytes) };
     let before = sum.fetch_add(bytes, AcqRel);
     shared_pages(before, before + bytes).0
 }
 
+/// Asks NVML before what may be wrong about small arrays is an eighth of what is left: so they never lead past the limit.
+fn verify(gpu: &Gpu, bytes: u64) {
+    let unverified = UNVERIFIED.fetch_add(u64::from(pages(bytes)), AcqRel);
+    if unverified.saturating_mul(8) > gpu.left() && gpu.memory_limit().is_some() {
+        UNVERIFIED.store(0, Release);
+        super::truth::reconcile(gpu);
+    }
+}
+
 fn give_back(gpu: &Gpu, bytes: u64) {
     let cost = match SMALL_BYTES.get(gpu.device as usize) {
         Some(sum) if bytes <= SMALL => {
+            let bytes = share(bytes);
             let before = sum.fetch_sub(bytes, AcqRel);
             shared_pages(before, before.saturating_sub(bytes)).1
         }
@@ -169,6 +193,13 @@ pub fn forget_context(gpu: &Gpu, id: u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_is_what_fits_into_a_granule() {
+        assert_eq!([1 << 16, 1 << 20, 700_000, 720_896].map(share), [1 << 16, 1 << 20, 1 << 20, 1 << 20]);
+        assert_eq!(share(600_000), GRANULE / 3);
+        assert_eq!((share(0), share(GRANULE)), (1, GRANULE));
+    }
 
     #[test]
     fn small_arrays_fill_granules_together() {
