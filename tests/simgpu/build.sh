@@ -4,14 +4,16 @@
 # Run a program on it with LD_LIBRARY_PATH=FOLDER and, to keep machines apart, SIMGPU_STATE=FILE.
 set -eu
 cd "$(dirname "$0")/../.."
-target=x86_64-unknown-linux-gnu
-built=${CARGO_TARGET_DIR:-target}
+. scripts/tools.sh
+zigbuild
+triple=x86_64-unknown-linux-gnu
+built=$CARGO_TARGET_DIR
 folder=${1:-$built/simgpu}
-cargo zigbuild --quiet --release --target $target.2.17 -p simgpu-cuda -p simgpu-nvml -p simgpu-device -p vgpu-test-programs
+cargo zigbuild --quiet --release --target $triple.2.17 -p simgpu-cuda -p simgpu-nvml -p simgpu-device -p vgpu-test-programs
 mkdir -p "$folder"
 for pair in libsimgpu_cuda.so:libcuda.so.1 libsimgpu_nvml.so:libnvidia-ml.so.1 simgpu-ctl:simgpu-ctl fill:fill race:race spin:spin conformance:conformance; do
     # By rename: a process that has the old file mapped keeps it.
-    cp "$built/$target/release/${pair%%:*}" "$folder/.${pair##*:}.new"
+    cp "$built/$triple/release/${pair%%:*}" "$folder/.${pair##*:}.new"
     mv "$folder/.${pair##*:}.new" "$folder/${pair##*:}"
 done
 echo "$folder"
