@@ -42,9 +42,10 @@ for suite in bullseye trixie; do
 done
 
 step "tests"
-export VGPU_TEST_KIT="$kit" VGPU_TEST_GLIBCS="$glibcs"
+# Ignored by themselves are the tests that need root and the daemons: here they all run.
+export VGPU_TEST_KIT="$kit" VGPU_PROGRAMS="$kit" VGPU_TEST_GLIBCS="$glibcs"
 if cargo nextest --version >/dev/null 2>&1; then
-    cargo nextest run --workspace --no-fail-fast
+    cargo nextest run --workspace --no-fail-fast --run-ignored all
 else
-    cargo test --quiet --workspace --no-fail-fast
+    cargo test --quiet --workspace --no-fail-fast -- --include-ignored
 fi
