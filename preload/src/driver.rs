@@ -218,6 +218,8 @@ calls! { Cuda, crate::cuda::NOT_FOUND;
     function_attribute = cuFuncGetAttribute(value: *mut i32, attribute: i32, function: Handle);
     /// A kernel's attribute.
     kernel_attribute = cuKernelGetAttribute(value: *mut i32, attribute: i32, kernel: Handle, device: Device);
+    /// Destroys an instantiated graph.
+    graph_exec_destroy = cuGraphExecDestroy(exec: Handle);
     /// Nodes of a graph.
     graph_nodes = cuGraphGetNodes(graph: Handle, nodes: *mut Handle, count: *mut usize);
     /// A node's kind.

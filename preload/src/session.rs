@@ -14,6 +14,7 @@ use vgpu_region::uuid::Uuid;
 use vgpu_region::{MAX_GPUS, paths};
 
 use crate::cuda::{Device, OPERATING_SYSTEM, SUCCESS, Status};
+use crate::intercept::elf;
 use crate::{driver, log};
 
 /// One GPU that this process sees.
@@ -213,8 +214,12 @@ pub fn region_path() -> &'static CStr {
     paths().1
 }
 
-/// In a container of ours the mounted files are there, and whatever the environment says does not count.
+/// In a container of ours the mounted files are there, and whatever the environment says does not count. Nor does it where they cannot
+/// be seen although we come from there: after a chroot, say.
 fn choose_paths() {
+    if elf::we_are_below(paths::DIR) {
+        return;
+    }
     // SAFETY: C strings; getenv's answer is read at once, and before any limit is in force.
     unsafe {
         if libc::access(paths::LIMITS_C.as_ptr(), libc::F_OK) == 0 || *libc::__errno_location() != libc::ENOENT {

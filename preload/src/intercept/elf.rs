@@ -29,6 +29,37 @@ pub fn in_libc(name: &'static CStr) -> *mut c_void {
     search.found
 }
 
+/// Whether this library was loaded from a path that begins so.
+pub fn we_are_below(folder: &'static str) -> bool {
+    let mut search = Own { folder, found: false };
+    // SAFETY: the callback gets the pointer to `search`, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit_own), (&raw mut search).cast()) };
+    search.found
+}
+
+struct Own {
+    folder: &'static str,
+    found: bool,
+}
+
+unsafe extern "C" fn visit_own(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
+    // SAFETY: the loader passes a valid description, and `we_are_below` its own search.
+    let (info, search) = unsafe { (&*info, &mut *search.cast::<Own>()) };
+    let here = visit_own as *const () as usize;
+    // SAFETY: a loaded object's program headers are mapped, as many as it says, and its name is a C string or null.
+    unsafe {
+        let headers = core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+        let is_ours = headers.iter().any(|header| {
+            let start = (info.dlpi_addr + header.p_vaddr) as usize;
+            header.p_type == libc::PT_LOAD && (start..start + header.p_memsz as usize).contains(&here)
+        });
+        if is_ours && !info.dlpi_name.is_null() {
+            search.found = CStr::from_ptr(info.dlpi_name).to_bytes().starts_with(search.folder.as_bytes());
+        }
+        c_int::from(is_ours)
+    }
+}
+
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
     // SAFETY: the loader passes a valid description, and `in_libc` its own search.
     let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };

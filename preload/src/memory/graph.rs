@@ -6,7 +6,9 @@ use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Orderin
 use super::known::{self, Current};
 use super::table::Table;
 use super::{POOL_STEP, account, ordered, rounded_pages};
-use crate::cuda::{AllocNodeParams, Device, GRAPH_RESERVED_CURRENT, Handle, NODE_CHILD_GRAPH, NODE_MEM_ALLOC, SUCCESS, Status};
+use crate::cuda::{
+    AllocNodeParams, Device, GRAPH_RESERVED_CURRENT, Handle, NODE_CHILD_GRAPH, NODE_MEM_ALLOC, OUT_OF_MEMORY, SUCCESS, Status,
+};
 use crate::driver;
 use crate::session::Gpu;
 
@@ -43,14 +45,18 @@ unsafe fn asked_for(graph: Handle, depth: u32) -> u64 {
     let mut nodes = [core::ptr::null_mut(); 128];
     let mut count = 0;
     // SAFETY: the driver tells the number of nodes when it is given no array.
-    if unsafe { driver::graph_nodes(graph, core::ptr::null_mut(), &raw mut count) } != SUCCESS || count == 0 || depth > 8 {
+    if unsafe { driver::graph_nodes(graph, core::ptr::null_mut(), &raw mut count) } != SUCCESS || count == 0 {
         return 0;
+    }
+    // What is not read may have memory nodes: it counts as one step, so that launches are looked at.
+    if depth > 8 {
+        return POOL_STEP;
     }
     // A graph of more nodes than fit here is read into memory of its own.
     let many: *mut [Handle; 1 << 20] = if count > nodes.len() { crate::session::allocate() } else { core::ptr::null_mut() };
     let list = if many.is_null() { nodes.as_mut_ptr() } else { many.cast() };
     let mut room = if many.is_null() { nodes.len() } else { 1 << 20 };
-    let mut sum = 0u64;
+    let mut sum = if count > room { POOL_STEP } else { 0 };
     // SAFETY: the driver writes at most `room` handles, and says how many; each is a node of this graph.
     unsafe {
         if driver::graph_nodes(graph, list, &raw mut room) == SUCCESS {
@@ -85,8 +91,11 @@ unsafe fn note(exec: *mut Handle, graph: Handle, status: Status) -> Status {
         // SAFETY: the driver has just accepted the graph, and written the handle.
         unsafe {
             let bytes = asked_for(graph, 0);
-            if bytes != 0 {
-                EXECS.insert(*exec as u64, bytes);
+            if bytes != 0 && !EXECS.insert(*exec as u64, bytes) {
+                // What cannot be watched cannot be had.
+                driver::graph_exec_destroy(*exec);
+                *exec = core::ptr::null_mut();
+                return OUT_OF_MEMORY;
             }
         }
     }

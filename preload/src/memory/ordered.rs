@@ -323,7 +323,12 @@ pub unsafe fn allocate(
         Err(None) => return call(),
         Err(Some(status)) => return status,
     };
-    let Some(usual) = usual(current.gpu) else { return call() };
+    let Some(usual) = usual(current.gpu) else {
+        let mut pool = core::ptr::null_mut();
+        // What cannot be watched cannot be had. Without a pool the driver says so itself.
+        // SAFETY: the driver writes one handle.
+        return if unsafe { driver::device_pool(&raw mut pool, current.gpu.device) } == SUCCESS { OUT_OF_MEMORY } else { call() };
+    };
     // SAFETY: the address has been checked.
     unsafe { allocate_with(current, (usual.pool, usual.record), address, bytes as u64, stream, call) }
 }
