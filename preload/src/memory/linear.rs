@@ -24,7 +24,7 @@ fn given(status: Status, result: impl FnOnce() -> (DevicePtr, u64)) -> Given {
 fn allocate_with(current: Current, kind: Kind, bytes: u64, call: impl FnOnce() -> Given) -> Status {
     let Current { gpu, id, known } = current;
     let shared = kind == Kind::Shared;
-    if shared && known.is_some_and(|known| known.take_room(bytes)) {
+    if shared && !account::is_near(gpu) && known.is_some_and(|known| known.take_room(bytes)) {
         return into_hole(current, bytes, call);
     }
     let most = rounded_pages(bytes, GRANULE);
@@ -158,6 +158,7 @@ pub unsafe fn allocate(real: unsafe extern "C" fn(*mut DevicePtr, usize) -> Stat
     if !address.is_null()
         && (1..=SMALL as usize).contains(&bytes)
         && let Some(current) = known::first()
+        && !account::is_near(current.gpu)
         && current.known.is_some_and(|known| known.take_room(bytes as u64))
     {
         // SAFETY: the address has been checked.
