@@ -1,10 +1,11 @@
 //! What NVML says the processes on a GPU hold; meant for the host, while containers run.
 //!
-//!     held [--gpu INDEX] [--watch]
+//!     held [--gpu INDEX] [--watch] [--limit BYTES]
 //!
 //! Answers with one line of JSON, bytes throughout. With --watch it looks again and again until its standard input ends, and then tells
 //! the most that all processes together held at one time. A list of several processes is no snapshot (on an H200 it takes 25 µs for
-//! each): what one gives back and another takes in between counts twice. So such a list counts only if the next one is the same.
+//! each): what one gives back and another takes in between counts twice. So such a list counts only if the next one is the same. A list
+//! of more than --limit is written to standard error.
 
 use std::io::Read;
 use std::process::ExitCode;
@@ -23,11 +24,16 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let (limit, began) = (arguments.number("limit", u64::MAX), std::time::Instant::now());
     let (mut peak, mut samples, mut before) = (0, 0_u64, Vec::new());
     let mut look = || {
         let processes = nvml.processes();
         if processes.len() <= 1 || processes == before {
-            peak = processes.iter().map(|process| process.1).sum::<u64>().max(peak);
+            let sum = processes.iter().map(|process| process.1).sum::<u64>();
+            if sum > limit && sum > peak {
+                eprintln!("held: {sum} bytes, more than {limit}, after {:?}: {processes:?}", began.elapsed());
+            }
+            peak = sum.max(peak);
             samples += 1;
         }
         before.clone_from(&processes);

@@ -1,13 +1,15 @@
 //! Rounds of processes that race for memory, half of which are killed at a random moment; the others must then be able to take all that
 //! is left, and nobody may hang.
 //!
-//!     storm --limit BYTES --context BYTES [--processes N] [--rounds K] [--spread MS] [--slack BYTES] [--seed X]
+//!     storm --limit BYTES --context BYTES [--processes N] [--rounds K] [--spread MS] [--settled] [--slack BYTES] [--seed X]
 //!         [--gpu ORDINAL]
 //!
-//! A round: N processes start, allocate and free random sizes; after up to --spread milliseconds (50) half of them get SIGKILL, and are reaped now or only at
-//! the end of the round. The rest free what they have and take chunk after chunk of 2 MiB until they are refused, again and again until
-//! nothing is left: what they obtained and their contexts (--context bytes each) fill --limit up to --slack (a chunk). At the end one line of
-//! JSON tells the longest time from the killing to that moment. A round that does not get there in 30 s ends the program with status 1.
+//! A round: N processes start, allocate and free random sizes; after up to --spread milliseconds (50) half of them get SIGKILL, and are
+//! reaped now or only at the end of the round. The rest free what they have and take chunk after chunk of 2 MiB until they are refused,
+//! again and again until nothing is left: what they obtained and their contexts (--context bytes each) fill --limit up to --slack (a
+//! chunk). At the end one line of JSON tells the longest time from the killing to that moment. A round that does not get there in 30 s
+//! ends the program with status 1. With --settled, the time to the killing counts from when all have their contexts: a real driver makes
+//! those one after the other, and that is not what is measured.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -50,6 +52,9 @@ fn rounds(arguments: &Arguments) -> Result<(), String> {
 fn one_round(arguments: &Arguments, random: &mut Random) -> Result<(Duration, usize), String> {
     let processes = arguments.number("processes", 32);
     let mut racers = (0..processes).map(|_| Racer::start(arguments, random.next())).collect::<Result<Vec<_>, _>>()?;
+    if arguments.has("settled") {
+        racers.iter_mut().try_for_each(|racer| racer.answer().map(|_| ()))?;
+    }
     std::thread::sleep(Duration::from_micros(random.next() % (arguments.number("spread", 50) * 1000)));
     let mut victims = Vec::new();
     while victims.len() < processes as usize / 2 {
@@ -97,6 +102,7 @@ impl Racer {
         let gpu = arguments.number("gpu", 0).to_string();
         let mut command = Command::new(own);
         command.args(["--child", "--seed", &seed.to_string(), "--gpu", &gpu]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(arguments.has("settled").then_some("--settled"));
         let mut process = command.spawn().map_err(|why| why.to_string())?;
         let answers = BufReader::new(process.stdout.take().ok_or("no pipe")?);
         Ok(Racer { process, answers })
@@ -104,13 +110,18 @@ impl Racer {
 
     /// Lets it take all that it can get, and gives what it holds then, its context included.
     fn fill(&mut self, context: u64) -> Result<u64, String> {
-        let mut line = String::new();
         let input = self.process.stdin.as_mut().ok_or("no pipe")?;
         input.write_all(b"f").map_err(|why| why.to_string())?;
-        self.answers.read_line(&mut line).map_err(|why| why.to_string())?;
+        let line = self.answer()?;
         let (contexts, bytes) = line.trim().split_once(' ').ok_or("a process ended by itself")?;
         let number = |text: &str| text.parse::<u64>().map_err(|why| why.to_string());
         Ok(number(contexts)? * context + number(bytes)?)
+    }
+
+    fn answer(&mut self) -> Result<String, String> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).map_err(|why| why.to_string())?;
+        Ok(line)
     }
 
     fn end(mut self) -> Result<(), String> {
@@ -128,6 +139,9 @@ fn child(arguments: &Arguments) -> Result<(), String> {
     while !told() {
         if !started {
             started = start(ordinal)?;
+            if started && arguments.has("settled") {
+                println!("started");
+            }
         } else if held.len() > 8 || (!held.is_empty() && random.next().is_multiple_of(2)) {
             free(held.swap_remove(random.next() as usize % held.len()))?;
         } else {
