@@ -11,6 +11,7 @@ use crate::request::{Claim, GpuRequest, Request, Said};
 
 pub mod alnair;
 pub mod annotations;
+pub mod claims;
 pub mod controller;
 pub mod hami;
 pub mod manager;
@@ -28,6 +29,8 @@ pub struct Sources<'a> {
     pub container: Option<&'a str>,
     /// The contents of Alnair's limits file, where the container has one.
     pub alnair_limits: Option<&'a str>,
+    /// The shares of Kubernetes' claims that the container has.
+    pub claims: &'a [claims::File],
 }
 
 /// Reads all dialects.
@@ -43,8 +46,11 @@ pub fn read(sources: &Sources<'_>) -> Result<Request> {
         controller::read(sources.env, &mut request)?,
         alnair::read(sources.env, sources.alnair_limits, &mut request)?,
     ];
+    if !sources.claims.is_empty() {
+        from_env = vec![claims::read(sources.claims, &mut request)?];
+    }
     from_env.retain(|claim| !claim.is_empty());
-    if from_env.is_empty() {
+    if from_env.is_empty() && sources.claims.is_empty() {
         from_env.push(scheduling::read(sources.annotations, &request.visible)?);
     }
     from_env.push(annotations::read(sources, &mut request)?);

@@ -93,7 +93,9 @@ impl Container {
     pub fn by_bundle(&self, inventory: &Inventory) -> Option<Vec<Uuid>> {
         let spec = Bundle::load(&self.record.bundle, None).ok().map(|bundle| bundle.spec);
         let narrowed = self.record.limits.devices.as_ref().map(|list| Visible::parse(&list.join(",")));
-        let visible = narrowed.or_else(|| Some(plan::request(spec.as_ref()?, |_| None).ok()?.visible))?;
+        let state_dir = self.place.ancestors().nth(2)?;
+        let read = |path: &Path| std::fs::read_to_string(path).ok();
+        let visible = narrowed.or_else(|| Some(plan::request(spec.as_ref()?, state_dir, read).ok()?.visible))?;
         let paths = spec.iter().flat_map(|spec| spec.device_paths());
         let minors: Vec<u32> = paths.filter_map(|path| path.strip_prefix("/dev/nvidia")?.parse().ok()).collect();
         devices::candidates(&visible, &minors, Some(inventory))?.into_iter().map(|gpu| gpu.uuid).collect()

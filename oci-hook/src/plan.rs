@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{Hook, HookBuilder, Mount, MountBuilder};
 use vgpu_config::decide::Container;
-use vgpu_config::dialect::{self, Sources, alnair, nvidia};
+use vgpu_config::dialect::{self, Sources, alnair, claims, nvidia};
 use vgpu_config::policy::Admission;
 use vgpu_config::{Inventory, Limits, Policy, Request};
 
@@ -67,18 +67,25 @@ pub fn concerns(spec: &Spec, request: &Request, policy: &Policy) -> bool {
 }
 
 /// Reads what the container asks for. `read` gets at the contents of a file that is mounted into the container, by its path on
-/// the host.
+/// the host; the claims' are those in their folder in the state directory.
 ///
 /// # Errors
 /// A value that is not as its dialect documents it.
-pub fn request(spec: &Spec, read: impl Fn(&Path) -> Option<String>) -> Result<Request> {
+pub fn request(spec: &Spec, state_dir: &Path, read: impl Fn(&Path) -> Option<String>) -> Result<Request> {
     let (annotations, env) = (spec.annotations(), spec.env());
     let alnair_limits = env.get(alnair::WORKSPACE).and_then(|workspace| {
         let mut mounts = spec.mounts().filter(|(destination, _)| Path::new(destination) == Path::new(workspace));
         read(&Path::new(mounts.next()?.1?).join(alnair::LIMITS_FILE))
     });
-    let sources =
-        Sources { annotations: &annotations, env: &env, container: spec.container_name(), alnair_limits: alnair_limits.as_deref() };
+    let sources_of_mounts = spec.mounts().filter_map(|(_, source)| claims::File::behind(Path::new(source?), state_dir));
+    let claims: Vec<claims::File> = sources_of_mounts.map(|path| claims::File { text: read(&path), path }).collect();
+    let sources = Sources {
+        annotations: &annotations,
+        env: &env,
+        container: spec.container_name(),
+        alnair_limits: alnair_limits.as_deref(),
+        claims: &claims,
+    };
     Ok(dialect::read(&sources)?)
 }
 

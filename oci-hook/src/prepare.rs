@@ -23,11 +23,12 @@ use crate::{apply, driver, preload_list};
 /// # Errors
 /// What it asks for is not documented, not allowed, or cannot be given.
 pub fn limits(bundle: &Bundle, policy: &Policy) -> Result<Option<Limits>> {
-    let request = plan::request(&bundle.spec, |path| rootfs::read_text(std::fs::File::open(path).ok()?, 4096).ok())?;
+    let state_dir = policy.state_dir(process::rootless_user());
+    let request = plan::request(&bundle.spec, &state_dir, |path| rootfs::read_text(std::fs::File::open(path).ok()?, 4096).ok())?;
     if !plan::concerns(&bundle.spec, &request, policy) {
         return Ok(None);
     }
-    let inventory = Inventory::load(&policy.state_dir(process::rootless_user()))?;
+    let inventory = Inventory::load(&state_dir)?;
     plan::decide(&bundle.spec, &request, policy, inventory.as_ref())
 }
 

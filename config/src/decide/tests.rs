@@ -20,7 +20,7 @@ type Case<'a, T> = (&'a str, Pairs<'a>, &'a str, T);
 fn decided(said: &[(&str, &str)], policy: &str, inventory: Option<&Inventory>) -> Result<Option<Limits>> {
     let all = said.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
     let (annotations, env): (BTreeMap<_, _>, BTreeMap<_, _>) = all.partition(|(key, _)| key.contains('/'));
-    let sources = Sources { annotations: &annotations, env: &env, container: None, alnair_limits: None };
+    let sources = Sources { annotations: &annotations, env: &env, container: None, alnair_limits: None, claims: &[] };
     let policy = Policy::parse(policy).unwrap();
     decide(&dialect::read(&sources)?, &policy, inventory, Container { namespace: Some("default"), minors: &[] })
 }

@@ -14,7 +14,7 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 
 fn request(annotations: &[(&str, &str)], env: &[(&str, &str)]) -> Result<Request> {
     let (annotations, env) = (map(annotations), map(env));
-    read(&Sources { annotations: &annotations, env: &env, container: Some("main"), alnair_limits: None })
+    read(&Sources { annotations: &annotations, env: &env, container: Some("main"), alnair_limits: None, claims: &[] })
 }
 
 /// Memory, its percentage, cores and soft cores for the GPU at an index.
@@ -125,7 +125,7 @@ fn what_is_refused() {
 #[test]
 fn a_containers_key_needs_a_containers_name() {
     let (annotations, env) = (map(&[("nvidia.com/gpumem.main", "1024")]), map(&[]));
-    let nameless = Sources { annotations: &annotations, env: &env, container: None, alnair_limits: None };
+    let nameless = Sources { annotations: &annotations, env: &env, container: None, alnair_limits: None, claims: &[] };
     assert!(read(&nameless).unwrap_err().to_string().contains("did not say which container"));
     let other = Sources { container: Some("other"), ..nameless };
     assert_eq!(read(&other).unwrap(), Request::default());
@@ -159,7 +159,7 @@ fn a_schedulers_decision() {
 #[test]
 fn alnairs_file() {
     let (annotations, env) = (map(&[]), map(&[("ALNAIR_WORKSPACE_PATH", "/w")]));
-    let with = |limits| read(&Sources { annotations: &annotations, env: &env, container: None, alnair_limits: limits });
+    let with = |limits| read(&Sources { annotations: &annotations, env: &env, container: None, alnair_limits: limits, claims: &[] });
     assert_eq!(said_for(&with(Some("vmem:1073741824")).unwrap(), 0).0, Some(GIB));
     assert_eq!(said_for(&with(Some("other:1\n")).unwrap(), 0).0, None);
     assert!(with(Some("vmem:1g")).unwrap_err().to_string().contains(r#"file vmem="1g""#));

@@ -11,7 +11,7 @@ fn nothing_to_read(_: &Path) -> Option<String> {
 
 fn concerned(spec: Value, policy: &str) -> bool {
     let spec = Spec(spec);
-    concerns(&spec, &request(&spec, nothing_to_read).unwrap(), &Policy::parse(policy).unwrap())
+    concerns(&spec, &request(&spec, Path::new("/run/vgpu"), nothing_to_read).unwrap(), &Policy::parse(policy).unwrap())
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn alnairs_file_is_found_through_its_mount() {
         "mounts": [{ "destination": "/var/lib/alnair/workspace", "source": "/host/abc" }]
     }));
     let read = |path: &Path| (path == Path::new("/host/abc/limits")).then(|| "vmem:1048576".to_owned());
-    let memory = request(&spec, read).unwrap().for_gpu(None, None).memory;
+    let memory = request(&spec, Path::new("/run/vgpu"), read).unwrap().for_gpu(None, None).memory;
     assert_eq!(memory.map(|said| said.value), Some(1 << 20));
 }
 
@@ -84,7 +84,9 @@ fn who_may_undo_mounts_is_let_in_or_not() {
         "annotations": { "nvidia.com/gpumem": "1" },
         "process": { "capabilities": { "bounding": ["CAP_CHOWN", "CAP_SYS_ADMIN"] } }
     }));
-    let decided = |policy: &str| decide(&spec, &request(&spec, nothing_to_read).unwrap(), &Policy::parse(policy).unwrap(), None);
+    let decided = |policy: &str| {
+        decide(&spec, &request(&spec, Path::new("/run/vgpu"), nothing_to_read).unwrap(), &Policy::parse(policy).unwrap(), None)
+    };
     assert!(decided("").unwrap().is_some());
     let message = decided("privileged = \"refuse\"").unwrap_err().to_string();
     assert!(message.contains("CAP_SYS_ADMIN"), "{message}");
