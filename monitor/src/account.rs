@@ -138,7 +138,7 @@ impl Reader {
                 charged: account.total.bytes(),
                 refused: account.refused.load(Relaxed),
                 first_refusal: account.first_refusal.load(Relaxed),
-                spilled: account.spilled.load(Relaxed),
+                spilled: account.spilled.bytes(),
                 used: account.budget.used.load(Relaxed),
                 waited: account.budget.waited.load(Relaxed),
                 activity: account.budget.activity.load(Relaxed),

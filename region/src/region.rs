@@ -29,8 +29,8 @@ pub struct GpuAccount {
     pub refused: AtomicU64,
     /// When the oldest refusal was, in nanoseconds of `CLOCK_REALTIME`; 0 is never.
     pub first_refusal: AtomicU64,
-    /// Bytes spilled to the host (oversubscription).
-    pub spilled: AtomicU64,
+    /// Memory beyond the limit that lies on the host (oversubscription).
+    pub spilled: Total,
     padding: [u64; 1],
     /// The compute budget.
     pub budget: Budget,
@@ -46,7 +46,9 @@ pub struct GpuCharge {
     pub overhead: AtomicU32,
     /// Of these: managed memory, which NVML does not list by process. Pages.
     pub managed: AtomicU32,
-    reserved: [u64; 2],
+    /// Pages of [`GpuAccount::spilled`].
+    pub spill: Charge,
+    reserved: [u64; 1],
 }
 
 /// One process's place in the region. Whether it lives is told by the file lock on its byte (see [`crate::map`]), never by
@@ -163,20 +165,22 @@ impl Region {
         self.slots.iter().enumerate().take(self.slots_used.load(Acquire) as usize)
     }
 
-    /// Brings a GPU's total down to what its processes hold. `dead` tells whether a slot's process is gone; what such a process
-    /// held is given back. Returns whether the total became lower.
+    /// Brings a GPU's totals down to what its processes hold. `dead` tells whether a slot's process is gone; what such a process
+    /// held is given back. Returns whether a total became lower.
     pub fn recover(&self, gpu: usize, mut dead: impl FnMut(usize, &Slot) -> bool) -> bool {
         let Some(account) = self.gpus.get(gpu) else { return false };
         for (index, slot) in self.used_slots() {
             let Some(charge) = slot.gpus.get(gpu) else { continue };
             // Seen before asking: an answer is about whoever had the place then.
-            let seen = charge.charge.see();
-            if seen.most() != 0 && dead(index, slot) {
+            let (seen, spilled) = (charge.charge.see(), charge.spill.see());
+            if seen.most() + spilled.most() != 0 && dead(index, slot) {
                 charge.charge.clear(seen);
+                charge.spill.clear(spilled);
             }
         }
-        let charges = self.used_slots().filter_map(|(_, slot)| slot.gpus.get(gpu)).map(|charge| &charge.charge);
-        crate::ledger::recount(&account.total, charges)
+        let charges = || self.used_slots().filter_map(|(_, slot)| slot.gpus.get(gpu));
+        let lower = crate::ledger::recount(&account.total, charges().map(|charge| &charge.charge));
+        crate::ledger::recount(&account.spilled, charges().map(|charge| &charge.spill)) || lower
     }
 }
 
@@ -193,6 +197,7 @@ impl GpuCharge {
     /// readable until then.
     pub fn begin_anew(&self) {
         self.charge.begin_anew();
+        self.spill.begin_anew();
         self.overhead.store(0, Relaxed);
         self.managed.store(0, Relaxed);
     }
@@ -248,10 +253,11 @@ mod tests {
         region.slots_used.store(3, Relaxed);
         for slot in &region.slots[..3] {
             slot.gpus[gpu].charge.reserve(&region.gpus[gpu].total, 10, u64::MAX).unwrap();
+            slot.gpus[gpu].spill.reserve(&region.gpus[gpu].spilled, 7, u64::MAX).unwrap();
         }
         assert!(!region.recover(gpu, |_, _| false));
         assert!(region.recover(gpu, |index, _| index == 1));
-        assert_eq!(region.gpus[gpu].total.pages(), 20);
+        assert_eq!((region.gpus[gpu].total.pages(), region.gpus[gpu].spilled.pages()), (20, 14));
         assert!(!region.recover(gpu, |index, _| index == 1));
     }
 }
