@@ -23,13 +23,13 @@ pub mod table;
 pub mod truth;
 pub mod view;
 
-/// The driver hands out device memory in pieces of this many bytes (seen on driver 580, H200: everything over 1 MiB is rounded
-/// up to it, everything below shares blocks of it).
+/// The driver hands out device memory in pieces of this many bytes (seen on driver 580, H200: larger allocations are rounded up to it,
+/// smaller ones share blocks of it).
 pub const GRANULE: u64 = 2 << 20;
 /// A granule in pages of the account.
 pub const GRANULE_PAGES: u32 = (GRANULE / vgpu_region::ledger::PAGE) as u32;
-/// Allocations up to this size share granules.
-pub const SMALL: u64 = 1 << 20;
+/// Linear allocations up to this size share granules.
+pub const SMALL: u64 = GRANULE - 1;
 /// Pools grow by multiples of this (seen on driver 580).
 pub const POOL_STEP: u64 = 32 << 20;
 

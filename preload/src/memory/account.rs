@@ -1,5 +1,6 @@
 //! Taking from and giving back to the container's account.
 
+use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use vgpu_region::ledger::{PAGE, pages};
@@ -25,15 +26,38 @@ pub struct Claim<'a> {
 /// CUDA's out-of-memory code, when the container has no room even after everything was counted anew.
 #[inline]
 pub fn claim(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
-    match gpu.charge.charge.begin(&gpu.account.total, pages, gpu.limit_pages()) {
-        Ok(()) => Ok(Claim { gpu, pages }),
-        Err(_) => claim_after_recount(gpu, pages),
+    match try_claim(gpu, pages) {
+        Some(claim) => Ok(claim),
+        None => claim_after_recount(gpu, pages),
     }
 }
 
 /// As [`claim`], but gives up at the first "no" without counting anew and without a word about it.
+#[inline]
 pub fn try_claim(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
+    let claim = begin(gpu, pages)?;
+    if DOUBTFUL.load(Relaxed) && is_near(gpu) {
+        claim.drop_all();
+        truth::reconcile(gpu);
+        return begin(gpu, pages);
+    }
+    Some(claim)
+}
+
+#[inline]
+fn begin(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
     gpu.charge.charge.begin(&gpu.account.total, pages, gpu.limit_pages()).ok().map(|()| Claim { gpu, pages })
+}
+
+/// Whether this process has been charged for something that costs less than we think. When that goes, too much is given back: near
+/// the limit NVML is then asked before anything is taken.
+static DOUBTFUL: AtomicBool = AtomicBool::new(false);
+
+/// NVML was asked: whether it counts less than the contexts and allocations that we know of.
+pub fn set_doubtful(less: bool) {
+    if DOUBTFUL.load(Relaxed) != less {
+        DOUBTFUL.store(less, Relaxed);
+    }
 }
 
 impl Claim<'_> {

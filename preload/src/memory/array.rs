@@ -7,7 +7,7 @@ use vgpu_region::ledger::pages;
 use super::account::{self, claim};
 use super::known::{self, Current};
 use super::table::Table;
-use super::{GRANULE, SMALL, rounded_pages};
+use super::{GRANULE, rounded_pages};
 use crate::cuda::{ARRAY_DEFERRED, ARRAY_SPARSE, Array3dDescriptor, ArrayDescriptor, ArrayRequirements, Handle, SUCCESS, Status};
 use crate::driver;
 use crate::session::Gpu;
@@ -87,6 +87,9 @@ pub unsafe fn create_with(array: *mut Handle, descriptor: &Array3dDescriptor, le
     ARRAYS.insert(unsafe { *array } as u64, u64::from(id) << 48 | (bytes & BYTES));
     SUCCESS
 }
+
+/// Arrays up to this size are charged a share of a granule.
+const SMALL: u64 = GRANULE / 2;
 
 /// A small array's share of the granule that it lies in: no more of its size fit in there.
 fn share(bytes: u64) -> u64 {

@@ -30,7 +30,7 @@ pub struct Block {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Allocations up to 1 MiB, together.
+    /// Allocations of less than a granule, together.
     Shared = 1,
     /// One larger allocation.
     Large = 2,

@@ -192,7 +192,7 @@ pub fn forget(handle: Handle) {
     account::release(gpu, account::take_overhead(gpu, known.cost.swap(0, AcqRel)));
     known.forget();
     // Its modules, stacks and the like are gone too; only NVML can tell how much that was.
-    if gpu.charge.overhead.load(Relaxed) > known::costs() {
+    if gpu.charge.overhead.load(Relaxed) > known::costs(gpu) {
         truth::reconcile(gpu);
     }
 }

@@ -134,9 +134,11 @@ pub fn gpu_of(id: u8) -> Option<&'static Gpu> {
     }
 }
 
-/// What the living contexts were charged, in pages.
-pub fn costs() -> u32 {
+/// What the living contexts on a GPU were charged, in pages.
+pub fn costs(gpu: &Gpu) -> u32 {
     let living = KNOWN.iter().take(USED.load(Acquire)).filter(|known| known.handle.load(Acquire) as usize > 1);
+    // SAFETY: null, or a GPU of the session, which lives as long as the process.
+    let living = living.filter(|known| unsafe { known.gpu.load(Acquire).as_ref() }.is_some_and(|there| there.place == gpu.place));
     living.fold(0, |sum, known| sum.saturating_add(known.cost.load(Relaxed)))
 }
 

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use vgpu_region::ledger::{PAGE, pages};
 
-use super::account;
+use super::{account, known};
 use crate::nvml;
 use crate::nvml::sys::Process;
 use crate::session::Gpu;
@@ -65,6 +65,7 @@ pub fn reconcile(gpu: &Gpu) {
         }
         let asked_for = held.saturating_sub(overhead).saturating_sub(gpu.charge.managed.load(Relaxed));
         let real = pages(bytes).saturating_sub(asked_for);
+        account::set_doubtful(real < known::costs(gpu));
         if real > overhead {
             account::add_overhead(gpu, real - overhead);
             account::charge(gpu, real - overhead);

@@ -137,7 +137,7 @@ impl World {
     /// Device memory for a context, charged as the driver takes it.
     pub fn allocate(&mut self, driver: &Driver, context: usize, size: u64) -> Answer<u64> {
         let ordinal = self.context(context)?.ordinal;
-        if size > GRANULE / 2 {
+        if size >= GRANULE {
             let bytes = granules(size)?;
             driver.charge(ordinal, bytes, Part::Visible)?;
             let Some(address) = self.memory.arena.take(bytes) else {

@@ -75,6 +75,14 @@ mod tests {
         assert_eq!(heap.take(400_000), None);
     }
 
+    /// As seen on an H200.
+    #[test]
+    fn more_than_half_a_granule_shares_too() {
+        let mut heap = heap(1);
+        let addresses = [419_338, 1_255_357, 407_618].map(|size| heap.take(size).unwrap() - GRANULE);
+        assert_eq!(addresses, [0, 0x66800, 0x0019_9000]);
+    }
+
     #[test]
     fn an_emptied_granule_leaves_the_heap_and_neighbours_do_not_join() {
         let mut heap = heap(2);
