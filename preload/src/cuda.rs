@@ -34,6 +34,8 @@ pub const POOL_RESERVED_CURRENT: i32 = 5;
 pub const POOL_USED_CURRENT: i32 = 7;
 /// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`
 pub const GRAPH_RESERVED_CURRENT: i32 = 2;
+/// `CU_GRAPH_NODE_TYPE_KERNEL`
+pub const NODE_KERNEL: i32 = 0;
 /// `CU_GRAPH_NODE_TYPE_MEM_ALLOC`
 pub const NODE_MEM_ALLOC: i32 = 10;
 /// `CU_GRAPH_NODE_TYPE_GRAPH`
@@ -187,6 +189,7 @@ mod tests {
         assert_eq!(POOL_USED_CURRENT, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT as i32);
         assert_eq!(GRAPH_RESERVED_CURRENT, sys::CUgraphMem_attribute::CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT as i32);
         assert_eq!(NODE_MEM_ALLOC, sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC as i32);
+        assert_eq!(NODE_KERNEL, sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL as i32);
         assert_eq!(NODE_CHILD_GRAPH, sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_GRAPH as i32);
         assert_eq!(LIMIT_STACK_SIZE, sys::CUlimit::CU_LIMIT_STACK_SIZE as i32);
         assert_eq!(LIMIT_PRINTF_FIFO_SIZE, sys::CUlimit::CU_LIMIT_PRINTF_FIFO_SIZE as i32);

@@ -11,13 +11,32 @@ use crate::intercept::{elf, names, symbols};
 use crate::table::{self, COUNT, Library};
 
 static REAL: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(core::ptr::null_mut()) }; COUNT];
+/// The same, also while something else stands in for it in [`REAL`].
+static NATIVE: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(core::ptr::null_mut()) }; COUNT];
 static HANDLES: [AtomicPtr<c_void>; 2] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 2];
 
-/// The real function behind a table entry; `None` if the driver has none.
+/// The real function behind a table entry, or what records its calls; `None` if the driver has none.
 #[inline]
 pub fn real(entry: usize) -> Option<*mut c_void> {
     let address = REAL.get(entry)?.load(Acquire);
     if address.is_null() { load_for(entry) } else { Some(address) }
+}
+
+/// The driver's own function behind a table entry, once it was loaded.
+#[inline]
+pub fn native(entry: usize) -> Option<*mut c_void> {
+    let address = NATIVE.get(entry)?.load(Relaxed);
+    (!address.is_null()).then_some(address)
+}
+
+/// Puts what records calls in the place of the driver's functions, or takes it away again. Either can be called at any time.
+pub fn set_traced(traced: bool) {
+    for (entry, real) in REAL.iter().enumerate() {
+        let recorder = table::recorder(entry);
+        if let Some(native) = native(entry).filter(|_| !recorder.is_null()) {
+            real.store(if traced { recorder } else { native }, Release);
+        }
+    }
 }
 
 #[cold]
@@ -57,7 +76,11 @@ fn load(library: Library) -> Option<*mut c_void> {
         let address = unsafe { symbols::real_dlsym(handle, names::name(entry)) };
         if !address.is_null() {
             by_pointer::insert(address, entry);
-            real.store(address, Release);
+            if let Some(native) = NATIVE.get(entry) {
+                native.store(address, Relaxed);
+            }
+            // Another thread may have come first, and what records calls may be there by now.
+            _ = real.compare_exchange(core::ptr::null_mut(), address, Release, Relaxed);
         }
     }
     HANDLES.get(library as usize)?.store(handle, Release);
@@ -214,6 +237,10 @@ calls! { Cuda, crate::cuda::NOT_FOUND;
     green_destroy = cuGreenCtxDestroy(green: Handle);
     /// Destroys a stream.
     stream_destroy = cuStreamDestroy_v2(stream: Handle);
+    /// A function's name.
+    function_name = cuFuncGetName(name: *mut *const core::ffi::c_char, function: Handle);
+    /// A kernel's name.
+    kernel_name = cuKernelGetName(name: *mut *const core::ffi::c_char, kernel: Handle);
     /// A function's attribute.
     function_attribute = cuFuncGetAttribute(value: *mut i32, attribute: i32, function: Handle);
     /// A kernel's attribute.

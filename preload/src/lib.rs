@@ -3,7 +3,7 @@
 //! * [`table`]: every entry point we stand in for, once.
 //! * [`intercept`]: how a call gets here: exported symbols, `dlsym`, `cuGetProcAddress`.
 //! * [`driver`]: the real functions. [`session`]: this process's limits and accounts.
-//! * [`memory`], [`compute`], [`nvml`]: what the hooks do.
+//! * [`memory`], [`compute`], [`nvml`]: what the hooks do. [`trace`]: recording it, while somebody on the host wants that.
 //!
 //! There is no `std` in here: it would pull in libpthread and libdl, whose loading alone costs a process that never touches CUDA
 //! 100 µs, and it would unwind. Nothing runs before the first CUDA or NVML call: no constructor, no thread, no file.
@@ -19,6 +19,7 @@ mod memory;
 mod nvml;
 mod session;
 mod table;
+mod trace;
 
 /// A bug of ours must not unwind through the program's frames; there is nothing to return to.
 #[cfg(not(test))]

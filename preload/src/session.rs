@@ -10,12 +10,13 @@ use vgpu_region::ledger::{PAGE, pages};
 use vgpu_region::limits::{GpuLimit, LimitsPage, LogLevel};
 use vgpu_region::map::{self, Membership};
 use vgpu_region::region::{GpuAccount, GpuCharge};
+use vgpu_region::trace::Kind;
 use vgpu_region::uuid::Uuid;
 use vgpu_region::{MAX_GPUS, paths};
 
 use crate::cuda::{Device, OPERATING_SYSTEM, SUCCESS, Status};
 use crate::intercept::elf;
-use crate::{driver, log};
+use crate::{driver, log, trace};
 
 /// One GPU that this process sees.
 #[derive(Clone, Copy, Debug)]
@@ -166,8 +167,12 @@ fn start() -> State {
     }
     match build(count as usize) {
         Ok(session) => match page.session.compare_exchange(core::ptr::null_mut(), session, Release, Acquire) {
-            // SAFETY: just built, and never freed.
-            Ok(_) => State::Ready(unsafe { &*session }),
+            Ok(_) => {
+                // SAFETY: just built, and never freed.
+                let session = unsafe { &*session };
+                trace::look(session);
+                State::Ready(session)
+            }
             Err(other) => {
                 // SAFETY: the other thread's session is complete; ours was seen by nobody, and unmapping its region frees its slot.
                 unsafe {
@@ -315,13 +320,19 @@ fn clock(which: libc::clockid_t) -> u64 {
 
 /// `cuInit`: the driver's, then ours. A container whose limits cannot be known gets no GPU.
 pub unsafe fn init(real: unsafe extern "C" fn(u32) -> Status, flags: u32) -> Status {
+    let began = monotonic();
     // SAFETY: the program's own argument.
     let status = unsafe { real(flags) };
     if status != SUCCESS {
         return status;
     }
+    let ended = monotonic();
     match current() {
         State::Refused => OPERATING_SYSTEM,
-        State::Ready(_) | State::NotYet => SUCCESS,
+        State::NotYet => SUCCESS,
+        State::Ready(_) => {
+            trace::span(Kind::Init, 0, began, ended, 0);
+            SUCCESS
+        }
     }
 }

@@ -14,6 +14,7 @@ pub mod limits;
 pub mod map;
 pub mod paths;
 pub mod region;
+pub mod trace;
 pub mod uuid;
 
 /// Most GPUs one container can have limits for and accounts of.

@@ -4,7 +4,7 @@
 //! their next call. The tenant cannot write it. It has a fixed layout, so that the library has nothing to parse.
 
 use core::mem::size_of;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
 
 use crate::MAX_GPUS;
 use crate::uuid::Uuid;
@@ -15,6 +15,9 @@ const MAGIC: u64 = u64::from_le_bytes(*b"vgpulim\0");
 pub const VERSION: u32 = 1;
 /// Size of the file and of the mapping in bytes.
 pub const PAGE_SIZE: usize = 4096;
+
+/// The bit of the flags that says that processes record what they do.
+const TRACED: u32 = 1;
 
 /// Which GPUs an entry is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +154,7 @@ pub struct LimitsPage {
     version: u32,
     size: u32,
     gpu_count: u32,
-    flags: u32,
+    flags: AtomicU32,
     priority: u32,
     log_level: u32,
     /// Counts live changes; a process that cached anything derived from the page compares it.
@@ -192,7 +195,7 @@ impl LimitsPage {
             version: VERSION,
             size: PAGE_SIZE as u32,
             gpu_count: count,
-            flags: 0,
+            flags: AtomicU32::new(0),
             priority: 1,
             log_level: LogLevel::Warn as u32,
             generation: AtomicU64::new(0),
@@ -230,7 +233,23 @@ impl LimitsPage {
     #[must_use]
     pub fn with_trace_dir(mut self, path: &str) -> Option<Self> {
         copy_text(&mut self.trace_dir, path)?;
+        self.flags.store(TRACED, Relaxed);
         Some(self)
+    }
+
+    /// Whether the container's processes record what they do ([`crate::trace`]).
+    #[must_use]
+    pub fn is_traced(&self) -> bool {
+        self.flags.load(Relaxed) & TRACED != 0
+    }
+
+    /// Says from now on whether they do. They see it at their next launch or copy.
+    pub fn set_traced(&self, traced: bool) {
+        match traced {
+            true => self.flags.fetch_or(TRACED, Relaxed),
+            false => self.flags.fetch_and(!TRACED, Relaxed),
+        };
+        self.generation.fetch_add(1, AcqRel);
     }
 
     /// The bytes to write to the file.

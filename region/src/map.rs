@@ -11,6 +11,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use crate::limits::{self, LimitsPage};
 use crate::region::{self, Region, SLOTS, Slot};
+use crate::trace::{self, RING_SIZE, Ring};
 
 /// Why a file cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,15 +71,16 @@ impl File {
         }
     }
 
-    fn map<T>(&self, protection: i32) -> Result<NonNull<T>, Error> {
+    fn size(&self) -> Result<u64, Error> {
         // SAFETY: fstat fills the structure it is given; an all-zero stat is valid.
-        let size = unsafe {
+        unsafe {
             let mut stat: libc::stat = core::mem::zeroed();
-            if libc::fstat(self.0, &raw mut stat) != 0 {
-                return Err(failed("fstat"));
-            }
-            stat.st_size as u64
-        };
+            if libc::fstat(self.0, &raw mut stat) != 0 { Err(failed("fstat")) } else { Ok(stat.st_size as u64) }
+        }
+    }
+
+    fn map<T>(&self, protection: i32) -> Result<NonNull<T>, Error> {
+        let size = self.size()?;
         if size < size_of::<T>() as u64 {
             return Err(Error::Short(size));
         }
@@ -151,6 +153,33 @@ fn map_region(file: &File) -> Result<&'static Region, Error> {
 pub unsafe fn unmap(region: &'static Region) {
     // SAFETY: the caller has no more use for the mapping, which is exactly this long.
     unsafe { libc::munmap(core::ptr::from_ref(region).cast_mut().cast(), size_of::<Region>()) };
+}
+
+/// Maps the ring of a slot, for the process whose slot it is. `None` where nobody traces the container: there are none in the file.
+///
+/// # Errors
+/// The file cannot be opened or mapped, or there is no memory for what it is to hold.
+pub fn ring(path: &CStr, slot: usize) -> Result<Option<&'static Ring>, Error> {
+    let file = File::open(path, libc::O_RDWR)?;
+    if slot >= SLOTS || file.size()? < trace::FILE_SIZE {
+        return Ok(None);
+    }
+    // Without its pages a ring would end the process at its first write once the file system is full.
+    // SAFETY: the call takes no pointers.
+    if unsafe { libc::fallocate(file.0, 0, trace::offset(slot) as _, RING_SIZE as _) } != 0 {
+        let error = failed("fallocate");
+        if !matches!(error, Error::System { errno: libc::EOPNOTSUPP | libc::ENOSYS, .. }) {
+            return Err(error);
+        }
+    }
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new shared mapping at an address of the kernel's choice, within the file.
+    let address = unsafe { libc::mmap(core::ptr::null_mut(), RING_SIZE, protection, libc::MAP_SHARED, file.0, trace::offset(slot) as _) };
+    if address == libc::MAP_FAILED {
+        return Err(failed("mmap"));
+    }
+    // SAFETY: the mapping is as long as a ring, is never removed, and a ring consists of atomics and of padding that nobody reads.
+    Ok(unsafe { address.cast::<Ring>().as_ref() })
 }
 
 /// A process's own view of its container's region.

@@ -27,9 +27,10 @@ const UNKNOWN: u64 = 200_000;
 const BURST: i64 = 500_000;
 const BURST_OF_SHORT: i64 = 3_000_000;
 const SHORT_LAUNCH: u64 = 50_000;
-/// Shortest and longest waits before looking again, in nanoseconds. A wait costs about 6 µs of CPU time.
+/// Shortest and longest waits before looking again, in nanoseconds. A wait costs about 6 µs of CPU time; a limit that is raised is
+/// seen after the longest.
 const SHORT: u64 = 500_000;
-const LONG: u64 = 20_000_000;
+const LONG: u64 = 6_000_000;
 /// How often to see whether the last launches of a turn are finished, in nanoseconds.
 const DRAIN: u64 = 110_000;
 /// How long to wait for another process of the container.
@@ -184,6 +185,11 @@ impl<'a> Launch<'a> {
         if waited {
             account.rounds.begin();
             account.budget.waited.fetch_add(self.began.saturating_sub(began), Relaxed);
+        }
+        if waited || closed {
+            use vgpu_region::trace::Kind::{Budget, Turn};
+            let kind = if closed { Turn } else { Budget };
+            crate::trace::span(kind, self.handle as u64, began, self.began, self.cost);
         }
         waited || closed
     }

@@ -32,6 +32,8 @@ struct Entry {
 /// The tables. All zero is empty.
 pub struct State {
     session: AtomicPtr<Session>,
+    /// Of the limits page, when its numbers were last looked at.
+    generation: AtomicU64,
     costs: Costs,
     entries: [Entry; STREAMS],
     accounts: [AtomicPtr<Account>; MAX_GPUS],
@@ -57,7 +59,7 @@ pub fn limited() -> Option<&'static State> {
     }
     // SAFETY: a state is never given back.
     match unsafe { STATE.load(Acquire).as_ref() } {
-        Some(state) if core::ptr::eq(state.session.load(Relaxed), session) => Some(state),
+        Some(state) if state.is_of(session) && session.limits.generation.load(Relaxed) == state.generation.load(Relaxed) => Some(state),
         _ => start(session),
     }
 }
@@ -66,14 +68,22 @@ pub fn limited() -> Option<&'static State> {
 fn start(session: &'static Session) -> Option<&'static State> {
     // Read first: a limit that is set in between is seen by the next launch.
     let generation = session.limits.generation.load(Acquire);
+    crate::trace::look(session);
     if session.gpus().iter().all(|gpu| gpu.limit.and_then(|limit| limit.cores_limit()).is_none()) {
         UNLIMITED.store(generation.wrapping_add(1), Relaxed);
         return None;
     }
-    let state: *mut State = session::allocate();
     let before = STATE.load(Acquire);
+    // SAFETY: a state is never given back.
+    if let Some(state) = unsafe { before.as_ref() }.filter(|state| state.is_of(session)) {
+        state.generation.store(generation, Relaxed);
+        return Some(state);
+    }
+    let state: *mut State = session::allocate();
     // SAFETY: fresh zeroed memory, or null.
-    unsafe { state.as_ref() }?.session.store(core::ptr::from_ref(session).cast_mut(), Relaxed);
+    let fresh = unsafe { state.as_ref() }?;
+    fresh.generation.store(generation, Relaxed);
+    fresh.session.store(core::ptr::from_ref(session).cast_mut(), Relaxed);
     // Of two threads that come first one wins; the other's memory was never used and costs nothing.
     _ = STATE.compare_exchange(before, state, AcqRel, Acquire);
     // SAFETY: a state is never given back.
@@ -81,6 +91,11 @@ fn start(session: &'static Session) -> Option<&'static State> {
 }
 
 impl State {
+    #[inline]
+    fn is_of(&self, session: &Session) -> bool {
+        core::ptr::eq(self.session.load(Relaxed), session)
+    }
+
     fn places(id: u64) -> impl Iterator<Item = usize> {
         let start = (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize;
         (0..PROBES).map(move |step| start.wrapping_add(step) % STREAMS)

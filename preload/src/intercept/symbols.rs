@@ -67,7 +67,7 @@ unsafe extern "C" fn answer(handle: *mut c_void, name: *const c_char) -> Answer 
         let address = if driver::is_loaded(entry) && driver::real(entry).is_some() { hook } else { core::ptr::null_mut() };
         return Answer { address, ours: 1 };
     }
-    if driver::real(entry) == Some(native) { Answer { address: hook, ours: 1 } } else { NOT_OURS }
+    if driver::real(entry).is_some() && driver::native(entry) == Some(native) { Answer { address: hook, ours: 1 } } else { NOT_OURS }
 }
 
 unsafe fn loader_function(name: *const c_char) -> Option<*mut c_void> {

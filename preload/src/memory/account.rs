@@ -168,6 +168,7 @@ static REFUSED: Seldom = Seldom::new();
 /// Notes a refusal, and says so with figures a person can act on.
 pub fn refuse(gpu: &Gpu, pages: u32) {
     gpu.account.refused.fetch_add(1, Relaxed);
+    crate::trace::refused(u64::from(pages) * PAGE);
     _ = gpu.account.first_refusal.compare_exchange(0, session::realtime(), Relaxed, Relaxed);
     if REFUSED.now() {
         let mib = |pages: u64| (pages * PAGE) >> 20;

@@ -7,10 +7,10 @@ use super::known::{self, Current};
 use super::table::Table;
 use super::{POOL_STEP, account, ordered, rounded_pages};
 use crate::cuda::{
-    AllocNodeParams, Device, GRAPH_RESERVED_CURRENT, Handle, NODE_CHILD_GRAPH, NODE_MEM_ALLOC, OUT_OF_MEMORY, SUCCESS, Status,
+    AllocNodeParams, Device, GRAPH_RESERVED_CURRENT, Handle, NODE_CHILD_GRAPH, NODE_KERNEL, NODE_MEM_ALLOC, OUT_OF_MEMORY, SUCCESS, Status,
 };
-use crate::driver;
 use crate::session::Gpu;
+use crate::{driver, trace};
 
 /// Instantiated graphs with memory nodes: what their nodes ask for in bytes, and [`RESIDENT`].
 static EXECS: Table = Table::new();
@@ -40,8 +40,8 @@ pub fn trimmed() {
     }
 }
 
-/// What the memory nodes of a graph and of the graphs in it ask for, in bytes.
-unsafe fn asked_for(graph: Handle, depth: u32) -> u64 {
+/// What the memory nodes of a graph and of the graphs in it ask for, in bytes. `kernels` is raised by the number of kernels in it.
+unsafe fn asked_for(graph: Handle, depth: u32, kernels: &mut u64) -> u64 {
     let mut nodes = [core::ptr::null_mut(); 128];
     let mut count = 0;
     // SAFETY: the driver tells the number of nodes when it is given no array.
@@ -65,7 +65,9 @@ unsafe fn asked_for(graph: Handle, depth: u32) -> u64 {
                 if driver::node_type(node, &raw mut kind) != SUCCESS {
                     continue;
                 }
-                if kind == NODE_MEM_ALLOC {
+                if kind == NODE_KERNEL {
+                    *kernels += 1;
+                } else if kind == NODE_MEM_ALLOC {
                     let mut parameters = core::mem::MaybeUninit::<[AllocNodeParams; 2]>::zeroed();
                     // A node that tells nothing still counts: the launch takes at least one step.
                     let told = driver::node_allocation(node, parameters.as_mut_ptr().cast()) == SUCCESS;
@@ -74,7 +76,7 @@ unsafe fn asked_for(graph: Handle, depth: u32) -> u64 {
                 } else if kind == NODE_CHILD_GRAPH {
                     let mut child = core::ptr::null_mut();
                     if driver::node_child(node, &raw mut child) == SUCCESS {
-                        sum = sum.saturating_add(asked_for(child, depth + 1));
+                        sum = sum.saturating_add(asked_for(child, depth + 1, kernels));
                     }
                 }
             }
@@ -90,7 +92,9 @@ unsafe fn note(exec: *mut Handle, graph: Handle, status: Status) -> Status {
     if status == SUCCESS && !exec.is_null() {
         // SAFETY: the driver has just accepted the graph, and written the handle.
         unsafe {
-            let bytes = asked_for(graph, 0);
+            let mut kernels = 0;
+            let bytes = asked_for(graph, 0, &mut kernels);
+            trace::names::note_graph(*exec, kernels);
             if bytes != 0 && !EXECS.insert(*exec as u64, bytes) {
                 // What cannot be watched cannot be had.
                 driver::graph_exec_destroy(*exec);
@@ -140,8 +144,10 @@ pub unsafe fn instantiate_with(
 /// The memory nodes of an updated graph may be others now.
 unsafe fn updated(exec: Handle, graph: Handle, status: Status) -> Status {
     if status == SUCCESS {
+        let mut kernels = 0;
         // SAFETY: a graph that the driver has just accepted.
-        let bytes = unsafe { asked_for(graph, 0) };
+        let bytes = unsafe { asked_for(graph, 0, &mut kernels) };
+        trace::names::note_graph(exec, kernels);
         match EXECS.get(exec as u64) {
             // Launched anew it may grow the graph memory again.
             Some(record) => record.store(bytes, Release),

@@ -1,0 +1,201 @@
+//! Traces: what the program does on the GPU, recorded into this process's ring in the region ([`vgpu_region::trace`]).
+//!
+//! Nothing of it is on a call's path while nobody traces. When the host turns tracing on, [`look`] puts our own functions between the
+//! hooks and the driver: what the hooks call as the driver's function is then one that records the call and makes it
+//! ([`crate::table`] says which, [`call`] what of it). Waits and refusals, which are slow anyway, are recorded where they happen.
+//!
+//! * [`lane`]: when work ran on the GPU, from a pair of events around it. [`names`]: kernels' names, kernels in graphs.
+
+pub mod call;
+mod lane;
+pub mod names;
+
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+use vgpu_region::limits::LogLevel;
+use vgpu_region::map;
+use vgpu_region::trace::{CAPTURED, FAILED, Kind, Ring, TIMED, What};
+
+use crate::cuda::{SUCCESS, Status};
+use crate::session::{self, Session};
+use crate::table::COUNT;
+use crate::{driver, log};
+use call::Call;
+use lane::{Lanes, Timer};
+
+/// This process's part in a trace. Like the session, it belongs to one process. All zero is a valid one.
+struct Trace {
+    session: AtomicPtr<Session>,
+    ring: AtomicPtr<Ring>,
+    pid: AtomicU32,
+    /// What [`Ring::call`] gave for each entry of the table.
+    calls: [AtomicU8; COUNT],
+    lanes: Lanes,
+    names: names::Names,
+}
+
+static TRACE: AtomicPtr<Trace> = AtomicPtr::new(core::ptr::null_mut());
+
+impl Trace {
+    fn ring(&self) -> Option<&'static Ring> {
+        // SAFETY: a ring is never unmapped.
+        unsafe { self.ring.load(Acquire).as_ref() }
+    }
+}
+
+/// This process's trace, if it has ever been traced.
+fn current() -> Option<&'static Trace> {
+    // SAFETY: a trace is never given back.
+    let trace = unsafe { TRACE.load(Acquire).as_ref() }?;
+    // A forked child finds its parent's here, until it has a session of its own.
+    core::ptr::eq(trace.session.load(Relaxed), session::ready()?).then_some(trace)
+}
+
+/// Does what the limits page says: called whenever its generation has changed.
+#[cold]
+pub fn look(session: &'static Session) {
+    let traced = session.limits.is_traced() && (current().is_some() || start(session).is_some());
+    driver::set_traced(traced);
+}
+
+fn start(session: &'static Session) -> Option<&'static Trace> {
+    let ring = match map::ring(session::region_path(), session.membership.index) {
+        Ok(ring) => ring?,
+        Err(error) => {
+            log::line(LogLevel::Warn, format_args!("this process is not traced: {error}"));
+            return None;
+        }
+    };
+    let trace: *mut Trace = session::allocate();
+    let before = TRACE.load(Acquire);
+    // SAFETY: fresh zeroed memory, or null; the calls take nothing.
+    let (trace, pid) = unsafe { (trace.as_ref()?, libc::getpid() as u32) };
+    trace.ring.store(core::ptr::from_ref(ring).cast_mut(), Relaxed);
+    trace.pid.store(pid, Relaxed);
+    trace.session.store(core::ptr::from_ref(session).cast_mut(), Relaxed);
+    // Of two threads that come first one wins; both have the same ring, and the other's memory was never used.
+    if TRACE.compare_exchange(before, core::ptr::from_ref(trace).cast_mut(), AcqRel, Acquire).is_ok() {
+        ring.header.begin(pid, session::realtime().wrapping_sub(session::monotonic()));
+        let mut name = [0u64; 2];
+        // SAFETY: the kernel writes at most 16 bytes.
+        unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+        let what = What { kind: Kind::Start as u8, ..What::default() };
+        push(trace, what, (session::monotonic(), 0), name);
+        log::line(LogLevel::Info, format_args!("this process is traced"));
+    }
+    current()
+}
+
+/// Writes a record. Gives its number. `values` are its place and its amount.
+fn push(trace: &Trace, what: What, (begin, took): (u64, u64), values: [u64; 2]) -> Option<u64> {
+    let (number, record) = trace.ring()?.take()?;
+    // SAFETY: the call takes nothing and cannot fail.
+    let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u64;
+    record.begin.store(begin, Relaxed);
+    record.took.store(took, Relaxed);
+    record.who.store(u64::from(trace.pid.load(Relaxed)) | thread << 32, Relaxed);
+    record.what.store(what.word(), Relaxed);
+    record.place.store(values[0], Relaxed);
+    record.amount.store(values[1], Relaxed);
+    record.gpu_begin.store(0, Relaxed);
+    record.gpu_took.store(0, Relaxed);
+    record.sequence.store(number + 1, Release);
+    Some(number)
+}
+
+/// A call that is being made.
+pub struct Pending {
+    trace: Option<&'static Trace>,
+    entry: usize,
+    call: Call,
+    name: u16,
+    began: u64,
+    timer: Option<Timer>,
+    captured: bool,
+}
+
+/// Before the driver's function: `entry` is its place in the table.
+pub fn begin(entry: usize, call: Call) -> Pending {
+    let trace = current();
+    let mut pending = Pending { trace, entry, call, name: 0, began: 0, timer: None, captured: false };
+    if let Some(trace) = trace {
+        match call.kind {
+            Kind::Kernel => pending.name = trace.ring().map_or(0, |ring| trace.names.of(ring, call.place)),
+            _ => pending.name = call.name,
+        }
+        if call.ends_contexts {
+            trace.lanes.close();
+        }
+        if call.is_work {
+            pending.captured = lane::is_captured(call.stream);
+            if !pending.captured {
+                pending.timer = trace.lanes.start(call.stream);
+            }
+        }
+        pending.began = session::monotonic();
+    }
+    pending
+}
+
+/// After it, with what it answered.
+pub fn end(pending: Pending, status: Status) {
+    let Some(trace) = pending.trace else { return };
+    let (Some(ring), Some(known)) = (trace.ring(), trace.calls.get(pending.entry)) else { return };
+    let took = session::monotonic().saturating_sub(pending.began);
+    let mut call = known.load(Relaxed);
+    if call == 0 {
+        call = ring.call(crate::table::name(pending.entry).to_bytes());
+        known.store(call, Relaxed);
+    }
+    if let Some(counter) = usize::from(call).checked_sub(1).and_then(|place| ring.calls.get(place)) {
+        counter.count.fetch_add(1, Relaxed);
+        counter.took.fetch_add(took, Relaxed);
+    }
+    if pending.call.forgets_names && status == SUCCESS {
+        trace.names.forget();
+    }
+    if pending.call.kind == Kind::Other {
+        return;
+    }
+    let timer = match pending.timer {
+        Some(timer) if status == SUCCESS => timer.stop(pending.call.stream),
+        Some(timer) => {
+            timer.drop_it();
+            None
+        }
+        None => None,
+    };
+    let mut flags = if timer.is_some() { TIMED } else { 0 };
+    flags |= if pending.captured { CAPTURED } else { 0 } | if status == SUCCESS { 0 } else { FAILED };
+    let context = timer.as_ref().map_or(0, Timer::context);
+    let what = What { kind: pending.call.kind as u8, flags, context, call, name: pending.name };
+    let number = push(trace, what, (pending.began, took), pending.call.values(status));
+    if let Some(timer) = timer {
+        match number {
+            Some(number) => timer.belongs_to(number),
+            None => timer.drop_it(),
+        }
+    }
+    trace.lanes.harvest(ring, pending.call.kind == Kind::Synchronize);
+}
+
+/// Something that took from `began` to `ended`, in nanoseconds of `CLOCK_MONOTONIC`, and is no call of the driver's.
+#[cold]
+pub fn span(kind: Kind, stream: u64, began: u64, ended: u64, amount: u64) {
+    if let Some(trace) = traced() {
+        push(trace, What { kind: kind as u8, ..What::default() }, (began, ended.saturating_sub(began)), [stream, amount]);
+    }
+}
+
+/// The limit refused so many bytes.
+#[cold]
+pub fn refused(bytes: u64) {
+    if traced().is_some() {
+        let now = session::monotonic();
+        span(Kind::Refused, 0, now, now, bytes);
+    }
+}
+
+fn traced() -> Option<&'static Trace> {
+    current().filter(|_| session::ready().is_some_and(|session| session.limits.is_traced()))
+}
