@@ -6,11 +6,12 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Map, Value};
 
 use crate::bundle::Spec;
 use crate::error::{Error, Result};
-use crate::plan::Edits;
+use crate::plan::{Edits, STAGE};
 
 /// The specification with the edits in it. Doing it twice is the same as doing it once.
 ///
@@ -33,8 +34,8 @@ pub fn to_spec(spec: &Spec, edits: &Edits) -> Result<Spec> {
             env.push(Value::String(format!("{key}={text}")));
         }
     }
-    for (stage, hook) in &edits.hooks {
-        let hooks = list(&mut spec, &["hooks", stage.key()])?;
+    for hook in &edits.hooks {
+        let hooks = list(&mut spec, &["hooks", STAGE])?;
         let name = hook.args().iter().flatten().next().map(String::as_str);
         hooks.retain(|other| other.pointer("/args/0").and_then(Value::as_str) != name);
         hooks.push(value(hook)?);
@@ -83,6 +84,19 @@ pub fn plain(path: &str) -> PathBuf {
     plain
 }
 
+/// Puts `new` in the place of `path`. The two are exchanged where the file system can do that: an ordinary rename over a file has ext4
+/// write the new one to the disk at once, which takes milliseconds.
+fn exchange(new: &Path, path: &Path) -> std::io::Result<()> {
+    match renameat_with(CWD, new, CWD, path, RenameFlags::EXCHANGE) {
+        Ok(()) => {
+            // The exchange is made; a copy of the old text that stays harms nobody.
+            let _ = fs::remove_file(new);
+            Ok(())
+        }
+        Err(_) => fs::rename(new, path),
+    }
+}
+
 /// Replaces a file by rename, keeping its owner and mode: whoever reads it sees the old text or the new one.
 ///
 /// It is not synced to the disk: after a crash of the machine neither the container exists nor, in `/run`, what the new text points
@@ -103,7 +117,7 @@ pub fn replace_file(path: &Path, text: &[u8]) -> Result<()> {
             std::os::unix::fs::fchown(&file, Some(was.uid()), Some(was.gid()))?;
         }
         file.set_permissions(fs::Permissions::from_mode(was.mode() & 0o7777))?;
-        fs::rename(&temporary, path)
+        exchange(&temporary, path)
     };
     write().map_err(|why| {
         let _ = fs::remove_file(&temporary);

@@ -88,9 +88,33 @@ pub struct Creation {
     pub config: Option<PathBuf>,
 }
 
+/// What the runtime is told to do, as far as that matters to us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// `create`, `run` or `restore`.
+    Create(Creation),
+    /// `delete`, with the container's id.
+    Delete(OsString),
+    /// Everything else.
+    Other,
+}
+
 /// Reads the arguments after the program's name. `None`: no container is being created.
 #[must_use]
 pub fn creation(args: &[OsString]) -> Option<Creation> {
+    match command(args) {
+        Command::Create(creation) => Some(creation),
+        _ => None,
+    }
+}
+
+/// Reads the arguments after the program's name.
+#[must_use]
+pub fn command(args: &[OsString]) -> Command {
+    read(args).unwrap_or(Command::Other)
+}
+
+fn read(args: &[OsString]) -> Option<Command> {
     let mut creation = Creation::default();
     let mut args = args.iter();
     let command = loop {
@@ -121,12 +145,14 @@ pub fn creation(args: &[OsString]) -> Option<Creation> {
             }
         }
     };
-    if !["create", "run", "restore"].iter().any(|creating| command == creating) {
+    let deletes = command == "delete";
+    if !deletes && !["create", "run", "restore"].iter().any(|creating| command == creating) {
         return None;
     }
+    let values = if deletes { &[] } else { COMMAND_VALUES };
     let mut positional = Vec::new();
     while let Some(arg) = args.next() {
-        let flag = match Flag::read(arg, COMMAND_VALUES) {
+        let flag = match Flag::read(arg, values) {
             Some(flag) if flag.ends => {
                 positional.extend(args.cloned());
                 break;
@@ -145,7 +171,7 @@ pub fn creation(args: &[OsString]) -> Option<Creation> {
         }
     }
     creation.id = positional.into_iter().next().unwrap_or_default();
-    Some(creation)
+    Some(if deletes { Command::Delete(creation.id) } else { Command::Create(creation) })
 }
 
 /// One flag as it was written.

@@ -20,29 +20,12 @@ pub struct Edits {
     pub mounts: Vec<Mount>,
     /// Variables to be set in the environment of the container's process.
     pub env: Vec<(String, String)>,
-    /// Hooks to be added, each behind those of its stage.
-    pub hooks: Vec<(Stage, Hook)>,
+    /// Hooks to be added behind the others of [`STAGE`].
+    pub hooks: Vec<Hook>,
 }
 
-/// The stages of OCI hooks that we use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// Inside the container's mounts, before its root file system becomes the root.
-    CreateContainer,
-    /// After the container is gone.
-    Poststop,
-}
-
-impl Stage {
-    /// Its key in a specification.
-    #[must_use]
-    pub fn key(self) -> &'static str {
-        match self {
-            Self::CreateContainer => "createContainer",
-            Self::Poststop => "poststop",
-        }
-    }
-}
+/// The stage of our hook: inside the container's mounts, before its root file system becomes the root.
+pub const STAGE: &str = "createContainer";
 
 /// Where things of one container are on the host.
 #[derive(Clone, Debug)]
@@ -128,9 +111,9 @@ pub fn edits(limits: &Limits, places: &Places) -> Result<Edits> {
     for file in &places.files {
         edits.mounts.push(bind(file)?);
     }
-    // Mounts alone can be got round by renaming the folders that they are in; only a hook can pin these.
-    edits.hooks.push((Stage::CreateContainer, hook(&places.hook, "create-container", &places.state_dir)?));
-    edits.hooks.push((Stage::Poststop, hook(&places.hook, "poststop", &places.state_dir)?));
+    // Mounts alone can be got round by renaming the folders that they are in; only a hook can pin these. There is none for the end:
+    // a hook costs more than a millisecond, `delete` comes through us, and whatever else stays behind is swept.
+    edits.hooks.push(hook(&places.hook, &places.state_dir)?);
     Ok(edits)
 }
 
@@ -144,8 +127,8 @@ fn bind(file: &Mounted) -> Result<Mount> {
     mount.map_err(unwritable)
 }
 
-fn hook(program: &Path, stage: &str, state_dir: &Path) -> Result<Hook> {
-    let args = ["vgpu-hook", stage, "--state-dir", &state_dir.to_string_lossy()].map(str::to_owned).to_vec();
+fn hook(program: &Path, state_dir: &Path) -> Result<Hook> {
+    let args = ["vgpu-hook", "create-container", "--state-dir", &state_dir.to_string_lossy()].map(str::to_owned).to_vec();
     // Without an environment of its own a hook gets the image's from runc up to 1.2 (CVE-2025-23266).
     let hook = HookBuilder::default().path(program).args(args).env(vec!["VGPU=1".to_owned()]).timeout(10).build();
     hook.map_err(unwritable)

@@ -75,6 +75,13 @@ pub fn parents_arguments() -> Vec<OsString> {
     all.split(|&byte| byte == 0).skip(1).map(|arg| OsString::from_vec(arg.to_vec())).collect()
 }
 
+/// Ends this process by a signal, as a process ended that it stands for.
+pub fn end_by(signal: i32) {
+    if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
+        let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
+    }
+}
+
 /// Where programs are looked for beside `PATH`, which callers such as containerd may not have set.
 const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 

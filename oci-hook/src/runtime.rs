@@ -1,18 +1,20 @@
 //! `vgpu-runtime`: an OCI runtime in front of another one. It changes the bundle of a container that is to be limited, and then
-//! becomes the other one, with the same arguments, descriptors and process number.
+//! becomes the other one, with the same arguments, descriptors and process number. Only where a limited container is deleted it stays,
+//! to clean up after it.
 
-use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use vgpu_config::{Limits, Policy, policy};
 
-use crate::argv::{self, Creation, Global, absolute};
+use crate::argv::{self, Command, Creation, Global, absolute};
 use crate::bundle::Bundle;
 use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::prepare::{self, Prepared};
+use crate::state::State;
 use crate::{apply, process};
 
 /// What `vgpu-runtime` calls itself in messages.
@@ -22,18 +24,50 @@ const PROGRAM: &str = "vgpu-runtime";
 #[must_use]
 pub fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let creation = argv::creation(&args);
-    let global = creation.as_ref().map(|creation| creation.global.clone()).unwrap_or_default();
-    let log = Log::new(PROGRAM, &global);
-    let error = match creation {
-        Some(creation) => create(&creation, &args, &log),
-        None => match process::find(&Policy::runtimes_at_any_rate(named_policy().as_deref())) {
-            Some(runtime) => exec(&runtime, &args),
-            None => no_runtime(),
+    let (log, error) = match argv::command(&args) {
+        Command::Create(creation) => {
+            let log = Log::new(PROGRAM, &creation.global);
+            let error = create(&creation, &args, &log);
+            (log, error)
+        }
+        Command::Delete(id) => match delete(&id, &args) {
+            Ok(code) => return code,
+            Err(error) => (Log::new(PROGRAM, &Global::default()), error),
         },
+        Command::Other => (Log::new(PROGRAM, &Global::default()), pass_on(&args)),
     };
     log.error(&error.to_string());
     ExitCode::FAILURE
+}
+
+/// Becomes the other runtime, whatever the policy says beside which that is.
+fn pass_on(args: &[OsString]) -> Error {
+    match any_runtime() {
+        Some(runtime) => exec(&runtime, args),
+        None => no_runtime(),
+    }
+}
+
+fn any_runtime() -> Option<PathBuf> {
+    process::find(&Policy::runtimes_at_any_rate(named_policy().as_deref()))
+}
+
+/// Has the other runtime delete a container, and removes what we keep for it if it is gone then. For a container that is none of
+/// ours, becomes the other runtime.
+fn delete(id: &OsStr, args: &[OsString]) -> Result<ExitCode> {
+    let policy = Policy::load(named_policy().as_deref()).unwrap_or_default();
+    let state = State::at(&policy.state_dir(process::rootless_user()));
+    if !id.to_str().is_some_and(|id| state.has(id)) {
+        return Err(pass_on(args));
+    }
+    let runtime = any_runtime().ok_or_else(no_runtime)?;
+    let status = std::process::Command::new(&runtime).args(args).status().map_err(Error::io("run", &runtime))?;
+    state.sweep();
+    if let Some(signal) = status.signal() {
+        // So that our caller sees what it would have seen.
+        process::end_by(signal);
+    }
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 /// The policy file that our caller names.
@@ -47,7 +81,7 @@ fn no_runtime() -> Error {
 
 /// Becomes the other runtime.
 fn exec(runtime: &Path, args: &[OsString]) -> Error {
-    Error::io("run", runtime)(Command::new(runtime).args(args).exec())
+    Error::io("run", runtime)(std::process::Command::new(runtime).args(args).exec())
 }
 
 /// Limits the container if it has to be, and becomes the other runtime. Returns only why that was not possible; then the bundle

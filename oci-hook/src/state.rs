@@ -1,8 +1,8 @@
 //! What the host keeps for each limited container: a folder with the files that are mounted into it, and a record.
 //!
 //! A folder is made under another name and renamed when it is complete, so a crash leaves nothing that looks like a container.
-//! What a create left that failed later, or a container that nobody deleted through us, is swept by the next create: it is known
-//! by its creator's end and by the low-level runtime no longer knowing the container.
+//! A folder goes with `delete` through us. What a create left that failed later, or a container that ended otherwise, is swept by
+//! the next create: it is known by its creator's end and by the low-level runtime no longer knowing the container.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::Write;
@@ -114,9 +114,10 @@ impl Record {
     /// Whether the container exists, or is still being made.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        self.creator.is_alive()
+        // What costs least first: every create asks this of every container.
+        self.runtime_roots.iter().any(|root| root.join(&self.id).exists())
+            || self.creator.is_alive()
             || self.init.is_some_and(Process::is_alive)
-            || self.runtime_roots.iter().any(|root| root.join(&self.id).exists())
     }
 }
 
@@ -224,6 +225,15 @@ impl State {
             Some((dir, _)) => remove(&dir),
             None => Ok(()),
         }
+    }
+
+    /// Whether there may be a folder of a container of this id.
+    #[must_use]
+    pub fn has(&self, id: &str) -> bool {
+        let Ok(entries) = fs::read_dir(self.containers()) else { return false };
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        check_id(id).is_ok()
+            && names.into_iter().any(|name| name.strip_prefix(id).is_some_and(|rest| rest.is_empty() || rest.starts_with('@')))
     }
 
     /// Removes the folders of containers that no longer exist. What cannot be read or removed is left for another time.

@@ -30,7 +30,25 @@ fn everything_is_mounted_and_nothing_can_be_changed() {
         let passwd = "root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n";
         let seen = way.run(host, limited().file("/etc/passwd", passwd.as_bytes()).shell(script)).ok();
         assert_eq!(seen, "/usr/local/vgpu/libvgpu.so\nstands in for the library\n4096\n", "{way:?}");
-        assert_eq!(host.containers(), [] as [std::path::PathBuf; 0], "{way:?}");
+    });
+}
+
+#[test]
+fn what_a_container_leaves_is_swept() {
+    each_way(|host, way| {
+        for _ in 0..3 {
+            let _ = way.run(host, limited()).ok();
+            assert!(host.containers().len() <= 1, "{way:?}: by the next that is made");
+        }
+        let sleeping = limited().args(&["/bin/sleep", "600"]);
+        let container = host.start(&sleeping);
+        let running = host.containers();
+        assert_eq!(running.len(), 1, "{way:?}");
+        let refused = host.outcome(host.command().arg("delete").arg(&container.id));
+        assert!(!refused.status.success() && !refused.stderr.is_empty(), "{way:?}: it runs, {refused:#?}");
+        assert_eq!(host.containers(), running, "{way:?}: what runs keeps its own");
+        let _ = container.delete().ok();
+        assert_eq!(host.containers().len(), 0, "{way:?}: by its deletion");
     });
 }
 

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use toml_edit::{Array, DocumentMut};
 
 /// The stages that the hook works in, in the order of their time, and how it is told its stage.
-const STAGES: [(&str, &str); 3] = [("createRuntime", "create-runtime"), ("createContainer", "create-container"), ("poststop", "poststop")];
+const STAGES: [(&str, &str); 2] = [("createRuntime", "create-runtime"), ("createContainer", "create-container")];
+/// What earlier versions had beside these.
+const FORMER: [&str; 1] = ["poststop"];
 /// `argv[0]`, by which our files are known.
 const ARGV0: &str = "vgpu-hook";
 /// Seconds. A runtime waits for a hook for ever otherwise.
@@ -31,7 +33,8 @@ pub(super) fn folders(layers: &[DocumentMut], keys: &[&str], ours: &Path) -> Arr
 
 fn write(folder: &Path, hook: &str) -> Result<Vec<Change>, Error> {
     let file = |(stage, argument)| owned::write(&path(folder, argument), render(hook, stage, argument), is_ours);
-    STAGES.into_iter().map(file).collect()
+    let former = FORMER.into_iter().map(|argument| owned::remove(&path(folder, argument), is_ours));
+    STAGES.into_iter().map(file).chain(former).collect()
 }
 
 /// The hooks with the drop-in that has them read: written before it, or removed after it where there is to be no hook.
@@ -43,7 +46,8 @@ pub(super) fn beside(drop_in: Change, folder: &Path, hook: Option<&str>) -> Resu
 }
 
 fn remove(folder: &Path) -> Result<Vec<Change>, Error> {
-    STAGES.into_iter().map(|(_, argument)| owned::remove(&path(folder, argument), is_ours)).collect()
+    let arguments = STAGES.into_iter().map(|(_, argument)| argument).chain(FORMER);
+    arguments.map(|argument| owned::remove(&path(folder, argument), is_ours)).collect()
 }
 
 /// Hooks run in the order of their files' names: ours late, after those that bring the driver in.

@@ -2,9 +2,29 @@
 
 use super::*;
 
+fn words(line: &str) -> Vec<OsString> {
+    line.split_whitespace().map(OsString::from).collect()
+}
+
 fn read(line: &str) -> Option<Creation> {
-    let args: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-    creation(&args)
+    creation(&words(line))
+}
+
+#[test]
+fn deletions() {
+    for (line, id) in [
+        ("delete c1", "c1"),
+        ("delete --force c1", "c1"),
+        ("delete -f c1", "c1"),
+        ("--root /r --log /l --log-format json delete --force c1", "c1"),
+        ("--root create delete -- -c1", "-c1"),
+        ("delete create", "create"),
+        ("delete", ""),
+    ] {
+        assert_eq!(command(&words(line)), Command::Delete(id.into()), "{line}");
+    }
+    assert_eq!(command(&words("state delete")), Command::Other);
+    assert_eq!(command(&words("kill delete 9")), Command::Other);
 }
 
 #[test]

@@ -75,6 +75,21 @@ fn the_same_id_in_two_runtimes() {
 }
 
 #[test]
+fn which_ids_have_a_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = State::at(dir.path());
+    assert!(!state.has("c1"), "no folder at all");
+    create(&state, &record("c1", "/a")).unwrap();
+    assert!(state.has("c1"));
+    create(&state, &record("c1", "/b")).unwrap();
+    state.delete("c1", Path::new("/a")).unwrap();
+    assert!(state.has("c1"), "another runtime's");
+    for other in ["c", "c11", "", "../c1"] {
+        assert!(!state.has(other), "{other}");
+    }
+}
+
+#[test]
 fn only_the_dead_are_swept() {
     let dir = tempfile::tempdir().unwrap();
     let state = State::at(&dir.path().join("state"));

@@ -88,5 +88,6 @@ fn podman_by_runtime_and_by_hooks() {
     assert_eq!(probe(&annotated), IS_LIMITED);
     assert_eq!(probe(&["--env", "CUDA_DEVICE_MEMORY_LIMIT=1g"]), IS_LIMITED);
     assert_eq!(probe(&[]), IS_NOT);
-    assert!(vgpu.containers().is_empty(), "{:?}", vgpu.containers());
+    // No hook runs at the end of a container; what one leaves goes with the next.
+    assert!(vgpu.containers().len() <= 1, "{:?}", vgpu.containers());
 }

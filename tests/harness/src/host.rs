@@ -204,7 +204,7 @@ impl Host {
     pub fn with_hooks(&self, bundle: Bundle) -> Bundle {
         let config = self.policy_file();
         let config = ["--config", config.to_str().unwrap()];
-        let stages = [("createRuntime", "create-runtime"), ("createContainer", "create-container"), ("poststop", "poststop")];
+        let stages = [("createRuntime", "create-runtime"), ("createContainer", "create-container")];
         stages.iter().fold(bundle, |bundle, (key, stage)| bundle.hook(key, &self.hook(), &[stage, config[0], config[1]]))
     }
 
