@@ -7,7 +7,8 @@ use vgpu_region::ledger::{PAGE, pages};
 use vgpu_region::limits::LogLevel;
 use vgpu_region::map::Census;
 
-use super::{GRANULE_PAGES, ordered, shared, truth};
+use super::truth::{self, Paced};
+use super::{GRANULE_PAGES, ordered, shared};
 use crate::cuda::{OUT_OF_MEMORY, Status};
 use crate::log::{self, Seldom};
 use crate::session::{self, Gpu};
@@ -123,7 +124,7 @@ fn claim_after_recount(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
         // SAFETY: the structure is valid; the rest of an interrupted sleep is not needed.
         unsafe { libc::nanosleep(&raw const pause, core::ptr::null_mut()) };
     }
-    truth::reconcile(gpu);
+    REFUSALS.ask(gpu, || truth::reconcile(gpu));
     recover(gpu);
     if let Some(claim) = try_claim(gpu, pages) {
         return Ok(claim);
@@ -131,6 +132,10 @@ fn claim_after_recount(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
     refuse(gpu, pages);
     Err(OUT_OF_MEMORY)
 }
+
+/// What whoever is refused asks NVML: what he holds himself, and who is still there.
+static REFUSALS: Paced = Paced::new();
+static DEATHS: Paced = Paced::new();
 
 /// Gives back what dead processes held.
 ///
@@ -143,8 +148,9 @@ pub fn recover(gpu: &Gpu) {
     let mut listed = None;
     let recovered = session.membership.region.recover(gpu.place, |index, slot| {
         index != own && census.is_dead(index) && {
-            let listed = listed.get_or_insert_with(|| truth::processes(gpu));
-            !listed.as_ref().is_some_and(|list| list.contains(slot.pid.load(Relaxed)))
+            let answer = listed.get_or_insert_with(|| DEATHS.ask(gpu, || truth::processes(gpu)));
+            // Unless it is too early to ask again. A driver that cannot tell has told.
+            answer.as_ref().is_some_and(|list| !list.as_ref().is_some_and(|list| list.contains(slot.pid.load(Relaxed))))
         }
     });
     // What the dead had shared lives on in those who imported it.

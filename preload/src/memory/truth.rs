@@ -3,14 +3,16 @@
 //! NVML is loaded and asked only where the account alone will not do: after a context whose cost nobody knows, near the limit, and
 //! before anything is refused.
 
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use vgpu_region::MAX_GPUS;
 use vgpu_region::ledger::{PAGE, pages};
 
 use super::{account, known};
 use crate::nvml;
 use crate::nvml::sys::Process;
-use crate::session::Gpu;
+use crate::session::{self, Gpu};
 
 /// NVML's list of the processes on one GPU, as far as this PID namespace shows them.
 #[derive(Debug)]
@@ -33,6 +35,39 @@ impl Processes {
 
     fn find(&self, pid: u32) -> Option<&Process> {
         self.list.iter().take(self.count).find(|process| process.pid == pid)
+    }
+}
+
+/// Questions to NVML that many may have at once, again and again. The driver answers one after the other, and meanwhile nobody gets or
+/// gives back memory: 16 processes that asked at each refusal kept a 17th from filling what was free for many seconds (H200). So each
+/// asks for a thirtieth of its time only.
+#[derive(Debug)]
+pub struct Paced {
+    /// When the next question may be asked, for each GPU by its place, by [`session::monotonic`].
+    next: [AtomicU64; MAX_GPUS],
+}
+
+impl Paced {
+    const PAUSE: u64 = 32;
+    /// A tenth of a second, in ns.
+    const LONGEST: u64 = 100_000_000;
+
+    /// Nothing has been asked.
+    pub const fn new() -> Self {
+        Self { next: [const { AtomicU64::new(0) }; MAX_GPUS] }
+    }
+
+    /// Asks, unless it is too early.
+    pub fn ask<T>(&self, gpu: &Gpu, question: impl FnOnce() -> T) -> Option<T> {
+        let next = self.next.get(gpu.place)?;
+        let before = session::monotonic();
+        if before < next.load(Relaxed) {
+            return None;
+        }
+        let answer = question();
+        let after = session::monotonic();
+        next.store(after + (after.saturating_sub(before) * Self::PAUSE).min(Self::LONGEST), Relaxed);
+        Some(answer)
     }
 }
 
