@@ -5,7 +5,7 @@
 //! * [`pace`]: around every launch, the two together. [`engine`]: the clock and the events it does that with.
 //! * [`gate`]: the turns that the host's arbiter gives to containers.
 //! * [`state`]: from a stream to its meter and account. [`hooks`]: the entry points of launches; [`copies`], [`shapes`] of copies and
-//!   fills; [`between`]: of what is no work.
+//!   fills; [`between`]: of what is no work; [`waits`]: where the program waits for its work.
 //!
 //! A launch that finds room is a few loads and stores: no lock, no allocation, no system call. Nothing polls: whoever launches
 //! does the accounts of what has finished since.
@@ -24,6 +24,7 @@ pub mod shapes;
 mod state;
 mod stream;
 mod ticks;
+pub mod waits;
 
 #[cfg(test)]
 mod simulated;

@@ -166,8 +166,11 @@ hooks! {
     Cuda memory::places::get => (pool: *mut Handle, location: *mut Location, kind: i32): cuMemGetDefaultMemPool, cuMemGetMemPool;
     Cuda memory::ordered::pool_destroy => (pool: Handle): cuMemPoolDestroy;
     Cuda memory::ordered::pool_trim => (pool: Handle, keep: usize): cuMemPoolTrimTo;
-    Cuda memory::ordered::after_wait => (handle: Handle) [synchronize(handle)]: cuStreamSynchronize, cuStreamSynchronize_ptsz, cuEventSynchronize, cuCtxSynchronize_v2;
-    Cuda memory::ordered::after_wait_context => () [synchronize(DEFAULT)]: cuCtxSynchronize;
+    Cuda compute::waits::stream::<false> => (stream: Handle) [synchronize(stream)]: cuStreamSynchronize;
+    Cuda compute::waits::stream::<true> => (stream: Handle) [synchronize(own(stream))]: cuStreamSynchronize_ptsz;
+    Cuda memory::ordered::after_wait => (event: Handle) [synchronize(event)]: cuEventSynchronize;
+    Cuda compute::waits::context_v2 => (context: Handle) [synchronize(context)]: cuCtxSynchronize_v2;
+    Cuda compute::waits::context => () [synchronize(DEFAULT)]: cuCtxSynchronize;
     Cuda memory::ordered::begin_capture => (stream: Handle, mode: i32): cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz;
     Cuda memory::ordered::begin_capture_v1 => (stream: Handle): cuStreamBeginCapture, cuStreamBeginCapture_ptsz;
     Cuda memory::ordered::begin_capture_to_graph => (stream: Handle, graph: Handle, dependencies: *const Handle, edges: *const c_void, count: usize, mode: i32):

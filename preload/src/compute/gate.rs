@@ -10,6 +10,9 @@ const SILENCE: u64 = 100_000_000;
 /// The most that can be lent: a container that is not limited at all would not be seen any more.
 const MOST_LENT: u32 = 99;
 
+/// No more than so many nanoseconds of work are launched ahead in a turn: whoever is waited for by another is finished so soon.
+const AHEAD: u64 = 4_000_000;
+
 /// Whether launches may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
@@ -90,7 +93,11 @@ impl Gate {
                 let left = u64::from(turn.length.load(Relaxed)) * 1000;
                 let passed = now.saturating_sub(self.began.load(Relaxed));
                 // A turn that is over and not closed is the arbiter's being late.
-                if passed + in_flight < left || passed > left && in_flight == 0 { Pass::Open } else { Pass::Closed(word) }
+                if passed + in_flight < left && in_flight < AHEAD || passed > left && in_flight == 0 {
+                    Pass::Open
+                } else {
+                    Pass::Closed(word)
+                }
             }
             _ => Pass::Open,
         }

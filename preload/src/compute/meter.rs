@@ -101,8 +101,8 @@ impl Meter {
         }
     }
 
-    /// Ends the open batches of all streams. Done before a wait: what they hold will be finished after it, and nobody would have
-    /// seen when. The streams are not ours to use, so each is claimed, and a program that destroys one waits for the claim.
+    /// Ends the open batches of all streams, or those for which `which` says so. Done before a wait: what they hold will be finished
+    /// after it, and nobody would have seen when. The streams are not ours to use, so each is claimed, and a program that destroys one waits for the claim.
     pub fn end_batches(&self, engine: &impl Engine, end: impl Fn(&Stream, Handle, &mut Claim<'_>)) {
         if self.harvesting.swap(true, Acquire) {
             return;
@@ -112,7 +112,7 @@ impl Meter {
             return;
         }
         for stream in self.streams().filter(|stream| stream.dirty.load(Relaxed)) {
-            if let Some(mut claim) = stream.claim()
+            if let Some(mut claim) = stream.visit()
                 && !stream.retired.load(Acquire)
                 && engine.reaches(stream.handle.load(Relaxed))
             {
@@ -121,7 +121,8 @@ impl Meter {
         }
     }
 
-    fn streams(&self) -> impl Iterator<Item = &Stream> {
+    /// The streams, those that are gone included.
+    pub fn streams(&self) -> impl Iterator<Item = &Stream> {
         // SAFETY: a stream's memory is never given back; a place is filled before `count` passes it.
         self.streams.iter().take(self.count.load(Acquire) as usize).filter_map(|place| unsafe { place.load(Acquire).as_ref() })
     }
@@ -152,7 +153,7 @@ impl Meter {
                 stream.id.store(id, Release);
                 let (batch, open) = claim.open();
                 (batch.count, batch.expected, batch.late) = (0, 0, 0);
-                (open.interrupted, open.last) = (true, 0);
+                (open.interrupted, open.idle_from) = (true, 0);
                 stream.dirty.store(false, Relaxed);
                 stream.guests.store(0, Relaxed);
                 drop(claim);
@@ -282,9 +283,12 @@ impl Meter {
         books.alone = if core::ptr::eq(books.last, stream) { books.alone.saturating_add(1) } else { 0 };
         books.last = stream;
         self.side_by_side.store(books.alone <= MANY, Relaxed);
-        if batch.woken && books.alone > MANY {
-            // The GPU waited for a host that we had sent to sleep.
-            overhead += length.saturating_sub(overhead + batch.expected).min(WAKING);
+        let mut steady = !batch.woken;
+        if batch.woken {
+            // The GPU waited for a host that we had sent to sleep. Beside other streams it had something else to do.
+            let late = if books.alone > MANY { batch.late.min(WAKING) } else { 0 };
+            steady = batch.late < length / 16;
+            overhead = overhead - batch.late + late;
         }
         // Beside other streams' work the overhead takes no time of its own.
         let news = end.saturating_sub(from.max(books.busy_until));
@@ -304,7 +308,7 @@ impl Meter {
             let (noted, part) = if batch.uniform { (1, seen / u64::from(batch.count.max(1))) } else { (batch.count, seen) };
             if let Some(kinds) = batch.kinds.get(..noted as usize) {
                 // What it added to the time line, not how long it lay there: four streams' launches side by side take a quarter each.
-                if !batch.woken {
+                if steady {
                     self.account.costs.learn(kinds, batch.expected, part);
                 }
             }

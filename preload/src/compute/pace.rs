@@ -17,8 +17,11 @@ const BATCH: u64 = 800_000;
 /// Most launches of one kind in a batch. An event, and the accounts after it, then come with fewer than one launch in a hundred.
 const MOST_ALIKE: u32 = 256;
 /// A pause in a stream that is shorter than this counts as used: nobody else can have the GPU for less, since passing it from one
-/// process to another and back takes twice 100 µs.
-const GAP: u64 = 50_000;
+/// process to another and back takes twice 100 µs, and twice as much again to wake them. So a program that keeps the GPU waiting for a
+/// moment again and again gets its share of what it would get done alone.
+const GAP: u64 = 500_000;
+/// From the start event of a batch to its first launch, in nanoseconds.
+const START: u64 = 3_400;
 /// What a launch is taken to cost before one like it was measured, in nanoseconds.
 const UNKNOWN: u64 = 200_000;
 /// Who had to wait goes on when there is so much budget, in nanoseconds: the two ends of a burst are known to a few microseconds, so
@@ -69,7 +72,7 @@ impl<'a> Launch<'a> {
         let mut launch = Self { meter, stream, handle, claim: stream.claim(), kind, known: known.is_some(), cost, began, rate };
         let quick = launch.claim.as_mut().is_some_and(|claim| {
             let (batch, open) = claim.open();
-            batch.count != 0 && launch.known && cost < BATCH && began.saturating_sub(open.last) < GAP && !open.interrupted
+            batch.count != 0 && launch.known && cost < BATCH && began < open.idle_from + GAP && !open.interrupted
         });
         if !quick {
             launch.prepare(engine);
@@ -90,7 +93,7 @@ impl<'a> Launch<'a> {
         };
         let account = self.meter.account;
         let (batch, open) = claim.open();
-        let paused = self.began.saturating_sub(open.last) >= GAP;
+        let paused = self.began >= open.idle_from + GAP;
         // Looked at before anything is waited for: afterwards the stream is idle because we waited.
         if batch.count != 0 || self.stream.guests.load(Relaxed) != 0 {
             let idle = paused && engine.is_idle(self.handle);
@@ -100,19 +103,20 @@ impl<'a> Launch<'a> {
             }
         }
         if claim.open().0.count == 0 || self.stream.waiting() >= RING - 1 {
-            // Streams that run side by side stop side by side: one that is a batch behind the others may still catch up, or the
-            // GPU would run the last launches of each burst one by one.
-            let waited = !account.rounds.is_behind(claim.open().1) && self.wait(engine);
+            let had = claim.open().1.had;
+            // Held back with the others, if not in its own launch.
+            let waited = (!account.rounds.is_behind(had, self.cost) && self.wait(engine)) || account.rounds.is_new(had);
             let (batch, open) = claim.open();
-            account.rounds.join(open);
-            // Nothing of it is running: the pause belongs to nobody.
-            let idle = self.began.saturating_sub(open.last) >= GAP && (self.stream.waiting() == 0 || engine.is_idle(self.handle));
+            open.full = BATCH / account.rounds.abreast();
+            // Nothing of it is running: the pause belongs to nobody, or to us.
+            let idle = (waited || paused) && (self.stream.waiting() == 0 || engine.is_idle(self.handle));
             if batch.count == 0 && (open.interrupted || idle) && ready(engine, &mut batch.start) {
                 if self.meter.account.in_flight.load(Acquire) == 0 {
                     self.meter.mark.store(self.began, Relaxed);
                 }
                 batch.fresh = engine.record(batch.start, self.handle);
                 open.interrupted = false;
+                open.idle_from = self.began + START;
                 batch.woken = waited && self.known;
                 // Few at first: the program may pause after them, and then they are measured. Not if it was us who made it pause.
                 open.most = if waited { MOST as u32 } else { 1 };
@@ -183,7 +187,7 @@ impl<'a> Launch<'a> {
             engine.sleep(nap);
         }
         if waited {
-            account.rounds.begin();
+            account.rounds.begin(self.began);
             account.budget.waited.fetch_add(self.began.saturating_sub(began), Relaxed);
         }
         if waited || closed {
@@ -222,7 +226,20 @@ impl<'a> Launch<'a> {
         self.stream.dirty.store(true, Relaxed);
         batch.expected += self.cost;
         batch.unknown |= !self.known;
-        open.last = self.began;
+        let rounds = &self.meter.account.rounds;
+        if batch.count == 1 {
+            rounds.join(&mut open.had);
+        }
+        open.had.nanos += self.cost;
+        if batch.count == 1 {
+            rounds.reach(open.had);
+        }
+        let mut reached = self.began;
+        if batch.woken {
+            reached = engine.about_now();
+            batch.late += reached.saturating_sub(open.idle_from);
+        }
+        open.idle_from = open.idle_from.max(reached) + self.cost;
         if !self.known && batch.fresh && batch.count == 1 {
             let took = engine.now().saturating_sub(self.began);
             // The function was loaded first, and the stream was idle meanwhile.
@@ -230,7 +247,7 @@ impl<'a> Launch<'a> {
         }
         // Batches of one kind may be longer: there is nothing to note of each launch.
         let full = batch.count >= open.most && (!batch.uniform || batch.count >= MOST_ALIKE || open.most < MOST as u32);
-        if full || batch.expected >= BATCH || !self.known {
+        if full || batch.expected >= open.full || !self.known {
             open.most = (open.most * 2).clamp(1, MOST as u32);
             close(engine, self.meter, self.stream, self.handle, &mut claim, false);
         }
@@ -251,6 +268,35 @@ pub fn interrupt(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: H
     }
 }
 
+/// The program is about to wait for all that is in these streams: it is measured up to here, and not up to when somebody comes back.
+pub fn before_wait<'a>(engine: &impl Engine, meter: &Meter, streams: impl Iterator<Item = &'a Stream>) {
+    for stream in streams {
+        if !stream.dirty.load(Relaxed) && stream.waiting() == 0 {
+            continue;
+        }
+        if let Some(mut claim) = stream.visit() {
+            let handle = stream.handle.load(Relaxed);
+            if claim.open().0.count != 0 && !stream.retired.load(Acquire) && engine.reaches(handle) {
+                close(engine, meter, stream, handle, &mut claim, false);
+            }
+            stream.awaited.store(true, Relaxed);
+        }
+    }
+}
+
+/// It has waited: whatever pause follows begins now.
+pub fn after_wait<'a>(engine: &impl Engine, streams: impl Iterator<Item = &'a Stream>) {
+    for stream in streams {
+        if stream.awaited.load(Relaxed)
+            && stream.awaited.swap(false, Relaxed)
+            && let Some(mut claim) = stream.visit()
+            && claim.open().0.count == 0
+        {
+            claim.open().1.idle_from = engine.about_now();
+        }
+    }
+}
+
 fn ready(engine: &impl Engine, event: &mut Handle) -> bool {
     if event.is_null() {
         *event = engine.create().unwrap_or(core::ptr::null_mut());
@@ -264,7 +310,8 @@ fn close(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, c
     if stream.waiting() >= RING - 1 {
         return;
     }
-    let (batch, _): (&mut Batch, &mut Open) = claim.open();
+    let (batch, open): (&mut Batch, &mut Open) = claim.open();
+    meter.account.rounds.reach(open.had);
     let guests = stream.guests.swap(0, Relaxed);
     if guests != 0 {
         // Who else launched is not known: nothing can be learned from such a batch.
@@ -272,6 +319,10 @@ fn close(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, c
         (batch.count, batch.uniform) = (MOST as u32 + 1, false);
     }
     batch.guessed = guess || !(ready(engine, &mut batch.end) && engine.record(batch.end, handle));
+    if batch.guessed {
+        // The next ones are measured soon enough.
+        open.most = 1;
+    }
     meter.account.departed(batch);
     stream.dirty.store(false, Relaxed);
     claim.close();

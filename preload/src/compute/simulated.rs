@@ -67,6 +67,11 @@ impl Gpu {
         self.now.set(self.now.get().max(free + 3_000));
     }
 
+    /// Kernels finished between two moments.
+    pub fn finished(&self, from: u64, to: u64) -> usize {
+        self.busy.borrow().iter().filter(|&&(_, end)| from <= end && end < to).count()
+    }
+
     /// GPU time used between two moments.
     pub fn used(&self, from: u64, to: u64) -> u64 {
         let mut busy: Vec<_> =

@@ -140,14 +140,19 @@ impl State {
         Some((stream, meter))
     }
 
-    fn meter_of(&'static self, handle: Handle) -> Option<&'static Meter> {
-        let (context, device) = context_of(handle)?;
+    /// The meter of a context that was launched into.
+    pub fn known_meter(&'static self, context: Handle) -> Option<&'static Meter> {
         let live = |place: &AtomicPtr<Meter>| {
             // SAFETY: meters are never given back.
             unsafe { place.load(Acquire).as_ref() }
                 .filter(|meter: &&Meter| meter.context.load(Acquire) == context as u64 && !meter.gone.load(Acquire))
         };
-        if let Some(meter) = self.meters.iter().find_map(live) {
+        self.meters.iter().find_map(live)
+    }
+
+    fn meter_of(&'static self, handle: Handle) -> Option<&'static Meter> {
+        let (context, device) = context_of(handle)?;
+        if let Some(meter) = self.known_meter(context) {
             return Some(meter);
         }
         let account = self.account(device)?;
@@ -167,7 +172,7 @@ impl State {
         }
         // Of two threads that come first both enter one; the first of them is used, or their work would not be seen to overlap.
         // SAFETY: just written; with more contexts than places it is found by its streams only.
-        self.meters.iter().find_map(live).or(unsafe { made.as_ref() })
+        self.known_meter(context).or(unsafe { made.as_ref() })
     }
 
     fn account(&'static self, device: Device) -> Option<&'static Account> {

@@ -6,6 +6,7 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
+use super::account::Had;
 use super::cost::Kind;
 use crate::cuda::Handle;
 
@@ -13,6 +14,15 @@ use crate::cuda::Handle;
 pub const RING: u32 = 32;
 /// Most launches of different kinds in a batch.
 pub const MOST: usize = 64;
+
+/// Nobody is at the stream.
+const FREE: u32 = 0;
+/// A thread is between the start and the end of a launch, which may take long: it may have to wait.
+const LAUNCHING: u32 = 1;
+/// Another one ends the batch, which takes a microsecond or two.
+const VISITED: u32 = 2;
+/// How often to look again for the end of a visit.
+const SPINS: u32 = 1_000;
 
 /// Launches that are measured together.
 #[derive(Debug)]
@@ -35,7 +45,8 @@ pub struct Batch {
     pub count: u32,
     /// Nanoseconds that the launches are expected to take.
     pub expected: u64,
-    /// Nanoseconds since `start` in which the host had not launched anything yet.
+    /// Nanoseconds of the batch in which there was nothing to run because of us or the driver: the host loaded a function, or had just
+    /// been woken.
     pub late: u64,
     /// What was launched.
     pub kinds: [Kind; MOST],
@@ -46,17 +57,19 @@ pub struct Batch {
 pub struct Stream {
     /// The driver's number for the stream; 0 while free.
     pub id: AtomicU64,
-    /// Set while a thread is between the start and the end of a launch here, or retires the stream.
-    claimed: AtomicBool,
+    /// What a thread is doing here: one of [`FREE`], [`LAUNCHING`] and [`VISITED`].
+    claimed: AtomicU32,
     /// Set once the program has destroyed it.
     pub retired: AtomicBool,
     head: AtomicU32,
     tail: AtomicU32,
     ring: [UnsafeCell<Batch>; RING as usize],
     mine: UnsafeCell<Open>,
-    /// Whether there are launches that no event ends yet, and the driver's handle that they were made with.
+    /// Whether there are launches that no event ends yet.
     pub dirty: AtomicBool,
-    /// See [`Stream::dirty`].
+    /// Set while the program waits for all that is in the stream.
+    pub awaited: AtomicBool,
+    /// The driver's handle of the last launches.
     pub handle: AtomicPtr<core::ffi::c_void>,
     /// Nanoseconds expected of launches by threads that found the stream claimed, not in a batch yet.
     pub guests: AtomicU64,
@@ -67,16 +80,17 @@ pub struct Stream {
 /// What the launching thread knows of the batch it is filling.
 #[derive(Debug)]
 pub struct Open {
-    /// When the last launch was.
-    pub last: u64,
+    /// When the stream runs out of work, as far as the host can tell: after the last launch's expected end, or when the program had
+    /// waited for all of it.
+    pub idle_from: u64,
     /// The next batch must not begin where the last one ended: something else came between.
     pub interrupted: bool,
+    /// The batch is full when it is expected to take so many nanoseconds.
+    pub full: u64,
     /// How many launches the next batch may have: few after a pause, so that a pause after them finds them measured.
     pub most: u32,
-    /// The round that the stream takes part in, and its batches in it.
-    pub round: u32,
-    /// See [`Open::round`].
-    pub batches: u32,
+    /// What the stream had since launches were last held back.
+    pub had: Had,
 }
 
 // SAFETY: `mine` and the batch at `head` are only reached through a `Claim`, the batches from `tail` to `head` only by the one
@@ -88,15 +102,27 @@ pub struct Claim<'a>(&'a Stream);
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        self.0.claimed.store(false, Release);
+        self.0.claimed.store(FREE, Release);
     }
 }
 
 impl Stream {
-    /// Takes the stream for one launch. `None` while another thread has it.
+    /// Takes the stream for one launch. `None` while another thread launches into it.
     #[inline]
     pub fn claim(&self) -> Option<Claim<'_>> {
-        (!self.claimed.swap(true, Acquire)).then_some(Claim(self))
+        for _ in 0..SPINS {
+            match self.claimed.compare_exchange(FREE, LAUNCHING, Acquire, Relaxed) {
+                Ok(_) => return Some(Claim(self)),
+                Err(VISITED) => core::hint::spin_loop(),
+                Err(_) => break,
+            }
+        }
+        None
+    }
+
+    /// Takes the stream for a moment, to end its batch. `None` while any other thread has it.
+    pub fn visit(&self) -> Option<Claim<'_>> {
+        self.claimed.compare_exchange(FREE, VISITED, Acquire, Relaxed).is_ok().then_some(Claim(self))
     }
 
     /// How many closed batches have not been harvested.
@@ -218,8 +244,11 @@ mod tests {
     fn one_claim_at_a_time() {
         let stream = stream();
         let claim = stream.claim();
-        assert!(claim.is_some() && stream.claim().is_none());
+        assert!(claim.is_some() && stream.claim().is_none() && stream.visit().is_none());
         drop(claim);
+        let visit = stream.visit();
+        assert!(visit.is_some() && stream.claim().is_none() && stream.visit().is_none());
+        drop(visit);
         assert!(stream.claim().is_some());
     }
 }

@@ -40,6 +40,18 @@ impl Process {
         self.meter.adopt(number + 1, || Box::leak(Box::new(unsafe { std::mem::zeroed() }))).unwrap()
     }
 
+    /// Waits for a stream as a program does that calls the driver for it, or one that asks until it is so.
+    fn wait(&self, gpu: &Gpu, stream: &'static Stream, calls: bool) {
+        let handle = simulated::stream(stream.id.load(Relaxed) as usize);
+        if calls {
+            pace::before_wait(gpu, self.meter, [stream].into_iter());
+        }
+        gpu.synchronize(handle);
+        if calls {
+            pace::after_wait(gpu, [stream].into_iter());
+        }
+    }
+
     fn launch(&self, gpu: &Gpu, stream: &Stream, kind: u64, nanos: u64) {
         self.launch_after(gpu, stream, kind, nanos, 0);
     }
@@ -84,6 +96,14 @@ fn busy(percent: u32, kernel: u64, streams: u64, length: u64) -> (Gpu, u64, Proc
     (gpu, start, process)
 }
 
+/// The same, as the part of what it gets done without a limit, in percent, after the first second.
+fn progress(percent: u32, kernel: u64, streams: u64, seconds: u64) -> f64 {
+    let (gpu, start, _) = busy(percent, kernel, streams, seconds * S);
+    let done = gpu.finished(start + S, start + seconds * S) as f64;
+    let alone = (kernel + simulated::BETWEEN) as f64 / streams as f64;
+    done * alone / ((seconds - 1) * S) as f64 * 100.0
+}
+
 #[test]
 fn back_to_back_kernels_get_their_share() {
     for kernel in [5 * US, 20 * US, 200 * US, 2 * MS, 20 * MS, 100 * MS] {
@@ -101,6 +121,20 @@ fn back_to_back_kernels_get_their_share() {
             assert!(gpu.naps.get() < 6 * 2500, "{what}: {} naps", gpu.naps.get());
             let (used, charged) = (gpu.used(start, gpu.now()), process.meter.account.budget.used.load(Relaxed));
             assert!(used.abs_diff(charged) < used / 100 + kernel.max(10 * MS), "{what}: used {used}, charged {charged}");
+        }
+    }
+}
+
+#[test]
+fn as_much_gets_done_as_the_share_says() {
+    for (kernel, streams) in [(5 * US, 1), (20 * US, 1), (200 * US, 1), (20 * US, 4), (200 * US, 4), (2 * MS, 4), (200 * US, 16)] {
+        for percent in [10, 25, 50, 75, 90] {
+            let share = progress(percent, kernel, streams, 5);
+            let what = format!("{percent}% of {streams} x {} us: {share:.2} of the work", kernel / US);
+            println!("{what}");
+            // Sixteen streams that stop together stop as raggedly as one kernel of each is long.
+            let least = if streams > 4 { 2.0 } else { 0.6 };
+            assert!(share > f64::from(percent) - least && share < f64::from(percent) + 0.6, "{what}");
         }
     }
 }
@@ -218,7 +252,7 @@ fn waiting_after_every_few_launches() {
             gpu.pass(20 * US);
         }
         let alone = (gpu.now() - start) / 100;
-        for percent in [25, 50, 75] {
+        for (percent, calls) in [(25, false), (50, false), (75, false), (25, true), (50, true), (75, true)] {
             let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
             let (stream, mut rounds, mut start) = (process.stream(0), 0, gpu.now());
             let first = start;
@@ -229,12 +263,12 @@ fn waiting_after_every_few_launches() {
                 // The first launch of a function loads it.
                 let is_first = gpu.now() < first + MS;
                 (0..launches).for_each(|n| process.launch_after(&gpu, stream, 1, kernel, if is_first && n == 0 { 30 * MS } else { 0 }));
-                gpu.synchronize(simulated::stream(1));
+                process.wait(&gpu, stream, calls);
                 gpu.pass(20 * US);
                 rounds += u64::from(start != first);
             }
             let share = (rounds * alone) as f64 / (gpu.now() - start) as f64 * 100.0;
-            println!("{launches} x {} us and a wait, {percent}%: {share:.2}", kernel / US);
+            println!("{launches} x {} us and a wait{}, {percent}%: {share:.2}", kernel / US, if calls { "" } else { " by asking" });
             // The pause after a wait is nobody's, so a program gets more of its own rate than of the GPU.
             let most = f64::from(percent) * alone as f64 / (launches * (kernel + simulated::BETWEEN)) as f64;
             assert!(

@@ -1,0 +1,45 @@
+//! Where a program waits for its own work: what it waits for is measured up to there, and the pause that follows begins there.
+
+use super::cuda_engine::Cuda;
+use super::hooks::meant;
+use super::{pace, state};
+use crate::cuda::{Handle, Status};
+use crate::{driver, memory};
+
+/// `cuStreamSynchronize`. Not so `cuEventSynchronize`: which stream it waits for is not known, and who waits for events goes on launching.
+#[inline]
+pub unsafe fn stream<const OWN: bool>(real: unsafe extern "C" fn(Handle) -> Status, stream: Handle) -> Status {
+    // SAFETY: the program's own argument.
+    let wait = || unsafe { memory::ordered::after_wait(real, stream) };
+    let found = state::limited().and_then(|state| state.find(meant::<OWN>(stream)));
+    let Some((known, meter)) = found else { return wait() };
+    let engine = Cuda { context: meter.context() };
+    pace::before_wait(&engine, meter, [known].into_iter());
+    let status = wait();
+    pace::after_wait(&engine, [known].into_iter());
+    status
+}
+
+/// `cuCtxSynchronize_v2`
+#[inline]
+pub unsafe fn context_v2(real: unsafe extern "C" fn(Handle) -> Status, context: Handle) -> Status {
+    // SAFETY: the program's own argument.
+    around(context, || unsafe { memory::ordered::after_wait(real, context) })
+}
+
+/// `cuCtxSynchronize`
+#[inline]
+pub unsafe fn context(real: unsafe extern "C" fn() -> Status) -> Status {
+    // SAFETY: the call takes nothing.
+    around(driver::current_context(), || unsafe { memory::ordered::after_wait_context(real) })
+}
+
+#[inline]
+fn around(context: Handle, wait: impl FnOnce() -> Status) -> Status {
+    let Some(meter) = state::limited().and_then(|state| state.known_meter(context)) else { return wait() };
+    let engine = Cuda { context: meter.context() };
+    pace::before_wait(&engine, meter, meter.streams());
+    let status = wait();
+    pace::after_wait(&engine, meter.streams());
+    status
+}
