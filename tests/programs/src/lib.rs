@@ -6,3 +6,5 @@ pub mod costs;
 pub mod cuda;
 pub mod nvml;
 pub mod ptx;
+pub mod share;
+pub mod take;

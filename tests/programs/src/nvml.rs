@@ -8,6 +8,9 @@ pub struct Nvml {
     device: nvmlDevice_t,
 }
 
+// SAFETY: NVML may be called from any thread, and its handles are the same in all of them.
+unsafe impl Send for Nvml {}
+
 impl Nvml {
     /// Loads `libnvidia-ml.so.1` and takes the GPU with this index.
     ///

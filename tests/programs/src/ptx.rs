@@ -52,3 +52,63 @@ pub const EXTRAS: &str = "\
     ret;
 }
 \0";
+
+/// `take()` calls `malloc` on the GPU.
+pub const MALLOC: &str = "\
+.version 7.0
+.target sm_70
+.address_size 64
+.extern .func (.param .b64 result) malloc (.param .b64 bytes);
+.visible .global .align 8 .u64 kept;
+.visible .entry take()
+{
+    .reg .b64 %bytes, %address;
+    mov.u64 %bytes, 64;
+    {
+        .param .b64 argument;
+        st.param.b64 [argument], %bytes;
+        .param .b64 returned;
+        call.uni (returned), malloc, (argument);
+        ld.param.b64 %address, [returned];
+    }
+    st.global.u64 [kept], %address;
+    ret;
+}
+";
+
+/// `say()` calls `vprintf` on the GPU, with an empty text.
+pub const PRINTF: &str = "\
+.version 7.0
+.target sm_70
+.address_size 64
+.extern .func (.param .b32 result) vprintf (.param .b64 text, .param .b64 values);
+.visible .global .align 8 .b8 text[8];
+.visible .entry say()
+{
+    .reg .b64 %text, %values;
+    .reg .b32 %count;
+    mov.u64 %text, text;
+    cvta.global.u64 %text, %text;
+    mov.u64 %values, 0;
+    {
+        .param .b64 format;
+        st.param.b64 [format], %text;
+        .param .b64 list;
+        st.param.b64 [list], %values;
+        .param .b32 returned;
+        call.uni (returned), vprintf, (format, list);
+        ld.param.b32 %count, [returned];
+    }
+    ret;
+}
+";
+
+/// `deep(u64 out)`, whose threads have so many bytes of local memory each: at least 256.
+#[must_use]
+pub fn local(bytes: usize) -> String {
+    EXTRAS
+        .trim_end_matches('\0')
+        .replace(".visible .global .align 8 .b8 big[67108864];\n", "")
+        .replace("own[16384]", &format!("own[{bytes}]"))
+        .replace("2047;", "31;")
+}

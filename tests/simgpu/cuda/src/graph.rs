@@ -80,7 +80,11 @@ impl Graph {
     }
 
     fn has_memory(&self) -> bool {
-        self.nodes.iter().any(|node| matches!(node.step, Step::Allocate { .. } | Step::Free))
+        self.nodes.iter().any(|node| match &node.step {
+            Step::Allocate { .. } | Step::Free => true,
+            Step::Child(child) => child.has_memory(),
+            Step::Work(_) => false,
+        })
     }
 
     /// The steps in an order that keeps every node behind those it names.

@@ -68,6 +68,7 @@ fn add_any(out: *mut CUgraphNode, graph: CUgraph, after: Vec<usize>, parameters:
             let asked = get(body.cast::<CUDA_HOST_NODE_PARAMS>())?;
             Step::Work(Work::Call(Call { function: asked.fn_, data: asked.userData.expose_provenance() }))
         }
+        4 => return add_child_any(out, graph, after, body),
         5 => Step::Work(Work::Marker),
         10 => {
             let mut asked = get(body.cast::<CUDA_MEM_ALLOC_NODE_PARAMS>())?;
@@ -81,7 +82,36 @@ fn add_any(out: *mut CUgraphNode, graph: CUgraph, after: Vec<usize>, parameters:
     put(out, as_pointer(add(graph, after, step)?))
 }
 
+/// A child graph: cloned, or with a one behind its handle moved, which alone is allowed if it has memory of its own.
+fn add_child_any(out: *mut CUgraphNode, graph: CUgraph, after: Vec<usize>, body: *const c_void) -> Answer {
+    let child = get(body.cast::<CUgraph>())?;
+    // SAFETY: as in `add_any`.
+    let moved = get(unsafe { body.byte_add(8) }.cast::<u32>())? == 1;
+    add_child(out, graph, after, child, moved)
+}
+
+fn add_child(out: *mut CUgraphNode, graph: CUgraph, after: Vec<usize>, child: CUgraph, moved: bool) -> Answer {
+    let mut world = world()?;
+    let found = world.graphs.get(child).map_err(|_| INVALID_VALUE)?.clone();
+    if found.has_memory() && !moved {
+        return Err(NOT_SUPPORTED);
+    }
+    if moved {
+        world.graphs.remove(child)?;
+    }
+    drop(world);
+    put(out, as_pointer(add(graph, after, Step::Child(found))?))
+}
+
 api! {
+    // A handle to look at it by; it is not the node's own.
+    fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, out: *mut CUgraph) {
+        let mut world = world()?;
+        let found = world.graphs.iter().flat_map(|(_, graph)| &graph.nodes).find(|other| other.handle == node.addr());
+        let Some(Step::Child(child)) = found.map(|node| node.step.clone()) else { return Err(INVALID_VALUE) };
+        put(out, as_pointer(world.graphs.add(child)))
+    }
+
     fn cuGraphAddKernelNode(out: *mut CUgraphNode, graph: CUgraph, nodes: *const CUgraphNode, count: usize, parameters: *const c_void) {
         add_work(out, graph, nodes, count, kernel(parameters)?)
     }
@@ -123,9 +153,7 @@ api! {
     }
 
     fn cuGraphAddChildGraphNode(out: *mut CUgraphNode, graph: CUgraph, nodes: *const CUgraphNode, count: usize, child: CUgraph) {
-        let child = world()?.graphs.get(child).map_err(|_| INVALID_VALUE)?.clone();
-        let node = add(graph, dependencies(nodes, count)?, Step::Child(child))?;
-        put(out, as_pointer(node))
+        add_child(out, graph, dependencies(nodes, count)?, child, false)
     }
 
     fn cuGraphAddNode(out: *mut CUgraphNode, graph: CUgraph, nodes: *const CUgraphNode, count: usize, parameters: *mut c_void) {

@@ -1,6 +1,9 @@
 //! CUDA arrays. Their layout is padded, so they cost more than their elements.
 
-use cudarc::driver::sys::{CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUmipmappedArray};
+use cudarc::driver::sys::{
+    CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUarrayMapInfo, CUmemOperationType,
+    CUmipmappedArray, CUstream,
+};
 
 use super::Kind;
 use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE, get, put};
@@ -21,6 +24,8 @@ pub struct Array {
     bytes: u64,
     context: usize,
     levels: Vec<usize>,
+    /// Physical memory mapped into it, by handle.
+    tiles: Vec<usize>,
 }
 
 /// Padded size of one level: bytes of a row, rows of a slice, bytes of all.
@@ -55,7 +60,7 @@ impl World {
             address
         };
         let (row, rows, _) = sizes[0];
-        Ok(self.memory.arrays.add(Array { descriptor, address, row, rows, bytes, context, levels: Vec::new() }))
+        Ok(self.memory.arrays.add(Array { descriptor, address, row, rows, bytes, context, levels: Vec::new(), tiles: Vec::new() }))
     }
 
     fn end_array(&mut self, handle: usize) -> Answer {
@@ -64,6 +69,7 @@ impl World {
         for level in array.levels {
             let _ = self.memory.arrays.remove(as_pointer::<()>(level));
         }
+        array.tiles.into_iter().try_for_each(|handle| self.drop_mapping(driver, handle))?;
         if array.address == 0 {
             return Ok(());
         }
@@ -104,7 +110,30 @@ fn requirements(out: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, handle: usize) -> Answ
     put(out, CUDA_ARRAY_MEMORY_REQUIREMENTS { size: array.bytes as usize, alignment: 65536, reserved: [0; 4] })
 }
 
+/// Maps physical memory into sparse arrays. What is unmapped stays with the array until that is destroyed.
+fn map_tiles(list: *const CUarrayMapInfo, count: u32) -> Answer {
+    for info in crate::answer::array(list, count as usize)? {
+        if info.memOperationType != CUmemOperationType::CU_MEM_OPERATION_TYPE_MAP {
+            continue;
+        }
+        let mut world = world()?;
+        // SAFETY: the C caller promises the members that go with a mapping.
+        let (handle, array) = unsafe { (info.memHandle.memHandle, info.resource.array) };
+        if world.memory.arrays.get(array)?.descriptor.Flags & SPARSE == 0 {
+            return Err(INVALID_VALUE);
+        }
+        world.add_mapping(handle)?;
+        world.memory.arrays.get_mut(array)?.tiles.push(handle as usize);
+    }
+    Ok(())
+}
+
 api! {
+    fn cuMemMapArrayAsync [cuMemMapArrayAsync_ptsz stream] (list: *mut CUarrayMapInfo, count: u32, stream: CUstream) {
+        crate::stream::resolve(stream)?;
+        map_tiles(list, count)
+    }
+
     fn cuArrayCreate_v2(out: *mut CUarray, descriptor: *const CUDA_ARRAY_DESCRIPTOR) {
         room_for(out)?;
         let array = world()?.make_array(flat(&get(descriptor)?), 1)?;
@@ -153,7 +182,7 @@ api! {
         let before = (0..level).filter_map(|level| padded(&descriptor, level).ok()).map(|size| size.2).sum::<u64>();
         let (address, context) = (found.address + before, found.context);
         (descriptor.Width, descriptor.Height) = ((descriptor.Width >> level).max(1), descriptor.Height >> level);
-        let view = world.memory.arrays.add(Array { descriptor, address, row, rows, bytes, context, levels: Vec::new() });
+        let view = world.memory.arrays.add(Array { descriptor, address, row, rows, bytes, context, levels: Vec::new(), tiles: Vec::new() });
         world.memory.arrays.get_mut(array)?.levels.push(view);
         put(out, as_pointer(view))
     }

@@ -104,6 +104,18 @@ impl World {
         Ok(())
     }
 
+    /// One mapping more, of an array.
+    pub fn add_mapping(&mut self, handle: u64) -> Answer {
+        self.physical(handle)?.mappings += 1;
+        Ok(())
+    }
+
+    /// One less.
+    pub fn drop_mapping(&mut self, driver: &Driver, handle: usize) -> Answer {
+        self.memory.vmm.live.get_mut(as_pointer::<()>(handle))?.mappings -= 1;
+        self.drop_physical(driver, handle)
+    }
+
     fn physical(&mut self, handle: u64) -> Answer<&mut Physical> {
         let found = self.memory.vmm.live.get_mut(as_pointer::<()>(handle as usize)).map_err(|_| INVALID_VALUE)?;
         if found.handles == 0 { Err(INVALID_VALUE) } else { Ok(found) }
@@ -243,8 +255,7 @@ api! {
             let Some(gone) = world.memory.remove(start) else { continue };
             hide(start, gone.size);
             if let Kind::Mapped(handle) = gone.kind {
-                world.memory.vmm.live.get_mut(as_pointer::<()>(handle))?.mappings -= 1;
-                world.drop_physical(driver, handle)?;
+                world.drop_mapping(driver, handle)?;
             }
         }
         Ok(())

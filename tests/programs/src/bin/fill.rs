@@ -2,8 +2,8 @@
 //!
 //!     fill --api API --chunk BYTES [--max BYTES] [--hold SECONDS] [--gpu ORDINAL]
 //!
-//! API: cuMemAlloc, pitch, managed, async, frompool, vmm, array, array3d, mipmap, graph, host. Sizes take K, M, G. The answer is one
-//! line of JSON, with bytes throughout; then the program waits for --hold seconds, still holding everything.
+//! API: as [`vgpu_test_programs::take::WAYS`] names them. Sizes take K, M, G. The answer is one line of JSON, with bytes throughout; then
+//! the program waits for --hold seconds, still holding everything.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use std::time::Duration;
 use vgpu_test_programs::arguments::Arguments;
 use vgpu_test_programs::cuda::{self, sys::CUresult};
 use vgpu_test_programs::nvml::Nvml;
-
-mod take;
-
-use take::Taker;
+use vgpu_test_programs::take;
 
 fn main() -> ExitCode {
     let arguments = Arguments::of_process();
+    if arguments.has("maker") {
+        return take::foreign::maker(arguments.number("gpu", 0) as i32);
+    }
     let api = arguments.value("api").unwrap_or("cuMemAlloc");
     let chunk = arguments.number("chunk", 64 << 20);
     let max = arguments.number("max", u64::MAX);
@@ -28,15 +28,22 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let context = nvml.as_ref().and_then(Nvml::own);
-    let Some(mut taker) = Taker::new(api, ordinal) else {
+    let Some(way) = take::find(api) else {
         eprintln!("--api {api}: unknown");
         return ExitCode::from(2);
+    };
+    let mut taker = match (way.prepare)(ordinal) {
+        Ok(taker) => taker,
+        Err(code) => {
+            eprintln!("--api {api}: {}", cuda::name(code));
+            return ExitCode::FAILURE;
+        }
     };
     let (mut obtained, mut count) = (0, 0_u64);
     let mut error = CUresult::CUDA_SUCCESS;
     while obtained + chunk <= max {
-        match taker.take(chunk as usize) {
-            Ok(()) => (obtained, count) = (obtained + chunk, count + 1),
+        match taker(chunk as usize) {
+            Ok(_) => (obtained, count) = (obtained + chunk, count + 1),
             Err(code) => {
                 error = code;
                 break;

@@ -1,0 +1,116 @@
+//! What a row must be like.
+
+use vgpu_test_programs::take::Way;
+
+use crate::trial::Outcome;
+
+/// Of what is left after the context, so much must be obtained.
+const ENOUGH: f64 = 99.5;
+const MIB: f64 = (1 << 20) as f64;
+
+/// A way, a size of chunk, and what came of it.
+pub struct Row {
+    pub way: &'static Way,
+    pub chunk: u64,
+    pub limit: u64,
+    pub outcome: Outcome,
+    /// The same without the library, with as much free.
+    pub native: Option<Outcome>,
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    100.0 * part as f64 / whole.max(1) as f64
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / MIB)
+}
+
+impl Row {
+    pub fn new(way: &'static Way, chunk: u64, limit: u64, outcome: Outcome) -> Row {
+        Row { way, chunk, limit, outcome, native: None }
+    }
+
+    fn is_missing(&self) -> bool {
+        self.outcome.refused.ends_with("(missing)")
+    }
+
+    /// What was left when the way began.
+    fn left(&self) -> u64 {
+        self.limit.saturating_sub(self.outcome.start)
+    }
+
+    /// What the way itself got of that.
+    fn share(&self) -> f64 {
+        percent(self.outcome.obtained + self.outcome.smaller, self.left())
+    }
+
+    fn native_share(&self) -> Option<f64> {
+        let native = self.native.as_ref()?;
+        Some(percent(native.obtained + native.smaller, native.free))
+    }
+
+    /// Chunks that are not a driver's pieces waste some of them everywhere.
+    fn is_even(&self) -> bool {
+        self.chunk >= 1 << 20 && self.chunk.is_multiple_of(1 << 20)
+    }
+
+    /// Whether a comparison says more. Managed memory is never asked for when the GPU has not that much.
+    pub fn wants_native(&self) -> bool {
+        self.is_even() && !self.is_missing() && self.outcome.fault.is_none() && self.way.name != "managed" && self.share() < ENOUGH
+    }
+
+    /// What is wrong with it.
+    pub fn fault(&self) -> Option<String> {
+        let Outcome { refused, rest, end, peak, obtained, smaller, start, fault, .. } = &self.outcome;
+        if let Some(fault) = fault {
+            return Some(fault.clone());
+        }
+        if *peak > self.limit {
+            return Some(format!("NVML showed {} MiB", mib(*peak)));
+        }
+        if self.is_missing() {
+            return None;
+        }
+        if refused != "CUDA_ERROR_OUT_OF_MEMORY" && refused != "CUDA_SUCCESS" {
+            return Some("an unexpected code".into());
+        }
+        // Some memory NVML does not list by process: nobody says what odd chunks of that really take.
+        let all = (*end).max(start + obtained + smaller + rest) - start;
+        if percent(all, self.left()) < ENOUGH && (self.is_even() || self.way.name != "managed") {
+            return Some(format!("only {} MiB in all", mib(start + all)));
+        }
+        let natively = self.native_share();
+        match natively {
+            Some(natively) if natively > self.share() + 0.5 => Some("natively there is more".into()),
+            None if self.is_even() && self.way.exact && self.share() < ENOUGH => Some("too little".into()),
+            _ => None,
+        }
+    }
+
+    /// The row of the table.
+    pub fn line(&self) -> String {
+        let outcome = &self.outcome;
+        let chunk = match self.chunk {
+            0 => "-".into(),
+            chunk if chunk < 1 << 20 => format!("{} KiB", chunk >> 10),
+            chunk if self.is_even() => format!("{} MiB", chunk >> 20),
+            chunk => format!("{} MiB + {} B", chunk >> 20, chunk & ((1 << 20) - 1)),
+        };
+        let (calls, refused) = (self.way.calls, &outcome.refused);
+        let verdict = self.fault().map_or_else(|| "ok".into(), |fault| format!("**{fault}**"));
+        if self.is_missing() {
+            let code = refused.trim_end_matches(" (missing)");
+            return format!("| {calls} | {chunk} | - | - | not offered: {code} | - | {} | - | {verdict} |", mib(outcome.peak));
+        }
+        format!(
+            "| {calls} | {chunk} | {} + {} | {:.1} | {refused} | {} | {} | {} | {verdict} |",
+            mib(outcome.obtained),
+            mib(outcome.smaller),
+            self.share(),
+            mib(outcome.rest),
+            mib(outcome.peak),
+            self.native_share().map_or_else(|| "-".into(), |share| format!("{share:.1}")),
+        )
+    }
+}

@@ -1,0 +1,80 @@
+//! A share of a GPU for processes in no container: a folder with limits and accounts.
+
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::Ordering::Relaxed;
+
+use tempfile::TempDir;
+use vgpu_region::limits::{GpuLimit, LimitsPage, Selector};
+use vgpu_region::map::{self, Census};
+
+/// The folder; removed when this is dropped.
+pub struct Share(TempDir);
+
+impl Share {
+    /// Of each GPU `memory` bytes, without a limit of its time.
+    ///
+    /// # Errors
+    /// Says what failed.
+    pub fn make(memory: u64) -> Result<Share, String> {
+        let limit = GpuLimit::new(Selector::All);
+        limit.memory.store(memory, Relaxed);
+        Share::with([limit])
+    }
+
+    /// With these limits.
+    ///
+    /// # Errors
+    /// Says what failed.
+    pub fn with(limits: impl IntoIterator<Item = GpuLimit>) -> Result<Share, String> {
+        let folder = TempDir::with_prefix("vgpu-share-").map_err(|why| why.to_string())?;
+        std::fs::write(folder.path().join("limits"), LimitsPage::new(limits).as_bytes()).map_err(|why| why.to_string())?;
+        let region = std::fs::File::create(folder.path().join("region")).map_err(|why| why.to_string())?;
+        map::format(region.as_raw_fd()).map_err(|why| why.to_string())?;
+        Ok(Share(folder))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Puts a program under this share by a library.
+    pub fn limits<'a>(&self, library: &str, command: &'a mut Command) -> &'a mut Command {
+        command.env("LD_PRELOAD", library).env("VGPU_DIR", self.folder())
+    }
+
+    /// What the accounts say now of the GPU that was met first.
+    ///
+    /// # Errors
+    /// Says what failed.
+    pub fn ledger(&self) -> Result<Ledger, String> {
+        let path = std::ffi::CString::new(self.folder().join("region").to_string_lossy().into_owned()).map_err(|why| why.to_string())?;
+        let region = map::region(&path).map_err(|why| why.to_string())?;
+        let census = Census::open(&path);
+        let account = &region.gpus[0];
+        let living = region.used_slots().filter(|&(index, _)| !census.is_dead(index));
+        let page = vgpu_region::ledger::PAGE;
+        let processes = living.map(|(_, slot)| {
+            let (charge, managed) = (u64::from(slot.gpus[0].charge.held()), u64::from(slot.gpus[0].managed.load(Relaxed)));
+            (slot.pid.load(Relaxed), (charge * page, managed * page))
+        });
+        let ledger = Ledger { total: account.total.bytes(), refused: account.refused.load(Relaxed), processes: processes.collect() };
+        // SAFETY: nothing of the mapping is used below.
+        unsafe { map::unmap(region) };
+        Ok(ledger)
+    }
+}
+
+/// Accounts, bytes throughout.
+#[derive(Debug)]
+pub struct Ledger {
+    /// What all processes hold.
+    pub total: u64,
+    /// How many requests were refused.
+    pub refused: u64,
+    /// Each living process by PID: what it holds, and how much of that NVML does not list by process.
+    pub processes: Vec<(u32, (u64, u64))>,
+}

@@ -1,0 +1,95 @@
+//! Arrays of all kinds.
+
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+
+use super::{Taker, physical, physical_properties, stream};
+use crate::cuda::check;
+use crate::cuda::sys::{self, CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUarray_format, CUresult};
+
+const FLOAT: CUarray_format = CUarray_format::CU_AD_FORMAT_FLOAT;
+/// A row of these has as many bytes.
+const ROW: usize = 16384;
+
+/// At least so many bytes in floats, in rows of at most [`ROW`].
+fn square(bytes: usize) -> CUDA_ARRAY3D_DESCRIPTOR {
+    CUDA_ARRAY3D_DESCRIPTOR { Width: bytes.min(ROW) / 4, Height: bytes.div_ceil(ROW), Depth: 0, Format: FLOAT, NumChannels: 1, Flags: 0 }
+}
+
+fn size(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> u64 {
+    (descriptor.Width * descriptor.Height * descriptor.Depth.max(1) * 4) as u64
+}
+
+pub fn flat(_ordinal: i32) -> Result<Taker, CUresult> {
+    Ok(Box::new(|bytes| {
+        let like = square(bytes);
+        let descriptor = CUDA_ARRAY_DESCRIPTOR { Width: like.Width, Height: like.Height, Format: FLOAT, NumChannels: 1 };
+        // SAFETY: the descriptor and the room for the answer live through the call.
+        check(unsafe { sys::cuArrayCreate_v2(&mut null_mut(), &raw const descriptor) })?;
+        Ok(size(&like))
+    }))
+}
+
+pub fn deep(_ordinal: i32) -> Result<Taker, CUresult> {
+    Ok(Box::new(|bytes| {
+        let mut descriptor = square(bytes.div_ceil(8));
+        descriptor.Depth = 8;
+        // SAFETY: as above.
+        check(unsafe { sys::cuArray3DCreate_v2(&mut null_mut(), &raw const descriptor) })?;
+        Ok(size(&descriptor))
+    }))
+}
+
+fn pyramid(bytes: usize, levels: u32) -> Result<u64, CUresult> {
+    let descriptor = square(bytes);
+    // SAFETY: as above.
+    check(unsafe { sys::cuMipmappedArrayCreate(&mut null_mut(), &raw const descriptor, levels) })?;
+    Ok(size(&descriptor))
+}
+
+pub fn mipmap(_ordinal: i32) -> Result<Taker, CUresult> {
+    Ok(Box::new(|bytes| pyramid(bytes, 1)))
+}
+
+/// The smaller levels come on top.
+pub fn mipmaps(_ordinal: i32) -> Result<Taker, CUresult> {
+    Ok(Box::new(|bytes| pyramid(bytes, 16)))
+}
+
+/// Arrays without memory, into which physical memory is mapped; the handles are released.
+pub fn sparse(ordinal: i32) -> Result<Taker, CUresult> {
+    let stream = stream()?;
+    let mut properties = physical_properties(ordinal);
+    // CU_MEM_CREATE_USAGE_TILE_POOL
+    properties.allocFlags.usage = 1;
+    Ok(Box::new(move |bytes| {
+        // Tiles are 64 KiB; 1024 floats in a row are whole ones, and so is every multiple of 128 rows.
+        let rows = bytes.div_ceil(4096).next_multiple_of(128);
+        // CUDA_ARRAY3D_SPARSE
+        let descriptor = CUDA_ARRAY3D_DESCRIPTOR { Width: 1024, Height: rows, Depth: 0, Format: FLOAT, NumChannels: 1, Flags: 0x40 };
+        let mut array = null_mut();
+        // SAFETY: the descriptor and the room for the answer live through the call.
+        check(unsafe { sys::cuArray3DCreate_v2(&raw mut array, &raw const descriptor) })?;
+        let (handle, got) = physical::create(rows * 4096, &properties)?;
+        // SAFETY: all else may be zero in this struct of numbers; the array and the handle live through the calls.
+        unsafe {
+            let mut info = MaybeUninit::<sys::CUarrayMapInfo>::zeroed();
+            // The only field that must not be zero.
+            (&raw mut (*info.as_mut_ptr()).memOperationType).write(sys::CUmemOperationType::CU_MEM_OPERATION_TYPE_MAP);
+            let mut info = info.assume_init();
+            info.resourceType = sys::CUresourcetype::CU_RESOURCE_TYPE_ARRAY;
+            info.resource.array = array;
+            info.subresourceType = sys::CUarraySparseSubresourceType::CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL;
+            info.subresource.sparseLevel.extentWidth = 1024;
+            info.subresource.sparseLevel.extentHeight = rows as u32;
+            info.subresource.sparseLevel.extentDepth = 1;
+            info.memHandleType = sys::CUmemHandleType::CU_MEM_HANDLE_TYPE_GENERIC;
+            info.memHandle.memHandle = handle;
+            info.deviceBitMask = 1 << ordinal;
+            check(sys::cuMemMapArrayAsync(&raw mut info, 1, stream))?;
+            check(sys::cuStreamSynchronize(stream))?;
+            check(sys::cuMemRelease(handle))?;
+        }
+        Ok(got as u64)
+    }))
+}

@@ -1,0 +1,97 @@
+//! Memory that graphs allocate: taken when a graph first runs.
+
+use std::mem::zeroed;
+use std::ptr::{null, null_mut};
+
+use super::{Taker, pool_properties, stream};
+use crate::cuda::check;
+use crate::cuda::sys::{self, CUgraph, CUresult, CUstream};
+
+fn empty() -> Result<CUgraph, CUresult> {
+    let mut graph = null_mut();
+    // SAFETY: room for the answer.
+    check(unsafe { sys::cuGraphCreate(&raw mut graph, 0) })?;
+    Ok(graph)
+}
+
+fn add(graph: CUgraph, ordinal: i32, bytes: usize) -> Result<(), CUresult> {
+    let mut node = null_mut();
+    // SAFETY: all-zero is valid for this struct of numbers and null pointers; arguments and answers live through the call.
+    unsafe {
+        let mut parameters = zeroed::<sys::CUDA_MEM_ALLOC_NODE_PARAMS>();
+        parameters.poolProps = pool_properties(ordinal);
+        parameters.bytesize = bytes;
+        check(sys::cuGraphAddMemAllocNode(&raw mut node, graph, null(), 0, &raw mut parameters))
+    }
+}
+
+fn run(graph: CUgraph, stream: CUstream, upload: bool) -> Result<(), CUresult> {
+    let mut exec = null_mut();
+    // SAFETY: a graph that was just made, a stream, and room for the answer.
+    unsafe {
+        check(sys::cuGraphInstantiateWithFlags(&raw mut exec, graph, 0))?;
+        check(if upload { sys::cuGraphUpload(exec, stream) } else { sys::cuGraphLaunch(exec, stream) })?;
+        check(sys::cuStreamSynchronize(stream))
+    }
+}
+
+pub fn node(ordinal: i32) -> Result<Taker, CUresult> {
+    let stream = stream()?;
+    Ok(Box::new(move |bytes| {
+        let graph = empty()?;
+        add(graph, ordinal, bytes)?;
+        run(graph, stream, false).map(|()| bytes as u64)
+    }))
+}
+
+pub fn any_node(ordinal: i32) -> Result<Taker, CUresult> {
+    let stream = stream()?;
+    Ok(Box::new(move |bytes| {
+        let (graph, mut node) = (empty()?, null_mut());
+        // SAFETY: as above; the union's member is the one that the type names.
+        unsafe {
+            let mut parameters = zeroed::<sys::CUgraphNodeParams>();
+            parameters.type_ = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+            let alloc = &mut parameters.__bindgen_anon_1.alloc;
+            alloc.poolProps = pool_properties(ordinal);
+            alloc.bytesize = bytes;
+            check(sys::cuGraphAddNode_v2(&raw mut node, graph, null(), null(), 0, &raw mut parameters))?;
+        }
+        run(graph, stream, true).map(|()| bytes as u64)
+    }))
+}
+
+pub fn captured(_ordinal: i32) -> Result<Taker, CUresult> {
+    let stream = stream()?;
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    Ok(Box::new(move |bytes| {
+        let (mut graph, mut address) = (null_mut(), 0);
+        // SAFETY: a stream of this way's own, and room for the answers.
+        let code = unsafe {
+            check(sys::cuStreamBeginCapture_v2(stream, mode))?;
+            let code = sys::cuMemAllocAsync(&raw mut address, bytes, stream);
+            check(sys::cuStreamEndCapture(stream, &raw mut graph))?;
+            code
+        };
+        check(code)?;
+        run(graph, stream, false).map(|()| bytes as u64)
+    }))
+}
+
+/// A graph that allocates becomes part of another, as newer drivers allow it.
+pub fn child(ordinal: i32) -> Result<Taker, CUresult> {
+    let stream = stream()?;
+    Ok(Box::new(move |bytes| {
+        let (parent, graph, mut node) = (empty()?, empty()?, null_mut());
+        add(graph, ordinal, bytes)?;
+        // SAFETY: two graphs that were just made; the union's member is the one that the type names.
+        unsafe {
+            let mut parameters = zeroed::<sys::CUgraphNodeParams>();
+            parameters.type_ = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_GRAPH;
+            parameters.__bindgen_anon_1.graph.graph = graph;
+            parameters.__bindgen_anon_1.graph.ownership = sys::CUgraphChildGraphNodeOwnership::CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE;
+            check(sys::cuGraphAddNode_v2(&raw mut node, parent, null(), null(), 0, &raw mut parameters))?;
+        }
+        run(parent, stream, false).map(|()| bytes as u64)
+    }))
+}

@@ -1,0 +1,123 @@
+//! Modules and libraries whose global arrays are large.
+
+use std::ffi::{CStr, CString, c_void};
+use std::io::Write;
+use std::ptr::null_mut;
+
+use super::Taker;
+use crate::cuda::check;
+use crate::cuda::sys::{self, CUlibrary, CUresult};
+
+/// PTX text with one array of so many bytes.
+fn image(bytes: usize) -> CString {
+    let text = format!(
+        ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 8 .b8 big[{bytes}];\n.visible .entry empty()\n{{\n    ret;\n}}\n"
+    );
+    CString::new(text).expect("no zero in it")
+}
+
+/// The same in a file, whose name is given to `load`.
+fn in_file(bytes: usize, load: impl FnOnce(&CStr) -> Result<u64, CUresult>) -> Result<u64, CUresult> {
+    let failed = |_| CUresult::CUDA_ERROR_OPERATING_SYSTEM;
+    let mut file = tempfile::NamedTempFile::new().map_err(failed)?;
+    file.write_all(image(bytes).to_bytes()).map_err(failed)?;
+    load(&CString::new(file.path().to_string_lossy().into_owned()).map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?)
+}
+
+pub fn module(_ordinal: i32) -> Result<Taker, CUresult> {
+    Ok(Box::new(|bytes| {
+        let mut module = null_mut();
+        // SAFETY: a text with an end, and room for the answer.
+        check(unsafe { sys::cuModuleLoadData(&raw mut module, image(bytes).as_ptr().cast()) })?;
+        Ok(bytes as u64)
+    }))
+}
+
+pub fn module_ex(_ordinal: i32) -> Result<Taker, CUresult> {
+    Ok(Box::new(|bytes| {
+        let mut module = null_mut();
+        // SAFETY: as above, and no options.
+        check(unsafe { sys::cuModuleLoadDataEx(&raw mut module, image(bytes).as_ptr().cast(), 0, null_mut(), null_mut()) })?;
+        Ok(bytes as u64)
+    }))
+}
+
+pub fn module_file(_ordinal: i32) -> Result<Taker, CUresult> {
+    Ok(Box::new(|bytes| {
+        in_file(bytes, |path| {
+            let mut module = null_mut();
+            // SAFETY: a path with an end, and room for the answer.
+            check(unsafe { sys::cuModuleLoad(&raw mut module, path.as_ptr()) })?;
+            Ok(bytes as u64)
+        })
+    }))
+}
+
+/// The same as code for the GPU at hand.
+pub fn cubin(_ordinal: i32) -> Result<Taker, CUresult> {
+    Ok(Box::new(|bytes| {
+        let (mut state, mut module, mut cubin, mut size) = (null_mut(), null_mut(), null_mut::<c_void>(), 0);
+        let text = image(bytes);
+        let kind = sys::CUjitInputType::CU_JIT_INPUT_PTX;
+        let length = text.to_bytes_with_nul().len();
+        // SAFETY: the text is as long as said; the cubin lives as long as the linker's state.
+        unsafe {
+            check(sys::cuLinkCreate_v2(0, null_mut(), null_mut(), &raw mut state))?;
+            let data = text.as_ptr().cast_mut().cast();
+            check(sys::cuLinkAddData_v2(state, kind, data, length, c"image".as_ptr(), 0, null_mut(), null_mut()))?;
+            check(sys::cuLinkComplete(state, &raw mut cubin, &raw mut size))?;
+            let code = sys::cuModuleLoadData(&raw mut module, cubin);
+            check(sys::cuLinkDestroy(state))?;
+            check(code)?;
+        }
+        Ok(bytes as u64)
+    }))
+}
+
+fn load_library(bytes: usize) -> Result<CUlibrary, CUresult> {
+    let mut library = null_mut();
+    // SAFETY: a text with an end, room for the answer, and no options.
+    check(unsafe {
+        let image = image(bytes);
+        sys::cuLibraryLoadData(&raw mut library, image.as_ptr().cast(), null_mut(), null_mut(), 0, null_mut(), null_mut(), 0)
+    })?;
+    Ok(library)
+}
+
+/// Brings a library into the current context.
+fn use_library(library: CUlibrary, bytes: usize) -> Result<u64, CUresult> {
+    let mut module = null_mut();
+    // SAFETY: a library that was just loaded.
+    check(unsafe { sys::cuLibraryGetModule(&raw mut module, library) })?;
+    Ok(bytes as u64)
+}
+
+pub fn library(_ordinal: i32) -> Result<Taker, CUresult> {
+    Ok(Box::new(|bytes| use_library(load_library(bytes)?, bytes)))
+}
+
+pub fn lazy(_ordinal: i32) -> Result<Taker, CUresult> {
+    Ok(Box::new(|bytes| {
+        let (library, mut kernel) = (load_library(bytes)?, null_mut());
+        // SAFETY: a library that was just loaded; its kernel takes no arguments.
+        unsafe {
+            check(sys::cuLibraryGetKernel(&raw mut kernel, library, c"empty".as_ptr()))?;
+            check(sys::cuLaunchKernel(kernel.cast(), 1, 1, 1, 1, 1, 1, 0, null_mut(), null_mut(), null_mut()))?;
+            check(sys::cuCtxSynchronize())?;
+        }
+        Ok(bytes as u64)
+    }))
+}
+
+pub fn library_file(_ordinal: i32) -> Result<Taker, CUresult> {
+    Ok(Box::new(|bytes| {
+        in_file(bytes, |path| {
+            let mut library = null_mut();
+            // SAFETY: a path with an end, room for the answer, and no options.
+            check(unsafe {
+                sys::cuLibraryLoadFromFile(&raw mut library, path.as_ptr(), null_mut(), null_mut(), 0, null_mut(), null_mut(), 0)
+            })?;
+            use_library(library, bytes)
+        })
+    }))
+}

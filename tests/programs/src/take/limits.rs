@@ -1,0 +1,117 @@
+//! What contexts keep for kernels: stacks, the heap of `malloc`, the buffer of `printf`, local memory.
+
+use std::ffi::CString;
+use std::ptr::null_mut;
+
+use super::Taker;
+use crate::cuda::sys::{self, CUdevice_attribute, CUfunction, CUlimit, CUresult};
+use crate::cuda::{check, synchronize};
+use crate::ptx;
+
+fn limit(which: CUlimit) -> Result<usize, CUresult> {
+    let mut value = 0;
+    // SAFETY: room for the answer.
+    check(unsafe { sys::cuCtxGetLimit(&raw mut value, which) })?;
+    Ok(value)
+}
+
+/// Raises a limit, of which there are `count`, by `bytes` in all.
+fn raise(which: CUlimit, count: usize, bytes: usize) -> Result<u64, CUresult> {
+    let before = limit(which)?;
+    let step = (bytes / count / 16).max(1) * 16;
+    // SAFETY: plain numbers.
+    check(unsafe { sys::cuCtxSetLimit(which, before + step) })?;
+    Ok((limit(which)?.saturating_sub(before) * count) as u64)
+}
+
+/// How many threads a GPU holds at once: each has a stack.
+fn threads(ordinal: i32) -> Result<usize, CUresult> {
+    let attribute = |which| {
+        let mut value = 0;
+        // SAFETY: room for the answer.
+        check(unsafe { sys::cuDeviceGetAttribute(&raw mut value, which, ordinal) }).map(|()| value as usize)
+    };
+    Ok(attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?
+        * attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?)
+}
+
+/// Loads PTX and gives its kernel with this name.
+fn kernel(text: &str, name: &str) -> Result<CUfunction, CUresult> {
+    let (text, name) = (CString::new(text).expect("no zero in it"), CString::new(name).expect("nor here"));
+    let (mut module, mut function) = (null_mut(), null_mut());
+    // SAFETY: texts with an end, and room for the answers.
+    unsafe {
+        check(sys::cuModuleLoadData(&raw mut module, text.as_ptr().cast()))?;
+        check(sys::cuModuleGetFunction(&raw mut function, module, name.as_ptr()))?;
+    }
+    Ok(function)
+}
+
+fn launch(function: CUfunction) -> Result<(), CUresult> {
+    // SAFETY: a kernel without arguments.
+    check(unsafe { sys::cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, null_mut(), null_mut(), null_mut()) })?;
+    synchronize()
+}
+
+pub fn heap(_ordinal: i32) -> Result<Taker, CUresult> {
+    PREPARED.set(Some(kernel(ptx::MALLOC, "take")?));
+    Ok(Box::new(|bytes| raise(CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE, 1, bytes)))
+}
+
+thread_local! {
+    /// The kernel that makes the driver keep its promise: loaded while there is room for its code.
+    static PREPARED: std::cell::Cell<Option<CUfunction>> = const { std::cell::Cell::new(None) };
+}
+
+/// The heap is there once a kernel has used it.
+pub fn use_heap() -> Result<(), CUresult> {
+    PREPARED.get().map_or(Ok(()), launch)
+}
+
+/// The heap can be set until it is used: one chunk, then another way to take it.
+pub fn heap_at_once(_ordinal: i32) -> Result<Taker, CUresult> {
+    let function = kernel(ptx::MALLOC, "take")?;
+    let mut used = false;
+    Ok(Box::new(move |bytes| {
+        if used {
+            return Err(CUresult::CUDA_SUCCESS);
+        }
+        let got = raise(CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE, 1, bytes)?;
+        used = true;
+        launch(function).map(|()| got)
+    }))
+}
+
+pub fn fifo(_ordinal: i32) -> Result<Taker, CUresult> {
+    PREPARED.set(Some(kernel(ptx::PRINTF, "say")?));
+    Ok(Box::new(|bytes| raise(CUlimit::CU_LIMIT_PRINTF_FIFO_SIZE, 1, bytes)))
+}
+
+/// The same for the buffer.
+pub fn use_fifo() -> Result<(), CUresult> {
+    use_heap()
+}
+
+pub fn stack(ordinal: i32) -> Result<Taker, CUresult> {
+    let threads = threads(ordinal)?;
+    Ok(Box::new(move |bytes| raise(CUlimit::CU_LIMIT_STACK_SIZE, threads, bytes)))
+}
+
+/// Each kernel needs a little more for each thread than the one before.
+pub fn local(ordinal: i32) -> Result<Taker, CUresult> {
+    let threads = threads(ordinal)?;
+    Ok(Box::new(move |bytes| {
+        let before = limit(CUlimit::CU_LIMIT_STACK_SIZE)?;
+        let step = (bytes / threads / 16).max(1) * 16;
+        let function = kernel(&ptx::local(before + step), "deep")?;
+        let mut out = 0_u64;
+        // SAFETY: the kernel writes 8 bytes where its argument points: an address of the program's own.
+        unsafe {
+            check(sys::cuMemAlloc_v2(&raw mut out, 8))?;
+            let mut arguments = [(&raw mut out).cast()];
+            check(sys::cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, null_mut(), arguments.as_mut_ptr(), null_mut()))?;
+        }
+        synchronize()?;
+        Ok((step * threads) as u64)
+    }))
+}

@@ -1,0 +1,72 @@
+//! Stream-ordered memory.
+
+use super::{Taker, pool_properties, stream};
+use crate::cuda::check;
+use crate::cuda::sys::{self, CUmemoryPool, CUresult, CUstream};
+
+/// Chunks from here on are waited for, each by itself.
+const WAITED_FOR: usize = 1 << 20;
+
+fn wait(stream: CUstream, bytes: usize) -> Result<u64, CUresult> {
+    if bytes >= WAITED_FOR {
+        // SAFETY: a stream of this module's.
+        check(unsafe { sys::cuStreamSynchronize(stream) })?;
+    }
+    Ok(bytes as u64)
+}
+
+pub fn usual(_ordinal: i32) -> Result<Taker, CUresult> {
+    let stream = stream()?;
+    Ok(Box::new(move |bytes| {
+        let mut address = 0;
+        // SAFETY: room for the answer.
+        check(unsafe { sys::cuMemAllocAsync(&raw mut address, bytes, stream) })?;
+        wait(stream, bytes)
+    }))
+}
+
+fn pool(ordinal: i32) -> Result<CUmemoryPool, CUresult> {
+    let mut pool = std::ptr::null_mut();
+    // SAFETY: the properties and the room for the answer live through the call.
+    check(unsafe { sys::cuMemPoolCreate(&raw mut pool, &pool_properties(ordinal)) })?;
+    Ok(pool)
+}
+
+pub fn own(ordinal: i32) -> Result<Taker, CUresult> {
+    let (pool, stream) = (pool(ordinal)?, stream()?);
+    Ok(Box::new(move |bytes| {
+        let mut address = 0;
+        // SAFETY: room for the answer.
+        check(unsafe { sys::cuMemAllocFromPoolAsync(&raw mut address, bytes, pool, stream) })?;
+        wait(stream, bytes)
+    }))
+}
+
+pub fn set(ordinal: i32) -> Result<Taker, CUresult> {
+    // SAFETY: a pool that was just made on that GPU.
+    check(unsafe { sys::cuDeviceSetMemPool(ordinal, pool(ordinal)?) })?;
+    usual(ordinal)
+}
+
+/// What was freed stays in the pool, and is taken from there again.
+pub fn kept(ordinal: i32) -> Result<Taker, CUresult> {
+    let (pool, stream) = (pool(ordinal)?, stream()?);
+    let mut threshold = u64::MAX;
+    let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    // SAFETY: the attribute is a 64-bit number.
+    check(unsafe { sys::cuMemPoolSetAttribute(pool, attribute, (&raw mut threshold).cast()) })?;
+    Ok(Box::new(move |bytes| {
+        let mut address = 0;
+        for freed in [true, false] {
+            // SAFETY: room for the answer; the first one is freed once.
+            unsafe {
+                check(sys::cuMemAllocFromPoolAsync(&raw mut address, bytes, pool, stream))?;
+                if freed {
+                    check(sys::cuMemFreeAsync(address, stream))?;
+                }
+                check(sys::cuStreamSynchronize(stream))?;
+            }
+        }
+        Ok(bytes as u64)
+    }))
+}

@@ -1,0 +1,35 @@
+//! Virtual memory management: physical memory, and mappings of it.
+
+use super::{Taker, granular, physical_properties};
+use crate::cuda::check;
+use crate::cuda::sys::{self, CUmemAllocationProp, CUresult};
+
+/// Physical memory of so many bytes, rounded as the driver wants it, and how many it is.
+pub fn create(bytes: usize, properties: &CUmemAllocationProp) -> Result<(u64, usize), CUresult> {
+    let bytes = granular(bytes, properties)?;
+    let mut handle = 0;
+    // SAFETY: the properties and the room for the answer live through the call.
+    check(unsafe { sys::cuMemCreate(&raw mut handle, bytes, properties, 0) })?;
+    Ok((handle, bytes))
+}
+
+pub fn handles(ordinal: i32) -> Result<Taker, CUresult> {
+    let properties = physical_properties(ordinal);
+    Ok(Box::new(move |bytes| create(bytes, &properties).map(|(_, bytes)| bytes as u64)))
+}
+
+/// The mapping alone keeps it.
+pub fn mapped(ordinal: i32) -> Result<Taker, CUresult> {
+    let properties = physical_properties(ordinal);
+    Ok(Box::new(move |bytes| {
+        let (handle, bytes) = create(bytes, &properties)?;
+        let mut address = 0;
+        // SAFETY: room for the answer; the handle is released once.
+        unsafe {
+            check(sys::cuMemAddressReserve(&raw mut address, bytes, 0, 0, 0))?;
+            check(sys::cuMemMap(address, bytes, 0, handle, 0))?;
+            check(sys::cuMemRelease(handle))?;
+        }
+        Ok(bytes as u64)
+    }))
+}
