@@ -58,8 +58,8 @@ pub fn decide(request: &Request, policy: &Policy, inventory: Option<&Inventory>,
     if !(unasked && policy.without_request == WithoutRequest::Pass) {
         limits.gpus = entries(request, chosen.as_deref(), &bounds)?;
     }
-    let narrowed = !request.choice.is_empty() && (names != before || request.visible.given == Given::All);
-    limits.devices = names.filter(|_| narrowed && request.visible.gives());
+    let chosen = !request.choice.is_empty() && (names != before || request.visible.given == Given::All);
+    limits.devices = names.filter(|_| request.visible.replaced || chosen && request.visible.gives());
     if !limits.limit_anything() {
         limits.gpus.clear();
         return Ok(limits.devices.is_some().then_some(limits));

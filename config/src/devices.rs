@@ -51,6 +51,8 @@ pub struct Visible {
     pub given: Given,
     /// The order in which another device plugin counts them.
     pub order: Vec<Uuid>,
+    /// Whether the variable says something else than what is meant, so that it has to be said anew.
+    pub replaced: bool,
 }
 
 impl Visible {
@@ -62,7 +64,7 @@ impl Visible {
             "all" => Given::All,
             list => Given::List(list.split(',').map(Name::new).collect()),
         };
-        Self { given, order: Vec::new() }
+        Self { given, ..Self::default() }
     }
 
     /// Takes the order from a comma list of UUIDs, where no other order is known.

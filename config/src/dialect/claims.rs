@@ -90,11 +90,13 @@ pub fn read(files: &[File], request: &mut Request) -> Result<Claim> {
         for gpu in claim.by_uuid.values_mut() {
             gpu.cores = gpu.cores.take().filter(|cores| cores.value < 100);
         }
-        // Which GPUs these are was decided with the claim; and where NVIDIA's variables give none, they say nothing of the driver either.
-        if !request.visible.gives() {
-            request.driver_capabilities = None;
+        // Which GPUs these are was decided with the claim. NVIDIA's variable may name only those of the last of several claims, or give
+        // none because they come in another way; then it says nothing of the driver either.
+        let given = std::mem::replace(&mut request.visible.given, Given::List(gpus));
+        match given {
+            Given::All | Given::List(_) => request.visible.replaced = given != request.visible.given,
+            Given::Nothing | Given::Unsaid => request.driver_capabilities = None,
         }
-        request.visible.given = Given::List(gpus);
         request.choice = Choice::default();
     }
     Ok(claim)
@@ -142,6 +144,12 @@ mod tests {
         read(&[file("1", B, 1, None), file("2", A, 1, None)], &mut request).unwrap();
         let Given::List(names) = request.visible.given else { panic!("a list") };
         assert_eq!(names.iter().map(|name| name.text.as_str()).collect::<Vec<_>>(), [B, A]);
+        assert!(request.visible.replaced, "what NVIDIA's runtime reads has to say so too");
+        for (variable, replaced) in [("void", false), (A, false), (B, true)] {
+            let mut request = Request { visible: crate::devices::Visible::parse(variable), ..Request::default() };
+            read(&[file("1", A, 1, None)], &mut request).unwrap();
+            assert_eq!(request.visible.replaced, replaced, "{variable}");
+        }
     }
 
     #[test]
