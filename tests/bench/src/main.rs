@@ -2,10 +2,13 @@
 //! `vgpu-bench container FOLDER PERCENT`, which makes the files for `VGPU_DIR=FOLDER LD_PRELOAD=libvgpu.so PROGRAM`.
 //!
 //! Prints, for native, ours and each peer, the share of its own solo throughput that a tenant gets. Everything is measured in one
-//! run on one machine, native first. Parts: `shares`, `pair`, `tenants`, `soft`, `launch`, `latency`; all without any.
+//! run on one machine, native first. Parts: `shares`, `pair`, `tenants`, `soft`, `launch`, `latency`, `four`, `neighbour`, `hostile`,
+//! `eight`; all without any.
 //!
 //! A share is launches finished ÷ wall time × what one takes alone, which is native's wall time by its launches in the same job.
 
+mod contention;
+mod hostile;
 mod kernel;
 mod run;
 mod tenant;
@@ -57,11 +60,14 @@ fn run_tenant(words: &[String]) -> kernel::Result<()> {
         graph: figure(5) as u32,
         every: figure(6) as u64,
         begin: figure(7) as u128,
+        after: 0,
     };
     match words.first().map(String::as_str) {
         Some("busy") => tenant::busy(&job),
         Some("now-and-then") => tenant::now_and_then(&job),
         Some("launches") => tenant::launches(job.streams),
+        Some("garbage") => hostile::garbage(&job),
+        Some("forks") => hostile::forks(&job),
         _ => tenant::calibrate(),
     }
 }
@@ -119,16 +125,17 @@ fn measure(options: &Options) -> std::io::Result<()> {
     if wanted("pair") {
         bench.pair()?;
     }
-    if wanted("tenants") {
-        bench.tenants()?;
-    }
-    if wanted("soft") {
-        bench.soft()?;
-    }
-    if wanted("latency") {
-        bench.latency()?;
-    }
-    Ok(())
+    contention::run(&bench, wanted)
+}
+
+/// Wall clock in ms since 1970, so many from now.
+fn soon(millis: u128) -> u128 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_millis()) + millis
+}
+
+/// What a tenant got between two times in µs, if one launch takes `solo` µs alone.
+fn share_between(told: &Told, from: f64, to: f64, solo: f64) -> f64 {
+    told.between(from, to) / (to - from) * solo
 }
 
 struct Bench<'a> {
@@ -159,10 +166,15 @@ impl Bench<'_> {
         Ok(((self.end() - 1e6) / told.between(1e6, self.end()), told))
     }
 
+    /// What a tenant got after the first second.
+    fn share(&self, told: &Told, solo: f64) -> f64 {
+        share_between(told, 1e6, self.end(), solo)
+    }
+
     fn show(&self, name: &str, told: &Told, solo: f64, native_cpu: f64) {
         let windows = told.windows(1e6, self.end(), 1e5);
         let shares: Vec<f64> = windows.iter().map(|rate| rate * solo).collect();
-        let mean = told.between(1e6, self.end()) / (self.end() - 1e6) * solo;
+        let mean = self.share(told, solo);
         let sd = (shares.iter().map(|share| (share - mean).powi(2)).sum::<f64>() / shares.len().max(1) as f64).sqrt();
         let first = told.between(0.0, 1e6) / 1e6 * solo;
         // What the tenant itself needs for its launches natively is not the limit's.
@@ -214,12 +226,12 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Starts tenants together, half a second from now or when the slowest has its context.
+    /// Starts tenants together, a second from now or when the slowest has its context.
     fn together(&self, tenants: &[(Side, &str, Job)]) -> std::io::Result<Vec<Told>> {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_millis());
+        let begin = soon(1000 + 200 * tenants.len() as u128);
         let started: Vec<_> = tenants
             .iter()
-            .map(|(side, what, job)| Tenant::start(side, what, &Job { begin: now + 1200, ..job.clone() }))
+            .map(|(side, what, job)| Tenant::start(side, what, &Job { begin: begin + u128::from(job.after), ..job.clone() }))
             .collect::<std::io::Result<_>>()?;
         started.into_iter().map(Tenant::finish).collect()
     }
@@ -231,95 +243,10 @@ impl Bench<'_> {
             for &limit in &self.options.limits {
                 let side = self.ours("pair", limit)?;
                 let told = self.together(&[(side.clone(), "busy", job.clone()), (side, "busy", job.clone())])?;
-                let share = |told: &Told| told.between(1e6, self.end()) / (self.end() - 1e6) * solo;
-                let parts: Vec<f64> = told.iter().map(share).collect();
+                let parts: Vec<f64> = told.iter().map(|told| self.share(told, solo)).collect();
                 println!("two processes of one container, {length} us, {limit}%: {parts:.4?} sum {:.4}", parts.iter().sum::<f64>());
             }
         }
-        Ok(())
-    }
-
-    /// Two sides of ours, as containers in a folder that an arbiter watches.
-    fn two(&self, first: u32, second: u32) -> std::io::Result<[Side; 2]> {
-        Ok([self.ours("turns/a", first)?, self.ours("turns/b", second)?])
-    }
-
-    fn tenants(&self) -> std::io::Result<()> {
-        for (a, b) in [(2_000.0, 2_000.0), (200.0, 2_000.0), (200.0, 200.0)] {
-            let jobs = [self.job(a, 1, 0), self.job(b, 1, 0)];
-            let solo = [self.solo(&jobs[0])?.0, self.solo(&jobs[1])?.0];
-            let row = |name: &str, [first, second]: [Side; 2]| -> std::io::Result<()> {
-                let told = self.together(&[(first, "busy", jobs[0].clone()), (second, "busy", jobs[1].clone())])?;
-                let parts: Vec<f64> =
-                    told.iter().zip(solo).map(|(told, solo)| told.between(1e6, self.end()) / (self.end() - 1e6) * solo).collect();
-                println!("two tenants, {a} and {b} us, {name}: {parts:.4?} sum {:.4}", parts.iter().sum::<f64>());
-                Ok(())
-            };
-            row("native", [Side::Native, Side::Native])?;
-            for (first, second) in [(30, 70), (50, 50)] {
-                row(&format!("ours {first} / {second}, no arbiter"), self.two(first, second)?)?;
-                let sides = self.two(first, second)?;
-                let (arbiter, begin) = (run::Arbiter::start(&self.folder.join("turns")), std::time::Instant::now());
-                row(&format!("ours {first} / {second}"), sides)?;
-                let cpu = arbiter.stop();
-                println!("  the arbiter took {:.2}% of a core", cpu / begin.elapsed().as_micros() as f64 * 100.0);
-                for peer in &self.options.peers {
-                    row(&format!("peer {first} / {second}"), [Side::Peer(peer.clone(), first), Side::Peer(peer.clone(), second)])?;
-                }
-            }
-        }
-        self.four()
-    }
-
-    fn four(&self) -> std::io::Result<()> {
-        let job = self.job(200.0, 1, 0);
-        let solo = self.solo(&job)?.0;
-        let tenants =
-            (0..4).map(|n| Ok((self.ours(&format!("four/{n}"), 25)?, "busy", job.clone()))).collect::<std::io::Result<Vec<_>>>()?;
-        let arbiter = run::Arbiter::start(&self.folder.join("four"));
-        let told = self.together(&tenants)?;
-        arbiter.stop();
-        let parts: Vec<f64> = told.iter().map(|told| told.between(1e6, self.end()) / (self.end() - 1e6) * solo).collect();
-        let (sum, squares): (f64, f64) = (parts.iter().sum(), parts.iter().map(|part| part * part).sum());
-        println!("four tenants at 25%, 200 us: {parts:.4?} sum {sum:.4}, Jain's index {:.5}", sum * sum / (4.0 * squares));
-        Ok(())
-    }
-
-    fn soft(&self) -> std::io::Result<()> {
-        let (soft, hard) = (self.job(200.0, 1, 0), Job { seconds: self.options.seconds / 2.0, ..self.job(200.0, 1, 0) });
-        let solo = self.solo(&soft)?.0;
-        let sides = [self.ours("soft/a", 30)?, self.ours("soft/b", 60)?];
-        run::container(&self.folder.join("soft/a"), 30, 100)?;
-        let arbiter = run::Arbiter::start(&self.folder.join("soft"));
-        let [first, second] = sides;
-        let told = self.together(&[(first, "busy", soft), (second, "busy", hard.clone())])?;
-        arbiter.stop();
-        let middle = hard.seconds * 1e6;
-        let share = |told: &Told, from: f64, to: f64| told.between(from, to) / (to - from) * solo;
-        println!(
-            "soft 100 on hard 30: {:.4} beside a tenant of 60 ({:.4}); {:.4} alone, from 200 ms after",
-            share(&told[0], 2e5, middle - 1e5),
-            share(&told[1], 2e5, middle - 1e5),
-            share(&told[0], middle + 2e5, self.end())
-        );
-        Ok(())
-    }
-
-    fn latency(&self) -> std::io::Result<()> {
-        let (small, large) = (Job { every: 50, ..self.job(1_000.0, 1, 0) }, self.job(200.0, 1, 0));
-        let show = |name: &str, [first, second]: [Side; 2]| -> std::io::Result<()> {
-            let mut told = self.together(&[(first, "now-and-then", small.clone()), (second, "busy", large.clone())])?;
-            let waits = &mut told[0].waits;
-            waits.sort_by(f64::total_cmp);
-            let at = |part: f64| waits.get((part * (waits.len().max(1) - 1) as f64) as usize).copied().unwrap_or(f64::NAN);
-            println!("a 1 ms kernel every 50 ms beside a busy tenant, {name}: median {:.0} us, 99th {:.0} us", at(0.5), at(0.99));
-            Ok(())
-        };
-        show("native", [Side::Native, Side::Native])?;
-        let sides = self.two(10, 90)?;
-        let arbiter = run::Arbiter::start(&self.folder.join("turns"));
-        show("ours 10 / 90", sides)?;
-        arbiter.stop();
         Ok(())
     }
 }

@@ -102,6 +102,20 @@ impl Tenant {
         Ok(Self(command.stdout(Stdio::piped()).spawn()?))
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, signal: i32) {
+        if let Ok(pid) = i32::try_from(self.0.id()) {
+            // SAFETY: a child that has not been waited for.
+            unsafe { libc::kill(pid, signal) };
+        }
+    }
+
+    /// Ends it, whatever it does.
+    pub fn end(mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+
     /// Waits for it and reads what it told.
     ///
     /// # Errors

@@ -21,8 +21,10 @@ pub struct Job {
     pub streams: usize,
     /// Launches in a graph; 0 for plain launches.
     pub graph: u32,
-    /// One kernel, waited for, every so many milliseconds; 0 for back to back.
+    /// One kernel, waited for, every so many milliseconds, or, where the GPU is kept busy, so many of work and of rest; 0 for back to back.
     pub every: u64,
+    /// Milliseconds after the others at which to begin.
+    pub after: u64,
     /// Wall clock in ms since 1970 at which to begin, so that tenants begin together; 0 for at once.
     pub begin: u128,
 }
@@ -99,6 +101,10 @@ pub fn busy(job: &Job) -> Result<()> {
     });
     let mut next = events.iter().cycle();
     while start.elapsed().as_secs_f64() < job.seconds {
+        if job.every != 0 && start.elapsed().as_millis() as u64 / job.every % 2 == 1 {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        }
         for stream in &streams {
             for _ in 0..group {
                 match exec {

@@ -1,0 +1,142 @@
+//! Several tenants on one GPU.
+
+use crate::run::{self, Arbiter, Side, Told};
+use crate::tenant::Job;
+use crate::{Bench, hostile};
+
+type Io<T> = std::io::Result<T>;
+type Part = fn(&Bench<'_>) -> Io<()>;
+
+/// Runs the parts that are wanted.
+///
+/// # Errors
+/// A tenant cannot be started or fails.
+pub fn run(bench: &Bench<'_>, wanted: impl Fn(&str) -> bool) -> Io<()> {
+    let parts: [(&str, Part); 7] = [
+        ("tenants", tenants),
+        ("four", four),
+        ("neighbour", neighbour),
+        ("soft", soft),
+        ("latency", latency),
+        ("hostile", hostile::part),
+        ("eight", eight),
+    ];
+    parts.into_iter().filter(|(name, _)| wanted(name)).try_for_each(|(_, part)| part(bench))
+}
+
+/// Two sides of ours, as containers in a folder that an arbiter watches.
+pub fn two(bench: &Bench<'_>, first: u32, second: u32) -> Io<[Side; 2]> {
+    Ok([bench.ours("turns/a", first)?, bench.ours("turns/b", second)?])
+}
+
+fn tenants(bench: &Bench<'_>) -> Io<()> {
+    let solo = |length: f64| Ok::<_, std::io::Error>((length, bench.solo(&bench.job(length, 1, 0))?.0));
+    let (short, long) = (solo(200.0)?, solo(2_000.0)?);
+    for (a, b) in [(long, long), (short, long), (long, short), (short, short)] {
+        let jobs = [bench.job(a.0, 1, 0), bench.job(b.0, 1, 0)];
+        let row = |name: &str, [first, second]: [Side; 2]| -> Io<()> {
+            let told = bench.together(&[(first, "busy", jobs[0].clone()), (second, "busy", jobs[1].clone())])?;
+            let parts = [bench.share(&told[0], a.1), bench.share(&told[1], b.1)];
+            println!("two tenants, {} and {} us, {name}: {parts:.4?} sum {:.4}", a.0, b.0, parts.iter().sum::<f64>());
+            Ok(())
+        };
+        row("native", [Side::Native, Side::Native])?;
+        for (first, second) in [(30, 70), (50, 50)] {
+            row(&format!("ours {first} / {second}, no arbiter"), two(bench, first, second)?)?;
+            let sides = two(bench, first, second)?;
+            let (arbiter, begin) = (Arbiter::start(&bench.folder.join("turns")), std::time::Instant::now());
+            row(&format!("ours {first} / {second}"), sides)?;
+            let cpu = arbiter.stop();
+            println!("  the arbiter took {:.2}% of a core", cpu / begin.elapsed().as_micros() as f64 * 100.0);
+            for peer in &bench.options.peers {
+                row(&format!("peer {first} / {second}"), [Side::Peer(peer.clone(), first), Side::Peer(peer.clone(), second)])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// As many tenants with as many percent each; what each gets, and the arbiter's CPU use in percent of a core.
+fn alike(bench: &Bench<'_>, count: u32, percent: u32) -> Io<(Vec<f64>, f64)> {
+    let job = bench.job(200.0, 1, 0);
+    let solo = bench.solo(&job)?.0;
+    let folder = bench.folder.join(format!("alike{count}"));
+    let side = |n| Ok((bench.ours(&format!("alike{count}/{n}"), percent)?, "busy", job.clone()));
+    let tenants = (0..count).map(side).collect::<Io<Vec<_>>>()?;
+    let (arbiter, begin) = (Arbiter::start(&folder), std::time::Instant::now());
+    let told = bench.together(&tenants)?;
+    let cpu = arbiter.stop() / begin.elapsed().as_micros() as f64 * 100.0;
+    Ok((told.iter().map(|told| bench.share(told, solo)).collect(), cpu))
+}
+
+fn four(bench: &Bench<'_>) -> Io<()> {
+    let (parts, _) = alike(bench, 4, 25)?;
+    let (sum, squares): (f64, f64) = (parts.iter().sum(), parts.iter().map(|part| part * part).sum());
+    println!("four tenants at 25%, 200 us: {parts:.4?} sum {sum:.4}, Jain's index {:.5}", sum * sum / (4.0 * squares));
+    Ok(())
+}
+
+fn eight(bench: &Bench<'_>) -> Io<()> {
+    let (parts, cpu) = alike(bench, 8, 12)?;
+    println!("eight tenants at 12%, 200 us: {parts:.4?} sum {:.4}, the arbiter took {cpu:.2}% of a core", parts.iter().sum::<f64>());
+    Ok(())
+}
+
+/// One at 30 beside one at 70 that works for half a second and rests for as long.
+fn neighbour(bench: &Bench<'_>) -> Io<()> {
+    let (job, restless) = (bench.job(200.0, 1, 0), Job { every: 500, ..bench.job(200.0, 1, 0) });
+    let solo = bench.solo(&job)?.0;
+    let [first, second] = two(bench, 30, 70)?;
+    let arbiter = Arbiter::start(&bench.folder.join("turns"));
+    let told = bench.together(&[(first, "busy", job), (second, "busy", restless)])?;
+    arbiter.stop();
+    let shares = |told: &Told| told.windows(1e6, bench.end(), 5e5).iter().map(|rate| rate * solo).collect::<Vec<_>>();
+    println!(
+        "30% beside 70% that comes and goes: {:.4}; by half seconds {:.3?} beside {:.3?}",
+        bench.share(&told[0], solo),
+        shares(&told[0]),
+        shares(&told[1])
+    );
+    Ok(())
+}
+
+fn soft(bench: &Bench<'_>) -> Io<()> {
+    let (soft, hard) = (bench.job(200.0, 1, 0), Job { seconds: bench.options.seconds / 2.0, ..bench.job(200.0, 1, 0) });
+    let solo = bench.solo(&soft)?.0;
+    let [first, second] = [bench.ours("soft/a", 30)?, bench.ours("soft/b", 60)?];
+    run::container(&bench.folder.join("soft/a"), 30, 100)?;
+    // It is alone first; the neighbour comes in the middle.
+    let late = Job { after: (bench.options.seconds * 500.0) as u64 + 1000, ..hard.clone() };
+    let arbiter = Arbiter::start(&bench.folder.join("soft"));
+    let told = bench.together(&[(first, "busy", soft), (second, "busy", late.clone())])?;
+    arbiter.stop();
+    let comes = late.after as f64 * 1e3;
+    let share = |told: &Told, from: f64, to: f64| told.between(from, to) / (to - from) * solo;
+    // The neighbour's times count from its own begin.
+    println!(
+        "soft 100 on hard 30: {:.4} alone, {:.4} in 200 ms to 400 ms after a neighbour of 60 came, {:.4} from then on; the neighbour {:.4}",
+        share(&told[0], 1e6, comes),
+        share(&told[0], comes + 2e5, comes + 4e5),
+        share(&told[0], comes + 2e5, bench.end()),
+        share(&told[1], 2e5, bench.end() - comes)
+    );
+    Ok(())
+}
+
+fn latency(bench: &Bench<'_>) -> Io<()> {
+    let (small, large) = (Job { every: 50, ..bench.job(1_000.0, 1, 0) }, bench.job(200.0, 1, 0));
+    let show = |name: &str, [first, second]: [Side; 2]| -> Io<()> {
+        let mut told = bench.together(&[(first, "now-and-then", small.clone()), (second, "busy", large.clone())])?;
+        let waits = &mut told[0].waits;
+        waits.sort_by(f64::total_cmp);
+        let at = |part: f64| waits.get((part * (waits.len().max(1) - 1) as f64) as usize).copied().unwrap_or(f64::NAN);
+        println!("a 1 ms kernel every 50 ms beside a busy tenant, {name}: median {:.0} us, 99th {:.0} us", at(0.5), at(0.99));
+        Ok(())
+    };
+    show("native", [Side::Native, Side::Native])?;
+    let sides = two(bench, 10, 90)?;
+    let arbiter = Arbiter::start(&bench.folder.join("turns"));
+    show("ours 10 / 90", sides)?;
+    arbiter.stop();
+    Ok(())
+}
