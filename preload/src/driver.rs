@@ -197,6 +197,10 @@ calls! { Cuda, crate::cuda::NOT_FOUND;
     free = cuMemFree_v2(address: DevicePtr);
     /// Allocates linear memory.
     allocate = cuMemAlloc_v2(address: *mut DevicePtr, bytes: usize);
+    /// Allocates managed memory.
+    allocate_managed = cuMemAllocManaged(address: *mut DevicePtr, bytes: usize, flags: u32);
+    /// Says where managed memory should live.
+    advise = cuMemAdvise(address: DevicePtr, bytes: usize, advice: i32, device: Device);
     /// The allocation that an address lies in.
     address_range = cuMemGetAddressRange_v2(base: *mut DevicePtr, size: *mut usize, address: DevicePtr);
     /// What kind of memory an address is, and the like.

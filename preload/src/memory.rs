@@ -19,6 +19,7 @@ pub mod other_contexts;
 pub mod physical;
 pub mod places;
 pub mod shared;
+pub mod spill;
 pub mod table;
 pub mod truth;
 pub mod view;

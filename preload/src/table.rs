@@ -153,6 +153,8 @@ hooks! {
     Cuda memory::linear::allocate_pitch_v1 => (address: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32): cuMemAllocPitch;
     Cuda memory::linear::allocate_managed => (address: *mut DevicePtr, bytes: usize, flags: u32) [allocate(address, bytes)]: cuMemAllocManaged;
     Cuda memory::shared::free => (address: DevicePtr) [free(address)]: cuMemFree_v2;
+    Cuda memory::spill::advise => (address: DevicePtr, bytes: usize, advice: i32, device: Device): cuMemAdvise;
+    Cuda memory::spill::advise_v2 => (address: DevicePtr, bytes: usize, advice: i32, location: Location): cuMemAdvise_v2;
     Cuda memory::linear::free_v1 => (address: u32) [free(address.into())]: cuMemFree;
 
     // Stream-ordered memory and pools.

@@ -8,7 +8,7 @@ use vgpu_region::limits::LogLevel;
 use vgpu_region::map::Census;
 
 use super::truth::{self, Paced};
-use super::{GRANULE_PAGES, ordered, shared};
+use super::{GRANULE_PAGES, ordered, shared, spill};
 use crate::cuda::{OUT_OF_MEMORY, Status};
 use crate::log::{self, Seldom};
 use crate::session::{self, Gpu};
@@ -31,6 +31,23 @@ pub fn claim(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
         Some(claim) => Ok(claim),
         None => claim_after_recount(gpu, pages),
     }
+}
+
+/// As [`claim`], for memory that can lie on the host instead.
+///
+/// # Errors
+/// [`spill::ELSEWHERE`] where it may, and nothing is said; else as there.
+#[inline]
+pub fn claim_here(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
+    match try_claim(gpu, pages) {
+        Some(claim) => Ok(claim),
+        None => claim_here_after_recount(gpu, pages),
+    }
+}
+
+#[cold]
+fn claim_here_after_recount(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
+    if spill::ceiling(gpu) == 0 { claim_after_recount(gpu, pages) } else { find_room(gpu, pages).ok_or(spill::ELSEWHERE) }
 }
 
 /// As [`claim`], but gives up at the first "no" without counting anew and without a word about it.
@@ -111,11 +128,19 @@ pub fn take_overhead(gpu: &Gpu, pages: u32) -> u32 {
 /// context whose cost is still a guess, and ask NVML for the truth.
 #[cold]
 fn claim_after_recount(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
+    find_room(gpu, pages).ok_or_else(|| {
+        refuse(gpu, pages);
+        OUT_OF_MEMORY
+    })
+}
+
+#[cold]
+fn find_room(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
     for _ in 0..400 {
         recover(gpu);
         ordered::settle_pools(gpu);
         if let Some(claim) = try_claim(gpu, pages) {
-            return Ok(claim);
+            return Some(claim);
         }
         if !someone_is_guessing(gpu) {
             break;
@@ -126,11 +151,7 @@ fn claim_after_recount(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
     }
     REFUSALS.ask(gpu, || truth::reconcile(gpu));
     recover(gpu);
-    if let Some(claim) = try_claim(gpu, pages) {
-        return Ok(claim);
-    }
-    refuse(gpu, pages);
-    Err(OUT_OF_MEMORY)
+    try_claim(gpu, pages)
 }
 
 /// What whoever is refused asks NVML: what he holds himself, and who is still there.
@@ -172,7 +193,15 @@ fn someone_is_guessing(gpu: &Gpu) -> bool {
 static REFUSED: Seldom = Seldom::new();
 
 /// Notes a refusal, and says so with figures a person can act on.
+#[cold]
 pub fn refuse(gpu: &Gpu, pages: u32) {
+    let why = if spill::ceiling(gpu) == 0 { "" } else { "; this kind of memory cannot lie on the host instead" };
+    refuse_with(gpu, pages, format_args!("{why}"));
+}
+
+/// The same with something more to say.
+#[cold]
+pub fn refuse_with(gpu: &Gpu, pages: u32, more: core::fmt::Arguments<'_>) {
     gpu.account.refused.fetch_add(1, Relaxed);
     crate::trace::refused(u64::from(pages) * PAGE);
     _ = gpu.account.first_refusal.compare_exchange(0, session::realtime(), Relaxed, Relaxed);
@@ -181,7 +210,7 @@ pub fn refuse(gpu: &Gpu, pages: u32) {
         log::line(
             LogLevel::Warn,
             format_args!(
-                "{}: refused {} MiB: the container holds {} of its {} MiB, this process {}",
+                "{}: refused {} MiB: the container holds {} of its {} MiB, this process {}{more}",
                 gpu.uuid,
                 mib(u64::from(pages)).max(1),
                 mib(gpu.account.total.pages()),

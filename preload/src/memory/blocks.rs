@@ -36,8 +36,10 @@ pub enum Kind {
     Large = 2,
     /// Managed memory, shared or not: NVML does not list it by process.
     Managed = 3,
+    /// Managed memory that lies on the host, shared or not: see [`super::spill`].
+    Spilled = 4,
     /// A mapping of physical memory; `granules` is its size, its handle is in [`super::physical`].
-    Mapping = 4,
+    Mapping = 5,
 }
 
 impl Block {
@@ -53,7 +55,8 @@ impl Block {
             1 => Kind::Shared,
             2 => Kind::Large,
             3 => Kind::Managed,
-            4 => Kind::Mapping,
+            4 => Kind::Spilled,
+            5 => Kind::Mapping,
             _ => return None,
         };
         Some(Self { count: (word & 0xffff) as u32, granules: (word >> 16 & 0xfff_ffff) as u32, context: (word >> 52) as u8, kind })
@@ -96,22 +99,32 @@ pub enum Entered {
     NoRoom,
 }
 
+const COUNT: u64 = 0xffff;
+/// Kind and granules.
+const LIKE: u64 = 0xf << 60 | 0xfff_ffff << 16;
+
 /// Notes an allocation at `address`.
 pub fn enter(address: u64, block: Block) -> Entered {
     let Some(word) = word_made(address) else { return Entered::NoRoom };
+    let fresh = block.pack();
+    let shares = block.granules == 1 && block.kind != Kind::Large;
     let mut seen = word.load(Acquire);
     loop {
-        let (next, result) = match Block::unpack(seen) {
-            Some(there) if there.kind == block.kind && there.kind != Kind::Large && there.granules == 1 && there.count < 0xffff => {
-                (Block { count: there.count + 1, ..there }, Entered::Joined)
-            }
-            _ => (block, Entered::New),
-        };
-        match word.compare_exchange_weak(seen, next.pack(), AcqRel, Acquire) {
+        let like = (seen ^ fresh) & LIKE == 0 || (seen != 0 && are_managed(seen, fresh));
+        let joins = shares && like && seen & COUNT != COUNT;
+        let (next, result) = if joins { (seen + 1, Entered::Joined) } else { (fresh, Entered::New) };
+        match word.compare_exchange_weak(seen, next, AcqRel, Acquire) {
             Ok(_) => return result,
             Err(now) => seen = now,
         }
     }
+}
+
+/// Small allocations of managed memory share blocks, wherever they lie.
+#[cold]
+fn are_managed(one: u64, other: u64) -> bool {
+    let is = |word| Block::unpack(word).is_some_and(|block| block.granules == 1 && matches!(block.kind, Kind::Managed | Kind::Spilled));
+    is(one) && is(other)
 }
 
 /// Takes one allocation out of the block at `address`, before the driver is asked to free it: afterwards another thread may be given
@@ -125,9 +138,9 @@ pub fn leave(address: u64) -> Option<Block> {
         if block.kind == Kind::Mapping {
             return None;
         }
-        let left = Block { count: block.count.saturating_sub(1), ..block };
-        match word.compare_exchange_weak(seen, if left.count == 0 { 0 } else { left.pack() }, AcqRel, Acquire) {
-            Ok(_) => return Some(left),
+        // A block in use counts at least one.
+        match word.compare_exchange_weak(seen, if block.count == 1 { 0 } else { seen - 1 }, AcqRel, Acquire) {
+            Ok(_) => return Some(Block { count: block.count - 1, ..block }),
             Err(now) => seen = now,
         }
     }

@@ -5,10 +5,10 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use vgpu_region::ledger::pages;
 
-use super::account::{self, claim};
+use super::account::{self, claim_here};
 use super::blocks::{self, Block, Entered, Kind};
 use super::known::{self, Current};
-use super::{GRANULE, GRANULE_PAGES, SMALL, rounded_pages};
+use super::{GRANULE, GRANULE_PAGES, SMALL, rounded_pages, spill};
 use crate::cuda::{DevicePtr, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::session::Gpu;
@@ -28,12 +28,12 @@ fn allocate_with(current: Current, kind: Kind, bytes: u64, call: impl FnOnce() -
         return into_hole(current, bytes, call);
     }
     let most = rounded_pages(bytes, GRANULE);
-    let taken = match if shared { account::try_claim(gpu, most).ok_or(OUT_OF_MEMORY) } else { claim(gpu, most) } {
+    let taken = match if shared { account::try_claim(gpu, most).ok_or(OUT_OF_MEMORY) } else { claim_here(gpu, most) } {
         Ok(claim) => claim,
         // A small allocation may yet fit between others, where it costs nothing.
         Err(_) if shared && holes::fit(bytes) => return into_hole(current, bytes, call),
         Err(status) if !shared => return status,
-        Err(_) => match claim(gpu, most) {
+        Err(_) => match claim_here(gpu, most) {
             Ok(claim) => claim,
             Err(status) => return status,
         },
@@ -80,7 +80,7 @@ fn into_hole(current: Current, bytes: u64, call: impl FnOnce() -> Given) -> Stat
 /// The driver took a new block.
 #[cold]
 fn took_another(gpu: &Gpu, address: DevicePtr) -> Status {
-    match claim(gpu, GRANULE_PAGES) {
+    match claim_here(gpu, GRANULE_PAGES) {
         Ok(claim) => {
             claim.keep();
             SUCCESS
@@ -162,7 +162,7 @@ pub unsafe fn allocate(real: unsafe extern "C" fn(*mut DevicePtr, usize) -> Stat
         && current.known.is_some_and(|known| known.take_room(bytes as u64))
     {
         // SAFETY: the address has been checked.
-        return unsafe { answer(address, into_hole(current, bytes as u64, call)) };
+        return unsafe { answer(address, bytes as u64, into_hole(current, bytes as u64, call)) };
     }
     let current = match known::current() {
         Ok(current) if !address.is_null() && bytes != 0 => current,
@@ -171,16 +171,14 @@ pub unsafe fn allocate(real: unsafe extern "C" fn(*mut DevicePtr, usize) -> Stat
         Err(Some(status)) => return status,
     };
     // SAFETY: the address has been checked.
-    unsafe { answer(address, allocate_with(current, kind_of(bytes as u64), bytes as u64, call)) }
+    unsafe { answer(address, bytes as u64, allocate_with(current, kind_of(bytes as u64), bytes as u64, call)) }
 }
 
-/// Whoever is refused finds a null address, as from the driver (seen on driver 580).
-pub unsafe fn answer(address: *mut DevicePtr, status: Status) -> Status {
-    if status == OUT_OF_MEMORY {
-        // SAFETY: the program's own variable, which the caller has checked.
-        unsafe { *address = 0 };
-    }
-    status
+/// What was not had on the device.
+#[inline]
+unsafe fn answer(address: *mut DevicePtr, bytes: u64, status: Status) -> Status {
+    // SAFETY: the program's own variable, which the caller has checked.
+    if status == SUCCESS { SUCCESS } else { unsafe { spill::instead(address, bytes, status) } }
 }
 
 const fn kind_of(bytes: u64) -> Kind {
@@ -197,11 +195,12 @@ pub unsafe fn allocate_v1(real: unsafe extern "C" fn(*mut u32, u32) -> Status, a
     };
     // SAFETY: the program's own arguments; the address has been checked.
     let call = || unsafe { given(real(address, bytes), || (u64::from(*address), u64::from(bytes))) };
-    allocate_with(current, kind_of(u64::from(bytes)), u64::from(bytes), call)
+    let status = allocate_with(current, kind_of(u64::from(bytes)), u64::from(bytes), call);
+    spill::not_here(current.gpu, u64::from(bytes), status)
 }
 
 /// The widest pitch that the driver chooses for a width: the next multiple of 512 (seen on driver 580).
-const PITCH: u64 = 512;
+pub const PITCH: u64 = 512;
 
 /// `cuMemAllocPitch_v2`
 pub unsafe fn allocate_pitch(
@@ -221,8 +220,11 @@ pub unsafe fn allocate_pitch(
     let bytes = (width as u64).div_ceil(PITCH).saturating_mul(PITCH).saturating_mul(height as u64);
     // SAFETY: the program's own arguments; both pointers have been checked.
     let call = || unsafe { given(real(address, pitch, width, height, element), || (*address, *pitch as u64 * height as u64)) };
-    // SAFETY: the address has been checked.
-    unsafe { answer(address, allocate_with(current, kind_of(bytes), bytes, call)) }
+    match allocate_with(current, kind_of(bytes), bytes, call) {
+        SUCCESS => SUCCESS,
+        // SAFETY: both pointers have been checked.
+        status => unsafe { spill::instead_with(address, bytes, status, || spill::make_pitched(address, pitch, (width, height), element)) },
+    }
 }
 
 /// `cuMemAllocPitch`, with 32-bit addresses and sizes.
@@ -244,7 +246,7 @@ pub unsafe fn allocate_pitch_v1(
     // SAFETY: the program's own arguments; both pointers have been checked.
     let call =
         || unsafe { given(real(address, pitch, width, height, element), || (u64::from(*address), u64::from(*pitch) * u64::from(height))) };
-    allocate_with(current, kind_of(bytes), bytes, call)
+    spill::not_here(current.gpu, bytes, allocate_with(current, kind_of(bytes), bytes, call))
 }
 
 /// `cuMemAllocManaged`
@@ -264,9 +266,22 @@ pub unsafe fn allocate_managed(
         Err(Some(status)) => return status,
     };
     // SAFETY: the program's own arguments; the address has been checked.
-    let call = || unsafe { given(real(address, bytes, flags), || (*address, bytes as u64)) };
+    let make = || unsafe { real(address, bytes, flags) };
     // SAFETY: the address has been checked.
-    unsafe { answer(address, allocate_with(current, Kind::Managed, bytes as u64, call)) }
+    let call = || given(make(), || (unsafe { *address }, bytes as u64));
+    let status = allocate_with(current, Kind::Managed, bytes as u64, call);
+    if status != SUCCESS {
+        // SAFETY: the address has been checked.
+        return unsafe { spill::instead_with(address, bytes as u64, status, make) };
+    }
+    // SAFETY: the driver has just written the address.
+    let given = unsafe { *address };
+    if spill::is_in_use() && !spill::keep(current.gpu, given, bytes as u64) {
+        // SAFETY: the allocation was just made, and the program is about to hear that it was not.
+        unsafe { free_with(given, || driver::free(given)) };
+        return OUT_OF_MEMORY;
+    }
+    SUCCESS
 }
 
 /// `cuMemFree_v2`
@@ -307,8 +322,15 @@ pub unsafe fn free_with(address: DevicePtr, call: impl FnOnce() -> Status) -> St
 /// Gives back what a block cost.
 pub fn give_back(gpu: &Gpu, block: Block) {
     let cost = pages(u64::from(block.granules) * GRANULE);
-    if block.kind == Kind::Managed {
-        _ = gpu.charge.managed.fetch_update(AcqRel, Relaxed, |there| Some(there.saturating_sub(cost)));
+    match block.kind {
+        Kind::Shared | Kind::Large | Kind::Mapping => {}
+        Kind::Managed => give_back_managed(gpu, cost),
+        Kind::Spilled => return spill::give_back(gpu, cost),
     }
     account::release(gpu, cost);
+}
+
+#[cold]
+fn give_back_managed(gpu: &Gpu, pages: u32) {
+    _ = gpu.charge.managed.fetch_update(AcqRel, Relaxed, |there| Some(there.saturating_sub(pages)));
 }

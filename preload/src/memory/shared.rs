@@ -137,6 +137,8 @@ pub unsafe fn export_linear(real: unsafe extern "C" fn(*mut c_void, DevicePtr) -
     let status = unsafe { real(out, address) };
     if status == SUCCESS {
         note_address(address);
+    } else {
+        super::spill::cannot_be_shared(address);
     }
     status
 }

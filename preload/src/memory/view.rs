@@ -8,7 +8,7 @@ use super::known;
 use crate::cuda::{Device, SUCCESS, Status};
 use crate::session::{self, Gpu};
 
-/// Free and total bytes under the limit, given what the device really has free.
+/// Free and total bytes under the limit, given what the device really has free, and with what may lie on the host.
 pub fn share(gpu: &Gpu, really_free: u64) -> Option<(u64, u64)> {
     let limit = gpu.memory_limit()?.min(gpu.total);
     // What the dead held is not in use any more. Near the limit every byte counts; else once a second will do.
@@ -19,7 +19,8 @@ pub fn share(gpu: &Gpu, really_free: u64) -> Option<(u64, u64)> {
         super::account::recover(gpu);
     }
     let left = limit.saturating_sub(gpu.account.total.pages().saturating_mul(PAGE));
-    Some((left.min(really_free), limit))
+    let (spill, ceiling) = super::spill::room(gpu);
+    Some((left.min(really_free) + spill, limit + ceiling))
 }
 
 /// `cuMemGetInfo_v2`. Either pointer may be null.
@@ -78,9 +79,9 @@ pub unsafe fn device_total(real: unsafe extern "C" fn(*mut usize, Device) -> Sta
     unsafe {
         let status = real(bytes, device);
         if status == SUCCESS
-            && let Some(limit) = limit_of(device)
+            && let Some((limit, ceiling)) = limit_of(device)
         {
-            *bytes = (*bytes).min(limit as usize);
+            *bytes = (*bytes).min(limit as usize) + ceiling as usize;
         }
         status
     }
@@ -92,17 +93,18 @@ pub unsafe fn device_total_v1(real: unsafe extern "C" fn(*mut u32, Device) -> St
     unsafe {
         let status = real(bytes, device);
         if status == SUCCESS
-            && let Some(limit) = limit_of(device)
+            && let Some((limit, ceiling)) = limit_of(device)
         {
-            *bytes = (*bytes).min(u32::try_from(limit).unwrap_or(u32::MAX));
+            *bytes = (*bytes).min(u32::try_from(limit + ceiling).unwrap_or(u32::MAX));
         }
         status
     }
 }
 
-fn limit_of(device: Device) -> Option<u64> {
+/// The limit, and what may lie on the host beside it, in bytes.
+fn limit_of(device: Device) -> Option<(u64, u64)> {
     match session::current() {
-        session::State::Ready(session) => session.gpu(device)?.memory_limit(),
+        session::State::Ready(session) => session.gpu(device).and_then(|gpu| Some((gpu.memory_limit()?, super::spill::room(gpu).1))),
         session::State::NotYet | session::State::Refused => None,
     }
 }

@@ -1,11 +1,11 @@
 //! `nvmlDeviceGetMemoryInfo`: the share instead of the GPU. Also for programs that never start CUDA, such as `nvidia-smi`.
 
-use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
+use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use vgpu_region::ledger::PAGE;
 use vgpu_region::limits::LimitsPage;
 use vgpu_region::map;
-use vgpu_region::region::Region;
+use vgpu_region::region::{Region, Slot};
 
 use super::sys::{Memory, MemoryV2, OPERATING_SYSTEM, SUCCESS};
 use crate::cuda::{Handle, Status};
@@ -48,22 +48,24 @@ fn share(device: Handle, total: u64, really_free: u64) -> Result<Option<(u64, u6
     let mut index = 0;
     // SAFETY: the program's own handle, and a variable for the answer.
     let index = (unsafe { driver::nvml_index(device, &raw mut index) } == SUCCESS).then_some(index);
-    let Some(limit) = view.limits.find(uuid, index).and_then(|limit| limit.memory_for(total)) else { return Ok(None) };
-    let limit = limit.min(total);
+    let Some(entry) = view.limits.find(uuid, index) else { return Ok(None) };
+    let Some(limit) = entry.memory_for(total).map(|limit| limit.min(total)) else { return Ok(None) };
     let place = view.region.gpus.iter().position(|account| account.uuid() == Some(uuid));
-    let used = place.map_or(0, |place| used(view.region, place));
-    let free = limit.saturating_sub(used).min(really_free);
-    Ok(Some((limit, free, limit - free)))
+    let (used, spilled) = place.map_or((0, 0), |place| used(view.region, place));
+    // What may lie on the host counts, as it does for CUDA.
+    let ceiling = entry.spill.load(Relaxed) / PAGE * PAGE;
+    let (total, free) = (limit + ceiling, limit.saturating_sub(used).min(really_free) + ceiling.saturating_sub(spilled));
+    Ok(Some((total, free, total - free)))
 }
 
-/// What the living hold, in bytes. Nobody may have come by yet who gave back what the dead held.
-fn used(region: &Region, place: usize) -> u64 {
+/// What the living hold of the device and of the host, in bytes. Nobody may have come by yet who gave back what the dead held.
+fn used(region: &Region, place: usize) -> (u64, u64) {
     let census = map::Census::open(session::region_path());
-    let charge = |slot: &vgpu_region::region::Slot| slot.gpus.get(place).map_or(0, |charge| charge.charge.most());
-    let living: u64 =
-        region.used_slots().filter(|(index, slot)| charge(slot) != 0 && !census.is_dead(*index)).map(|(_, slot)| charge(slot)).sum();
-    let total = region.gpus.get(place).map_or(0, |account| account.total.pages());
-    living.min(total).saturating_mul(PAGE)
+    let most = |slot: &Slot| slot.gpus.get(place).map_or((0, 0), |charge| (charge.charge.most(), charge.spill.most()));
+    let holders = region.used_slots().map(|(index, slot)| (index, most(slot))).filter(|(_, most)| *most != (0, 0));
+    let living = holders.filter(|(index, _)| !census.is_dead(*index)).fold((0, 0), |sum, (_, most)| (sum.0 + most.0, sum.1 + most.1));
+    let totals = region.gpus.get(place).map_or((0, 0), |account| (account.total.pages(), account.spilled.pages()));
+    (living.0.min(totals.0).saturating_mul(PAGE), living.1.min(totals.1).saturating_mul(PAGE))
 }
 
 /// `nvmlDeviceGetMemoryInfo`

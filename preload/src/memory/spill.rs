@@ -1,0 +1,318 @@
+//! Oversubscription: what the share has no room for lies on the host, up to a ceiling, where the operator and the container's request say so.
+//!
+//! It is managed memory that prefers the host and that the GPU is told to map where it is. So the GPU reads and writes it over the bus,
+//! and no page of it moves to the device, whatever kernels, copies, fills and atomic operations do with it (seen on driver 580, H200: NVML's
+//! figures for the device and for the process stay as they are). What would move it is kept away: a program's prefetch to a device goes to
+//! the host, and its advice about where such memory should live is taken note of by nobody.
+//!
+//! The account is one of its own, beside the device's: [`vgpu_region::region::GpuAccount::spilled`].
+
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use vgpu_region::ledger::{PAGE, pages};
+use vgpu_region::limits::LogLevel;
+
+use super::account;
+use super::blocks::{self, Block, Entered, Kind};
+use super::known::{self, Current};
+use super::{GRANULE, SMALL, linear, rounded_pages};
+use crate::cuda::{
+    ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, DEVICE_CPU, Device, DevicePtr, INVALID_VALUE, LOCATION_HOST, Location, OUT_OF_MEMORY, SUCCESS,
+    Status,
+};
+use crate::session::Gpu;
+use crate::{driver, log};
+
+/// Not CUDA's: the share has no room, and the host may have. Never seen by a program.
+pub const ELSEWHERE: Status = -1;
+
+/// `CU_MEM_ATTACH_GLOBAL`
+const ATTACH_GLOBAL: u32 = 1;
+/// The host as a place.
+pub const HOST: Location = Location { kind: LOCATION_HOST, id: 0 };
+/// `CU_MEM_ADVISE_SET_PREFERRED_LOCATION`
+const SET_PREFERRED_LOCATION: i32 = 3;
+/// `CU_MEM_ADVISE_SET_ACCESSED_BY`
+const SET_ACCESSED_BY: i32 = 5;
+
+/// Set when something of this process first lies on the host: others need not look.
+static IN_USE: AtomicBool = AtomicBool::new(false);
+
+/// Whether anything of this process has ever been spilled.
+#[inline]
+pub fn is_in_use() -> bool {
+    IN_USE.load(Relaxed)
+}
+
+/// How many pages of the container may lie on the host; 0 is none. Without concurrent access from host and device, managed memory
+/// moves to the device whole whenever a kernel runs, and there is no spilling.
+pub fn ceiling(gpu: &Gpu) -> u64 {
+    let Some(limit) = gpu.limit.filter(|_| gpu.memory_limit().is_some()) else { return 0 };
+    let pages = limit.spill.load(Relaxed) / PAGE;
+    if pages == 0 {
+        return 0;
+    }
+    let mut concurrent = 0;
+    // SAFETY: the driver writes one integer.
+    let status = unsafe { driver::device_attribute(&raw mut concurrent, ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, gpu.device) };
+    if status == SUCCESS && concurrent != 0 { pages } else { 0 }
+}
+
+/// What is left of the ceiling, and the ceiling, in bytes.
+pub fn room(gpu: &Gpu) -> (u64, u64) {
+    let ceiling = ceiling(gpu);
+    (ceiling.saturating_sub(gpu.account.spilled.pages()) * PAGE, ceiling * PAGE)
+}
+
+/// An allocation of `bytes` that the device did not give; `status` says why. Where it may lie on the host it does, else the program is
+/// refused, and finds a null address, as from the driver (seen on driver 580).
+#[cold]
+pub unsafe fn instead(address: *mut DevicePtr, bytes: u64, status: Status) -> Status {
+    // SAFETY: the program's own address, which the caller has checked.
+    unsafe { instead_with(address, bytes, status, || driver::allocate_managed(address, bytes as usize, ATTACH_GLOBAL)) }
+}
+
+/// The same with managed memory made by `call`.
+#[cold]
+pub unsafe fn instead_with(address: *mut DevicePtr, bytes: u64, status: Status, call: impl FnOnce() -> Status) -> Status {
+    let status = match known::current() {
+        _ if status != ELSEWHERE => status,
+        // SAFETY: as above.
+        Ok(current) => unsafe { allocate(current, address, bytes, call) },
+        Err(_) => OUT_OF_MEMORY,
+    };
+    if status == OUT_OF_MEMORY {
+        // SAFETY: as above.
+        unsafe { *address = 0 };
+    }
+    status
+}
+
+/// Managed memory of rows as `cuMemAllocPitch` makes them.
+pub unsafe fn make_pitched(address: *mut DevicePtr, pitch: *mut usize, (width, height): (usize, usize), element: u32) -> Status {
+    if ![4, 8, 16].contains(&element) {
+        return INVALID_VALUE;
+    }
+    let row = width.next_multiple_of(linear::PITCH as usize);
+    // SAFETY: the program's own pointers, which the caller has checked. The size has been found to fit.
+    unsafe {
+        *pitch = row;
+        driver::allocate_managed(address, row * height, ATTACH_GLOBAL)
+    }
+}
+
+/// For what cannot lie on the host: 32-bit addresses, say.
+#[cold]
+pub fn not_here(gpu: &Gpu, bytes: u64, status: Status) -> Status {
+    if status != ELSEWHERE {
+        return status;
+    }
+    account::refuse(gpu, pages(bytes));
+    OUT_OF_MEMORY
+}
+
+unsafe fn allocate(current: Current, address: *mut DevicePtr, bytes: u64, call: impl FnOnce() -> Status) -> Status {
+    let Current { gpu, id, .. } = current;
+    let most = rounded_pages(bytes, GRANULE);
+    let claimed = claim(gpu, most);
+    // A small one may yet fit between others.
+    if !claimed && bytes > SMALL {
+        return refuse(gpu, most);
+    }
+    let spill = &gpu.charge.spill;
+    let status = call();
+    if status != SUCCESS {
+        if claimed {
+            spill.finish(&gpu.account.spilled, most, 0);
+        }
+        return status;
+    }
+    // SAFETY: the driver has just written it.
+    let given = unsafe { *address };
+    let block = Block { count: 1, granules: bytes.div_ceil(GRANULE) as u32, context: id, kind: Kind::Spilled };
+    IN_USE.store(true, Relaxed);
+    let joined = blocks::enter(given, block) == Entered::Joined;
+    // A block that does not fit is charged until it is given back: nothing of it has been touched.
+    if claimed || (!joined && spill.begin(&gpu.account.spilled, most, u64::MAX).is_ok()) {
+        spill.finish(&gpu.account.spilled, most, if joined { 0 } else { most });
+    }
+    if (claimed || joined) && keep(gpu, given, bytes) {
+        announce(gpu, bytes);
+        return SUCCESS;
+    }
+    // SAFETY: the allocation was just made, and the program is about to hear that it was not.
+    unsafe { linear::free_with(given, || driver::free(given)) };
+    refuse(gpu, most)
+}
+
+fn claim(gpu: &Gpu, pages: u32) -> bool {
+    let begin = || gpu.charge.spill.begin(&gpu.account.spilled, pages, ceiling(gpu)).is_ok();
+    begin() || {
+        account::recover(gpu);
+        begin()
+    }
+}
+
+/// Makes managed memory live on the host, where the GPU reaches it, if it is in a block that is charged there: small allocations of a
+/// program's own managed memory share blocks with what was spilled. Whether it does what its block does.
+pub fn keep(gpu: &Gpu, address: DevicePtr, bytes: u64) -> bool {
+    let advise = |advice, device| {
+        // SAFETY: an allocation that was just made.
+        unsafe { driver::advise(address, bytes as usize, advice, device) == SUCCESS }
+    };
+    !is_spilled(address) || (advise(SET_PREFERRED_LOCATION, DEVICE_CPU) && advise(SET_ACCESSED_BY, gpu.device))
+}
+
+/// Gives back what a block on the host cost.
+#[cold]
+pub fn give_back(gpu: &Gpu, pages: u32) {
+    gpu.charge.spill.release(&gpu.account.spilled, pages);
+}
+
+fn announce(gpu: &Gpu, bytes: u64) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Relaxed) {
+        log::line(
+            LogLevel::Warn,
+            format_args!(
+                "{}: {} MiB did not fit into the container's {} MiB: they lie on the host, where the GPU is slower to reach them, and so \
+                 will more, up to {} MiB",
+                gpu.uuid,
+                (bytes >> 20).max(1),
+                gpu.memory_limit().unwrap_or(0) >> 20,
+                (ceiling(gpu) * PAGE) >> 20,
+            ),
+        );
+    }
+}
+
+fn refuse(gpu: &Gpu, pages: u32) -> Status {
+    let mib = |pages: u64| (pages * PAGE) >> 20;
+    let (spilled, ceiling) = (mib(gpu.account.spilled.pages()), mib(ceiling(gpu)));
+    account::refuse_with(gpu, pages, format_args!("; on the host it holds {spilled} of {ceiling} MiB"));
+    OUT_OF_MEMORY
+}
+
+/// Whether an allocation that begins here lies on the host.
+pub fn is_spilled(base: DevicePtr) -> bool {
+    blocks::get(base).is_some_and(|block| block.kind == Kind::Spilled)
+}
+
+/// Calls `each` with every part of a range that lies in one allocation, and whether that one lies on the host, until one fails. What
+/// is known to nobody is one part, for the driver to judge.
+pub fn each_part(address: DevicePtr, bytes: usize, mut each: impl FnMut(DevicePtr, usize, bool) -> Status) -> Status {
+    let end = address.saturating_add(bytes as u64);
+    let mut at = address;
+    while at < end {
+        let (mut base, mut size) = (0, 0);
+        // SAFETY: the driver writes into the two variables, or fails.
+        let found = unsafe { driver::address_range(&raw mut base, &raw mut size, at) } == SUCCESS && size != 0;
+        let border = (at & !(GRANULE - 1)) + GRANULE;
+        let (stop, spilled) = match found {
+            true => (base.saturating_add(size as u64), is_spilled(base)),
+            // Behind an allocation, in its last granule.
+            false if at != border - GRANULE => (border, is_spilled(at)),
+            false => (end, false),
+        };
+        let stop = stop.clamp(at + 1, end);
+        let status = each(at, (stop - at) as usize, spilled);
+        if status != SUCCESS {
+            return status;
+        }
+        at = stop;
+    }
+    SUCCESS
+}
+
+/// `cuMemPrefetchAsync` of a range with `call`, which is told where the host shall be the place.
+#[inline]
+pub fn prefetch(address: DevicePtr, bytes: usize, call: impl Fn(DevicePtr, usize, bool) -> Status) -> Status {
+    if !is_in_use() || bytes == 0 { call(address, bytes, false) } else { each_part(address, bytes, call) }
+}
+
+/// What the batched prefetches are asked for: location `n` is for the ranges from `indices[n]` on.
+#[derive(Debug)]
+pub struct Batch {
+    /// Where the ranges begin.
+    pub addresses: *mut DevicePtr,
+    /// Their lengths in bytes.
+    pub sizes: *mut usize,
+    /// How many ranges.
+    pub count: usize,
+    /// Where they shall go.
+    pub locations: *mut Location,
+    /// From which range on.
+    pub indices: *mut usize,
+    /// How many locations.
+    pub location_count: usize,
+}
+
+/// Prefetches a batch: `whole` as it is, or, where something may lie on the host, `one` range after the other.
+///
+/// # Safety
+/// The lists are null or as long as they say.
+pub unsafe fn prefetch_batch(batch: &Batch, whole: impl FnOnce() -> Status, one: impl Fn(DevicePtr, usize, Location) -> Status) -> Status {
+    let &Batch { addresses, sizes, count, locations, indices, location_count } = batch;
+    let lists = [addresses.is_null(), sizes.is_null(), locations.is_null(), indices.is_null()];
+    if !is_in_use() || lists.contains(&true) || location_count == 0 {
+        return whole();
+    }
+    // SAFETY: as the caller promises.
+    let (addresses, sizes, locations, indices) = unsafe {
+        use core::slice::from_raw_parts;
+        let (locations, indices) = (from_raw_parts(locations, location_count), from_raw_parts(indices, location_count));
+        (from_raw_parts(addresses, count), from_raw_parts(sizes, count), locations, indices)
+    };
+    for (place, (&address, &bytes)) in addresses.iter().zip(sizes).enumerate() {
+        let Some((_, &to)) = indices.iter().zip(locations).take_while(|(from, _)| **from <= place).last() else { return INVALID_VALUE };
+        let status = prefetch(address, bytes, |address, bytes, host| one(address, bytes, if host { HOST } else { to }));
+        if status != SUCCESS {
+            return status;
+        }
+    }
+    SUCCESS
+}
+
+/// Says why another process cannot have this memory, if that is so.
+pub fn cannot_be_shared(address: DevicePtr) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if is_in_use() && is_spilled(address) && !SAID.swap(true, Relaxed) {
+        log::line(LogLevel::Warn, format_args!("memory that lies on the host (oversubscription) cannot be opened by other processes"));
+    }
+}
+
+/// Whether `CUmem_advise` advice has a say in where memory lives. What is left is `SET_ACCESSED_BY`, for other GPUs.
+const fn moves(advice: i32) -> bool {
+    advice != SET_ACCESSED_BY
+}
+
+fn advise_with(address: DevicePtr, bytes: usize, advice: i32, call: impl Fn(DevicePtr, usize) -> Status) -> Status {
+    if !is_in_use() || bytes == 0 {
+        return call(address, bytes);
+    }
+    each_part(address, bytes, |at, bytes, spilled| if spilled && moves(advice) { SUCCESS } else { call(at, bytes) })
+}
+
+/// `cuMemAdvise`
+pub unsafe fn advise(
+    real: unsafe extern "C" fn(DevicePtr, usize, i32, Device) -> Status,
+    address: DevicePtr,
+    bytes: usize,
+    advice: i32,
+    device: Device,
+) -> Status {
+    // SAFETY: the program's own arguments, or part of the range.
+    advise_with(address, bytes, advice, |address, bytes| unsafe { real(address, bytes, advice, device) })
+}
+
+/// `cuMemAdvise_v2`
+pub unsafe fn advise_v2(
+    real: unsafe extern "C" fn(DevicePtr, usize, i32, Location) -> Status,
+    address: DevicePtr,
+    bytes: usize,
+    advice: i32,
+    location: Location,
+) -> Status {
+    // SAFETY: the program's own arguments, or part of the range.
+    advise_with(address, bytes, advice, |address, bytes| unsafe { real(address, bytes, advice, location) })
+}
