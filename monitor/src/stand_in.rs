@@ -49,6 +49,7 @@ impl Host {
             library: "/nowhere".into(),
             preload: true,
             replace: false,
+            library_path: String::new(),
             runtime: None,
             runtime_roots: Vec::new(),
             creator: Process::this(),

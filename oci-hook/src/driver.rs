@@ -3,33 +3,20 @@
 //! driver's files come from (NVIDIA's hook, CDI, bind mounts), they are there when a createContainer hook runs.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use pathrs::Root;
-use rustix::fs::fstat;
+use rustix::fs::{FileType, fstat};
 use vgpu_region::paths;
 
 use crate::error::{Error, Result};
 use crate::mounts::{self, Source};
 use crate::rootfs::Rootfs;
 
+mod places;
+
 /// The driver's libraries that programs call.
 pub const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
-
-/// Where the loader finds them, and where NVIDIA's tools put them.
-const FOLDERS: [&str; 12] = [
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-    "/lib/x86_64-linux-gnu",
-    "/lib/aarch64-linux-gnu",
-    "/lib64",
-    "/lib",
-    "/usr/local/nvidia/lib64",
-    "/usr/local/nvidia/lib",
-    "/usr/local/cuda/compat",
-    "/usr/lib/wsl/lib",
-];
 
 fn place(name: &str) -> String {
     format!("{}/{name}", paths::DRIVER)
@@ -46,40 +33,61 @@ pub fn make_places(rootfs: &Rootfs) -> Result<()> {
     Ok(())
 }
 
-/// Mounts `fronts` over the driver's libraries in the container and these beside our library. A container without a driver is left as
-/// it is: it has nothing to be limited in.
+/// Mounts `fronts` over the driver's libraries in the container and these beside our library. `library_path` is the container's
+/// `LD_LIBRARY_PATH`. A container without GPUs is left as it is: it has nothing to be limited in.
 ///
 /// # Errors
-/// A mount fails.
-pub fn replace(rootfs: &Rootfs, fronts: &[Source]) -> Result<()> {
+/// A mount fails; or the container has GPUs, none of the libraries is found, and nothing else `holds` it.
+pub fn replace(rootfs: &Rootfs, fronts: &[Source], library_path: &str, holds: bool) -> Result<()> {
+    if fronts.is_empty() {
+        return Ok(());
+    }
     // Links among the driver's libraries are followed, but never out of the root file system.
     let root = Root::from_fd(rootfs.try_clone()?);
+    let places = places::all(&root, rootfs, library_path);
+    let mut replaced = false;
     for front in fronts {
-        let name = front.inside();
-        let mut beside = false;
-        for folder in FOLDERS {
-            let path = format!("{folder}/{name}");
-            let Ok(found) = root.resolve(&path) else { continue };
-            let found = OwnedFd::from(found);
-            if front.is(found.as_fd())? || !is_library(&found) {
-                continue;
-            }
-            if !beside {
-                let place = place(name);
-                let target = rootfs.find_file(&place)?.ok_or_else(|| Error::Image {
-                    path: place.clone().into(),
-                    found: "absent",
-                    accepted: "the file that was made there when the container was created",
-                })?;
-                mounts::beside(found.as_fd(), target.as_fd(), &place)?;
-                beside = true;
-            }
-            front.mount_over(found.as_fd(), &path)?;
-        }
+        replaced |= replace_one(&root, rootfs, front, &places)?;
     }
-    Ok(())
+    if replaced || holds || root.resolve("/dev/nvidiactl").is_err() {
+        return Ok(());
+    }
+    Err(Error::refused(
+        "intercept",
+        "replace",
+        format!(
+            "a container in which the driver's {} is found ({}, a folder that is mounted or in LD_LIBRARY_PATH), or intercept = \"both\"",
+            LIBRARIES[0],
+            places::USUAL.join(", ")
+        ),
+    ))
+}
+
+/// Mounts one front over every file that is such a library; tells whether there was any.
+fn replace_one(root: &Root, rootfs: &Rootfs, front: &Source, places: &[String]) -> Result<bool> {
+    let name = front.inside();
+    let mut beside = false;
+    for path in places::files(root, places, name) {
+        let Ok(found) = root.resolve(&path) else { continue };
+        let found = OwnedFd::from(found);
+        if front.is(found.as_fd())? || !is_library(&found) {
+            continue;
+        }
+        if !beside {
+            let place = place(name);
+            let target = rootfs.find_file(&place)?.ok_or_else(|| Error::Image {
+                path: Path::new(&place).into(),
+                found: "absent",
+                accepted: "the file that was made there when the container was created",
+            })?;
+            mounts::beside(found.as_fd(), target.as_fd(), &place)?;
+            beside = true;
+        }
+        front.mount_over(found.as_fd(), &path)?;
+    }
+    Ok(beside)
 }
 
 fn is_library(found: &OwnedFd) -> bool {
-    fstat(found).is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_size > 0)
+    fstat(found).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_size > 0)
 }

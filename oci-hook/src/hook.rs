@@ -104,7 +104,7 @@ fn run(args: &[OsString]) -> Result<()> {
         "create-runtime" => create_runtime(&told, &options).map(drop),
         "prestart" => prestart(&told, &options),
         "create-container" => match find(&told, &options)? {
-            Some((place, record)) => mount(&sources(record.files(&place))?, &sources(record.fronts())?, &record.rootfs),
+            Some((place, record)) => mount(&sources(record.files(&place))?, &sources(record.fronts())?, &record.rootfs, &record),
             None => Ok(()),
         },
         _ => states(&options)?.iter().try_for_each(|state| state.delete(&told.id, &told.bundle)),
@@ -179,7 +179,7 @@ fn enter_and_mount(pid: i64, place: &Path, record: &Record) -> Result<()> {
         .map_err(Error::io("enter", &namespace))?;
     // A runtime that has already made it the root no longer shows it under its host path.
     let rootfs = if record.rootfs.is_dir() { record.rootfs.as_path() } else { Path::new("/") };
-    mount(&files, &fronts, rootfs)
+    mount(&files, &fronts, rootfs, record)
 }
 
 fn sources(files: Vec<Mounted>) -> Result<Vec<Source>> {
@@ -187,7 +187,7 @@ fn sources(files: Vec<Mounted>) -> Result<Vec<Source>> {
 }
 
 /// Mounts everything into the root file system, which is at `path` in this mount namespace.
-fn mount(files: &[Source], fronts: &[Source], path: &Path) -> Result<()> {
+fn mount(files: &[Source], fronts: &[Source], path: &Path, record: &Record) -> Result<()> {
     let rootfs = Rootfs::open(path)?;
     for source in files {
         pin_folders(&rootfs, source.inside())?;
@@ -195,7 +195,7 @@ fn mount(files: &[Source], fronts: &[Source], path: &Path) -> Result<()> {
     for source in files {
         source.mount(&rootfs)?;
     }
-    driver::replace(&rootfs, fronts)
+    driver::replace(&rootfs, fronts, &record.library_path, record.preload)
 }
 
 #[cfg(test)]

@@ -147,6 +147,11 @@ fn record(bundle: &Bundle, id: &str, limits: Limits, policy: &Policy, library: P
         library,
         preload: policy.intercept.preloads(),
         replace: policy.intercept.replaces(),
+        library_path: if policy.intercept.replaces() {
+            bundle.spec.env().remove("LD_LIBRARY_PATH").unwrap_or_default()
+        } else {
+            String::new()
+        },
         runtime: None,
         runtime_roots: Vec::new(),
         creator: Process::this(),

@@ -57,6 +57,9 @@ pub struct Record {
     pub preload: bool,
     /// Whether the driver's libraries are replaced.
     pub replace: bool,
+    /// Where the container's programs look for libraries first.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub library_path: String,
     /// The low-level runtime, where we know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<PathBuf>,

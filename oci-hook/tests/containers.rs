@@ -245,6 +245,53 @@ fn drivers_libraries_are_replaced() {
 }
 
 #[test]
+fn the_driver_is_found_wherever_it_is() {
+    let driver = tempfile::tempdir().unwrap();
+    let lib = driver.path().join("lib64");
+    std::fs::create_dir(&lib).unwrap();
+    std::fs::write(lib.join("libcuda.so.580.1"), "the driver's\n").unwrap();
+    std::os::unix::fs::symlink("libcuda.so.580.1", lib.join("libcuda.so.1")).unwrap();
+    let file = lib.join("libcuda.so.580.1");
+    type Build<'a> = Box<dyn Fn(Bundle) -> Bundle + 'a>;
+    let cases: [(&str, Build, &str); 4] = [
+        (
+            "in a folder that is mounted",
+            Box::new(|bundle| bundle.bind(driver.path(), "/opt/a driver", &["ro"])),
+            "/opt/a driver/lib64/libcuda.so.1",
+        ),
+        (
+            "a file that is mounted, without a link to it",
+            Box::new(|bundle| bundle.bind(&file, "/srv/libcuda.so.580.1", &["ro"])),
+            "/srv/libcuda.so.580.1",
+        ),
+        (
+            "where the environment says",
+            Box::new(|bundle| bundle.file("/data/lib/libcuda.so.1", b"the driver's\n").env("LD_LIBRARY_PATH", "/x:/data/lib")),
+            "/data/lib/libcuda.so.1",
+        ),
+        (
+            "a second copy under its full version",
+            Box::new(|bundle| bundle.file("/usr/lib/libcuda.so.580.1", b"the driver's\n").file("/usr/lib/libcuda.so.1", b"the driver's\n")),
+            "/usr/lib/libcuda.so.580.1",
+        ),
+    ];
+    each_way(|host, way| {
+        host.policy("intercept = \"replace\"");
+        for (description, build, path) in &cases {
+            let bundle = build(limited().device("/dev/nvidiactl")).shell(&format!("cat '{path}' /usr/local/vgpu/driver/libcuda.so.1"));
+            assert_eq!(way.run(host, bundle).ok(), "stands in for libcuda.so.1\nthe driver's\n", "{description}, {way:?}");
+        }
+        // GPUs and no driver: nothing would hold it.
+        let without = || limited().device("/dev/nvidiactl").shell("echo started");
+        let refused = way.run(host, without());
+        let said = format!("{}{}", refused.log, refused.stderr);
+        assert!(!refused.status.success() && said.contains("intercept=") && said.contains("libcuda.so.1"), "{way:?}: {refused:#?}");
+        host.policy("intercept = \"both\"");
+        assert_eq!(way.run(host, without()).ok(), "started\n", "{way:?}: the loader's list holds it");
+    });
+}
+
+#[test]
 fn everything_else_goes_through_untouched() {
     for runtime in runtimes() {
         let host = host(runtime);

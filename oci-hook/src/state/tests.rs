@@ -15,6 +15,7 @@ fn record(id: &str, bundle: &str) -> Record {
         library: "/l".into(),
         preload: true,
         replace: false,
+        library_path: String::new(),
         runtime: None,
         runtime_roots: vec![],
         creator: Process::this(),
