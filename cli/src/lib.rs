@@ -11,6 +11,7 @@ mod place;
 pub mod set;
 pub mod show;
 pub mod top;
+pub mod trace;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -32,6 +33,7 @@ enum Command {
     Show(show::Args),
     Top(top::Args),
     Set(set::Args),
+    Trace(trace::Args),
     Monitor(monitor::Args),
     Inventory(inventory::Args),
     #[command(hide = true)]
@@ -47,6 +49,7 @@ impl Cli {
             Command::Show(args) => args.run(),
             Command::Top(args) => args.run(),
             Command::Set(args) => args.run(),
+            Command::Trace(args) => args.run(),
             Command::Monitor(args) => args.run(),
             Command::Inventory(args) => args.run(),
             Command::Generate(args) => args.run(),

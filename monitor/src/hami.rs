@@ -1,16 +1,16 @@
 //! HAMi's shared region, version 1, for its monitor and for tools that read it.
 //!
-//! It is written where `CUDA_DEVICE_MEMORY_SHARED_CACHE` asks for it, a path in the container. What lies there is the tenant's, so
-//! it is reached through the container's own root, follows no symbolic link, touches nothing but a regular file with one name that is
-//! empty or already such a region, and is written, never mapped.
+//! It is written where `CUDA_DEVICE_MEMORY_SHARED_CACHE` asks for it, a path in the container ([`crate::inside`]). Nothing is touched but a
+//! file that is empty or already such a region, and it is written, never mapped.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::OFlags;
 
+use crate::inside;
 use crate::snapshot::{ContainerState, Share, Snapshot};
 
 /// The file's size in bytes.
@@ -132,22 +132,11 @@ fn write(file: &File, parts: &Parts, written: &Parts) -> io::Result<()> {
 
 /// Opens or makes the file at `path` below `root`.
 fn open(root: &str, path: &str) -> io::Result<File> {
-    let root = File::open(root)?;
-    let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let existing = openat2(&root, path, flags, Mode::empty(), how);
-    let file = match existing {
-        Err(rustix::io::Errno::NOENT) => openat2(&root, path, flags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(0o644), how)?,
-        other => other?,
-    };
-    let file = File::from(file);
-    let found = file.metadata()?;
+    let file = inside::open(&File::open(root)?, path, OFlags::empty())?;
     let mut magic = [0; 4];
-    let ours = found.len() == 0 || (file.read_exact_at(&mut magic, 0).is_ok() && [MAGIC, 0].contains(&i32::from_ne_bytes(magic)));
-    if !found.is_file() || found.nlink() != 1 || !ours {
-        return Err(io::Error::other("something else is there"));
-    }
-    Ok(file)
+    let empty = file.metadata()?.len() == 0;
+    let ours = empty || (file.read_exact_at(&mut magic, 0).is_ok() && [MAGIC, 0].contains(&i32::from_ne_bytes(magic)));
+    if ours { Ok(file) } else { Err(inside::something_else()) }
 }
 
 #[cfg(test)]

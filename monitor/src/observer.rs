@@ -173,6 +173,11 @@ fn gpus(inventory: &Inventory, found: &[Found]) -> Vec<Gpu> {
     inventory.gpus.iter().map(gpu).collect()
 }
 
+/// A path of the limits page, where there is one.
+fn text(bytes: &[u8]) -> Option<String> {
+    String::from_utf8(bytes.to_vec()).ok().filter(|path| !path.is_empty())
+}
+
 fn state(container: &Container, gpus: Vec<Share>, init: Option<&Process>) -> ContainerState {
     let record = &container.record;
     ContainerState {
@@ -187,7 +192,8 @@ fn state(container: &Container, gpus: Vec<Share>, init: Option<&Process>) -> Con
         damaged: container.account.as_ref().err().map(ToString::to_string),
         gpus,
         init: init.map(|init| init.pid),
-        hami_cache: String::from_utf8(container.limits.hami_cache().to_vec()).ok().filter(|path| !path.is_empty()),
+        hami_cache: text(container.limits.hami_cache()),
+        trace_dir: text(container.limits.trace_dir()),
     }
 }
 

@@ -17,6 +17,7 @@ use crate::hami::Files;
 use crate::metrics::{Dialect, Tally};
 use crate::observer::Observer;
 use crate::snapshot::Snapshot;
+use crate::trace::folder::Followers;
 use crate::{http, inventory};
 
 /// How long between two looks: with three looks, whatever is wrong is told within two seconds.
@@ -96,6 +97,12 @@ pub fn run(settings: &Settings, stop: &Arc<AtomicBool>, say: &(dyn Fn(&str) + Sy
             files.update(&snapshot).iter().for_each(|problem| eprintln!("vgpu monitor: {problem}"));
         }
     });
+    let (to_traces, traced) = mpsc::sync_channel::<Arc<Snapshot>>(1);
+    let mut followers = Followers::new(&settings.state_dir);
+    let traces = thread::spawn(move || {
+        traced.iter().for_each(|snapshot| followers.update(&snapshot));
+        followers.finish();
+    });
     let mut judge = Judge::new(settings.grace);
     let (start, mut known) = (Instant::now(), None);
     while !stop.load(Relaxed) {
@@ -115,10 +122,12 @@ pub fn run(settings: &Settings, stop: &Arc<AtomicBool>, say: &(dyn Fn(&str) + Sy
             (known.snapshot, known.looked) = (Arc::clone(&snapshot), Some(looked));
         });
         // Whoever is still busy with the one before gets the next one.
-        let _ = to_files.try_send(snapshot);
+        let _ = to_files.try_send(Arc::clone(&snapshot));
+        let _ = to_traces.try_send(snapshot);
         thread::sleep(INTERVAL.saturating_sub(looked.elapsed()));
     }
-    drop(server);
+    drop((server, to_traces));
+    let _ = traces.join();
     if let Some(arbiter) = arbiter {
         let _ = arbiter.join();
     }

@@ -61,6 +61,8 @@ pub struct ContainerState {
     pub init: Option<u32>,
     /// Where in it HAMi's monitor expects its file.
     pub hami_cache: Option<String>,
+    /// Where in it its traces go.
+    pub trace_dir: Option<String>,
 }
 
 /// One container's share of one GPU.

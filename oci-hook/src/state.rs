@@ -283,8 +283,9 @@ fn write_all(dir: &Path, record: &Record, page: &LimitsPage, preload: Option<&st
     let record = serde_json::to_vec_pretty(record).map_err(|why| Error::Sentence(format!("cannot write the container's record: {why}")))?;
     write(&dir.join(RECORD), 0o644, &record, None)?;
     write(&dir.join(LIMITS), 0o444, page.as_bytes(), None)?;
-    // Every user in the container may be one of several that share a GPU.
-    write(&dir.join(REGION), 0o666, &vgpu_region::region::header(), Some(vgpu_region::region::SIZE as u64))?;
+    // Rings for traces are holes until a process is traced. Every user in the container may be one of several that share a GPU.
+    let size = if page.is_traced() { vgpu_region::trace::FILE_SIZE } else { vgpu_region::region::SIZE as u64 };
+    write(&dir.join(REGION), 0o666, &vgpu_region::region::header(), Some(size))?;
     if let Some(list) = preload {
         write(&dir.join(PRELOAD), 0o444, list.as_bytes(), None)?;
     }

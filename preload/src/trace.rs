@@ -147,10 +147,7 @@ pub fn end(pending: Pending, status: Status) {
         call = ring.call(crate::table::name(pending.entry).to_bytes());
         known.store(call, Relaxed);
     }
-    if let Some(counter) = usize::from(call).checked_sub(1).and_then(|place| ring.calls.get(place)) {
-        counter.count.fetch_add(1, Relaxed);
-        counter.took.fetch_add(took, Relaxed);
-    }
+    count(ring, call, took);
     if pending.call.forgets_names && status == SUCCESS {
         trace.names.forget();
     }
@@ -179,12 +176,26 @@ pub fn end(pending: Pending, status: Status) {
     trace.lanes.harvest(ring, pending.call.kind == Kind::Synchronize);
 }
 
+/// Counts a call of the function in this place of the ring. Gives the place.
+fn count(ring: &Ring, call: u8, took: u64) -> u8 {
+    if let Some(counter) = usize::from(call).checked_sub(1).and_then(|place| ring.calls.get(place)) {
+        counter.count.fetch_add(1, Relaxed);
+        counter.took.fetch_add(took, Relaxed);
+    }
+    call
+}
+
 /// Something that took from `began` to `ended`, in nanoseconds of `CLOCK_MONOTONIC`, and is no call of the driver's.
 #[cold]
 pub fn span(kind: Kind, stream: u64, began: u64, ended: u64, amount: u64) {
-    if let Some(trace) = traced() {
-        push(trace, What { kind: kind as u8, ..What::default() }, (began, ended.saturating_sub(began)), [stream, amount]);
+    let Some(trace) = traced() else { return };
+    let took = ended.saturating_sub(began);
+    let mut what = What { kind: kind as u8, ..What::default() };
+    if kind == Kind::Init {
+        // It was called before anything could be recorded of it.
+        what.call = trace.ring().map_or(0, |ring| count(ring, ring.call(b"cuInit"), took));
     }
+    push(trace, what, (began, took), [stream, amount]);
 }
 
 /// The limit refused so many bytes.

@@ -1,5 +1,6 @@
 //! Makes a limits page and a region in a folder, for running a program under the library without a container:
-//! `mkshare DIR MEMORY_BYTES CORES`, then `VGPU_DIR=DIR LD_PRELOAD=libvgpu.so program`. `show DIR` prints the accounts.
+//! `mkshare DIR MEMORY_BYTES CORES`, then `VGPU_DIR=DIR LD_PRELOAD=libvgpu.so program`. `show DIR` prints the accounts. With VGPU_TRACED in its
+//! environment the program is traced, too.
 
 use std::ffi::CString;
 use std::os::fd::AsRawFd;
@@ -8,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use vgpu_region::limits::{GpuLimit, LimitsPage, LogLevel, Selector};
 use vgpu_region::map;
+use vgpu_region::trace::FILE_SIZE;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -24,9 +26,14 @@ fn make(folder: &Path, memory: &str, cores: &str) {
     limit.cores.store(cores.parse().expect("percent"), Relaxed);
     let level = if std::env::var_os("VGPU_DEBUG").is_some() { LogLevel::Debug } else { LogLevel::Warn };
     std::fs::create_dir_all(folder).expect("folder");
-    std::fs::write(folder.join("limits"), LimitsPage::new([limit]).with_log_level(level).as_bytes()).expect("limits");
+    let page = LimitsPage::new([limit]).with_log_level(level);
+    page.set_traced(std::env::var_os("VGPU_TRACED").is_some());
+    std::fs::write(folder.join("limits"), page.as_bytes()).expect("limits");
     let region = std::fs::File::create(folder.join("region")).expect("region");
     map::format(region.as_raw_fd()).expect("region");
+    if std::env::var_os("VGPU_TRACED").is_some() {
+        region.set_len(FILE_SIZE).expect("rings");
+    }
 }
 
 fn show(folder: &Path) {

@@ -1,0 +1,196 @@
+//! The Trace Event Format, which Perfetto, `chrome://tracing` and `trace_processor` open.
+//!
+//! The array form: what was written is a trace at any time, as the format lets the closing bracket be missing. Each process has its
+//! threads, and a track for each stream for what ran on the GPU; an arrow leads from a call to that. The GPU's categories are those of
+//! PyTorch's profiler: `kernel`, `gpu_memcpy`, `gpu_memset`.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use serde_json::json;
+use vgpu_region::trace::{CAPTURED, Direction, FAILED, Kind};
+
+use super::Event;
+
+/// Numbers of the streams' tracks begin here, above any thread's.
+const TRACKS: u64 = 0x4000_0000;
+/// Tracks that are told apart; a tenant could claim any number.
+const MOST: usize = 1024;
+
+/// Writes a trace.
+#[derive(Debug)]
+pub struct Writer<W: Write> {
+    out: W,
+    written: u64,
+    first: bool,
+    tracks: HashMap<(u32, u8, u64), u64>,
+    names: HashMap<u32, String>,
+    arrows: u64,
+}
+
+/// Microseconds with three digits behind the point.
+fn micros(nanos: u64) -> String {
+    format!("{}.{:03}", nanos / 1000, nanos % 1000)
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// From where to where a copy went, in words.
+fn direction(event: &Event) -> &'static str {
+    match event.what.name {
+        number if number == Direction::ToDevice as u16 => "HtoD",
+        number if number == Direction::ToHost as u16 => "DtoH",
+        number if number == Direction::Within as u16 => "DtoD",
+        _ => "by address",
+    }
+}
+
+/// Name and category of a slice on the GPU.
+fn on_gpu(event: &Event) -> (String, &'static str) {
+    match event.kind {
+        Kind::Kernel if event.name.is_empty() => ("kernel".to_owned(), "kernel"),
+        Kind::Kernel => (event.name.to_string(), "kernel"),
+        Kind::Graph => ("graph".to_owned(), "graph"),
+        Kind::Copy => (format!("Memcpy {}", direction(event)), "gpu_memcpy"),
+        _ => ("Memset".to_owned(), "gpu_memset"),
+    }
+}
+
+/// Name and category of a slice on the host.
+fn on_host(event: &Event) -> (&str, &'static str) {
+    match event.kind {
+        Kind::Start => ("traced from here", "process"),
+        Kind::Init => ("cuInit", "driver"),
+        Kind::Budget => ("wait for budget", "budget"),
+        Kind::Turn => ("another container's turn", "turn"),
+        Kind::Refused => ("refused: memory limit", "refused"),
+        Kind::Allocate | Kind::Free => (&event.call, "memory"),
+        Kind::Synchronize => (&event.call, "wait"),
+        Kind::Kernel | Kind::Graph | Kind::Copy | Kind::Fill | Kind::Other => (&event.call, "driver"),
+    }
+}
+
+/// What else there is to say.
+fn details(event: &Event) -> serde_json::Value {
+    let hex = |value: u64| format!("{value:#x}");
+    let mut details = match event.kind {
+        Kind::Kernel => json!({ "kernel": &*event.name, "kernels": event.amount, "stream": hex(event.place) }),
+        Kind::Graph => json!({ "kernels": event.amount, "stream": hex(event.place) }),
+        Kind::Copy => json!({ "bytes": event.amount, "direction": direction(event), "stream": hex(event.place) }),
+        Kind::Fill => json!({ "elements": event.amount, "stream": hex(event.place) }),
+        Kind::Allocate => json!({ "bytes": event.amount, "address": hex(event.place) }),
+        Kind::Free => json!({ "address": hex(event.place) }),
+        Kind::Refused => json!({ "bytes": event.amount }),
+        Kind::Synchronize | Kind::Budget | Kind::Turn => json!({ "stream": hex(event.place) }),
+        Kind::Start => json!({ "program": &*event.name }),
+        Kind::Init | Kind::Other => json!({}),
+    };
+    if let Some(details) = details.as_object_mut() {
+        for (flag, name) in [(FAILED, "failed"), (CAPTURED, "captured")] {
+            if event.has(flag) {
+                details.insert(name.to_owned(), true.into());
+            }
+        }
+    }
+    details
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins a trace.
+    ///
+    /// # Errors
+    /// As writing.
+    pub fn new(mut out: W) -> io::Result<Self> {
+        out.write_all(b"[")?;
+        Ok(Self { out, written: 1, first: true, tracks: HashMap::new(), names: HashMap::new(), arrows: 0 })
+    }
+
+    /// Bytes written so far.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    fn put(&mut self, text: &str) -> io::Result<()> {
+        let separator = if std::mem::take(&mut self.first) { "\n" } else { ",\n" };
+        self.written += (separator.len() + text.len()) as u64;
+        self.out.write_all(separator.as_bytes())?;
+        self.out.write_all(text.as_bytes())
+    }
+
+    fn label(&mut self, what: &str, pid: u32, thread: u64, name: &str) -> io::Result<()> {
+        let name = quoted(name);
+        self.put(&format!(r#"{{"ph":"M","name":"{what}","pid":{pid},"tid":{thread},"ts":0,"args":{{"name":{name}}}}}"#))
+    }
+
+    /// The number of a stream's track, which is introduced when it is met first.
+    fn track(&mut self, event: &Event) -> io::Result<Option<u64>> {
+        let key = (event.pid, event.what.context, event.place);
+        if let Some(track) = self.tracks.get(&key) {
+            return Ok(Some(*track));
+        }
+        if self.tracks.len() >= MOST {
+            return Ok(None);
+        }
+        let track = TRACKS + self.tracks.len() as u64;
+        self.tracks.insert(key, track);
+        self.label("thread_name", event.pid, track, &format!("GPU: context {}, stream {:#x}", event.what.context, event.place))?;
+        Ok(Some(track))
+    }
+
+    /// Writes one thing.
+    ///
+    /// # Errors
+    /// As writing.
+    pub fn event(&mut self, event: &Event) -> io::Result<()> {
+        let (pid, thread, ts) = (event.pid, event.thread, micros(event.begin));
+        if event.kind == Kind::Start && self.names.len() < MOST {
+            self.names.insert(pid, event.name.to_string());
+            self.label("process_name", pid, 0, &event.name)?;
+        }
+        let (name, category) = on_host(event);
+        let (name, args) = (quoted(name), details(event));
+        let head = format!(r#""name":{name},"cat":"{category}","pid":{pid},"tid":{thread},"ts":{ts}"#);
+        match event.kind {
+            Kind::Start | Kind::Refused => self.put(&format!(r#"{{"ph":"i","s":"t",{head},"args":{args}}}"#))?,
+            _ => self.put(&format!(r#"{{"ph":"X",{head},"dur":{},"args":{args}}}"#, micros(event.took)))?,
+        }
+        let Some((begin, took)) = event.gpu else { return Ok(()) };
+        let Some(track) = self.track(event)? else { return Ok(()) };
+        let (name, category) = on_gpu(event);
+        let (name, begin, took) = (quoted(&name), micros(begin), micros(took));
+        self.put(&format!(
+            r#"{{"ph":"X","name":{name},"cat":"{category}","pid":{pid},"tid":{track},"ts":{begin},"dur":{took},"args":{args}}}"#
+        ))?;
+        self.arrows += 1;
+        let mut arrow = String::new();
+        for (phase, thread, ts) in [(r#""ph":"s""#, u64::from(thread), &ts), (r#""ph":"f","bp":"e""#, track, &begin)] {
+            arrow.clear();
+            let id = self.arrows;
+            _ = write!(arrow, r#"{{{phase},"id":{id},"name":"launch","cat":"launch","pid":{pid},"tid":{thread},"ts":{ts}}}"#);
+            self.put(&arrow)?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that what was written is where others can read it.
+    ///
+    /// # Errors
+    /// As writing.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
+    /// Ends the trace.
+    ///
+    /// # Errors
+    /// As writing.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.out.write_all(b"\n]\n")?;
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}

@@ -1,0 +1,214 @@
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+use tempfile::TempDir;
+use vgpu_region::map::{self, Membership};
+use vgpu_region::region;
+use vgpu_region::trace::{CAPACITY, Direction, Ring, TIMED};
+
+use super::chrome::Writer;
+use super::rings::Rings;
+use super::*;
+
+/// A region's file with rings, and this process in it.
+struct Region {
+    folder: TempDir,
+    membership: Membership,
+    ring: &'static Ring,
+}
+
+impl Region {
+    fn new() -> Self {
+        let folder = TempDir::new().unwrap();
+        let file = std::fs::File::create(folder.path().join(REGION)).unwrap();
+        map::format(file.as_raw_fd()).unwrap();
+        let path = CString::new(folder.path().join(REGION).as_os_str().as_bytes()).unwrap();
+        let membership = map::join(&path, 77, 1).unwrap();
+        assert!(map::ring(&path, membership.index).unwrap().is_none(), "nobody traces yet");
+        file.set_len(FILE_SIZE).unwrap();
+        let ring = map::ring(&path, membership.index).unwrap().unwrap();
+        ring.header.begin(77, 1_000_000);
+        Self { folder, membership, ring }
+    }
+
+    fn rings(&self, from_start: bool) -> Rings {
+        Rings::open(&self.folder.path().join(REGION), from_start).unwrap()
+    }
+
+    /// As the library writes a record.
+    fn push(&self, kind: Kind, what: What, begin: u64, values: [u64; 2]) -> u64 {
+        let (number, record) = self.ring.take().unwrap();
+        record.begin.store(begin, Relaxed);
+        record.took.store(5, Relaxed);
+        record.who.store(77 | 78 << 32, Relaxed);
+        record.what.store(What { kind: kind as u8, ..what }.word(), Relaxed);
+        record.place.store(values[0], Relaxed);
+        record.amount.store(values[1], Relaxed);
+        record.gpu_begin.store(0, Relaxed);
+        record.gpu_took.store(0, Relaxed);
+        record.sequence.store(number + 1, Release);
+        number
+    }
+}
+
+fn drained(rings: &mut Rings, last: bool) -> Vec<Event> {
+    let mut found = Vec::new();
+    rings.drain(last, |event| found.push(event));
+    found
+}
+
+#[test]
+fn what_was_recorded_comes_out_once_and_in_order() {
+    let region = Region::new();
+    let call = region.ring.call(b"cuLaunchKernel");
+    let name = region.ring.name(b"gemm");
+    let mut rings = region.rings(true);
+    let first = region.push(Kind::Kernel, What { call, name, flags: TIMED, ..What::default() }, 10, [7, 1]);
+    region.push(Kind::Allocate, What::default(), 20, [0x1000, 4096]);
+    // The first one is still running.
+    assert_eq!(drained(&mut rings, false), []);
+    region.ring.ran(first, 500, 100);
+    let found = drained(&mut rings, false);
+    let short: Vec<_> = found.iter().map(|event| (event.kind, event.begin, event.place, event.amount, event.gpu)).collect();
+    let expected = [(Kind::Kernel, 1_000_010, 7, 1, Some((1_000_010, 100))), (Kind::Allocate, 1_000_020, 0x1000, 4096, None)];
+    assert_eq!(short, expected);
+    assert_eq!((&*found[0].call, &*found[0].name, found[0].pid, found[0].thread), ("cuLaunchKernel", "gemm", 77, 78));
+    assert_eq!(drained(&mut rings, true), []);
+    // Whoever comes now sees it too only if asked to.
+    assert_eq!(drained(&mut region.rings(false), true), []);
+    assert_eq!(drained(&mut region.rings(true), true).len(), 2);
+}
+
+#[test]
+fn a_killed_process_is_not_waited_for() {
+    let region = Region::new();
+    let mut rings = region.rings(true);
+    region.push(Kind::Kernel, What { flags: TIMED, ..What::default() }, 10, [7, 1]);
+    // It was killed while it wrote the second one.
+    region.ring.take().unwrap();
+    region.push(Kind::Free, What::default(), 20, [1, 0]);
+    assert_eq!(drained(&mut rings, false), []);
+    // SAFETY: the accounts are not used any more; unmapping them lets go of the slot.
+    unsafe { map::unmap(region.membership.region) };
+    let kinds: Vec<_> = drained(&mut rings, false).iter().map(|event| (event.kind, event.gpu)).collect();
+    // The ring's own mapping is of another opening of the file, and holds no slot.
+    assert_eq!(kinds, [(Kind::Kernel, None), (Kind::Free, None)]);
+    assert_eq!(rings.lost, 1);
+}
+
+#[test]
+fn what_is_about_to_be_overwritten_is_not_waited_for() {
+    let region = Region::new();
+    let mut rings = region.rings(true);
+    let never = What { flags: TIMED, ..What::default() };
+    for number in 0..CAPACITY as u64 + 10 {
+        region.push(Kind::Kernel, never, number, [7, 1]);
+    }
+    let found = drained(&mut rings, false).len();
+    assert_eq!((found, rings.lost), (CAPACITY / 2 + 1, 10));
+}
+
+/// Whatever a tenant writes there, the reader comes to an end and takes no more than the rings hold.
+#[test]
+fn garbage_is_garbage() {
+    let region = Region::new();
+    let path = region.folder.path().join(REGION);
+    let mut seed = 12345_u64;
+    let mut random = || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    for number in 0..1000_u64 {
+        let what = What::of(random());
+        region.push(Kind::Kernel, what, random(), [random(), random()]);
+        region.ring.ran(number, random(), random());
+    }
+    for head in [u64::MAX, 3, u64::MAX / 2, 0, random()] {
+        let mut rings = region.rings(true);
+        region.ring.header.head.store(head, Relaxed);
+        region.ring.header.names.store(u32::MAX, Relaxed);
+        region.ring.header.calls.store(u32::MAX, Relaxed);
+        let mut out = Writer::new(Vec::new()).unwrap();
+        for event in drained(&mut rings, true) {
+            out.event(&event).unwrap();
+            _ = alnair::timeline(&event);
+        }
+        assert!(drained(&mut rings, true).len() <= CAPACITY);
+        assert!(!alnair::metrics(&rings.totals(), u64::MAX).is_empty());
+        let text = String::from_utf8(out.finish().unwrap()).unwrap();
+        assert!(serde_json::from_str::<Vec<serde_json::Value>>(&text).is_ok());
+    }
+    let mut rings = region.rings(true);
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(region::SIZE as u64 + 100).unwrap();
+    assert_eq!((drained(&mut rings, true), rings.totals().len()), (Vec::new(), 0));
+}
+
+fn event(kind: Kind, call: &str, name: &str, what: What, amount: u64) -> Event {
+    let (begin, gpu) = (1_663_174_503_143_895_116, (what.flags & TIMED != 0).then_some((1_663_174_503_143_900_000, 2_500)));
+    Event { pid: 7, thread: 8, kind, what, call: call.into(), name: name.into(), begin, took: 4_336_641_999, place: 16, amount, gpu }
+}
+
+#[test]
+fn alnairs_logs_are_as_its_readme_shows_them() {
+    let copy = |direction: Direction| What { name: direction as u16, ..What::default() };
+    for (event, expected) in [
+        (event(Kind::Init, "cuInit", "", What::default(), 0), "name:cuInit, start:1663174503143895116, burst:4336641, bytes:0, kind:-1"),
+        (
+            event(Kind::Allocate, "cuMemAlloc_v2", "", What::default(), 2_097_152),
+            "name:cuMemAlloc, start:1663174503143895116, burst:4336641, bytes:2097152, kind:-1",
+        ),
+        (
+            event(Kind::Copy, "cuMemcpyHtoDAsync_v2", "", copy(Direction::ToDevice), 128),
+            "name:cuMemcpyH2D_ASYNC, start:1663174503143895116, burst:4336641, bytes:128, kind:1",
+        ),
+        (
+            event(Kind::Copy, "cuMemcpyAsync_ptsz", "", copy(Direction::ByAddress), 8),
+            "name:cudaMemcpyAsync, start:1663174503143895116, burst:4336641, bytes:8, kind:4",
+        ),
+    ] {
+        assert_eq!(alnair::timeline(&event).as_deref().map(str::trim_end), Some(expected));
+    }
+    // Its profiler leaves launches out of it.
+    assert_eq!(alnair::timeline(&event(Kind::Kernel, "cuLaunchKernel", "k", What::default(), 1)), None);
+    let total = |count, took| rings::Total { count, took };
+    let totals = [("cuLaunchKernel", total(2, 5_000)), ("cuLaunchKernelEx_ptsz", total(3, 5_999)), ("cuMemFree_v2", total(1, 900))];
+    let totals = totals.map(|(call, total)| (call.to_owned(), total)).into_iter().collect();
+    let lines = "name:mem_used,count:452984832\nname:cuInit,count:0,burst:0\nname:cuMemAlloc,count:0,burst:0\nname:cuMemFree,count:1,burst:0\n\
+                 name:cuLaunchKernel,count:5,burst:10\nname:cuMemcpyH2D,count:0,burst:0\nname:cuMemcpyD2H,count:0,burst:0\n\
+                 name:cuGetProcAddress,count:0,burst:0\nname:cuMemcpyH2D_ASYNC,count:0,burst:0\nname:cudaMemcpy,count:0,burst:0\n\
+                 name:cudaMemcpyAsync,count:0,burst:0\n";
+    assert_eq!(alnair::metrics(&totals, 452_984_832), lines);
+}
+
+#[test]
+fn tracing_goes_on_and_off_in_the_page() {
+    let host = crate::stand_in::Host::new();
+    host.container("c", "a", "p", &[]);
+    let containers = crate::container::list(host.path(), &mut crate::account::Reader::default());
+    let page = map::limits(&CString::new(host.place("c").join(LIMITS).as_os_str().as_bytes()).unwrap()).unwrap();
+    assert!(!page.is_traced());
+    let before = page.generation.load(Relaxed);
+    let traced = Traced::begin(&containers[0]).unwrap();
+    assert!(page.is_traced() && page.generation.load(Relaxed) > before);
+    assert_eq!(std::fs::metadata(host.place("c").join(REGION)).unwrap().len(), FILE_SIZE);
+    drop(traced);
+    assert!(!page.is_traced());
+}
+
+#[test]
+fn a_trace_is_one_at_any_time() {
+    let mut out = Writer::new(Vec::new()).unwrap();
+    out.event(&event(Kind::Start, "", "py\"thon", What::default(), 0)).unwrap();
+    let timed = What { flags: TIMED, ..What::default() };
+    out.event(&event(Kind::Kernel, "cuLaunchKernel", "void gemm<int>(float*)", timed, 1)).unwrap();
+    let text = String::from_utf8(out.finish().unwrap()).unwrap();
+    let events: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
+    let phases: Vec<_> = events.iter().map(|event| event["ph"].as_str().unwrap()).collect();
+    assert_eq!(phases, ["M", "i", "X", "M", "X", "s", "f"]);
+    assert_eq!((events[4]["name"].as_str(), events[4]["cat"].as_str()), (Some("void gemm<int>(float*)"), Some("kernel")));
+    assert_eq!((events[4]["ts"].as_f64(), events[4]["dur"].as_f64()), (Some(1_663_174_503_143_900.0), Some(2.5)));
+    assert_eq!((&events[5]["id"], &events[5]["tid"]), (&events[6]["id"], &8.into()));
+    assert_eq!(events[6]["tid"], events[4]["tid"]);
+}
