@@ -6,7 +6,7 @@
 //!
 //! A round: N processes start, allocate and free random sizes; after up to --spread milliseconds (50) half of them get SIGKILL, and are
 //! reaped now or only at the end of the round. The rest free what they have and take chunk after chunk of 2 MiB until they are refused,
-//! again and again until nothing is left: what they obtained and their contexts (--context bytes each) fill --limit up to --slack (a
+//! one after the other, again and again until nothing is left: what they obtained and their contexts (--context bytes each) fill --limit up to --slack (a
 //! chunk). At the end one line of JSON tells the longest time from the killing to that moment. A round that does not get there in 30 s
 //! ends the program with status 1. With --settled, the time to the killing counts from when all have their contexts: a real driver makes
 //! those one after the other, and that is not what is measured.
@@ -68,6 +68,7 @@ fn one_round(arguments: &Arguments, random: &mut Random) -> Result<(Duration, us
             victim.process.wait().map_err(|why| why.to_string())?;
         }
     }
+    racers.iter_mut().try_for_each(|racer| racer.tell(b"s"))?;
     let (limit, context) = (arguments.number("limit", 0), arguments.number("context", 0));
     let took = loop {
         let held = racers.iter_mut().map(|racer| racer.fill(context)).sum::<Result<u64, String>>()?;
@@ -110,12 +111,15 @@ impl Racer {
 
     /// Lets it take all that it can get, and gives what it holds then, its context included.
     fn fill(&mut self, context: u64) -> Result<u64, String> {
-        let input = self.process.stdin.as_mut().ok_or("no pipe")?;
-        input.write_all(b"f").map_err(|why| why.to_string())?;
+        self.tell(b"f")?;
         let line = self.answer()?;
         let (contexts, bytes) = line.trim().split_once(' ').ok_or("a process ended by itself")?;
         let number = |text: &str| text.parse::<u64>().map_err(|why| why.to_string());
         Ok(number(contexts)? * context + number(bytes)?)
+    }
+
+    fn tell(&mut self, what: &[u8]) -> Result<(), String> {
+        self.process.stdin.as_mut().ok_or("no pipe")?.write_all(what).map_err(|why| why.to_string())
     }
 
     fn answer(&mut self) -> Result<String, String> {
@@ -131,7 +135,7 @@ impl Racer {
     }
 }
 
-/// Races until its standard input says something; fills at every byte of it; ends at its end.
+/// Races until its standard input says something; fills at every `f`; ends at its end.
 fn child(arguments: &Arguments) -> Result<(), String> {
     let ordinal = arguments.number("gpu", 0) as i32;
     let mut random = Random::new(arguments.number("seed", 1));
@@ -151,7 +155,11 @@ fn child(arguments: &Arguments) -> Result<(), String> {
     while let Some(address) = held.pop() {
         free(address)?;
     }
-    while std::io::stdin().read(&mut [0]).is_ok_and(|bytes| bytes == 1) {
+    let mut told = [0];
+    while std::io::stdin().read(&mut told).is_ok_and(|bytes| bytes == 1) {
+        if told != *b"f" {
+            continue;
+        }
         started = started || start(ordinal)?;
         while started && let Some(address) = allocate(CHUNK)? {
             held.push(address);
