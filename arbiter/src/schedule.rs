@@ -14,7 +14,8 @@ pub const ROUND: u64 = 15_000;
 const SHORTEST: u64 = 3_000;
 /// How far a tenant may be ahead of one that waits before its turn is cut short: what 2 ms are to one with 100%.
 const SLACK: f64 = 20.0;
-/// How long a tenant that does not yield holds up the next one, in µs.
+/// How long a tenant that does not yield holds up the next one, in µs. From then on the others do without it, and the driver shares the
+/// GPU between them and what it has in flight; it may launch again once that is finished.
 pub const PATIENCE: u64 = 50_000;
 /// Tenants that were at work so recently take part in a round, in µs.
 const RECENT: u64 = 50_000;
@@ -23,7 +24,9 @@ const LEAD: u64 = 60;
 /// How often to look whether a turn that is over has drained, in µs.
 const POLL: u64 = 100;
 /// How often to look while turns are taken, and while they are not, in µs.
-const TICK: u64 = 1_000;
+const TICK: u64 = 2_000;
+/// A tenant that has launched nothing by so long after its turn began has nothing to launch, in µs.
+const AWAKE: u64 = 1_000;
 const IDLE_TICK: u64 = 5_000;
 
 /// Whose turn it is.
@@ -81,8 +84,7 @@ impl Schedule {
         }
         self.lend(&active);
         if active.len() < 2 {
-            self.stage = Stage::Free;
-            self.seats.iter().for_each(|seat| seat.tell(Turn::FREE, 0));
+            self.free();
             return IDLE_TICK;
         }
         match self.stage {
@@ -96,7 +98,8 @@ impl Schedule {
     }
 
     fn active(&self, now: u64) -> Vec<usize> {
-        let recent = |seat: &Seat| seat.weight().is_some() && seat.last_seen != 0 && now.saturating_sub(seat.last_seen) < RECENT;
+        let recent =
+            |seat: &Seat| seat.weight().is_some() && !seat.stuck && seat.last_seen != 0 && now.saturating_sub(seat.last_seen) < RECENT;
         self.seats.iter().enumerate().filter(|(_, seat)| recent(seat)).map(|(place, _)| place).collect()
     }
 
@@ -116,9 +119,10 @@ impl Schedule {
         // Who rarely asks need not wait for the end of a long turn.
         let had = seat.passed + (now - since) as f64 / f64::from(seat.weight().unwrap_or(1));
         let until = if others_want && had > least + SLACK && now > since + SHORTEST { now } else { until };
-        let at_work = seat.is_busy(now) || now < since + TICK;
+        let at_work = seat.is_busy(now) || now < since + AWAKE;
         if now + LEAD < until && (at_work || !others_want) {
-            return TICK.min(until - LEAD - now).max(1);
+            let tick = if now < since + AWAKE { AWAKE } else { TICK };
+            return tick.min(until - LEAD - now).max(1);
         }
         if !others_want {
             // Nobody is kept waiting: it goes on.
@@ -131,18 +135,23 @@ impl Schedule {
     }
 
     fn drain(&mut self, now: u64, active: &[usize], who: usize, since: u64, closed: u64) -> u64 {
-        if let Some(seat) = self.seats.get(who)
+        if let Some(seat) = self.seats.get_mut(who)
             && !seat.has_drained()
-            && now < closed + PATIENCE
         {
-            let left = seat.busy_until().saturating_sub(now + LEAD);
-            // What should be over by now is left to the driver: both run for a moment.
-            if left > 0 {
+            // Who launches nothing more does not tell when it is done: what should be over by now is left to the driver.
+            let left = if seat.wants() { POLL } else { seat.busy_until().saturating_sub(now + LEAD) };
+            if left > 0 && now < closed + PATIENCE {
                 return left.min(POLL);
             }
+            seat.stuck = seat.wants();
         }
         self.account(who, since, now);
         self.open(now, active)
+    }
+
+    fn free(&mut self) {
+        self.stage = Stage::Free;
+        self.seats.iter().filter(|seat| !seat.stuck).for_each(|seat| seat.tell(Turn::FREE, 0));
     }
 
     fn account(&mut self, who: usize, since: u64, now: u64) {
@@ -160,8 +169,7 @@ impl Schedule {
             a.priority.cmp(&b.priority).then(a.passed.total_cmp(&b.passed))
         };
         let Some(next) = asking.iter().copied().min_by(order) else {
-            self.stage = Stage::Free;
-            self.seats.iter().for_each(|seat| seat.tell(Turn::FREE, 0));
+            self.free();
             return TICK;
         };
         let total: u32 = asking.iter().filter_map(|&place| self.seats[place].weight()).sum();

@@ -76,6 +76,8 @@ pub struct Seat {
     busy_until: u64,
     /// When it was last seen at work, in µs.
     pub last_seen: u64,
+    /// It did not yield when it was patiently waited for: it has no turns until it has.
+    pub stuck: bool,
     /// GPU time it has had by its weight: who has the least is next.
     pub passed: f64,
 }
@@ -85,7 +87,7 @@ impl Seat {
     #[must_use]
     pub fn new(limit: &'static GpuLimit, turn: &'static Turn, source: Source, priority: u32) -> Self {
         let told = source.read();
-        Self { limit, turn, source, told, priority, busy_until: 0, last_seen: 0, passed: 0.0 }
+        Self { limit, turn, source, told, priority, busy_until: 0, last_seen: 0, stuck: false, passed: 0.0 }
     }
 
     /// Its share in percent, from 1 to 99; `None` without a limit: then it knows no turns.
@@ -96,11 +98,17 @@ impl Seat {
 
     /// Looks at what it tells. `now` in µs.
     pub fn look(&mut self, now: u64) {
+        // Who waits for a turn tells nothing new before it has one.
+        if self.wants() && self.has_drained() && !self.stuck {
+            self.last_seen = now;
+            return;
+        }
         let told = self.source.read();
         if told.activity != self.told.activity {
             self.busy_until = now + (told.ahead / 1000).min(MOST_AHEAD) + GAP;
         }
         self.told = told;
+        self.stuck &= !self.has_drained();
         if self.is_busy(now) || self.wants() {
             self.last_seen = now;
         }

@@ -7,7 +7,7 @@
 //! Times are nanoseconds of `CLOCK_MONOTONIC` as the container's processes see it. The tenant can write anything in here: what it
 //! reads back is clamped, and the host side only ever treats it as this tenant's own claim.
 
-use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
 /// Most GPU time that can be saved up, in nanoseconds: how long a container that was idle may run at full speed.
 pub const SAVED: u64 = 10_000_000;
@@ -61,9 +61,12 @@ pub struct Budget {
     pub ahead: AtomicU64,
     /// The closed turn's word that a launch waits behind.
     pub want: AtomicU64,
-    /// The closed turn's word at which nothing was in flight any more.
+    /// The closed turn's word at which nothing was in flight any more, or as good as nothing.
     pub drained: AtomicU64,
-    words: [AtomicU64; 119],
+    /// Counts ends of the processes' own turns: who waits for one waits on it as on a futex.
+    pub handed: AtomicU32,
+    padding: u32,
+    words: [AtomicU64; 118],
 }
 
 const _: () = assert!(core::mem::size_of::<Budget>() == 1024);
@@ -81,7 +84,9 @@ impl Default for Budget {
             ahead: zero(),
             want: zero(),
             drained: zero(),
-            words: [const { AtomicU64::new(0) }; 119],
+            handed: AtomicU32::new(0),
+            padding: 0,
+            words: [const { AtomicU64::new(0) }; 118],
         }
     }
 }
@@ -132,27 +137,39 @@ impl Budget {
                 return false;
             }
             match self.holder.compare_exchange_weak(seen, mine, AcqRel, Acquire) {
-                Ok(_) => return true,
+                Ok(_) => {
+                    // It is no contender any more.
+                    let contender = self.contender.load(Relaxed);
+                    if (contender >> 48) as u16 == who {
+                        _ = self.contender.compare_exchange(contender, 0, Relaxed, Relaxed);
+                    }
+                    return true;
+                }
                 Err(other) => seen = other,
             }
         }
     }
 
-    /// Ends the turn of `who`, if it still is its.
-    pub fn let_go(&self, who: u16) {
+    /// Ends the turn of `who`. False if it is not its any more.
+    pub fn let_go(&self, who: u16) -> bool {
         let seen = self.holder.load(Acquire);
-        if (seen >> 48) as u16 == who {
-            _ = self.holder.compare_exchange(seen, 0, AcqRel, Acquire);
+        let ended = (seen >> 48) as u16 == who && self.holder.compare_exchange(seen, 0, AcqRel, Acquire).is_ok();
+        if ended {
+            self.handed.fetch_add(1, AcqRel);
         }
+        ended
     }
 
-    /// Whether another process than `who` was refused in the last 5 ms. `now` in microseconds.
+    /// Whether another process than `who` was refused and has not had its turn since: it goes first, unless that was so long ago that
+    /// it has probably given up. `now` in microseconds.
     pub fn is_contended(&self, who: u16, now: u64) -> bool {
         let seen = self.contender.load(Relaxed);
-        (seen >> 48) as u16 != who && now.wrapping_sub(seen & TURN_MASK) < 5_000
+        seen != 0 && (seen >> 48) as u16 != who && now.wrapping_sub(seen & TURN_MASK) < FIRST_REFUSED
     }
 }
 
+/// For how long who was refused goes first, in microseconds.
+const FIRST_REFUSED: u64 = 50_000;
 const TURN_MASK: u64 = (1 << 48) - 1;
 const LONGEST_TURN: u64 = 1_000_000;
 
@@ -244,9 +261,12 @@ mod tests {
         assert!(budget.hold(1, 160, 250), "the holder prolongs its own");
         assert!(!budget.hold(2, 249, 300));
         assert!(budget.hold(2, 250, 300), "and is passed over when it is late");
-        budget.let_go(1);
+        assert!(!budget.is_contended(1, 251), "it had its turn");
+        assert!(!budget.let_go(1) && budget.handed.load(Relaxed) == 0);
         assert!(!budget.hold(1, 260, 400), "what is no longer held cannot be given up");
-        budget.let_go(2);
+        assert!(budget.let_go(2) && budget.handed.load(Relaxed) == 1);
+        assert!(budget.is_contended(2, 270), "who was refused goes first");
+        assert!(!budget.is_contended(2, 260 + FIRST_REFUSED), "unless it never came back");
         assert!(budget.hold(1, 260, 400));
     }
 }

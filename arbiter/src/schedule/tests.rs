@@ -127,6 +127,28 @@ fn one_that_does_not_yield_holds_nobody_up_for_long() {
 }
 
 #[test]
+fn one_whose_kernel_never_ends_has_no_more_turns_until_it_does() {
+    // It asks for more behind a kernel of two seconds.
+    let mut tenants = [tenant(50, 2_000_000, |_| true), tenant(50, 200, |_| true)];
+    let mut schedule = Schedule::default();
+    schedule.reseat(|_| true, tenants.iter().map(Tenant::seat).collect());
+    // The other has the GPU for itself here: what the driver gives whom is not the arbiter's.
+    let (mut next, mut gpus, mut closed) = (0, [0, 0], 0);
+    for now in (1_000_000..4_000_000).step_by(20) {
+        if now >= next {
+            next = now + schedule.tick(now);
+        }
+        for (tenant, gpu) in tenants.iter_mut().zip(&mut gpus) {
+            tenant.step(now, gpu);
+        }
+        let word = tenants[1].page.turn(GPU).unwrap().word.load(Relaxed);
+        closed += u64::from((1_200_000..2_900_000).contains(&now) && Turn::state(word) == Turn::CLOSED) * 20;
+    }
+    assert_eq!(closed, 0, "the other was kept waiting for {closed} us");
+    assert!(tenants[0].used > 2_000_000, "it has turns again once it is done");
+}
+
+#[test]
 fn garbage_in_a_region_changes_nothing_for_the_others() {
     let mut tenants = [tenant(50, 200, |_| true), tenant(50, 200, |_| true)];
     let mut schedule = Schedule::default();

@@ -35,6 +35,7 @@ pub struct Account {
     who: u16,
     holding_since: AtomicU64,
     leaving: AtomicBool,
+    handed: AtomicBool,
     /// The container's turns.
     pub gate: Gate,
     /// How far each stream has come since launches were last held back.
@@ -135,6 +136,7 @@ impl Account {
             who,
             holding_since: zero(),
             leaving: AtomicBool::new(false),
+            handed: AtomicBool::new(false),
             gate,
             rounds: Rounds::default(),
         }
@@ -191,8 +193,13 @@ impl Account {
             return Verdict::Closed;
         }
         let micros = now / 1000;
-        if self.budget.is_contended(self.who, micros) && now.saturating_sub(self.holding_since.load(Relaxed)) > OWN_TURN {
-            self.leaving.store(true, Relaxed);
+        if self.budget.is_contended(self.who, micros) {
+            match self.holding_since.load(Relaxed) {
+                // Whoever was refused goes first.
+                0 => return Verdict::Yield,
+                since if now.saturating_sub(since) > OWN_TURN => self.leaving.store(true, Relaxed),
+                _ => {}
+            }
         }
         if self.leaving.load(Relaxed) {
             if in_flight == 0 {
@@ -209,8 +216,15 @@ impl Account {
     }
 
     fn let_go(&self) {
-        self.budget.let_go(self.who);
+        if self.budget.let_go(self.who) {
+            self.handed.store(true, Relaxed);
+        }
         self.holding_since.store(0, Relaxed);
         self.leaving.store(false, Relaxed);
+    }
+
+    /// Whether this process has ended its turn since this was last asked: others may sleep until it does.
+    pub fn has_handed(&self) -> bool {
+        self.handed.load(Relaxed) && self.handed.swap(false, Relaxed)
     }
 }

@@ -41,10 +41,19 @@ impl Engine for Cuda {
 
     fn wait_for_change(&self, word: &AtomicU32, value: u32, nanos: u64) {
         let time = libc::timespec { tv_sec: (nanos / 1_000_000_000) as _, tv_nsec: (nanos % 1_000_000_000) as _ };
-        // SAFETY: the word lives in a page shared with the arbiter, which wakes those who wait on it; errno belongs to this thread.
+        // SAFETY: the word lives in a page shared with those who change it and wake who waits; errno belongs to this thread.
         unsafe {
             let errno = *libc::__errno_location();
             libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, &raw const time);
+            *libc::__errno_location() = errno;
+        }
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        // SAFETY: as above; waking nobody is fine.
+        unsafe {
+            let errno = *libc::__errno_location();
+            libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
             *libc::__errno_location() = errno;
         }
     }

@@ -27,6 +27,8 @@ pub trait Engine {
     fn sleep(&self, nanos: u64);
     /// Waits until the word is no longer `value`, at most about so many nanoseconds.
     fn wait_for_change(&self, word: &AtomicU32, value: u32, nanos: u64);
+    /// Wakes those who wait for this word to change.
+    fn wake(&self, word: &AtomicU32);
     /// A new timing event in the meter's context; `None` if there can be none.
     fn create(&self) -> Option<Handle>;
     /// Puts the event behind everything launched into the stream so far. Whether it could be.

@@ -10,6 +10,8 @@ const SILENCE: u64 = 100_000_000;
 /// The most that can be lent: a container that is not limited at all would not be seen any more.
 const MOST_LENT: u32 = 99;
 
+/// How often to look whether there is an arbiter by now, in nanoseconds.
+const LOOK: u64 = 10_000_000;
 /// No more than so many nanoseconds of work are launched ahead in a turn: whoever is waited for by another is finished so soon.
 const AHEAD: u64 = 4_000_000;
 
@@ -33,6 +35,7 @@ pub struct Gate {
     word: AtomicU32,
     began: AtomicU64,
     lent: AtomicU32,
+    look_at: AtomicU64,
 }
 
 impl Gate {
@@ -40,16 +43,21 @@ impl Gate {
     pub fn new(page: &'static LimitsPage, uuid: Uuid) -> Self {
         let (zero, long) = (|| AtomicU32::new(0), || AtomicU64::new(0));
         let turn = AtomicPtr::new(core::ptr::null_mut());
-        Self { page, uuid, turn, beat: zero(), heard: long(), word: zero(), began: long(), lent: zero() }
+        Self { page, uuid, turn, beat: zero(), heard: long(), word: zero(), began: long(), lent: zero(), look_at: long() }
     }
 
     /// What the arbiter writes to, for waiting.
     pub fn turn(&self) -> Option<&'static Turn> {
-        let known = self.turn.load(Acquire);
         // SAFETY: null, or in the page, which is never unmapped.
-        if let Some(turn) = unsafe { known.as_ref() } {
-            return Some(turn);
+        unsafe { self.turn.load(Acquire).as_ref() }
+    }
+
+    /// Looks for the arbiter's place for this GPU every now and then.
+    fn find(&self, now: u64) -> Option<&'static Turn> {
+        if now < self.look_at.load(Relaxed) {
+            return None;
         }
+        self.look_at.store(now + LOOK, Relaxed);
         let turn = self.page.turn(self.uuid)?;
         self.turn.store(core::ptr::from_ref(turn).cast_mut(), Release);
         Some(turn)
@@ -73,7 +81,7 @@ impl Gate {
 
     /// Whether launches may pass now, with so many nanoseconds of work in flight.
     pub fn pass(&self, now: u64, in_flight: u64) -> Pass {
-        let Some(turn) = self.turn() else { return Pass::Open };
+        let Some(turn) = self.turn().or_else(|| self.find(now)) else { return Pass::Open };
         let (beat, word) = (turn.beat.load(Relaxed), turn.word.load(Acquire));
         if self.beat.swap(beat, Relaxed) != beat {
             self.heard.store(now, Relaxed);
@@ -120,17 +128,17 @@ mod tests {
         turn.beat.store(1, Relaxed);
         turn.word.store(4 + Turn::CLOSED, Relaxed);
         turn.lent.store(100, Relaxed);
-        assert_eq!((gate.pass(2 * MS, 0), gate.lent()), (Pass::Closed(5), 99));
+        assert_eq!((gate.pass(12 * MS, 0), gate.lent()), (Pass::Closed(5), 99));
         turn.word.store(8 + Turn::OPEN, Relaxed);
         turn.length.store(10_000, Relaxed);
-        assert_eq!(gate.pass(3 * MS, 0), Pass::Open);
-        assert_eq!(gate.pass(11 * MS, MS), Pass::Open);
-        assert_eq!(gate.pass(11 * MS, 3 * MS), Pass::Closed(10), "what is in flight fills the turn");
-        assert_eq!(gate.pass(14 * MS, 0), Pass::Open, "the arbiter is late, and nothing runs");
+        assert_eq!(gate.pass(13 * MS, 0), Pass::Open);
+        assert_eq!(gate.pass(21 * MS, MS), Pass::Open);
+        assert_eq!(gate.pass(21 * MS, 3 * MS), Pass::Closed(10), "what is in flight fills the turn");
+        assert_eq!(gate.pass(24 * MS, 0), Pass::Open, "the arbiter is late, and nothing runs");
         turn.word.store(12 + Turn::CLOSED, Relaxed);
-        assert_eq!(gate.pass(101 * MS, 0), Pass::Closed(13));
-        assert_eq!((gate.pass(103 * MS, 0), gate.lent()), (Pass::Open, 0), "nothing heard for a tenth of a second");
+        assert_eq!(gate.pass(111 * MS, 0), Pass::Closed(13));
+        assert_eq!((gate.pass(113 * MS, 0), gate.lent()), (Pass::Open, 0), "nothing heard for a tenth of a second");
         turn.beat.store(2, Relaxed);
-        assert_eq!(gate.pass(104 * MS, 0), Pass::Closed(13), "it is back");
+        assert_eq!(gate.pass(114 * MS, 0), Pass::Closed(13), "it is back");
     }
 }

@@ -44,7 +44,14 @@ fn held(state: &'static State, handle: Handle, key: u64, call: impl FnOnce() -> 
     if is_captured(handle) {
         return call();
     }
-    let Some((stream, meter)) = state.find(handle).or_else(|| state.meet(handle)) else { return call() };
+    let (stream, meter) = match state.find(handle) {
+        Some(known) => known,
+        None => match state.meet(handle) {
+            Ok(Some(known)) => known,
+            Ok(None) => return call(),
+            Err(status) => return status,
+        },
+    };
     let Some(rate) = meter.account.rate() else { return call() };
     let engine = Cuda { context: meter.context() };
     let launch = Launch::begin(&engine, meter, stream, handle, key, rate);

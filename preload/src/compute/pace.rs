@@ -24,18 +24,27 @@ const GAP: u64 = 500_000;
 const START: u64 = 3_400;
 /// What a launch is taken to cost before one like it was measured, in nanoseconds.
 const UNKNOWN: u64 = 200_000;
-/// Who had to wait goes on when there is so much budget, in nanoseconds: the two ends of a burst are known to a few microseconds, so
-/// it must not be too short. More for launches that the host makes hardly faster than the GPU
-/// runs them, and for streams side by side, whose last launches run alone.
-const BURST: i64 = 500_000;
+/// Who had to wait goes on when there is so much budget, in nanoseconds: each burst costs two naps, and its ends are known to a few
+/// microseconds only, so it must not be too short; nor so long that a tenth of a second shows it.
+const BURST: i64 = 2_000_000;
+/// The same for launches that the host makes hardly faster than the GPU runs them, and for streams side by side.
 const BURST_OF_SHORT: i64 = 3_000_000;
 const SHORT_LAUNCH: u64 = 50_000;
+/// The same for launches each of which makes a burst.
+const BURST_OF_LONG: i64 = 500_000;
+const LONG_LAUNCH: u64 = 1_000_000;
+/// The same for a host that does not keep up with the GPU: it takes a millisecond or two until it is as quick as before its nap.
+const BURST_OF_SLOW: i64 = 8_000_000;
 /// Shortest and longest waits before looking again, in nanoseconds. A wait costs about 6 µs of CPU time; a limit that is raised is
 /// seen after the longest.
 const SHORT: u64 = 500_000;
 const LONG: u64 = 6_000_000;
-/// How often to see whether the last launches of a turn are finished, in nanoseconds.
-const DRAIN: u64 = 110_000;
+/// The shortest wait for the last launches of a turn.
+const DRAIN: u64 = 60_000;
+/// The next container may be told so many nanoseconds before they are finished: so long it takes until its first launch is there.
+const HANDOVER: u64 = 200_000;
+/// With more than so many nanoseconds in flight, it is looked at in between: it may take less time than expected.
+const FAR: u64 = 5_000_000;
 /// How long to wait for another process of the container.
 const OTHER: u64 = 300_000;
 /// First wait for a launch of unknown cost to be measured; each further one is twice as long.
@@ -59,6 +68,8 @@ pub struct Launch<'a> {
     cost: u64,
     began: u64,
     rate: Rate,
+    /// The stream's host does not keep up with the GPU.
+    slow: bool,
 }
 
 impl<'a> Launch<'a> {
@@ -69,7 +80,8 @@ impl<'a> Launch<'a> {
         let known = meter.account.costs.of(kind);
         let cost = known.map_or(UNKNOWN, u64::from);
         let began = engine.about_now();
-        let mut launch = Self { meter, stream, handle, claim: stream.claim(), kind, known: known.is_some(), cost, began, rate };
+        let mut launch =
+            Self { meter, stream, handle, claim: stream.claim(), kind, known: known.is_some(), cost, began, rate, slow: false };
         let quick = launch.claim.as_mut().is_some_and(|claim| {
             let (batch, open) = claim.open();
             batch.count != 0 && launch.known && cost < BATCH && began < open.idle_from + GAP && !open.interrupted
@@ -104,12 +116,17 @@ impl<'a> Launch<'a> {
         }
         if claim.open().0.count == 0 || self.stream.waiting() >= RING - 1 {
             let had = claim.open().1.had;
+            self.slow = claim.open().1.slow;
             // Held back with the others, if not in its own launch.
             let waited = (!account.rounds.is_behind(had, self.cost) && self.wait(engine)) || account.rounds.is_new(had);
             let (batch, open) = claim.open();
             open.full = BATCH / account.rounds.abreast();
-            // Nothing of it is running: the pause belongs to nobody, or to us.
-            let idle = (waited || paused) && (self.stream.waiting() == 0 || engine.is_idle(self.handle));
+            let nothing_runs = self.stream.waiting() == 0 || engine.is_idle(self.handle);
+            if !waited && !open.interrupted {
+                open.slow = nothing_runs && !paused;
+            }
+            // The pause belongs to nobody, or to us.
+            let idle = (waited || paused) && nothing_runs;
             if batch.count == 0 && (open.interrupted || idle) && ready(engine, &mut batch.start) {
                 if self.meter.account.in_flight.load(Acquire) == 0 {
                     self.meter.mark.store(self.began, Relaxed);
@@ -138,44 +155,51 @@ impl<'a> Launch<'a> {
             // The limit may have been lifted meanwhile.
             let Some(rate) = account.rate() else { break };
             self.rate = rate;
+            let handed = account.budget.handed.load(Acquire);
             let in_flight = account.in_flight.load(Acquire);
-            let nap = match account.verdict(now, self.cost, least, rate) {
+            let verdict = account.verdict(now, self.cost, least, rate);
+            if account.has_handed() {
+                engine.wake(&account.budget.handed);
+            }
+            let nap = match verdict {
                 Verdict::Go if !self.known && account.is_in_the_dark() => {
                     peek = (peek * 2).min(SHORT);
                     peek / 2
                 }
                 Verdict::Go if self.stream.waiting() < RING - 2 => break,
                 Verdict::Go => SHORT,
-                Verdict::Other => OTHER,
-                Verdict::Yield => 3 * OTHER,
-                Verdict::Closed => {
-                    if !closed {
-                        self.end_batches(engine);
-                    }
-                    closed = true;
-                    match (account.gate.turn(), account.gate.is_over()) {
-                        // What is in flight fills the turn; when that is over, it is told at once.
-                        (Some(turn), false) => {
-                            let most = if in_flight == 0 { LONG } else { (in_flight / 4).clamp(DRAIN, 2 * SHORT) };
-                            engine.wait_for_change(&turn.word, account.gate.word(), most);
-                            continue;
-                        }
-                        (Some(turn), true) if in_flight == 0 => {
-                            engine.wait_for_change(&turn.word, account.gate.word(), LONG);
-                            continue;
-                        }
-                        _ => DRAIN,
-                    }
+                Verdict::Other => {
+                    engine.wait_for_change(&account.budget.handed, handed, 3 * OTHER);
+                    continue;
                 }
+                Verdict::Yield if in_flight != 0 => OTHER / 2,
+                Verdict::Yield => OTHER,
+                Verdict::Closed if !closed => {
+                    self.end_batches(engine);
+                    closed = true;
+                    continue;
+                }
+                Verdict::Closed => match self.until_drained(engine, now, in_flight) {
+                    Some(nap) => nap,
+                    None => continue,
+                },
                 // What is in flight may turn out cheaper than expected; what is owed cannot.
                 Verdict::Wait(time) => {
-                    let long = self.cost < SHORT_LAUNCH || self.meter.has_many_streams();
-                    least = if long { BURST_OF_SHORT } else { BURST };
+                    least = if self.slow {
+                        BURST_OF_SLOW
+                    } else if self.cost < SHORT_LAUNCH || self.meter.has_many_streams() {
+                        BURST_OF_SHORT
+                    } else if self.cost < LONG_LAUNCH {
+                        BURST
+                    } else {
+                        BURST_OF_LONG
+                    };
                     if !waited {
                         self.end_batches(engine);
+                        waited = true;
+                        continue;
                     }
-                    waited = true;
-                    time.clamp(SHORT, if in_flight != 0 { 2 * SHORT } else { LONG })
+                    time.clamp(SHORT, if in_flight > FAR { 2 * SHORT } else { LONG })
                 }
             };
             let harvested = self.meter.harvested.load(Relaxed);
@@ -196,6 +220,28 @@ impl<'a> Launch<'a> {
             crate::trace::span(kind, self.handle as u64, began, self.began, self.cost);
         }
         waited || closed
+    }
+
+    /// The turn is over, or full: how long to sleep until it makes sense to look again. `None` if that is done.
+    fn until_drained(&self, engine: &impl Engine, now: u64, in_flight: u64) -> Option<u64> {
+        let account = self.meter.account;
+        let turn = account.gate.turn()?;
+        let (word, is_over) = (account.gate.word(), account.gate.is_over());
+        let left = in_flight.saturating_sub(now.saturating_sub(self.meter.mark.load(Relaxed)));
+        if is_over && left > HANDOVER {
+            return Some((left - HANDOVER).clamp(DRAIN, 2 * SHORT));
+        }
+        if is_over {
+            account.budget.drained.store(u64::from(word), Relaxed);
+        }
+        // What is in flight fills the turn; when that is over, it is told at once.
+        let most = match in_flight {
+            0 => LONG,
+            _ if is_over => SHORT,
+            _ => (in_flight / 4).clamp(2 * DRAIN, 2 * SHORT),
+        };
+        engine.wait_for_change(&turn.word, word, most);
+        None
     }
 
     fn end_batches(&self, engine: &impl Engine) {

@@ -101,6 +101,8 @@ impl Engine for Gpu {
         self.sleep(nanos);
     }
 
+    fn wake(&self, _word: &AtomicU32) {}
+
     fn create(&self) -> Option<Handle> {
         self.next.set(self.next.get() + 1);
         Some(self.next.get() as Handle)

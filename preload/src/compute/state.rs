@@ -5,6 +5,7 @@
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use vgpu_region::MAX_GPUS;
+use vgpu_region::limits::LogLevel;
 
 use super::account::Account;
 use super::cost::Costs;
@@ -13,9 +14,9 @@ use super::engine::Engine;
 use super::gate::Gate;
 use super::meter::Meter;
 use super::stream::Stream;
-use crate::cuda::{Device, Handle, SUCCESS};
-use crate::driver;
+use crate::cuda::{Device, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::session::{self, Session, State as Limits};
+use crate::{driver, log};
 
 const STREAMS: usize = 1024;
 const PROBES: usize = 16;
@@ -119,25 +120,30 @@ impl State {
         None
     }
 
-    /// Enters a stream that is launched into for the first time. `None` if its GPU has no account or there is no memory.
+    /// Enters a stream that is launched into for the first time. `None` if nothing limits it: its GPU has no account, or the driver
+    /// does not know it.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY` if there is no memory to measure it with.
     #[cold]
-    pub fn meet(&'static self, handle: Handle) -> Option<(&'static Stream, &'static Meter)> {
-        let meter = self.meter_of(handle)?;
+    pub fn meet(&'static self, handle: Handle) -> Result<Option<(&'static Stream, &'static Meter)>, Status> {
+        let Some((context, device)) = context_of(handle) else { return Ok(None) };
+        let Some(meter) = self.meter_of(context, device)? else { return Ok(None) };
         let id = number(handle);
         // Without a place of its own a stream shares another's: its batches are still measured, if less exactly.
-        let stream = meter.adopt(id, session::allocate).or_else(|| meter.any())?;
+        let Some(stream) = meter.adopt(id, session::allocate).or_else(|| meter.any()) else { return Err(no_memory()) };
         for place in Self::places(id) {
-            let entry = self.entries.get(place)?;
+            let Some(entry) = self.entries.get(place) else { continue };
             for free in [0, GONE] {
                 if entry.id.compare_exchange(free, 1, AcqRel, Acquire).is_ok() {
                     entry.stream.store(core::ptr::from_ref(stream).cast_mut(), Relaxed);
                     entry.meter.store(core::ptr::from_ref(meter).cast_mut(), Relaxed);
                     entry.id.store(id, Release);
-                    return Some((stream, meter));
+                    return Ok(Some((stream, meter)));
                 }
             }
         }
-        Some((stream, meter))
+        Ok(Some((stream, meter)))
     }
 
     /// The meter of a context that was launched into.
@@ -150,15 +156,14 @@ impl State {
         self.meters.iter().find_map(live)
     }
 
-    fn meter_of(&'static self, handle: Handle) -> Option<&'static Meter> {
-        let (context, device) = context_of(handle)?;
+    fn meter_of(&'static self, context: Handle, device: Device) -> Result<Option<&'static Meter>, Status> {
         if let Some(meter) = self.known_meter(context) {
-            return Some(meter);
+            return Ok(Some(meter));
         }
-        let account = self.account(device)?;
+        let Some(account) = self.account(device)? else { return Ok(None) };
         let made: *mut Meter = session::allocate();
         if made.is_null() {
-            return None;
+            return Err(no_memory());
         }
         // SAFETY: fresh memory, large and aligned enough.
         unsafe { made.write(Meter::new(context as u64, account)) };
@@ -172,28 +177,28 @@ impl State {
         }
         // Of two threads that come first both enter one; the first of them is used, or their work would not be seen to overlap.
         // SAFETY: just written; with more contexts than places it is found by its streams only.
-        self.known_meter(context).or(unsafe { made.as_ref() })
+        Ok(self.known_meter(context).or(unsafe { made.as_ref() }))
     }
 
-    fn account(&'static self, device: Device) -> Option<&'static Account> {
-        let place = self.accounts.get(usize::try_from(device).ok()?)?;
+    fn account(&'static self, device: Device) -> Result<Option<&'static Account>, Status> {
+        let Some(place) = usize::try_from(device).ok().and_then(|device| self.accounts.get(device)) else { return Ok(None) };
         // SAFETY: accounts are never given back.
         if let Some(account) = unsafe { place.load(Acquire).as_ref() } {
-            return Some(account);
+            return Ok(Some(account));
         }
-        let session = session::ready()?;
-        let gpu = session.gpu(device)?;
+        let Some(session) = session::ready() else { return Ok(None) };
+        let Some((gpu, limit)) = session.gpu(device).and_then(|gpu| Some((gpu, gpu.limit?))) else { return Ok(None) };
         let made: *mut Account = session::allocate();
         if made.is_null() {
-            return None;
+            return Err(no_memory());
         }
         let who = (session.membership.index + 1) as u16;
         let gate = Gate::new(session.limits, gpu.uuid);
         // SAFETY: fresh memory, large and aligned enough.
-        unsafe { made.write(Account::new(&gpu.account.budget, gpu.limit?, &self.costs, who, gate)) };
+        unsafe { made.write(Account::new(&gpu.account.budget, limit, &self.costs, who, gate)) };
         _ = place.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire);
         // SAFETY: as above.
-        unsafe { place.load(Acquire).as_ref() }
+        Ok(unsafe { place.load(Acquire).as_ref() })
     }
 
     /// A stream is about to be destroyed.
@@ -228,6 +233,12 @@ impl State {
             }
         }
     }
+}
+
+/// What cannot be measured is not launched.
+fn no_memory() -> Status {
+    log::line(LogLevel::Error, format_args!("no memory to measure GPU time with: a launch was refused"));
+    OUT_OF_MEMORY
 }
 
 /// A number for a stream: its handle, which is retired with it, or for a default stream the driver's number of the one that it means

@@ -89,6 +89,8 @@ pub struct Open {
     pub full: u64,
     /// How many launches the next batch may have: few after a pause, so that a pause after them finds them measured.
     pub most: u32,
+    /// The GPU was done with everything when the last batch began: the host does not keep up with it.
+    pub slow: bool,
     /// What the stream had since launches were last held back.
     pub had: Had,
 }

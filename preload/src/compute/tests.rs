@@ -128,8 +128,8 @@ fn back_to_back_kernels_get_their_share() {
 #[test]
 fn as_much_gets_done_as_the_share_says() {
     for (kernel, streams) in [(5 * US, 1), (20 * US, 1), (200 * US, 1), (20 * US, 4), (200 * US, 4), (2 * MS, 4), (200 * US, 16)] {
-        for percent in [10, 25, 50, 75, 90] {
-            let share = progress(percent, kernel, streams, 5);
+        for percent in [10, 50, 90] {
+            let share = progress(percent, kernel, streams, 4);
             let what = format!("{percent}% of {streams} x {} us: {share:.2} of the work", kernel / US);
             println!("{what}");
             // Sixteen streams that stop together stop as raggedly as one kernel of each is long.

@@ -28,8 +28,9 @@ pub fn part(bench: &Bench<'_>) -> std::io::Result<()> {
         let arbiter = Arbiter::start(&bench.folder.join("turns"));
         let ours = beside(bench, two(bench, 50, 50)?, &job, (what, &theirs, signal))?;
         arbiter.stop();
-        let [native, ours] = [native, ours].map(|told| share_between(&told, 1e6, bench.end(), solo));
-        println!("50% beside one at 50% that {name}: {ours:.4} (native {native:.4})");
+        let share = |told: &Told| share_between(told, 1e6, bench.end(), solo);
+        let windows: Vec<f64> = ours.windows(1e6, bench.end(), 2.5e5).iter().map(|rate| rate * solo).collect();
+        println!("50% beside one at 50% that {name}: {:.4} (native {:.4}); by quarter seconds {windows:.2?}", share(&ours), share(&native));
     }
     Ok(())
 }
