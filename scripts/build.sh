@@ -34,4 +34,7 @@ put "$static/vgpu-hook" "$kit"
 for program in fill race held spin storm; do
     put "$built/$program" "$kit/programs"
 done
+if [ ! "$kit/programs/plugin.so" -nt tests/programs/src/load.c ]; then
+    scripts/loads.sh "$kit/programs" "$kit/simgpu/libcuda.so.1"
+fi
 echo "$kit"

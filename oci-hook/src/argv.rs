@@ -38,6 +38,9 @@ const COMMAND_VALUES: &[(&str, Option<u8>)] = &[
     ("criu", None),
 ];
 
+/// Flags of a command that have it explain itself and do nothing else.
+const HELP: &[&str] = &["help", "h", "usage", "?"];
+
 /// All commands of the known runtimes: what follows an unknown global flag is its value unless it is one of these.
 const COMMANDS: &[&str] = &[
     "checkpoint",
@@ -163,6 +166,9 @@ fn read(args: &[OsString]) -> Option<Command> {
                 continue;
             }
         };
+        if HELP.contains(&flag.name.as_str()) && flag.value.is_none() {
+            return None;
+        }
         let value = if flag.takes_value && flag.value.is_none() { args.next().cloned() } else { flag.value };
         match flag.name.as_str() {
             "bundle" => creation.bundle = value.map(PathBuf::from),

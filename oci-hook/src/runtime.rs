@@ -19,6 +19,8 @@ use crate::{apply, process};
 
 /// What `vgpu-runtime` calls itself in messages.
 const PROGRAM: &str = "vgpu-runtime";
+/// The runtimes that we know.
+const KNOWN: [&str; 3] = ["crun", "runc", "youki"];
 
 /// Runs as `vgpu-runtime`. Returns only if the other runtime could not be started.
 #[must_use]
@@ -123,8 +125,14 @@ impl Undo {
 fn ready(creation: &Creation, log: &Log) -> Result<Ready> {
     let cwd = std::env::current_dir().map_err(Error::io("open", Path::new(".")))?;
     let dir = absolute(&cwd, creation.bundle.as_deref().unwrap_or(Path::new(".")));
-    let bundle = Bundle::load(&dir, creation.config.as_deref().map(|config| absolute(&cwd, config)).as_deref())?;
     let named = named_policy();
+    let config = creation.config.as_deref().map_or_else(|| dir.join("config.json"), |config| absolute(&cwd, config));
+    let nothing = creation.id.is_empty() || is_absent(&config);
+    if nothing && let Some(runtime) = any_runtime().filter(|runtime| creation.id.is_empty() || is_known(runtime)) {
+        // There is nothing to run, and the runtime says so in its own words.
+        return Ok(Ready { runtime, undo: None });
+    }
+    let bundle = Bundle::load(&dir, Some(&config))?;
     if bundle.spec.is_sandbox() {
         let runtimes = Policy::runtimes_at_any_rate(named.as_deref());
         return Ok(Ready { runtime: process::find(&runtimes).ok_or_else(no_runtime)?, undo: None });
@@ -168,16 +176,24 @@ fn hook_program(policy: &Policy) -> Result<PathBuf> {
     Ok(hook)
 }
 
+/// Whether we know all the ways in which this runtime is told its container's configuration.
+fn is_known(runtime: &Path) -> bool {
+    runtime.file_name().is_some_and(|name| KNOWN.iter().any(|known| name == *known))
+}
+
+fn is_absent(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_err_and(|why| why.kind() == std::io::ErrorKind::NotFound)
+}
+
 /// Where the low-level runtime keeps an entry for each container.
 fn roots(global: &Global, cwd: &Path, runtime: &Path) -> Vec<PathBuf> {
     if let Some(root) = &global.root {
         return vec![absolute(cwd, root)];
     }
     let name = runtime.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let known = ["crun", "runc", "youki"];
-    let kinds: Vec<&str> = match known.iter().find(|kind| name.contains(*kind)) {
+    let kinds: Vec<&str> = match KNOWN.iter().find(|kind| name.contains(*kind)) {
         Some(kind) => vec![kind],
-        None => known.to_vec(),
+        None => KNOWN.to_vec(),
     };
     let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let bases = [Some(PathBuf::from("/run")), own];

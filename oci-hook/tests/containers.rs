@@ -297,12 +297,45 @@ fn everything_else_goes_through_untouched() {
         let host = host(runtime);
         // Whatever the policy says.
         host.policy("unknown = 1");
-        for args in [&["--version"][..], &["--help"], &["no-such-command"], &["state", "create"], &["delete", "run"], &["--no-such-flag"]] {
-            let through = host.outcome(host.command().args(args));
-            let bare = host.outcome(host.bare_command().args(args));
-            assert_eq!((through.status.code(), through.stdout, through.stderr), (bare.status.code(), bare.stdout, bare.stderr), "{args:?}");
+        for args in [
+            &["--version"][..],
+            &["--help"],
+            &["features"],
+            &["no-such-command"],
+            &["--no-such-flag"],
+            &["state", "create"],
+            &["delete", "run"],
+            &["delete"],
+            &["delete", "--help"],
+            &["kill", "run", "9"],
+            &["ps", "run"],
+            &["list"],
+            &["update", "run"],
+            &["exec", "--process", "/no/such/file", "run"],
+            &["checkpoint", "run"],
+            &["restore", "-h"],
+            &["create", "--help"],
+            &["run", "--help"],
+            // Nothing to run.
+            &["create"],
+            &["run", "--no-such-flag", "c1"],
+            &["run", "--bundle", "/no/such/bundle", "c1"],
+            &["run", "--bundle", "/", "c1"],
+            &["restore", "--bundle", "/", "c1"],
+        ] {
+            let through = told(host.outcome(host.command().args(args)));
+            assert_eq!(through, told(host.outcome(host.bare_command().args(args))), "{runtime:?} {args:?}");
         }
     }
+}
+
+/// What a command told, without the times and the name by which the program was called.
+fn told(outcome: vgpu_test_harness::Outcome) -> (Option<i32>, String, String, String) {
+    let timeless = |text: String| {
+        let lines = text.lines().map(|line| line.split_once("\" level=").map_or(line, |(_, rest)| rest).replace("vgpu-runtime", "RUNTIME"));
+        lines.map(|line| line.replace("/usr/sbin/runc", "RUNTIME").replace("/usr/bin/crun", "RUNTIME")).collect::<Vec<_>>().join("\n")
+    };
+    (outcome.status.code(), outcome.stdout, timeless(outcome.stderr), timeless(outcome.log))
 }
 
 #[test]

@@ -52,6 +52,8 @@ fn creations() {
         ("an unknown global flag with an equals sign", "--new=x create c1", "c1", None, None),
         ("two dashes before the id", "create -- -c1", "-c1", None, None),
         ("no id", "create", "", None, None),
+        ("help refused", "run --help=false c1", "c1", None, None),
+        ("a bundle called help", "run --bundle -h c1", "c1", Some("-h"), None),
     ];
     for (description, line, id, bundle, config) in cases {
         let found = read(line).unwrap_or_else(|| panic!("{description}: not seen as a creation"));
@@ -70,6 +72,10 @@ fn all_else_is_none_of_our_business() {
         "features",
         "state c1",
         "state create",
+        "restore -h",
+        "create --help",
+        "run --bundle /b -h c1",
+        "run -?",
         "kill run 9",
         "--root create state c1",
         "delete --force run",

@@ -6,6 +6,7 @@
 mod answer;
 mod escapes;
 mod kit;
+mod loads;
 mod machine;
 mod running;
 mod way;
@@ -13,6 +14,7 @@ mod way;
 pub use answer::{Fill, Held};
 pub use escapes::escapes;
 pub use kit::Kit;
+pub use loads::{Load, loads};
 pub use machine::{Machine, PROGRAMS, Watch};
 pub use running::Running;
 pub use way::{Way, host, hosts};
