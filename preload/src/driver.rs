@@ -183,6 +183,8 @@ calls! { Cuda, crate::cuda::NOT_FOUND;
     current_device = cuCtxGetDevice(device: *mut Device);
     /// Limit of the current context.
     context_limit = cuCtxGetLimit(value: *mut usize, limit: i32);
+    /// Sets it.
+    set_context_limit = cuCtxSetLimit(limit: i32, value: usize);
     /// Destroys a context.
     context_destroy = cuCtxDestroy_v2(context: Handle);
     /// Releases a primary context.

@@ -8,7 +8,7 @@ use vgpu_region::limits::LogLevel;
 use vgpu_region::map::Census;
 
 use super::truth::{self, Paced};
-use super::{GRANULE_PAGES, ordered, shared, spill};
+use super::{GRANULE_PAGES, kept, ordered, shared, spill};
 use crate::cuda::{OUT_OF_MEMORY, Status};
 use crate::log::{self, Seldom};
 use crate::session::{self, Gpu};
@@ -164,6 +164,7 @@ static DEATHS: Paced = Paced::new();
 /// not list them any more.
 pub fn recover(gpu: &Gpu) {
     let session::State::Ready(session) = session::current() else { return };
+    kept::recheck(gpu);
     let census = Census::open(session::region_path());
     let own = session.membership.index;
     let mut listed = None;

@@ -19,8 +19,9 @@ static SMALL_BYTES: [AtomicU64; vgpu_region::MAX_GPUS] = [const { AtomicU64::new
 
 const BYTES: u64 = (1 << 48) - 1;
 
-/// What an array like this takes in bytes: asked of the driver for a twin without memory, else computed generously.
-unsafe fn requirements(gpu: &Gpu, descriptor: &Array3dDescriptor, levels: u32) -> u64 {
+/// What an array like this takes in bytes, and the most that it can take where it has to be aligned: asked of the driver for a twin
+/// without memory, else computed generously.
+unsafe fn requirements(gpu: &Gpu, descriptor: &Array3dDescriptor, levels: u32) -> (u64, u64) {
     let twin = Array3dDescriptor { flags: descriptor.flags | ARRAY_DEFERRED, ..*descriptor };
     let mut handle = core::ptr::null_mut();
     let mut needs = ArrayRequirements::default();
@@ -39,7 +40,8 @@ unsafe fn requirements(gpu: &Gpu, descriptor: &Array3dDescriptor, levels: u32) -
                 status == SUCCESS
             }
         };
-        if known { (needs.size as u64).next_multiple_of((needs.alignment as u64).max(1)) } else { generous(descriptor, levels) }
+        let bytes = if known { needs.size as u64 } else { generous(descriptor, levels) };
+        (bytes, bytes.next_multiple_of((needs.alignment as u64).max(1)))
     }
 }
 
@@ -67,8 +69,8 @@ pub unsafe fn create_with(array: *mut Handle, descriptor: &Array3dDescriptor, le
         Err(Some(status)) => return status,
     };
     // SAFETY: a descriptor that the program is about to use itself.
-    let bytes = unsafe { requirements(gpu, descriptor, levels) };
-    let claim = match claim(gpu, rounded_pages(bytes, GRANULE)) {
+    let (bytes, most) = unsafe { requirements(gpu, descriptor, levels) };
+    let claim = match claim(gpu, rounded_pages(most, GRANULE)) {
         Ok(claim) => claim,
         Err(status) => return status,
     };
@@ -81,7 +83,7 @@ pub unsafe fn create_with(array: *mut Handle, descriptor: &Array3dDescriptor, le
         claim.settle(rounded_pages(bytes, GRANULE));
     } else {
         claim.settle(add_small(gpu, bytes));
-        verify(gpu, bytes);
+        verify(gpu, most);
     }
     // SAFETY: the driver has just written the handle.
     ARRAYS.insert(unsafe { *array } as u64, u64::from(id) << 48 | (bytes & BYTES));

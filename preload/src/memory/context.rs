@@ -1,6 +1,6 @@
 //! Contexts: what making one costs, and what destroying one gives back.
 
-use core::sync::atomic::{Ordering::AcqRel, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicU32, Ordering::AcqRel, Ordering::Relaxed, Ordering::Release};
 
 use vgpu_region::ledger::pages;
 
@@ -8,9 +8,11 @@ use super::account::{self, claim};
 use super::blocks::{self, Kind};
 use super::known::{self, Current};
 use super::{array, linear, truth};
-use crate::cuda::{Device, Handle, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status};
+use crate::cuda::{
+    Device, Handle, LIMIT_MALLOC_HEAP_SIZE, LIMIT_PRINTF_FIFO_SIZE, LIMIT_STACK_SIZE, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status,
+};
 use crate::driver;
-use crate::session::{self, State};
+use crate::session::{self, Gpu, State};
 
 /// Makes a context with `call`: takes what it is known to cost, or a guess, and charges what NVML says it did. `handle` says which it is.
 fn make(device: Device, call: impl FnOnce() -> Status, handle: impl FnOnce() -> Handle, undo: impl FnOnce()) -> Status {
@@ -199,35 +201,60 @@ pub fn forget(handle: Handle) {
 
 /// `cuCtxSetLimit`: stack, heap and printf buffer are device memory, and known before.
 pub unsafe fn set_limit(real: unsafe extern "C" fn(i32, usize) -> Status, limit: i32, value: usize) -> Status {
-    let Ok(Current { gpu, .. }) = known::current() else {
-        // SAFETY: the program's own arguments.
-        return unsafe { real(limit, value) };
-    };
-    let threads = match limit {
-        crate::cuda::LIMIT_STACK_SIZE => resident_threads(gpu.device),
-        crate::cuda::LIMIT_MALLOC_HEAP_SIZE | crate::cuda::LIMIT_PRINTF_FIFO_SIZE => 1,
-        // SAFETY: the program's own arguments.
-        _ => return unsafe { real(limit, value) },
-    };
-    let mut before = 0;
+    // SAFETY: the program's own arguments.
+    let call = || unsafe { real(limit, value) };
+    let Ok(Current { gpu, known, .. }) = known::current() else { return call() };
+    match (limit, known) {
+        (LIMIT_STACK_SIZE, _) => set_stack(gpu, value, call),
+        (LIMIT_MALLOC_HEAP_SIZE, Some(known)) => set_promise(gpu, &known.promised[0], limit, value, call),
+        (LIMIT_PRINTF_FIFO_SIZE, Some(known)) => set_promise(gpu, &known.promised[1], limit, value, call),
+        _ => call(),
+    }
+}
+
+fn limit_now(limit: i32) -> u64 {
+    let mut value = 0;
     // SAFETY: the driver writes one integer.
-    unsafe { driver::context_limit(&raw mut before, limit) };
-    let more = (value as u64).saturating_sub(before as u64).saturating_mul(threads);
-    let claim = match claim(gpu, pages(more)) {
+    unsafe { driver::context_limit(&raw mut value, limit) };
+    value as u64
+}
+
+/// Stacks are taken at once, one for each thread that the device can hold.
+fn set_stack(gpu: &Gpu, value: usize, call: impl FnOnce() -> Status) -> Status {
+    let (before, threads) = (limit_now(LIMIT_STACK_SIZE), resident_threads(gpu.device));
+    let claim = match claim(gpu, pages((value as u64).saturating_sub(before).saturating_mul(threads))) {
         Ok(claim) => claim,
         Err(status) => return status,
     };
-    // SAFETY: the program's own arguments.
-    let status = unsafe { real(limit, value) };
-    let mut after = before;
-    // SAFETY: the driver writes one integer.
-    unsafe { driver::context_limit(&raw mut after, limit) };
-    let grown = pages((after as u64).saturating_sub(before as u64).saturating_mul(threads));
+    let status = call();
+    let after = limit_now(LIMIT_STACK_SIZE);
+    let grown = pages(after.saturating_sub(before).saturating_mul(threads));
     claim.settle(grown);
     account::add_overhead(gpu, grown);
     super::local::forget();
-    let shrunk = pages((before as u64).saturating_sub(after as u64).saturating_mul(threads));
+    let shrunk = pages(before.saturating_sub(after).saturating_mul(threads));
     account::release(gpu, account::take_overhead(gpu, shrunk));
+    status
+}
+
+/// Heap and printf buffer are taken whole when a kernel first uses them, which nothing could refuse then.
+fn set_promise(gpu: &Gpu, promised: &AtomicU32, limit: i32, value: usize, call: impl FnOnce() -> Status) -> Status {
+    let before = promised.load(Relaxed);
+    let claim = match claim(gpu, pages(value as u64).saturating_sub(before)) {
+        Ok(claim) => claim,
+        Err(status) => return status,
+    };
+    let status = call();
+    if status != SUCCESS {
+        claim.drop_all();
+        return status;
+    }
+    let after = pages(limit_now(limit));
+    promised.store(after, Relaxed);
+    let grown = after.saturating_sub(before);
+    claim.settle(grown);
+    account::add_overhead(gpu, grown);
+    account::release(gpu, account::take_overhead(gpu, before.saturating_sub(after)));
     status
 }
 

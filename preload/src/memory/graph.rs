@@ -75,9 +75,9 @@ unsafe fn asked_for(graph: Handle, depth: u32, kernels: &mut u64) -> u64 {
                     sum = sum.saturating_add(bytes);
                 } else if kind == NODE_CHILD_GRAPH {
                     let mut child = core::ptr::null_mut();
-                    if driver::node_child(node, &raw mut child) == SUCCESS {
-                        sum = sum.saturating_add(asked_for(child, depth + 1, kernels));
-                    }
+                    // What cannot be looked into counts as what is too deep.
+                    let told = driver::node_child(node, &raw mut child) == SUCCESS;
+                    sum = sum.saturating_add(if told { asked_for(child, depth + 1, kernels) } else { POOL_STEP });
                 }
             }
         }

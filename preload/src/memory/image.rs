@@ -2,7 +2,7 @@
 //!
 //! Whatever is not understood counts as nothing here, and is measured after it is loaded.
 
-use core::ffi::c_void;
+use core::ffi::{c_char, c_void};
 
 const ELF: &[u8] = b"\x7fELF";
 const FATBIN: u32 = 0xba55_ed50;
@@ -19,18 +19,54 @@ pub unsafe fn globals(image: *const c_void) -> u64 {
         return 0;
     }
     let bytes = image.cast::<u8>();
-    // SAFETY: every kind of image is at least four bytes long or ends with a zero before; headers are as their magic says.
+    // SAFETY: every kind of image is at least four bytes long or ends with a zero before.
+    if unsafe { starts_with(bytes, &WRAPPER.to_le_bytes()) } {
+        // SAFETY: behind a wrapper's magic and version stands where the image is.
+        return unsafe { globals(bytes.add(8).cast::<*const c_void>().read_unaligned()) };
+    }
+    // SAFETY: as the caller promises; text ends with a zero, and the other kinds say how long they are.
+    unsafe { globals_within(bytes, usize::MAX) }
+}
+
+/// The same for an image in a file.
+///
+/// # Safety
+/// A zero-terminated path.
+pub unsafe fn globals_in_file(path: *const c_char) -> u64 {
+    // SAFETY: a C string; the descriptor is ours, and the mapping is as long as the file was, which nobody should cut while it is loaded.
+    unsafe {
+        let descriptor = if path.is_null() { -1 } else { libc::open(path, libc::O_RDONLY | libc::O_CLOEXEC) };
+        let mut about: libc::stat = core::mem::zeroed();
+        let known = descriptor >= 0 && libc::fstat(descriptor, &raw mut about) == 0 && about.st_size > 4;
+        let length = if known { about.st_size as usize } else { 0 };
+        let start = if known {
+            libc::mmap(core::ptr::null_mut(), length, libc::PROT_READ, libc::MAP_PRIVATE, descriptor, 0)
+        } else {
+            libc::MAP_FAILED
+        };
+        if descriptor >= 0 {
+            libc::close(descriptor);
+        }
+        if start == libc::MAP_FAILED {
+            return 0;
+        }
+        let bytes = globals_within(start.cast(), length);
+        libc::munmap(start, length);
+        bytes
+    }
+}
+
+/// Of an image that is at most `room` bytes long, and at least four.
+unsafe fn globals_within(bytes: *const u8, room: usize) -> u64 {
+    // SAFETY: as the caller promises.
     unsafe {
         if starts_with(bytes, ELF) {
-            return elf_globals(bytes);
+            return elf_globals(bytes, room);
         }
         if starts_with(bytes, &FATBIN.to_le_bytes()) {
-            return fatbin_globals(bytes);
+            return fatbin_globals(bytes, room);
         }
-        if starts_with(bytes, &WRAPPER.to_le_bytes()) {
-            return globals(bytes.add(8).cast::<*const c_void>().read_unaligned());
-        }
-        let length = libc::strnlen(bytes.cast(), LONGEST);
+        let length = libc::strnlen(bytes.cast(), LONGEST.min(room));
         ptx_globals(core::slice::from_raw_parts(bytes, length))
     }
 }
@@ -40,44 +76,55 @@ unsafe fn starts_with(bytes: *const u8, magic: &[u8]) -> bool {
     unsafe { magic.iter().enumerate().all(|(at, &byte)| *bytes.add(at) == byte) }
 }
 
+/// Reads what lies at an offset; `None` beyond the image's end.
+unsafe fn read<T: Copy>(image: *const u8, at: usize, room: usize) -> Option<T> {
+    // SAFETY: the image is that long.
+    (at.checked_add(size_of::<T>())? <= room).then(|| unsafe { image.add(at).cast::<T>().read_unaligned() })
+}
+
 /// Sizes of the sections that become global memory: `.nv.global` and `.nv.global.init`.
-unsafe fn elf_globals(elf: *const u8) -> u64 {
-    // SAFETY: a cubin's section table lies where its header says, with as many entries.
+unsafe fn elf_globals(elf: *const u8, room: usize) -> u64 {
+    const NAME: &[u8; 10] = b".nv.global";
+    // SAFETY: a cubin's section table lies where its header says, with as many entries; nothing beyond `room` is read.
     unsafe {
-        let header = elf.cast::<libc::Elf64_Ehdr>().read_unaligned();
+        let Some(header) = read::<libc::Elf64_Ehdr>(elf, 0, room) else { return 0 };
         if header.e_shoff == 0 || usize::from(header.e_shentsize) != size_of::<libc::Elf64_Shdr>() {
             return 0;
         }
         let section = |index: u16| {
-            let at = header.e_shoff as usize + usize::from(index) * size_of::<libc::Elf64_Shdr>();
-            elf.add(at).cast::<libc::Elf64_Shdr>().read_unaligned()
+            let at = (header.e_shoff as usize).checked_add(usize::from(index) * size_of::<libc::Elf64_Shdr>())?;
+            read::<libc::Elf64_Shdr>(elf, at, room)
         };
-        let names = elf.add(section(header.e_shstrndx).sh_offset as usize);
-        let is_global = |section: &libc::Elf64_Shdr| starts_with(names.add(section.sh_name as usize), b".nv.global");
-        (0..header.e_shnum).map(section).filter(is_global).fold(0, |sum: u64, section| sum.saturating_add(section.sh_size))
+        let Some(names) = section(header.e_shstrndx) else { return 0 };
+        let is_global = |section: &libc::Elf64_Shdr| {
+            let at = (names.sh_offset as usize).saturating_add(section.sh_name as usize);
+            read::<[u8; NAME.len()]>(elf, at, room).is_some_and(|name| name == *NAME)
+        };
+        let globals = (0..header.e_shnum).filter_map(section).filter(is_global);
+        globals.fold(0, |sum: u64, section| sum.saturating_add(section.sh_size))
     }
 }
 
 /// The largest of the entries that can be read: the driver loads one of them.
-unsafe fn fatbin_globals(fatbin: *const u8) -> u64 {
-    // SAFETY: a fat binary's header tells its own length and that of what follows; each entry tells its own.
+unsafe fn fatbin_globals(fatbin: *const u8, room: usize) -> u64 {
+    // SAFETY: a fat binary's header tells its own length and that of what follows; each entry tells its own; nothing beyond is read.
     unsafe {
-        let word = |at: usize| fatbin.add(at).cast::<u32>().read_unaligned();
-        let header = (word(4) >> 16) as usize;
-        let end = header + fatbin.add(8).cast::<u64>().read_unaligned() as usize;
+        let (Some(header), Some(body)) = (read::<u32>(fatbin, 4, room), read::<u64>(fatbin, 8, room)) else { return 0 };
+        let header = (header >> 16) as usize;
+        let end = header.saturating_add(body as usize).min(room);
         let (mut at, mut most) = (header, 0);
         while at + 64 <= end.min(LONGEST) {
-            let (entry_header, payload) = (word(at + 4) as usize, fatbin.add(at + 8).cast::<u64>().read_unaligned() as usize);
-            let compressed = word(at + 16);
-            if entry_header == 0 || at + entry_header + payload > end {
+            let word = |offset: usize| fatbin.add(at + offset).cast::<u32>().read_unaligned();
+            let (entry_header, payload) = (word(4) as usize, fatbin.add(at + 8).cast::<u64>().read_unaligned() as usize);
+            let compressed = word(16);
+            let next = at.saturating_add(entry_header).saturating_add(payload);
+            if entry_header == 0 || next > end {
                 break;
             }
-            let data = fatbin.add(at + entry_header);
-            if compressed == 0 {
-                let text = || ptx_globals(core::slice::from_raw_parts(data, payload));
-                most = most.max(if starts_with(data, ELF) { elf_globals(data) } else { text() });
+            if compressed == 0 && payload > 4 {
+                most = most.max(globals_within(fatbin.add(at + entry_header), payload));
             }
-            at += entry_header + payload;
+            at = next;
         }
         most
     }
@@ -134,6 +181,51 @@ mod tests {
             let text = std::ffi::CString::new(text).unwrap();
             // SAFETY: a zero-terminated text.
             assert_eq!(unsafe { globals(text.as_ptr().cast()) }, bytes, "{what}");
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+            let path = std::ffi::CString::new(file.path().to_str().unwrap()).unwrap();
+            // SAFETY: a zero-terminated path.
+            assert_eq!(unsafe { globals_in_file(path.as_ptr()) }, bytes, "{what}, in a file");
+        }
+    }
+
+    /// A cubin's header, a table of three sections, and their names; the second section is `.nv.global` of this many bytes.
+    fn cubin(bytes: u64) -> Vec<u8> {
+        // SAFETY: all-zero is valid for these structs of numbers, and each is written out as plain bytes.
+        unsafe {
+            let (mut header, mut sections) = (core::mem::zeroed::<libc::Elf64_Ehdr>(), core::mem::zeroed::<[libc::Elf64_Shdr; 3]>());
+            header.e_ident[..4].copy_from_slice(ELF);
+            header.e_shoff = size_of::<libc::Elf64_Ehdr>() as u64;
+            header.e_shentsize = size_of::<libc::Elf64_Shdr>() as u16;
+            (header.e_shnum, header.e_shstrndx) = (3, 2);
+            (sections[1].sh_name, sections[1].sh_size) = (1, bytes);
+            sections[2].sh_offset = (size_of_val(&header) + size_of_val(&sections)) as u64;
+            let plain = |start: *const u8, length: usize| core::slice::from_raw_parts(start, length);
+            let mut cubin = plain((&raw const header).cast(), size_of_val(&header)).to_vec();
+            cubin.extend_from_slice(plain(sections.as_ptr().cast(), size_of_val(&sections)));
+            cubin.extend_from_slice(b"\0.nv.global\0.shstrtab\0");
+            cubin
+        }
+    }
+
+    #[test]
+    fn arrays_in_cubins_by_themselves_and_in_fat_binaries() {
+        let cubin = cubin(1 << 26);
+        let mut fatbin = FATBIN.to_le_bytes().to_vec();
+        fatbin.extend_from_slice(&(16_u32 << 16).to_le_bytes());
+        fatbin.extend_from_slice(&(64 + cubin.len() as u64).to_le_bytes());
+        fatbin.extend_from_slice(&[2, 0, 0, 0, 64, 0, 0, 0]);
+        fatbin.extend_from_slice(&(cubin.len() as u64).to_le_bytes());
+        fatbin.resize(16 + 64, 0);
+        fatbin.extend_from_slice(&cubin);
+        for image in [&cubin, &fatbin] {
+            // SAFETY: images that say how long they are; then ones that end too early, read no further than that.
+            unsafe {
+                assert_eq!(globals(image.as_ptr().cast()), 1 << 26);
+                for room in 4..image.len() {
+                    assert!([0, 1 << 26].contains(&globals_within(image[..room].to_vec().as_ptr(), room)));
+                }
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use core::sync::atomic::{
 
 use super::GRANULE;
 use super::blocks::Entered;
-use crate::cuda::{Handle, OPERATING_SYSTEM, SUCCESS, Status};
+use crate::cuda::{Handle, INVALID_VALUE, LIMIT_MALLOC_HEAP_SIZE, LIMIT_PRINTF_FIFO_SIZE, OPERATING_SYSTEM, SUCCESS, Status};
 use crate::driver;
 use crate::session::{self, Gpu, Session, State};
 
@@ -23,17 +23,21 @@ pub struct Known {
     hole: AtomicU64,
     /// What the context itself was charged, in pages.
     pub cost: AtomicU32,
+    /// What it was charged for a larger heap and a larger printf buffer, which the driver takes when a kernel first uses them, in pages.
+    pub promised: [AtomicU32; 2],
 }
 
-const MOST: usize = 250;
+/// Places from here on stand for contexts beyond the table, by their GPU: their memory is accounted, but not given back when they are
+/// destroyed.
+const BEYOND: u8 = 239;
+const MOST: usize = BEYOND as usize;
+const _: () = assert!(vgpu_region::MAX_GPUS <= (u8::MAX - BEYOND) as usize + 1);
 static KNOWN: [Known; MOST] = [const {
     let (handle, gpu) = (AtomicPtr::new(core::ptr::null_mut()), AtomicPtr::new(core::ptr::null_mut()));
     let (tail, last, hole) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    Known { handle, gpu, tail, last, hole, cost: AtomicU32::new(0) }
+    Known { handle, gpu, tail, last, hole, cost: AtomicU32::new(0), promised: [AtomicU32::new(0), AtomicU32::new(0)] }
 }; MOST];
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// The place of contexts beyond the table: their memory is accounted, but not given back when they are destroyed.
-const BEYOND: u8 = 255;
 /// The driver places small allocations at multiples of this (seen on driver 580).
 pub const STEP: u64 = 512;
 
@@ -104,6 +108,7 @@ pub fn remember(handle: Handle, gpu: &'static Gpu, cost: u32) -> u8 {
         if known.handle.compare_exchange(core::ptr::null_mut(), WRITING, AcqRel, Acquire).is_ok() {
             known.gpu.store(core::ptr::from_ref(gpu).cast_mut(), Relaxed);
             known.cost.store(cost, Relaxed);
+            known.promised.iter().for_each(|promised| promised.store(0, Relaxed));
             known.tail.store(0, Relaxed);
             known.last.store(0, Relaxed);
             known.hole.store(0, Relaxed);
@@ -116,7 +121,7 @@ pub fn remember(handle: Handle, gpu: &'static Gpu, cost: u32) -> u8 {
             return id as u8;
         }
     }
-    BEYOND
+    BEYOND + gpu.device as u8
 }
 
 /// The place and record of a context.
@@ -125,12 +130,12 @@ pub fn find(handle: Handle) -> Option<(u8, &'static Known)> {
     known.find(|(_, known)| !handle.is_null() && known.handle.load(Acquire) == handle).map(|(id, known)| (id as u8, known))
 }
 
-/// The GPU of a context by its place; for contexts beyond the table, the first GPU.
+/// The GPU of a context by its place.
 pub fn gpu_of(id: u8) -> Option<&'static Gpu> {
     match KNOWN.get(usize::from(id)) {
         // SAFETY: as in `current`.
         Some(known) => unsafe { known.gpu.load(Acquire).as_ref() },
-        None => session::ready()?.gpus().first(),
+        None => session::ready()?.gpu(i32::from(id - BEYOND)),
     }
 }
 
@@ -140,6 +145,37 @@ pub fn costs(gpu: &Gpu) -> u32 {
     // SAFETY: null, or a GPU of the session, which lives as long as the process.
     let living = living.filter(|known| unsafe { known.gpu.load(Acquire).as_ref() }.is_some_and(|there| there.place == gpu.place));
     living.fold(0, |sum, known| sum.saturating_add(known.cost.load(Relaxed)))
+}
+
+/// What the driver has promised on a GPU and not yet taken, in pages. Whether a promise was kept can be asked for the current context
+/// only.
+pub fn promises(gpu: &Gpu) -> u32 {
+    let current = driver::current_context();
+    let mut sum = 0u32;
+    for known in KNOWN.iter().take(USED.load(Acquire)) {
+        let handle = known.handle.load(Acquire);
+        for (promised, limit) in known.promised.iter().zip([LIMIT_MALLOC_HEAP_SIZE, LIMIT_PRINTF_FIFO_SIZE]) {
+            // SAFETY: null, or a GPU of the session, which lives as long as the process.
+            let here = handle as usize > 1 && unsafe { known.gpu.load(Acquire).as_ref() }.is_some_and(|there| there.place == gpu.place);
+            if !here || promised.load(Relaxed) == 0 {
+                continue;
+            }
+            if handle == current && is_taken(limit) {
+                promised.store(0, Relaxed);
+            }
+            sum = sum.saturating_add(promised.load(Relaxed));
+        }
+    }
+    sum
+}
+
+/// Whether a kernel has used the current context's heap or printf buffer: then the driver does not let it be set any more, not even to
+/// what it is (as CUDA documents).
+fn is_taken(limit: i32) -> bool {
+    let _capture = driver::CaptureRelaxed::enter();
+    let mut value = 0;
+    // SAFETY: the driver writes one integer; setting a limit to what it is changes nothing.
+    unsafe { driver::context_limit(&raw mut value, limit) == SUCCESS && driver::set_context_limit(limit, value) == INVALID_VALUE }
 }
 
 impl Known {
@@ -215,7 +251,8 @@ mod tests {
     fn fresh() -> Known {
         let (handle, gpu) = (AtomicPtr::new(core::ptr::null_mut()), AtomicPtr::new(core::ptr::null_mut()));
         let (tail, last, hole) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        Known { handle, gpu, tail, last, hole, cost: AtomicU32::new(0) }
+        let promised = [AtomicU32::new(0), AtomicU32::new(0)];
+        Known { handle, gpu, tail, last, hole, cost: AtomicU32::new(0), promised }
     }
 
     #[test]

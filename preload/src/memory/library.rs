@@ -11,6 +11,7 @@ use super::table::Table;
 use super::{image, module};
 use crate::cuda::{DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
+use crate::session::Gpu;
 
 /// Bytes of global arrays by library, as far as they are in plain sight.
 static GLOBALS: Table = Table::new();
@@ -30,7 +31,7 @@ fn bring_in(library: Handle, call: impl FnOnce() -> Status) -> Status {
     let key = key(library, id);
     let is_loaded = LOADED.get(key).is_some();
     let globals = GLOBALS.get(library as u64).filter(|_| !is_loaded).map_or(0, |bytes| bytes.load(Relaxed));
-    let status = module::load(globals, call, |_| {});
+    let status = module::load_for_good(globals, call);
     if status == SUCCESS && !is_loaded {
         LOADED.insert(key, 1);
     }
@@ -110,13 +111,14 @@ pub unsafe fn kernels(
 type Load<T> = unsafe extern "C" fn(*mut Handle, *const T, *mut i32, *mut *mut c_void, u32, *mut i32, *mut *mut c_void, u32) -> Status;
 
 unsafe fn load_with(library: *mut Handle, globals: u64, call: impl FnOnce() -> Status) -> Status {
-    let status = module::load(0, call, |_| {
+    let undo = |_: &Gpu| {
         // SAFETY: the library was just loaded, and the program is about to hear that it was not.
         unsafe {
             driver::library_unload(*library);
             *library = core::ptr::null_mut();
         }
-    });
+    };
+    let status = module::load(0, call, Some(undo));
     if status == SUCCESS && globals != 0 {
         // SAFETY: the driver has just written the handle.
         GLOBALS.insert(unsafe { *library } as u64, globals);
@@ -160,7 +162,7 @@ pub unsafe fn load_file(
     // SAFETY: the program's own arguments.
     unsafe {
         let call = || real(library, path, options, values, count, library_options, library_values, library_count);
-        if library.is_null() { call() } else { load_with(library, 0, call) }
+        if library.is_null() { call() } else { load_with(library, image::globals_in_file(path), call) }
     }
 }
 
@@ -192,7 +194,7 @@ pub unsafe fn function_of(real: unsafe extern "C" fn(*mut Handle, Handle) -> Sta
     let call = || unsafe { real(function, kernel) };
     match library_of(kernel) {
         Some(library) => bring_in(library, call),
-        None => module::load(0, call, |_| {}),
+        None => module::load_for_good(0, call),
     }
 }
 
@@ -216,13 +218,13 @@ pub unsafe fn function(
     name: *const c_char,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    module::load(0, || unsafe { real(function, module, name) }, |_| {})
+    module::load_for_good(0, || unsafe { real(function, module, name) })
 }
 
 /// `cuFuncLoad`
 pub unsafe fn load_function(real: unsafe extern "C" fn(Handle) -> Status, function: Handle) -> Status {
     // SAFETY: the program's own argument.
-    module::load(0, || unsafe { real(function) }, |_| {})
+    module::load_for_good(0, || unsafe { real(function) })
 }
 
 /// `cuModuleGetGlobal_v2`
@@ -234,5 +236,5 @@ pub unsafe fn module_global(
     name: *const c_char,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    module::load(0, || unsafe { real(address, bytes, module, name) }, |_| {})
+    module::load_for_good(0, || unsafe { real(address, bytes, module, name) })
 }

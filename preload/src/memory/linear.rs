@@ -1,14 +1,14 @@
 //! `cuMemAlloc`, its kin, and `cuMemFree`.
 
 use core::sync::atomic::Ordering::AcqRel;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use vgpu_region::ledger::pages;
 
 use super::account::{self, claim_here};
 use super::blocks::{self, Block, Entered, Kind};
 use super::known::{self, Current};
-use super::{GRANULE, GRANULE_PAGES, SMALL, rounded_pages, spill};
+use super::{GRANULE, GRANULE_PAGES, SMALL, holes, rounded_pages, spill};
 use crate::cuda::{DevicePtr, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::session::Gpu;
@@ -31,7 +31,11 @@ fn allocate_with(current: Current, kind: Kind, bytes: u64, call: impl FnOnce() -
     let taken = match if shared { account::try_claim(gpu, most).ok_or(OUT_OF_MEMORY) } else { claim_here(gpu, most) } {
         Ok(claim) => claim,
         // A small allocation may yet fit between others, where it costs nothing.
-        Err(_) if shared && holes::fit(bytes) => return into_hole(current, bytes, call),
+        Err(_) if shared && holes::enter(bytes) => {
+            let status = into_hole(current, bytes, call);
+            holes::leave();
+            return status;
+        }
         Err(status) if !shared => return status,
         Err(_) => match claim_here(gpu, most) {
             Ok(claim) => claim,
@@ -91,62 +95,6 @@ fn took_another(gpu: &Gpu, address: DevicePtr) -> Status {
             unsafe { driver::free(address) };
             status
         }
-    }
-}
-
-/// Where a small allocation would fit between others.
-mod holes {
-    use super::*;
-
-    /// Sizes from this one on are known not to fit, as of the count of frees in `SEEN`.
-    static TOO_LARGE: AtomicU64 = AtomicU64::new(u64::MAX);
-    static SEEN: AtomicU64 = AtomicU64::new(0);
-    /// Small allocations freed so far.
-    static FREED: AtomicU64 = AtomicU64::new(0);
-    /// Where the last one was.
-    static LAST: AtomicU64 = AtomicU64::new(0);
-
-    pub(super) fn freed(address: DevicePtr) {
-        LAST.store(address, Relaxed);
-        FREED.fetch_add(1, Relaxed);
-    }
-
-    /// Whether some shared block has `bytes` free in a row.
-    pub(super) fn fit(bytes: u64) -> bool {
-        let freed = FREED.load(Relaxed);
-        if SEEN.load(Relaxed) == freed && bytes >= TOO_LARGE.load(Relaxed) {
-            return false;
-        }
-        let last = LAST.load(Relaxed) & !(GRANULE - 1);
-        if blocks::get(last).is_some_and(|block| block.kind == Kind::Shared) && has_run(last, bytes) {
-            return true;
-        }
-        let mut found = false;
-        blocks::for_each(|start, block| found = found || (block.kind == Kind::Shared && has_run(start, bytes)));
-        if !found {
-            SEEN.store(freed, Relaxed);
-            TOO_LARGE.store(bytes, Relaxed);
-        }
-        found
-    }
-
-    /// Walks a block from allocation to allocation.
-    fn has_run(start: DevicePtr, bytes: u64) -> bool {
-        let (mut at, mut run) = (start, 0);
-        while at < start + GRANULE {
-            let (mut base, mut size) = (0, 0);
-            // SAFETY: the driver writes into the two variables, or fails for an address that nothing lies at.
-            if unsafe { driver::address_range(&raw mut base, &raw mut size, at) } == SUCCESS && size != 0 {
-                run = 0;
-                at = (base + size as u64).next_multiple_of(known::STEP).max(at + known::STEP);
-            } else {
-                (run, at) = (run + known::STEP, at + known::STEP);
-                if run >= bytes {
-                    return true;
-                }
-            }
-        }
-        false
     }
 }
 

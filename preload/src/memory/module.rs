@@ -7,7 +7,7 @@ use vgpu_region::ledger::pages;
 
 use super::account::{self, claim};
 use super::known::{self, Current};
-use super::{GRANULE, image, local, truth};
+use super::{GRANULE, GRANULE_PAGES, SMALL, image, local, rounded_pages, truth};
 use crate::cuda::{Handle, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::session::Gpu;
@@ -21,37 +21,50 @@ pub fn device_free() -> usize {
     free
 }
 
-/// Makes a call that takes memory for code and globals, `known` bytes of it for certain.
-pub fn load(known: u64, call: impl FnOnce() -> Status, undo: impl FnOnce(&Gpu)) -> Status {
+/// Makes a call that takes memory for code and globals, `known` bytes of it for certain. Near the limit there must be a granule more for
+/// code; without that it may still fit, if `undo` can undo it.
+pub fn load(known: u64, call: impl FnOnce() -> Status, undo: Option<impl FnOnce(&Gpu)>) -> Status {
     let Current { gpu, .. } = match known::current() {
         Ok(current) => current,
         Err(None) => return call(),
         Err(Some(status)) => return status,
     };
-    let known = pages(known);
-    let claim = match claim(gpu, known) {
-        Ok(claim) => claim,
+    let known = if known > SMALL { rounded_pages(known, GRANULE) } else { pages(known) };
+    let code = if known != 0 && account::is_near(gpu) { GRANULE_PAGES } else { 0 };
+    let room = match account::try_claim(gpu, known + code) {
+        Some(room) => Ok(room),
+        None => claim(gpu, if undo.is_some() { known } else { known + code }),
+    };
+    let room = match room {
+        Ok(room) => room,
         Err(status) => return status,
     };
     let before = device_free();
     let status = call();
     if status != SUCCESS {
-        claim.drop_all();
+        room.drop_all();
         return status;
     }
-    claim.keep();
+    room.settle(known);
     account::add_overhead(gpu, known);
     // Others' allocations change the device's free memory too: then NVML is asked once too often.
     if known != 0 || device_free() < before {
         truth::reconcile(gpu);
     }
-    if gpu.account.total.pages() > gpu.limit_pages() && known == 0 {
+    if gpu.account.total.pages() > gpu.limit_pages()
+        && let Some(undo) = undo
+    {
         undo(gpu);
         truth::reconcile(gpu);
         account::refuse(gpu, pages(GRANULE));
         return OUT_OF_MEMORY;
     }
     SUCCESS
+}
+
+/// Makes a call that takes memory for code which nothing gives back; it only counts.
+pub fn load_for_good(known: u64, call: impl FnOnce() -> Status) -> Status {
+    load(known, call, None::<fn(&Gpu)>)
 }
 
 /// Makes a call that may give memory for code and globals back.
@@ -70,13 +83,14 @@ unsafe fn load_module(module: *mut Handle, known: u64, call: impl FnOnce() -> St
     if module.is_null() {
         return call();
     }
-    load(known, call, |_| {
+    let undo = |_: &Gpu| {
         // SAFETY: the module was just loaded, and the program is about to hear that it was not.
         unsafe {
             driver::module_unload(*module);
             *module = core::ptr::null_mut();
         }
-    })
+    };
+    load(known, call, Some(undo))
 }
 
 /// `cuModuleLoad`
@@ -86,7 +100,7 @@ pub unsafe fn load_file(
     path: *const c_char,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    unsafe { load_module(module, 0, || real(module, path)) }
+    unsafe { load_module(module, image::globals_in_file(path), || real(module, path)) }
 }
 
 /// `cuModuleLoadData` and `cuModuleLoadFatBinary`

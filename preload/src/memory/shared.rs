@@ -2,7 +2,8 @@
 //!
 //! It is charged once, where it was made, in whichever container that is. Who imports it is charged what NVML says it holds more for
 //! it: nothing while the maker keeps it, all of it when the maker has let go or died and the import keeps it alive. A maker that lets
-//! go of exported memory that stays on the device all the same, because a descriptor keeps it and nobody's process, stays charged.
+//! go of exported memory that stays on the device all the same, because a descriptor keeps it and nobody's process, stays charged until
+//! that is closed.
 
 use core::ffi::c_void;
 use core::sync::atomic::{Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
@@ -10,6 +11,7 @@ use core::sync::atomic::{Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed}
 use vgpu_region::ledger::pages;
 use vgpu_region::map::{self, Census};
 
+use super::kept::{BY_NAME, BY_SEVERAL, is_kept, keep, mark};
 use super::known::{self, Current};
 use super::table::Table;
 use super::{GRANULE, account, blocks, context, linear, module, physical, truth};
@@ -17,7 +19,7 @@ use crate::cuda::{Device, DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::session::{self, Gpu};
 
-/// What was exported: handles of physical memory, and addresses of linear memory.
+/// What was exported: handles of physical memory, and addresses of linear memory; with the [`mark`] of a descriptor that keeps it.
 static EXPORTED: Table = Table::new();
 
 /// Makes a call that takes memory nobody can tell beforehand: measured, and undone if it went past the limit.
@@ -68,7 +70,7 @@ pub fn charge_others(gpu: &Gpu) {
 }
 
 /// Lets go of exported memory with `call`, after which `pages` of it may have been given back to the account.
-fn let_go(gpu: &Gpu, size: impl FnOnce() -> u32, call: impl FnOnce() -> Status) -> Status {
+fn let_go(gpu: &Gpu, by: u64, size: impl FnOnce() -> u32, call: impl FnOnce() -> Status) -> Status {
     let before = module::device_free();
     let status = call();
     let gone = size();
@@ -81,9 +83,12 @@ fn let_go(gpu: &Gpu, size: impl FnOnce() -> u32, call: impl FnOnce() -> Status) 
     charge_others(gpu);
     let (gone, found) = (pages(u64::from(gone) * GRANULE), gpu.account.total.pages().saturating_sub(total));
     let kept = gone.saturating_sub(u32::try_from(found).unwrap_or(u32::MAX));
-    account::charge(gpu, kept);
-    // As managed memory, NVML does not list it by process.
-    gpu.charge.managed.fetch_add(kept, AcqRel);
+    if kept != 0 {
+        account::charge(gpu, kept);
+        // As managed memory, NVML does not list it by process.
+        gpu.charge.managed.fetch_add(kept, AcqRel);
+        keep(gpu, kept, by);
+    }
     status
 }
 
@@ -102,17 +107,26 @@ fn let_go_physical(handle: u64, call: impl FnOnce() -> Status) -> Status {
         }
         if is_gone { granules } else { 0 }
     };
-    let_go(gpu, gone, call)
+    let by = EXPORTED.get(handle).map_or(BY_NAME, |by| by.load(Relaxed));
+    let_go(gpu, by, gone, call)
 }
 
 fn is_exported(key: u64) -> bool {
     !EXPORTED.is_unused() && EXPORTED.get(key).is_some()
 }
 
-fn note(key: u64) {
-    if EXPORTED.get(key).is_none() {
-        EXPORTED.insert(key, 1);
+fn note(key: u64, by: u64) {
+    match EXPORTED.get(key) {
+        None => _ = EXPORTED.insert(key, by),
+        Some(known) if is_kept(known.load(Relaxed)) => known.store(if by == BY_NAME { known.load(Relaxed) } else { BY_SEVERAL }, Relaxed),
+        Some(known) => known.store(by, Relaxed),
     }
+}
+
+/// Kinds 1 of both sorts of exports are descriptors.
+unsafe fn mark_of(out: *const c_void, kind: i32) -> u64 {
+    // SAFETY: the driver has just written an integer there.
+    if kind == 1 { mark(unsafe { out.cast::<i32>().read_unaligned() }) } else { BY_NAME }
 }
 
 /// `cuMemExportToShareableHandle`
@@ -126,7 +140,8 @@ pub unsafe fn export_physical(
     // SAFETY: the program's own arguments.
     let status = unsafe { real(shareable, handle, kind, flags) };
     if status == SUCCESS {
-        note(handle);
+        // SAFETY: as above.
+        note(handle, unsafe { mark_of(shareable, kind) });
     }
     status
 }
@@ -136,7 +151,7 @@ pub unsafe fn export_linear(real: unsafe extern "C" fn(*mut c_void, DevicePtr) -
     // SAFETY: the program's own arguments.
     let status = unsafe { real(out, address) };
     if status == SUCCESS {
-        note_address(address);
+        note_address(address, BY_NAME);
     } else {
         super::spill::cannot_be_shared(address);
     }
@@ -155,16 +170,17 @@ pub unsafe fn export_range(
     // SAFETY: the program's own arguments.
     let status = unsafe { real(out, address, bytes, kind, flags) };
     if status == SUCCESS {
-        note_address(address);
+        // SAFETY: as above.
+        note_address(address, unsafe { mark_of(out, kind) });
     }
     status
 }
 
-fn note_address(address: DevicePtr) {
+fn note_address(address: DevicePtr, by: u64) {
     let (mut base, mut size) = (address, 0);
     // SAFETY: the driver writes into the two variables.
     unsafe { driver::address_range(&raw mut base, &raw mut size, address) };
-    note(physical::mapped_at(base).unwrap_or(base));
+    note(physical::mapped_at(base).unwrap_or(base), by);
 }
 
 /// `cuMemRelease`
@@ -198,8 +214,11 @@ unsafe fn free_exported(real: unsafe extern "C" fn(DevicePtr) -> Status, address
     let call = || unsafe { linear::free(real, address) };
     let block = blocks::get(address).filter(|block| block.count == 1 && block.kind != blocks::Kind::Managed);
     match block.and_then(|block| Some((block.granules, known::gpu_of(block.context)?))) {
-        Some((granules, gpu)) if EXPORTED.remove(address).is_some() => let_go(gpu, || granules, call),
-        _ => call(),
+        Some((granules, gpu)) => match EXPORTED.remove(address) {
+            Some(by) => let_go(gpu, by, || granules, call),
+            None => call(),
+        },
+        None => call(),
     }
 }
 
@@ -295,6 +314,19 @@ mod tests {
     use super::*;
     use core::mem::{offset_of, size_of};
     use cudarc::driver::sys;
+
+    #[test]
+    fn a_second_descriptor_counts_while_the_first_is_open() {
+        // SAFETY: a C string.
+        let one = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) };
+        note(0x7001_0000, mark(one));
+        note(0x7001_0000, BY_NAME);
+        assert_eq!(EXPORTED.get(0x7001_0000).unwrap().load(Relaxed), mark(one));
+        note(0x7001_0000, mark(one));
+        assert_eq!(EXPORTED.get(0x7001_0000).unwrap().load(Relaxed), BY_SEVERAL);
+        // SAFETY: a descriptor of this test's own.
+        unsafe { libc::close(one) };
+    }
 
     #[test]
     fn layouts_are_cudas() {

@@ -85,7 +85,7 @@ pub fn own_bytes(gpu: &Gpu) -> Option<u64> {
     processes(gpu)?.bytes_of(pid)
 }
 
-/// Sets this process's overhead to what NVML says beyond what allocation calls asked for.
+/// Sets this process's overhead to what NVML says beyond what allocation calls asked for, and what is promised and not taken yet.
 ///
 /// Another thread's call that is under way makes both figures uncertain; then nothing is changed, after a few tries.
 pub fn reconcile(gpu: &Gpu) {
@@ -93,14 +93,16 @@ pub fn reconcile(gpu: &Gpu) {
         let charge = &gpu.charge.charge;
         let (held, in_flight) = (charge.held(), charge.in_flight());
         let overhead = gpu.charge.overhead.load(Acquire);
+        // Asked first: what is taken in between counts twice rather than not at all.
+        let promised = known::promises(gpu);
         let Some(bytes) = own_bytes(gpu) else { return };
         if in_flight || charge.in_flight() || charge.held() != held || gpu.charge.overhead.load(Acquire) != overhead {
             core::hint::spin_loop();
             continue;
         }
         let asked_for = held.saturating_sub(overhead).saturating_sub(gpu.charge.managed.load(Relaxed));
-        let real = pages(bytes).saturating_sub(asked_for);
-        account::set_doubtful(real < known::costs(gpu));
+        let real = pages(bytes).saturating_sub(asked_for).saturating_add(promised);
+        account::set_doubtful(real < known::costs(gpu).saturating_add(promised));
         if real > overhead {
             account::add_overhead(gpu, real - overhead);
             account::charge(gpu, real - overhead);

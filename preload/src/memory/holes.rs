@@ -1,0 +1,94 @@
+//! Where a small allocation would fit between others.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
+
+use super::blocks::{self, Kind};
+use super::{GRANULE, known};
+use crate::cuda::{DevicePtr, SUCCESS};
+use crate::{driver, session};
+
+/// Sizes from this one on are known not to fit, as of the count of frees in `SEEN`.
+static TOO_LARGE: AtomicU64 = AtomicU64::new(u64::MAX);
+static SEEN: AtomicU64 = AtomicU64::new(0);
+/// Small allocations freed so far.
+static FREED: AtomicU64 = AtomicU64::new(0);
+/// Where the last one was.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// A small allocation was freed.
+pub fn freed(address: DevicePtr) {
+    LAST.store(address, Relaxed);
+    FREED.fetch_add(1, Relaxed);
+}
+
+/// The thread that is about to fill a hole; 0 is none.
+static FILLING: AtomicU32 = AtomicU32::new(0);
+/// A thread that takes longer, or is gone with a fork, is not waited for: nanoseconds.
+const PATIENCE: u64 = 50_000_000;
+
+fn this_thread() -> u32 {
+    // SAFETY: the call takes nothing.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// Whether `bytes` fit between others. Then nobody else of this process looks for a hole before [`leave`]: of two that find the same
+/// one, the driver would give a new block to the second.
+pub fn enter(bytes: u64) -> bool {
+    let (own, begin) = (this_thread(), session::monotonic());
+    while FILLING.compare_exchange(0, own, AcqRel, Relaxed).is_err() {
+        if session::monotonic().saturating_sub(begin) > PATIENCE {
+            FILLING.store(own, Relaxed);
+            break;
+        }
+        // SAFETY: the call takes nothing.
+        unsafe { libc::sched_yield() };
+    }
+    let fits = fit(bytes);
+    if !fits {
+        leave();
+    }
+    fits
+}
+
+/// The hole is filled.
+pub fn leave() {
+    _ = FILLING.compare_exchange(this_thread(), 0, AcqRel, Relaxed);
+}
+
+/// Whether some shared block has `bytes` free in a row.
+fn fit(bytes: u64) -> bool {
+    let freed = FREED.load(Relaxed);
+    if SEEN.load(Relaxed) == freed && bytes >= TOO_LARGE.load(Relaxed) {
+        return false;
+    }
+    let last = LAST.load(Relaxed) & !(GRANULE - 1);
+    if blocks::get(last).is_some_and(|block| block.kind == Kind::Shared) && has_run(last, bytes) {
+        return true;
+    }
+    let mut found = false;
+    blocks::for_each(|start, block| found = found || (block.kind == Kind::Shared && has_run(start, bytes)));
+    if !found {
+        SEEN.store(freed, Relaxed);
+        TOO_LARGE.store(bytes, Relaxed);
+    }
+    found
+}
+
+/// Walks a block from allocation to allocation.
+fn has_run(start: DevicePtr, bytes: u64) -> bool {
+    let (mut at, mut run) = (start, 0);
+    while at < start + GRANULE {
+        let (mut base, mut size) = (0, 0);
+        // SAFETY: the driver writes into the two variables, or fails for an address that nothing lies at.
+        if unsafe { driver::address_range(&raw mut base, &raw mut size, at) } == SUCCESS && size != 0 {
+            run = 0;
+            at = (base + size as u64).next_multiple_of(known::STEP).max(at + known::STEP);
+        } else {
+            (run, at) = (run + known::STEP, at + known::STEP);
+            if run >= bytes {
+                return true;
+            }
+        }
+    }
+    false
+}
