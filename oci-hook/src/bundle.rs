@@ -124,6 +124,12 @@ impl Spec {
         ["/hooks/prestart", "/hooks/createRuntime", "/hooks/createContainer"].into_iter().flat_map(|stage| self.texts(stage, "path"))
     }
 
+    /// Whether it gets a user namespace.
+    #[must_use]
+    pub fn has_user_namespace(&self) -> bool {
+        self.texts("/linux/namespaces", "type").any(|kind| kind == "user")
+    }
+
     /// Whether the container's process may get CAP_SYS_ADMIN, and so undo mounts.
     #[must_use]
     pub fn is_privileged(&self) -> bool {

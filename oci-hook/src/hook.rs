@@ -105,7 +105,7 @@ fn run(args: &[OsString]) -> Result<()> {
         "prestart" => prestart(&told, &options),
         "create-container" => match find(&told, &options)? {
             Some((place, record)) => mount(&sources(record.files(&place))?, &sources(record.fronts())?, &record.rootfs, &record),
-            None => Ok(()),
+            None => may_be_unlimited(&told, &options),
         },
         _ => states(&options)?.iter().try_for_each(|state| state.delete(&told.id, &told.bundle)),
     }
@@ -127,11 +127,41 @@ fn find(told: &Told, options: &Options) -> Result<Option<(PathBuf, Record)>> {
     Ok(states(options)?.iter().find_map(|state| state.find(&told.id, &told.bundle)))
 }
 
+/// Checks that a container of which nothing is on record is none of our business: in a user namespace within another one, the folder
+/// of whoever acts for its user cannot be told, and not to be found must not mean to be let go.
+fn may_be_unlimited(told: &Told, options: &Options) -> Result<()> {
+    let lost = || {
+        let dirs = states(options).unwrap_or_default();
+        let dirs: Vec<_> = dirs.iter().map(|state| state.dir().display().to_string()).collect();
+        let accepted = format!("one whose folder is found in {} (the policy's key state_dir says where)", dirs.join(" or "));
+        Err(Error::refused("container id", &told.id, accepted))
+    };
+    // Set up by vgpu-runtime for this very container.
+    if options.state_dir.is_some() {
+        return lost();
+    }
+    match Bundle::load(&told.bundle, None) {
+        Ok(bundle) if is_others(&bundle) => Ok(()),
+        Ok(bundle) => match prepare::limits(&bundle, &Policy::load(options.config.as_deref())?)? {
+            Some(limits) if limits.limit_anything() => lost(),
+            _ => Ok(()),
+        },
+        // A container's root may not be let see the bundle; then the places that were made tell. Some runtimes start us in the one
+        // folder, some in the other.
+        Err(_) if ["rootfs", ""].iter().any(|at| Path::new(at).join(paths::LIMITS.trim_start_matches('/')).exists()) => lost(),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Whether it is a sandbox, or one that `vgpu-runtime` has seen to.
+fn is_others(bundle: &Bundle) -> bool {
+    bundle.spec.is_sandbox() || bundle.spec.mounts().any(|(place, _)| apply::plain(place) == Path::new(paths::LIMITS))
+}
+
 /// Decides and prepares. `None`: the container is none of our business, or already limited by `vgpu-runtime`.
 fn create_runtime(told: &Told, options: &Options) -> Result<Option<(PathBuf, Record)>> {
     let bundle = Bundle::load(&told.bundle, None)?;
-    let limited = bundle.spec.mounts().any(|(place, _)| apply::plain(place) == Path::new(paths::LIMITS));
-    if bundle.spec.is_sandbox() || limited {
+    if is_others(&bundle) {
         return Ok(None);
     }
     let mut policy = Policy::load(options.config.as_deref())?;

@@ -50,6 +50,12 @@ pub fn rootless_user() -> Option<u32> {
     outer_user(&map, euid).filter(|&uid| uid != 0)
 }
 
+/// The number by which users are shown that a user namespace has none for.
+#[must_use]
+pub fn overflow_user() -> Option<u32> {
+    std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?.trim().parse().ok()
+}
+
 /// The number outside a user namespace of the user who is `inside` it, by the namespace's map.
 fn outer_user(map: &str, inside: u32) -> Option<u32> {
     map.lines().find_map(|line| {

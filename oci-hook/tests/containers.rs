@@ -112,6 +112,12 @@ fn in_a_user_namespace() {
             "cat /etc/ld.so.preload; echo x 2>&- >/usr/local/vgpu/limits && echo wrote; printf x >>/usr/local/vgpu/region && echo region";
         let seen = way.run(host, limited().shell(script).user_namespace(100_000)).ok();
         assert_eq!(seen, "/usr/local/vgpu/libvgpu.so\nregion\n", "{way:?}");
+        // An image into which the namespace's root may not write.
+        let bundle = limited().shell(script).user_namespace(100_000);
+        for folder in ["etc", "usr", "usr/local"] {
+            std::os::unix::fs::chown(bundle.rootfs().join(folder), Some(0), Some(0)).unwrap();
+        }
+        assert_eq!(way.run(host, bundle).ok(), "/usr/local/vgpu/libvgpu.so\nregion\n", "{way:?}");
     });
 }
 
