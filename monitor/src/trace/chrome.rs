@@ -15,6 +15,8 @@ use super::Event;
 
 /// Numbers of the streams' tracks begin here, above any thread's.
 const TRACKS: u64 = 0x4000_0000;
+/// Times are counted from the beginning of the hour before the first one.
+const HOUR: u64 = 3_600_000_000_000;
 /// Tracks that are told apart; a tenant could claim any number.
 const MOST: usize = 1024;
 
@@ -24,6 +26,7 @@ pub struct Writer<W: Write> {
     out: W,
     written: u64,
     first: bool,
+    base: Option<u64>,
     tracks: HashMap<(u32, u8, u64), u64>,
     names: HashMap<u32, String>,
     arrows: u64,
@@ -85,7 +88,7 @@ fn details(event: &Event) -> serde_json::Value {
         Kind::Free => json!({ "address": hex(event.place) }),
         Kind::Refused => json!({ "bytes": event.amount }),
         Kind::Synchronize | Kind::Budget | Kind::Turn => json!({ "stream": hex(event.place) }),
-        Kind::Start => json!({ "program": &*event.name }),
+        Kind::Start => json!({ "program": &*event.name, "since_1970_ns": event.begin.to_string() }),
         Kind::Init | Kind::Other => json!({}),
     };
     if let Some(details) = details.as_object_mut() {
@@ -105,7 +108,7 @@ impl<W: Write> Writer<W> {
     /// As writing.
     pub fn new(mut out: W) -> io::Result<Self> {
         out.write_all(b"[")?;
-        Ok(Self { out, written: 1, first: true, tracks: HashMap::new(), names: HashMap::new(), arrows: 0 })
+        Ok(Self { out, written: 1, first: true, base: None, tracks: HashMap::new(), names: HashMap::new(), arrows: 0 })
     }
 
     /// Bytes written so far.
@@ -146,7 +149,10 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// As writing.
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
-        let (pid, thread, ts) = (event.pid, event.thread, micros(event.begin));
+        // Readers take times for doubles: counted from 1970, they would be a quarter of a microsecond apart.
+        let base = *self.base.get_or_insert((event.begin - event.begin % HOUR).saturating_sub(HOUR));
+        let since = |nanos: u64| micros(nanos.saturating_sub(base));
+        let (pid, thread, ts) = (event.pid, event.thread, since(event.begin));
         if event.kind == Kind::Start && self.names.len() < MOST {
             self.names.insert(pid, event.name.to_string());
             self.label("process_name", pid, 0, &event.name)?;
@@ -161,7 +167,7 @@ impl<W: Write> Writer<W> {
         let Some((begin, took)) = event.gpu else { return Ok(()) };
         let Some(track) = self.track(event)? else { return Ok(()) };
         let (name, category) = on_gpu(event);
-        let (name, begin, took) = (quoted(&name), micros(begin), micros(took));
+        let (name, begin, took) = (quoted(&name), since(begin), micros(took));
         self.put(&format!(
             r#"{{"ph":"X","name":{name},"cat":"{category}","pid":{pid},"tid":{track},"ts":{begin},"dur":{took},"args":{args}}}"#
         ))?;

@@ -9,6 +9,7 @@ mod kit;
 mod loads;
 mod machine;
 mod running;
+pub mod trace;
 mod way;
 
 pub use answer::{Fill, Held};

@@ -1,0 +1,116 @@
+//! `vgpu trace` and the logs that containers ask for, with real containers on the simulated GPU.
+
+mod common;
+
+use std::path::Path;
+use std::process::Stdio;
+
+use common::{Monitor, ready, vgpu, wait_for};
+use tempfile::TempDir;
+use vgpu_e2e::trace::Trace;
+use vgpu_e2e::{Machine, Running, Way};
+use vgpu_test_harness::Host;
+
+/// Starts `steps` in a container that asks for traces in a folder of the host's.
+fn traced(host: &Host, machine: &Machine, folder: &Path, args: &[&str]) -> Running {
+    let bundle = machine.bundle().annotation("nvidia.com/gpumem", "2048").annotation("nvidia.com/gpucores", "50");
+    // Not before it is seen from outside: what lives too shortly for that is not followed.
+    let script = format!("while [ ! -e /profile/out/trace.json ]; do sleep 0.1; done; exec /programs/steps {}", args.join(" "));
+    let bundle = bundle.bind(folder, "/profile", &[]).env("PFLOG", "/profile/out").args(&["/bin/sh", "-c", &script]);
+    Way::Wrapper.start(host, bundle)
+}
+
+/// The trace in a folder, once it is complete.
+fn complete(folder: &Path) -> Trace {
+    let read = || std::fs::read_to_string(folder.join("out/trace.json")).ok().filter(|text| text.ends_with("\n]\n"));
+    Trace::check(&wait_for("the trace is complete", read))
+}
+
+/// `metrics.log` and `timeline.log` as Alnair's notebook reads them: fields between commas, each with a name and a figure.
+fn fields(line: &str) -> Vec<(&str, &str)> {
+    line.trim().split(',').map(|field| field.trim().split_once(':').unwrap()).collect()
+}
+
+#[test]
+fn what_is_traced_is_what_the_program_counts() {
+    let Some((_kit, machine, host)) = ready() else { return };
+    let _monitor = Monitor::start(&host, &machine);
+    let folder = TempDir::new().unwrap();
+    let mut running = traced(&host, &machine, folder.path(), &["--rounds", "30"]);
+    let last = (0..30).map(|_| running.line()).last().unwrap();
+    let counts: serde_json::Value = serde_json::from_str(&last).unwrap_or_else(|why| panic!("{why}: {last}"));
+    assert!(running.finish());
+    let trace = complete(folder.path());
+    let count = |name: &str| counts[name].as_u64().unwrap();
+    assert_eq!(trace.on_gpu("kernel"), count("kernels"), "each launch, by whatever function, has its time on the GPU");
+    assert_eq!((trace.on_gpu("graph"), trace.kernels_in_graphs()), (count("graphs"), count("graph_kernels")));
+    assert_eq!((trace.on_gpu("gpu_memcpy"), trace.on_gpu("gpu_memset")), (count("copies"), count("fills")));
+    assert_eq!((trace.calls("cuMemAlloc_v2"), trace.calls("cuMemFree_v2")), (count("allocations"), count("frees")));
+    for call in ["cuLaunchKernelEx", "cuLaunchCooperativeKernel", "cuLaunchKernel_ptsz"] {
+        assert_eq!(trace.calls(call), count("graphs"), "{call}");
+    }
+    // A kernel takes 20 us there; on a busy machine the simulated GPU may be late.
+    assert!(trace.kernels_called("spin").iter().all(|micros| *micros >= 19.0), "{:?}", trace.kernels_called("spin"));
+
+    let metrics = std::fs::read_to_string(folder.path().join("out/metrics.log")).unwrap();
+    let first = fields(metrics.lines().next().unwrap());
+    assert_eq!((first[0], first[1].0), (("name", "mem_used"), "count"));
+    let figures: Vec<_> = metrics.lines().skip(1).map(fields).map(|fields| (fields[0].1, fields[1].1.parse().unwrap())).collect();
+    // Three more are launches that were captured.
+    let expected =
+        [("cuLaunchKernel", count("kernels") + 3), ("cuMemAlloc", count("allocations")), ("cuMemcpyH2D_ASYNC", 30), ("cuInit", 1)];
+    assert!(expected.iter().all(|figure| figures.contains(figure)), "{figures:?}");
+    let timeline = std::fs::read_to_string(folder.path().join("out/timeline.log")).unwrap();
+    let lines: Vec<_> = timeline.lines().map(fields).collect();
+    let names = ["name", "start", "burst", "bytes", "kind"];
+    assert!(lines.iter().all(|fields| fields.iter().map(|(name, _)| *name).eq(names)), "{timeline}");
+    assert!(lines.iter().all(|fields| fields[1..].iter().all(|(_, figure)| figure.parse::<i64>().is_ok())), "{timeline}");
+    let to_device = lines.iter().filter(|fields| fields[0].1 == "cuMemcpyH2D_ASYNC" && fields[3].1 == "4096" && fields[4].1 == "1");
+    assert_eq!(to_device.count(), 30);
+}
+
+#[test]
+fn what_a_killed_program_had_done_is_there() {
+    let Some((_kit, machine, host)) = ready() else { return };
+    let _monitor = Monitor::start(&host, &machine);
+    let folder = TempDir::new().unwrap();
+    let mut running = traced(&host, &machine, folder.path(), &[]);
+    for _ in 0..20 {
+        let _ = running.line();
+    }
+    let _ = host.outcome(host.bare_command().args(["kill", &running.id, "KILL"]));
+    let rest = std::iter::from_fn(|| Some(running.line()).filter(|line| line.ends_with('}'))).count() as u64;
+    assert!(!running.finish(), "it was killed");
+    let rounds = 20 + rest;
+    let trace = complete(folder.path());
+    // The round in which it was killed may be there in part; a round has four kernels.
+    let told = trace.on_host("cuLaunchKernel") + trace.on_host("cuLaunchKernelEx") + trace.on_host("cuLaunchCooperativeKernel");
+    let told = told + trace.on_host("cuLaunchKernel_ptsz") - trace.captured();
+    assert!((4 * rounds..=4 * (rounds + 1)).contains(&told), "{rounds} rounds, {told} launches");
+}
+
+#[test]
+fn tracing_goes_on_and_off_while_a_container_runs() {
+    let Some((_kit, machine, host)) = ready() else { return };
+    let folder = TempDir::new().unwrap();
+    let bundle = machine.bundle().annotation("nvidia.com/gpumem", "2048").annotation("nvidia.com/gpucores", "30");
+    let running = Way::Wrapper.start(&host, bundle.args(&["/simgpu/spin", "--ns", "200000", "--seconds", "600"]));
+    wait_for("it is at work", || {
+        let shown = vgpu(&host, &machine).args(["show", "--json", &running.id]).output().unwrap();
+        let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).ok()?;
+        shown["containers"][0]["gpus"][0]["used_ns"].as_u64().filter(|used| *used > 0)
+    });
+    for round in 0..2 {
+        let file = folder.path().join(format!("{round}.json"));
+        let output = vgpu(&host, &machine).args(["trace", &running.id, "--seconds", "1", "-o"]).arg(&file).stdin(Stdio::null()).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let trace = Trace::check(&std::fs::read_to_string(&file).unwrap());
+        let (kernels, waits) = (trace.on_gpu("kernel"), trace.on_host("wait for budget"));
+        assert!(kernels > 0 && waits > 0, "{kernels} kernels, {waits} waits");
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(told.contains(&format!("{} kernels", trace.on_host("cuLaunchKernel"))), "{told}");
+    }
+    let output = vgpu(&host, &machine).args(["trace", "nobody"]).output().unwrap();
+    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("nobody"), "{output:?}");
+}

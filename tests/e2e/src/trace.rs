@@ -1,0 +1,115 @@
+//! Looks at a trace as the published Trace Event Format has it, and as strictly.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::{Map, Value};
+
+/// A trace that is sound.
+#[derive(Debug)]
+pub struct Trace(Vec<Map<String, Value>>);
+
+/// Tracks with numbers from here on are the GPU's.
+const TRACKS: u64 = 0x4000_0000;
+
+fn text<'a>(event: &'a Map<String, Value>, key: &str) -> &'a str {
+    event.get(key).and_then(Value::as_str).unwrap_or_else(|| panic!("{key} has to be a string: {event:?}"))
+}
+
+fn whole(event: &Map<String, Value>, key: &str) -> u64 {
+    event.get(key).and_then(Value::as_u64).unwrap_or_else(|| panic!("{key} has to be a whole number: {event:?}"))
+}
+
+fn number(event: &Map<String, Value>, key: &str) -> f64 {
+    let value = event.get(key).and_then(Value::as_f64).unwrap_or_else(|| panic!("{key} has to be a number: {event:?}"));
+    assert!(value.is_finite() && value >= 0.0, "{key}: {event:?}");
+    value
+}
+
+impl Trace {
+    /// Reads a trace in the array form.
+    ///
+    /// # Panics
+    /// It is none, or not a sound one: a required field is missing or of another kind, an arrow has one end, slices of one track of the
+    /// GPU overlap, or a track has no name.
+    #[must_use]
+    pub fn check(json: &str) -> Self {
+        let events: Vec<Map<String, Value>> = serde_json::from_str(json).unwrap_or_else(|why| panic!("no JSON array of objects: {why}"));
+        let (mut arrows, mut named): (HashMap<u64, Vec<&str>>, HashSet<(u64, u64)>) = Default::default();
+        let mut tracks: HashMap<(u64, u64), Vec<(f64, f64)>> = HashMap::new();
+        for event in &events {
+            let (phase, thread) = (text(event, "ph"), (whole(event, "pid"), whole(event, "tid")));
+            let (_, ts) = (text(event, "name"), number(event, "ts"));
+            assert!(event.get("args").is_none_or(Value::is_object), "{event:?}");
+            match phase {
+                "X" => {
+                    let took = number(event, "dur");
+                    let _ = text(event, "cat");
+                    if thread.1 >= TRACKS {
+                        tracks.entry(thread).or_default().push((ts, ts + took));
+                    }
+                }
+                "i" => assert!(["g", "p", "t"].contains(&text(event, "s"))),
+                "M" => {
+                    let name = event["args"]["name"].as_str();
+                    assert!(["process_name", "thread_name"].contains(&text(event, "name")) && name.is_some(), "{event:?}");
+                    named.insert(thread);
+                }
+                "s" => arrows.entry(whole(event, "id")).or_default().push("s"),
+                "f" => {
+                    assert_eq!(text(event, "bp"), "e");
+                    arrows.entry(whole(event, "id")).or_default().push("f");
+                }
+                other => panic!("no phase of ours: {other}"),
+            }
+        }
+        assert!(arrows.values().all(|ends| ends == &["s", "f"]), "an arrow has two ends");
+        for (track, slices) in &mut tracks {
+            assert!(named.contains(track), "{track:?} has no name");
+            slices.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let overlap = slices.windows(2).find(|pair| pair[1].0 < pair[0].1 - 0.001);
+            assert_eq!(overlap, None, "slices of one stream overlap");
+        }
+        Self(events)
+    }
+
+    fn slices(&self, gpu: bool) -> impl Iterator<Item = &Map<String, Value>> {
+        self.0.iter().filter(move |event| event["ph"] == "X" && (whole(event, "tid") >= TRACKS) == gpu)
+    }
+
+    /// How much ran on the GPU under this category.
+    #[must_use]
+    pub fn on_gpu(&self, category: &str) -> u64 {
+        self.slices(true).filter(|event| event["cat"] == category).count() as u64
+    }
+
+    /// Kernels in the graphs that ran.
+    #[must_use]
+    pub fn kernels_in_graphs(&self) -> u64 {
+        self.slices(true).filter(|event| event["cat"] == "graph").filter_map(|event| event["args"]["kernels"].as_u64()).sum()
+    }
+
+    /// How long the kernels of this name took, in microseconds.
+    #[must_use]
+    pub fn kernels_called(&self, name: &str) -> Vec<f64> {
+        self.slices(true).filter(|event| event["cat"] == "kernel" && event["name"] == name).map(|event| number(event, "dur")).collect()
+    }
+
+    /// How often a function was called and did something.
+    #[must_use]
+    pub fn calls(&self, name: &str) -> u64 {
+        let did = |event: &&Map<String, Value>| event["args"].get("failed").is_none() && event["args"].get("captured").is_none();
+        self.slices(false).filter(|event| event["name"] == name).filter(did).count() as u64
+    }
+
+    /// Slices of this name on the host, whatever came of them.
+    #[must_use]
+    pub fn on_host(&self, name: &str) -> u64 {
+        self.slices(false).filter(|event| event["name"] == name).count() as u64
+    }
+
+    /// Calls that were captured.
+    #[must_use]
+    pub fn captured(&self) -> u64 {
+        self.slices(false).filter(|event| event["args"].get("captured").is_some()).count() as u64
+    }
+}
