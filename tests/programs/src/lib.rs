@@ -6,5 +6,7 @@ pub mod costs;
 pub mod cuda;
 pub mod nvml;
 pub mod ptx;
+pub mod random;
 pub mod share;
 pub mod take;
+pub mod watch;

@@ -112,3 +112,15 @@ pub fn local(bytes: usize) -> String {
         .replace("own[16384]", &format!("own[{bytes}]"))
         .replace("2047;", "31;")
 }
+
+/// `empty()` and one array of so many bytes.
+///
+/// # Panics
+/// Never: there is no zero in it.
+#[must_use]
+pub fn array(bytes: usize) -> std::ffi::CString {
+    let text = format!(
+        ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 8 .b8 big[{bytes}];\n.visible .entry empty()\n{{\n    ret;\n}}\n"
+    );
+    std::ffi::CString::new(text).expect("no zero in it")
+}

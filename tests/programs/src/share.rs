@@ -56,10 +56,16 @@ impl Share {
         let census = Census::open(&path);
         let account = &region.gpus[0];
         let living = region.used_slots().filter(|&(index, _)| !census.is_dead(index));
-        let page = vgpu_region::ledger::PAGE;
+        let bytes = |pages: u32| u64::from(pages) * vgpu_region::ledger::PAGE;
         let processes = living.map(|(_, slot)| {
-            let (charge, managed) = (u64::from(slot.gpus[0].charge.held()), u64::from(slot.gpus[0].managed.load(Relaxed)));
-            (slot.pid.load(Relaxed), (charge * page, managed * page))
+            let account = &slot.gpus[0];
+            Held {
+                pid: slot.pid.load(Relaxed),
+                bytes: bytes(account.charge.held()),
+                managed: bytes(account.managed.load(Relaxed)),
+                overhead: bytes(account.overhead.load(Relaxed)),
+                in_flight: account.charge.in_flight(),
+            }
         });
         let ledger = Ledger { total: account.total.bytes(), refused: account.refused.load(Relaxed), processes: processes.collect() };
         // SAFETY: nothing of the mapping is used below.
@@ -75,6 +81,21 @@ pub struct Ledger {
     pub total: u64,
     /// How many requests were refused.
     pub refused: u64,
-    /// Each living process by PID: what it holds, and how much of that NVML does not list by process.
-    pub processes: Vec<(u32, (u64, u64))>,
+    /// Each living process.
+    pub processes: Vec<Held>,
+}
+
+/// One process' account, bytes throughout.
+#[derive(Clone, Debug, Default)]
+pub struct Held {
+    /// Whose.
+    pub pid: u32,
+    /// All that it holds.
+    pub bytes: u64,
+    /// How much of that NVML does not list by process.
+    pub managed: u64,
+    /// How much of it no allocation call asked for.
+    pub overhead: u64,
+    /// Whether a call is under way.
+    pub in_flight: bool,
 }

@@ -130,7 +130,8 @@ fn location(ordinal: i32) -> sys::CUmemLocation {
 }
 
 /// A pool's properties.
-fn pool_properties(ordinal: i32) -> sys::CUmemPoolProps {
+#[must_use]
+pub fn pool_properties(ordinal: i32) -> sys::CUmemPoolProps {
     // SAFETY: all-zero is valid for this struct of numbers and null pointers.
     let mut properties = unsafe { std::mem::zeroed::<sys::CUmemPoolProps>() };
     properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -139,7 +140,8 @@ fn pool_properties(ordinal: i32) -> sys::CUmemPoolProps {
 }
 
 /// Physical memory's properties.
-fn physical_properties(ordinal: i32) -> sys::CUmemAllocationProp {
+#[must_use]
+pub fn physical_properties(ordinal: i32) -> sys::CUmemAllocationProp {
     // SAFETY: all-zero is valid for this struct of numbers and null pointers.
     let mut properties = unsafe { std::mem::zeroed::<sys::CUmemAllocationProp>() };
     properties.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -148,7 +150,10 @@ fn physical_properties(ordinal: i32) -> sys::CUmemAllocationProp {
 }
 
 /// `bytes` in whole pieces of physical memory.
-fn granular(bytes: usize, properties: &sys::CUmemAllocationProp) -> Result<usize, CUresult> {
+///
+/// # Errors
+/// What the driver says.
+pub fn granular(bytes: usize, properties: &sys::CUmemAllocationProp) -> Result<usize, CUresult> {
     let mut granularity = 0;
     let minimum = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
     // SAFETY: the properties and the room for the answer live through the call.

@@ -6,15 +6,13 @@
 //! process's own median, the ratio to native, and the ratio's spread (10th to 90th percentile of the rounds' ratios).
 
 use std::collections::BTreeMap;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, ExitCode};
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use vgpu_region::limits::{GpuLimit, LimitsPage, Selector};
 use vgpu_test_programs::arguments::Arguments;
 use vgpu_test_programs::costs;
+use vgpu_test_programs::share::Share;
 
 fn main() -> ExitCode {
     let arguments = Arguments::of_process();
@@ -39,8 +37,7 @@ struct Way<'a> {
 
 fn compare(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     stay_on_this_core();
-    let share = tempfile::tempdir()?;
-    make_share(share.path(), arguments.number("limit", 64 << 30))?;
+    let share = Share::make(arguments.number("limit", 64 << 30))?;
     let mut ways = vec![Way { name: "native".into(), library: None, figures: BTreeMap::new() }];
     for library in arguments.values("library").chain(arguments.values("peer")) {
         let name = Path::new(library).file_name().map_or(library.into(), |name| name.to_string_lossy());
@@ -48,12 +45,12 @@ fn compare(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     }
     // The first round warms the machine's caches, and lets the container's first process find out what a context costs.
     for round in 0..=arguments.number("runs", 9) {
-        let starts = starts(&ways, share.path())?;
+        let starts = starts(&ways, &share)?;
         for (way, start) in ways.iter_mut().zip(starts).filter(|_| round > 0) {
             way.figures.entry("start of /bin/true".into()).or_default().push(start);
         }
         for way in &mut ways {
-            let figures = run(way.library, share.path())?;
+            let figures = run(way.library, &share)?;
             if round > 0 {
                 figures.into_iter().for_each(|(call, figure)| way.figures.entry(call).or_default().push(figure));
             }
@@ -72,23 +69,14 @@ fn stay_on_this_core() {
     }
 }
 
-fn make_share(folder: &Path, memory: u64) -> Result<(), Box<dyn std::error::Error>> {
-    let limit = GpuLimit::new(Selector::All);
-    limit.memory.store(memory, Relaxed);
-    std::fs::write(folder.join("limits"), LimitsPage::new([limit]).as_bytes())?;
-    let region = std::fs::File::create(folder.join("region"))?;
-    vgpu_region::map::format(region.as_raw_fd()).map_err(|error| error.to_string())?;
-    Ok(())
-}
-
-fn prepare(command: &mut Command, library: Option<&str>, share: &Path) {
+fn prepare(command: &mut Command, library: Option<&str>, share: &Share) {
     if let Some(library) = library {
-        command.env("LD_PRELOAD", library).env("VGPU_DIR", share);
+        share.limits(library, command);
     }
 }
 
 /// Starts a process that never touches CUDA, each way in turn. The medians, in nanoseconds.
-fn starts(ways: &[Way<'_>], share: &Path) -> Result<Vec<f64>, Box<dyn std::error::Error>> {
+fn starts(ways: &[Way<'_>], share: &Share) -> Result<Vec<f64>, Box<dyn std::error::Error>> {
     let mut figures = vec![Vec::new(); ways.len()];
     for _ in 0..200 {
         for (way, figures) in ways.iter().zip(&mut figures) {
@@ -102,7 +90,7 @@ fn starts(ways: &[Way<'_>], share: &Path) -> Result<Vec<f64>, Box<dyn std::error
     Ok(figures.iter_mut().map(|figures| costs::median(figures)).collect())
 }
 
-fn run(library: Option<&str>, share: &Path) -> Result<Vec<(String, f64)>, Box<dyn std::error::Error>> {
+fn run(library: Option<&str>, share: &Share) -> Result<Vec<(String, f64)>, Box<dyn std::error::Error>> {
     let mut command = Command::new(std::env::current_exe()?);
     prepare(command.arg("--child"), library, share);
     let output = command.output()?;

@@ -1,41 +1,71 @@
-//! Many processes that allocate and free at once, for tests that kill some of them.
+//! Many processes that allocate and free at once, for tests that kill some of them, and for seeing that they keep to a limit together.
 //!
-//!     race --processes N [--seconds S | --rounds K] [--chunk MAX_BYTES] [--seed X] [--gpu ORDINAL] [--keep]
+//!     race --processes N [--seconds S | --rounds K | --allocations K] [--chunk MAX_BYTES] [--seed X] [--gpu ORDINAL] [--keep]
+//!         [--library libvgpu.so --limit BYTES]
 //!
-//! Starts itself N times and prints `child PID` for each; every child allocates and frees random sizes up to MAX_BYTES until its time or
-//! rounds are over. At the end each child prints `done PID rounds allocated refused`; with --keep it then fills what it can get, prints
-//! `filled PID bytes`, and waits for its standard input to end. Any error but out-of-memory ends a child with status 1.
+//! Starts itself N times and prints `child PID` for each; every child allocates and frees random sizes up to MAX_BYTES until its time,
+//! rounds or allocations are over. At the end each child prints `done PID rounds allocated refused`; with --keep it then fills what it
+//! can get, prints `filled PID bytes`, and waits for its standard input to end. Any error but out-of-memory ends a child with status 1.
+//! With a library, the children share so many bytes under it, begin only when all have their contexts, and NVML is read all the time: a
+//! last line of JSON tells the most that it showed, and if that was past the limit, the status is 1.
 
-use std::process::{Command, ExitCode};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use vgpu_test_programs::arguments::Arguments;
 use vgpu_test_programs::cuda::{self, check, sys};
+use vgpu_test_programs::random::Random;
+use vgpu_test_programs::share::Share;
+use vgpu_test_programs::watch::Watch;
 
 fn main() -> ExitCode {
     let arguments = Arguments::of_process();
     if arguments.has("child") {
         return child(&arguments);
     }
-    let own = std::env::current_exe().expect("this program has a path");
+    match race(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("race: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether all went well.
+fn race(arguments: &Arguments) -> Result<bool, String> {
+    let limit = arguments.number("limit", u64::MAX);
+    let held = match arguments.value("library") {
+        Some(library) => Some((library, Share::make(limit)?, Watch::start(arguments.number("gpu", 0) as u32)?)),
+        None => None,
+    };
+    let own = std::env::current_exe().map_err(|why| why.to_string())?;
     let start = |number: u64| {
         let seed = arguments.number("seed", 1).wrapping_mul(1000) + number;
-        let inherited = std::env::args().skip(1);
-        Command::new(&own).arg("--child").args(inherited).args(["--own-seed", &seed.to_string()]).spawn()
-    };
-    let children = (0..arguments.number("processes", 8)).map(start).collect::<Result<Vec<_>, _>>();
-    let mut children = match children {
-        Ok(children) => children,
-        Err(error) => {
-            eprintln!("race: {error}");
-            return ExitCode::FAILURE;
+        let mut command = Command::new(&own);
+        command.arg("--child").args(std::env::args().skip(1)).args(["--own-seed", &seed.to_string()]);
+        if let Some((library, share, _)) = &held {
+            share.limits(library, command.stdin(Stdio::piped()));
         }
+        command.spawn().map_err(|why| why.to_string())
     };
-    for child in &children {
-        println!("child {}", child.id());
+    let processes = arguments.number("processes", 8);
+    let mut children = (0..processes).map(start).collect::<Result<Vec<_>, _>>()?;
+    children.iter().for_each(|child| println!("child {}", child.id()));
+    if let Some((_, _, watch)) = &held {
+        let begin = Instant::now();
+        while watch.processes().len() < children.len() && begin.elapsed() < Duration::from_secs(120) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        children.iter_mut().for_each(|child| drop(child.stdin.take()));
     }
-    let failed = children.iter_mut().filter_map(|child| child.wait().ok()).filter(|status| status.code() == Some(1)).count();
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let statuses = children.iter_mut().filter_map(|child| Child::wait(child).ok());
+    let well = statuses.filter(|status| status.code() == Some(1)).count() == 0;
+    let Some((_, share, watch)) = held else { return Ok(well) };
+    let ((peak, samples), refused) = (watch.peak(), share.ledger()?.refused);
+    println!("{{\"processes\":{processes},\"limit\":{limit},\"peak\":{peak},\"samples\":{samples},\"refused\":{refused}}}");
+    Ok(well && peak <= limit)
 }
 
 fn child(arguments: &Arguments) -> ExitCode {
@@ -54,21 +84,25 @@ fn child(arguments: &Arguments) -> ExitCode {
 
 fn allocate_and_free(arguments: &Arguments) -> Result<(), sys::CUresult> {
     cuda::start(arguments.number("gpu", 0) as i32)?;
+    if arguments.value("library").is_some() {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    }
     let largest = arguments.number("chunk", 8 << 20).max(1);
-    let rounds = arguments.number("rounds", if arguments.has("seconds") { u64::MAX } else { 1000 });
+    let allocations = arguments.number("allocations", u64::MAX);
+    let rounds = arguments.number("rounds", if arguments.has("seconds") || arguments.has("allocations") { u64::MAX } else { 1000 });
     let until = Instant::now() + Duration::from_secs(arguments.number("seconds", 3600));
-    let mut random = Random(arguments.number("own-seed", 1) * 2 + 1);
+    let mut random = Random::new(arguments.number("own-seed", 1));
     let mut held = Vec::new();
     let (mut round, mut allocated, mut refused) = (0, 0_u64, 0_u64);
-    while round < rounds && Instant::now() < until {
+    while round < rounds && allocated + refused < allocations && Instant::now() < until {
         round += 1;
-        if !held.is_empty() && random.next().is_multiple_of(2) {
-            let address = held.swap_remove(random.next() as usize % held.len());
+        if !held.is_empty() && random.draw().is_multiple_of(2) {
+            let address = held.swap_remove(random.draw() as usize % held.len());
             // SAFETY: the address was allocated and not freed yet.
             check(unsafe { sys::cuMemFree_v2(address) })?;
             continue;
         }
-        match allocate(random.next() % largest + 1) {
+        match allocate(random.draw() % largest + 1) {
             Ok(address) => {
                 held.push(address);
                 allocated += 1;
@@ -94,16 +128,4 @@ fn allocate(bytes: u64) -> Result<u64, sys::CUresult> {
     // SAFETY: room for the answer.
     check(unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes as usize) })?;
     Ok(address)
-}
-
-/// xorshift64
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 >> 3
-    }
 }

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use vgpu_test_programs::arguments::Arguments;
 use vgpu_test_programs::cuda::{self, check, sys};
+use vgpu_test_programs::random::Random;
 
 /// What a process takes at a time when it takes all that is left: the driver's granule.
 const CHUNK: u64 = 2 << 20;
@@ -51,17 +52,17 @@ fn rounds(arguments: &Arguments) -> Result<(), String> {
 /// How long it took the survivors to get everything, and how many processes were killed.
 fn one_round(arguments: &Arguments, random: &mut Random) -> Result<(Duration, usize), String> {
     let processes = arguments.number("processes", 32);
-    let mut racers = (0..processes).map(|_| Racer::start(arguments, random.next())).collect::<Result<Vec<_>, _>>()?;
+    let mut racers = (0..processes).map(|_| Racer::start(arguments, random.draw())).collect::<Result<Vec<_>, _>>()?;
     if arguments.has("settled") {
         racers.iter_mut().try_for_each(|racer| racer.answer().map(|_| ()))?;
     }
-    std::thread::sleep(Duration::from_micros(random.next() % (arguments.number("spread", 50) * 1000)));
+    std::thread::sleep(Duration::from_micros(random.draw() % (arguments.number("spread", 50) * 1000)));
     let mut victims = Vec::new();
     while victims.len() < processes as usize / 2 {
-        victims.push(racers.swap_remove(random.next() as usize % racers.len()));
+        victims.push(racers.swap_remove(random.draw() as usize % racers.len()));
     }
     let (killed, at) = (victims.len(), Instant::now());
-    let reap = random.next().is_multiple_of(2);
+    let reap = random.draw().is_multiple_of(2);
     for victim in &mut victims {
         victim.process.kill().map_err(|why| why.to_string())?;
         if reap {
@@ -146,10 +147,10 @@ fn child(arguments: &Arguments) -> Result<(), String> {
             if started && arguments.has("settled") {
                 println!("started");
             }
-        } else if held.len() > 8 || (!held.is_empty() && random.next().is_multiple_of(2)) {
-            free(held.swap_remove(random.next() as usize % held.len()))?;
+        } else if held.len() > 8 || (!held.is_empty() && random.draw().is_multiple_of(2)) {
+            free(held.swap_remove(random.draw() as usize % held.len()))?;
         } else {
-            held.extend(allocate(random.next() % (16 << 20) + 1)?);
+            held.extend(allocate(random.draw() % (16 << 20) + 1)?);
         }
     }
     while let Some(address) = held.pop() {
@@ -198,21 +199,5 @@ fn granted(answer: Result<(), sys::CUresult>) -> Result<Option<()>, String> {
         Ok(()) => Ok(Some(())),
         Err(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY) => Ok(None),
         Err(code) => Err(cuda::name(code)),
-    }
-}
-
-/// xorshift64
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 >> 3
     }
 }

@@ -7,20 +7,13 @@ use std::ptr::null_mut;
 use super::Taker;
 use crate::cuda::check;
 use crate::cuda::sys::{self, CUlibrary, CUresult};
+use crate::ptx;
 
-/// PTX text with one array of so many bytes.
-fn image(bytes: usize) -> CString {
-    let text = format!(
-        ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 8 .b8 big[{bytes}];\n.visible .entry empty()\n{{\n    ret;\n}}\n"
-    );
-    CString::new(text).expect("no zero in it")
-}
-
-/// The same in a file, whose name is given to `load`.
+/// An image in a file, whose name is given to `load`.
 fn in_file(bytes: usize, load: impl FnOnce(&CStr) -> Result<u64, CUresult>) -> Result<u64, CUresult> {
     let failed = |_| CUresult::CUDA_ERROR_OPERATING_SYSTEM;
     let mut file = tempfile::NamedTempFile::new().map_err(failed)?;
-    file.write_all(image(bytes).to_bytes()).map_err(failed)?;
+    file.write_all(ptx::array(bytes).to_bytes()).map_err(failed)?;
     load(&CString::new(file.path().to_string_lossy().into_owned()).map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?)
 }
 
@@ -28,7 +21,7 @@ pub fn module(_ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(|bytes| {
         let mut module = null_mut();
         // SAFETY: a text with an end, and room for the answer.
-        check(unsafe { sys::cuModuleLoadData(&raw mut module, image(bytes).as_ptr().cast()) })?;
+        check(unsafe { sys::cuModuleLoadData(&raw mut module, ptx::array(bytes).as_ptr().cast()) })?;
         Ok(bytes as u64)
     }))
 }
@@ -37,7 +30,7 @@ pub fn module_ex(_ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(|bytes| {
         let mut module = null_mut();
         // SAFETY: as above, and no options.
-        check(unsafe { sys::cuModuleLoadDataEx(&raw mut module, image(bytes).as_ptr().cast(), 0, null_mut(), null_mut()) })?;
+        check(unsafe { sys::cuModuleLoadDataEx(&raw mut module, ptx::array(bytes).as_ptr().cast(), 0, null_mut(), null_mut()) })?;
         Ok(bytes as u64)
     }))
 }
@@ -57,7 +50,7 @@ pub fn module_file(_ordinal: i32) -> Result<Taker, CUresult> {
 pub fn cubin(_ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(|bytes| {
         let (mut state, mut module, mut cubin, mut size) = (null_mut(), null_mut(), null_mut::<c_void>(), 0);
-        let text = image(bytes);
+        let text = ptx::array(bytes);
         let kind = sys::CUjitInputType::CU_JIT_INPUT_PTX;
         let length = text.to_bytes_with_nul().len();
         // SAFETY: the text is as long as said; the cubin lives as long as the linker's state.
@@ -78,7 +71,7 @@ fn load_library(bytes: usize) -> Result<CUlibrary, CUresult> {
     let mut library = null_mut();
     // SAFETY: a text with an end, room for the answer, and no options.
     check(unsafe {
-        let image = image(bytes);
+        let image = ptx::array(bytes);
         sys::cuLibraryLoadData(&raw mut library, image.as_ptr().cast(), null_mut(), null_mut(), 0, null_mut(), null_mut(), 0)
     })?;
     Ok(library)

@@ -15,13 +15,13 @@ fn limit(which: CUlimit) -> Result<usize, CUresult> {
     Ok(value)
 }
 
-/// Raises a limit, of which there are `count`, by `bytes` in all.
-fn raise(which: CUlimit, count: usize, bytes: usize) -> Result<u64, CUresult> {
-    let before = limit(which)?;
+/// Raises a limit, of which there are `count`, from what was counted so far by `bytes` in all.
+fn raise(which: CUlimit, count: usize, counted: &mut usize, bytes: usize) -> Result<u64, CUresult> {
     let step = (bytes / count / 16).max(1) * 16;
     // SAFETY: plain numbers.
-    check(unsafe { sys::cuCtxSetLimit(which, before + step) })?;
-    Ok((limit(which)?.saturating_sub(before) * count) as u64)
+    check(unsafe { sys::cuCtxSetLimit(which, *counted + step) })?;
+    let before = std::mem::replace(counted, limit(which)?);
+    Ok((counted.saturating_sub(before) * count) as u64)
 }
 
 /// How many threads a GPU holds at once: each has a stack.
@@ -55,7 +55,8 @@ fn launch(function: CUfunction) -> Result<(), CUresult> {
 
 pub fn heap(_ordinal: i32) -> Result<Taker, CUresult> {
     PREPARED.set(Some(kernel(ptx::MALLOC, "take")?));
-    Ok(Box::new(|bytes| raise(CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE, 1, bytes)))
+    let mut counted = 0;
+    Ok(Box::new(move |bytes| raise(CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE, 1, &mut counted, bytes)))
 }
 
 thread_local! {
@@ -76,7 +77,7 @@ pub fn heap_at_once(_ordinal: i32) -> Result<Taker, CUresult> {
         if used {
             return Err(CUresult::CUDA_SUCCESS);
         }
-        let got = raise(CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE, 1, bytes)?;
+        let got = raise(CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE, 1, &mut 0, bytes)?;
         used = true;
         launch(function).map(|()| got)
     }))
@@ -84,7 +85,8 @@ pub fn heap_at_once(_ordinal: i32) -> Result<Taker, CUresult> {
 
 pub fn fifo(_ordinal: i32) -> Result<Taker, CUresult> {
     PREPARED.set(Some(kernel(ptx::PRINTF, "say")?));
-    Ok(Box::new(|bytes| raise(CUlimit::CU_LIMIT_PRINTF_FIFO_SIZE, 1, bytes)))
+    let mut counted = 0;
+    Ok(Box::new(move |bytes| raise(CUlimit::CU_LIMIT_PRINTF_FIFO_SIZE, 1, &mut counted, bytes)))
 }
 
 /// The same for the buffer.
@@ -93,8 +95,8 @@ pub fn use_fifo() -> Result<(), CUresult> {
 }
 
 pub fn stack(ordinal: i32) -> Result<Taker, CUresult> {
-    let threads = threads(ordinal)?;
-    Ok(Box::new(move |bytes| raise(CUlimit::CU_LIMIT_STACK_SIZE, threads, bytes)))
+    let (threads, mut counted) = (threads(ordinal)?, limit(CUlimit::CU_LIMIT_STACK_SIZE)?);
+    Ok(Box::new(move |bytes| raise(CUlimit::CU_LIMIT_STACK_SIZE, threads, &mut counted, bytes)))
 }
 
 /// Each kernel needs a little more for each thread than the one before.

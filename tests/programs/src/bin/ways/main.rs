@@ -11,7 +11,6 @@ mod native;
 mod row;
 mod table;
 mod trial;
-mod watch;
 
 use std::process::ExitCode;
 
@@ -20,7 +19,7 @@ use trial::{Bounds, Trial};
 use vgpu_test_programs::arguments::Arguments;
 use vgpu_test_programs::nvml::Nvml;
 use vgpu_test_programs::take::{self, WAYS, Way};
-use watch::Watch;
+use vgpu_test_programs::watch::Watch;
 
 fn main() -> ExitCode {
     let arguments = Arguments::of_process();

@@ -9,8 +9,7 @@ use vgpu_test_programs::cuda::sys::{self, CUresult};
 use vgpu_test_programs::cuda::{self, check, name};
 use vgpu_test_programs::share::Share;
 use vgpu_test_programs::take::{self, Way};
-
-use crate::watch::Watch;
+use vgpu_test_programs::watch::Watch;
 
 const MIB: u64 = 1 << 20;
 /// A step that takes longer than this hangs.
@@ -179,24 +178,25 @@ fn steps(way: &Way, chunk: u64, ordinal: i32) -> Result<(), CUresult> {
     }
     let missing = if count == 0 && take::is_missing(code) { " (missing)" } else { "" };
     println!("took {obtained} {count} {smaller} {}{missing}", name(code));
-    println!("rest {}", everything());
+    let rest = everything();
+    println!("rest {}", rest.iter().map(|&(_, bytes)| bytes).sum::<u64>());
     (way.finish)()?;
-    lives(canary)?;
+    lives(canary, rest.last().copied())?;
     println!("lives");
     told();
     Ok(())
 }
 
-/// Plain allocations until there is nothing left, by size; the sum of them.
-fn everything() -> u64 {
-    let (mut sum, mut size) = (0, 64 * MIB);
+/// Plain allocations until there is nothing left, by size: addresses and bytes.
+fn everything() -> Vec<(u64, u64)> {
+    let (mut list, mut size) = (Vec::new(), 64 * MIB);
     while size >= MIB {
         match plain(size) {
-            Ok(_) => sum += size,
+            Ok(address) => list.push((address, size)),
             Err(_) => size /= 2,
         }
     }
-    sum
+    list
 }
 
 fn plain(bytes: u64) -> Result<u64, CUresult> {
@@ -206,16 +206,18 @@ fn plain(bytes: u64) -> Result<u64, CUresult> {
     Ok(address)
 }
 
-/// The context works: memory can be written and read, given back and taken again.
-fn lives(canary: u64) -> Result<(), CUresult> {
+/// The context works: memory can be written and read, and the last that was taken can be given back and taken again.
+fn lives(canary: u64, last: Option<(u64, u64)>) -> Result<(), CUresult> {
     let mut read = [0_u8; 4096];
-    // SAFETY: the canary is as long as what is written and read; it is freed once.
+    // SAFETY: the canary is as long as what is written and read; the last allocation is freed once.
     unsafe {
         check(sys::cuMemsetD8_v2(canary, 0x5a, read.len()))?;
         check(sys::cuMemcpyDtoH_v2(read.as_mut_ptr().cast(), canary, read.len()))?;
-        check(sys::cuMemFree_v2(canary))?;
+        if let Some((address, bytes)) = last {
+            check(sys::cuMemFree_v2(address))?;
+            plain(bytes)?;
+        }
     }
-    plain(4096)?;
     cuda::synchronize()?;
     cuda::memory()?;
     if read.iter().all(|&byte| byte == 0x5a) { Ok(()) } else { Err(CUresult::CUDA_ERROR_ILLEGAL_STATE) }

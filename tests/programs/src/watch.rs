@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use vgpu_test_programs::nvml::Nvml;
+use crate::nvml::Nvml;
 
 /// A thread that looks, and what it has seen. Processes that were there before it count for nothing.
 pub struct Watch {
@@ -24,6 +24,9 @@ struct Seen {
 
 impl Watch {
     /// Begins to look at the GPU with this index.
+    ///
+    /// # Errors
+    /// Says what failed.
     pub fn start(index: u32) -> Result<Watch, String> {
         let seen = Arc::new(Seen::default());
         let nvml = Nvml::open(index)?;
@@ -49,18 +52,31 @@ impl Watch {
     }
 
     /// The most bytes that the processes held together at one time, and from how many looks.
+    #[must_use]
     pub fn peak(&self) -> (u64, u64) {
         (self.seen.peak.load(Relaxed), self.seen.samples.load(Relaxed))
     }
 
+    /// PID and bytes of every process by a look from now on.
+    #[must_use]
+    pub fn processes(&self) -> Vec<(u32, u64)> {
+        self.settle(|_| true)
+    }
+
     /// What the processes hold together by a look from now on.
+    #[must_use]
     pub fn sum(&self) -> u64 {
-        self.settle(|_| true).iter().map(|&(_, bytes)| bytes).sum()
+        self.processes().iter().map(|&(_, bytes)| bytes).sum()
     }
 
     /// Waits until nobody is there.
     pub fn until_empty(&self) {
         self.settle(<[_]>::is_empty);
+    }
+
+    /// Waits until nobody else is there.
+    pub fn until_only(&self, pids: &[u32]) {
+        self.settle(|list| list.iter().all(|(pid, _)| pids.contains(pid)));
     }
 
     /// The first two lists from now on that are the same and as they are wanted; after ten seconds, any.

@@ -1,0 +1,142 @@
+//! What one process does.
+
+use std::process::ExitCode;
+
+use vgpu_test_programs::arguments::Arguments;
+use vgpu_test_programs::cuda::sys::{self, CUresult};
+use vgpu_test_programs::cuda::{self, check, name};
+use vgpu_test_programs::random::Random;
+
+use crate::things::{Maker, Thing};
+
+/// So many things are enough; then more go than come.
+const MOST: usize = 600;
+
+pub fn run(arguments: &Arguments) -> ExitCode {
+    match follow(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            println!("failed {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn follow(arguments: &Arguments) -> Result<(), String> {
+    let ordinal = arguments.number("gpu", 0) as i32;
+    let seed = arguments.number("seed", 1);
+    cuda::start(ordinal).map_err(|code| format!("start: {}", name(code)))?;
+    let maker = Maker::new(ordinal).map_err(|code| format!("streams: {}", name(code)))?;
+    let mut churn =
+        Churn { random: Random::new(seed), maker, held: Vec::new(), calls: 0, refused: 0, limit: arguments.number("limit", 8 << 30) };
+    // Who comes late may find no room for a context.
+    println!("started");
+    let _ = std::io::stdin().read_line(&mut String::new());
+    for step in 0..arguments.number("steps", 0) {
+        churn.step().map_err(|why| format!("step {step} of --seed {seed}: {why}"))?;
+    }
+    churn.settle()?;
+    println!("churned {} {}", churn.calls, churn.refused);
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        if line == "drain" {
+            churn.drain()?;
+            churn.settle()?;
+            println!("drained");
+        } else {
+            // Whoever is refused again and again asks NVML only now and then.
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            churn.too_much()?;
+            println!("reconciled");
+        }
+    }
+    Ok(())
+}
+
+struct Churn {
+    random: Random,
+    maker: Maker,
+    held: Vec<Thing>,
+    calls: u64,
+    refused: u64,
+    limit: u64,
+}
+
+impl Churn {
+    fn step(&mut self) -> Result<(), String> {
+        self.calls += 1;
+        match self.random.below(100) {
+            0..=4 => self.free_what_is_nobodys(),
+            5..=7 => self.look(),
+            8..=9 => self.maker.trim(&mut self.random).map_err(|(what, code)| format!("{what}: {}", name(code))),
+            10 => self.too_much(),
+            _ if self.random.below(MOST as u64) >= self.held.len() as u64 => self.make(),
+            _ => self.give_back(),
+        }
+    }
+
+    fn make(&mut self) -> Result<(), String> {
+        let kind = self.random.below(100);
+        match self.maker.make(kind, &mut self.random) {
+            Ok(thing) => self.held.push(thing),
+            Err((_, CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
+                self.refused += 1;
+                for _ in 0..8 {
+                    self.give_back()?;
+                }
+            }
+            Err((what, code)) => return Err(format!("{what}: {}", name(code))),
+        }
+        Ok(())
+    }
+
+    fn give_back(&mut self) -> Result<(), String> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        let which = self.random.below(self.held.len() as u64) as usize;
+        let thing = self.held.swap_remove(which);
+        let described = format!("{thing:?}");
+        self.maker.give_back(thing, &mut self.random).map_err(|code| format!("giving back {described}: {}", name(code)))
+    }
+
+    /// Pointers that nothing was allocated at: the driver says so, and nothing changes.
+    fn free_what_is_nobodys(&mut self) -> Result<(), String> {
+        let own = std::ptr::from_ref(self).addr() as u64;
+        let inside = self.held.iter().find_map(|thing| if let Thing::Linear(address) = thing { Some(address + 8) } else { None });
+        let address = [0x10_0000, own, u64::MAX - 4095, inside.unwrap_or(12345 << 21)][self.random.below(4) as usize];
+        // SAFETY: the driver looks the address up, and finds that it did not give it out.
+        let code = unsafe { sys::cuMemFree_v2(address) };
+        if code == CUresult::CUDA_SUCCESS { Err(format!("cuMemFree of {address:#x} succeeds")) } else { Ok(()) }
+    }
+
+    fn look(&mut self) -> Result<(), String> {
+        let (free, total) = cuda::memory().map_err(|code| format!("cuMemGetInfo: {}", name(code)))?;
+        if free > total || total as u64 > self.limit {
+            return Err(format!("{free} of {total} bytes are said to be free, and the limit is {}", self.limit));
+        }
+        Ok(())
+    }
+
+    /// Asks for more than anyone may have.
+    fn too_much(&mut self) -> Result<(), String> {
+        let mut address = 0;
+        // SAFETY: room for the answer.
+        match unsafe { sys::cuMemAlloc_v2(&raw mut address, self.limit as usize + 1) } {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Ok(()),
+            code => Err(format!("more than the limit: {}", name(code))),
+        }
+    }
+
+    /// Waits for everything, and lets the pools give back what they do not use.
+    fn settle(&mut self) -> Result<(), String> {
+        cuda::synchronize().map_err(|code| format!("synchronize: {}", name(code)))
+    }
+
+    fn drain(&mut self) -> Result<(), String> {
+        while !self.held.is_empty() {
+            self.give_back()?;
+        }
+        // SAFETY: a plain call.
+        check(unsafe { sys::cuDeviceGraphMemTrim(self.maker.ordinal) }).map_err(|code| format!("trim: {}", name(code)))
+    }
+}
