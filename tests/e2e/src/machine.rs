@@ -67,7 +67,8 @@ impl Machine {
     }
 
     /// The simulated GPUs' state file.
-    fn state(&self) -> Option<PathBuf> {
+    #[must_use]
+    pub fn state(&self) -> Option<PathBuf> {
         match &self.gpus {
             Gpus::Simulated { folder } => Some(folder.path().join("state")),
             Gpus::Real { .. } => None,

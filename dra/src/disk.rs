@@ -1,0 +1,57 @@
+//! Changing files so that a crash leaves either what was before or what comes after.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// What we do to files, each a step that happens or does not. Tests end it after any number of steps, as a crash would.
+pub trait Disk: Send + Sync {
+    /// Puts a file in a place for good, whatever was there before.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    fn put(&self, path: &Path, contents: &[u8]) -> io::Result<()>;
+    /// Takes a file away, if it is there.
+    ///
+    /// # Errors
+    /// It is there and cannot be removed.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+}
+
+/// The real one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Real;
+
+/// Where a file's new contents are until they are in its place.
+#[must_use]
+pub fn beside(path: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".new");
+    path.with_file_name(name)
+}
+
+impl Disk for Real {
+    fn put(&self, path: &Path, contents: &[u8]) -> io::Result<()> {
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        fs::create_dir_all(folder)?;
+        let new = beside(path);
+        let mut file = File::create(&new)?;
+        file.write_all(contents)?;
+        file.sync_all()?;
+        fs::rename(&new, path)?;
+        File::open(folder)?.sync_all()
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Says which file it was about.
+pub fn told(path: &Path) -> impl FnOnce(io::Error) -> String + '_ {
+    move |error| format!("{}: {error}", path.display())
+}

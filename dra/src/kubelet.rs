@@ -1,0 +1,195 @@
+//! The kubelet's side: the two sockets, and who answers what on them.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::{Future, ready};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use tokio::net::UnixListener;
+use tokio::sync::Notify;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::body::Body;
+use tonic::server::{Grpc, UnaryService};
+use tonic::{Code, Status};
+use tonic_prost::ProstCodec;
+use tower_service::Service;
+
+use crate::DRIVER;
+use crate::driver::Driver;
+use crate::proto::{Claims, Empty, PluginInfo, Prepared, PreparedClaim, RegistrationStatus, Unprepared, UnpreparedClaim};
+
+/// The services of ours that the kubelet can choose from, the newest first, by the names under which it knows them.
+pub const SERVICES: [&str; 2] = ["v1.DRAPlugin", "v1beta1.DRAPlugin"];
+
+/// What answers the kubelet.
+#[derive(Clone)]
+pub struct Plugin {
+    driver: Arc<Driver>,
+    /// The socket of the DRA services.
+    endpoint: PathBuf,
+    /// Told when we are registered: the kubelet may have dropped our slices before.
+    registered: Arc<Notify>,
+    say: fn(&str),
+}
+
+impl Plugin {
+    /// One that answers with what `driver` does.
+    #[must_use]
+    pub fn new(driver: Arc<Driver>, endpoint: PathBuf, registered: Arc<Notify>, say: fn(&str)) -> Self {
+        Self { driver, endpoint, registered, say }
+    }
+
+    async fn answer(self, request: Request<Body>) -> Response<Body> {
+        let path = request.uri().path().to_owned();
+        match path.as_str() {
+            "/pluginregistration.Registration/GetInfo" => unary(request, |_: Empty| ready(Ok(self.info()))).await,
+            "/pluginregistration.Registration/NotifyRegistrationStatus" => {
+                unary(request, |status| {
+                    self.notified(&status);
+                    ready(Ok(Empty {}))
+                })
+                .await
+            }
+            "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
+            | "/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodePrepareResources" => unary(request, |claims| self.prepare(claims)).await,
+            "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodeUnprepareResources"
+            | "/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodeUnprepareResources" => {
+                unary(request, |claims| self.unprepare(claims)).await
+            }
+            _ => Status::new(Code::Unimplemented, "").into_http(),
+        }
+    }
+
+    fn info(&self) -> PluginInfo {
+        PluginInfo {
+            r#type: "DRAPlugin".to_owned(),
+            name: DRIVER.to_owned(),
+            endpoint: self.endpoint.display().to_string(),
+            supported_versions: SERVICES.map(str::to_owned).into(),
+        }
+    }
+
+    fn notified(&self, status: &RegistrationStatus) {
+        if status.plugin_registered {
+            (self.say)("registered with the kubelet");
+        } else {
+            (self.say)(&format!("the kubelet does not register us: {}", status.error));
+        }
+        self.registered.notify_one();
+    }
+
+    async fn prepare(&self, asked: Claims) -> Result<Prepared, Status> {
+        let mut claims = HashMap::new();
+        for claim in asked.claims {
+            let (devices, error) = match self.driver.prepare(&claim).await {
+                Ok(devices) => (devices, String::new()),
+                Err(why) => {
+                    (self.say)(&format!("claim {}/{} is not prepared: {why}", claim.namespace, claim.name));
+                    (Vec::new(), why)
+                }
+            };
+            claims.insert(claim.uid, PreparedClaim { devices, error });
+        }
+        Ok(Prepared { claims })
+    }
+
+    async fn unprepare(&self, asked: Claims) -> Result<Unprepared, Status> {
+        let mut claims = HashMap::new();
+        for claim in asked.claims {
+            let error = self.driver.unprepare(&claim.uid).await.err().unwrap_or_default();
+            if !error.is_empty() {
+                (self.say)(&format!("claim {}/{} stays prepared: {error}", claim.namespace, claim.name));
+            }
+            claims.insert(claim.uid, UnpreparedClaim { error });
+        }
+        Ok(Unprepared { claims })
+    }
+}
+
+impl Service<Request<Body>> for Plugin {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let this = self.clone();
+        Box::pin(async move { Ok(this.answer(request).await) })
+    }
+}
+
+/// Reads one message, and writes the answer.
+async fn unary<Q, A, F>(request: Request<Body>, ask: impl FnOnce(Q) -> F + Send) -> Response<Body>
+where
+    Q: prost::Message + Default + Send + Sync + 'static,
+    A: prost::Message + Default + Send + Sync + 'static,
+    F: Future<Output = Result<A, Status>> + Send,
+{
+    Grpc::new(ProstCodec::<A, Q>::default()).unary(Once(Some(ask)), request).await
+}
+
+struct Once<T>(Option<T>);
+
+impl<Q, A, F, T> UnaryService<Q> for Once<T>
+where
+    T: FnOnce(Q) -> F,
+    F: Future<Output = Result<A, Status>> + Send,
+{
+    type Response = A;
+    type Future = Answer<F>;
+
+    fn call(&mut self, request: tonic::Request<Q>) -> Self::Future {
+        // tonic calls it once for each request.
+        Answer(self.0.take().map(|ask| Box::pin(ask(request.into_inner()))))
+    }
+}
+
+/// The answer to come.
+struct Answer<F>(Option<Pin<Box<F>>>);
+
+impl<A, F: Future<Output = Result<A, Status>>> Future for Answer<F> {
+    type Output = Result<tonic::Response<A>, Status>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Some(answer) => answer.as_mut().poll(context).map_ok(tonic::Response::new),
+            None => Poll::Ready(Err(Status::internal("asked twice"))),
+        }
+    }
+}
+
+/// Listens on a socket. One that is left from before is replaced.
+///
+/// # Errors
+/// Its folder cannot be made, or it cannot be bound.
+pub fn listen(path: &Path) -> Result<UnixListener, String> {
+    use std::os::unix::fs::PermissionsExt;
+    let told = |error: std::io::Error| format!("{}: {error}", path.display());
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(told)?;
+    }
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(told(error)),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path).map_err(told)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(told)?;
+    Ok(listener)
+}
+
+/// Serves on one socket until `stop` is there, and takes the socket away.
+///
+/// # Errors
+/// The socket fails.
+pub async fn serve(plugin: Plugin, path: &Path, listener: UnixListener, stop: impl Future<Output = ()>) -> Result<(), String> {
+    let served = tonic::transport::Server::builder().serve_with_incoming_shutdown(plugin, UnixListenerStream::new(listener), stop).await;
+    let _ = std::fs::remove_file(path);
+    served.map_err(|error| format!("{}: {error}", path.display()))
+}

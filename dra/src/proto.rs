@@ -1,0 +1,109 @@
+//! The kubelet's messages: plugin registration v1, and DRA v1 and v1beta1, whose messages are the same.
+
+use std::collections::HashMap;
+
+/// What a plugin says of itself.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct PluginInfo {
+    /// `DRAPlugin` for us.
+    #[prost(string, tag = "1")]
+    pub r#type: String,
+    /// The driver's name.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// The socket where it serves.
+    #[prost(string, tag = "3")]
+    pub endpoint: String,
+    /// The services that it serves there.
+    #[prost(string, repeated, tag = "4")]
+    pub supported_versions: Vec<String>,
+}
+
+/// How a registration went.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct RegistrationStatus {
+    /// Whether the plugin is registered.
+    #[prost(bool, tag = "1")]
+    pub plugin_registered: bool,
+    /// Why not.
+    #[prost(string, tag = "2")]
+    pub error: String,
+}
+
+/// A question or an answer without contents.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Empty {}
+
+/// Names a claim.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct Claim {
+    /// Its namespace.
+    #[prost(string, tag = "1")]
+    pub namespace: String,
+    /// Its UID.
+    #[prost(string, tag = "2")]
+    pub uid: String,
+    /// Its name.
+    #[prost(string, tag = "3")]
+    pub name: String,
+}
+
+/// Claims to be prepared, or the reverse.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Claims {
+    /// The claims.
+    #[prost(message, repeated, tag = "1")]
+    pub claims: Vec<Claim>,
+}
+
+/// A device that a container gets.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Device {
+    /// The requests of the claim that it answers.
+    #[prost(string, repeated, tag = "1")]
+    pub request_names: Vec<String>,
+    /// Its pool.
+    #[prost(string, tag = "2")]
+    pub pool_name: String,
+    /// Its name there.
+    #[prost(string, tag = "3")]
+    pub device_name: String,
+    /// What the container runtime is to apply.
+    #[prost(string, repeated, tag = "4")]
+    pub cdi_device_ids: Vec<String>,
+}
+
+/// One prepared claim.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct PreparedClaim {
+    /// Its devices.
+    #[prost(message, repeated, tag = "1")]
+    pub devices: Vec<Device>,
+    /// Why it could not be prepared; empty if it is.
+    #[prost(string, tag = "2")]
+    pub error: String,
+}
+
+/// The prepared claims.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Prepared {
+    /// By UID.
+    #[prost(map = "string, message", tag = "1")]
+    pub claims: HashMap<String, PreparedClaim>,
+}
+
+/// One claim that is no longer prepared.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct UnpreparedClaim {
+    /// Why it still is; empty if it is not.
+    #[prost(string, tag = "1")]
+    pub error: String,
+}
+
+/// The claims that are no longer prepared.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Unprepared {
+    /// By UID.
+    #[prost(map = "string, message", tag = "1")]
+    pub claims: HashMap<String, UnpreparedClaim>,
+}

@@ -1,0 +1,176 @@
+//! The plugin as a service: it answers the kubelet, looks at the GPUs from time to time, and keeps the slices.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt, TryFutureExt, pin_mut};
+use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
+use kube::api::WatchParams;
+use kube::{Api, Client};
+use tokio::sync::{Notify, watch};
+
+use crate::checkpoint::Checkpoint;
+use crate::devices::{self, gone};
+use crate::disk::Disk;
+use crate::driver::Driver;
+use crate::gpus::Source;
+use crate::kubelet::{self, Plugin};
+use crate::options::Options;
+use crate::publish::{Kept, Publisher};
+
+/// Runs until `stop` is there.
+///
+/// # Errors
+/// The sockets, the checkpoint or the claims' files cannot be had. That the API server or the driver do not answer is no error: they
+/// are asked again.
+pub async fn run(
+    options: &Options,
+    client: Client,
+    source: Arc<dyn Source>,
+    disk: Arc<dyn Disk>,
+    say: fn(&str),
+    stop: impl Future<Output = ()>,
+) -> Result<(), String> {
+    let checkpoint = Checkpoint(options.checkpoint());
+    let driver = Arc::new(Driver::new(options.node.clone(), client.clone(), options.cdi(), checkpoint, disk)?);
+    driver.restore().await?;
+    let look_again = Arc::new(Notify::new());
+    let mut keeper = Keeper { source, driver: Arc::clone(&driver), seen: BTreeMap::new(), there: Vec::new(), said: None, say };
+    // Before the kubelet can ask for anything, it is known what there is.
+    keeper.look().await;
+    let (stopped, stopping) = watch::channel(());
+    let until = || {
+        let mut stopping = stopping.clone();
+        async move { drop(stopping.changed().await) }
+    };
+    // The DRA services are there before the kubelet is told of them.
+    let plugin = Plugin::new(Arc::clone(&driver), options.socket(), Arc::clone(&look_again), say);
+    let (socket, registration) = (options.socket(), options.registration());
+    let services = kubelet::serve(plugin.clone(), &socket, kubelet::listen(&socket)?, until());
+    let registry = kubelet::serve(plugin, &registration, kubelet::listen(&registration)?, until());
+    let slices = keeper.keep(client.clone(), options, &look_again);
+    let watched = watched(client, &options.node, &look_again);
+    let deleted = forget(&driver, say);
+    let served = async { tokio::try_join!(services, registry).map(drop) };
+    pin_mut!(served);
+    tokio::select! {
+        ended = &mut served => return ended,
+        () = stop => {}
+        () = slices => {}
+        () = watched => {}
+        () = deleted => {}
+    }
+    // Slices stay: pods that have a share keep it, and an upgrade is back soon. The kubelet removes them if we are not.
+    drop(stopped);
+    served.await
+}
+
+/// Looks at the GPUs, and has the slices tell of them.
+struct Keeper {
+    source: Arc<dyn Source>,
+    driver: Arc<Driver>,
+    /// Every device seen since the start, as it was told of last.
+    seen: BTreeMap<String, Device>,
+    /// The names of those that were there at the last look.
+    there: Vec<String>,
+    said: Option<String>,
+    say: fn(&str),
+}
+
+impl Keeper {
+    /// What is there now. That nothing can be told means that nothing works.
+    async fn look(&mut self) -> BTreeMap<String, Device> {
+        let source = Arc::clone(&self.source);
+        let looked = tokio::task::spawn_blocking(move || source.look()).await.unwrap_or_else(|error| Err(error.to_string()));
+        let (machine, problem) = match looked {
+            Ok(machine) => (machine, None),
+            Err(why) => (crate::gpus::Machine::default(), Some(format!("the GPUs cannot be looked at: {why}"))),
+        };
+        if problem != self.said {
+            if let Some(problem) = &problem {
+                (self.say)(problem);
+            }
+            self.said = problem;
+        }
+        let all = devices::of(&machine);
+        for name in self.there.iter().filter(|name| !all.contains_key(*name)) {
+            (self.say)(&format!("{name} is not there or does not work any more"));
+        }
+        self.there = all.keys().cloned().collect();
+        let (known, devices): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            all.into_iter().map(|(name, (known, device))| ((name.clone(), known), (name, device))).unzip();
+        self.driver.set_present(known).await;
+        devices
+    }
+
+    /// What is to be told: what is there and, with a taint, what is gone while claims have it.
+    async fn to_tell(&mut self, taints: bool) -> Vec<Device> {
+        let there = self.look().await;
+        let in_use = self.driver.in_use().await;
+        self.seen.retain(|name, _| there.contains_key(name) || in_use.contains(name));
+        self.seen.extend(there.clone());
+        let tell = |(name, device): (&String, &Device)| match there.contains_key(name) {
+            true => Some(device.clone()),
+            false => taints.then(|| gone(device.clone(), None)),
+        };
+        self.seen.iter().filter_map(tell).collect()
+    }
+
+    async fn keep(&mut self, client: Client, options: &Options, look_again: &Notify) {
+        let mut publisher = Publisher::new(client, options.node.clone());
+        let (mut taints, mut shared) = (true, true);
+        let mut problem = None;
+        loop {
+            let told = self.to_tell(taints).await;
+            let mut wait = Duration::from_secs(options.every);
+            match publisher.reconcile(&told).await {
+                Ok(Kept { taints: false, .. }) => {
+                    // Without its taint a GPU that is gone would be given to others, so it must not be told of.
+                    taints = false;
+                    continue;
+                }
+                Ok(kept) => {
+                    if shared && !kept.sharing {
+                        (self.say)("the API server drops what makes GPUs divisible: its feature gate DRAConsumableCapacity is off");
+                    }
+                    shared = kept.sharing;
+                    problem = None;
+                }
+                Err(error) => {
+                    let why = format!("the slices are not as they should be: {error}");
+                    if problem.as_ref() != Some(&why) {
+                        (self.say)(&why);
+                    }
+                    problem = Some(why);
+                    wait = wait.min(Duration::from_secs(1));
+                }
+            }
+            let _ = tokio::time::timeout(wait, look_again.notified()).await;
+        }
+    }
+}
+
+/// Notices when somebody changes the slices: the kubelet drops them when it starts.
+async fn watched(client: Client, node: &str, look_again: &Notify) {
+    let slices: Api<ResourceSlice> = Api::all(client);
+    loop {
+        let events = slices.watch(&WatchParams::default().fields(&Publisher::selector(node)), "0").await;
+        if let Ok(events) = events {
+            pin_mut!(events);
+            while let Some(Ok(_)) = events.next().await {
+                look_again.notify_one();
+            }
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Lets go of claims that are gone, once the API server can tell; then waits.
+async fn forget(driver: &Driver, say: fn(&str)) {
+    while driver.forget_deleted().inspect_err(|why| say(why)).await.is_err() {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+    std::future::pending().await
+}

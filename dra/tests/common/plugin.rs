@@ -1,0 +1,153 @@
+//! The plugin under test, in this process or as the program.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use clap::Parser;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use vgpu_dra::disk::{Disk, Real};
+use vgpu_dra::gpus::Source;
+use vgpu_dra::options::Options;
+use vgpu_dra::{DRIVER, service};
+
+use super::cluster::{Cluster, NODE, claim_path};
+use super::gpus::device;
+use super::kubelet::uid;
+
+/// The folders of a node.
+pub struct Node(TempDir);
+
+impl Default for Node {
+    fn default() -> Self {
+        Self(TempDir::with_prefix("vgpu-node-").unwrap())
+    }
+}
+
+impl Node {
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The plugin's arguments on this node.
+    pub fn arguments(&self, state_dir: &Path) -> Vec<String> {
+        let folders = [
+            ("--registry", self.path("registry")),
+            ("--plugin", self.path("plugin")),
+            ("--cdi", self.path("cdi")),
+            ("--state-dir", state_dir.to_owned()),
+        ];
+        let mut all: Vec<String> = ["--node", NODE, "--every", "1"].map(str::to_owned).into();
+        all.extend(folders.iter().flat_map(|(flag, folder)| [flag.to_string(), folder.display().to_string()]));
+        all
+    }
+
+    /// The plugin's options.
+    pub fn options(&self, more: &[&str]) -> Options {
+        let arguments = self.arguments(&self.path("state"));
+        Options::parse_from(["vgpu-dra"].into_iter().chain(arguments.iter().map(String::as_str)).chain(more.iter().copied()))
+    }
+
+    /// Everything that is there for claims.
+    pub fn files(&self) -> Vec<String> {
+        let folders = [self.path("cdi"), self.path("state/claims")];
+        let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
+        let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// A plugin in a thread of this process, until it is dropped.
+pub struct Threaded {
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<Result<(), String>>>,
+}
+
+impl Threaded {
+    pub fn start(node: &Node, cluster: &Cluster, source: impl Source + 'static) -> Self {
+        Self::start_with(node.options(&[]), cluster, source, Arc::new(Real))
+    }
+
+    pub fn start_with(options: Options, cluster: &Cluster, source: impl Source + 'static, disk: Arc<dyn Disk>) -> Self {
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let config = kube::Config::new(format!("http://{}", cluster.address).parse().unwrap());
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async move {
+                let client = kube::Client::try_from(config).unwrap();
+                let stop = async { drop(stopped.await) };
+                service::run(&options, client, Arc::new(source), disk, |line| eprintln!("plugin: {line}"), stop).await
+            })
+        });
+        Self { stop: Some(stop), thread: Some(thread) }
+    }
+}
+
+impl Drop for Threaded {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let ended = self.thread.take().unwrap().join();
+        if !std::thread::panicking() {
+            ended.expect("the plugin does not panic").expect("the plugin ends well");
+        }
+    }
+}
+
+/// The program, until it is dropped: then it is killed.
+pub struct Program(pub Child);
+
+impl Program {
+    pub fn start(node: &Node, cluster: &Cluster, state_dir: &Path, more: &[&str], environment: &[(&str, &str)]) -> Self {
+        let kubeconfig = node.path("kubeconfig");
+        std::fs::write(&kubeconfig, cluster.kubeconfig()).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vgpu-dra"));
+        command.args(node.arguments(state_dir)).args(more).arg("--kubeconfig").arg(kubeconfig).envs(environment.iter().copied());
+        Self(command.stdin(Stdio::null()).spawn().unwrap())
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// One result of an allocation: the request, the GPU's number, memory, cores.
+pub type Result4<'a> = (&'a str, usize, &'a str, &'a str);
+
+/// Puts an allocated claim into the cluster, as the scheduler would.
+pub fn allocate(cluster: &Cluster, name: &str, results: &[Result4<'_>]) {
+    let results: Vec<Value> = results
+        .iter()
+        .enumerate()
+        .map(|(nth, &(request, gpu, memory, cores))| {
+            json!({
+                "request": request, "driver": DRIVER, "pool": NODE, "device": device(gpu), "shareID": format!("{}-{nth}", uid(name)),
+                "consumedCapacity": { "memory": memory, "cores": cores },
+            })
+        })
+        .collect();
+    cluster.put(
+        &claim_path(name),
+        json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "metadata": { "name": name, "namespace": "team", "uid": uid(name) },
+            "spec": { "devices": { "requests": [] } },
+            "status": { "allocation": { "devices": { "results": results } }, "reservedFor": [{ "resource": "pods", "name": "p", "uid": "pod-uid" }] },
+        }),
+    );
+}
+
+/// The CDI devices of a prepared claim, or of one of its requests.
+pub fn cdi_ids(devices: &[vgpu_dra::proto::Device], request: Option<&str>) -> Vec<String> {
+    let wanted = |device: &&vgpu_dra::proto::Device| request.is_none_or(|request| device.request_names.iter().any(|name| name == request));
+    devices.iter().filter(wanted).flat_map(|device| device.cdi_device_ids.clone()).collect()
+}

@@ -1,0 +1,218 @@
+//! The plugin ends in the middle of every step, and starts again.
+
+mod common;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use common::cluster::Cluster;
+use common::gpus::{Gpus, device};
+use common::kubelet::{Kubelet, claim, uid};
+use common::plugin::{Node, Program, Threaded, allocate};
+use common::wait_for;
+use vgpu_dra::checkpoint::Checkpoint;
+use vgpu_dra::devices;
+use vgpu_dra::disk::{Disk, Real, beside};
+use vgpu_dra::driver::Driver;
+use vgpu_dra::gpus::Source;
+use vgpu_dra::publish::Publisher;
+
+/// A disk that stops in the middle of its n-th step: before a file is written, with half of it beside its place, or once it is there.
+struct Failing(AtomicUsize);
+
+const STEPS: usize = 3;
+
+impl Failing {
+    fn after(steps: usize) -> Arc<Self> {
+        Arc::new(Self(AtomicUsize::new(steps)))
+    }
+
+    /// How much of the next change happens: all of it, or so many steps.
+    fn next(&self) -> Option<usize> {
+        let left = self.0.load(Relaxed);
+        self.0.store(left.saturating_sub(STEPS), Relaxed);
+        (left < STEPS).then_some(left)
+    }
+}
+
+fn off<T>() -> io::Result<T> {
+    Err(io::Error::other("the power is off"))
+}
+
+impl Disk for Failing {
+    fn put(&self, path: &Path, contents: &[u8]) -> io::Result<()> {
+        match self.next() {
+            None => Real.put(path, contents),
+            Some(0) => off(),
+            Some(1) => {
+                std::fs::create_dir_all(path.parent().unwrap())?;
+                std::fs::write(beside(path), &contents[..contents.len() / 2])?;
+                off()
+            }
+            Some(_) => Real.put(path, contents).and_then(|()| off()),
+        }
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        match self.next() {
+            None => Real.remove(path),
+            Some(0 | 1) => off(),
+            Some(_) => Real.remove(path).and_then(|()| off()),
+        }
+    }
+}
+
+async fn driver(node: &Node, cluster: &Cluster, disk: Arc<dyn Disk>) -> Driver {
+    let options = node.options(&[]);
+    let driver = Driver::new(options.node.clone(), cluster.client(), options.cdi(), Checkpoint(options.checkpoint()), disk).unwrap();
+    let all = devices::of(&Gpus::with([0, 1]).look().unwrap());
+    driver.set_present(all.into_iter().map(|(name, (known, _))| (name, known)).collect()).await;
+    driver
+}
+
+/// What is there of claims, but for what a crash left beside a place.
+fn files(node: &Node) -> Vec<String> {
+    node.files().into_iter().filter(|name| !name.starts_with('.')).collect()
+}
+
+fn cluster() -> Cluster {
+    let cluster = Cluster::start();
+    allocate(&cluster, "a", &[("gpu", 0, "10Gi", "30"), ("gpu", 1, "4Gi", "0")]);
+    cluster
+}
+
+#[tokio::test]
+async fn prepare_is_finished_or_undone_wherever_it_ended() {
+    let cluster = cluster();
+    let reference = Node::default();
+    let whole = driver(&reference, &cluster, Arc::new(Real)).await;
+    let expected = whole.prepare(&claim("a")).await.unwrap();
+    let expected_files = files(&reference);
+    assert_eq!(expected_files.len(), 3);
+    let mut ended = 0;
+    for steps in 0.. {
+        let again = Node::default();
+        let given_up = Node::default();
+        for node in [&again, &given_up] {
+            let first = driver(node, &cluster, Failing::after(steps)).await.prepare(&claim("a")).await;
+            if first.is_ok() {
+                assert_eq!(ended, steps * 2);
+                assert!(ended >= 2 * STEPS * 4, "the checkpoint, two shares, the specification");
+                return;
+            }
+            ended += 1;
+        }
+        // The kubelet asks again.
+        let restarted = driver(&again, &cluster, Arc::new(Real)).await;
+        restarted.restore().await.unwrap();
+        assert_eq!(restarted.prepare(&claim("a")).await.unwrap(), expected, "after {steps} steps");
+        assert_eq!(files(&again), [&expected_files[..], &["vgpu.io-hooks.json".to_owned()]].concat());
+        // Or the pod is gone meanwhile.
+        let restarted = driver(&given_up, &cluster, Arc::new(Real)).await;
+        restarted.restore().await.unwrap();
+        restarted.unprepare(&uid("a")).await.unwrap();
+        assert_eq!(files(&given_up), ["vgpu.io-hooks.json"], "after {steps} steps");
+    }
+}
+
+#[tokio::test]
+async fn unprepare_is_finished_wherever_it_ended() {
+    let cluster = cluster();
+    for steps in 0.. {
+        let node = Node::default();
+        driver(&node, &cluster, Arc::new(Real)).await.prepare(&claim("a")).await.unwrap();
+        let done = driver(&node, &cluster, Failing::after(steps)).await.unprepare(&uid("a")).await;
+        if done.is_ok() {
+            assert_eq!(steps, STEPS * 4);
+            return;
+        }
+        let restarted = driver(&node, &cluster, Arc::new(Real)).await;
+        restarted.restore().await.unwrap();
+        let there = files(&node).len();
+        assert!(there == 4 || there == 1, "what is on record is there as a whole: {:?}", files(&node));
+        restarted.unprepare(&uid("a")).await.unwrap();
+        assert_eq!(files(&node), ["vgpu.io-hooks.json"], "after {steps} steps");
+        assert!(driver(&node, &cluster, Arc::new(Real)).await.in_use().await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn slices_are_one_generation_wherever_publishing_ended() {
+    let devices = |count: usize| {
+        let all = devices::of(&Gpus::with(0..count).look().unwrap());
+        all.into_values().map(|(_, device)| device).collect::<Vec<_>>()
+    };
+    for (before, after) in [(0, 130), (130, 3), (130, 200), (3, 0)] {
+        for writes in 0.. {
+            let cluster = Cluster::start();
+            let publisher = || Publisher::new(cluster.client(), common::cluster::NODE.to_owned());
+            publisher().reconcile(&devices(before)).await.unwrap();
+            cluster.fail_after(Some(writes));
+            let done = publisher().reconcile(&devices(after)).await.is_ok();
+            cluster.fail_after(None);
+            publisher().reconcile(&devices(after)).await.unwrap();
+            let slices = cluster.slices();
+            assert_eq!(slices.len(), after.div_ceil(64), "{before} to {after}, {writes} writes");
+            let pools: Vec<_> = slices.iter().map(|slice| slice["spec"]["pool"].clone()).collect();
+            assert!(pools.iter().all(|pool| *pool == pools[0] && pool["resourceSliceCount"] == slices.len()), "{pools:?}");
+            assert_eq!(cluster.devices().len(), after);
+            assert_eq!(cluster.refused(), [] as [String; 0]);
+            if done {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn killed_while_the_api_server_lets_it_wait() {
+    let (node, cluster) = (Node::default(), cluster());
+    let inventory = node.path("gpus.json");
+    std::fs::write(&inventory, serde_json::to_vec(&Gpus::with([0, 1]).look().unwrap()).unwrap()).unwrap();
+    let more = ["--inventory", inventory.to_str().unwrap()];
+    let start = || Program::start(&node, &cluster, &node.path("state"), &more, &[]);
+    cluster.answer_claims(false);
+    let mut first = start();
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| Kubelet::register(&node.path("registry")).prepare("a"));
+        wait_for("the question for the claim", || cluster.log().iter().any(|line| line.contains("/resourceclaims/a")).then_some(()));
+        first.kill();
+        assert!(asked.join().unwrap().is_err());
+    });
+    cluster.answer_claims(true);
+    let second = start();
+    let kubelet = Kubelet::register(&node.path("registry"));
+    let prepared = kubelet.prepare("a").unwrap();
+    assert_eq!(files(&node).len(), 4);
+    drop(second);
+    // As after a reboot: /run is empty, and the API server cannot be reached.
+    std::fs::remove_dir_all(node.path("cdi")).unwrap();
+    std::fs::remove_dir_all(node.path("state")).unwrap();
+    cluster.answer_claims(false);
+    let _third = start();
+    let kubelet = Kubelet::register(&node.path("registry"));
+    assert_eq!(files(&node).len(), 4, "claims that were prepared are so again");
+    assert_eq!(kubelet.prepare("a").unwrap(), prepared);
+    kubelet.unprepare("a").unwrap();
+    assert_eq!(files(&node), ["vgpu.io-hooks.json"]);
+    cluster.answer_claims(true);
+}
+
+#[test]
+fn claims_that_the_cluster_has_forgotten_are_let_go() {
+    let (node, cluster) = (Node::default(), cluster());
+    {
+        let _plugin = Threaded::start(&node, &cluster, Gpus::with([0, 1]));
+        Kubelet::register(&node.path("registry")).prepare("a").unwrap();
+    }
+    allocate(&cluster, "b", &[("gpu", 0, "1Gi", "0")]);
+    cluster.remove(&common::cluster::claim_path("a"));
+    let _plugin = Threaded::start(&node, &cluster, Gpus::with([0, 1]));
+    let kubelet = Kubelet::register(&node.path("registry"));
+    wait_for("the claim to go", || (files(&node) == ["vgpu.io-hooks.json"]).then_some(()));
+    kubelet.prepare("b").unwrap();
+    assert!(node.files().iter().any(|name| name.contains(&uid("b"))));
+    assert_eq!(device(0), devices::name(&common::gpus::uuid(0)));
+}

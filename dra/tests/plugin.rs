@@ -1,0 +1,139 @@
+//! The plugin between a kubelet and an API server.
+
+mod common;
+
+use common::cluster::{Cluster, NODE, SLICES};
+use common::gpus::{Gpus, device, uuid};
+use common::kubelet::{Kubelet, uid};
+use common::plugin::{Node, Threaded, allocate, cdi_ids};
+use common::wait_for;
+use serde_json::{Value, json};
+
+#[test]
+fn it_registers_and_tells_what_the_machine_has() {
+    let (node, cluster) = (Node::default(), Cluster::start());
+    let _plugin = Threaded::start(&node, &cluster, Gpus::with([0, 1]));
+    let kubelet = Kubelet::register(&node.path("registry"));
+    assert_eq!((kubelet.info.r#type.as_str(), kubelet.info.name.as_str()), ("DRAPlugin", "gpu.vgpu"));
+    assert_eq!(kubelet.info.supported_versions, ["v1.DRAPlugin", "v1beta1.DRAPlugin"]);
+    let devices = wait_for("two devices", || Some(cluster.devices()).filter(|devices| devices.len() == 2));
+    let attributes = &devices[&device(0)]["attributes"];
+    for (key, value) in [
+        ("uuid", json!({ "string": uuid(0) })),
+        ("productName", json!({ "string": "Simulated GPU" })),
+        ("architecture", json!({ "string": "Hopper" })),
+        ("driverVersion", json!({ "version": "580.95.5" })),
+        ("cudaDriverVersion", json!({ "version": "13.0.0" })),
+        ("resource.kubernetes.io/pcieRoot", json!({ "string": "pci0000:00" })),
+        ("numaNode", json!({ "int": 0 })),
+    ] {
+        assert_eq!(attributes[key], value, "{key}");
+    }
+    let slice = &cluster.slices()[0];
+    assert_eq!(slice["spec"]["nodeName"], NODE);
+    assert_eq!(slice["spec"]["pool"], json!({ "name": NODE, "generation": 1, "resourceSliceCount": 1 }));
+    assert_eq!(slice["metadata"]["ownerReferences"][0]["uid"], "node-uid");
+    assert_eq!(cluster.refused(), [] as [String; 0]);
+}
+
+#[test]
+fn a_claim_is_prepared_by_either_version_and_unprepared() {
+    let (node, cluster) = (Node::default(), Cluster::start());
+    let _plugin = Threaded::start(&node, &cluster, Gpus::with([0]));
+    let kubelet = Kubelet::register(&node.path("registry"));
+    allocate(&cluster, "a", &[("gpu", 0, "10Gi", "30")]);
+    let devices = kubelet.prepare("a").unwrap();
+    assert_eq!(devices.len(), 1);
+    assert_eq!((devices[0].pool_name.as_str(), devices[0].device_name.as_str()), (NODE, device(0).as_str()));
+    assert_eq!(devices[0].request_names, ["gpu"]);
+    let own = format!("vgpu.io/claim={}-0", uid("a"));
+    assert_eq!(cdi_ids(&devices, None), [format!("nvidia.com/gpu={}", uuid(0)), own, "vgpu.io/hooks=enforce".to_owned()]);
+    let by_beta = kubelet.prepare_by("/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodePrepareResources", "a").unwrap();
+    assert_eq!(by_beta, devices, "asked again, it answers the same");
+    assert_eq!(node.files().len(), 3);
+    kubelet.unprepare("a").unwrap();
+    kubelet.unprepare("a").unwrap();
+    assert_eq!(node.files(), ["vgpu.io-hooks.json"]);
+    assert!(kubelet.prepare_by("/k8s.io.kubelet.pkg.apis.dra.v9.DRAPlugin/NodePrepareResources", "a").is_err());
+}
+
+#[test]
+fn what_cannot_be_prepared_is_said_and_leaves_nothing() {
+    let (node, cluster) = (Node::default(), Cluster::start());
+    let _plugin = Threaded::start(&node, &cluster, Gpus::with([0]));
+    let kubelet = Kubelet::register(&node.path("registry"));
+    allocate(&cluster, "gone", &[("gpu", 7, "10Gi", "30")]);
+    allocate(&cluster, "large", &[("gpu", 0, "25Gi", "30")]);
+    cluster.put(&common::cluster::claim_path("other"), json!({ "metadata": { "name": "other", "uid": "another" }, "spec": {} }));
+    for (claim, expected) in [("gone", "does not work"), ("large", "which has"), ("other", "another one by now"), ("none", "not found")] {
+        let why = kubelet.prepare(claim).unwrap_err();
+        assert!(why.contains(expected), "{claim}: {why}");
+    }
+    assert_eq!(node.files(), ["vgpu.io-hooks.json"]);
+}
+
+fn effects(devices: &std::collections::BTreeMap<String, Value>, gpu: usize) -> Option<Value> {
+    devices.get(&device(gpu)).map(|device| device["taints"][0]["effect"].clone())
+}
+
+#[test]
+fn a_gpu_that_disappears_is_no_longer_given() {
+    let (node, cluster, gpus) = (Node::default(), Cluster::start(), Gpus::with([0, 1, 2]));
+    let _plugin = Threaded::start(&node, &cluster, gpus.clone());
+    let kubelet = Kubelet::register(&node.path("registry"));
+    allocate(&cluster, "a", &[("gpu", 1, "10Gi", "30")]);
+    kubelet.prepare("a").unwrap();
+    wait_for("three devices", || (cluster.devices().len() == 3).then_some(()));
+    gpus.set([0]);
+    let devices =
+        wait_for("the change", || Some(cluster.devices()).filter(|devices| devices.len() == 2 && effects(devices, 1) != Some(Value::Null)));
+    assert_eq!(effects(&devices, 1), Some(json!("NoExecute")), "pods that have it should leave");
+    assert_eq!(effects(&devices, 0), Some(Value::Null));
+    assert!(kubelet.prepare("a").unwrap_err().contains("does not work"), "no further container starts on it");
+    // Pods are gone, then so is the device.
+    kubelet.unprepare("a").unwrap();
+    wait_for("the device to go", || (cluster.devices().len() == 1).then_some(()));
+    // It is back; and then the whole driver is not.
+    gpus.set([0, 1]);
+    wait_for("the device to come back", || (effects(&cluster.devices(), 1) == Some(Value::Null)).then_some(()));
+    gpus.fail();
+    wait_for("no device", || cluster.slices().is_empty().then_some(()));
+    gpus.set([0]);
+    wait_for("the device to come back", || (cluster.devices().len() == 1).then_some(()));
+    assert_eq!(cluster.refused(), [] as [String; 0]);
+}
+
+#[test]
+fn where_taints_are_dropped_a_gone_gpu_is_not_told_of() {
+    let (node, cluster, gpus) = (Node::default(), Cluster::start(), Gpus::with([0, 1]));
+    cluster.drop_fields(&["taints"]);
+    let _plugin = Threaded::start(&node, &cluster, gpus.clone());
+    let kubelet = Kubelet::register(&node.path("registry"));
+    allocate(&cluster, "a", &[("gpu", 1, "10Gi", "30")]);
+    kubelet.prepare("a").unwrap();
+    gpus.set([0]);
+    wait_for("the device to go", || (cluster.devices().len() == 1).then_some(()));
+}
+
+#[test]
+fn slices_are_made_anew_when_somebody_drops_them() {
+    let (node, cluster) = (Node::default(), Cluster::start());
+    let options = vgpu_dra::options::Options { every: 1000, ..node.options(&[]) };
+    let _plugin = Threaded::start_with(options, &cluster, Gpus::with([0]), std::sync::Arc::new(vgpu_dra::disk::Real));
+    let first = wait_for("a slice", || cluster.slices().pop());
+    wait_for("the watch", || cluster.log().iter().filter(|line| line.contains(SLICES)).nth(2).is_some().then_some(()));
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let name = first["metadata"]["name"].as_str().unwrap();
+    cluster.remove(&format!("{SLICES}/{name}"));
+    wait_for("another slice", || cluster.slices().pop().filter(|slice| slice["metadata"]["name"] != name));
+}
+
+#[test]
+fn an_api_server_that_keeps_nothing_is_not_written_to_for_ever() {
+    let (node, cluster) = (Node::default(), Cluster::start());
+    cluster.drop_fields(&["allowMultipleAllocations", "capacity"]);
+    let _plugin = Threaded::start(&node, &cluster, Gpus::with([0]));
+    wait_for("several looks", || (cluster.log().iter().filter(|line| *line == &format!("GET {SLICES}")).count() > 6).then_some(()));
+    let writes = cluster.log().iter().filter(|line| line.starts_with("POST") || line.starts_with("PUT")).count();
+    assert_eq!(writes, 1);
+}
