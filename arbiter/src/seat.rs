@@ -58,6 +58,11 @@ const _: () = assert!(
 
 /// The most that a tenant is believed to have in flight, in µs.
 const MOST_AHEAD: u64 = 200_000;
+/// How long what a tenant has in flight may last after its turn, in µs. From then on the others do without it, and the driver shares the
+/// GPU between them and that.
+pub const PATIENCE: u64 = 50_000;
+/// For how long that is believed, in µs.
+const FORGOTTEN: u64 = 20_000_000;
 /// A tenant that has launched nothing for so long after its work should have ended is idle, in µs.
 const GAP: u64 = 1_000;
 
@@ -76,8 +81,10 @@ pub struct Seat {
     busy_until: u64,
     /// When it was last seen at work, in µs.
     pub last_seen: u64,
-    /// It did not yield when it was patiently waited for: it has no turns until it has.
+    /// It has work in flight long after its turn: it has no more turns until that is finished.
     pub stuck: bool,
+    /// The word of a closed turn, and since when it is that.
+    closed: (u32, u64),
     /// GPU time it has had by its weight: who has the least is next.
     pub passed: f64,
 }
@@ -87,7 +94,7 @@ impl Seat {
     #[must_use]
     pub fn new(limit: &'static GpuLimit, turn: &'static Turn, source: Source, priority: u32) -> Self {
         let told = source.read();
-        Self { limit, turn, source, told, priority, busy_until: 0, last_seen: 0, stuck: false, passed: 0.0 }
+        Self { limit, turn, source, told, priority, busy_until: 0, last_seen: 0, stuck: false, closed: (0, 0), passed: 0.0 }
     }
 
     /// Its share in percent, from 1 to 99; `None` without a limit: then it knows no turns.
@@ -108,7 +115,17 @@ impl Seat {
             self.busy_until = now + (told.ahead / 1000).min(MOST_AHEAD) + GAP;
         }
         self.told = told;
-        self.stuck &= !self.has_drained();
+        let word = self.turn.word.load(Relaxed);
+        if self.closed.0 != word {
+            self.closed = (word, now);
+        }
+        // Finished work is told when the program next launches or waits; what the killed had in flight is told for ever.
+        let over = match Turn::state(word) {
+            Turn::CLOSED if !self.has_drained() => self.closed.1,
+            Turn::FREE => self.busy_until,
+            _ => now,
+        };
+        self.stuck = told.ahead != 0 && (PATIENCE..FORGOTTEN).contains(&now.saturating_sub(over));
         if self.is_busy(now) || self.wants() {
             self.last_seen = now;
         }
@@ -149,6 +166,11 @@ impl Seat {
         self.turn.length.store(u32::try_from(length).unwrap_or(u32::MAX), Relaxed);
         self.turn.word.store((word & !3).wrapping_add(4) | state, Release);
         wake(&self.turn.word);
+    }
+
+    /// Tells it whether others have work on the GPU outside their turns.
+    pub fn crowd(&self, crowded: bool) {
+        self.turn.crowded.store(u32::from(crowded), Relaxed);
     }
 
     /// Lends it a share, in percent; 0 is none.

@@ -170,7 +170,7 @@ hooks! {
     Cuda memory::ordered::pool_trim => (pool: Handle, keep: usize): cuMemPoolTrimTo;
     Cuda compute::waits::stream::<false> => (stream: Handle) [synchronize(stream)]: cuStreamSynchronize;
     Cuda compute::waits::stream::<true> => (stream: Handle) [synchronize(own(stream))]: cuStreamSynchronize_ptsz;
-    Cuda memory::ordered::after_wait => (event: Handle) [synchronize(event)]: cuEventSynchronize;
+    Cuda compute::waits::event => (event: Handle) [synchronize(event)]: cuEventSynchronize;
     Cuda compute::waits::context_v2 => (context: Handle) [synchronize(context)]: cuCtxSynchronize_v2;
     Cuda compute::waits::context => () [synchronize(DEFAULT)]: cuCtxSynchronize;
     Cuda memory::ordered::begin_capture => (stream: Handle, mode: i32): cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz;

@@ -112,7 +112,10 @@ pub struct Turn {
     pub beat: AtomicU32,
     /// The share lent for now, in percent, where it is more than the limit.
     pub lent: AtomicU32,
-    reserved: [u64; 4],
+    /// Not 0 while another tenant has work on the GPU outside its turns.
+    pub crowded: AtomicU32,
+    padding: u32,
+    reserved: [u64; 3],
 }
 
 impl Turn {

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
-use vgpu_region::budget::{Budget, Rate};
+use vgpu_region::budget::{Budget, Rate, SAVED};
 use vgpu_region::limits::GpuLimit;
 
 use super::gate::{Gate, Pass};
@@ -14,6 +14,8 @@ use super::stream::Batch;
 const OWN_TURN: u64 = 10_000_000;
 /// How long a turn outlasts the expected end of what is in flight, in microseconds.
 const TURN_SLACK: u64 = 500;
+/// More budget than this is much, in nanoseconds.
+const SPARE: i64 = SAVED as i64 / 4 * 3;
 /// Threads that are held back together go on within so many nanoseconds.
 const ROUND: u64 = 1_000_000;
 /// A stream that has had so many nanoseconds less than another, and no more, was launched into at the same time.
@@ -113,6 +115,8 @@ impl Rounds {
 pub enum Verdict {
     /// It may.
     Go,
+    /// It may, and there is much more budget than that.
+    Spare,
     /// Not before about this many nanoseconds have passed.
     Wait(u64),
     /// Another process of the container has the GPU.
@@ -163,7 +167,8 @@ impl Account {
 
     /// A batch has been harvested.
     pub fn arrived(&self, batch: &Batch) {
-        self.in_flight.fetch_sub(batch.expected, AcqRel);
+        let before = self.in_flight.fetch_sub(batch.expected, AcqRel);
+        self.budget.ahead.store(before.saturating_sub(batch.expected), Relaxed);
         self.unknown.fetch_sub(u32::from(batch.unknown), AcqRel);
     }
 
@@ -212,7 +217,7 @@ impl Account {
             return Verdict::Other;
         }
         _ = self.holding_since.compare_exchange(0, now, AcqRel, Relaxed);
-        Verdict::Go
+        if room > SPARE { Verdict::Spare } else { Verdict::Go }
     }
 
     fn let_go(&self) {

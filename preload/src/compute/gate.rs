@@ -1,6 +1,6 @@
 //! The container's turns on a GPU, as the host's arbiter gives them. Without an arbiter, or once it is gone, the gate is open.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use vgpu_region::limits::{LimitsPage, Turn};
 use vgpu_region::uuid::Uuid;
@@ -36,6 +36,7 @@ pub struct Gate {
     began: AtomicU64,
     lent: AtomicU32,
     look_at: AtomicU64,
+    crowded: AtomicBool,
 }
 
 impl Gate {
@@ -43,7 +44,18 @@ impl Gate {
     pub fn new(page: &'static LimitsPage, uuid: Uuid) -> Self {
         let (zero, long) = (|| AtomicU32::new(0), || AtomicU64::new(0));
         let turn = AtomicPtr::new(core::ptr::null_mut());
-        Self { page, uuid, turn, beat: zero(), heard: long(), word: zero(), began: long(), lent: zero(), look_at: long() }
+        Self {
+            page,
+            uuid,
+            turn,
+            beat: zero(),
+            heard: long(),
+            word: zero(),
+            began: long(),
+            lent: zero(),
+            look_at: long(),
+            crowded: AtomicBool::new(false),
+        }
     }
 
     /// What the arbiter writes to, for waiting.
@@ -79,6 +91,16 @@ impl Gate {
         Turn::state(self.word()) == Turn::CLOSED
     }
 
+    /// Whether turns are taken, as last looked at.
+    pub fn takes_turns(&self) -> bool {
+        Turn::state(self.word()) != Turn::FREE
+    }
+
+    /// Whether another container has work on the GPU outside its turns, as last looked at.
+    pub fn is_crowded(&self) -> bool {
+        self.crowded.load(Relaxed)
+    }
+
     /// Whether launches may pass now, with so many nanoseconds of work in flight.
     pub fn pass(&self, now: u64, in_flight: u64) -> Pass {
         let Some(turn) = self.turn().or_else(|| self.find(now)) else { return Pass::Open };
@@ -88,9 +110,12 @@ impl Gate {
         }
         if now.saturating_sub(self.heard.load(Relaxed)) > SILENCE {
             self.lent.store(0, Relaxed);
+            self.crowded.store(false, Relaxed);
+            self.word.store(0, Relaxed);
             return Pass::Open;
         }
         self.lent.store(turn.lent.load(Relaxed).min(MOST_LENT), Relaxed);
+        self.crowded.store(turn.crowded.load(Relaxed) != 0, Relaxed);
         if self.word.swap(word, Relaxed) != word {
             self.began.store(now, Relaxed);
         }

@@ -22,8 +22,6 @@ pub const STREAMS: usize = 256;
 const EVENT_COST: u64 = 2_000;
 /// What a pair of events around a batch adds in an idle stream (H200, driver 580: 3.4 µs).
 const PAIR_COST: u64 = 3_400;
-/// How long a host may take to get going after it was held back without being charged for it, in nanoseconds.
-const WAKING: u64 = 200_000;
 /// So many batches in a row from one stream mean that it is the only one.
 const MANY: u32 = 16;
 /// Work is charged before it has ended once it has run for so many nanoseconds.
@@ -278,18 +276,14 @@ impl Meter {
     fn settle(&self, engine: &impl Engine, books: &mut Books, rate: Rate, stream: &Stream, (from, start, end): (u64, u64, u64)) {
         // SAFETY: we are the harvester, and `head` has just seen this batch.
         let Some(batch) = (unsafe { stream.oldest() }) else { return };
-        let mut overhead = if batch.guessed { 0 } else { batch.late + if batch.fresh { PAIR_COST } else { EVENT_COST } };
+        let overhead = if batch.guessed { 0 } else { batch.late + if batch.fresh { PAIR_COST } else { EVENT_COST } };
         let length = end - start;
         books.alone = if core::ptr::eq(books.last, stream) { books.alone.saturating_add(1) } else { 0 };
         books.last = stream;
         self.side_by_side.store(books.alone <= MANY, Relaxed);
-        let mut steady = !batch.woken;
-        if batch.woken {
-            // The GPU waited for a host that we had sent to sleep. Beside other streams it had something else to do.
-            let late = if books.alone > MANY { batch.late.min(WAKING) } else { 0 };
-            steady = batch.late < length / 16;
-            overhead = overhead - batch.late + late;
-        }
+        // The driver shares the GPU between this work and another container's: what is known of it counts, not how long it lay there.
+        let crowded = self.account.gate.is_crowded() && !batch.unknown && length > batch.expected + batch.expected / 2;
+        let steady = !crowded && batch.lagged < length / 16;
         // Beside other streams' work the overhead takes no time of its own.
         let news = end.saturating_sub(from.max(books.busy_until));
         let own = match batch.guessed {
@@ -298,6 +292,7 @@ impl Meter {
             false if news >= length => news.saturating_sub(overhead),
             false => news,
         };
+        let own = if crowded { own.min(batch.expected) } else { own };
         self.pay(books, rate, own);
         books.busy_until = books.busy_until.max(end);
         stream.last_end.store(end, Relaxed);

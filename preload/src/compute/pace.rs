@@ -20,6 +20,11 @@ const MOST_ALIKE: u32 = 256;
 /// process to another and back takes twice 100 µs, and twice as much again to wake them. So a program that keeps the GPU waiting for a
 /// moment again and again gets its share of what it would get done alone.
 const GAP: u64 = 500_000;
+/// How much time a host may lose in a burst, until it is as quick as before its nap, without being charged for it. The GPU had nothing
+/// to do in that time. In nanoseconds.
+const WAKING: u64 = 200_000;
+/// The same for a host that does not keep up with the GPU.
+const WAKING_SLOW: u64 = 400_000;
 /// From the start event of a batch to its first launch, in nanoseconds.
 const START: u64 = 3_400;
 /// What a launch is taken to cost before one like it was measured, in nanoseconds.
@@ -41,8 +46,9 @@ const SHORT: u64 = 500_000;
 const LONG: u64 = 6_000_000;
 /// The shortest wait for the last launches of a turn.
 const DRAIN: u64 = 60_000;
-/// The next container may be told so many nanoseconds before they are finished: so long it takes until its first launch is there.
-const HANDOVER: u64 = 200_000;
+/// They count as finished so many nanoseconds before they should be: a nap is late by as much, and the next container needs longer than
+/// that to begin.
+const HANDOVER: u64 = 50_000;
 /// With more than so many nanoseconds in flight, it is looked at in between: it may take less time than expected.
 const FAR: u64 = 5_000_000;
 /// How long to wait for another process of the container.
@@ -70,6 +76,8 @@ pub struct Launch<'a> {
     rate: Rate,
     /// The stream's host does not keep up with the GPU.
     slow: bool,
+    /// There is so much budget that nobody has to know soon what the launches take.
+    spare: bool,
 }
 
 impl<'a> Launch<'a> {
@@ -80,8 +88,19 @@ impl<'a> Launch<'a> {
         let known = meter.account.costs.of(kind);
         let cost = known.map_or(UNKNOWN, u64::from);
         let began = engine.about_now();
-        let mut launch =
-            Self { meter, stream, handle, claim: stream.claim(), kind, known: known.is_some(), cost, began, rate, slow: false };
+        let mut launch = Self {
+            meter,
+            stream,
+            handle,
+            claim: stream.claim(),
+            kind,
+            known: known.is_some(),
+            cost,
+            began,
+            rate,
+            slow: false,
+            spare: false,
+        };
         let quick = launch.claim.as_mut().is_some_and(|claim| {
             let (batch, open) = claim.open();
             batch.count != 0 && launch.known && cost < BATCH && began < open.idle_from + GAP && !open.interrupted
@@ -120,7 +139,7 @@ impl<'a> Launch<'a> {
             // Held back with the others, if not in its own launch.
             let waited = (!account.rounds.is_behind(had, self.cost) && self.wait(engine)) || account.rounds.is_new(had);
             let (batch, open) = claim.open();
-            open.full = BATCH / account.rounds.abreast();
+            open.full = if self.spare { 2 * BATCH } else { BATCH / account.rounds.abreast() };
             let nothing_runs = self.stream.waiting() == 0 || engine.is_idle(self.handle);
             if !waited && !open.interrupted {
                 open.slow = nothing_runs && !paused;
@@ -134,10 +153,18 @@ impl<'a> Launch<'a> {
                 batch.fresh = engine.record(batch.start, self.handle);
                 open.interrupted = false;
                 open.idle_from = self.began + START;
-                batch.woken = waited && self.known;
+                open.excuse = match (waited, open.slow) {
+                    (false, _) => 0,
+                    (true, false) => WAKING,
+                    (true, true) => WAKING_SLOW,
+                };
                 // Few at first: the program may pause after them, and then they are measured. Not if it was us who made it pause.
                 open.most = if waited { MOST as u32 } else { 1 };
             }
+        }
+        let (batch, open) = claim.open();
+        if batch.count == 0 {
+            batch.woken = self.known && open.excuse != 0 && !self.meter.has_many_streams();
         }
         self.claim = Some(claim);
     }
@@ -162,12 +189,15 @@ impl<'a> Launch<'a> {
                 engine.wake(&account.budget.handed);
             }
             let nap = match verdict {
-                Verdict::Go if !self.known && account.is_in_the_dark() => {
+                Verdict::Go | Verdict::Spare if !self.known && account.is_in_the_dark() => {
                     peek = (peek * 2).min(SHORT);
                     peek / 2
                 }
-                Verdict::Go if self.stream.waiting() < RING - 2 => break,
-                Verdict::Go => SHORT,
+                Verdict::Go | Verdict::Spare if self.stream.waiting() < RING - 2 => {
+                    self.spare = verdict == Verdict::Spare && self.known;
+                    break;
+                }
+                Verdict::Go | Verdict::Spare => SHORT,
                 Verdict::Other => {
                     engine.wait_for_change(&account.budget.handed, handed, 3 * OTHER);
                     continue;
@@ -185,7 +215,9 @@ impl<'a> Launch<'a> {
                 },
                 // What is in flight may turn out cheaper than expected; what is owed cannot.
                 Verdict::Wait(time) => {
-                    least = if self.slow {
+                    least = if account.gate.takes_turns() {
+                        BURST_OF_LONG
+                    } else if self.slow {
                         BURST_OF_SLOW
                     } else if self.cost < SHORT_LAUNCH || self.meter.has_many_streams() {
                         BURST_OF_SHORT
@@ -199,7 +231,14 @@ impl<'a> Launch<'a> {
                         waited = true;
                         continue;
                     }
-                    time.clamp(SHORT, if in_flight > FAR { 2 * SHORT } else { LONG })
+                    let nap = time.clamp(SHORT, if in_flight > FAR { 2 * SHORT } else { LONG });
+                    match account.gate.turn() {
+                        Some(turn) if account.gate.takes_turns() => {
+                            engine.wait_for_change(&turn.word, account.gate.word(), nap.min(2 * SHORT));
+                            0
+                        }
+                        _ => nap,
+                    }
                 }
             };
             let harvested = self.meter.harvested.load(Relaxed);
@@ -208,7 +247,9 @@ impl<'a> Launch<'a> {
             } else if now.saturating_sub(moved.1) > if self.stream.waiting() == 0 { STUCK } else { STUCK_BEHIND } {
                 break;
             }
-            engine.sleep(nap);
+            if nap != 0 {
+                engine.sleep(nap);
+            }
         }
         if waited {
             account.rounds.begin(self.began);
@@ -283,7 +324,10 @@ impl<'a> Launch<'a> {
         let mut reached = self.began;
         if batch.woken {
             reached = engine.about_now();
-            batch.late += reached.saturating_sub(open.idle_from);
+            let late = reached.saturating_sub(open.idle_from);
+            let excused = late.min(open.excuse);
+            open.excuse -= excused;
+            (batch.late, batch.lagged) = (batch.late + excused, batch.lagged + late);
         }
         open.idle_from = open.idle_from.max(reached) + self.cost;
         if !self.known && batch.fresh && batch.count == 1 {
@@ -331,14 +375,21 @@ pub fn before_wait<'a>(engine: &impl Engine, meter: &Meter, streams: impl Iterat
 }
 
 /// It has waited: whatever pause follows begins now.
-pub fn after_wait<'a>(engine: &impl Engine, streams: impl Iterator<Item = &'a Stream>) {
+pub fn after_wait<'a>(engine: &impl Engine, meter: &Meter, streams: impl Iterator<Item = &'a Stream>) {
+    // Who launches nothing more has told what it used.
+    if let Some(rate) = meter.account.rate() {
+        meter.harvest(engine, rate);
+    }
     for stream in streams {
         if stream.awaited.load(Relaxed)
             && stream.awaited.swap(false, Relaxed)
             && let Some(mut claim) = stream.visit()
             && claim.open().0.count == 0
         {
-            claim.open().1.idle_from = engine.about_now();
+            let open = claim.open().1;
+            open.idle_from = engine.about_now();
+            // It is awake by itself.
+            open.excuse = if open.slow { open.excuse } else { 0 };
         }
     }
 }

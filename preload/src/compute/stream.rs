@@ -48,6 +48,8 @@ pub struct Batch {
     /// Nanoseconds of the batch in which there was nothing to run because of us or the driver: the host loaded a function, or had just
     /// been woken.
     pub late: u64,
+    /// Nanoseconds by which the host lagged behind in all, excused or not.
+    pub lagged: u64,
     /// What was launched.
     pub kinds: [Kind; MOST],
 }
@@ -89,6 +91,8 @@ pub struct Open {
     pub full: u64,
     /// How many launches the next batch may have: few after a pause, so that a pause after them finds them measured.
     pub most: u32,
+    /// Nanoseconds for which the host may still lag behind after it was held back.
+    pub excuse: u64,
     /// The GPU was done with everything when the last batch began: the host does not keep up with it.
     pub slow: bool,
     /// What the stream had since launches were last held back.
@@ -173,7 +177,7 @@ impl Claim<'_> {
     pub fn close(&mut self) {
         self.0.head.store(self.0.head.load(Relaxed).wrapping_add(1), Release);
         let (batch, _) = self.open();
-        (batch.count, batch.expected, batch.late) = (0, 0, 0);
+        (batch.count, batch.expected, batch.late, batch.lagged) = (0, 0, 0, 0);
         (batch.fresh, batch.guessed, batch.unknown, batch.woken) = (false, false, false, false);
     }
 }

@@ -48,7 +48,7 @@ impl Process {
         }
         gpu.synchronize(handle);
         if calls {
-            pace::after_wait(gpu, [stream].into_iter());
+            pace::after_wait(gpu, self.meter, [stream].into_iter());
         }
     }
 

@@ -6,7 +6,8 @@ use super::{pace, state};
 use crate::cuda::{Handle, Status};
 use crate::{driver, memory};
 
-/// `cuStreamSynchronize`. Not so `cuEventSynchronize`: which stream it waits for is not known, and who waits for events goes on launching.
+/// `cuStreamSynchronize`. For `cuEventSynchronize` no batch is ended: which stream it waits for is not known, and who waits for events
+/// goes on launching.
 #[inline]
 pub unsafe fn stream<const OWN: bool>(real: unsafe extern "C" fn(Handle) -> Status, stream: Handle) -> Status {
     // SAFETY: the program's own argument.
@@ -16,7 +17,18 @@ pub unsafe fn stream<const OWN: bool>(real: unsafe extern "C" fn(Handle) -> Stat
     let engine = Cuda { context: meter.context() };
     pace::before_wait(&engine, meter, [known].into_iter());
     let status = wait();
-    pace::after_wait(&engine, [known].into_iter());
+    pace::after_wait(&engine, meter, [known].into_iter());
+    status
+}
+
+/// `cuEventSynchronize`
+#[inline]
+pub unsafe fn event(real: unsafe extern "C" fn(Handle) -> Status, event: Handle) -> Status {
+    // SAFETY: the program's own argument.
+    let status = unsafe { memory::ordered::after_wait(real, event) };
+    if let Some(meter) = state::limited().and_then(|state| state.known_meter(driver::current_context())) {
+        pace::after_wait(&Cuda { context: meter.context() }, meter, core::iter::empty());
+    }
     status
 }
 
@@ -40,6 +52,6 @@ fn around(context: Handle, wait: impl FnOnce() -> Status) -> Status {
     let engine = Cuda { context: meter.context() };
     pace::before_wait(&engine, meter, meter.streams());
     let status = wait();
-    pace::after_wait(&engine, meter.streams());
+    pace::after_wait(&engine, meter, meter.streams());
     status
 }

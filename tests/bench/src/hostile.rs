@@ -25,8 +25,10 @@ pub fn part(bench: &Bench<'_>) -> std::io::Result<()> {
     ];
     for (name, what, theirs, signal) in cases {
         let native = beside(bench, [Side::Native, Side::Native], &job, (what, &theirs, signal))?;
+        // Before the arbiter finds what an earlier case left.
+        let sides = two(bench, 50, 50)?;
         let arbiter = Arbiter::start(&bench.folder.join("turns"));
-        let ours = beside(bench, two(bench, 50, 50)?, &job, (what, &theirs, signal))?;
+        let ours = beside(bench, sides, &job, (what, &theirs, signal))?;
         arbiter.stop();
         let share = |told: &Told| share_between(told, 1e6, bench.end(), solo);
         let windows: Vec<f64> = ours.windows(1e6, bench.end(), 2.5e5).iter().map(|rate| rate * solo).collect();
