@@ -15,7 +15,7 @@ mkdir -p "$stage/root"
 
 # What goes into containers, and what is run by people, which goes by the glibc of CentOS 7, too.
 kit=$(scripts/build.sh | tail -1)
-cargo zigbuild --quiet --release --target x86_64-unknown-linux-gnu.2.17 -p vgpu-cli
+cargo zigbuild --quiet --release --target x86_64-unknown-linux-gnu.2.17 -p vgpu-cli -p vgpu-dra
 built=$target/x86_64-unknown-linux-gnu/release
 
 # file MODE FROM TO: puts a file into the stage.
@@ -25,6 +25,8 @@ file() {
     chmod "$1" "$stage/root$3"
 }
 file 755 "$built/vgpu" /usr/bin/vgpu
+file 755 "$built/vgpu-dra" /usr/bin/vgpu-dra
+file 755 "$built/vgpu-webhook" /usr/bin/vgpu-webhook
 file 755 "$kit/vgpu-runtime" /usr/bin/vgpu-runtime
 file 755 "$kit/vgpu-hook" /usr/bin/vgpu-hook
 file 644 "$kit/libvgpu.so" "/usr/lib/vgpu/libvgpu.so.$version"

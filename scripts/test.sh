@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 packages runc:runc crun:crun objdump:binutils busybox-static
 # The daemons that vgpu registers with; each test starts its own, with private folders.
 packages containerd:containerd dockerd:docker.io podman:podman iptables:iptables containernetworking-plugins
+helm
 step() {
     echo
     echo "== $1"

@@ -44,6 +44,16 @@ zigbuild() {
     PATH="$target/tools/bin:$PATH"
 }
 
+# Helm's own library, as a Python package, lints and renders the chart.
+helm() {
+    export VGPU_TEST_HELM="$target/helm/bin/python"
+    "$VGPU_TEST_HELM" -c 'import helm_python' 2>/dev/null && return 0
+    echo "installing Helm's library into $target/helm" >&2
+    packages python3:python3
+    python3 -c 'import ensurepip, venv' 2>/dev/null || packages python3-venv
+    python3 -m venv "$target/helm" && "$target/helm/bin/pip" install --quiet --disable-pip-version-check helm-python-sdk==0.2.2
+}
+
 mkdir -p "$target"
 command -v cargo >/dev/null || { echo "cargo is needed: install Rust, as https://rustup.rs says." >&2; exit 1; }
 command -v dpkg-query >/dev/null || { echo "This sets itself up on Debian and Ubuntu only." >&2; exit 1; }

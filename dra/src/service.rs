@@ -106,7 +106,7 @@ impl Keeper {
     }
 
     /// What is to be told: what is there and, with a taint, what is gone while claims have it.
-    async fn to_tell(&mut self, taints: bool) -> Vec<Device> {
+    async fn told(&mut self, taints: bool) -> Vec<Device> {
         let there = self.look().await;
         let in_use = self.driver.in_use().await;
         self.seen.retain(|name, _| there.contains_key(name) || in_use.contains(name));
@@ -123,7 +123,7 @@ impl Keeper {
         let (mut taints, mut shared) = (true, true);
         let mut problem = None;
         loop {
-            let told = self.to_tell(taints).await;
+            let told = self.told(taints).await;
             let mut wait = Duration::from_secs(options.every);
             match publisher.reconcile(&told).await {
                 Ok(Kept { taints: false, .. }) => {
