@@ -66,11 +66,16 @@ pub fn replace(rootfs: &Rootfs, fronts: &[Source], library_path: &str, holds: bo
 /// Mounts one front over every file that is such a library; tells whether there was any.
 fn replace_one(root: &Root, rootfs: &Rootfs, front: &Source, places: &[String]) -> Result<bool> {
     let name = front.inside();
-    let mut beside = false;
+    let (mut there, mut beside) = (false, false);
     for path in places::files(root, places, name) {
         let Ok(found) = root.resolve(&path) else { continue };
         let found = OwnedFd::from(found);
-        if front.is(found.as_fd())? || !is_library(&found) {
+        if front.is(found.as_fd())? {
+            // One of several names of what has been replaced, now or by an earlier hook.
+            there = true;
+            continue;
+        }
+        if !is_library(&found) {
             continue;
         }
         if !beside {
@@ -85,7 +90,7 @@ fn replace_one(root: &Root, rootfs: &Rootfs, front: &Source, places: &[String]) 
         }
         front.mount_over(found.as_fd(), &path)?;
     }
-    Ok(beside)
+    Ok(there || beside)
 }
 
 fn is_library(found: &OwnedFd) -> bool {

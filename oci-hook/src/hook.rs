@@ -1,10 +1,11 @@
 //! `vgpu-hook`: limits a container by OCI hooks alone, for runtimes in front of which nothing can be put; and does for
 //! `vgpu-runtime` what only a hook can.
 //!
-//! * `create-runtime`, in the runtime's namespaces: decides, writes the container's folder, makes the mount points in the image
-//!   (crun before 1.26 shows the next stage a read-only root).
-//! * `create-container`, in the container's mount namespace, before its root file system becomes the root: mounts.
-//! * `prestart`, for runtimes that have only that: both, by entering the container's mount namespace.
+//! * `create-runtime`, in the runtime's namespaces, when it has made the container's mounts: decides, writes the container's folder,
+//!   makes the mount points in the image, enters the container's mount namespace, and mounts.
+//! * `prestart`: the same, for runtimes that have only that.
+//! * `create-container`, in the container's mount namespace, before its root file system becomes the root: pins and replaces what
+//!   `vgpu-runtime` could not. Where earlier versions registered it beside `create-runtime`, it finds everything done.
 //! * `poststop`: removes the container's folder at once. It need not be there: the next create does the same, and a hook costs more
 //!   than a millisecond.
 //!
@@ -12,10 +13,11 @@
 
 use std::ffi::OsString;
 use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::Deserialize;
 use vgpu_config::Policy;
@@ -25,7 +27,7 @@ use crate::argv::{self, Global};
 use crate::bundle::Bundle;
 use crate::error::{Error, Result};
 use crate::log::Log;
-use crate::mounts::{Source, pin_folders};
+use crate::mounts::{Source, is_mount, pin_folders};
 use crate::prepare::{self, Prepared};
 use crate::process::{self, Process};
 use crate::rootfs::{Rootfs, read_text};
@@ -101,8 +103,7 @@ fn run(args: &[OsString]) -> Result<()> {
     // Where it can be seen, in its plain form, as it is on record.
     told.bundle = told.bundle.canonicalize().unwrap_or(told.bundle);
     match options.stage.as_str() {
-        "create-runtime" => create_runtime(&told, &options).map(drop),
-        "prestart" => prestart(&told, &options),
+        "create-runtime" | "prestart" => limit(&told, &options),
         "create-container" => match find(&told, &options)? {
             Some((place, record)) => mount(&sources(record.files(&place))?, &sources(record.fronts())?, &record.rootfs, &record),
             None => may_be_unlimited(&told, &options),
@@ -158,8 +159,9 @@ fn is_others(bundle: &Bundle) -> bool {
     bundle.spec.is_sandbox() || bundle.spec.mounts().any(|(place, _)| apply::plain(place) == Path::new(paths::LIMITS))
 }
 
-/// Decides and prepares. `None`: the container is none of our business, or already limited by `vgpu-runtime`.
-fn create_runtime(told: &Told, options: &Options) -> Result<Option<(PathBuf, Record)>> {
+/// Decides and prepares; tells also whether `/proc` is one of its mounts. `None`: the container is none of our business, or already
+/// limited by `vgpu-runtime`.
+fn prepare(told: &Told, options: &Options) -> Result<Option<(PathBuf, Record, bool)>> {
     let bundle = Bundle::load(&told.bundle, None)?;
     if is_others(&bundle) {
         return Ok(None);
@@ -187,29 +189,51 @@ fn create_runtime(told: &Told, options: &Options) -> Result<Option<(PathBuf, Rec
         prepared.remove();
         return Err(error);
     }
-    Ok(Some(prepared.into_parts()))
+    let has_proc = bundle.spec.mounts().any(|(place, _)| place == "/proc");
+    let (place, record) = prepared.into_parts();
+    Ok(Some((place, record, has_proc)))
 }
 
-/// Both steps at once, for runtimes that have no other hooks: the container's mount namespace is entered.
-fn prestart(told: &Told, options: &Options) -> Result<()> {
-    let Some((place, record)) = create_runtime(told, options)? else { return Ok(()) };
-    let done = enter_and_mount(told.pid, &place, &record);
+/// Limits the container from outside: its mount namespace is entered.
+fn limit(told: &Told, options: &Options) -> Result<()> {
+    let Some((place, record, has_proc)) = prepare(told, options)? else { return Ok(()) };
+    let done = enter_and_mount(told.pid, &place, &record, has_proc);
     if done.is_err() {
         let _ = crate::state::remove(&place);
     }
     done
 }
 
-fn enter_and_mount(pid: i64, place: &Path, record: &Record) -> Result<()> {
+fn enter_and_mount(pid: i64, place: &Path, record: &Record, has_proc: bool) -> Result<()> {
     let namespace = PathBuf::from(format!("/proc/{pid}/ns/mnt"));
     let hold = |files| sources(files)?.into_iter().map(Source::hold).collect::<Result<Vec<_>>>();
     let (files, fronts) = (hold(record.files(place))?, hold(record.fronts())?);
     let entered = openat(CWD, &namespace, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(Error::io("open", &namespace))?;
+    if identity(&entered)? == identity(&own_namespace()?)? {
+        return Err(Error::refused("state", format!("pid {pid}"), "a container with a mount namespace of its own"));
+    }
     move_into_link_name_space(std::os::fd::AsFd::as_fd(&entered), Some(LinkNameSpaceType::Mount))
         .map_err(Error::io("enter", &namespace))?;
     // A runtime that has already made it the root no longer shows it under its host path.
     let rootfs = if record.rootfs.is_dir() { record.rootfs.as_path() } else { Path::new("/") };
+    // A mount made now would be covered by the container's own if these were still to come.
+    let opened = Rootfs::open(rootfs)?;
+    if has_proc && !opened.find("/proc")?.is_some_and(|proc| is_mount(std::os::fd::AsFd::as_fd(&proc))) {
+        return Err(Error::Sentence(
+            "the container's mounts are not made yet: accepted is a runtime that makes them before this hook".into(),
+        ));
+    }
     mount(&files, &fronts, rootfs, record)
+}
+
+fn own_namespace() -> Result<OwnedFd> {
+    let path = Path::new("/proc/self/ns/mnt");
+    openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(Error::io("open", path))
+}
+
+fn identity(namespace: &OwnedFd) -> Result<(u64, u64)> {
+    let found = fstat(namespace).map_err(Error::io("look at", Path::new("/proc/self/ns/mnt")))?;
+    Ok((found.st_dev, found.st_ino))
 }
 
 fn sources(files: Vec<Mounted>) -> Result<Vec<Source>> {

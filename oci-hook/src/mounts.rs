@@ -134,7 +134,8 @@ fn identity(of: BorrowedFd<'_>, inside: &str) -> Result<(u64, u64)> {
 }
 
 /// Whether the descriptor is of the root of a mount.
-fn is_mount(of: BorrowedFd<'_>) -> bool {
+#[must_use]
+pub fn is_mount(of: BorrowedFd<'_>) -> bool {
     statx(of, "", AtFlags::EMPTY_PATH, StatxFlags::empty()).is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 

@@ -11,13 +11,31 @@ use common::{host, runtimes};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use vgpu_test_harness::{Bundle, Host};
 
+/// A process with a mount namespace of its own, as a container's first is.
+struct First(std::process::Child);
+
+impl First {
+    fn new() -> Self {
+        let mut child =
+            Command::new("unshare").args(["-m", "sh", "-c", "echo; read x"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        Self(child)
+    }
+}
+
+impl Drop for First {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Calls the hook as a runtime would at `createRuntime`.
-fn create_runtime(host: &Host, bundle: &Bundle, id: &str) -> bool {
+fn create_runtime(host: &Host, bundle: &Bundle, id: &str, first: &First) -> bool {
     let mut hook = Command::new(host.hook());
     hook.arg("create-runtime").arg("--config").arg(host.policy_file());
     let mut hook = hook.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let state =
-        serde_json::json!({ "ociVersion": "1.0.2", "id": id, "status": "creating", "pid": std::process::id(), "bundle": bundle.path() });
+    let state = serde_json::json!({ "ociVersion": "1.0.2", "id": id, "status": "creating", "pid": first.0.id(), "bundle": bundle.path() });
     serde_json::to_writer(hook.stdin.take().unwrap(), &state).unwrap();
     hook.wait().unwrap().success()
 }
@@ -49,15 +67,17 @@ fn mount_points_are_never_made_outside() {
     let host = host(runtime);
     let outside = tempfile::tempdir().unwrap();
     for path in ["etc", "usr", "usr/local"] {
-        let bundle = Bundle::new().annotation("nvidia.com/gpumem", "1024");
+        let mut bundle = Bundle::new().annotation("nvidia.com/gpumem", "1024");
+        bundle.spec["mounts"] = serde_json::json!([]);
         bundle.write();
+        let first = First::new();
         let flip = bundle.path().join("flip");
         std::os::unix::fs::symlink(outside.path(), &flip).unwrap();
         let (mut made, mut refused) = (0, 0);
         flipping(&bundle.rootfs().join(path), &flip, || {
             for round in 0..700 {
                 let id = format!("{}-{round}", path.replace('/', "-"));
-                if create_runtime(&host, &bundle, &id) {
+                if create_runtime(&host, &bundle, &id, &first) {
                     made += 1
                 } else {
                     refused += 1

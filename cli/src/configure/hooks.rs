@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use toml_edit::{Array, DocumentMut};
 
-/// The stages that the hook works in, in the order of their time, and how it is told its stage.
-const STAGES: [(&str, &str); 2] = [("createRuntime", "create-runtime"), ("createContainer", "create-container")];
-/// What earlier versions had beside these.
-const FORMER: [&str; 1] = ["poststop"];
+/// The stages that the hook works in, and how it is told its stage.
+const STAGES: [(&str, &str); 1] = [("createRuntime", "create-runtime")];
+/// What earlier versions had beside it.
+const FORMER: [&str; 2] = ["create-container", "poststop"];
 /// `argv[0]`, by which our files are known.
 const ARGV0: &str = "vgpu-hook";
 /// Seconds. A runtime waits for a hook for ever otherwise.

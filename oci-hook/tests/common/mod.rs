@@ -21,9 +21,9 @@ pub fn host(runtime: Runtime) -> Host {
 pub enum Way {
     /// Through `vgpu-runtime`.
     Wrapper,
-    /// By hooks at `createRuntime`, `createContainer` and `poststop`.
+    /// By the hook at `createRuntime`.
     Hooks,
-    /// By hooks at `prestart` and `poststop`.
+    /// By hooks at `prestart`, `createContainer` and `poststop`, as the last two were registered once.
     Prestart,
 }
 
@@ -36,11 +36,9 @@ impl Way {
             Self::Wrapper => host.run(&bundle),
             Self::Hooks => host.run_bare(&host.with_hooks(bundle)),
             Self::Prestart => {
-                let hooked = bundle.hook("prestart", &host.hook(), &["prestart", "--config", config]).hook(
-                    "poststop",
-                    &host.hook(),
-                    &["poststop", "--config", config],
-                );
+                let stages = [("prestart", "prestart"), ("createContainer", "create-container"), ("poststop", "poststop")];
+                let hooked =
+                    stages.iter().fold(bundle, |bundle, (key, stage)| bundle.hook(key, &host.hook(), &[stage, "--config", config]));
                 host.run_bare(&hooked)
             }
         }

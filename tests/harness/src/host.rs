@@ -204,8 +204,7 @@ impl Host {
     pub fn with_hooks(&self, bundle: Bundle) -> Bundle {
         let config = self.policy_file();
         let config = ["--config", config.to_str().unwrap()];
-        let stages = [("createRuntime", "create-runtime"), ("createContainer", "create-container")];
-        stages.iter().fold(bundle, |bundle, (key, stage)| bundle.hook(key, &self.hook(), &[stage, config[0], config[1]]))
+        bundle.hook("createRuntime", &self.hook(), &["create-runtime", config[0], config[1]])
     }
 
     /// Writes the bundle and starts it through `vgpu-runtime`, detached. Its command should keep running.
