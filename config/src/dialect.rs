@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use vgpu_region::limits::LogLevel;
+
 use crate::error::{Result, Setting};
 use crate::request::{Claim, GpuRequest, Request, Said};
 
@@ -40,6 +42,7 @@ pub struct Sources<'a> {
 pub fn read(sources: &Sources<'_>) -> Result<Request> {
     let mut request = Request::default();
     nvidia::read(sources.env, &mut request);
+    request.log_level = own_log_level(sources.env)?;
     let mut from_env = vec![
         hami::read(sources.env, &mut request)?,
         manager::read(sources.env, &mut request)?,
@@ -57,6 +60,13 @@ pub fn read(sources: &Sources<'_>) -> Result<Request> {
     request.claims = from_env;
     request.claims.retain(|claim| !claim.is_empty());
     Ok(request)
+}
+
+/// `VGPU_LOG`, which goes before the peers' variables.
+fn own_log_level(env: &BTreeMap<String, String>) -> Result<Option<LogLevel>> {
+    let Some(value) = env.get("VGPU_LOG") else { return Ok(None) };
+    let level = LogLevel::named(value.as_bytes());
+    level.map(Some).ok_or_else(|| Setting::environment("VGPU_LOG", value).refused("off, error, warn, info, debug, or 0 to 4"))
 }
 
 /// Most GPUs an index can name.

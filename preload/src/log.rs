@@ -1,5 +1,6 @@
 //! Lines on stderr, formatted on the stack, written by one system call each. Never stdout, never a lock.
 
+use core::ffi::CStr;
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -8,7 +9,7 @@ use vgpu_region::limits::LogLevel;
 static LEVEL: AtomicU32 = AtomicU32::new(LogLevel::Warn as u32);
 
 /// Sets how much is said from now on.
-pub fn set_level(level: LogLevel) {
+fn set_level(level: LogLevel) {
     LEVEL.store(level as u32, Relaxed);
 }
 
@@ -53,11 +54,26 @@ fn pid() -> i32 {
     unsafe { libc::getpid() }
 }
 
+/// Reads how much is to be said from the environment of this process; `otherwise` where that says nothing. The environment's owner is
+/// who reads the lines.
+pub fn set_level_by_environment(otherwise: LogLevel) {
+    // SAFETY: a C string; getenv's answer is read at once.
+    let said = |name: &CStr| unsafe {
+        let value = libc::getenv(name.as_ptr());
+        (!value.is_null()).then(|| CStr::from_ptr(value).to_bytes())
+    };
+    let level = said(c"VGPU_LOG").and_then(LogLevel::named);
+    let level = level.or_else(|| said(c"LIBCUDA_LOG_LEVEL").and_then(LogLevel::of_hami));
+    set_level(level.or_else(|| said(c"LOGGER_LEVEL").and_then(LogLevel::of_controller)).unwrap_or(otherwise));
+}
+
 /// Lets a message through at first, then at most once a second.
 #[derive(Debug, Default)]
 pub struct Seldom(AtomicU64);
 
 impl Seldom {
+    const SECOND: u64 = 1_000_000_000;
+
     /// One that has not spoken yet.
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
@@ -65,7 +81,23 @@ impl Seldom {
 
     /// Whether it may speak now.
     pub fn now(&self) -> bool {
-        let (now, last) = (crate::session::monotonic() / 1_000_000_000 + 1, self.0.load(Relaxed));
-        now > last && self.0.compare_exchange(last, now, Relaxed, Relaxed).is_ok()
+        self.at(crate::session::monotonic())
+    }
+
+    fn at(&self, now: u64) -> bool {
+        let last = self.0.load(Relaxed);
+        (last == 0 || now.saturating_sub(last) >= Self::SECOND) && self.0.compare_exchange(last, now.max(1), Relaxed, Relaxed).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_first_and_then_once_a_second() {
+        let seldom = Seldom::new();
+        let spoken: Vec<u64> = (0..40).map(|step| step * 100_000_000).filter(|now| seldom.at(5_000_000 + now)).collect();
+        assert_eq!(spoken, [0, 1_000_000_000, 2_000_000_000, 3_000_000_000]);
     }
 }

@@ -246,8 +246,9 @@ fn choose_paths() {
 fn build(count: usize) -> Result<*mut Session, (&'static CStr, map::Error)> {
     choose_paths();
     let (limits_path, region_path) = paths();
+    log::set_level_by_environment(LogLevel::Warn);
     let limits = map::limits(limits_path).map_err(|error| (limits_path, error))?;
-    log::set_level(limits.log_level());
+    log::set_level_by_environment(limits.log_level());
     // SAFETY: the call takes nothing.
     let pid = unsafe { libc::getpid() } as u32;
     let membership = map::join(region_path, pid, realtime()).map_err(|error| (region_path, error))?;

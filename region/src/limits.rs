@@ -149,6 +149,45 @@ pub enum LogLevel {
     Debug = 4,
 }
 
+impl LogLevel {
+    /// By name or number, as `VGPU_LOG` has it.
+    #[must_use]
+    pub fn named(text: &[u8]) -> Option<Self> {
+        match text {
+            b"off" | b"0" => Some(Self::Off),
+            b"error" | b"1" => Some(Self::Error),
+            b"warn" | b"2" => Some(Self::Warn),
+            b"info" | b"3" => Some(Self::Info),
+            b"debug" | b"4" => Some(Self::Debug),
+            _ => None,
+        }
+    }
+
+    /// As HAMi's `LIBCUDA_LOG_LEVEL` has it, 0 to 4.
+    #[must_use]
+    pub fn of_hami(text: &[u8]) -> Option<Self> {
+        match text {
+            b"0" => Some(Self::Error),
+            b"1" | b"2" => Some(Self::Warn),
+            b"3" => Some(Self::Info),
+            b"4" => Some(Self::Debug),
+            _ => None,
+        }
+    }
+
+    /// As vgpu-controller's `LOGGER_LEVEL` has it, 0 to 5.
+    #[must_use]
+    pub fn of_controller(text: &[u8]) -> Option<Self> {
+        match text {
+            b"0" | b"1" => Some(Self::Error),
+            b"2" => Some(Self::Warn),
+            b"3" => Some(Self::Info),
+            b"4" | b"5" => Some(Self::Debug),
+            _ => None,
+        }
+    }
+}
+
 /// The whole page.
 #[repr(C, align(4096))]
 #[derive(Debug)]

@@ -24,13 +24,7 @@ pub fn read(env: &BTreeMap<String, String>, request: &mut Request) -> Result<Cla
         request.visible.order_by(value);
     }
     if request.log_level.is_none() {
-        request.log_level = match env.get("LOGGER_LEVEL").map(String::as_str) {
-            Some("0" | "1") => Some(LogLevel::Error),
-            Some("2") => Some(LogLevel::Warn),
-            Some("3") => Some(LogLevel::Info),
-            Some("4" | "5") => Some(LogLevel::Debug),
-            _ => None,
-        };
+        request.log_level = env.get("LOGGER_LEVEL").and_then(|level| LogLevel::of_controller(level.as_bytes()));
     }
     Ok(claim)
 }

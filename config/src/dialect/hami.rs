@@ -46,13 +46,9 @@ pub fn read(env: &BTreeMap<String, String>, request: &mut Request) -> Result<Cla
         }
     }
     if let Some(setting) = get("LIBCUDA_LOG_LEVEL") {
-        request.log_level = Some(match setting.value.as_str() {
-            "0" => LogLevel::Error,
-            "1" | "2" => LogLevel::Warn,
-            "3" => LogLevel::Info,
-            "4" => LogLevel::Debug,
-            _ => return Err(setting.refused("0 to 4")),
-        });
+        let level = LogLevel::of_hami(setting.value.as_bytes()).ok_or_else(|| setting.refused("0 to 4"))?;
+        // Ours wins, wherever it was read.
+        request.log_level.get_or_insert(level);
     }
     if let Some(setting) = get("CUDA_DEVICE_MEMORY_SHARED_CACHE") {
         request.hami_cache = Some(said(setting, path, "an absolute path of at most 255 bytes")?);

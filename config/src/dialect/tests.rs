@@ -188,6 +188,19 @@ fn what_is_not_about_one_gpu() {
     assert_eq!(seen.hami_cache.map(|said| said.value), Some("/tmp/cudevshr.cache".to_owned()));
     assert_eq!(seen.trace_dir.map(|said| said.value), Some("/profile".to_owned()));
     assert_eq!(seen.driver_capabilities.map(|by| by.value), Some("all".to_owned()));
+    let level = |env: &[(&str, &str)]| request(&[], env).map(|seen| seen.log_level);
+    use vgpu_region::limits::LogLevel;
+    for (env, expected) in [
+        (&[("LIBCUDA_LOG_LEVEL", "3"), ("LOGGER_LEVEL", "0")][..], Some(LogLevel::Info)),
+        (&[("LOGGER_LEVEL", "5")], Some(LogLevel::Debug)),
+        (&[("LOGGER_LEVEL", "6")], None),
+        (&[("LIBCUDA_LOG_LEVEL", "4"), ("VGPU_LOG", "off")], Some(LogLevel::Off)),
+        (&[("VGPU_LOG", "2")], Some(LogLevel::Warn)),
+    ] {
+        assert_eq!(level(env).unwrap(), expected, "{env:?}");
+    }
+    assert!(level(&[("VGPU_LOG", "loud")]).unwrap_err().to_string().contains("VGPU_LOG"));
+    assert!(level(&[("LIBCUDA_LOG_LEVEL", "5")]).is_err());
     let harmless = request(&[], &[("LOGGER_LEVEL", "info"), ("PFLOG", "relative"), ("CUDA_DISABLE_CONTROL", "false")]).unwrap();
     assert_eq!(harmless, Request::default());
 }

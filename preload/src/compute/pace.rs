@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use vgpu_region::budget::Rate;
+use vgpu_region::limits::LogLevel;
 
 use super::account::Verdict;
 use super::cost::Kind;
@@ -10,6 +11,7 @@ use super::engine::Engine;
 use super::meter::Meter;
 use super::stream::{Batch, Claim, MOST, Open, RING, Stream};
 use crate::cuda::Handle;
+use crate::log::{self, Seldom};
 
 /// A batch is closed when it is expected to take so many nanoseconds: long enough that its event (2 µs) does not matter, short
 /// enough that what it took is known soon.
@@ -62,6 +64,8 @@ const STUCK: u64 = 250_000_000;
 const STUCK_BEHIND: u64 = 10_000_000_000;
 /// A launch that takes the host longer than this did something else first, such as loading the function.
 const SLOW: u64 = 100_000;
+
+static HELD: Seldom = Seldom::new();
 
 /// A launch that is under way.
 pub struct Launch<'a> {
@@ -254,6 +258,13 @@ impl<'a> Launch<'a> {
         if waited {
             account.rounds.begin(self.began);
             account.budget.waited.fetch_add(self.began.saturating_sub(began), Relaxed);
+        }
+        if waited && HELD.now() {
+            let (percent, millis) = (self.rate.percent(), self.began.saturating_sub(began) / 1_000_000);
+            log::line(
+                LogLevel::Info,
+                format_args!("launches wait: the container has {percent}% of the GPU's time; the last waited {millis} ms"),
+            );
         }
         if waited || closed {
             use vgpu_region::trace::Kind::{Budget, Turn};

@@ -26,6 +26,8 @@ pub struct Gpu {
     /// What a launch costs the host.
     pub host: Cell<u64>,
     pub naps: Cell<u64>,
+    /// What somebody else does at this moment.
+    pub later: RefCell<Option<(u64, Box<dyn Fn()>)>>,
 }
 
 pub fn stream(number: usize) -> Handle {
@@ -42,6 +44,11 @@ impl Gpu {
 
     pub fn pass(&self, nanos: u64) {
         self.now.set(self.now.get() + nanos);
+        if self.later.borrow().as_ref().is_some_and(|(at, _)| *at <= self.now.get())
+            && let Some((_, act)) = self.later.take()
+        {
+            act();
+        }
     }
 
     /// Runs a kernel of so many nanoseconds.

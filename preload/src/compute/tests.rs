@@ -104,6 +104,25 @@ fn progress(percent: u32, kernel: u64, streams: u64, seconds: u64) -> f64 {
     done * alone / ((seconds - 1) * S) as f64 * 100.0
 }
 
+/// Whoever waits for budget sees within 10 ms that the limit was raised or lifted, whatever it still owes.
+#[test]
+fn a_change_of_the_limit_is_seen_within_ten_milliseconds() {
+    for percent in [0, 99] {
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), 10, 1));
+        let stream = process.stream(0);
+        for _ in 0..3 {
+            process.launch(&gpu, stream, 1, 5 * MS);
+        }
+        let (changed, account) = (gpu.now() + 3 * MS, process.meter.account);
+        *gpu.later.borrow_mut() = Some((changed, Box::new(move || account.set_percent(percent))));
+        // At a tenth of the GPU's time what is owed takes a while.
+        process.launch(&gpu, stream, 1, 5 * MS);
+        let owed = if percent == 0 { 0 } else { 20 * MS };
+        let now = gpu.now();
+        assert!(changed < now && now < changed + owed + 10 * MS, "{percent}: {} us after the change", (now - changed) / US);
+    }
+}
+
 #[test]
 fn back_to_back_kernels_get_their_share() {
     for kernel in [5 * US, 20 * US, 200 * US, 2 * MS, 20 * MS, 100 * MS] {

@@ -211,12 +211,13 @@ pub fn refuse_with(gpu: &Gpu, pages: u32, more: core::fmt::Arguments<'_>) {
         log::line(
             LogLevel::Warn,
             format_args!(
-                "{}: refused {} MiB: the container holds {} of its {} MiB, this process {}{more}",
+                "{}: refused {} MiB: the container holds {} of its {} MiB, this process {}; refusals so far: {}{more}",
                 gpu.uuid,
                 mib(u64::from(pages)).max(1),
                 mib(gpu.account.total.pages()),
                 mib(gpu.limit_pages()),
                 mib(u64::from(gpu.charge.charge.held())),
+                gpu.account.refused.load(Relaxed),
             ),
         );
     }

@@ -34,7 +34,8 @@ impl Trace {
     #[must_use]
     pub fn check(json: &str) -> Self {
         let events: Vec<Map<String, Value>> = serde_json::from_str(json).unwrap_or_else(|why| panic!("no JSON array of objects: {why}"));
-        let (mut arrows, mut named): (HashMap<u64, Vec<&str>>, HashSet<(u64, u64)>) = Default::default();
+        let mut arrows: HashMap<u64, Vec<&str>> = HashMap::new();
+        let mut named: HashSet<(u64, u64)> = HashSet::new();
         let mut tracks: HashMap<(u64, u64), Vec<(f64, f64)>> = HashMap::new();
         for event in &events {
             let (phase, thread) = (text(event, "ph"), (whole(event, "pid"), whole(event, "tid")));

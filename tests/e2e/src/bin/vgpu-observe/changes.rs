@@ -1,0 +1,152 @@
+//! How soon `vgpu set` takes effect, in both directions, for memory and for GPU time, in a program that keeps the GPU busy.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use vgpu_e2e::{Kit, Machine, Running, Way, host};
+use vgpu_region::limits::LimitsPage;
+use vgpu_region::map;
+use vgpu_test_harness::Runtime;
+
+use crate::{Report, monitor};
+
+/// A change has to be there within this time, in milliseconds.
+const SOON: f64 = 10.0;
+/// Rounds of raising and lowering.
+const ROUNDS: u32 = 10;
+/// Length of a kernel, in nanoseconds.
+const KERNEL: u64 = 200_000;
+
+/// What the program said: a word and a time.
+type Said = Arc<Mutex<Vec<(String, u64)>>>;
+
+/// Looks at a limits page without a pause, and notes when it changes.
+struct Watch {
+    changed: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Watch {
+    fn start(page: &'static LimitsPage) -> Self {
+        let (changed, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (to, end) = (Arc::clone(&changed), Arc::clone(&stop));
+        let values = || page.gpus().map(|gpu| (gpu.memory.load(Relaxed), gpu.cores.load(Relaxed))).collect::<Vec<_>>();
+        let mut known = values();
+        std::thread::spawn(move || {
+            while !end.load(Relaxed) {
+                let now = values();
+                if now != known {
+                    to.store(monotonic(), Release);
+                    known = now;
+                }
+            }
+        });
+        Self { changed, stop }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+    }
+}
+
+fn monotonic() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Tries it and reports it.
+pub fn tried(report: &mut Report, kit: &Kit, machine: &Machine) {
+    let host = host(kit, Runtime::Runc);
+    let bundle = machine.bundle().annotation("nvidia.com/gpumem", "2048").annotation("nvidia.com/gpucores", "20");
+    let mut running = Way::Wrapper.start(&host, bundle.args(&["/programs/changes", "--chunk", "16M", "--max", "6G"]));
+    let id = running.id.clone();
+    let place = host.containers().into_iter().find(|place| place.ends_with(&id)).expect("it is on record");
+    let path = CString::new(place.join("limits").as_os_str().as_bytes()).expect("a path");
+    let watch = Watch::start(map::limits(&path).expect("its limits page"));
+    let (said, environment): (Said, _) = (Said::default(), monitor::environment(&host, machine));
+    while !running.line().starts_with("full") {}
+    let here = Arc::clone(&said);
+    let reader = std::thread::spawn(move || read(&mut running, &here));
+    let set = |args: &[&str]| {
+        watch.changed.store(0, Release);
+        let mut command = Command::new(kit.path().join("vgpu"));
+        let output = command.envs(environment.clone()).args(["set", &id]).args(args).output().expect("vgpu can be started");
+        assert!(output.status.success(), "{output:?}");
+        watch.changed.load(Acquire)
+    };
+    // The first time that the program said this after a moment.
+    let first = |word: &str, from: u64| {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(2) {
+            let said = said.lock().expect("nobody panics with it");
+            if let Some((_, at)) = said.iter().find(|(said, at)| said == word && *at >= from) {
+                return Some((at - from) as f64 / 1e6);
+            }
+            drop(said);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        None
+    };
+    println!("\n## `vgpu set` under load\n\nMilliseconds from the change in the limits page; {ROUNDS} rounds.\n");
+    println!("| change | median | longest | |\n|---|---|---|---|");
+    let (mut raised, mut lowered) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let at = set(&["--gpumem", "4096"]);
+        raised.push(first("grew", at));
+        std::thread::sleep(Duration::from_millis(300));
+        let at = set(&["--gpumem", "2048"]);
+        lowered.push(first("refused", at));
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    delays(report, "memory 2048 to 4096 MiB: more is had", &raised);
+    delays(report, "memory 4096 to 2048 MiB, less than is held: new memory is refused", &lowered);
+
+    // Parts of the time that kernels ran, from so many milliseconds after the change to so many.
+    let share = |at: u64, from: i64, to: i64| {
+        let moment = |millis: i64| at.saturating_add_signed(millis * 1_000_000);
+        let said = said.lock().expect("nobody panics with it");
+        let ended = said.iter().filter(|(word, end)| word == "kernel" && (moment(from)..moment(to)).contains(end)).count();
+        ended as f64 * KERNEL as f64 / ((to - from) * 1_000_000) as f64
+    };
+    println!("\nParts of the GPU's time around a change of the share, mean of {ROUNDS} rounds:\n");
+    println!("| change | 100 ms before | the first 10 ms | 10 to 110 ms after | |\n|---|---|---|---|---|");
+    let mut means = [[0.0; 3]; 2];
+    for _ in 0..ROUNDS {
+        for (mean, cores) in means.iter_mut().zip(["80", "20"]) {
+            let at = set(&["--gpucores", cores]);
+            std::thread::sleep(Duration::from_millis(400));
+            for (sum, (from, to)) in mean.iter_mut().zip([(-100, 0), (0, 10), (10, 110)]) {
+                *sum += share(at, from, to) / f64::from(ROUNDS);
+            }
+        }
+    }
+    for (what, mean, expected) in [("20% to 80%", means[0], 0.8), ("80% to 20%", means[1], 0.2)] {
+        report.row(what, &mean.map(|share| format!("{share:.3}")), (mean[2] - expected).abs() <= 0.05);
+    }
+    let _ = host.outcome(host.bare_command().args(["delete", "--force", &id]));
+    let _ = reader.join();
+}
+
+fn read(running: &mut Running, said: &Said) {
+    loop {
+        let line = running.line();
+        let mut words = line.split(' ');
+        let (Some(word), Some(Ok(at))) = (words.next(), words.next().map(str::parse)) else { return };
+        said.lock().expect("nobody panics with it").push((word.to_owned(), at));
+    }
+}
+
+fn delays(report: &mut Report, what: &str, found: &[Option<f64>]) {
+    let mut known: Vec<f64> = found.iter().flatten().copied().collect();
+    known.sort_by(f64::total_cmp);
+    let (median, longest) = (known.get(known.len() / 2), known.last());
+    let text = |value: Option<&f64>| value.map_or_else(|| "never".to_owned(), |value| format!("{value:.2}"));
+    let good = known.len() == found.len() && longest.is_some_and(|longest| *longest <= SOON);
+    report.row(what, &[text(median), text(longest)], good);
+}
