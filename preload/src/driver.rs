@@ -267,6 +267,8 @@ calls! { Cuda, crate::cuda::NOT_FOUND;
     stream_id = cuStreamGetId(stream: Handle, id: *mut u64);
     /// A stream's context.
     stream_context = cuStreamGetCtx(stream: Handle, context: *mut Handle);
+    /// Waits for a stream.
+    stream_synchronize = cuStreamSynchronize(stream: Handle);
     /// Whether everything in a stream is finished.
     stream_query = cuStreamQuery(stream: Handle);
     /// Makes an event.

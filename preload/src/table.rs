@@ -153,15 +153,16 @@ hooks! {
     Cuda memory::linear::allocate_pitch_v1 => (address: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32): cuMemAllocPitch;
     Cuda memory::linear::allocate_managed => (address: *mut DevicePtr, bytes: usize, flags: u32) [allocate(address, bytes)]: cuMemAllocManaged;
     Cuda memory::shared::free => (address: DevicePtr) [free(address)]: cuMemFree_v2;
-    Cuda memory::spill::advise => (address: DevicePtr, bytes: usize, advice: i32, device: Device): cuMemAdvise;
-    Cuda memory::spill::advise_v2 => (address: DevicePtr, bytes: usize, advice: i32, location: Location): cuMemAdvise_v2;
+    Cuda memory::spill::moves::advise => (address: DevicePtr, bytes: usize, advice: i32, device: Device): cuMemAdvise;
+    Cuda memory::spill::moves::advise_v2 => (address: DevicePtr, bytes: usize, advice: i32, location: Location): cuMemAdvise_v2;
     Cuda memory::linear::free_v1 => (address: u32) [free(address.into())]: cuMemFree;
 
     // Stream-ordered memory and pools.
     Cuda memory::ordered::allocate => (address: *mut DevicePtr, bytes: usize, stream: Handle) [allocate(address, bytes)]: cuMemAllocAsync, cuMemAllocAsync_ptsz;
     Cuda memory::ordered::allocate_from => (address: *mut DevicePtr, bytes: usize, pool: Handle, stream: Handle) [allocate(address, bytes)]:
         cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz;
-    Cuda memory::ordered::free => (address: DevicePtr, stream: Handle) [free(address)]: cuMemFreeAsync, cuMemFreeAsync_ptsz;
+    Cuda memory::ordered::free::<false> => (address: DevicePtr, stream: Handle) [free(address)]: cuMemFreeAsync;
+    Cuda memory::ordered::free::<true> => (address: DevicePtr, stream: Handle) [free(address)]: cuMemFreeAsync_ptsz;
     Cuda memory::places::create => (pool: *mut Handle, properties: *const AllocationProp): cuMemPoolCreate;
     Cuda memory::ordered::set_pool => (device: Device, pool: Handle): cuDeviceSetMemPool;
     Cuda memory::places::set => (location: *mut c_void, kind: i32, pool: Handle): cuMemSetMemPool;

@@ -4,7 +4,7 @@ use core::ffi::c_void;
 
 use super::hooks::{interrupt, meant};
 use crate::cuda::{DEVICE_CPU, DevicePtr, Handle, Location, Status};
-use crate::memory::spill;
+use crate::memory::spill::moves;
 
 /// `cuMemPrefetchAsync`: managed memory moves over the bus, as copies from and to the host do.
 pub unsafe fn prefetch<const OWN: bool>(
@@ -16,7 +16,7 @@ pub unsafe fn prefetch<const OWN: bool>(
 ) -> Status {
     interrupt(meant::<OWN>(stream));
     // SAFETY: the program's own arguments, or part of the range.
-    spill::prefetch(address, bytes, |address, bytes, host| unsafe { real(address, bytes, if host { DEVICE_CPU } else { to }, stream) })
+    moves::prefetch(address, bytes, |address, bytes, host| unsafe { real(address, bytes, if host { DEVICE_CPU } else { to }, stream) })
 }
 
 /// `cuMemPrefetchAsync_v2`
@@ -30,8 +30,8 @@ pub unsafe fn prefetch_v2<const OWN: bool>(
 ) -> Status {
     interrupt(meant::<OWN>(stream));
     // SAFETY: the program's own arguments, or part of the range.
-    spill::prefetch(address, bytes, |address, bytes, host| unsafe {
-        real(address, bytes, if host { spill::HOST } else { to }, flags, stream)
+    moves::prefetch(address, bytes, |address, bytes, host| unsafe {
+        real(address, bytes, if host { moves::HOST } else { to }, flags, stream)
     })
 }
 
@@ -53,14 +53,14 @@ pub unsafe fn prefetch_batch<const OWN: bool>(
     interrupt(meant::<OWN>(stream));
     // SAFETY: the program's own arguments.
     let whole = || unsafe { real(addresses, sizes, count, locations, indices, location_count, flags, stream) };
-    let batch = spill::Batch { addresses, sizes, count, locations, indices, location_count };
+    let batch = moves::Batch { addresses, sizes, count, locations, indices, location_count };
     // SAFETY: one range of one location.
     let one = |mut address, mut bytes, mut to| unsafe {
         let mut first = 0;
         real(&raw mut address, &raw mut bytes, 1, &raw mut to, &raw mut first, 1, flags, stream)
     };
     // SAFETY: the program's own lists, as long as it says.
-    unsafe { spill::prefetch_batch(&batch, whole, one) }
+    unsafe { moves::prefetch_batch(&batch, whole, one) }
 }
 
 /// `cuStreamBatchMemOp`: it may wait for a value.

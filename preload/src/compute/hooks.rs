@@ -16,7 +16,7 @@ const PER_THREAD: Handle = 2 as Handle;
 
 /// The stream that a function means: of 0, one with `_ptsz` (`OWN`) means the thread's own default stream.
 #[inline]
-pub(super) fn meant<const OWN: bool>(stream: Handle) -> Handle {
+pub fn meant<const OWN: bool>(stream: Handle) -> Handle {
     if OWN && stream.is_null() { PER_THREAD } else { stream }
 }
 

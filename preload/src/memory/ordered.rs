@@ -9,7 +9,7 @@ use vgpu_region::ledger::pages;
 
 use super::account::{self, Claim};
 use super::known::{self, Current};
-use super::{GRANULE, POOL_STEP, blocks, graph, linear, rounded_pages};
+use super::{GRANULE, POOL_STEP, blocks, graph, linear, rounded_pages, spill};
 use crate::cuda::{
     AllocationProp, Device, DevicePtr, Handle, LOCATION_DEVICE, OUT_OF_MEMORY, POOL_RESERVED_CURRENT, POOL_USED_CURRENT, SUCCESS, Status,
 };
@@ -358,11 +358,15 @@ pub unsafe fn allocate_from(
 
 /// `cuMemFreeAsync`
 #[inline]
-pub unsafe fn free(real: unsafe extern "C" fn(DevicePtr, Handle) -> Status, address: DevicePtr, stream: Handle) -> Status {
+pub unsafe fn free<const OWN: bool>(real: unsafe extern "C" fn(DevicePtr, Handle) -> Status, address: DevicePtr, stream: Handle) -> Status {
     // SAFETY: the program's own arguments.
     let call = || unsafe { real(address, stream) };
     let Some(left) = blocks::leave(address) else { return call() };
-    let status = call();
+    let status = if spill::is_in_use() && !is_capturing(stream) && matches!(left.kind, blocks::Kind::Managed | blocks::Kind::Spilled) {
+        spill::free_after(crate::compute::hooks::meant::<OWN>(stream), address)
+    } else {
+        call()
+    };
     if status != SUCCESS {
         blocks::put_back(address, left);
     } else if left.count == 0
@@ -370,7 +374,7 @@ pub unsafe fn free(real: unsafe extern "C" fn(DevicePtr, Handle) -> Status, addr
     {
         // Still on the device until the stream comes to it: kept as overhead until a wait, or until NVML says it is gone.
         let cost = pages(u64::from(left.granules) * GRANULE);
-        if left.kind == blocks::Kind::Managed {
+        if matches!(left.kind, blocks::Kind::Managed | blocks::Kind::Spilled) {
             linear::give_back(gpu, left);
         } else {
             account::add_overhead(gpu, cost);

@@ -7,6 +7,8 @@
 //!
 //! The account is one of its own, beside the device's: [`vgpu_region::region::GpuAccount::spilled`].
 
+pub mod moves;
+
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use vgpu_region::ledger::{PAGE, pages};
@@ -16,10 +18,7 @@ use super::account;
 use super::blocks::{self, Block, Entered, Kind};
 use super::known::{self, Current};
 use super::{GRANULE, SMALL, linear, rounded_pages};
-use crate::cuda::{
-    ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, DEVICE_CPU, Device, DevicePtr, INVALID_VALUE, LOCATION_HOST, Location, OUT_OF_MEMORY, SUCCESS,
-    Status,
-};
+use crate::cuda::{ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, DEVICE_CPU, DevicePtr, Handle, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::session::Gpu;
 use crate::{driver, log};
 
@@ -28,12 +27,10 @@ pub const ELSEWHERE: Status = -1;
 
 /// `CU_MEM_ATTACH_GLOBAL`
 const ATTACH_GLOBAL: u32 = 1;
-/// The host as a place.
-pub const HOST: Location = Location { kind: LOCATION_HOST, id: 0 };
 /// `CU_MEM_ADVISE_SET_PREFERRED_LOCATION`
 const SET_PREFERRED_LOCATION: i32 = 3;
 /// `CU_MEM_ADVISE_SET_ACCESSED_BY`
-const SET_ACCESSED_BY: i32 = 5;
+pub const SET_ACCESSED_BY: i32 = 5;
 
 /// Set when something of this process first lies on the host: others need not look.
 static IN_USE: AtomicBool = AtomicBool::new(false);
@@ -163,6 +160,19 @@ pub fn keep(gpu: &Gpu, address: DevicePtr, bytes: u64) -> bool {
     !is_spilled(address) || (advise(SET_PREFERRED_LOCATION, DEVICE_CPU) && advise(SET_ACCESSED_BY, gpu.device))
 }
 
+/// Frees managed memory when a stream has come so far. The driver does that only at once (`CUDA_ERROR_NOT_SUPPORTED` on driver 580), so
+/// the stream is waited for.
+#[cold]
+pub fn free_after(stream: Handle, address: DevicePtr) -> Status {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        match driver::stream_synchronize(stream) {
+            SUCCESS => driver::free(address),
+            status => status,
+        }
+    }
+}
+
 /// Gives back what a block on the host cost.
 #[cold]
 pub fn give_back(gpu: &Gpu, pages: u32) {
@@ -198,121 +208,10 @@ pub fn is_spilled(base: DevicePtr) -> bool {
     blocks::get(base).is_some_and(|block| block.kind == Kind::Spilled)
 }
 
-/// Calls `each` with every part of a range that lies in one allocation, and whether that one lies on the host, until one fails. What
-/// is known to nobody is one part, for the driver to judge.
-pub fn each_part(address: DevicePtr, bytes: usize, mut each: impl FnMut(DevicePtr, usize, bool) -> Status) -> Status {
-    let end = address.saturating_add(bytes as u64);
-    let mut at = address;
-    while at < end {
-        let (mut base, mut size) = (0, 0);
-        // SAFETY: the driver writes into the two variables, or fails.
-        let found = unsafe { driver::address_range(&raw mut base, &raw mut size, at) } == SUCCESS && size != 0;
-        let border = (at & !(GRANULE - 1)) + GRANULE;
-        let (stop, spilled) = match found {
-            true => (base.saturating_add(size as u64), is_spilled(base)),
-            // Behind an allocation, in its last granule.
-            false if at != border - GRANULE => (border, is_spilled(at)),
-            false => (end, false),
-        };
-        let stop = stop.clamp(at + 1, end);
-        let status = each(at, (stop - at) as usize, spilled);
-        if status != SUCCESS {
-            return status;
-        }
-        at = stop;
-    }
-    SUCCESS
-}
-
-/// `cuMemPrefetchAsync` of a range with `call`, which is told where the host shall be the place.
-#[inline]
-pub fn prefetch(address: DevicePtr, bytes: usize, call: impl Fn(DevicePtr, usize, bool) -> Status) -> Status {
-    if !is_in_use() || bytes == 0 { call(address, bytes, false) } else { each_part(address, bytes, call) }
-}
-
-/// What the batched prefetches are asked for: location `n` is for the ranges from `indices[n]` on.
-#[derive(Debug)]
-pub struct Batch {
-    /// Where the ranges begin.
-    pub addresses: *mut DevicePtr,
-    /// Their lengths in bytes.
-    pub sizes: *mut usize,
-    /// How many ranges.
-    pub count: usize,
-    /// Where they shall go.
-    pub locations: *mut Location,
-    /// From which range on.
-    pub indices: *mut usize,
-    /// How many locations.
-    pub location_count: usize,
-}
-
-/// Prefetches a batch: `whole` as it is, or, where something may lie on the host, `one` range after the other.
-///
-/// # Safety
-/// The lists are null or as long as they say.
-pub unsafe fn prefetch_batch(batch: &Batch, whole: impl FnOnce() -> Status, one: impl Fn(DevicePtr, usize, Location) -> Status) -> Status {
-    let &Batch { addresses, sizes, count, locations, indices, location_count } = batch;
-    let lists = [addresses.is_null(), sizes.is_null(), locations.is_null(), indices.is_null()];
-    if !is_in_use() || lists.contains(&true) || location_count == 0 {
-        return whole();
-    }
-    // SAFETY: as the caller promises.
-    let (addresses, sizes, locations, indices) = unsafe {
-        use core::slice::from_raw_parts;
-        let (locations, indices) = (from_raw_parts(locations, location_count), from_raw_parts(indices, location_count));
-        (from_raw_parts(addresses, count), from_raw_parts(sizes, count), locations, indices)
-    };
-    for (place, (&address, &bytes)) in addresses.iter().zip(sizes).enumerate() {
-        let Some((_, &to)) = indices.iter().zip(locations).take_while(|(from, _)| **from <= place).last() else { return INVALID_VALUE };
-        let status = prefetch(address, bytes, |address, bytes, host| one(address, bytes, if host { HOST } else { to }));
-        if status != SUCCESS {
-            return status;
-        }
-    }
-    SUCCESS
-}
-
 /// Says why another process cannot have this memory, if that is so.
 pub fn cannot_be_shared(address: DevicePtr) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if is_in_use() && is_spilled(address) && !SAID.swap(true, Relaxed) {
         log::line(LogLevel::Warn, format_args!("memory that lies on the host (oversubscription) cannot be opened by other processes"));
     }
-}
-
-/// Whether `CUmem_advise` advice has a say in where memory lives. What is left is `SET_ACCESSED_BY`, for other GPUs.
-const fn moves(advice: i32) -> bool {
-    advice != SET_ACCESSED_BY
-}
-
-fn advise_with(address: DevicePtr, bytes: usize, advice: i32, call: impl Fn(DevicePtr, usize) -> Status) -> Status {
-    if !is_in_use() || bytes == 0 {
-        return call(address, bytes);
-    }
-    each_part(address, bytes, |at, bytes, spilled| if spilled && moves(advice) { SUCCESS } else { call(at, bytes) })
-}
-
-/// `cuMemAdvise`
-pub unsafe fn advise(
-    real: unsafe extern "C" fn(DevicePtr, usize, i32, Device) -> Status,
-    address: DevicePtr,
-    bytes: usize,
-    advice: i32,
-    device: Device,
-) -> Status {
-    // SAFETY: the program's own arguments, or part of the range.
-    advise_with(address, bytes, advice, |address, bytes| unsafe { real(address, bytes, advice, device) })
-}
-
-/// `cuMemAdvise_v2`
-pub unsafe fn advise_v2(
-    real: unsafe extern "C" fn(DevicePtr, usize, i32, Location) -> Status,
-    address: DevicePtr,
-    bytes: usize,
-    advice: i32,
-    location: Location,
-) -> Status {
-    // SAFETY: the program's own arguments, or part of the range.
-    advise_with(address, bytes, advice, |address, bytes| unsafe { real(address, bytes, advice, location) })
 }

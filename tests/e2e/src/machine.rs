@@ -158,6 +158,17 @@ impl Machine {
         Watch { machine: self, sampler: Some((held, output)) }
     }
 
+    /// The most bytes that were ever in use on a simulated GPU since [`Machine::watch`], with what NVML shows for no process: managed
+    /// memory.
+    ///
+    /// # Panics
+    /// The GPUs are real.
+    #[must_use]
+    pub fn most(&self, gpu: u32) -> u64 {
+        let state = self.state().expect("a simulated GPU");
+        self.kit.simgpu_ctl(&state, &["most", &gpu.to_string()]).parse().expect("a number")
+    }
+
     /// The simulated GPU's properties and processes, as text.
     #[must_use]
     pub fn show(&self) -> String {

@@ -67,7 +67,8 @@ impl Share {
                 in_flight: account.charge.in_flight(),
             }
         });
-        let ledger = Ledger { total: account.total.bytes(), refused: account.refused.load(Relaxed), processes: processes.collect() };
+        let (total, spilled, refused) = (account.total.bytes(), account.spilled.bytes(), account.refused.load(Relaxed));
+        let ledger = Ledger { total, spilled, refused, processes: processes.collect() };
         // SAFETY: nothing of the mapping is used below.
         unsafe { map::unmap(region) };
         Ok(ledger)
@@ -79,6 +80,8 @@ impl Share {
 pub struct Ledger {
     /// What all processes hold.
     pub total: u64,
+    /// What they have on the host beyond that.
+    pub spilled: u64,
     /// How many requests were refused.
     pub refused: u64,
     /// Each living process.

@@ -8,7 +8,7 @@ use cudarc::driver::sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUarray, CUcontext, CUme
 use crate::answer::{Answer, INVALID_VALUE, get};
 use crate::driver::{World, world};
 use crate::graph::capture;
-use crate::memory::{Kind, touch_managed};
+use crate::memory::{Kind, advise_managed, move_managed, touch_managed};
 use crate::stream::work::{Row, Work};
 use crate::stream::{resolve, submit, submit_and_wait};
 
@@ -269,19 +269,16 @@ api! {
     }
 
     fn cuMemPrefetchAsync [cuMemPrefetchAsync_ptsz stream] (address: u64, _bytes: usize, device: i32, stream: CUstream) {
-        if device >= 0 { touch_managed(address)?; }
+        if device >= 0 { move_managed(address)?; }
         submit(stream, Work::Marker)
     }
     fn cuMemPrefetchAsync_v2 [cuMemPrefetchAsync_v2_ptsz stream]
         (address: u64, _bytes: usize, location: cudarc::driver::sys::CUmemLocation, _flags: u32, stream: CUstream) {
-        if location.type_ as u32 == 1 { touch_managed(address)?; }
+        if location.type_ as u32 == 1 { move_managed(address)?; }
         submit(stream, Work::Marker)
     }
-    fn cuMemAdvise(address: u64, _bytes: usize, _advice: u32, _device: i32) { managed(address) }
-    fn cuMemAdvise_v2(address: u64, _bytes: usize, _advice: u32, _location: cudarc::driver::sys::CUmemLocation) { managed(address) }
-}
-
-fn managed(address: u64) -> Answer {
-    let world = world()?;
-    world.memory.around(address).filter(|(_, found)| matches!(found.kind, Kind::Managed { .. })).map(|_| ()).ok_or(INVALID_VALUE)
+    fn cuMemAdvise(address: u64, _bytes: usize, advice: u32, device: i32) { advise_managed(address, advice, device < 0) }
+    fn cuMemAdvise_v2(address: u64, _bytes: usize, advice: u32, location: cudarc::driver::sys::CUmemLocation) {
+        advise_managed(address, advice, location.type_ as u32 != 1)
+    }
 }

@@ -5,6 +5,7 @@ mod array;
 mod host;
 mod ipc;
 mod linear;
+mod managed;
 mod pointer;
 mod pool;
 mod ranges;
@@ -17,7 +18,7 @@ use cudarc::driver::sys::CUresult;
 use simgpu_device::Part;
 
 pub use arena::Arena;
-pub use linear::touch_managed;
+pub use managed::{advise_managed, move_managed, touch_managed};
 pub use pool::Pools;
 pub use small::SmallHeap;
 
@@ -65,8 +66,8 @@ pub enum Kind {
     Small,
     /// In granules of its own, so many bytes.
     Own(u64),
-    /// Managed, in so many bytes of address space, of which the GPU holds some.
-    Managed { space: u64, resident: u64 },
+    /// Managed, in so many bytes of address space, of which the GPU holds some. Whether it prefers the host, where the GPU reaches it.
+    Managed { space: u64, resident: u64, on_host: bool },
     /// In a stream-ordered pool, with this handle.
     Pool(usize),
     /// Made by a graph in address space of so many bytes.
@@ -177,7 +178,7 @@ impl World {
                 self.memory.arena.give(address, bytes);
                 driver.release(allocation.ordinal, bytes, Part::Visible);
             }
-            Kind::Managed { space, resident } => {
+            Kind::Managed { space, resident, .. } => {
                 self.memory.arena.give(address, space);
                 driver.release(allocation.ordinal, resident, Part::Hidden);
             }

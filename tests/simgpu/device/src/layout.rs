@@ -12,7 +12,7 @@ pub const MAX_SLOTS: usize = 1024;
 /// Most process groups whose peaks are kept apart.
 pub const MAX_GROUPS: usize = 256;
 /// Says that a file is a state file of this layout.
-pub const MAGIC: u64 = 0x5349_4d47_5055_0001;
+pub const MAGIC: u64 = 0x5349_4d47_5055_0002;
 /// Buckets of busy time kept for utilisation figures.
 pub const BUCKETS: usize = 16;
 
@@ -42,6 +42,8 @@ pub struct Gpu {
     pub hidden: AtomicU64,
     /// Highest `visible` since the last reset.
     pub peak: AtomicU64,
+    /// Highest sum of `visible` and `hidden` since then.
+    pub most: AtomicU64,
     /// Guards what follows.
     pub turn: SharedMutex,
     /// Slot index + 1 of the process whose turn it is; 0 when idle.

@@ -54,7 +54,13 @@ impl Device {
         self.state.gpus[gpu].peak.load(Ordering::Relaxed)
     }
 
-    /// The same for one group of processes: a PID namespace's inode in decimal, or a `SIMGPU_GROUP`.
+    /// Highest sum of what all processes held of a GPU at any instant since then, shown or not, in bytes.
+    #[must_use]
+    pub fn most(&self, gpu: usize) -> u64 {
+        self.state.gpus[gpu].most.load(Ordering::Relaxed)
+    }
+
+    /// The same as [`Device::peak`] for one group of processes: a PID namespace's inode in decimal, or a `SIMGPU_GROUP`.
     #[must_use]
     pub fn group_peak(&self, group: &str, gpu: usize) -> u64 {
         let key = group.parse::<u64>().unwrap_or_else(|_| slot::key_of(group));
@@ -77,6 +83,7 @@ impl Device {
         self.state.nvml_calls.store(0, Ordering::Relaxed);
         for (index, gpu) in self.state.gpus.iter().enumerate() {
             gpu.peak.store(gpu.visible.load(Ordering::Relaxed), Ordering::Relaxed);
+            gpu.most.store(gpu.visible.load(Ordering::Relaxed) + gpu.hidden.load(Ordering::Relaxed), Ordering::Relaxed);
             for (number, group) in self.state.groups.iter().enumerate() {
                 group.peak[index].store(self.group_visible(number, index), Ordering::Relaxed);
             }
@@ -142,8 +149,10 @@ impl Slot {
         let shared = &device.state.gpus[gpu];
         let group_peak = &device.state.groups[group_index].peak[gpu];
         let visible_bytes = if part == Part::Visible { bytes } else { 0 };
+        let held = || shared.visible.load(Ordering::Relaxed) + shared.hidden.load(Ordering::Relaxed);
         let would_be_peak = |device: &Device| {
-            shared.visible.load(Ordering::Relaxed) + visible_bytes > shared.peak.load(Ordering::Relaxed)
+            held() + bytes > shared.most.load(Ordering::Relaxed)
+                || shared.visible.load(Ordering::Relaxed) + visible_bytes > shared.peak.load(Ordering::Relaxed)
                 || device.group_visible(group_index, gpu) + visible_bytes > group_peak.load(Ordering::Relaxed)
         };
         // What the dead held neither refuses anybody nor counts in a peak.
@@ -153,14 +162,15 @@ impl Slot {
         if device.memory_locked(gpu).free < bytes {
             return Err(Full);
         }
-        let held = &self.state().gpus[gpu];
+        let own = &self.state().gpus[gpu];
         let (mine, all) = match part {
-            Part::Visible => (&held.visible, &shared.visible),
-            Part::Hidden => (&held.hidden, &shared.hidden),
+            Part::Visible => (&own.visible, &shared.visible),
+            Part::Hidden => (&own.hidden, &shared.hidden),
         };
         mine.fetch_add(bytes, Ordering::Relaxed);
         all.fetch_add(bytes, Ordering::Relaxed);
         shared.peak.fetch_max(shared.visible.load(Ordering::Relaxed), Ordering::Relaxed);
+        shared.most.fetch_max(held(), Ordering::Relaxed);
         group_peak.fetch_max(device.group_visible(group_index, gpu), Ordering::Relaxed);
         Ok(())
     }

@@ -1,7 +1,5 @@
 //! `cuMemAlloc` and its kin, `cuMemFree`, `cuMemGetInfo`.
 
-use simgpu_device::Part;
-
 use super::{Kind, granules};
 use crate::answer::{Answer, INVALID_VALUE, OUT_OF_MEMORY, put, put_if};
 use crate::driver::{driver, world};
@@ -88,7 +86,7 @@ api! {
         }
         let space = granules(size as u64)?;
         let address = world.memory.arena.take(space).ok_or(OUT_OF_MEMORY)?;
-        world.memory.add(address, size as u64, ordinal, context, Kind::Managed { space, resident: 0 });
+        world.memory.add(address, size as u64, ordinal, context, Kind::Managed { space, resident: 0, on_host: false });
         put(out, address)
     }
 
@@ -105,17 +103,4 @@ api! {
     }
 
     fn cuMemGetAddressRange_v2(base: *mut u64, size: *mut usize, address: u64) { range(base, size, address) }
-}
-
-/// The GPU uses a managed range: it moves there, which only the GPU's total shows.
-pub fn touch_managed(address: u64) -> Answer {
-    let driver = driver()?;
-    let mut world = world()?;
-    let Some(allocation) = world.memory.around_mut(address) else { return Ok(()) };
-    if let Kind::Managed { space, resident: 0 } = allocation.kind
-        && driver.charge(allocation.ordinal, space, Part::Hidden).is_ok()
-    {
-        allocation.kind = Kind::Managed { space, resident: space };
-    }
-    Ok(())
 }

@@ -145,6 +145,7 @@ fn free(address: u64, stream: CUstream) -> Answer {
             world.memory.deferred.push((address, fence));
             Ok(())
         }
+        Some(Kind::Managed { .. }) => Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
         Some(_) => world.free(driver, address),
         None => Err(INVALID_VALUE),
     }

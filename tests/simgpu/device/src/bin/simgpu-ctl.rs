@@ -12,6 +12,7 @@ simgpu-ctl COMMAND      (the machine is the file SIMGPU_STATE, default /dev/shm/
   remove                remove its file
   show                  every GPU's memory and processes, as PIDs of this namespace
   peak [GPU [GROUP]]    highest bytes of all processes (of a group) at one instant, as NVML shows them
+  most [GPU]            the same with what NVML shows for no process (managed memory)
   groups                every group's peaks
   nvml-calls            number of NVML calls made
   reset                 start peaks and counts anew
@@ -47,6 +48,8 @@ fn run(arguments: &[&str]) -> Result<(), String> {
         ["peak"] => println!("{}", open()?.peak(0)),
         ["peak", gpu] => println!("{}", open()?.peak(index(gpu)?)),
         ["peak", gpu, group] => println!("{}", open()?.group_peak(group, index(gpu)?)),
+        ["most"] => println!("{}", open()?.most(0)),
+        ["most", gpu] => println!("{}", open()?.most(index(gpu)?)),
         ["groups"] => {
             let device = open()?;
             for gpu in 0..device.gpus() {

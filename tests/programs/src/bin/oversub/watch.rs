@@ -1,0 +1,49 @@
+//! Reads NVML all the time while something runs.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use vgpu_test_programs::nvml::Nvml;
+
+/// The most that NVML showed, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Peak {
+    /// Of the processes' figures together.
+    pub held: u64,
+    /// In use on the GPU, more than before. Managed memory is in no process's figure, but in this.
+    pub used: u64,
+    /// Looks.
+    pub samples: u64,
+}
+
+/// Runs `what`, and watches the first GPU.
+pub fn during<T: Send>(what: impl FnOnce() -> T + Send) -> Result<(T, Peak), String> {
+    let nvml = Nvml::open(0)?;
+    let (over, begin) = (AtomicBool::new(false), used(&nvml));
+    let mut peak = Peak::default();
+    let value = std::thread::scope(|scope| {
+        let runs = scope.spawn(|| {
+            let value = what();
+            over.store(true, Relaxed);
+            value
+        });
+        let mut before = Vec::new();
+        while !over.load(Relaxed) && !runs.is_finished() {
+            let processes = nvml.processes();
+            // A list of several processes is no snapshot: it counts if the next one is the same.
+            if processes.len() <= 1 || processes == before {
+                peak.held = peak.held.max(processes.iter().map(|process| process.1).sum());
+            }
+            before = processes;
+            peak.used = peak.used.max(used(&nvml).saturating_sub(begin));
+            peak.samples += 1;
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        runs.join()
+    });
+    Ok((value.map_err(|_| "it panicked")?, peak))
+}
+
+fn used(nvml: &Nvml) -> u64 {
+    nvml.memory().map_or(0, |memory| memory.1)
+}
