@@ -116,13 +116,13 @@ impl Classes {
     }
 }
 
-/// The names in the library's table, each with its handler: lines `Library handler => (arguments): names;` between `hooks! {` and `}`.
+/// The names in the library's table, each with its handler: lines `Library handler => (arguments) [what is traced]: names;` between `hooks! {` and `}`.
 fn in_table(source: &str) -> BTreeMap<String, String> {
     let body = source.split_once("\nhooks! {\n").and_then(|(_, rest)| rest.split_once("\n}")).map_or("", |(body, _)| body);
     let lines: String = body.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join(" ");
     let mut names = BTreeMap::new();
     for entry in lines.split(';') {
-        let (Some((head, _)), Some((_, list))) = (entry.split_once("=>"), entry.rsplit_once("):")) else { continue };
+        let (Some((head, _)), Some((_, list))) = (entry.split_once("=>"), entry.rsplit_once(':')) else { continue };
         let handler = head.split_whitespace().nth(1).unwrap_or_default();
         let handler = handler.split("::<").next().unwrap_or_default();
         names.extend(list.split(',').map(|name| (name.trim().to_owned(), handler.to_owned())));
@@ -136,10 +136,10 @@ mod tests {
 
     #[test]
     fn the_table_is_read() {
-        let text = "x\nhooks! {\n    // What: it; is.\n    Cuda a::b => (x: *const c_char, y: i32): cuOne,\n        cuOne_ptsz;\n    Nvml c::d::<true> => (): nvmlTwo;\n}\n";
+        let text = "x\nhooks! {\n    // What: it; is.\n    Cuda a::b => (x: *const c_char, y: i32): cuOne,\n        cuOne_ptsz;\n    Nvml c::d::<true> => (): nvmlTwo;\n    Cuda e::f => () [g::h(x)]: cuThree;\n}\n";
         let names = in_table(text);
         let pairs: Vec<(&str, &str)> = names.iter().map(|(name, handler)| (name.as_str(), handler.as_str())).collect();
-        assert_eq!(pairs, [("cuOne", "a::b"), ("cuOne_ptsz", "a::b"), ("nvmlTwo", "c::d")]);
+        assert_eq!(pairs, [("cuOne", "a::b"), ("cuOne_ptsz", "a::b"), ("cuThree", "e::f"), ("nvmlTwo", "c::d")]);
     }
 
     #[test]
