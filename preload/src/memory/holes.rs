@@ -31,9 +31,10 @@ fn this_thread() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// Whether `bytes` fit between others. Then nobody else of this process looks for a hole before [`leave`]: of two that find the same
-/// one, the driver would give a new block to the second.
-pub fn enter(bytes: u64) -> bool {
+/// Whether `bytes` fit between others; `last` is where the last small allocation was placed, behind which there is room most often. Then
+/// nobody else of this process looks for a hole before [`leave`]: of two that find the same one, the driver would give a new block to the
+/// second.
+pub fn enter(bytes: u64, last: DevicePtr) -> bool {
     let (own, begin) = (this_thread(), session::monotonic());
     while FILLING.compare_exchange(0, own, AcqRel, Relaxed).is_err() {
         if session::monotonic().saturating_sub(begin) > PATIENCE {
@@ -43,7 +44,7 @@ pub fn enter(bytes: u64) -> bool {
         // SAFETY: the call takes nothing.
         unsafe { libc::sched_yield() };
     }
-    let fits = fit(bytes);
+    let fits = fit(bytes, last);
     if !fits {
         leave();
     }
@@ -56,17 +57,16 @@ pub fn leave() {
 }
 
 /// Whether some shared block has `bytes` free in a row.
-fn fit(bytes: u64) -> bool {
+fn fit(bytes: u64, placed: DevicePtr) -> bool {
     let freed = FREED.load(Relaxed);
     if SEEN.load(Relaxed) == freed && bytes >= TOO_LARGE.load(Relaxed) {
         return false;
     }
-    let last = LAST.load(Relaxed) & !(GRANULE - 1);
-    if blocks::get(last).is_some_and(|block| block.kind == Kind::Shared) && has_run(last, bytes) {
+    if has_run_from(placed, bytes) || has_run_from(LAST.load(Relaxed) & !(GRANULE - 1), bytes) {
         return true;
     }
     let mut found = false;
-    blocks::for_each(|start, block| found = found || (block.kind == Kind::Shared && has_run(start, bytes)));
+    blocks::for_each(|start, _| found = found || has_run_from(start, bytes));
     if !found {
         SEEN.store(freed, Relaxed);
         TOO_LARGE.store(bytes, Relaxed);
@@ -74,10 +74,13 @@ fn fit(bytes: u64) -> bool {
     found
 }
 
-/// Walks a block from allocation to allocation.
-fn has_run(start: DevicePtr, bytes: u64) -> bool {
+/// Walks a block from an address in it from allocation to allocation, if small ones lie there.
+fn has_run_from(start: DevicePtr, bytes: u64) -> bool {
+    if blocks::get(start).is_none_or(|block| block.kind != Kind::Shared) {
+        return false;
+    }
     let (mut at, mut run) = (start, 0);
-    while at < start + GRANULE {
+    while at < (start & !(GRANULE - 1)) + GRANULE {
         let (mut base, mut size) = (0, 0);
         // SAFETY: the driver writes into the two variables, or fails for an address that nothing lies at.
         if unsafe { driver::address_range(&raw mut base, &raw mut size, at) } == SUCCESS && size != 0 {

@@ -212,6 +212,11 @@ impl Known {
         }
     }
 
+    /// Where the last small allocation was placed; 0 if it was freed.
+    pub fn last(&self) -> u64 {
+        self.last.load(Relaxed) & ADDRESS
+    }
+
     /// A small allocation was freed; its block is still there.
     #[inline]
     pub fn freed(&self, address: u64) {

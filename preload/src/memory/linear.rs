@@ -7,7 +7,7 @@ use vgpu_region::ledger::pages;
 
 use super::account::{self, claim_here};
 use super::blocks::{self, Block, Entered, Kind};
-use super::known::{self, Current};
+use super::known::{self, Current, Known};
 use super::{GRANULE, GRANULE_PAGES, SMALL, holes, rounded_pages, spill};
 use crate::cuda::{DevicePtr, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
@@ -31,7 +31,7 @@ fn allocate_with(current: Current, kind: Kind, bytes: u64, call: impl FnOnce() -
     let taken = match if shared { account::try_claim(gpu, most).ok_or(OUT_OF_MEMORY) } else { claim_here(gpu, most) } {
         Ok(claim) => claim,
         // A small allocation may yet fit between others, where it costs nothing.
-        Err(_) if shared && holes::enter(bytes) => {
+        Err(_) if shared && holes::enter(bytes, known.map_or(0, Known::last)) => {
             let status = into_hole(current, bytes, call);
             holes::leave();
             return status;
