@@ -16,6 +16,7 @@ pub mod annotations;
 pub mod claims;
 pub mod controller;
 pub mod hami;
+pub mod kai;
 pub mod manager;
 pub mod nvidia;
 pub mod scheduling;
@@ -49,6 +50,9 @@ pub fn read(sources: &Sources<'_>) -> Result<Request> {
         controller::read(sources.env, &mut request)?,
         alnair::read(sources.env, sources.alnair_limits, &mut request)?,
     ];
+    if sources.claims.is_empty() {
+        from_env.push(kai::read(sources, &request)?);
+    }
     if !sources.claims.is_empty() {
         from_env = vec![claims::read(sources.claims, &mut request)?];
     }
@@ -57,6 +61,10 @@ pub fn read(sources: &Sources<'_>) -> Result<Request> {
         from_env.push(scheduling::read(sources.annotations, &request.visible)?);
     }
     from_env.push(annotations::read(sources, &mut request)?);
+    if scheduling::decided(sources.annotations) && matches!(request.visible.given, crate::devices::Given::List(_)) {
+        // Which GPUs these are was the scheduler's choice, by the same annotations.
+        request.choice = crate::devices::Choice::default();
+    }
     request.claims = from_env;
     request.claims.retain(|claim| !claim.is_empty());
     Ok(request)

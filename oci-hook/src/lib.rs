@@ -9,6 +9,7 @@ pub mod argv;
 pub mod bundle;
 pub mod driver;
 pub mod error;
+pub mod hami;
 pub mod hook;
 pub mod log;
 pub mod mounts;

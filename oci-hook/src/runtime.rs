@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::prepare::{self, Prepared};
 use crate::state::State;
-use crate::{apply, process};
+use crate::{apply, hami, process};
 
 /// What `vgpu-runtime` calls itself in messages.
 const PROGRAM: &str = "vgpu-runtime";
@@ -152,7 +152,10 @@ fn limit(creation: &Creation, cwd: &Path, bundle: &Bundle, policy: &Policy, limi
     let mut prepared = Prepared::new(bundle, policy, limits, id)?;
     prepared.record.runtime = Some(runtime.to_owned());
     prepared.record.runtime_roots = roots(&creation.global, cwd, runtime);
-    let spec = prepared.edits(&hook_program(policy)?).and_then(|edits| apply::to_spec(&bundle.spec, &edits))?;
+    let cache = hami::cache(&bundle.spec, prepared.record.limits.hami_cache.as_deref()).filter(|_| prepared.limits());
+    let spec = cache.as_ref().map_or_else(|| bundle.spec.clone(), |cache| hami::narrowed(&bundle.spec, cache));
+    let spec = prepared.edits(&hook_program(policy)?).and_then(|edits| apply::to_spec(&spec, &edits))?;
+    cache.map_or(Ok(()), |cache| cache.make())?;
     let text = serde_json::to_vec(&spec.0).map_err(|why| Error::Sentence(format!("cannot write config.json: {why}")))?;
     prepared.write()?;
     let undo = Undo { config: bundle.config.clone(), text: bundle.text.clone(), prepared };

@@ -139,7 +139,17 @@ fn a_schedulers_decision() {
     let cores = |request: &Request, uuid: &str| request.for_gpu(None, crate::devices::uuid(uuid)).cores.map(|said| said.value);
 
     let seen = request(hami, &[]).unwrap();
-    assert_eq!((memory(&seen, A), cores(&seen, A)), (Some(1000), Some(30)), "of two entries for a GPU the stricter figures");
+    assert_eq!(
+        (memory(&seen, A), cores(&seen, A)),
+        (Some(1000), Some(30)),
+        "without GPUs of its own: the stricter figures, which harm nobody"
+    );
+    let why = request(hami, &[("NVIDIA_VISIBLE_DEVICES", A)]).unwrap_err().to_string();
+    assert!(why.contains("cannot be told") && why.contains(A), "{why}");
+    let both = format!("{A},{B}");
+    let chosen = [hami, &[("nvidia.com/use-gpuuuid", both.as_str())]].concat();
+    let seen = request(&chosen, &[("NVIDIA_VISIBLE_DEVICES", B)]).unwrap();
+    assert!(seen.choice.is_empty(), "the scheduler has chosen among them");
     assert_eq!((memory(&seen, B), cores(&seen, B)), (Some(5000), None));
 
     let seen = request(hami, &[("NVIDIA_VISIBLE_DEVICES", B)]).unwrap();
