@@ -58,17 +58,28 @@ impl Gpus {
     /// # Errors
     /// NVML's own.
     pub fn inventory(&self) -> Result<Inventory, NvmlError> {
-        let gpu = |device: Device<'_>| {
-            Ok(Gpu {
-                index: device.index()?,
-                uuid: device.uuid()?,
-                name: device.name()?,
-                memory: device.memory_info()?.total,
-                minor: device.minor_number().ok(),
-                mig: Vec::new(),
-            })
-        };
-        Ok(Inventory { gpus: self.devices()?.into_iter().map(gpu).collect::<Result<_, NvmlError>>()? })
+        Ok(Inventory { gpus: self.devices()?.iter().map(|device| self.gpu(device)).collect::<Result<_, NvmlError>>()? })
+    }
+
+    /// One of them.
+    ///
+    /// # Errors
+    /// NVML's own.
+    pub fn gpu(&self, device: &Device<'_>) -> Result<Gpu, NvmlError> {
+        Ok(Gpu {
+            index: device.index()?,
+            uuid: device.uuid()?,
+            name: device.name()?,
+            memory: device.memory_info()?.total,
+            minor: device.minor_number().ok(),
+            mig: Vec::new(),
+        })
+    }
+
+    /// NVML itself, for what else it tells.
+    #[must_use]
+    pub fn nvml(&self) -> &Nvml {
+        &self.0
     }
 
     /// How the GPUs of `inventory` are now. One that NVML cannot tell of is left out.
