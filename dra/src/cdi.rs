@@ -10,7 +10,7 @@ use crate::claim::Grant;
 
 /// The kind of claims' devices.
 pub const CLAIM: &str = "vgpu.io/claim";
-/// The kind of the one device that brings the hooks.
+/// The kind of the one device that brings the hook.
 pub const HOOKS: &str = "vgpu.io/hooks";
 /// Its name.
 const ENFORCE: &str = "enforce";
@@ -199,22 +199,19 @@ impl Options {
         Ok(paths.into_iter().map(|path| Node { path }).collect())
     }
 
-    /// The CDI specification with the hooks that limit a container whichever runtime starts it. `vgpu-runtime` does the same before
-    /// them, and then they leave the container alone.
+    /// The CDI specification with the hook that limits a container whichever runtime starts it. `vgpu-runtime` does the same before it,
+    /// and then it leaves the container alone.
     #[must_use]
     pub fn hooks(&self) -> Option<File> {
         let path = self.hook.as_ref()?;
-        let hook = |(hook_name, stage): (&'static str, &str)| {
-            let mut args: Vec<String> = ["vgpu-hook", stage, "--state-dir"].map(str::to_owned).to_vec();
-            args.push(self.state_dir.display().to_string());
-            if let Some(policy) = &self.policy {
-                args.extend(["--config".to_owned(), policy.display().to_string()]);
-            }
-            Hook { hook_name, path: path.clone(), args, env: vec!["VGPU=1".to_owned()], timeout: 10 }
-        };
-        let stages = [("createRuntime", "create-runtime"), ("createContainer", "create-container"), ("poststop", "poststop")];
-        // On the specification itself: then they are there once, however many devices a container has.
-        let edits = Edits { hooks: stages.map(hook).into(), ..Edits::default() };
+        let mut args: Vec<String> = ["vgpu-hook", "create-runtime", "--state-dir"].map(str::to_owned).to_vec();
+        args.push(self.state_dir.display().to_string());
+        if let Some(policy) = &self.policy {
+            args.extend(["--config".to_owned(), policy.display().to_string()]);
+        }
+        let hook = Hook { hook_name: "createRuntime", path: path.clone(), args, env: vec!["VGPU=1".to_owned()], timeout: 10 };
+        // On the specification itself: then it is there once, however many devices a container has.
+        let edits = Edits { hooks: vec![hook], ..Edits::default() };
         let device = Device { name: ENFORCE.to_owned(), container_edits: Edits { env: vec!["VGPU=1".to_owned()], ..Edits::default() } };
         let spec = Spec { cdi_version: VERSION, kind: HOOKS, devices: vec![device], container_edits: Some(edits) };
         Some((self.hooks_path(), json(&spec)))

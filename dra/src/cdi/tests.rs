@@ -88,15 +88,12 @@ fn mig_devices_need_nodes_of_their_own() {
 }
 
 #[test]
-fn the_hooks_are_there_once_for_all_devices() {
+fn the_hook_is_there_once_for_all_devices() {
     let (path, text) = options(Devices::Cdi).hooks().unwrap();
     assert_eq!(path, Path::new("/var/run/cdi/vgpu.io-hooks.json"));
     let spec: Value = serde_json::from_slice(&text).unwrap();
     let hooks = spec["containerEdits"]["hooks"].as_array().unwrap();
-    assert_eq!(
-        hooks.iter().map(|hook| hook["hookName"].as_str().unwrap()).collect::<Vec<_>>(),
-        ["createRuntime", "createContainer", "poststop"]
-    );
+    assert_eq!(hooks.iter().map(|hook| hook["hookName"].as_str().unwrap()).collect::<Vec<_>>(), ["createRuntime"]);
     assert_eq!(spec["devices"][0]["containerEdits"].get("hooks"), None);
     assert_eq!(options(Devices::Cdi).hook.map(|_| ()), Some(()));
     assert!(Options { hook: None, ..options(Devices::Cdi) }.hooks().is_none());
