@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -105,6 +105,21 @@ impl Machine {
             Gpus::Real { driver } => command.env("LD_LIBRARY_PATH", driver),
         };
         command
+    }
+
+    /// What `vgpu check` of the kit says of this machine.
+    ///
+    /// # Errors
+    /// The kit has no `vgpu`, or it cannot be started.
+    pub fn check(&self) -> std::io::Result<Output> {
+        let mut command = Command::new(self.kit.path().join("vgpu"));
+        match &self.gpus {
+            Gpus::Simulated { .. } => {
+                command.env("LD_LIBRARY_PATH", self.kit.simgpu()).env("SIMGPU_STATE", self.state().unwrap_or_default())
+            }
+            Gpus::Real { driver } => command.env("LD_LIBRARY_PATH", driver),
+        };
+        command.arg("check").output()
     }
 
     /// What the host's NVML says of a GPU now.

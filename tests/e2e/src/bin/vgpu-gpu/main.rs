@@ -8,7 +8,7 @@ mod trials;
 
 use std::process::ExitCode;
 
-use vgpu_e2e::{Kit, Machine, hosts};
+use vgpu_e2e::{Kit, Machine, Way, hosts};
 
 use report::Report;
 use trials::Trials;
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     let mut report = Report::new(&machine);
     let trials = Trials::new(&machine);
     for (number, (runtime, way, host)) in hosts(&kit).enumerate() {
-        report.setting(runtime, way);
+        report.setting(runtime, way, None);
         trials.nvidia_smi(&mut report, &host, way);
         trials.driver_api(&mut report, &host, way);
         trials.runtime_api(&mut report, &host, way);
@@ -32,6 +32,15 @@ fn main() -> ExitCode {
         if number == 0 {
             trials.escapes(&mut report, &host, way);
             trials.storm(&mut report, &host, way);
+            trials.check(&mut report);
+        }
+        // By hooks alone it is the same code that mounts.
+        if way == Way::Wrapper {
+            for intercept in ["preload", "replace", "both"] {
+                host.policy(&format!("intercept = {intercept:?}"));
+                report.setting(runtime, way, Some(intercept));
+                trials.interception(&mut report, &host, way, intercept);
+            }
         }
     }
     print!("{}", report.text());

@@ -60,9 +60,10 @@ impl Report {
         Self { head, table: none.clone(), notes: none.clone(), setting: none, rows: 0, failed: 0, begun: Instant::now() }
     }
 
-    /// What the following rows were run with.
-    pub fn setting(&mut self, runtime: Runtime, way: Way) {
-        self.setting = format!("{}, {}", runtime.name(), way.name());
+    /// What the following rows were run with, and how calls were intercepted if that is not as usual.
+    pub fn setting(&mut self, runtime: Runtime, way: Way, intercept: Option<&str>) {
+        let intercept = intercept.map(|intercept| format!(", {intercept}")).unwrap_or_default();
+        self.setting = format!("{}, {}{intercept}", runtime.name(), way.name());
     }
 
     /// Takes a row.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use vgpu_e2e::{Fill, MIB, Machine, PROGRAMS, WAYS_TO_ALLOCATE, Way, escapes};
+use vgpu_e2e::{Fill, MIB, Machine, PROGRAMS, WAYS_TO_ALLOCATE, Way, escapes, loads};
 use vgpu_test_harness::{Bundle, Host, Outcome};
 
 use crate::report::{Report, Row};
@@ -123,6 +123,26 @@ impl<'a> Trials<'a> {
         }
         report.row(&row);
         report.note("nvidia-smi", &outcome.stdout);
+    }
+
+    /// Programs that reach the driver in all the ways there are, with one kind of interception.
+    pub fn interception(&self, report: &mut Report, host: &Host, way: Way, intercept: &str) {
+        for load in loads().iter().filter(|load| load.is_held_by(intercept)) {
+            let command: Vec<&str> = load.command.split(' ').collect();
+            self.fill(report, host, way, self.bundle(1024), load.name, &command);
+        }
+        self.runtime_api(report, host, way);
+        self.pytorch(report, host, way);
+        self.nvidia_smi(report, host, way);
+    }
+
+    /// What `vgpu check` says of this machine. Nothing is installed here, so it is only shown what it says.
+    pub fn check(&self, report: &mut Report) {
+        let Ok(output) = self.machine.check() else { return };
+        let text = String::from_utf8_lossy(&output.stdout);
+        let wrong = if text.contains("GPU-") { Vec::new() } else { vec![format!("shows no GPU: {}", last_line(&text))] };
+        report.note("vgpu check", &text);
+        report.row(&Row { program: "vgpu check".to_owned(), wrong, ..Row::default() });
     }
 
     /// What a tenant may try to get rid of its limit.
