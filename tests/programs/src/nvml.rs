@@ -1,6 +1,9 @@
 //! What the management library says of one GPU.
 
-use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t, nvmlMemory_t, nvmlProcessInfo_v2_t};
+use nvml_wrapper_sys::bindings::{
+    NvmlLib, nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlProcessDetail_v1_t, nvmlProcessDetailList_t, nvmlProcessInfo_v1_t,
+    nvmlProcessInfo_v2_t, nvmlUtilization_t,
+};
 
 /// The library, initialised, and a GPU.
 pub struct Nvml {
@@ -17,15 +20,40 @@ impl Nvml {
     /// # Errors
     /// Says what failed.
     pub fn open(index: u32) -> Result<Nvml, String> {
+        // SAFETY: room for the answer.
+        Nvml::with(|library, device| unsafe { library.nvmlDeviceGetHandleByIndex_v2(index, device) })
+    }
+
+    /// The same for the GPU with this UUID.
+    ///
+    /// # Errors
+    /// Says what failed.
+    pub fn by_uuid(uuid: &str) -> Result<Nvml, String> {
+        let uuid = std::ffi::CString::new(uuid).map_err(|why| why.to_string())?;
+        // SAFETY: a text with an end, and room for the answer.
+        Nvml::with(|library, device| unsafe { library.nvmlDeviceGetHandleByUUID(uuid.as_ptr(), device) })
+    }
+
+    fn with(find: impl FnOnce(&NvmlLib, *mut nvmlDevice_t) -> u32) -> Result<Nvml, String> {
         // SAFETY: the library's constructors are the driver's own business.
         let library = unsafe { NvmlLib::new("libnvidia-ml.so.1") }.map_err(|error| error.to_string())?;
         let mut device = std::ptr::null_mut();
-        // SAFETY: plain calls with room for the answer.
-        let code = unsafe {
-            library.nvmlInit_v2();
-            library.nvmlDeviceGetHandleByIndex_v2(index, &raw mut device)
-        };
-        if code == 0 { Ok(Nvml { library, device }) } else { Err(format!("NVML's code {code}")) }
+        // SAFETY: a plain call.
+        unsafe { library.nvmlInit_v2() };
+        match find(&library, &raw mut device) {
+            0 => Ok(Nvml { library, device }),
+            code => Err(format!("NVML's code {code}")),
+        }
+    }
+
+    /// The GPU's UUID.
+    #[must_use]
+    pub fn uuid(&self) -> String {
+        let mut text = [0_u8; 96];
+        // SAFETY: the buffer is as long as the call is told, and NVML terminates what it writes.
+        let code = unsafe { self.library.nvmlDeviceGetUUID(self.device, text.as_mut_ptr().cast(), text.len() as u32) };
+        let uuid = std::ffi::CStr::from_bytes_until_nul(&text).unwrap_or_default();
+        if code == 0 { uuid.to_string_lossy().into_owned() } else { String::new() }
     }
 
     /// The GPU's name.
@@ -41,10 +69,61 @@ impl Nvml {
     /// Total and used bytes.
     #[must_use]
     pub fn memory(&self) -> Option<(u64, u64)> {
+        self.memory_info().map(|memory| (memory.total, memory.used))
+    }
+
+    /// The first version's figures, in bytes.
+    #[must_use]
+    pub fn memory_info(&self) -> Option<nvmlMemory_t> {
         let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
         // SAFETY: room for the answer.
         let code = unsafe { self.library.nvmlDeviceGetMemoryInfo(self.device, &raw mut memory) };
-        (code == 0).then_some((memory.total, memory.used))
+        (code == 0).then_some(memory)
+    }
+
+    /// The second version's.
+    #[must_use]
+    pub fn memory_info_v2(&self) -> Option<nvmlMemory_v2_t> {
+        let version = size_of::<nvmlMemory_v2_t>() as u32 | 2 << 24;
+        let mut memory = nvmlMemory_v2_t { version, total: 0, reserved: 0, free: 0, used: 0 };
+        // SAFETY: room for the answer, whose version is told.
+        let code = unsafe { self.library.nvmlDeviceGetMemoryInfo_v2(self.device, &raw mut memory) };
+        (code == 0).then_some(memory)
+    }
+
+    /// Percent of the time in which the GPU and its memory were busy.
+    #[must_use]
+    pub fn utilization(&self) -> Option<(u32, u32)> {
+        let mut rates = nvmlUtilization_t { gpu: 0, memory: 0 };
+        // SAFETY: room for the answer.
+        let code = unsafe { self.library.nvmlDeviceGetUtilizationRates(self.device, &raw mut rates) };
+        (code == 0).then_some((rates.gpu, rates.memory))
+    }
+
+    /// As [`Nvml::processes`], by the first version of the call.
+    #[must_use]
+    pub fn processes_v1(&self) -> Vec<(u32, u64)> {
+        let mut list = vec![nvmlProcessInfo_v1_t { pid: 0, usedGpuMemory: 0 }; 1024];
+        let mut count = list.len() as u32;
+        // SAFETY: the list has as many elements as the count says.
+        let code = unsafe { self.library.nvmlDeviceGetComputeRunningProcesses(self.device, &raw mut count, list.as_mut_ptr()) };
+        list.truncate(if code == 0 { count as usize } else { 0 });
+        list.iter().map(|process| (process.pid, process.usedGpuMemory)).collect()
+    }
+
+    /// The same by the detail list.
+    #[must_use]
+    pub fn process_details(&self) -> Vec<(u32, u64)> {
+        let empty =
+            nvmlProcessDetail_v1_t { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0, usedGpuCcProtectedMemory: 0 };
+        let mut list = vec![empty; 1024];
+        let version = size_of::<nvmlProcessDetailList_t>() as u32 | 1 << 24;
+        let mut request =
+            nvmlProcessDetailList_t { version, mode: 0, numProcArrayEntries: list.len() as u32, procArray: list.as_mut_ptr() };
+        // SAFETY: the list has as many elements as the request says.
+        let code = unsafe { self.library.nvmlDeviceGetRunningProcessDetailList(self.device, &raw mut request) };
+        list.truncate(if code == 0 { request.numProcArrayEntries as usize } else { 0 });
+        list.iter().map(|process| (process.pid, process.usedGpuMemory)).collect()
     }
 
     /// PID and bytes of every process that it lists.

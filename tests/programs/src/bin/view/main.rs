@@ -1,0 +1,115 @@
+//! What a program sees of its share of several GPUs, in every choice and order of them that `CUDA_VISIBLE_DEVICES` can say.
+//!
+//!     view --library libvgpu.so [--first BYTES] [--step BYTES]
+//!
+//! Gives each GPU of the machine a limit of its own (--first, 2 GiB, for the first in NVML's order, and --step, 512 MiB, more for each
+//! next). For every choice and order a process is started for each GPU that it sees; there CUDA's and NVML's figures must agree with each
+//! other and with that GPU's limit, before and after it has filled the GPU. This program reads NVML of every GPU all the time, without the
+//! library. Prints a table; status 1 if anything is not so.
+
+mod child;
+mod figures;
+
+use std::process::{Command, ExitCode};
+
+use vgpu_region::limits::{GpuLimit, Selector};
+use vgpu_region::uuid::Uuid;
+use vgpu_test_programs::arguments::Arguments;
+use vgpu_test_programs::nvml::Nvml;
+use vgpu_test_programs::share::Share;
+use vgpu_test_programs::watch::Watch;
+
+/// A GPU of the machine.
+struct Gpu {
+    uuid: String,
+    limit: u64,
+    watch: Watch,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::of_process();
+    if let Some(uuid) = arguments.value("child") {
+        return child::run(uuid, arguments.number("gpu", 0) as i32, arguments.number("limit", 0));
+    }
+    match run(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("view: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<bool, String> {
+    let library = arguments.value("library").ok_or("--library FILE is needed")?;
+    let (first, step) = (arguments.number("first", 2 << 30), arguments.number("step", 512 << 20));
+    let mut gpus = Vec::new();
+    while let Ok(nvml) = Nvml::open(gpus.len() as u32) {
+        let index = gpus.len() as u32;
+        gpus.push(Gpu { uuid: nvml.uuid(), limit: first + step * u64::from(index), watch: Watch::start(index)? });
+    }
+    let limits = gpus.iter().map(|gpu| {
+        let limit = GpuLimit::new(Selector::Uuid(Uuid::parse(&gpu.uuid).unwrap_or_default()));
+        limit.memory.store(gpu.limit, std::sync::atomic::Ordering::Relaxed);
+        limit
+    });
+    let share = Share::with(limits)?;
+    println!("# {} GPUs, each with its own limit\n", gpus.len());
+    println!("| CUDA_VISIBLE_DEVICES | ordinal | GPU | limit, MiB | obtained, MiB | NVML at most, MiB | |");
+    println!("|---|---|---|---|---|---|---|");
+    let mut well = !gpus.is_empty();
+    for (visible, order) in choices(&gpus) {
+        for (ordinal, &index) in order.iter().enumerate() {
+            gpus.iter().for_each(|gpu| {
+                gpu.watch.until_empty();
+                gpu.watch.reset();
+            });
+            let gpu = &gpus[index];
+            let mut command = Command::new(std::env::current_exe().map_err(|why| why.to_string())?);
+            command.args(["--child", &gpu.uuid, "--gpu", &ordinal.to_string(), "--limit", &gpu.limit.to_string()]);
+            if let Some(visible) = &visible {
+                command.env("CUDA_VISIBLE_DEVICES", visible);
+            }
+            let output = share.limits(library, &mut command).output().map_err(|why| why.to_string())?;
+            let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            let peak = gpu.watch.peak().0;
+            let elsewhere =
+                gpus.iter().enumerate().filter(|&(other, _)| other != index).map(|(_, other)| other.watch.peak().0).sum::<u64>();
+            let obtained = said.parse::<u64>();
+            let verdict = match &obtained {
+                _ if peak > gpu.limit => format!("**NVML showed {peak} bytes**"),
+                _ if elsewhere != 0 => format!("**{elsewhere} bytes on other GPUs**"),
+                Err(_) => format!("**{said}** {}", String::from_utf8_lossy(&output.stderr).trim()),
+                Ok(_) if peak < gpu.limit - (4 << 20) => "**not all was obtained**".into(),
+                Ok(_) => "ok".into(),
+            };
+            well &= verdict == "ok";
+            println!(
+                "| {} | {ordinal} | {index} | {} | {} | {} | {verdict} |",
+                visible.as_deref().unwrap_or("-"),
+                gpu.limit >> 20,
+                obtained.unwrap_or(0) >> 20,
+                peak >> 20
+            );
+        }
+    }
+    Ok(well)
+}
+
+/// Values of the variable, and which GPUs it makes of that: the first few in every order, by number and by UUID.
+fn choices(gpus: &[Gpu]) -> Vec<(Option<String>, Vec<usize>)> {
+    let all: Vec<usize> = (0..gpus.len()).collect();
+    let mut choices = vec![(None, all.clone())];
+    let mut orders: Vec<Vec<usize>> = all.iter().map(|&one| vec![one]).collect();
+    orders.extend(all.windows(2).flat_map(|pair| [pair.to_vec(), pair.iter().rev().copied().collect()]));
+    if gpus.len() > 2 {
+        orders.push(all.iter().rev().copied().collect());
+    }
+    for order in orders {
+        let joined = |name: &dyn Fn(usize) -> String| order.iter().map(|&index| name(index)).collect::<Vec<_>>().join(",");
+        choices.push((Some(joined(&|index| index.to_string())), order.clone()));
+        choices.push((Some(joined(&|index| gpus[index].uuid.clone())), order.clone()));
+    }
+    choices
+}
