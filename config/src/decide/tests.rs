@@ -154,6 +154,13 @@ fn driver_capabilities_of_limited_containers() {
     assert_eq!(kept("compute,graphics", "").unwrap().as_deref(), Some("compute"));
     assert_eq!(kept("graphics", "").unwrap().as_deref(), Some("compute,utility"), "an empty list would be a default");
     assert_eq!(kept("video", "driver_capabilities.allow = [\"video\"]").unwrap(), None);
+    let unsaid = |image: &[(&str, &str)]| {
+        let said = [&[("nvidia.com/gpumem", "1"), ("NVIDIA_VISIBLE_DEVICES", "0")], image].concat();
+        decided(&said, "", None).unwrap().unwrap().driver_capabilities
+    };
+    assert_eq!(unsaid(&[]), None, "the toolkit's default is no more than that");
+    assert_eq!(unsaid(&[("CUDA_VERSION", "9.0")]).as_deref(), Some("compute,utility"), "an old image would get the whole driver");
+    assert_eq!(unsaid(&[("CUDA_VERSION", "12.4"), ("NVIDIA_REQUIRE_CUDA", "cuda>=12.4")]), None);
     let message = kept("all", "driver_capabilities.otherwise = \"refuse\"").unwrap_err().to_string();
     assert!(message.contains(r#"NVIDIA_DRIVER_CAPABILITIES="all": accepted is a comma list of compute,utility"#), "{message}");
 }

@@ -17,5 +17,14 @@ pub fn read(env: &BTreeMap<String, String>, request: &mut Request) {
     if let Some(value) = env.get(VISIBLE) {
         request.visible = Visible::parse(value);
     }
-    request.driver_capabilities = env.get(CAPABILITIES).map(|value| Setting::environment(CAPABILITIES, value));
+    let all = || says_nothing_and_gets_all(env).then_some("all");
+    let capabilities = env.get(CAPABILITIES).map(String::as_str).or_else(all);
+    request.driver_capabilities = capabilities.map(|value| Setting::environment(CAPABILITIES, value));
+}
+
+/// Whether the toolkit gives the whole driver to an image that does not say which parts it wants: to those of before the variable, which
+/// it tells by these two.
+fn says_nothing_and_gets_all(env: &BTreeMap<String, String>) -> bool {
+    let said = |key| env.get(key).is_some_and(|value| !value.is_empty());
+    said("CUDA_VERSION") && !said("NVIDIA_REQUIRE_CUDA")
 }

@@ -12,6 +12,8 @@ pub struct Peak {
     pub held: u64,
     /// In use on the GPU, more than before. Managed memory is in no process's figure, but in this.
     pub used: u64,
+    /// Of that, at one time, in no process's figure: managed memory, and what the driver keeps for itself.
+    pub unlisted: u64,
     /// Looks.
     pub samples: u64,
 }
@@ -29,13 +31,19 @@ pub fn during<T: Send>(what: impl FnOnce() -> T + Send) -> Result<(T, Peak), Str
         });
         let mut before = Vec::new();
         while !over.load(Relaxed) && !runs.is_finished() {
+            let used = used(&nvml).saturating_sub(begin);
             let processes = nvml.processes();
+            let held = processes.iter().map(|process| process.1).sum();
             // A list of several processes is no snapshot: it counts if the next one is the same.
             if processes.len() <= 1 || processes == before {
-                peak.held = peak.held.max(processes.iter().map(|process| process.1).sum());
+                peak.held = peak.held.max(held);
+            }
+            // What is given back between the two looks is in one of them only.
+            if processes == before {
+                peak.unlisted = peak.unlisted.max(used.saturating_sub(held));
             }
             before = processes;
-            peak.used = peak.used.max(used(&nvml).saturating_sub(begin));
+            peak.used = peak.used.max(used);
             peak.samples += 1;
             std::thread::sleep(Duration::from_micros(500));
         }
