@@ -5,11 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use toml_edit::DocumentMut;
+use vgpu_test_harness::Runtime;
 
 /// A containerd with a configuration of its own.
 #[derive(Debug)]
 pub struct Containerd {
     release: Release,
+    over: Runtime,
     dir: tempfile::TempDir,
     config: PathBuf,
 }
@@ -21,7 +23,12 @@ impl Containerd {
         let config = dir.path().join("etc/config.toml");
         fs::create_dir_all(config.parent().expect("it can be written")).expect("it can be written");
         fs::write(&config, text).expect("it can be written");
-        Self { release, dir, config }
+        Self { release, over: Runtime::Runc, dir, config }
+    }
+
+    /// The same, where containers are made by this low-level runtime.
+    pub fn over(self, runtime: Runtime) -> Self {
+        Self { over: runtime, ..self }
     }
 
     /// Its folder.
@@ -61,7 +68,7 @@ impl Containerd {
 
     /// Starts it.
     pub fn start(&self) -> Daemon {
-        let mut command = self.release.command("containerd");
+        let mut command = self.release.command_over(self.over, "containerd");
         command.arg("--config").arg(&self.config).arg("--address").arg(self.socket());
         command.arg("--root").arg(self.dir.path().join("root")).arg("--state").arg(self.dir.path().join("state"));
         Daemon::start(&mut command, self.dir.path(), || self.ctr().arg("version").output().is_ok_and(|output| output.status.success()))

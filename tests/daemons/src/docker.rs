@@ -4,11 +4,13 @@ use crate::{Daemon, Release, vgpu};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use vgpu_test_harness::Runtime;
 
 /// A dockerd with a configuration of its own.
 #[derive(Debug)]
 pub struct Docker {
     release: Release,
+    over: Runtime,
     dir: tempfile::TempDir,
     config: PathBuf,
 }
@@ -22,11 +24,16 @@ impl Docker {
         if let Some(text) = text {
             fs::write(&config, text).expect("it can be written");
         }
-        Self { release, dir, config }
+        Self { release, over: Runtime::Runc, dir, config }
     }
 
     fn below(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// The same, where containers are made by this low-level runtime.
+    pub fn over(self, runtime: Runtime) -> Self {
+        Self { over: runtime, ..self }
     }
 
     /// Its folder.
@@ -56,7 +63,7 @@ impl Docker {
 
     /// Starts it.
     pub fn start(&self) -> Daemon {
-        let mut command = self.release.command("dockerd");
+        let mut command = self.release.command_over(self.over, "dockerd");
         command.arg("--config-file").arg(&self.config);
         command.arg("--data-root").arg(self.below("data")).arg("--exec-root").arg(self.below("exec"));
         command.arg("--pidfile").arg(self.below("pid")).arg("-H").arg(format!("unix://{}", self.below("d.sock").display()));

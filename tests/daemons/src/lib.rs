@@ -20,6 +20,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use vgpu_test_harness::Runtime;
 
 /// A release of a daemon to test with.
 #[derive(Debug, Clone)]
@@ -46,10 +47,15 @@ impl Release {
 
     /// A program of this release, which finds its companions there, too.
     pub fn command(&self, program: &str) -> Command {
+        self.command_over(Runtime::Runc, program)
+    }
+
+    /// The same, where this low-level runtime can work.
+    pub fn command_over(&self, runtime: Runtime, program: &str) -> Command {
         let system = std::env::var_os("PATH").unwrap_or_default();
         let path = std::env::join_paths(self.folders.iter().cloned().chain(std::env::split_paths(&system)).chain(["/usr/sbin".into()]));
         let own = self.folders.iter().map(|folder| folder.join(program)).find(|path| path.exists());
-        let mut command = Command::new(own.unwrap_or_else(|| program.into()));
+        let mut command = runtime.command(&own.unwrap_or_else(|| program.into()));
         command.env("PATH", path.expect("folders without colons"));
         command
     }

@@ -23,10 +23,15 @@ pub struct Limited(Host);
 impl Limited {
     /// The programs are in `VGPU_PROGRAMS`, or where cargo puts them in this build.
     pub fn new() -> Self {
+        Self::over(Runtime::Runc)
+    }
+
+    /// The same in front of another low-level runtime, and of no other.
+    pub fn over(runtime: Runtime) -> Self {
         let built = || Some(std::env::current_exe().ok()?.parent()?.parent()?.to_owned());
         let programs = std::env::var_os("VGPU_PROGRAMS").map(PathBuf::from).or_else(built).expect("this test has a path");
         assert!(programs.join("vgpu-runtime").exists(), "build vgpu-runtime first, or set VGPU_PROGRAMS to its folder");
-        let host = Host::with_stand_in(Runtime::Runc, &programs);
+        let host = Host::with_stand_in(runtime, &programs);
         let policy = host.policy_file();
         let runtime = programs.join("vgpu-runtime");
         script(&host.library().with_file_name("runtime"), &format!("VGPU_CONFIG={} exec {} \"$@\"", policy.display(), runtime.display()));

@@ -2,22 +2,28 @@
 //! left alone, and nothing stays behind.
 
 use vgpu_daemon_tests::{Containerd, Docker, IS_LIMITED, IS_NOT, Limited, PROBE, Podman, Release, import_tar, oci_archive, run};
+use vgpu_test_harness::Runtime;
 
 const DEBIAN: &str = "version = 2\n";
+
+/// Each release of a daemon, over each low-level runtime.
+fn each(program: &str) -> impl Iterator<Item = (Release, Runtime)> {
+    Release::all(program).into_iter().flat_map(|release| [Runtime::Runc, Runtime::Crun].map(|runtime| (release.clone(), runtime)))
+}
 
 #[test]
 #[ignore = "needs root, dockerd and runc; make test runs it"]
 fn docker_by_environment_and_by_annotation() {
-    for release in Release::all("dockerd") {
-        let vgpu = Limited::new();
-        let test = Docker::new(release.clone(), None);
+    for (release, runtime) in each("dockerd") {
+        let vgpu = Limited::over(runtime);
+        let test = Docker::new(release.clone(), None).over(runtime);
         test.configure(&vgpu.runtime(), &[]);
         let _daemon = test.start();
         run(test.docker().arg("import").arg(import_tar(test.dir())).arg("test:1"));
         let probe = |options: &[&str]| {
             run(test.docker().args(["run", "--rm", "--network", "none"]).args(options).args(["test:1", "/bin/sh", "-c", PROBE]))
         };
-        let name = &release.name;
+        let name = &format!("{}, {}", release.name, runtime.name());
         assert_eq!(probe(&["--runtime", "vgpu", "-e", "CUDA_DEVICE_MEMORY_LIMIT=1g"]), IS_LIMITED, "{name}");
         assert_eq!(probe(&["--runtime", "vgpu"]), IS_NOT, "{name}: asks for nothing");
         assert_eq!(probe(&["-e", "CUDA_DEVICE_MEMORY_LIMIT=1g"]), IS_NOT, "{name}: another runtime");
@@ -49,9 +55,9 @@ fn docker_by_environment_and_by_annotation() {
 #[test]
 #[ignore = "needs root, containerd and runc; make test runs it"]
 fn ctr_by_annotation() {
-    for release in Release::all("containerd") {
-        let vgpu = Limited::new();
-        let test = Containerd::new(release.clone(), DEBIAN);
+    for (release, runtime) in each("containerd") {
+        let vgpu = Limited::over(runtime);
+        let test = Containerd::new(release.clone(), DEBIAN).over(runtime);
         test.configure(&vgpu.runtime(), &[]);
         let _daemon = test.start();
         run(test.ctr().args(["images", "import"]).arg(oci_archive(test.dir(), "docker.io/library/test:1", &["/bin/sh"])));
@@ -60,9 +66,15 @@ fn ctr_by_annotation() {
             ctr.args(["run", "--rm", "--runc-binary"]).arg(vgpu.runtime()).args(options);
             run(ctr.args(["docker.io/library/test:1", id, "/bin/sh", "-c", PROBE]))
         };
-        assert_eq!(probe("a", &["--annotation", "nvidia.com/gpumem=1024"]), IS_LIMITED, "{}", release.name);
-        assert_eq!(probe("b", &["--annotation", "nvidia.com/gpumem=1024", "--read-only"]), IS_LIMITED, "{}", release.name);
-        assert_eq!(probe("c", &[]), IS_NOT, "{}", release.name);
+        assert_eq!(probe("a", &["--annotation", "nvidia.com/gpumem=1024"]), IS_LIMITED, "{}, {}", release.name, runtime.name());
+        assert_eq!(
+            probe("b", &["--annotation", "nvidia.com/gpumem=1024", "--read-only"]),
+            IS_LIMITED,
+            "{}, {}",
+            release.name,
+            runtime.name()
+        );
+        assert_eq!(probe("c", &[]), IS_NOT, "{}, {}", release.name, runtime.name());
         assert!(vgpu.containers().is_empty(), "{:?}", vgpu.containers());
     }
 }
