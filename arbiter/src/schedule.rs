@@ -20,8 +20,8 @@ const SLACK: f64 = 20.0;
 const CREDIT: f64 = 1_000.0;
 /// Tenants that were at work so recently take part in a round, in µs.
 const RECENT: u64 = 50_000;
-/// The next tenant is told so long before the last one should be done: that is what waking it takes, in µs.
-const LEAD: u64 = 60;
+/// The next tenant is told so long before the last one should be done: that is about what waking it takes, in µs.
+const LEAD: u64 = 120;
 /// How often to look whether a turn that is over has drained, in µs.
 const POLL: u64 = 100;
 /// How often to look while turns are taken, and while they are not, in µs.

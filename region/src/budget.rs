@@ -7,14 +7,14 @@
 //! Times are nanoseconds of `CLOCK_MONOTONIC` as the container's processes see it. The tenant can write anything in here: what it
 //! reads back is clamped, and the host side only ever treats it as this tenant's own claim.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use crate::sync::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
 /// Most GPU time that can be saved up, in nanoseconds: how long a container that was idle may run at full speed.
 pub const SAVED: u64 = 10_000_000;
 /// A debt that takes longer than this to pay off is cut to it, in nanoseconds of wall time.
 pub const DEBT: u64 = 600_000_000_000;
 /// What a container starts with, in nanoseconds of GPU time.
-const FIRST: u64 = 1_000_000;
+pub(crate) const FIRST: u64 = 1_000_000;
 
 /// A share of a GPU's time, in percent from 1 to 99.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +48,12 @@ impl Rate {
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Budget {
-    zero_at: AtomicU64,
+    pub(crate) zero_at: AtomicU64,
     /// GPU time charged since the container started, in nanoseconds. For display.
     pub used: AtomicU64,
     /// Time that launches were held back, summed over threads, in nanoseconds. For display.
     pub waited: AtomicU64,
-    holder: AtomicU64,
+    pub(crate) holder: AtomicU64,
     contender: AtomicU64,
     /// Counts batches of launches: the arbiter sees whether the tenant is at work.
     pub activity: AtomicU64,
@@ -68,8 +68,6 @@ pub struct Budget {
     padding: u32,
     words: [AtomicU64; 118],
 }
-
-const _: () = assert!(core::mem::size_of::<Budget>() == 1024);
 
 impl Default for Budget {
     fn default() -> Self {
@@ -86,7 +84,7 @@ impl Default for Budget {
             drained: zero(),
             handed: AtomicU32::new(0),
             padding: 0,
-            words: [const { AtomicU64::new(0) }; 118],
+            words: core::array::from_fn(|_| zero()),
         }
     }
 }
@@ -94,15 +92,17 @@ impl Default for Budget {
 impl Budget {
     /// The GPU time that may be used now; negative is debt. Nanoseconds, between minus [`DEBT`] at this rate and [`SAVED`].
     pub fn balance(&self, now: u64, rate: Rate) -> i64 {
-        // No more than SAVED may have accrued: what came before is forfeit. The first look at a new budget starts it.
+        let mut zero_at = self.zero_at.load(Acquire);
+        if zero_at == 0 {
+            // The first look at a new budget starts it; of two that come first, one does.
+            let start = now.saturating_sub(rate.time_for(FIRST));
+            zero_at = self.zero_at.compare_exchange(0, start, AcqRel, Acquire).map_or_else(|seen| seen, |_| start);
+        }
+        // No more than SAVED may have accrued: what came before is forfeit.
         let earliest = now.saturating_sub(rate.time_for(SAVED));
-        let zero_at = match self.zero_at.fetch_max(earliest, AcqRel) {
-            0 => {
-                let start = now.saturating_sub(rate.time_for(FIRST));
-                self.zero_at.fetch_max(start, AcqRel).max(start)
-            }
-            before => before.max(earliest),
-        };
+        if zero_at < earliest {
+            zero_at = self.zero_at.fetch_max(earliest, AcqRel).max(earliest);
+        }
         let latest = now.saturating_add(DEBT);
         if zero_at > latest {
             _ = self.zero_at.compare_exchange(zero_at, latest, AcqRel, Acquire);
@@ -169,104 +169,6 @@ impl Budget {
 }
 
 /// For how long who was refused goes first, in microseconds.
-const FIRST_REFUSED: u64 = 50_000;
+pub(crate) const FIRST_REFUSED: u64 = 50_000;
 const TURN_MASK: u64 = (1 << 48) - 1;
-const LONGEST_TURN: u64 = 1_000_000;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MS: u64 = 1_000_000;
-    const START: u64 = 1_000_000 * MS;
-
-    fn rate(percent: u32) -> Rate {
-        Rate::new(percent).unwrap()
-    }
-
-    #[test]
-    fn accrues_at_the_rate_and_no_further_than_saved() {
-        let budget = Budget::default();
-        assert_eq!(budget.balance(START, rate(25)), FIRST as i64);
-        assert_eq!(budget.balance(START + 8 * MS, rate(25)), (FIRST + 2 * MS) as i64);
-        assert_eq!(budget.balance(START + 1_000_000 * MS, rate(25)), SAVED as i64);
-        budget.charge(SAVED as i64, rate(25));
-        assert_eq!(budget.balance(START + 1_000_000 * MS, rate(25)), 0);
-    }
-
-    #[test]
-    fn debt_is_carried_paid_off_and_bounded() {
-        let budget = Budget::default();
-        budget.balance(START, rate(10));
-        budget.charge(101 * MS as i64, rate(10));
-        assert_eq!(budget.balance(START, rate(10)), -100 * MS as i64);
-        assert_eq!(budget.balance(START + 1000 * MS, rate(10)), 0);
-        for _ in 0..1000 {
-            budget.charge(i64::MAX / 200, rate(10));
-            assert!(budget.balance(START, rate(10)) >= -(DEBT as i64) / 10);
-        }
-        assert!(budget.balance(START + DEBT, rate(10)) >= 0);
-    }
-
-    #[test]
-    fn what_was_charged_too_early_comes_back() {
-        let budget = Budget::default();
-        let before = budget.balance(START, rate(30));
-        budget.charge(7 * MS as i64, rate(30));
-        budget.charge(-7 * MS as i64, rate(30));
-        assert_eq!((budget.balance(START, rate(30)), budget.used.load(Relaxed)), (before, 0));
-    }
-
-    /// Whatever a tenant writes into its own budget, the answers stay in range and recover.
-    #[test]
-    fn garbage_is_clamped() {
-        for garbage in [1, START - 1, START + DEBT + 1, u64::MAX, u64::MAX - DEBT, 1 << 63] {
-            let budget = Budget::default();
-            budget.zero_at.store(garbage, Relaxed);
-            budget.holder.store(garbage, Relaxed);
-            for step in 0..3 {
-                let balance = budget.balance(START + step, rate(99));
-                assert!((-(DEBT as i64)..=SAVED as i64).contains(&balance), "{garbage} gave {balance}");
-                budget.charge(5, rate(99));
-            }
-            let later = START / 1000 + 2 * LONGEST_TURN;
-            assert!(budget.hold(3, START / 1000, START / 1000 + 1) || budget.hold(3, later, later + 1), "{garbage}");
-        }
-    }
-
-    #[test]
-    fn concurrent_charges_are_all_counted() {
-        let budget = Budget::default();
-        budget.balance(START, rate(50));
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for _ in 0..10_000 {
-                        budget.balance(START, rate(50));
-                        budget.charge(1000, rate(50));
-                    }
-                });
-            }
-        });
-        assert_eq!(budget.used.load(Relaxed), 40 * MS);
-        assert_eq!(budget.balance(START, rate(50)), FIRST as i64 - 40 * MS as i64);
-    }
-
-    #[test]
-    fn one_process_at_a_time_and_the_dead_time_out() {
-        let budget = Budget::default();
-        assert!(budget.hold(1, 100, 200));
-        assert!(!budget.hold(2, 150, 300));
-        assert!(budget.is_contended(1, 160) && !budget.is_contended(2, 160));
-        assert!(budget.hold(1, 160, 250), "the holder prolongs its own");
-        assert!(!budget.hold(2, 249, 300));
-        assert!(budget.hold(2, 250, 300), "and is passed over when it is late");
-        assert!(!budget.is_contended(1, 251), "it had its turn");
-        assert!(!budget.let_go(1) && budget.handed.load(Relaxed) == 0);
-        assert!(!budget.hold(1, 260, 400), "what is no longer held cannot be given up");
-        assert!(budget.let_go(2) && budget.handed.load(Relaxed) == 1);
-        assert!(budget.is_contended(2, 270), "who was refused goes first");
-        assert!(!budget.is_contended(2, 260 + FIRST_REFUSED), "unless it never came back");
-        assert!(budget.hold(1, 260, 400));
-    }
-}
+pub(crate) const LONGEST_TURN: u64 = 1_000_000;

@@ -9,11 +9,15 @@
 #![cfg_attr(not(test), no_std)]
 
 pub mod budget;
+#[cfg(test)]
+#[path = "budget/tests.rs"]
+mod budget_tests;
 pub mod ledger;
 pub mod limits;
 pub mod map;
 pub mod paths;
 pub mod region;
+mod sync;
 pub mod trace;
 pub mod uuid;
 

@@ -88,6 +88,7 @@ pub struct Region {
 /// Size of the file in bytes.
 pub const SIZE: usize = size_of::<Region>();
 const _: () = assert!(size_of::<Slot>() == 64 + 32 * MAX_GPUS && size_of::<GpuAccount>() == 64 + size_of::<Budget>());
+const _: () = assert!(size_of::<Budget>() == 1024);
 
 /// The bytes that a new file starts with; the rest of its [`SIZE`] is zero.
 #[must_use]

@@ -22,6 +22,8 @@ pub const STREAMS: usize = 256;
 const EVENT_COST: u64 = 2_000;
 /// What a pair of events around a batch adds in an idle stream (H200, driver 580: 3.4 µs).
 const PAIR_COST: u64 = 3_400;
+/// How often to look whether another thread's harvest is over.
+const SPINS: u32 = 1_000;
 /// So many batches in a row from one stream mean that it is the only one.
 const MANY: u32 = 16;
 /// Work is charged before it has ended once it has run for so many nanoseconds.
@@ -102,7 +104,13 @@ impl Meter {
     /// Ends the open batches of all streams, or those for which `which` says so. Done before a wait: what they hold will be finished
     /// after it, and nobody would have seen when. The streams are not ours to use, so each is claimed, and a program that destroys one waits for the claim.
     pub fn end_batches(&self, engine: &impl Engine, end: impl Fn(&Stream, Handle, &mut Claim<'_>)) {
-        if self.harvesting.swap(true, Acquire) {
+        // Another thread's harvest takes a microsecond or two.
+        if (0..SPINS).all(|_| {
+            self.harvesting.swap(true, Acquire) && {
+                core::hint::spin_loop();
+                true
+            }
+        }) {
             return;
         }
         let _harvest = Harvest(self);

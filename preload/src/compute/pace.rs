@@ -62,6 +62,8 @@ const PEEK: u64 = 20_000;
 /// in flight, late into one where it would queue behind what does not end.
 const STUCK: u64 = 250_000_000;
 const STUCK_BEHIND: u64 = 10_000_000_000;
+/// Who waited for an event does the accounts if they were not done for so many nanoseconds.
+const LATELY: u64 = 1_000_000;
 /// A launch that takes the host longer than this did something else first, such as loading the function.
 const SLOW: u64 = 100_000;
 
@@ -281,7 +283,8 @@ impl<'a> Launch<'a> {
         let (word, is_over) = (account.gate.word(), account.gate.is_over());
         let left = in_flight.saturating_sub(now.saturating_sub(self.meter.mark.load(Relaxed)));
         if is_over && left > HANDOVER {
-            return Some((left - HANDOVER).clamp(DRAIN, 2 * SHORT));
+            // What finished last was seen late by up to a nap, so it may well be less.
+            return Some(left.saturating_sub(2 * SHORT).clamp(DRAIN, 2 * SHORT));
         }
         if is_over {
             account.budget.drained.store(u64::from(word), Relaxed);
@@ -385,12 +388,25 @@ pub fn before_wait<'a>(engine: &impl Engine, meter: &Meter, streams: impl Iterat
     }
 }
 
-/// It has waited: whatever pause follows begins now.
-pub fn after_wait<'a>(engine: &impl Engine, meter: &Meter, streams: impl Iterator<Item = &'a Stream>) {
-    // Who launches nothing more has told what it used.
-    if let Some(rate) = meter.account.rate() {
+/// Does the accounts: who launches nothing more has then told what it used.
+fn settle(engine: &impl Engine, meter: &Meter) {
+    if let Some(rate) = meter.account.rate()
+        && meter.account.in_flight.load(Relaxed) != 0
+    {
         meter.harvest(engine, rate);
     }
+}
+
+/// The program has waited for an event. It may be in a thread beside one that launches, and does the accounts now and then.
+pub fn after_event(engine: &impl Engine, meter: &Meter) {
+    if engine.about_now().saturating_sub(meter.mark.load(Relaxed)) > LATELY {
+        settle(engine, meter);
+    }
+}
+
+/// It has waited: whatever pause follows begins now.
+pub fn after_wait<'a>(engine: &impl Engine, meter: &Meter, streams: impl Iterator<Item = &'a Stream>) {
+    settle(engine, meter);
     for stream in streams {
         if stream.awaited.load(Relaxed)
             && stream.awaited.swap(false, Relaxed)

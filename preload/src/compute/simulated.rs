@@ -15,6 +15,9 @@ const EVENT_LATENCY: u64 = 3_000;
 /// Between two kernels.
 pub const BETWEEN: u64 = 1_550;
 
+/// A moment, and what happens then.
+type Later = (u64, Box<dyn Fn()>);
+
 #[derive(Default)]
 pub struct Gpu {
     now: Cell<u64>,
@@ -27,7 +30,7 @@ pub struct Gpu {
     pub host: Cell<u64>,
     pub naps: Cell<u64>,
     /// What somebody else does at this moment.
-    pub later: RefCell<Option<(u64, Box<dyn Fn()>)>>,
+    pub later: RefCell<Option<Later>>,
 }
 
 pub fn stream(number: usize) -> Handle {

@@ -27,7 +27,7 @@ pub unsafe fn event(real: unsafe extern "C" fn(Handle) -> Status, event: Handle)
     // SAFETY: the program's own argument.
     let status = unsafe { memory::ordered::after_wait(real, event) };
     if let Some(meter) = state::limited().and_then(|state| state.known_meter(driver::current_context())) {
-        pace::after_wait(&Cuda { context: meter.context() }, meter, core::iter::empty());
+        pace::after_event(&Cuda { context: meter.context() }, meter);
     }
     status
 }
