@@ -44,6 +44,34 @@ impl Fill {
     }
 }
 
+/// What `oversub` says when it has done its work. Amounts are in bytes.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Oversub {
+    /// What it obtained of what it needed.
+    pub obtained: u64,
+    /// How much of that lies on the host although it was asked of the device.
+    pub elsewhere: u64,
+    /// How many words were not what they must be.
+    pub wrong: u64,
+    /// What it obtained when it took all there is.
+    pub most: u64,
+    /// CUDA's name for the refusal.
+    pub refused: String,
+    /// What there is, by CUDA.
+    pub total: u64,
+}
+
+impl Oversub {
+    /// Reads the answer among what the container's command wrote on stdout.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn of(stdout: &str) -> Result<Self, String> {
+        let line = stdout.lines().find(|line| line.starts_with('{')).ok_or_else(|| format!("no answer in {stdout:?}"))?;
+        serde_json::from_str(line).map_err(|why| format!("{why}: {line}"))
+    }
+}
+
 /// What `held` says of a GPU. Amounts are in bytes.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Held {

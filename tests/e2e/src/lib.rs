@@ -12,7 +12,7 @@ mod running;
 pub mod trace;
 mod way;
 
-pub use answer::{Fill, Held};
+pub use answer::{Fill, Held, Oversub};
 pub use escapes::escapes;
 pub use kit::Kit;
 pub use loads::{Load, loads};

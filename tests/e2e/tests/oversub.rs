@@ -1,32 +1,12 @@
 //! Oversubscription: what a container's share has no room for lies on the host, as far as its request and the operator let it.
 
-use serde::Deserialize;
-use vgpu_e2e::{Kit, MIB, Machine, Way, host, hosts};
+use vgpu_e2e::{Kit, MIB, Machine, Oversub, Way, host, hosts};
 use vgpu_test_harness::{Runtime, can_run};
 
 /// A context costs little on this GPU, and nothing that NVML does not show.
 const PROPERTIES: [&str; 2] = ["context=8M", "context_hidden=0"];
 const LIMIT: u64 = 96 * MIB;
 const NEED: [&str; 5] = ["/programs/oversub", "--need", "144M", "--chunk", "4M"];
-
-/// What `oversub` says, in bytes.
-#[derive(Debug, Deserialize)]
-struct Answer {
-    obtained: u64,
-    elsewhere: u64,
-    wrong: u64,
-    most: u64,
-    refused: String,
-    total: u64,
-}
-
-impl Answer {
-    #[track_caller]
-    fn of(stdout: &str) -> Self {
-        let line = stdout.lines().find(|line| line.starts_with('{')).unwrap_or_else(|| panic!("no answer in {stdout:?}"));
-        serde_json::from_str(line).unwrap_or_else(|why| panic!("{why}: {line}"))
-    }
-}
 
 #[test]
 fn a_program_that_needs_more_than_its_share_finishes() {
@@ -37,7 +17,7 @@ fn a_program_that_needs_more_than_its_share_finishes() {
         let bundle = machine.bundle().annotation("nvidia.com/gpumem", "96").annotation("nvidia.com/gpumem-oversubscribe", "true");
         let outcome = way.run(&host, bundle.args(&NEED));
         let case = format!("{runtime:?}, {way:?}: {outcome:#?}");
-        let answer = Answer::of(&outcome.stdout);
+        let answer = Oversub::of(&outcome.stdout).unwrap_or_else(|why| panic!("{why}: {outcome:#?}"));
         assert_eq!((answer.obtained, answer.wrong, answer.total), (144 * MIB, 0, 2 * LIMIT), "{case}");
         assert_eq!(answer.refused, "CUDA_ERROR_OUT_OF_MEMORY", "{case}");
         assert!(answer.elsewhere > 0 && answer.most <= 2 * LIMIT, "{case}");
@@ -71,7 +51,7 @@ fn however_it_is_asked_for() {
         let _watch = machine.watch();
         let bundle = environment.iter().fold(machine.bundle(), |bundle, (name, value)| bundle.env(name, value));
         let outcome = Way::Wrapper.run(&host, bundle.args(&NEED));
-        let answer = Answer::of(&outcome.stdout);
+        let answer = Oversub::of(&outcome.stdout).unwrap_or_else(|why| panic!("{why}: {outcome:#?}"));
         assert_eq!((answer.total, answer.wrong), (total * MIB, 0), "{environment:?}: {outcome:#?}");
         assert!(machine.most(0) <= device * MIB, "{environment:?}: {outcome:#?}");
         assert_eq!(answer.elsewhere > 0, total > device, "{environment:?}: {outcome:#?}");
@@ -95,9 +75,9 @@ fn the_operator_has_the_last_word() {
     assert!(!refused.status.success() && refused.stdout.is_empty(), "{refused:#?}");
     let lines: Vec<&str> = refused.stderr.lines().filter(|line| line.contains("nvidia.com/gpumem-oversubscribe=\"true\"")).collect();
     assert!(lines.len() == 1 && lines[0].contains("at most 0 percent"), "{refused:#?}");
-    let without = Answer::of(&run("over_ceiling = \"clamp\"\n[ceilings]\noversubscribe_percent = 0").stdout);
+    let without = Oversub::of(&run("over_ceiling = \"clamp\"\n[ceilings]\noversubscribe_percent = 0").stdout).unwrap();
     assert_eq!((without.total, without.elsewhere), (LIMIT, 0));
-    let quarter = Answer::of(&run("[ceilings]\noversubscribe_percent = 25").stdout);
+    let quarter = Oversub::of(&run("[ceilings]\noversubscribe_percent = 25").stdout).unwrap();
     assert_eq!(quarter.total, LIMIT + LIMIT / 4);
     assert!(quarter.most <= quarter.total, "{quarter:?}");
 }

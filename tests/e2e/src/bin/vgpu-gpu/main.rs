@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         trials.nvidia_smi(&mut report, &host, way);
         trials.driver_api(&mut report, &host, way);
         trials.runtime_api(&mut report, &host, way);
+        trials.oversubscription(&mut report, &host, way);
         trials.pytorch(&mut report, &host, way);
         if number == 0 {
             trials.escapes(&mut report, &host, way);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use vgpu_e2e::{Fill, MIB, Machine, PROGRAMS, WAYS_TO_ALLOCATE, Way, escapes, loads};
+use vgpu_e2e::{Fill, MIB, Machine, Oversub, PROGRAMS, WAYS_TO_ALLOCATE, Way, escapes, loads};
 use vgpu_test_harness::{Bundle, Host, Outcome};
 
 use crate::report::{Report, Row};
@@ -104,6 +104,28 @@ impl<'a> Trials<'a> {
         }
         let (program, script) = (python.program.to_string_lossy(), format!("{PROGRAMS}/torch_share.py"));
         self.fill(report, host, way, bundle, "PyTorch", &[&program, "-B", &script]);
+    }
+
+    /// A program that needs half as much again as its share, and may have the rest on the host.
+    pub fn oversubscription(&self, report: &mut Report, host: &Host, way: Way) {
+        // A simulated GPU's memory is this machine's.
+        let (mib, need, chunk) = if self.machine.is_real() { (2048, 3072, "64M") } else { (768, 896, "16M") };
+        let bundle = self.bundle(mib).annotation("nvidia.com/gpumem-oversubscribe", "true");
+        let command = [&format!("{PROGRAMS}/oversub"), "--need", &format!("{need}M"), "--chunk", chunk];
+        let (outcome, peak) = self.run(host, way, bundle, &command);
+        let mut row = Row { program: "oversubscription".to_owned(), peak: Some(peak), ..Row::default() };
+        match Oversub::of(&outcome.stdout) {
+            Ok(answer) => {
+                (row.total, row.obtained, row.refusal) = (Some(answer.total), Some(answer.most), answer.refused.clone());
+                let good = answer.wrong == 0 && answer.obtained == need * MIB && answer.elsewhere > 0;
+                let bounded = answer.total == 2 * mib * MIB && answer.most <= answer.total && peak <= mib * MIB;
+                if !good || !bounded || answer.refused != "CUDA_ERROR_OUT_OF_MEMORY" {
+                    row.wrong.push(format!("{answer:?}"));
+                }
+            }
+            Err(why) => row.wrong.push(format!("{why}, {}: {}", outcome.status, last_line(&outcome.stderr))),
+        }
+        report.row(&row);
     }
 
     /// What `nvidia-smi` shows.
