@@ -149,7 +149,12 @@ fn find_room(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
         // SAFETY: the structure is valid; the rest of an interrupted sleep is not needed.
         unsafe { libc::nanosleep(&raw const pause, core::ptr::null_mut()) };
     }
-    REFUSALS.ask(gpu, || truth::reconcile(gpu));
+    // What is charged by estimate has changed since NVML was last asked: then no pause, as what fits must not be refused.
+    if truth::is_unsure(gpu) {
+        truth::reconcile(gpu);
+    } else {
+        REFUSALS.ask(gpu, || truth::reconcile(gpu));
+    }
     recover(gpu);
     try_claim(gpu, pages)
 }

@@ -3,8 +3,8 @@
 //! NVML is loaded and asked only where the account alone will not do: after a context whose cost nobody knows, near the limit, and
 //! before anything is refused.
 
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use vgpu_region::MAX_GPUS;
 use vgpu_region::ledger::{PAGE, pages};
@@ -109,8 +109,19 @@ pub fn reconcile(gpu: &Gpu) {
         } else {
             account::release(gpu, account::take_overhead(gpu, overhead - real));
         }
+        if let Some(known) = KNOWN.get(gpu.place) {
+            known.store(real, Relaxed);
+        }
         return;
     }
+}
+
+/// This process's overhead when NVML was last asked, in pages, by the GPU's place.
+static KNOWN: [AtomicU32; MAX_GPUS] = [const { AtomicU32::new(0) }; MAX_GPUS];
+
+/// Whether the part of the charge that NVML has to tell has changed since it did: memory was freed stream-ordered, say.
+pub fn is_unsure(gpu: &Gpu) -> bool {
+    KNOWN.get(gpu.place).is_some_and(|known| known.load(Relaxed) != gpu.charge.overhead.load(Relaxed))
 }
 
 /// What this process holds beyond what it has been charged for, in pages: what a call just made has cost, if nothing else ran.
