@@ -52,8 +52,7 @@ pub fn read(sources: &Sources<'_>) -> Result<Request> {
     ];
     if sources.claims.is_empty() {
         from_env.push(kai::read(sources, &request)?);
-    }
-    if !sources.claims.is_empty() {
+    } else {
         from_env = vec![claims::read(sources.claims, &mut request)?];
     }
     from_env.retain(|claim| !claim.is_empty());
@@ -61,7 +60,7 @@ pub fn read(sources: &Sources<'_>) -> Result<Request> {
         from_env.push(scheduling::read(sources.annotations, &request.visible)?);
     }
     from_env.push(annotations::read(sources, &mut request)?);
-    if scheduling::decided(sources.annotations) && matches!(request.visible.given, crate::devices::Given::List(_)) {
+    if scheduling::decided(sources.annotations) && request.visible.given != crate::devices::Given::All {
         // Which GPUs these are was the scheduler's choice, by the same annotations.
         request.choice = crate::devices::Choice::default();
     }

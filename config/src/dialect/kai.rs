@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::dialect::{Sources, said};
+use crate::dialect::{Sources, said, scheduling};
 use crate::error::{Result, Setting};
 use crate::quantity::{MIB, number};
 use crate::request::{Claim, Request, Said};
@@ -28,7 +28,7 @@ pub fn read(sources: &Sources<'_>, request: &Request) -> Result<Claim> {
     let Some(portion) = portion(sources.env)? else {
         // Devices of its own come without a fraction; but what of an image that asks for all of them?
         return match wanted {
-            Some(wanted) if request.visible.gives() => Err(wanted.refused(format!(
+            Some(wanted) if request.visible.gives() && !scheduling::decided(sources.annotations) => Err(wanted.refused(format!(
                 "a container that KAI has given its part by {PORTION}, or one without GPUs: this one has GPUs, and which part of them was \
                  decided for it cannot be told"
             ))),

@@ -1,0 +1,180 @@
+//! Under HAMi, Volcano and KAI: each container is held to what its scheduler decided for it, and their monitors find what they look for.
+//!
+//! The fixtures are bundles as containerd makes them of what these schedulers and their device plugins hand to it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use vgpu_config::Policy;
+use vgpu_config::limits::{GpuLimits, Which};
+use vgpu_e2e::{Fill, Kit, MIB, Machine, PROGRAMS, Way, hosts};
+use vgpu_oci_hook::{bundle, prepare};
+use vgpu_test_harness::{Bundle, Host};
+
+const POD: &str = "5b1d6a52-0000-4000-8000-000000000001";
+
+#[derive(Deserialize)]
+struct Fixture {
+    about: String,
+    annotations: BTreeMap<String, String>,
+    containers: Vec<Container>,
+}
+
+#[derive(Deserialize)]
+struct Container {
+    name: String,
+    init: bool,
+    env: Vec<String>,
+    /// Source, destination, and whether it is writable.
+    mounts: Vec<[String; 3]>,
+    /// Where HAMi's monitor expects its file.
+    cache: Option<String>,
+    /// By the GPU's number.
+    #[serde(default)]
+    expect: BTreeMap<String, Expected>,
+    refused: Option<String>,
+    /// It has no GPU, and so nothing to be limited in.
+    #[serde(default)]
+    starts: bool,
+}
+
+#[derive(Deserialize)]
+struct Expected {
+    #[serde(rename = "MiB")]
+    mib: u64,
+    cores: Option<u32>,
+}
+
+/// The files of a node on which a device plugin has its own.
+fn node() -> tempfile::TempDir {
+    let node = tempfile::tempdir().unwrap();
+    fs::create_dir_all(node.path().join("usr/local/vgpu/containers")).unwrap();
+    fs::create_dir_all(node.path().join("tmp/vgpulock")).unwrap();
+    for (file, text) in [("libvgpu.so", "theirs"), ("libvgpu.so.v2", "theirs"), ("ld.so.preload", "/usr/local/vgpu/libvgpu.so\n")] {
+        fs::write(node.path().join("usr/local/vgpu").join(file), text).unwrap();
+    }
+    node
+}
+
+impl Container {
+    fn source(&self, node: &Path, source: &str) -> PathBuf {
+        source.replace("$NODE", node.to_str().unwrap()).replace("$UID", POD).into()
+    }
+
+    /// The folder of the node that their monitor looks into.
+    fn folder(&self, node: &Path) -> PathBuf {
+        node.join(format!("usr/local/vgpu/containers/{POD}_{}", self.name))
+    }
+
+    fn dress(&self, fixture: &Fixture, machine: &Machine, node: &Path) -> Bundle {
+        let mut bundle = machine.bundle();
+        for (key, value) in &fixture.annotations {
+            bundle = bundle.annotation(key, value);
+        }
+        for (key, value) in [
+            ("container-type", "container"),
+            ("container-name", &self.name),
+            ("sandbox-uid", POD),
+            ("sandbox-name", "p"),
+            ("sandbox-namespace", "team"),
+        ] {
+            bundle = bundle.annotation(&format!("io.kubernetes.cri.{key}"), value);
+        }
+        for entry in &self.env {
+            let (key, value) = entry.split_once('=').unwrap();
+            bundle = bundle.env(key, value);
+        }
+        fs::create_dir_all(self.folder(node)).unwrap();
+        for [source, destination, mode] in &self.mounts {
+            bundle = bundle.bind(&self.source(node, source), destination, &[mode]);
+        }
+        bundle
+    }
+}
+
+fn limits(host: &Host, bundle: &Bundle) -> Vec<GpuLimits> {
+    bundle.write();
+    let read = bundle::Bundle::load(bundle.path(), None).unwrap();
+    let policy = Policy::load(Some(&host.policy_file())).unwrap();
+    prepare::limits(&read, &policy).unwrap().map(|limits| limits.gpus).unwrap_or_default()
+}
+
+fn check(fixture: &Fixture, container: &Container, machine: &Machine, host: &Host) {
+    let case = format!("{}\n{}{}", fixture.about, if container.init { "init container " } else { "container " }, container.name);
+    if let Some(expected) = &container.refused {
+        let node = node();
+        let refusal = host.run(&container.dress(fixture, machine, node.path()).shell("true")).refusal();
+        assert!(refusal.contains(expected.as_str()), "{case}: {refusal}");
+        return;
+    }
+    if container.starts {
+        let node = node();
+        assert_eq!(host.run(&container.dress(fixture, machine, node.path()).shell("echo started")).ok(), "started\n", "{case}");
+        return;
+    }
+    for (gpu, expected) in &container.expect {
+        let node = node();
+        let mut script = format!("{PROGRAMS}/fill --gpu {gpu} --chunk 16M --max 4G");
+        if let Some(cache) = &container.cache {
+            script = format!("printf x >>{cache}; grep -q theirs /usr/local/vgpu/libvgpu.so /etc/ld.so.preload && exit 1; {script}");
+        }
+        let bundle = container.dress(fixture, machine, node.path()).shell(&script);
+        let known = limits(host, &bundle);
+        let uuid = format!("GPU-516d6770-7500-4000-8000-{gpu:0>12}");
+        let of_gpu = known
+            .iter()
+            .find(|limits| limits.gpu == Which::Uuid(uuid.clone()))
+            .or(known.first())
+            .unwrap_or_else(|| panic!("{case}: no limits"));
+        assert_eq!(of_gpu.cores, expected.cores, "{case}: {known:?}");
+        let fill = Fill::of(&host.run(&bundle).ok());
+        assert_eq!((fill.total, fill.error.as_str()), (expected.mib * MIB, "CUDA_ERROR_OUT_OF_MEMORY"), "{case}, GPU {gpu}");
+        if let Some(cache) = &container.cache {
+            let file = container.folder(node.path()).join(Path::new(cache).file_name().unwrap());
+            assert_eq!(fs::read_to_string(&file).unwrap(), "x", "{case}: what is written in the container is what their monitor reads");
+            let there = fs::read_dir(container.folder(node.path())).unwrap().count();
+            assert!(there <= 2, "{case}: their monitor gives up where there are {there} files");
+        }
+    }
+}
+
+#[test]
+fn each_container_gets_what_its_scheduler_decided() {
+    let kit = Kit::find();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert_eq!(paths.len(), 5);
+    for (runtime, _, host) in hosts(&kit).filter(|(_, way, _)| *way == Way::Wrapper) {
+        let machine = Machine::simulated(&kit, &["gpus=2", "total=4G", "context=8M"]);
+        // As vgpu monitor writes it at its start.
+        let gpu = |index: u32| json!({ "index": index, "uuid": format!("GPU-516d6770-7500-4000-8000-{index:0>12}"), "name": "Simulated GPU", "memory": 4_u64 << 30 });
+        fs::create_dir_all(host.state_dir()).unwrap();
+        fs::write(host.state_dir().join("inventory.json"), json!({ "gpus": [gpu(0), gpu(1)] }).to_string()).unwrap();
+        for path in &paths {
+            eprintln!("{runtime:?}, {}", path.display());
+            let fixture: Fixture = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+            for container in &fixture.containers {
+                check(&fixture, container, &machine, &host);
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_the_tenant_adds_gives_no_more() {
+    let kit = Kit::find();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hami-2.9.json");
+    let fixture: Fixture = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let large = fixture.containers.iter().find(|container| container.name == "large").unwrap();
+    let Some((_, _, host)) = hosts(&kit).find(|(_, way, _)| *way == Way::Wrapper) else { return };
+    let machine = Machine::simulated(&kit, &["gpus=2", "total=4G", "context=8M"]);
+    let node = node();
+    let bundle = large.dress(&fixture, &machine, node.path()).annotation("nvidia.com/gpumem", "4000").annotation("gpu-memory", "4000");
+    let mut bundle = bundle.shell(&format!("CUDA_DEVICE_MEMORY_LIMIT_0=4g {PROGRAMS}/fill --chunk 16M --max 4G"));
+    bundle.spec["process"]["env"].as_array_mut().unwrap().insert(1, Value::from("CUDA_DEVICE_MEMORY_LIMIT_0=4g"));
+    assert_eq!(Fill::of(&host.run(&bundle).ok()).total, 1024 * MIB);
+}
