@@ -6,8 +6,8 @@
 //! Starts itself N times and prints `child PID` for each; every child allocates and frees random sizes up to MAX_BYTES until its time,
 //! rounds or allocations are over. At the end each child prints `done PID rounds allocated refused`; with --keep it then fills what it
 //! can get, prints `filled PID bytes`, and waits for its standard input to end. Any error but out-of-memory ends a child with status 1.
-//! With a library, the children share so many bytes under it, begin only when all have their contexts, and NVML is read all the time: a
-//! last line of JSON tells the most that it showed, and if that was past the limit, the status is 1.
+//! With a library, the children share so many bytes under it, begin only when all have their contexts, and NVML is read all the time.
+//! Then all that is printed is a line of JSON that tells the most that it showed; if that was past the limit, the status is 1.
 
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -46,13 +46,15 @@ fn race(arguments: &Arguments) -> Result<bool, String> {
         let mut command = Command::new(&own);
         command.arg("--child").args(std::env::args().skip(1)).args(["--own-seed", &seed.to_string()]);
         if let Some((library, share, _)) = &held {
-            share.limits(library, command.stdin(Stdio::piped()));
+            share.limits(library, command.stdin(Stdio::piped()).stdout(Stdio::null()));
         }
         command.spawn().map_err(|why| why.to_string())
     };
     let processes = arguments.number("processes", 8);
     let mut children = (0..processes).map(start).collect::<Result<Vec<_>, _>>()?;
-    children.iter().for_each(|child| println!("child {}", child.id()));
+    if held.is_none() {
+        children.iter().for_each(|child| println!("child {}", child.id()));
+    }
     if let Some((_, _, watch)) = &held {
         let begin = Instant::now();
         while watch.processes().len() < children.len() && begin.elapsed() < Duration::from_secs(120) {

@@ -9,11 +9,12 @@ use crate::figures::Figures;
 
 const MIB: u64 = 1 << 20;
 
-/// Prints what it obtained, in bytes, or what is wrong.
+/// Prints what it obtained, in bytes, and keeps it until its standard input ends; or prints what is wrong.
 pub fn run(uuid: &str, ordinal: i32, limit: u64) -> ExitCode {
     match fill(uuid, ordinal, limit) {
         Ok(obtained) => {
             println!("{obtained}");
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
             ExitCode::SUCCESS
         }
         Err(why) => {

@@ -10,7 +10,8 @@
 mod child;
 mod figures;
 
-use std::process::{Command, ExitCode};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, ExitCode, Stdio};
 
 use vgpu_region::limits::{GpuLimit, Selector};
 use vgpu_region::uuid::Uuid;
@@ -71,8 +72,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
             if let Some(visible) = &visible {
                 command.env("CUDA_VISIBLE_DEVICES", visible);
             }
-            let output = share.limits(library, &mut command).output().map_err(|why| why.to_string())?;
-            let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            let said = say(share.limits(library, &mut command), &gpu.watch)?;
             let peak = gpu.watch.peak().0;
             let elsewhere =
                 gpus.iter().enumerate().filter(|&(other, _)| other != index).map(|(_, other)| other.watch.peak().0).sum::<u64>();
@@ -80,7 +80,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
             let verdict = match &obtained {
                 _ if peak > gpu.limit => format!("**NVML showed {peak} bytes**"),
                 _ if elsewhere != 0 => format!("**{elsewhere} bytes on other GPUs**"),
-                Err(_) => format!("**{said}** {}", String::from_utf8_lossy(&output.stderr).trim()),
+                Err(_) => format!("**{said}**"),
                 Ok(_) if peak < gpu.limit - (4 << 20) => "**not all was obtained**".into(),
                 Ok(_) => "ok".into(),
             };
@@ -95,6 +95,19 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
         }
     }
     Ok(well)
+}
+
+/// What a process says, which goes on when NVML has been read after that.
+fn say(command: &mut Command, watch: &Watch) -> Result<String, String> {
+    let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|why| why.to_string())?;
+    let mut said = String::new();
+    if let Some(output) = process.stdout.take() {
+        BufReader::new(output).read_line(&mut said).map_err(|why| why.to_string())?;
+    }
+    let _ = watch.processes();
+    drop(process.stdin.take());
+    process.wait().map_err(|why| why.to_string())?;
+    Ok(said.trim().to_owned())
 }
 
 /// Values of the variable, and which GPUs it makes of that: the first few in every order, by number and by UUID.

@@ -1,0 +1,48 @@
+//! Every way of taking memory, random sequences of them, and races, under the library without a container. The programs say what is
+//! wrong; the simulated GPU tells the exact peak.
+
+use vgpu_e2e::{Kit, MIB, Machine};
+
+/// Runs one of the programs under the library and gives the most that NVML ever showed of each GPU, in bytes.
+fn run(program: &str, arguments: &[&str], properties: &[&str], gpus: u32) -> Vec<u64> {
+    let kit = Kit::find();
+    let machine = Machine::simulated(&kit, properties);
+    let watches: Vec<_> = (0..gpus).map(|_| machine.watch()).collect();
+    let output = machine.program(program).arg("--library").arg(kit.library()).args(arguments).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    println!("{said}");
+    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    (0..).zip(watches).map(|(gpu, watch)| watch.peak(gpu)).collect()
+}
+
+#[test]
+fn every_way_stops_at_the_limit_and_leaves_nothing() {
+    assert_eq!(run("ways", &["--limit", "2G", "--no-native"], &[], 1), [2048 * MIB]);
+}
+
+#[test]
+fn a_way_that_gets_less_than_all_gets_no_more_natively() {
+    // The native part fills the GPU, and so the peak says nothing here.
+    let few = ["--only", "graph", "--only", "mipmaps", "--only", "stack"];
+    run("ways", &few, &["total=16G"], 0);
+}
+
+#[test]
+fn accounts_say_what_nvml_says_after_random_sequences() {
+    // Told, the seed makes all steps again.
+    let seed = std::env::var("VGPU_TEST_SEED").unwrap_or_else(|_| std::process::id().to_string());
+    println!("VGPU_TEST_SEED={seed}");
+    let peak = run("churn", &["--limit", "8G", "--rounds", "12", "--seed", &seed], &[], 1);
+    assert!(peak[0] <= 8192 * MIB, "{peak:?}");
+}
+
+#[test]
+fn sixty_four_processes_race_with_no_byte_over() {
+    let race = ["--processes", "64", "--allocations", "10000", "--limit", "1G"];
+    assert_eq!(run("race", &race, &["context=2M"], 1), [1024 * MIB]);
+}
+
+#[test]
+fn each_gpus_figures_fit_together_in_any_order() {
+    assert_eq!(run("view", &[], &["gpus=3"], 3), [2048 * MIB, 2560 * MIB, 3072 * MIB]);
+}
