@@ -1,0 +1,161 @@
+//! The webhook as the API server calls it: over TLS, with a review, for a pod as HAMi's users write it.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use common::cluster::{Cluster, NODE, SLICES};
+use common::schemas::Schemas;
+use common::wait_for;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+const TEMPLATES: &str = "/apis/resource.k8s.io/v1/namespaces/team/resourceclaimtemplates";
+
+/// The program, until it is dropped.
+struct Webhook {
+    child: Child,
+    address: String,
+    folder: tempfile::TempDir,
+}
+
+impl Drop for Webhook {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn certify(folder: &Path) {
+    let made = rcgen::generate_simple_self_signed(vec!["vgpu-webhook.team.svc".to_owned()]).unwrap();
+    std::fs::write(folder.join("tls.key"), made.signing_key.serialize_pem()).unwrap();
+    std::fs::write(folder.join("tls.crt"), made.cert.pem()).unwrap();
+}
+
+impl Webhook {
+    fn start(cluster: &Cluster) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        certify(folder.path());
+        std::fs::write(folder.path().join("kubeconfig"), cluster.kubeconfig()).unwrap();
+        // A port that was free a moment ago.
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vgpu-webhook"));
+        command.args(["--listen", &address]);
+        for (flag, file) in [("--certificate", "tls.crt"), ("--key", "tls.key"), ("--kubeconfig", "kubeconfig")] {
+            command.arg(flag).arg(folder.path().join(file));
+        }
+        let webhook = Self { child: command.stdin(Stdio::null()).spawn().unwrap(), address, folder };
+        wait_for("the webhook", || webhook.ask("GET", "/healthz", "").ok().filter(|(code, _)| *code == 200));
+        webhook
+    }
+
+    /// One request by a client that knows the certificate that is there now.
+    #[tokio::main(flavor = "current_thread")]
+    async fn ask(&self, method: &str, path: &str, body: &str) -> std::io::Result<(u16, String)> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(self.folder.path().join("tls.crt")).unwrap()).unwrap();
+        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let stream = tokio::net::TcpStream::connect(&self.address).await?;
+        let name = ServerName::try_from("vgpu-webhook.team.svc").unwrap();
+        let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: vgpu-webhook.team.svc\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).await?;
+        stream.write_all(body.as_bytes()).await?;
+        let mut answer = Vec::new();
+        // A server may close without saying so in TLS.
+        let _ = stream.read_to_end(&mut answer).await;
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(|| std::io::Error::other("no answer"))?;
+        Ok((code, answer.split_once("\r\n\r\n").map_or(String::new(), |(_, body)| body.to_owned())))
+    }
+
+    fn review(&self, pod: &Value, dry_run: bool) -> Value {
+        let review = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": { "uid": "r", "operation": "CREATE", "namespace": "team", "dryRun": dry_run, "object": pod },
+        });
+        let (code, answer) = self.ask("POST", "/mutate", &review.to_string()).unwrap();
+        assert_eq!(code, 200, "{answer}");
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!((&answer["kind"], &answer["response"]["uid"]), (&json!("AdmissionReview"), &json!("r")));
+        answer["response"].clone()
+    }
+}
+
+/// The pod with a response's patch.
+fn patched(pod: &Value, response: &Value) -> Value {
+    assert_eq!((&response["allowed"], &response["patchType"]), (&json!(true), &json!("JSONPatch")), "{response}");
+    let patch = base64::engine::general_purpose::STANDARD.decode(response["patch"].as_str().unwrap()).unwrap();
+    let patch: Value = serde_json::from_slice(&patch).unwrap();
+    assert_eq!((patch.as_array().unwrap().len(), &patch[0]["op"], &patch[0]["path"]), (1, &json!("replace"), &json!("/spec")));
+    let mut pod = pod.clone();
+    pod["spec"] = patch[0]["value"].clone();
+    pod
+}
+
+fn pod(limits: Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "generateName": "p-", "annotations": { "nvidia.com/use-gputype": "H200" } },
+        "spec": { "containers": [{ "name": "main", "image": "i", "resources": { "limits": limits } }] },
+    })
+}
+
+#[test]
+fn hamis_manifests_run_unchanged() {
+    let cluster = Cluster::start();
+    let webhook = Webhook::start(&cluster);
+    let wanted = pod(json!({ "nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30", "cpu": "1" }));
+
+    let first = patched(&wanted, &webhook.review(&wanted, true));
+    assert_eq!(cluster.objects(TEMPLATES), [] as [Value; 0], "nothing is made in a dry run");
+    assert_eq!(patched(&wanted, &webhook.review(&wanted, false)), first);
+    assert_eq!(patched(&wanted, &webhook.review(&wanted, false)), first, "a second pod of the kind refers to the same template");
+    assert_eq!(Schemas::of("v1.36").problems("Pod", &first).unwrap(), [] as [String; 0]);
+    assert_eq!(first["spec"]["containers"][0]["resources"], json!({ "limits": { "cpu": "1" }, "claims": [{ "name": "vgpu-main" }] }));
+    let templates = cluster.objects(TEMPLATES);
+    assert_eq!(templates.len(), 1);
+    assert_eq!(templates[0]["metadata"]["name"], first["spec"]["resourceClaims"][0]["resourceClaimTemplateName"]);
+    let exactly = &templates[0]["spec"]["spec"]["devices"]["requests"][0]["exactly"];
+    assert_eq!(exactly["capacity"]["requests"], json!({ "memory": "3000Mi", "cores": "30" }));
+    assert!(exactly["selectors"][0]["cel"]["expression"].as_str().unwrap().contains(r#"["h200"]"#));
+
+    let response = webhook.review(&pod(json!({ "nvidia.com/gpucores": 101 })), false);
+    assert_eq!(response["allowed"], false);
+    assert!(response["status"]["message"].as_str().unwrap().contains("container main: nvidia.com/gpucores: 101: accepted"), "{response}");
+    assert_eq!(webhook.review(&pod(json!({ "cpu": 1 })), false), json!({ "uid": "r", "allowed": true }));
+    assert_eq!(webhook.ask("POST", "/mutate", "{}").unwrap().0, 400);
+    assert_eq!(webhook.ask("GET", "/", "").unwrap().0, 404);
+
+    // The certificate is renewed, and the server takes it up.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    certify(webhook.folder.path());
+    wait_for("the new certificate", || webhook.ask("GET", "/healthz", "").ok());
+}
+
+#[test]
+fn percent_are_of_the_gpus_that_there_are() {
+    let cluster = Cluster::start();
+    let webhook = Webhook::start(&cluster);
+    let half = pod(json!({ "nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 50 }));
+    let refused = webhook.review(&half, false);
+    assert!(refused["status"]["message"].as_str().unwrap().contains("no GPU is known"), "{refused}");
+    let device = |name: &str, memory: &str| json!({ "name": name, "attributes": { "type": { "string": "gpu" } }, "capacity": { "memory": { "value": memory } } });
+    let slice = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": { "name": "s" },
+        "spec": { "driver": "gpu.vgpu", "nodeName": NODE, "pool": { "name": NODE, "generation": 1, "resourceSliceCount": 1 }, "devices": [device("a", "24Gi"), device("b", "24Gi")] },
+    });
+    cluster.put(&format!("{SLICES}/s"), slice);
+    patched(&half, &webhook.review(&half, false));
+    let templates = cluster.objects(TEMPLATES);
+    assert_eq!(templates[0]["spec"]["spec"]["devices"]["requests"][0]["exactly"]["capacity"]["requests"]["memory"], "12Gi");
+}
