@@ -27,6 +27,8 @@ mod ticks;
 pub mod waits;
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod simulated;
 #[cfg(test)]
 mod tests;

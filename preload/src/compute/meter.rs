@@ -305,8 +305,9 @@ impl Meter {
         books.busy_until = books.busy_until.max(end);
         stream.last_end.store(end, Relaxed);
         if !batch.guessed {
-            // A batch that others cover says little of what its launches cost when they are not.
-            let seen = own.max(length.saturating_sub(overhead) / 16);
+            // A batch that others cover says little of what its launches cost: no less than its part of all that run side by side.
+            let abreast = u64::from(self.count.load(Relaxed)).clamp(1, 16);
+            let seen = own.max(length.saturating_sub(overhead) / abreast);
             // Of a uniform batch one launch stands for all.
             let (noted, part) = if batch.uniform { (1, seen / u64::from(batch.count.max(1))) } else { (batch.count, seen) };
             if let Some(kinds) = batch.kinds.get(..noted as usize) {

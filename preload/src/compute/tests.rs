@@ -14,17 +14,17 @@ use super::pace::{self, Launch};
 use super::simulated::{self, Gpu};
 use super::stream::Stream;
 
-const US: u64 = 1_000;
-const MS: u64 = 1_000_000;
-const S: u64 = 1_000_000_000;
+pub(super) const US: u64 = 1_000;
+pub(super) const MS: u64 = 1_000_000;
+pub(super) const S: u64 = 1_000_000_000;
 
 /// A process with a context; leaks what the library never frees either.
-struct Process {
-    meter: &'static Meter,
+pub(super) struct Process {
+    pub(super) meter: &'static Meter,
 }
 
 impl Process {
-    fn new(budget: &'static Budget, percent: u32, who: u16) -> Self {
+    pub(super) fn new(budget: &'static Budget, percent: u32, who: u16) -> Self {
         let limit: &'static GpuLimit = Box::leak(Box::new(GpuLimit::new(Selector::All)));
         limit.cores.store(percent, Relaxed);
         // SAFETY: all zero is an empty table.
@@ -35,13 +35,13 @@ impl Process {
         Self { meter: Box::leak(Box::new(Meter::new(1, account))) }
     }
 
-    fn stream(&self, number: u64) -> &'static Stream {
+    pub(super) fn stream(&self, number: u64) -> &'static Stream {
         // SAFETY: all zero is a free stream.
         self.meter.adopt(number + 1, || Box::leak(Box::new(unsafe { std::mem::zeroed() }))).unwrap()
     }
 
     /// Waits for a stream as a program does that calls the driver for it, or one that asks until it is so.
-    fn wait(&self, gpu: &Gpu, stream: &'static Stream, calls: bool) {
+    pub(super) fn wait(&self, gpu: &Gpu, stream: &'static Stream, calls: bool) {
         let handle = simulated::stream(stream.id.load(Relaxed) as usize);
         if calls {
             pace::before_wait(gpu, self.meter, [stream].into_iter());
@@ -52,7 +52,7 @@ impl Process {
         }
     }
 
-    fn launch(&self, gpu: &Gpu, stream: &Stream, kind: u64, nanos: u64) {
+    pub(super) fn launch(&self, gpu: &Gpu, stream: &Stream, kind: u64, nanos: u64) {
         self.launch_after(gpu, stream, kind, nanos, 0);
     }
 
@@ -67,7 +67,7 @@ impl Process {
     }
 }
 
-fn budget() -> &'static Budget {
+pub(super) fn budget() -> &'static Budget {
     Box::leak(Box::default())
 }
 

@@ -1,0 +1,103 @@
+//! What holds for any program, tried on random ones, on a simulated GPU with a deterministic clock. `VGPU_TEST_SEED` repeats a run.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::engine::Engine;
+use super::simulated::Gpu;
+use super::tests::{MS, Process, S, US, budget};
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+}
+
+/// A program: kinds of kernels with a length each, streams, how many launches between two waits, and how long it pauses then.
+#[derive(Debug)]
+struct Program {
+    percent: u32,
+    lengths: Vec<u64>,
+    streams: u64,
+    launches: u64,
+    pause: u64,
+}
+
+impl Program {
+    fn any(random: &mut Random) -> Self {
+        // From 10 µs to 10 ms, short ones as likely as long ones.
+        let length = |random: &mut Random| (10 * US << random.below(10)) + random.below(10 * US);
+        let lengths = (0..1 + random.below(6)).map(|_| length(random)).collect();
+        Self {
+            percent: 5 + random.below(90) as u32,
+            lengths,
+            streams: 1 + random.below(3),
+            launches: [20, 200, u64::MAX][random.below(3) as usize],
+            pause: 2 * MS + random.below(20 * MS),
+        }
+    }
+
+    /// Runs it for some seconds. What was charged at which time, and the deepest debt, in nanoseconds.
+    fn run(&self, random: &mut Random, seconds: u64) -> (Gpu, Vec<(u64, u64)>, i64) {
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), self.percent, 1));
+        let streams: Vec<_> = (0..self.streams).map(|number| process.stream(number)).collect();
+        let (start, account) = (gpu.now(), process.meter.account);
+        let (mut charged, mut deepest, mut count) = (vec![(start, 0)], 0, 0);
+        while gpu.now() < start + seconds * S {
+            let kind = random.below(self.lengths.len() as u64);
+            let stream = streams[(count % self.streams) as usize];
+            process.launch(&gpu, stream, 1 + kind, self.lengths[kind as usize]);
+            count += 1;
+            if count % self.launches == 0 {
+                streams.iter().for_each(|stream| process.wait(&gpu, stream, true));
+                gpu.pass(self.pause);
+            }
+            charged.push((gpu.now(), account.budget.used.load(Relaxed)));
+            deepest = deepest.min(account.budget.balance(gpu.now(), account.rate().unwrap()));
+        }
+        (gpu, charged, deepest)
+    }
+}
+
+fn seed() -> u64 {
+    let seed = std::env::var("VGPU_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64);
+    println!("VGPU_TEST_SEED={seed}");
+    seed
+}
+
+#[test]
+fn what_is_charged_is_what_was_used_and_debt_is_bounded() {
+    let mut random = Random(seed());
+    for _ in 0..40 {
+        let program = Program::any(&mut random);
+        let (gpu, charged, deepest) = program.run(&mut random, 4);
+        let longest = program.lengths.iter().copied().max().unwrap();
+        let start = charged[0].0;
+        // A charge comes when a launch finds the work finished, so each end of a second may be late by a burst or the longest kernel.
+        let late = 10 * MS + longest;
+        for first in (0..charged.len()).step_by(charged.len() / 20 + 1) {
+            let Some(last) = charged.iter().position(|(when, _)| *when >= charged[first].0 + S) else { break };
+            let ((from, before), (to, after)) = (charged[first], charged[last]);
+            let (told, used) = (after - before, gpu.used(from, to));
+            assert!(
+                told.abs_diff(used) < (to - from) / 100 + late,
+                "{program:?}: charged {told}, used {used} from {} ms",
+                (from - start) / MS
+            );
+        }
+        // Over the whole run the ends do not matter.
+        let (told, used) = (charged.last().unwrap().1, gpu.used(start, charged.last().unwrap().0));
+        assert!(told.abs_diff(used) < used / 100 + late, "{program:?}: charged {told} of {used}");
+        // Two launches of unknown cost in each stream, or a burst that turned out longer than it looked.
+        let most = 10 * MS + 3 * longest * program.streams;
+        assert!(-deepest < most as i64, "{program:?}: a debt of {deepest}, at most {most}");
+        // Nothing runs away: no more than the limit and what was saved.
+        let all = gpu.used(start + S, start + 4 * S);
+        let limit = 3 * S / 100 * u64::from(program.percent);
+        assert!(all < limit + limit / 50 + late + most, "{program:?}: used {all}, the limit is {limit}");
+        assert!(gpu.naps.get() < 4 * 2_500, "{program:?}: {} naps", gpu.naps.get());
+    }
+}
