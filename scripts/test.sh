@@ -42,9 +42,21 @@ for suite in bullseye trixie; do
     [ ! -e "$folder/done" ] || glibcs=$glibcs:$folder
 done
 
+# A Docker with --annotation, and containerd 1.7 and 2, beside the distribution's. Where they cannot be had, only that is tested.
+releases=
+for wanted in trixie:containerd,docker.io,docker-cli forky:containerd; do
+    folder=$target/releases/${wanted%%:*}
+    if [ ! -e "$folder/done" ] && tests/daemons/newer.sh "${wanted%%:*}" "$folder" $(echo "${wanted#*:}" | tr , ' ') >"$target/releases-${wanted%%:*}.log" 2>&1; then
+        # A suite that has moved on may want a newer C library than this machine's.
+        ! "$folder/usr/bin/containerd" --version >>"$target/releases-${wanted%%:*}.log" 2>&1 || touch "$folder/done"
+    fi
+    [ ! -e "$folder/done" ] || releases=$releases${releases:+:}$folder
+done
+[ -n "$releases" ] || echo "SKIPPED: newer releases of the daemons: $target/releases-*.log says why they cannot be had"
+
 step "tests"
 # Ignored by themselves are the tests that need root and the daemons: here they all run.
-export VGPU_TEST_KIT="$kit" VGPU_PROGRAMS="$kit" VGPU_TEST_GLIBCS="$glibcs"
+export VGPU_TEST_KIT="$kit" VGPU_PROGRAMS="$kit" VGPU_TEST_GLIBCS="$glibcs" VGPU_TEST_RELEASES="$releases"
 if cargo nextest --version >/dev/null 2>&1; then
     cargo nextest run --workspace --no-fail-fast --run-ignored all
 else

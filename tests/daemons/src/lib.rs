@@ -45,6 +45,11 @@ impl Release {
         out
     }
 
+    /// The low-level runtimes that it can work with: the system's crun may not know the specification of a later release.
+    pub fn runtimes(&self) -> Vec<Runtime> {
+        if self.folders.is_empty() { vec![Runtime::Runc, Runtime::Crun] } else { vec![Runtime::Runc] }
+    }
+
     /// A program of this release, which finds its companions there, too.
     pub fn command(&self, program: &str) -> Command {
         self.command_over(Runtime::Runc, program)

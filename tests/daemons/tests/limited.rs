@@ -8,7 +8,7 @@ const DEBIAN: &str = "version = 2\n";
 
 /// Each release of a daemon, over each low-level runtime.
 fn each(program: &str) -> impl Iterator<Item = (Release, Runtime)> {
-    Release::all(program).into_iter().flat_map(|release| [Runtime::Runc, Runtime::Crun].map(|runtime| (release.clone(), runtime)))
+    Release::all(program).into_iter().flat_map(|release| release.runtimes().into_iter().map(move |runtime| (release.clone(), runtime)))
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use vgpu_daemon_tests::cri::Cri;
 use vgpu_daemon_tests::{Containerd, IS_LIMITED, IS_NOT, Limited, PROBE, Release, oci_archive, run};
-use vgpu_test_harness::Runtime;
 
 const IMAGE: &str = "docker.io/library/test:1";
 /// What the operator of a machine without AppArmor and without the right to lower a process's OOM score writes.
@@ -14,10 +13,11 @@ const V3: &str = "version = 3\n[plugins.\"io.containerd.cri.v1.images\".pinned_i
 fn each_container_of_a_pod_gets_its_own_limit() {
     for release in Release::all("containerd") {
         let newer = run(release.command("containerd").arg("--version")).contains("containerd/v2");
-        for (text, runtime) in [(V2, Runtime::Runc), (V2, Runtime::Crun), (V3, Runtime::Runc)].iter().take(if newer { 3 } else { 2 }) {
+        let texts = if newer { &[V2, V3][..] } else { &[V2] };
+        for (text, runtime) in texts.iter().flat_map(|text| release.runtimes().into_iter().map(move |runtime| (*text, runtime))) {
             let case = format!("{}, {}, {}", release.name, text.lines().next().unwrap(), runtime.name());
-            let vgpu = Limited::over(*runtime);
-            let test = Containerd::new(release.clone(), text).over(*runtime);
+            let vgpu = Limited::over(runtime);
+            let test = Containerd::new(release.clone(), text).over(runtime);
             test.configure(&vgpu.runtime(), &[]);
             let _daemon = test.start();
             let archive = oci_archive(test.dir(), IMAGE, &["/bin/sleep", "1000"]);
