@@ -184,12 +184,21 @@ pub fn listen(path: &Path) -> Result<UnixListener, String> {
     Ok(listener)
 }
 
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
 /// Serves on one socket until `stop` is there, and takes the socket away.
 ///
 /// # Errors
 /// The socket fails.
 pub async fn serve(plugin: Plugin, path: &Path, listener: UnixListener, stop: impl Future<Output = ()>) -> Result<(), String> {
+    let ours = identity(path);
     let served = tonic::transport::Server::builder().serve_with_incoming_shutdown(plugin, UnixListenerStream::new(listener), stop).await;
-    let _ = std::fs::remove_file(path);
+    // Our successor may have put its own there by now.
+    if ours.is_some() && identity(path) == ours {
+        let _ = std::fs::remove_file(path);
+    }
     served.map_err(|error| format!("{}: {error}", path.display()))
 }

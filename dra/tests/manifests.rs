@@ -339,3 +339,38 @@ fn check_arguments(container: &Value) {
         }
     }
 }
+
+/// The paths of all values, without those that are free to have any keys.
+fn leaves(value: &Value, path: &str, all: &mut Vec<String>) {
+    match value.as_object() {
+        Some(map) if !map.is_empty() && !["labels", "resources", "nodeSelector"].contains(&path.rsplit('.').next().unwrap_or_default()) => {
+            for (key, value) in map {
+                leaves(value, if path.is_empty() { key.clone() } else { format!("{path}.{key}") }.as_str(), all);
+            }
+        }
+        _ => all.push(path.to_owned()),
+    }
+}
+
+#[test]
+fn every_value_is_documented_and_in_the_schema() {
+    let read = |name: &str| std::fs::read_to_string(packaging("helm/vgpu").join(name)).unwrap();
+    let values = objects("values.yaml", &read("values.yaml")).remove(0);
+    let schema: Value = serde_json::from_str(&read("values.schema.json")).unwrap();
+    let readme = read("README.md");
+    let mut all = Vec::new();
+    leaves(&values, "", &mut all);
+    assert!(all.len() > 35);
+    for path in all {
+        let last = path.rsplit('.').next().unwrap();
+        assert!(readme.contains(&format!("`{path}`")) || readme.contains(&format!("`.{last}`")), "{path} is not in the chart's README");
+        let pointer: String = path.split('.').map(|key| format!("/properties/{key}")).collect();
+        assert!(schema.pointer(&pointer).is_some(), "{path} is not in values.schema.json");
+    }
+}
+
+#[test]
+fn the_chart_is_this_version() {
+    let chart = objects("Chart.yaml", &std::fs::read_to_string(packaging("helm/vgpu/Chart.yaml")).unwrap()).remove(0);
+    assert_eq!((text(&chart, "/version"), text(&chart, "/appVersion")), (env!("CARGO_PKG_VERSION"), env!("CARGO_PKG_VERSION")));
+}

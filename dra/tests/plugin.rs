@@ -137,3 +137,17 @@ fn an_api_server_that_keeps_nothing_is_not_written_to_for_ever() {
     let writes = cluster.log().iter().filter(|line| line.starts_with("POST") || line.starts_with("PUT")).count();
     assert_eq!(writes, 1);
 }
+
+#[test]
+fn who_ends_late_leaves_its_successor_alone() {
+    let (node, cluster) = (Node::default(), Cluster::start());
+    let first = Threaded::start(&node, &cluster, Gpus::with([0]));
+    Kubelet::register(&node.path("registry"));
+    let second = Threaded::start(&node, &cluster, Gpus::with([0]));
+    wait_for("the second", || (cluster.log().iter().filter(|line| *line == &format!("GET {SLICES}")).count() > 4).then_some(()));
+    drop(first);
+    allocate(&cluster, "a", &[("gpu", 0, "10Gi", "30")]);
+    Kubelet::register(&node.path("registry")).prepare("a").unwrap();
+    drop(second);
+    assert_eq!(std::fs::read_dir(node.path("registry")).unwrap().count(), 0);
+}
