@@ -76,6 +76,8 @@ pub const WAYS: &[Way] = &[
     coarse("ipc", "cuIpcOpenMemHandle", LARGE, foreign::linear),
     coarse("importpool", "cuMemPoolImportFromShareableHandle, cuMemPoolImportPointer", LARGE, foreign::pool),
     coarse("external", "cuImportExternalMemory of an exported cuMemCreate", LARGE, foreign::external),
+    coarse("kept", "cuMemCreate, exported and released, its descriptor open", &[64 * MIB], foreign::kept),
+    coarse("closed", "cuMemCreate, exported and released, its descriptor closed", &[64 * MIB], foreign::closed),
     coarse("context1", "cuCtxCreate", NO_SIZE, contexts::v1),
     coarse("context", "cuCtxCreate_v2", NO_SIZE, contexts::v2),
     coarse("context3", "cuCtxCreate_v3", NO_SIZE, contexts::v3),

@@ -182,6 +182,38 @@ pub(super) fn pool(ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
+/// Memory that is exported and released: only a descriptor keeps it, if `keep` says so.
+fn released(ordinal: i32, keep: bool) -> Taker {
+    /// So much is enough to see that what is closed is free.
+    const MOST: u64 = 8 << 30;
+    let (properties, mut sum) = (physical_properties(ordinal), 0);
+    Box::new(move |bytes| {
+        if sum >= MOST {
+            return Err(CUresult::CUDA_SUCCESS);
+        }
+        let (bytes, mut descriptor) = (granular(bytes, &properties)?, -1);
+        let handle = exportable(ordinal, bytes)?;
+        // SAFETY: room for the descriptor, which is closed once; the handle is released once.
+        unsafe {
+            check(sys::cuMemExportToShareableHandle((&raw mut descriptor).cast(), handle, POSIX, 0))?;
+            check(sys::cuMemRelease(handle))?;
+            if !keep {
+                libc::close(descriptor);
+            }
+        }
+        sum += bytes as u64;
+        Ok(if keep { bytes as u64 } else { 0 })
+    })
+}
+
+pub(super) fn kept(ordinal: i32) -> Result<Taker, CUresult> {
+    Ok(released(ordinal, true))
+}
+
+pub(super) fn closed(ordinal: i32) -> Result<Taker, CUresult> {
+    Ok(released(ordinal, false))
+}
+
 /// Its own memory as that of another driver: the handle is released, so the import alone keeps it.
 pub(super) fn external(ordinal: i32) -> Result<Taker, CUresult> {
     let properties = physical_properties(ordinal);

@@ -31,7 +31,9 @@ fn allocate_pitch(out: *mut u64, pitch: *mut usize, width: usize, height: usize,
 
 fn info(free: *mut usize, total: *mut usize) -> Answer {
     let driver = driver()?;
-    let ordinal = world()?.current_gpu()?.1;
+    let mut world = world()?;
+    let ordinal = world.current_gpu()?.1;
+    world.free_closed(driver);
     let memory = driver.device().memory(driver.physical(ordinal)?);
     put_if(free, memory.free as usize);
     put_if(total, (memory.total - memory.reserved) as usize);

@@ -24,6 +24,37 @@ pub struct Physical {
     mappings: u64,
     /// Where its bytes are, so that several mappings show the same.
     backing: u64,
+    /// Descriptors that it was exported by.
+    exports: Vec<Descriptor>,
+}
+
+/// A descriptor, and the file that it was.
+#[derive(Clone, Copy)]
+struct Descriptor {
+    number: i32,
+    file: u64,
+}
+
+impl Descriptor {
+    fn of(number: i32) -> Descriptor {
+        // SAFETY: all-zero is valid for this structure of numbers, which the call fills.
+        unsafe {
+            let mut about = std::mem::zeroed::<libc::stat>();
+            let known = libc::fstat(number, &raw mut about) == 0;
+            Descriptor { number, file: if known { about.st_ino } else { 0 } }
+        }
+    }
+
+    fn is_open(self) -> bool {
+        self.file != 0 && Descriptor::of(self.number).file == self.file
+    }
+}
+
+/// Memory that nothing but a descriptor keeps: on the GPU, and NVML shows it for nobody.
+struct Kept {
+    by: Vec<Descriptor>,
+    ordinal: i32,
+    bytes: u64,
 }
 
 // SAFETY: the only pointer in it is the Windows one among the properties, which nobody follows.
@@ -34,6 +65,7 @@ unsafe impl Send for Physical {}
 pub struct Vmm {
     pub live: Handles<Physical>,
     reserved: BTreeMap<u64, u64>,
+    kept: Vec<Kept>,
 }
 
 /// What a shareable descriptor says of the memory.
@@ -89,7 +121,7 @@ impl World {
             driver.charge(properties.location.id, charged, Part::Visible)?;
         }
         let backing = back(size)?;
-        Ok(self.memory.vmm.live.add(Physical { properties, size, charged, handles: 1, mappings: 0, backing }))
+        Ok(self.memory.vmm.live.add(Physical { properties, size, charged, handles: 1, mappings: 0, backing, exports: Vec::new() }))
     }
 
     fn drop_physical(&mut self, driver: &Driver, handle: usize) -> Answer {
@@ -98,10 +130,25 @@ impl World {
             return Ok(());
         }
         let gone = self.memory.vmm.live.remove(as_pointer::<()>(handle))?;
-        driver.release(gone.properties.location.id, gone.charged, Part::Visible);
+        let ordinal = gone.properties.location.id;
+        driver.release(ordinal, gone.charged, Part::Visible);
+        if gone.exports.iter().any(|descriptor| descriptor.is_open()) && driver.charge(ordinal, gone.charged, Part::Hidden).is_ok() {
+            self.memory.vmm.kept.push(Kept { by: gone.exports, ordinal, bytes: gone.charged });
+        }
         // SAFETY: the backing is this module's own and no handle or mapping refers to it any more.
         unsafe { libc::munmap(pointer(gone.backing), gone.size as usize) };
         Ok(())
+    }
+
+    /// Frees what descriptors kept that are closed by now.
+    pub fn free_closed(&mut self, driver: &Driver) {
+        self.memory.vmm.kept.retain(|kept| {
+            let open = kept.by.iter().any(|descriptor| descriptor.is_open());
+            if !open {
+                driver.release(kept.ordinal, kept.bytes, Part::Hidden);
+            }
+            open
+        });
     }
 
     /// One mapping more, of an array.
@@ -288,6 +335,7 @@ api! {
             }
             fd
         };
+        physical.exports.push(Descriptor::of(fd));
         put(out.cast::<i32>(), fd)
     }
 
