@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 . scripts/tools.sh
 packages runc:runc crun:crun objdump:binutils busybox-static
 # The daemons that vgpu registers with; each test starts its own, with private folders.
-packages containerd:containerd dockerd:docker.io podman:podman iptables:iptables containernetworking-plugins
+packages containerd:containerd dockerd:docker.io podman:podman newuidmap:uidmap iptables:iptables containernetworking-plugins
 helm
 step() {
     echo

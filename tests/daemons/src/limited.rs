@@ -45,6 +45,14 @@ impl Limited {
         self.0.library().with_file_name("runtime")
     }
 
+    /// The same for ordinary users, who keep what they run in folders of their own.
+    pub fn for_users() -> Self {
+        let this = Self::new();
+        let text = format!("library = {:?}\nruntimes = [\"runc\"]\n", this.0.library());
+        fs::write(this.0.policy_file(), text).expect("the folder can be written");
+        this
+    }
+
     /// The hook, with its policy.
     pub fn hook(&self) -> PathBuf {
         self.0.library().with_file_name("hook")

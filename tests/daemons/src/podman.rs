@@ -10,7 +10,18 @@ const OPERATORS: &str = "[containers]\ndefault_ulimits = [\"nofile=1024:4096\", 
 
 /// A Podman with an /etc/containers of its own. Its drop-ins have no other place, so it runs in a mount namespace.
 #[derive(Debug)]
-pub struct Podman(tempfile::TempDir);
+pub struct Podman {
+    dir: tempfile::TempDir,
+    whose: &'static str,
+}
+
+/// Who runs it, given a script's first argument, the folder with its configuration: root, in front of either low-level runtime, or an
+/// ordinary user, who has user numbers to give away and a folder for what runs.
+const ROOT: &str = "";
+const OVER_CRUN: &str = "umount /sys/fs/cgroup/unified 2>/dev/null;";
+const USER: &str = "mount --bind \"$0/subid\" /etc/subuid && mount --bind \"$0/subid\" /etc/subgid && mkdir -p /run/user && mount -t tmpfs tmpfs /run/user && \
+    mkdir -m 700 /run/user/1 && chown 1:1 /run/user/1 && cd \"$0\" && export HOME=\"$0/home\" XDG_RUNTIME_DIR=/run/user/1 && \
+    set -- setpriv --reuid=1 --regid=1 --clear-groups \"$@\";";
 
 impl Default for Podman {
     fn default() -> Self {
@@ -21,29 +32,48 @@ impl Default for Podman {
 impl Podman {
     /// With Debian's configuration, the operator's, and an image `localhost/test:1`.
     pub fn new() -> Self {
-        let test = Self(tempfile::tempdir().expect("it can be read and written"));
+        Self::of(ROOT)
+    }
+
+    /// The same in front of crun, where that can work.
+    pub fn over_crun() -> Self {
+        Self::of(OVER_CRUN)
+    }
+
+    /// The same run by an ordinary user, the one whose number is 1.
+    pub fn rootless() -> Self {
+        Self::of(USER)
+    }
+
+    fn of(whose: &'static str) -> Self {
+        let test = Self { dir: tempfile::tempdir().expect("it can be read and written"), whose };
         run(Command::new("cp").args(["-a", "/etc/containers"]).arg(test.below("")));
+        fs::write(test.below("subid"), "daemon:100000:65536\n").expect("it can be read and written");
+        if whose == USER {
+            fs::create_dir(test.below("home")).expect("it can be read and written");
+            run(Command::new("chown").args(["-R", "1:1"]).arg(test.below("")));
+        }
         fs::write(test.below("containers/containers.conf"), OPERATORS).expect("it can be read and written");
-        run(test.podman().arg("import").arg(import_tar(test.0.path())).arg("localhost/test:1"));
+        run(test.podman().arg("import").arg(import_tar(test.dir.path())).arg("localhost/test:1"));
         test
     }
 
     fn below(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.dir.path().join(name)
     }
 
     /// The program.
     pub fn podman(&self) -> Command {
         let mut command = Command::new("unshare");
-        let script = "mount --bind \"$0\" /etc/containers && exec podman \"$@\"";
-        command.args(["--mount", "sh", "-c", script]).arg(self.below("containers"));
+        let script = format!("mount --bind \"$0/containers\" /etc/containers && {} exec \"$@\"", self.whose);
+        command.args(["--mount", "sh", "-c", &script]).arg(self.dir.path()).arg("podman");
         command.arg("--root").arg(self.below("root")).arg("--runroot").arg(self.below("run")).args(["--storage-driver", "vfs"]);
         command
     }
 
     /// Its folder.
     pub fn dir(&self) -> &Path {
-        self.0.path()
+        self.dir.path()
     }
 
     /// `vgpu configure podman` for it.

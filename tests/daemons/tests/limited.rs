@@ -80,13 +80,26 @@ fn ctr_by_annotation() {
 }
 
 #[test]
-#[ignore = "needs root, podman and runc; make test runs it"]
+#[ignore = "needs root, podman, runc and crun; make test runs it"]
 fn podman_by_runtime_and_by_hooks() {
-    let vgpu = Limited::new();
-    let test = Podman::new();
+    podman_is_held(&Limited::new(), &Podman::new(), &[]);
+    podman_is_held(&Limited::over(Runtime::Crun), &Podman::over_crun(), &["--runtime", "crun"]);
+}
+
+#[test]
+#[ignore = "needs root, podman, runc and uidmap; make test runs it"]
+fn rootless_podman_by_runtime_and_by_hooks() {
+    let (vgpu, test) = (Limited::for_users(), Podman::rootless());
+    assert_eq!(run(test.podman().args(["info", "--format", "{{.Host.Security.Rootless}}"])), "true\n");
+    podman_is_held(&vgpu, &test, &[]);
+    podman_is_held(&vgpu, &test, &["--userns", "keep-id", "--user", "0"]);
+}
+
+/// Tries both ways, with more options for all containers.
+fn podman_is_held(vgpu: &Limited, test: &Podman, more: &[&str]) {
     let probe = |options: &[&str]| {
         let command = ["localhost/test:1", "/bin/sh", "-c", PROBE];
-        run(test.podman().args(["run", "--rm", "--network", "none"]).args(options).args(command))
+        run(test.podman().args(["run", "--rm", "--network", "none"]).args(more).args(options).args(command))
     };
     let annotated = ["--annotation", "nvidia.com/gpumem=1024"];
     test.configure(&["--runtime-path", vgpu.runtime().to_str().unwrap()]);
@@ -102,4 +115,5 @@ fn podman_by_runtime_and_by_hooks() {
     assert_eq!(probe(&[]), IS_NOT);
     // No hook runs at the end of a container; what one leaves goes with the next.
     assert!(vgpu.containers().len() <= 1, "{:?}", vgpu.containers());
+    test.configure(&["--undo"]);
 }
