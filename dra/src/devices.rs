@@ -127,10 +127,10 @@ fn consumable(all: &str, default: &str, least: &str, step: &str) -> DeviceCapaci
     }
 }
 
-/// The device as one that is gone: nobody gets it, and who has it should leave.
+/// The device as one that is gone: nobody gets it (`NoSchedule`), or who has it leaves, too (`NoExecute`).
 #[must_use]
-pub fn gone(mut device: Device, since: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>) -> Device {
-    device.taints = Some(vec![DeviceTaint { key: GONE.to_owned(), effect: "NoExecute".to_owned(), time_added: since, value: None }]);
+pub fn gone(mut device: Device, effect: &str) -> Device {
+    device.taints = Some(vec![DeviceTaint { key: GONE.to_owned(), effect: effect.to_owned(), time_added: None, value: None }]);
     device
 }
 

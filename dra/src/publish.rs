@@ -102,7 +102,7 @@ impl Publisher {
                 None => {
                     let metadata = ObjectMeta {
                         generate_name: Some(format!("{}-{DRIVER}-", self.node)),
-                        owner_references: Some(vec![owner.clone()]),
+                        owner_references: owner.clone().map(|owner| vec![owner]),
                         ..ObjectMeta::default()
                     };
                     self.slices.create(&PostParams::default(), &ResourceSlice { metadata, spec: spec(part) }).await?
@@ -119,12 +119,12 @@ impl Publisher {
         Ok(now)
     }
 
-    /// The node: slices go with it.
-    async fn owner(&mut self) -> Result<OwnerReference, kube::Error> {
-        if let Some(owner) = &self.owner {
-            return Ok(owner.clone());
+    /// The node: slices go with it. One that the cluster does not know yet owns nothing.
+    async fn owner(&mut self) -> Result<Option<OwnerReference>, kube::Error> {
+        if self.owner.is_some() {
+            return Ok(self.owner.clone());
         }
-        let node = self.nodes.get(&self.node).await?;
+        let Some(node) = self.nodes.get_opt(&self.node).await? else { return Ok(None) };
         let owner = OwnerReference {
             api_version: "v1".to_owned(),
             kind: "Node".to_owned(),
@@ -133,7 +133,8 @@ impl Publisher {
             controller: Some(true),
             block_owner_deletion: None,
         };
-        Ok(self.owner.insert(owner).clone())
+        self.owner = Some(owner);
+        Ok(self.owner.clone())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, TryFutureExt, pin_mut};
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
@@ -37,7 +37,16 @@ pub async fn run(
     let driver = Arc::new(Driver::new(options.node.clone(), client.clone(), options.cdi(), checkpoint, disk)?);
     driver.restore().await?;
     let look_again = Arc::new(Notify::new());
-    let mut keeper = Keeper { source, driver: Arc::clone(&driver), seen: BTreeMap::new(), there: Vec::new(), said: None, say };
+    let mut keeper = Keeper {
+        source,
+        driver: Arc::clone(&driver),
+        seen: BTreeMap::new(),
+        there: Vec::new(),
+        missing: BTreeMap::new(),
+        patience: Duration::from_secs(3 * options.every),
+        said: None,
+        say,
+    };
     // Before the kubelet can ask for anything, it is known what there is.
     keeper.look().await;
     let (stopped, stopping) = watch::channel(());
@@ -75,6 +84,10 @@ struct Keeper {
     seen: BTreeMap<String, Device>,
     /// The names of those that were there at the last look.
     there: Vec<String>,
+    /// Since when others have not been.
+    missing: BTreeMap<String, Instant>,
+    /// After what time that is for good.
+    patience: Duration,
     said: Option<String>,
     say: fn(&str),
 }
@@ -111,9 +124,15 @@ impl Keeper {
         let in_use = self.driver.in_use().await;
         self.seen.retain(|name, _| there.contains_key(name) || in_use.contains(name));
         self.seen.extend(there.clone());
-        let tell = |(name, device): (&String, &Device)| match there.contains_key(name) {
-            true => Some(device.clone()),
-            false => taints.then(|| gone(device.clone(), None)),
+        self.missing.retain(|name, _| self.seen.contains_key(name) && !there.contains_key(name));
+        let tell = |(name, device): (&String, &Device)| {
+            if there.contains_key(name) {
+                return Some(device.clone());
+            }
+            // Nobody else gets it. Who has it has to leave only if it was not NVML that could not tell for once.
+            let since = self.missing.entry(name.clone()).or_insert_with(Instant::now);
+            let effect = if since.elapsed() >= self.patience { "NoExecute" } else { "NoSchedule" };
+            taints.then(|| gone(device.clone(), effect))
         };
         self.seen.iter().filter_map(tell).collect()
     }

@@ -85,8 +85,11 @@ fn a_gpu_that_disappears_is_no_longer_given() {
     kubelet.prepare("a").unwrap();
     wait_for("three devices", || (cluster.devices().len() == 3).then_some(()));
     gpus.set([0]);
-    let devices =
-        wait_for("the change", || Some(cluster.devices()).filter(|devices| devices.len() == 2 && effects(devices, 1) != Some(Value::Null)));
+    // Nobody else gets it; that who has it should leave is only said when it stays away.
+    wait_for("the first sign", || (effects(&cluster.devices(), 1) == Some(json!("NoSchedule"))).then_some(()));
+    let devices = wait_for("the change", || {
+        Some(cluster.devices()).filter(|devices| devices.len() == 2 && effects(devices, 1) == Some(json!("NoExecute")))
+    });
     assert_eq!(effects(&devices, 1), Some(json!("NoExecute")), "pods that have it should leave");
     assert_eq!(effects(&devices, 0), Some(Value::Null));
     assert!(kubelet.prepare("a").unwrap_err().contains("does not work"), "no further container starts on it");
