@@ -95,10 +95,15 @@ fn nothing_is_mounted_outside() {
     for runtime in runtimes() {
         let host = host(runtime);
         let outside = tempfile::tempdir().unwrap();
-        let bundle = host.with_hooks(Bundle::new().annotation("nvidia.com/gpumem", "1024").shell("echo started"));
-        let flip = bundle.path().join("flip");
-        std::os::unix::fs::symlink(outside.path(), &flip).unwrap();
-        let mut refused = 0;
+        let limited = || Bundle::new().annotation("nvidia.com/gpumem", "1024").shell("echo started");
+        let (bundle, wrapped) = (host.with_hooks(limited()), limited());
+        let link = |bundle: &Bundle| {
+            let flip = bundle.path().join("flip");
+            std::os::unix::fs::symlink(outside.path(), &flip).unwrap();
+            flip
+        };
+        let (flip, other_flip) = (link(&bundle), link(&wrapped));
+        let (mut refused, mut refused_wrapped) = (0, 0);
         // The exchange goes on while the container runs, which nobody but the host's root can do to an image; so what the container
         // finds is not asked here, only that a mount went where it was checked or the container did not start.
         flipping(&bundle.rootfs().join("etc"), &flip, || {
@@ -106,9 +111,15 @@ fn nothing_is_mounted_outside() {
                 refused += u32::from(!host.run_bare(&bundle).status.success());
             }
         });
+        // Through vgpu-runtime it is the low-level runtime that mounts, and our hook that looks whether all is where it belongs.
+        flipping(&wrapped.rootfs().join("etc"), &other_flip, || {
+            for _ in 0..60 {
+                refused_wrapped += u32::from(!host.run(&wrapped).status.success());
+            }
+        });
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0, "{runtime:?}: something was made outside");
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains(outside.path().to_str().unwrap()), "{runtime:?}: something was mounted outside");
-        assert!(refused > 0, "{runtime:?}: nothing was raced");
+        assert!(refused > 0 && refused_wrapped > 0, "{runtime:?}: nothing was raced");
     }
 }
