@@ -191,6 +191,43 @@ fn a_change_reaches_running_programs_in_both_directions() {
     let _ = busy.wait();
 }
 
+/// In a program that allocates and launches all the time: refused at once when its limit is lowered below what it holds, and given
+/// more at once when it is raised.
+#[test]
+fn a_change_is_there_at_the_next_call_under_load() {
+    let Some((_kit, machine, host)) = ready() else { return };
+    let bundle = machine.bundle().annotation("nvidia.com/gpumem", "2048").annotation("nvidia.com/gpucores", "50");
+    let mut running = Way::Wrapper.start(&host, bundle.args(&["/programs/changes", "--chunk", "16M", "--max", "6G"]));
+    let mut next = |word: &str| {
+        // Kernels in between show that the other thread goes on.
+        let mut kernels = 0;
+        loop {
+            let line = running.line();
+            let mut words = line.split(' ');
+            match words.next() {
+                Some("kernel") => kernels += 1,
+                Some(said) if said == word => return (kernels, words.last().and_then(|bytes| bytes.parse::<u64>().ok()).unwrap()),
+                Some("grew" | "refused" | "full") => {}
+                _ => panic!("{line:?}"),
+            }
+        }
+    };
+    let (_, full) = next("full");
+    assert!(full < 2048 * MIB);
+    let id = host.containers()[0].file_name().unwrap().to_string_lossy().into_owned();
+    let set = |gpumem: &str| said(vgpu(&host, &machine).args(["set", &id, "--gpumem", gpumem, "--gpucores", "60"]));
+    assert!(set("1024").contains("it gets no more memory until it has given back"));
+    let (_, held) = next("refused");
+    // It gave back one chunk, and did not get it again.
+    assert_eq!(held, full - 16 * MIB);
+    set("4096");
+    while next("grew").1 <= full + 1024 * MIB {}
+    set("2048");
+    let (_, held) = next("refused");
+    assert!(held > full, "{held}");
+    let _ = host.outcome(host.bare_command().args(["delete", "--force", &id]));
+}
+
 /// Processes that come and go as fast as they can, in a container that keeps near its limit, under a policy without any patience.
 /// VGPU_TEST_CHURN says how many; it is made for 10,000.
 #[test]
