@@ -206,7 +206,7 @@ fn a_change_is_there_at_the_next_call_under_load() {
             let mut words = line.split(' ');
             match words.next() {
                 Some("kernel") => kernels += 1,
-                Some(said) if said == word => return (kernels, words.last().and_then(|bytes| bytes.parse::<u64>().ok()).unwrap()),
+                Some(said) if said == word => return (kernels, words.next_back().and_then(|bytes| bytes.parse::<u64>().ok()).unwrap()),
                 Some("grew" | "refused" | "full") => {}
                 _ => panic!("{line:?}"),
             }

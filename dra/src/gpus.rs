@@ -3,12 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nvml_wrapper::{Device, Nvml};
+use nvml_wrapper::Device;
 use serde::{Deserialize, Serialize};
-use vgpu_config::inventory::{Gpu, Mig};
+use vgpu_config::inventory::Gpu;
 use vgpu_monitor::gpus::{Gpus, explain};
-
-use crate::mig;
+pub use vgpu_monitor::mig::Partition;
 
 /// The machine's GPUs at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,18 +48,6 @@ pub struct Found {
     pub partitions: Vec<Partition>,
 }
 
-/// A MIG device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Partition {
-    /// As an inventory has it.
-    #[serde(flatten)]
-    pub mig: Mig,
-    /// Such as `1g.18gb`.
-    pub profile: String,
-    /// Its GPU instance and its compute instance there.
-    pub instance: (u32, u32),
-}
-
 /// Where the GPUs are learnt of.
 pub trait Source: Send + Sync {
     /// Looks at the GPUs. One that does not work is left out.
@@ -90,7 +77,6 @@ impl Source for OfDriver {
 impl OfDriver {
     /// One GPU; `None` if it does not answer as one that works.
     fn found(&self, gpus: &Gpus, device: Device<'_>) -> Option<Found> {
-        let nvml: &Nvml = gpus.nvml();
         let gpu = gpus.gpu(&device).ok()?;
         let address = device.pci_info().ok().map(|info| sysfs_address(&info.bus_id));
         let of_device = address.as_ref().map(|address| self.sysfs.join("bus/pci/devices").join(address));
@@ -100,7 +86,7 @@ impl OfDriver {
             pcie_root: of_device.as_deref().and_then(pcie_root),
             numa: of_device.and_then(|folder| fs::read_to_string(folder.join("numa_node")).ok()?.trim().parse().ok()),
             address,
-            partitions: if partitioned { mig::partitions(nvml, &device) } else { Vec::new() },
+            partitions: gpus.partitions(&device),
             partitioned,
             gpu,
         })

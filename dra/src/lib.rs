@@ -16,7 +16,6 @@ pub mod disk;
 pub mod driver;
 pub mod gpus;
 pub mod kubelet;
-mod mig;
 pub mod options;
 pub mod proto;
 pub mod publish;

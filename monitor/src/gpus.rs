@@ -5,6 +5,8 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use vgpu_config::inventory::{Gpu, Inventory};
 
+use crate::mig::{self, Partition};
+
 /// NVML, loaded and initialised.
 #[derive(Debug)]
 pub struct Gpus(Nvml);
@@ -14,7 +16,7 @@ pub struct Gpus(Nvml);
 pub struct State {
     /// NVML's index.
     pub index: u32,
-    /// `GPU-…`.
+    /// `GPU-…`, or a MIG device's `MIG-…`.
     pub uuid: String,
     /// Product name.
     pub name: String,
@@ -53,7 +55,7 @@ impl Gpus {
         (0..self.0.device_count()?).map(|index| self.0.device_by_index(index)).collect()
     }
 
-    /// The GPUs of this machine, for the inventory's file. MIG devices are not listed.
+    /// The GPUs of this machine and their MIG devices, for the inventory's file.
     ///
     /// # Errors
     /// NVML's own.
@@ -72,8 +74,15 @@ impl Gpus {
             name: device.name()?,
             memory: device.memory_info()?.total,
             minor: device.minor_number().ok(),
-            mig: Vec::new(),
+            mig: self.partitions(device).into_iter().map(|partition| partition.mig).collect(),
         })
+    }
+
+    /// The pieces of a GPU in MIG mode.
+    #[must_use]
+    pub fn partitions(&self, device: &Device<'_>) -> Vec<Partition> {
+        let partitioned = device.mig_mode().is_ok_and(|mode| mode.current != 0);
+        if partitioned { mig::partitions(&self.0, device) } else { Vec::new() }
     }
 
     /// NVML itself, for what else it tells.
@@ -82,18 +91,23 @@ impl Gpus {
         &self.0
     }
 
-    /// How the GPUs of `inventory` are now. One that NVML cannot tell of is left out.
+    /// How the GPUs of `inventory` are now, and their MIG devices. One that NVML cannot tell of is left out.
     #[must_use]
     pub fn states(&self, inventory: &Inventory) -> Vec<State> {
-        inventory.gpus.iter().filter_map(|gpu| self.state(gpu).ok()).collect()
+        let all = inventory.gpus.iter().flat_map(|gpu| {
+            let pieces = gpu.mig.iter().map(|mig| mig.uuid.as_str());
+            [gpu.uuid.as_str()].into_iter().chain(pieces).map(move |uuid| (gpu, uuid))
+        });
+        all.filter_map(|(gpu, uuid)| self.state(gpu, uuid).ok()).collect()
     }
 
-    fn state(&self, gpu: &Gpu) -> Result<State, NvmlError> {
-        let device = self.0.device_by_uuid(gpu.uuid.as_str())?;
+    /// A GPU, or the piece of it with this UUID.
+    fn state(&self, gpu: &Gpu, uuid: &str) -> Result<State, NvmlError> {
+        let device = self.0.device_by_uuid(uuid)?;
         let memory = device.memory_info()?;
         Ok(State {
             index: gpu.index,
-            uuid: gpu.uuid.clone(),
+            uuid: uuid.to_owned(),
             name: gpu.name.clone(),
             memory: memory.total,
             memory_used: memory.used,

@@ -16,6 +16,7 @@ pub mod http;
 mod inside;
 pub mod inventory;
 pub mod metrics;
+pub mod mig;
 pub mod observer;
 pub mod processes;
 pub mod service;

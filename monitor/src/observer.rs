@@ -198,9 +198,11 @@ fn state(container: &Container, gpus: Vec<Share>, init: Option<&Process>) -> Con
 }
 
 fn share(container: &Container, place: usize, uuid: Uuid, nth: usize, gpu: Option<&Found>, inventory: &Inventory) -> Share {
-    let text = uuid.to_string();
+    let text = gpu.map_or_else(|| uuid.to_string(), |gpu| gpu.state.uuid.clone());
     let limit = container.limit(uuid, nth);
-    let known = inventory.gpus.iter().find(|gpu| devices::uuid(&gpu.uuid) == Some(uuid));
+    let whole = inventory.gpus.iter().map(|gpu| (&gpu.uuid, gpu.memory));
+    let pieces = inventory.gpus.iter().flat_map(|gpu| &gpu.mig).map(|mig| (&mig.uuid, mig.memory));
+    let total = whole.chain(pieces).find(|(known, _)| devices::uuid(known) == Some(uuid)).map_or(0, |(_, memory)| memory);
     let nothing = Account::default();
     let account = container.account.as_ref().unwrap_or(&nothing);
     let of_gpu = account.gpus.iter().position(|gpu| gpu.uuid == uuid);
@@ -231,7 +233,7 @@ fn share(container: &Container, place: usize, uuid: Uuid, nth: usize, gpu: Optio
     let figures = of_gpu.and_then(|at| account.gpus.get(at)).copied();
     let sum = |part: fn(account::Charge) -> u64| account.processes.iter().map(|own| part(charge(own))).fold(0, u64::saturating_add);
     Share {
-        memory_limit: limit.and_then(|limit| limit.memory_for(known.map_or(0, |gpu| gpu.memory))),
+        memory_limit: limit.and_then(|limit| limit.memory_for(total)),
         cores: limit.and_then(|limit| limit.cores_limit()),
         cores_soft: limit.map(|limit| limit.cores_soft.load(Relaxed)).filter(|percent| *percent != 0),
         charged: figures.map_or(0, |gpu| gpu.charged),

@@ -4,7 +4,7 @@
 //!
 //! Prints `full BYTES` once no more memory is to be had; then, with the time by CLOCK_MONOTONIC in nanoseconds, `refused TIME BYTES` when
 //! memory is refused that it held before, `grew TIME BYTES` when it gets more, and `kernel TIME` when a kernel has ended. It goes on
-//! until it is ended.
+//! until it is ended. With --max 0 it only launches kernels.
 
 use std::process::ExitCode;
 use std::ptr::null_mut;
@@ -50,6 +50,11 @@ fn allocate(chunk: usize, max: usize) -> Result<(), CUresult> {
     };
     while held.len() * chunk < max && take(&mut held)? {}
     println!("full {}", held.len() * chunk);
+    if max == 0 {
+        loop {
+            std::thread::park();
+        }
+    }
     let mut refused = false;
     loop {
         if !refused && let Some(address) = held.pop() {
@@ -75,11 +80,21 @@ fn launch(ns: u64) -> Result<(), CUresult> {
         check(cuModuleLoadData(&raw mut module, SPIN.as_ptr().cast()))?;
         check(cuModuleGetFunction(&raw mut function, module, c"spin".as_ptr()))?;
         check(cuStreamCreate(&raw mut stream, 1))?;
-        loop {
+        // As many are under way at a time, so that the GPU has always something to do.
+        let mut marks = [null_mut(); 8];
+        for mark in &mut marks {
+            check(cuEventCreate(mark, 2))?;
+        }
+        for number in 0.. {
+            let mark = marks[number % marks.len()];
+            if number >= marks.len() {
+                check(cuEventSynchronize(mark))?;
+                println!("kernel {}", now());
+            }
             let mut arguments = [(&raw const ns).cast_mut().cast()];
             check(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, arguments.as_mut_ptr(), null_mut()))?;
-            check(cuStreamSynchronize(stream))?;
-            println!("kernel {}", now());
+            check(cuEventRecord(mark, stream))?;
         }
+        Ok(())
     }
 }

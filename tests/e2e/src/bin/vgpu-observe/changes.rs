@@ -2,15 +2,17 @@
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use vgpu_e2e::{Kit, Machine, Running, Way, host};
+use vgpu_e2e::{Kit, MIB, Machine, Running, Way, host};
 use vgpu_region::limits::LimitsPage;
 use vgpu_region::map;
-use vgpu_test_harness::Runtime;
+use vgpu_test_harness::{Host, Runtime};
 
 use crate::{Report, monitor};
 
@@ -21,8 +23,8 @@ const ROUNDS: u32 = 10;
 /// Length of a kernel, in nanoseconds.
 const KERNEL: u64 = 200_000;
 
-/// What the program said: a word and a time.
-type Said = Arc<Mutex<Vec<(String, u64)>>>;
+/// What the program said: a word, a time, and how many bytes it held.
+type Said = Arc<Mutex<Vec<(String, u64, u64)>>>;
 
 /// Looks at a limits page without a pause, and notes when it changes.
 struct Watch {
@@ -60,77 +62,127 @@ fn monotonic() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Tries it and reports it.
-pub fn tried(report: &mut Report, kit: &Kit, machine: &Machine) {
-    let host = host(kit, Runtime::Runc);
-    let bundle = machine.bundle().annotation("nvidia.com/gpumem", "2048").annotation("nvidia.com/gpucores", "20");
-    let mut running = Way::Wrapper.start(&host, bundle.args(&["/programs/changes", "--chunk", "16M", "--max", "6G"]));
-    let id = running.id.clone();
-    let place = host.containers().into_iter().find(|place| place.ends_with(&id)).expect("it is on record");
-    let path = CString::new(place.join("limits").as_os_str().as_bytes()).expect("a path");
-    let watch = Watch::start(map::limits(&path).expect("its limits page"));
-    let (said, environment): (Said, _) = (Said::default(), monitor::environment(&host, machine));
-    while !running.line().starts_with("full") {}
-    let here = Arc::clone(&said);
-    let reader = std::thread::spawn(move || read(&mut running, &here));
-    let set = |args: &[&str]| {
-        watch.changed.store(0, Release);
-        let mut command = Command::new(kit.path().join("vgpu"));
-        let output = command.envs(environment.clone()).args(["set", &id]).args(args).output().expect("vgpu can be started");
+/// A container with a program that notices changes, and what it has said.
+struct Noticing<'a> {
+    host: &'a Host,
+    id: String,
+    vgpu: PathBuf,
+    environment: Vec<(String, String)>,
+    watch: Watch,
+    said: Said,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl<'a> Noticing<'a> {
+    /// Starts it with so much memory to take at most.
+    fn start(host: &'a Host, kit: &Kit, machine: &Machine, max: &str) -> Self {
+        let bundle = machine.bundle().annotation("nvidia.com/gpumem", "2048").annotation("nvidia.com/gpucores", "20");
+        let mut running = Way::Wrapper.start(host, bundle.args(&["/programs/changes", "--chunk", "16M", "--max", max]));
+        let id = running.id.clone();
+        while !running.line().starts_with("full") {}
+        let place = host.containers().into_iter().find(|place| place.ends_with(&id)).expect("it is on record");
+        let path = CString::new(place.join("limits").as_os_str().as_bytes()).expect("a path");
+        let watch = Watch::start(map::limits(&path).expect("its limits page"));
+        let said = Said::default();
+        let here = Arc::clone(&said);
+        let reader = Some(std::thread::spawn(move || read(&mut running, &here)));
+        Self { host, id, vgpu: kit.path().join("vgpu"), environment: monitor::environment(host, machine), watch, said, reader }
+    }
+
+    /// Changes a limit. Gives when that was asked for, and when it was seen in its page.
+    fn set(&self, args: &[&str]) -> (u64, u64) {
+        let asked = monotonic();
+        self.watch.changed.store(0, Release);
+        let mut command = Command::new(&self.vgpu);
+        let output = command.envs(self.environment.clone()).args(["set", &self.id]).args(args).output().expect("vgpu can be started");
         assert!(output.status.success(), "{output:?}");
-        watch.changed.load(Acquire)
-    };
-    // The first time that the program said this after a moment.
-    let first = |word: &str, from: u64| {
+        loop {
+            match self.watch.changed.load(Acquire) {
+                0 => std::thread::yield_now(),
+                at => return (asked, at),
+            }
+        }
+    }
+
+    /// Milliseconds from a change until the program said this for the first time. On a busy machine the program may see it before we do.
+    fn first(&self, word: &str, (asked, at): (u64, u64)) -> Option<f64> {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(2) {
-            let said = said.lock().expect("nobody panics with it");
-            if let Some((_, at)) = said.iter().find(|(said, at)| said == word && *at >= from) {
-                return Some((at - from) as f64 / 1e6);
+            let said = self.said.lock().expect("nobody panics with it");
+            if let Some((_, when, _)) = said.iter().find(|(said, when, _)| said == word && *when >= asked) {
+                return Some(when.saturating_sub(at) as f64 / 1e6);
             }
             drop(said);
             std::thread::sleep(Duration::from_millis(2));
         }
         None
-    };
+    }
+
+    /// Waits until the program holds so many bytes.
+    fn wait_for(&self, bytes: u64) {
+        for _ in 0..1000 {
+            let said = self.said.lock().expect("nobody panics with it");
+            if said.iter().rev().find(|(word, ..)| word != "kernel").is_some_and(|(_, _, held)| *held >= bytes) {
+                return;
+            }
+            drop(said);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The part of the time that kernels ran, from so many milliseconds after a moment to so many.
+    fn share(&self, at: u64, from: i64, to: i64) -> f64 {
+        let moment = |millis: i64| at.saturating_add_signed(millis * 1_000_000);
+        let said = self.said.lock().expect("nobody panics with it");
+        let ended = said.iter().filter(|(word, end, _)| word == "kernel" && (moment(from)..moment(to)).contains(end)).count();
+        ended as f64 * KERNEL as f64 / ((to - from) * 1_000_000) as f64
+    }
+}
+
+impl Drop for Noticing<'_> {
+    fn drop(&mut self) {
+        let _ = self.host.outcome(self.host.bare_command().args(["delete", "--force", &self.id]));
+        let _ = self.reader.take().map(JoinHandle::join);
+    }
+}
+
+/// Tries it and reports it.
+pub fn tried(report: &mut Report, kit: &Kit, machine: &Machine) {
+    let host = host(kit, Runtime::Runc);
     println!("\n## `vgpu set` under load\n\nMilliseconds from the change in the limits page; {ROUNDS} rounds.\n");
     println!("| change | median | longest | |\n|---|---|---|---|");
+    let busy = Noticing::start(&host, kit, machine, "6G");
     let (mut raised, mut lowered) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let at = set(&["--gpumem", "4096"]);
-        raised.push(first("grew", at));
-        std::thread::sleep(Duration::from_millis(300));
-        let at = set(&["--gpumem", "2048"]);
-        lowered.push(first("refused", at));
+        let at = busy.set(&["--gpumem", "4096"]);
+        raised.push(busy.first("grew", at));
+        // It has to hold more than it will be lowered to.
+        busy.wait_for(3072 * MIB);
+        let at = busy.set(&["--gpumem", "2048"]);
+        lowered.push(busy.first("refused", at));
         std::thread::sleep(Duration::from_millis(300));
     }
+    drop(busy);
     delays(report, "memory 2048 to 4096 MiB: more is had", &raised);
     delays(report, "memory 4096 to 2048 MiB, less than is held: new memory is refused", &lowered);
 
-    // Parts of the time that kernels ran, from so many milliseconds after the change to so many.
-    let share = |at: u64, from: i64, to: i64| {
-        let moment = |millis: i64| at.saturating_add_signed(millis * 1_000_000);
-        let said = said.lock().expect("nobody panics with it");
-        let ended = said.iter().filter(|(word, end)| word == "kernel" && (moment(from)..moment(to)).contains(end)).count();
-        ended as f64 * KERNEL as f64 / ((to - from) * 1_000_000) as f64
-    };
     println!("\nParts of the GPU's time around a change of the share, mean of {ROUNDS} rounds:\n");
     println!("| change | 100 ms before | the first 10 ms | 10 to 110 ms after | |\n|---|---|---|---|---|");
+    let busy = Noticing::start(&host, kit, machine, "0");
+    std::thread::sleep(Duration::from_secs(1));
     let mut means = [[0.0; 3]; 2];
     for _ in 0..ROUNDS {
         for (mean, cores) in means.iter_mut().zip(["80", "20"]) {
-            let at = set(&["--gpucores", cores]);
+            let (_, at) = busy.set(&["--gpucores", cores]);
             std::thread::sleep(Duration::from_millis(400));
             for (sum, (from, to)) in mean.iter_mut().zip([(-100, 0), (0, 10), (10, 110)]) {
-                *sum += share(at, from, to) / f64::from(ROUNDS);
+                *sum += busy.share(at, from, to) / f64::from(ROUNDS);
             }
         }
     }
     for (what, mean, expected) in [("20% to 80%", means[0], 0.8), ("80% to 20%", means[1], 0.2)] {
         report.row(what, &mean.map(|share| format!("{share:.3}")), (mean[2] - expected).abs() <= 0.05);
     }
-    let _ = host.outcome(host.bare_command().args(["delete", "--force", &id]));
-    let _ = reader.join();
 }
 
 fn read(running: &mut Running, said: &Said) {
@@ -138,13 +190,18 @@ fn read(running: &mut Running, said: &Said) {
         let line = running.line();
         let mut words = line.split(' ');
         let (Some(word), Some(Ok(at))) = (words.next(), words.next().map(str::parse)) else { return };
-        said.lock().expect("nobody panics with it").push((word.to_owned(), at));
+        said.lock().expect("nobody panics with it").push((
+            word.to_owned(),
+            at,
+            words.next().and_then(|bytes| bytes.parse().ok()).unwrap_or(0),
+        ));
     }
 }
 
 fn delays(report: &mut Report, what: &str, found: &[Option<f64>]) {
     let mut known: Vec<f64> = found.iter().flatten().copied().collect();
     known.sort_by(f64::total_cmp);
+    eprintln!("{what}: {known:.2?}");
     let (median, longest) = (known.get(known.len() / 2), known.last());
     let text = |value: Option<&f64>| value.map_or_else(|| "never".to_owned(), |value| format!("{value:.2}"));
     let good = known.len() == found.len() && longest.is_some_and(|longest| *longest <= SOON);

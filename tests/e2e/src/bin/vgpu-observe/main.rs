@@ -68,7 +68,7 @@ fn holder(host: &Host, machine: &Machine, limit: u64, api: &str, take: u64) -> (
 fn figures(report: &mut Report, kit: &Kit, machine: &Machine) {
     let host = host(kit, Runtime::Runc);
     let monitor = Monitor::start(kit, &host, machine);
-    let holders = [holder(&host, machine, 1024, "cuMemAlloc", 256), holder(&host, machine, 2048, "cuMemAllocAsync", 512)];
+    let holders = [holder(&host, machine, 1024, "cuMemAlloc", 256), holder(&host, machine, 2048, "vmm", 512)];
     let bundle = machine.bundle().annotation("nvidia.com/gpumem", "2048").annotation("nvidia.com/gpucores", "30");
     let spin = "/programs/spin --ns 1000000 --seconds 8; exec sleep 600";
     let mut busy = Way::Wrapper.start(&host, bundle.args(&["/bin/sh", "-c", spin]));

@@ -4,9 +4,20 @@ use std::ffi::{CStr, c_char};
 
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t, nvmlMemory_t};
+use serde::{Deserialize, Serialize};
 use vgpu_config::inventory::Mig;
 
-use crate::gpus::Partition;
+/// A MIG device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Partition {
+    /// As an inventory has it.
+    #[serde(flatten)]
+    pub mig: Mig,
+    /// Such as `1g.18gb`.
+    pub profile: String,
+    /// Its GPU instance and its compute instance there.
+    pub instance: (u32, u32),
+}
 
 /// The MIG devices of a GPU; those that NVML cannot tell of are left out. `_initialized` is what keeps NVML usable meanwhile.
 pub fn partitions(_initialized: &Nvml, gpu: &Device<'_>) -> Vec<Partition> {
