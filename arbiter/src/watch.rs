@@ -76,7 +76,8 @@ impl Watch {
                 self.containers.insert(path, container);
             }
         }
-        for container in self.containers.values_mut() {
+        // MPS' clients run side by side.
+        for container in self.containers.values_mut().filter(|container| !container.limits.is_mps()) {
             let Some(accounts) = accounts(&container.region) else { continue };
             for (place, account) in accounts.iter().enumerate() {
                 let Some(uuid) = account.uuid().filter(|uuid| !container.seated.contains(&uuid.0)) else { continue };

@@ -1,5 +1,6 @@
 //! What was decided for one container: what goes into the page that its processes read, and into the host's record of it.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde::{Deserialize, Serialize};
@@ -21,12 +22,43 @@ pub struct Limits {
     /// Folder in the container for Alnair's profile files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_dir: Option<String>,
+    /// How NVIDIA's MPS shares out the GPU's time, where it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mps: Option<Mps>,
     /// The GPUs that the container is narrowed to, as `NVIDIA_VISIBLE_DEVICES` names them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices: Option<Vec<String>>,
     /// The parts of the driver that the container is narrowed to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver_capabilities: Option<String>,
+}
+
+/// What MPS is told of one container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mps {
+    /// The folder with the daemon's pipes, on the host.
+    pub pipes: PathBuf,
+    /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`
+    pub percent: u32,
+    /// `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`; `None` without a limit in bytes.
+    pub memory: Option<String>,
+}
+
+impl Mps {
+    /// What to tell a daemon with its pipes in this folder. `None` if not every GPU has a limit of time: MPS knows one for all.
+    ///
+    /// Where GPUs have different limits it is told the largest: it comes on top of the library, which knows each.
+    #[must_use]
+    pub fn of(limits: &Limits, pipes: &Path) -> Option<Self> {
+        let cores: Option<Vec<u32>> = limits.gpus.iter().map(|gpu| gpu.cores).collect();
+        let percent = cores?.into_iter().max()?;
+        let bytes: Option<Vec<u64>> = limits.gpus.iter().map(|gpu| gpu.memory).collect();
+        let mebibytes = bytes.and_then(|bytes| bytes.into_iter().max()).map(|most| most.div_ceil(1 << 20));
+        // The entry for all others is no GPU of its own, unless it is the only one.
+        let gpus = limits.gpus.iter().filter(|gpu| gpu.gpu != Which::All).count().max(1);
+        let memory = mebibytes.map(|mebibytes| (0..gpus).map(|gpu| format!("{gpu}={mebibytes}M")).collect::<Vec<_>>().join(","));
+        Some(Self { pipes: pipes.to_owned(), percent, memory })
+    }
 }
 
 /// Which GPUs an entry is for.
@@ -104,6 +136,9 @@ impl Limits {
         let entries: Option<Vec<GpuLimit>> = self.gpus.iter().map(GpuLimits::entry).collect();
         let entries = entries.filter(|entries| entries.len() <= vgpu_region::MAX_GPUS)?;
         let mut page = LimitsPage::new(entries).with_priority(self.priority);
+        if self.mps.is_some() {
+            page = page.with_mps();
+        }
         if let Some(level) = self.log_level {
             page = page.with_log_level(log_level(level));
         }
@@ -125,6 +160,25 @@ fn log_level(level: u32) -> LogLevel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mps_is_told_one_figure_for_all_gpus() {
+        let gpu = |which, cores, memory| GpuLimits { cores, memory, ..GpuLimits::none(which) };
+        let pipes = Path::new("/run/mps");
+        let of = |gpus| Mps::of(&Limits { gpus, ..Limits::default() }, pipes);
+        let one = of(vec![gpu(Which::All, Some(30), Some(1 << 30))]).unwrap();
+        assert_eq!((one.percent, one.memory.as_deref()), (30, Some("0=1024M")));
+        let two = of(vec![
+            gpu(Which::Index(0), Some(30), Some(1 << 30)),
+            gpu(Which::Index(1), Some(50), Some((1 << 29) + 1)),
+            gpu(Which::All, Some(30), Some(1 << 29)),
+        ]);
+        assert_eq!(two.map(|mps| (mps.percent, mps.memory)), Some((50, Some("0=1024M,1=1024M".to_owned()))));
+        assert_eq!(of(vec![gpu(Which::All, Some(30), None)]).unwrap().memory, None);
+        assert_eq!(of(vec![gpu(Which::Index(0), Some(30), None), gpu(Which::All, None, Some(1))]), None, "one has no limit of time");
+        let page = Limits { gpus: vec![gpu(Which::All, Some(30), None)], mps: Some(one), ..Limits::default() }.page().unwrap();
+        assert!(page.is_mps() && !page.is_traced());
+    }
 
     #[test]
     fn what_is_decided_is_what_the_page_says() {

@@ -48,6 +48,8 @@ pub struct Policy {
     pub opt_out: OptOut,
     /// Which parts of the driver a limited container may use.
     pub driver_capabilities: DriverCapabilities,
+    /// NVIDIA's MPS as what shares out the GPU's time.
+    pub mps: MpsPolicy,
 }
 
 impl Default for Policy {
@@ -69,6 +71,7 @@ impl Default for Policy {
             ceilings: Ceilings::default(),
             opt_out: OptOut::default(),
             driver_capabilities: DriverCapabilities::default(),
+            mps: MpsPolicy::default(),
         }
     }
 }
@@ -208,6 +211,15 @@ impl OptOut {
     pub fn allows(&self, namespace: Option<&str>) -> bool {
         self.anyone || namespace.is_some_and(|namespace| self.namespaces.iter().any(|allowed| allowed == namespace))
     }
+}
+
+/// NVIDIA's MPS as what shares out the GPU's time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MpsPolicy {
+    /// The folder with the daemon's pipes. Containers with a limit of time are made the daemon's clients while it is there; `None`
+    /// is never.
+    pub pipe_directory: Option<PathBuf>,
 }
 
 /// Which parts of the driver a limited container may use.

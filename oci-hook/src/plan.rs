@@ -8,6 +8,7 @@ use vgpu_config::decide::Container;
 use vgpu_config::dialect::{self, Sources, alnair, claims, nvidia};
 use vgpu_config::policy::Admission;
 use vgpu_config::{Inventory, Limits, Policy, Request};
+use vgpu_region::paths;
 
 use crate::bundle::Spec;
 use crate::error::{Error, Result};
@@ -111,6 +112,14 @@ pub fn edits(limits: &Limits, places: &Places) -> Result<Edits> {
     for file in &places.files {
         edits.mounts.push(bind(file)?);
     }
+    if let Some(mps) = &limits.mps {
+        let text = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        edits.env.push(text("CUDA_MPS_PIPE_DIRECTORY", paths::MPS));
+        edits.env.push(text("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", &mps.percent.to_string()));
+        edits.env.extend(mps.memory.as_deref().map(|memory| text("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", memory)));
+        // Clients open the pipes for writing.
+        edits.mounts.push(bind_as(&mps.pipes, Path::new(paths::MPS), vec!["bind", "rw", "nosuid", "nodev", "noexec"])?);
+    }
     // Mounts alone can be got round by renaming the folders that they are in; only a hook can pin these. There is none for the end:
     // a hook costs more than a millisecond, `delete` comes through us, and whatever else stays behind is swept.
     edits.hooks.push(hook(&places.hook, &places.state_dir)?);
@@ -122,8 +131,12 @@ fn bind(file: &Mounted) -> Result<Mount> {
     if !file.code {
         options.push("noexec");
     }
+    bind_as(&file.source, Path::new(file.inside), options)
+}
+
+fn bind_as(source: &Path, inside: &Path, options: Vec<&str>) -> Result<Mount> {
     let options: Vec<String> = options.into_iter().map(str::to_owned).collect();
-    let mount = MountBuilder::default().typ("bind").source(&file.source).destination(file.inside).options(options).build();
+    let mount = MountBuilder::default().typ("bind").source(source).destination(inside).options(options).build();
     mount.map_err(unwritable)
 }
 

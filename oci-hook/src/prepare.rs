@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use vgpu_config::limits::Mps;
 use vgpu_config::policy::Admission;
 use vgpu_config::{Inventory, Limits, Policy};
 use vgpu_region::paths;
@@ -29,7 +30,10 @@ pub fn limits(bundle: &Bundle, policy: &Policy) -> Result<Option<Limits>> {
         return Ok(None);
     }
     let inventory = Inventory::load(&state_dir)?;
-    plan::decide(&bundle.spec, &request, policy, inventory.as_ref())
+    let limits = plan::decide(&bundle.spec, &request, policy, inventory.as_ref())?;
+    // Where the daemon is not there the library holds the container to its limit, as without the policy.
+    let pipes = policy.mps.pipe_directory.as_ref().filter(|pipes| pipes.join("control").exists());
+    Ok(limits.map(|limits| Limits { mps: pipes.and_then(|pipes| Mps::of(&limits, pipes)), ..limits }))
 }
 
 /// A container whose image has been looked at and whose folder is ready to be written.

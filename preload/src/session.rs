@@ -72,6 +72,8 @@ pub struct Session {
     pub membership: Membership,
     count: usize,
     gpus: [Gpu; MAX_GPUS],
+    /// What NVIDIA's MPS was told of this process, in percent of the GPU's multiprocessors; 0 if it is not its client.
+    pub mps_percent: u32,
 }
 
 impl Session {
@@ -273,8 +275,30 @@ fn build(count: usize) -> Result<*mut Session, (&'static CStr, map::Error)> {
         log::line(LogLevel::Info, format_args!("device {ordinal} is {}, limit {:?} bytes of {}", gpu.uuid, gpu.memory_limit(), gpu.total));
     }
     // SAFETY: freshly mapped, large and aligned enough.
-    unsafe { session.write(Session { limits, membership, count, gpus }) };
+    unsafe { session.write(Session { limits, membership, count, gpus, mps_percent: mps_percent(limits) }) };
     Ok(session)
+}
+
+/// Only in the way that the runtime set it up, and read as the driver reads it: before it is initialised. What the program changes later
+/// changes nothing.
+fn mps_percent(limits: &LimitsPage) -> u32 {
+    if !limits.is_mps() {
+        return 0;
+    }
+    // SAFETY: C strings; getenv's answers are read at once.
+    unsafe {
+        let pipes = libc::getenv(c"CUDA_MPS_PIPE_DIRECTORY".as_ptr());
+        let percent = libc::getenv(c"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".as_ptr());
+        if pipes.is_null()
+            || percent.is_null()
+            || libc::strcmp(pipes, paths::MPS_C.as_ptr()) != 0
+            || libc::access(paths::MPS_CONTROL_C.as_ptr(), libc::F_OK) != 0
+        {
+            return 0;
+        }
+        // 0 for what is no number: then the library limits.
+        u32::try_from(libc::atoi(percent)).unwrap_or(0)
+    }
 }
 
 fn find_gpu(ordinal: i32, limits: &'static LimitsPage, membership: Membership) -> Option<Gpu> {

@@ -18,6 +18,8 @@ pub const PAGE_SIZE: usize = 4096;
 
 /// The bit of the flags that says that processes record what they do.
 const TRACED: u32 = 1;
+/// The bit of the flags that says that NVIDIA's MPS shares out the GPU's time.
+const MPS: u32 = 2;
 
 /// Which GPUs an entry is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,8 +277,21 @@ impl LimitsPage {
     #[must_use]
     pub fn with_trace_dir(mut self, path: &str) -> Option<Self> {
         copy_text(&mut self.trace_dir, path)?;
-        self.flags.store(TRACED, Relaxed);
+        self.flags.fetch_or(TRACED, Relaxed);
         Some(self)
+    }
+
+    /// With the GPU's time shared out by NVIDIA's MPS to processes that are its clients.
+    #[must_use]
+    pub fn with_mps(self) -> Self {
+        self.flags.fetch_or(MPS, Relaxed);
+        self
+    }
+
+    /// Whether processes that are MPS's clients are held to the limit by it.
+    #[must_use]
+    pub fn is_mps(&self) -> bool {
+        self.flags.load(Relaxed) & MPS != 0
     }
 
     /// Whether the container's processes record what they do ([`crate::trace`]).

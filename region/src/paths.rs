@@ -16,10 +16,17 @@ pub const LD_SO_PRELOAD: &str = "/etc/ld.so.preload";
 /// Where the driver's own libraries are, under their own names, when ours is mounted over them.
 pub const DRIVER: &str = "/usr/local/vgpu/driver";
 
+/// The pipes of NVIDIA's MPS daemon, where it shares out the GPU's time instead of the library.
+pub const MPS: &str = "/usr/local/vgpu/mps";
+
 /// [`LIMITS`], for system calls.
 pub const LIMITS_C: &CStr = c"/usr/local/vgpu/limits";
 /// [`REGION`], for system calls.
 pub const REGION_C: &CStr = c"/usr/local/vgpu/region";
+/// [`MPS`], for system calls.
+pub const MPS_C: &CStr = c"/usr/local/vgpu/mps";
+/// The pipe on which the MPS daemon listens.
+pub const MPS_CONTROL_C: &CStr = c"/usr/local/vgpu/mps/control";
 
 /// The driver's own `libcuda.so.1`, where a front has taken its place, for system calls.
 pub const DRIVER_CUDA_C: &CStr = c"/usr/local/vgpu/driver/libcuda.so.1";
@@ -34,7 +41,9 @@ mod tests {
     fn the_two_spellings_agree() {
         assert_eq!(LIMITS_C.to_str(), Ok(LIMITS));
         assert_eq!(REGION_C.to_str(), Ok(REGION));
+        assert_eq!(MPS_C.to_str(), Ok(MPS));
+        assert!(MPS_CONTROL_C.to_bytes().starts_with(MPS.as_bytes()));
         assert!([DRIVER_CUDA_C, DRIVER_NVML_C].iter().all(|path| path.to_bytes().starts_with(DRIVER.as_bytes())));
-        assert!([LIBRARY, LIMITS, REGION, DRIVER].iter().all(|path| path.starts_with(DIR)));
+        assert!([LIBRARY, LIMITS, REGION, DRIVER, MPS].iter().all(|path| path.starts_with(DIR)));
     }
 }

@@ -1,7 +1,7 @@
 //! From specifications to edits.
 
 use serde_json::{Value, json};
-use vgpu_config::limits::{GpuLimits, Which};
+use vgpu_config::limits::{GpuLimits, Mps, Which};
 
 use super::*;
 
@@ -66,6 +66,25 @@ fn edits_of_a_limited_container() {
     let [hook] = edits.hooks.as_slice() else { panic!("one hook: {:?}", edits.hooks) };
     assert_eq!(hook.args().clone().unwrap(), ["vgpu-hook", "create-container", "--state-dir", "/s"]);
     assert_eq!(hook.env().clone().unwrap_or_default().len(), 1, "a hook without an environment gets the image's");
+}
+
+#[test]
+fn edits_of_a_client_of_mps() {
+    let gpu = GpuLimits { memory: Some(1 << 30), cores: Some(30), ..GpuLimits::none(Which::All) };
+    let mut limits = Limits { gpus: vec![gpu], ..Limits::default() };
+    limits.mps = Mps::of(&limits, Path::new("/run/mps"));
+    let edits = edits(&limits, &Places { files: vec![], state_dir: "/s".into(), hook: "/h".into() }).unwrap();
+    let env = [
+        ("CUDA_MPS_PIPE_DIRECTORY", "/usr/local/vgpu/mps"),
+        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "30"),
+        ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1024M"),
+    ];
+    assert_eq!(edits.env, env.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    let options = ["bind", "rw", "nosuid", "nodev", "noexec"];
+    assert_eq!(
+        serde_json::to_value(&edits.mounts).unwrap(),
+        json!([{ "destination": "/usr/local/vgpu/mps", "type": "bind", "source": "/run/mps", "options": options }])
+    );
 }
 
 #[test]

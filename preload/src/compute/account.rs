@@ -38,6 +38,8 @@ pub struct Account {
     holding_since: AtomicU64,
     leaving: AtomicBool,
     handed: AtomicBool,
+    /// What NVIDIA's MPS holds this process to, in percent; 0 if it does not.
+    mps_percent: u32,
     /// The container's turns.
     pub gate: Gate,
     /// How far each stream has come since launches were last held back.
@@ -141,9 +143,16 @@ impl Account {
             holding_since: zero(),
             leaving: AtomicBool::new(false),
             handed: AtomicBool::new(false),
+            mps_percent: 0,
             gate,
             rounds: Rounds::default(),
         }
+    }
+
+    /// The same for a process that is a client of NVIDIA's MPS, which holds it to so many percent; 0 if it is none.
+    #[must_use]
+    pub fn with_mps(self, percent: u32) -> Self {
+        Self { mps_percent: percent, ..self }
     }
 
     /// The share that is in force now; `None` without a limit.
@@ -179,6 +188,10 @@ impl Account {
 
     /// Whether a launch of about `cost` nanoseconds may go ahead now, with more than `least` nanoseconds of budget left.
     pub fn verdict(&self, now: u64, cost: u64, least: i64, rate: Rate) -> Verdict {
+        // It is held to its share already, or less: here it is only accounted.
+        if (1..=rate.percent()).contains(&self.mps_percent) {
+            return Verdict::Go;
+        }
         let in_flight = self.in_flight.load(Acquire);
         let pass = self.gate.pass(now, in_flight);
         if let Pass::Closed(word) = pass

@@ -28,7 +28,7 @@ struct Program {
 impl Program {
     fn any(random: &mut Random) -> Self {
         // From 10 µs to 10 ms, short ones as likely as long ones.
-        let length = |random: &mut Random| (10 * US << random.below(10)) + random.below(10 * US);
+        let length = |random: &mut Random| ((10 * US) << random.below(10)) + random.below(10 * US);
         let lengths = (0..1 + random.below(6)).map(|_| length(random)).collect();
         Self {
             percent: 5 + random.below(90) as u32,

@@ -195,7 +195,7 @@ impl State {
         let who = (session.membership.index + 1) as u16;
         let gate = Gate::new(session.limits, gpu.uuid);
         // SAFETY: fresh memory, large and aligned enough.
-        unsafe { made.write(Account::new(&gpu.account.budget, limit, &self.costs, who, gate)) };
+        unsafe { made.write(Account::new(&gpu.account.budget, limit, &self.costs, who, gate).with_mps(session.mps_percent)) };
         _ = place.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire);
         // SAFETY: as above.
         Ok(unsafe { place.load(Acquire).as_ref() })

@@ -25,13 +25,21 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn new(budget: &'static Budget, percent: u32, who: u16) -> Self {
+        Self::make(budget, percent, who, 0)
+    }
+
+    fn with_mps(budget: &'static Budget, percent: u32, mps: u32) -> Self {
+        Self::make(budget, percent, 1, mps)
+    }
+
+    fn make(budget: &'static Budget, percent: u32, who: u16, mps: u32) -> Self {
         let limit: &'static GpuLimit = Box::leak(Box::new(GpuLimit::new(Selector::All)));
         limit.cores.store(percent, Relaxed);
         // SAFETY: all zero is an empty table.
         let costs = Box::leak(Box::new(unsafe { std::mem::zeroed() }));
         let page: &'static LimitsPage = Box::leak(Box::new(LimitsPage::new([])));
         let gate = Gate::new(page, Uuid([1; 16]));
-        let account = Box::leak(Box::new(Account::new(budget, limit, costs, who, gate)));
+        let account = Box::leak(Box::new(Account::new(budget, limit, costs, who, gate).with_mps(mps)));
         Self { meter: Box::leak(Box::new(Meter::new(1, account))) }
     }
 
@@ -240,6 +248,21 @@ fn copies_and_waits_are_not_charged() {
     assert!(kernels > 1900, "{kernels}; alone there would be about 1980");
     let (used, charged) = (kernels * 200 * US, process.meter.account.budget.used.load(Relaxed));
     assert!(used.abs_diff(charged) < used / 20, "used {used}, charged {charged}");
+}
+
+#[test]
+fn what_mps_holds_to_its_share_is_only_accounted() {
+    for (mps, most) in [(30, 1.02), (31, 0.31), (0, 0.31)] {
+        let (gpu, process) = (Gpu::new(), Process::with_mps(budget(), 30, mps));
+        let (stream, start) = (process.stream(0), gpu.now());
+        while gpu.now() < start + 2 * S {
+            process.launch(&gpu, stream, 1, 200 * US);
+        }
+        let (used, charged) = (gpu.used(start, start + 2 * S), process.meter.account.budget.used.load(Relaxed));
+        let share = used as f64 / (2 * S) as f64;
+        assert!(share < most && share > most - 0.05, "told {mps}: {share}");
+        assert!(used.abs_diff(charged) < used / 50 + 30 * MS, "told {mps}: used {used}, charged {charged}");
+    }
 }
 
 #[test]
