@@ -50,6 +50,9 @@ pub struct Options {
     /// Seconds between two looks at the GPUs
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = clap::value_parser!(u64).range(1..))]
     pub every: u64,
+    /// Print the devices as they would be told to the cluster, as JSON, and do nothing else
+    #[arg(long)]
+    pub show: bool,
     /// Where sysfs is
     #[arg(long, value_name = "FOLDER", default_value = "/sys", hide = true)]
     pub sysfs: PathBuf,

@@ -154,3 +154,18 @@ fn who_ends_late_leaves_its_successor_alone() {
     drop(second);
     assert_eq!(std::fs::read_dir(node.path("registry")).unwrap().count(), 0);
 }
+
+#[test]
+fn the_program_shows_what_it_would_tell() {
+    use vgpu_dra::gpus::Source;
+    let node = Node::default();
+    let inventory = node.path("gpus.json");
+    std::fs::write(&inventory, serde_json::to_vec(&Gpus::with([0, 1]).look().unwrap()).unwrap()).unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_vgpu-dra"));
+    let output = command.args(["--node", NODE, "--show", "--inventory"]).arg(&inventory).output().unwrap();
+    let devices: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((devices.as_array().unwrap().len(), &devices[1]["name"]), (2, &json!(device(1))));
+    std::fs::write(&inventory, "{").unwrap();
+    let output = command.output().unwrap();
+    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("gpus.json"), "{output:?}");
+}

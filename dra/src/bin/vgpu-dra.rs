@@ -7,7 +7,7 @@ use clap::Parser;
 use vgpu_dra::cluster;
 use vgpu_dra::gpus::{OfDriver, OfFile, Source};
 use vgpu_dra::options::Options;
-use vgpu_dra::{disk, service};
+use vgpu_dra::{devices, disk, service};
 
 fn say(line: &str) {
     eprintln!("vgpu-dra: {line}");
@@ -26,10 +26,15 @@ fn main() -> ExitCode {
 }
 
 async fn run(options: Options) -> Result<(), String> {
-    let client = cluster::client(options.kubeconfig.as_deref()).await?;
     let source: Arc<dyn Source> = match &options.inventory {
         Some(file) => Arc::new(OfFile(file.clone())),
         None => Arc::new(OfDriver { sysfs: options.sysfs.clone() }),
     };
+    if options.show {
+        let devices: Vec<_> = devices::of(&source.look()?).into_values().map(|(_, device)| device).collect();
+        println!("{}", serde_json::to_string_pretty(&devices).map_err(|error| error.to_string())?);
+        return Ok(());
+    }
+    let client = cluster::client(options.kubeconfig.as_deref()).await?;
     service::run(&options, client, source, Arc::new(disk::Real), say, cluster::told_to_stop()).await
 }
