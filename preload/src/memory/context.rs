@@ -208,6 +208,8 @@ pub unsafe fn set_limit(real: unsafe extern "C" fn(i32, usize) -> Status, limit:
         (LIMIT_STACK_SIZE, _) => set_stack(gpu, value, call),
         (LIMIT_MALLOC_HEAP_SIZE, Some(known)) => set_promise(gpu, &known.promised[0], limit, value, call),
         (LIMIT_PRINTF_FIFO_SIZE, Some(known)) => set_promise(gpu, &known.promised[1], limit, value, call),
+        // A context beyond the table: what cannot be kept account of cannot be had.
+        (LIMIT_MALLOC_HEAP_SIZE | LIMIT_PRINTF_FIFO_SIZE, None) if value as u64 > limit_now(limit) => OUT_OF_MEMORY,
         _ => call(),
     }
 }
