@@ -1,17 +1,15 @@
 //! The plugin ends in the middle of every step, and starts again.
 
-mod common;
-
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use common::cluster::Cluster;
-use common::gpus::{Gpus, device};
-use common::kubelet::{Kubelet, claim, uid};
-use common::plugin::{Node, Program, Threaded, allocate};
-use common::wait_for;
+use crate::common::cluster::Cluster;
+use crate::common::gpus::{Gpus, device};
+use crate::common::kubelet::{Kubelet, claim, uid};
+use crate::common::plugin::{Node, Program, Threaded, allocate};
+use crate::common::wait_for;
 use vgpu_dra::checkpoint::Checkpoint;
 use vgpu_dra::devices;
 use vgpu_dra::disk::{Disk, Real, beside};
@@ -147,7 +145,7 @@ async fn slices_are_one_generation_wherever_publishing_ended() {
     for (before, after) in [(0, 130), (130, 3), (130, 200), (3, 0)] {
         for writes in 0.. {
             let cluster = Cluster::start();
-            let publisher = || Publisher::new(cluster.client(), common::cluster::NODE.to_owned());
+            let publisher = || Publisher::new(cluster.client(), crate::common::cluster::NODE.to_owned());
             publisher().reconcile(&devices(before)).await.unwrap();
             cluster.fail_after(Some(writes));
             let done = publisher().reconcile(&devices(after)).await.is_ok();
@@ -208,11 +206,11 @@ fn claims_that_the_cluster_has_forgotten_are_let_go() {
         Kubelet::register(&node.path("registry")).prepare("a").unwrap();
     }
     allocate(&cluster, "b", &[("gpu", 0, "1Gi", "0")]);
-    cluster.remove(&common::cluster::claim_path("a"));
+    cluster.remove(&crate::common::cluster::claim_path("a"));
     let _plugin = Threaded::start(&node, &cluster, Gpus::with([0, 1]));
     let kubelet = Kubelet::register(&node.path("registry"));
     wait_for("the claim to go", || (files(&node) == ["vgpu.io-hooks.json"]).then_some(()));
     kubelet.prepare("b").unwrap();
     assert!(node.files().iter().any(|name| name.contains(&uid("b"))));
-    assert_eq!(device(0), devices::name(&common::gpus::uuid(0)));
+    assert_eq!(device(0), devices::name(&crate::common::gpus::uuid(0)));
 }

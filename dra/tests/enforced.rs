@@ -1,13 +1,11 @@
 //! From a claim to a container that is held to it, on the simulated GPU.
 
-mod common;
-
-use common::cdi;
-use common::cluster::Cluster;
-use common::gpus::device;
-use common::kubelet::{Kubelet, uid};
-use common::plugin::{Node, Program, allocate, cdi_ids};
-use common::wait_for;
+use crate::common::cdi;
+use crate::common::cluster::Cluster;
+use crate::common::gpus::device;
+use crate::common::kubelet::{Kubelet, uid};
+use crate::common::plugin::{Node, Program, allocate, cdi_ids};
+use crate::common::wait_for;
 use serde_json::Value;
 use vgpu_e2e::{Fill, Kit, MIB, Machine, PROGRAMS, Way, hosts};
 use vgpu_test_harness::{Bundle, Host};
@@ -128,7 +126,7 @@ fn the_time_is_the_claims_too() {
             let limits = &record["limits"]["gpus"][0];
             assert_eq!(
                 (&limits["cores"], &limits["gpu"]["uuid"]),
-                (&Value::from(cores), &Value::from(common::gpus::uuid(0))),
+                (&Value::from(cores), &Value::from(crate::common::gpus::uuid(0))),
                 "{runtime:?}: {record}"
             );
             let said = running.line();

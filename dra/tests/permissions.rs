@@ -1,15 +1,13 @@
 //! What the programs do in a cluster is what the chart lets them do, and nothing is let that they do not do.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use common::cluster::{Cluster, claim_path};
-use common::gpus::Gpus;
-use common::kubelet::Kubelet;
-use common::plugin::{Node, Threaded, allocate};
-use common::wait_for;
+use crate::common::cluster::{Cluster, claim_path};
+use crate::common::gpus::Gpus;
+use crate::common::kubelet::Kubelet;
+use crate::common::plugin::{Node, Threaded, allocate};
+use crate::common::wait_for;
 
 /// The rules of the plugin's role in the chart: `verb resource`.
 fn allowed() -> BTreeSet<String> {

@@ -1,12 +1,10 @@
 //! The plugin between a kubelet and an API server.
 
-mod common;
-
-use common::cluster::{Cluster, NODE, SLICES};
-use common::gpus::{Gpus, device, uuid};
-use common::kubelet::{Kubelet, uid};
-use common::plugin::{Node, Threaded, allocate, cdi_ids};
-use common::wait_for;
+use crate::common::cluster::{Cluster, NODE, SLICES};
+use crate::common::gpus::{Gpus, device, uuid};
+use crate::common::kubelet::{Kubelet, uid};
+use crate::common::plugin::{Node, Threaded, allocate, cdi_ids};
+use crate::common::wait_for;
 use serde_json::{Value, json};
 
 #[test]
@@ -64,7 +62,7 @@ fn what_cannot_be_prepared_is_said_and_leaves_nothing() {
     let kubelet = Kubelet::register(&node.path("registry"));
     allocate(&cluster, "gone", &[("gpu", 7, "10Gi", "30")]);
     allocate(&cluster, "large", &[("gpu", 0, "25Gi", "30")]);
-    cluster.put(&common::cluster::claim_path("other"), json!({ "metadata": { "name": "other", "uid": "another" }, "spec": {} }));
+    cluster.put(&crate::common::cluster::claim_path("other"), json!({ "metadata": { "name": "other", "uid": "another" }, "spec": {} }));
     for (claim, expected) in [("gone", "does not work"), ("large", "which has"), ("other", "another one by now"), ("none", "not found")] {
         let why = kubelet.prepare(claim).unwrap_err();
         assert!(why.contains(expected), "{claim}: {why}");

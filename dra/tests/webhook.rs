@@ -1,15 +1,13 @@
 //! The webhook as the API server calls it: over TLS, with a review, for a pod as HAMi's users write it.
 
-mod common;
-
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
+use crate::common::cluster::{Cluster, NODE, SLICES};
+use crate::common::schemas::Schemas;
+use crate::common::wait_for;
 use base64::Engine as _;
-use common::cluster::{Cluster, NODE, SLICES};
-use common::schemas::Schemas;
-use common::wait_for;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use serde_json::{Value, json};

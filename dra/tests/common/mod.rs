@@ -1,10 +1,10 @@
 //! What these tests stand in for: an API server, a kubelet, a container runtime that applies CDI, and GPUs.
-#![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod cdi;
 pub mod cluster;
 pub mod gpus;
 pub mod kubelet;
+pub mod manifests;
 pub mod plugin;
 pub mod schemas;
 

@@ -1,0 +1,207 @@
+//! The chart: what Helm makes of it is valid for every version that it is for, and every name in it is one that exists.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use clap::Parser;
+use serde_json::{Value, json};
+use vgpu_dra::options::Options;
+
+use crate::common::manifests::{check_pod, check_schemas, list, names, objects, packaging, pod, text};
+
+/// Helm's own library, as a Python package; `None` if it is not there.
+fn python() -> Option<PathBuf> {
+    let named = std::env::var_os("VGPU_TEST_HELM").map(PathBuf::from);
+    let found = named.into_iter().chain(["python3".into()]).find(|python| {
+        let import = Command::new(python).args(["-c", "import helm_python"]).stderr(Stdio::null()).status();
+        import.is_ok_and(|status| status.success())
+    });
+    if found.is_none() {
+        eprintln!(
+            "SKIPPED: this test renders the chart by Helm's library, and needs the Python package helm-python-sdk (VGPU_TEST_HELM names a Python that has it)"
+        );
+    }
+    found
+}
+
+/// Lints and renders the chart with each of these values.
+fn render(python: &Path, values: &Value) -> Vec<Value> {
+    let mut child = Command::new(python)
+        .arg(packaging("helm/render.py"))
+        .arg(packaging("helm/vgpu"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(values.to_string().as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn the_chart_is_clean_and_every_name_in_it_exists() {
+    let Some(python) = python() else { return };
+    let webhook = |mode: &str| json!({ "enabled": true, "tls": { "mode": mode, "secretName": "given", "caBundle": "Q0E=" } });
+    let values = json!([
+        {},
+        { "webhook": webhook("helm"), "monitor": { "serviceMonitor": { "enabled": true, "labels": { "a": "b" } }, "dashboard": { "enabled": true } } },
+        { "webhook": webhook("cert-manager"), "dra": { "devices": "nodes", "mounts": ["/home/driver:/usr/local/nvidia"], "hooks": false } },
+        { "webhook": webhook("secret"), "install": { "enabled": false }, "nodeSelector": {}, "tolerations": [] },
+        { "install": { "uninstall": true } },
+        { "dra": { "enabled": false }, "monitor": { "enabled": false } },
+        { "runtimeClass": { "enabled": false }, "deviceClasses": { "enabled": false }, "install": { "runtime": "crio", "restart": false } },
+    ]);
+    for (nth, result) in render(&python, &values).into_iter().enumerate() {
+        let case = format!("values {}", values[nth]);
+        assert_eq!(result["error"], Value::Null, "{case}");
+        assert_eq!(result["lint"], json!([]), "{case}");
+        let rendered = result["rendered"].as_object().unwrap();
+        let manifests = rendered.iter().filter(|(name, _)| name.ends_with(".yaml"));
+        let all: Vec<Value> = manifests.flat_map(|(name, text)| objects(name, text.as_str().unwrap())).collect();
+        check_schemas(&case, &all);
+        check_chart(&case, &all);
+    }
+    let refused = json!([{ "dra": { "every": 0 } }, { "unknown": 1 }, { "install": { "runtime": "docker" } }, { "webhook": { "enabled": true, "tls": { "mode": "secret" } } }]);
+    for result in render(&python, &refused) {
+        assert!(result["error"].is_string() || result["lint"] != json!([]), "{result}");
+    }
+}
+
+fn labels_match(selector: &Value, labels: &Value) -> bool {
+    let wanted = selector.as_object().cloned().unwrap_or_default();
+    !wanted.is_empty() && wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+fn check_chart(case: &str, all: &[Value]) {
+    let staged = std::fs::read_to_string(packaging("build.sh")).unwrap();
+    for object in all {
+        let (kind, name) = (text(object, "/kind"), text(object, "/metadata/name"));
+        assert!(name.starts_with("vgpu") || name.ends_with(".vgpu"), "{case}: {kind} {name}");
+        if let Some(spec) = pod(object) {
+            check_pod(case, spec, all);
+            assert!(
+                labels_match(&object["spec"]["selector"]["matchLabels"], &object["spec"]["template"]["metadata"]["labels"]),
+                "{case}: {name}"
+            );
+            for container in list(spec, "/containers") {
+                for program in list(container, "/command") {
+                    check_program(program.as_str().unwrap(), &staged);
+                }
+                check_arguments(container);
+            }
+        }
+        if kind == "ClusterRoleBinding" {
+            assert!(names(all, "ClusterRole").contains(text(object, "/roleRef/name")), "{case}: {name}");
+            assert!(names(all, "ServiceAccount").contains(text(object, "/subjects/0/name")), "{case}: {name}");
+        }
+        if kind == "Service" {
+            let target = all
+                .iter()
+                .filter(|other| pod(other).is_some())
+                .find(|other| labels_match(&object["spec"]["selector"], &other["spec"]["template"]["metadata"]["labels"]));
+            let target = pod(target.unwrap_or_else(|| panic!("{case}: nothing behind {name}"))).unwrap();
+            for port in list(object, "/spec/ports") {
+                let there = list(target, "/containers")
+                    .iter()
+                    .flat_map(|container| list(container, "/ports"))
+                    .any(|known| known["name"] == port["targetPort"]);
+                // While vgpu is taken off the nodes nobody monitors them.
+                assert!(there || case.contains("uninstall"), "{case}: {name} {port}");
+            }
+        }
+        if kind == "ServiceMonitor" {
+            let matches = |other: &&Value| {
+                text(other, "/kind") == "Service" && labels_match(&object["spec"]["selector"]["matchLabels"], &other["metadata"]["labels"])
+            };
+            let service = all.iter().find(matches).unwrap_or_else(|| panic!("{case}: no service for {name}"));
+            assert!(list(service, "/spec/ports").iter().any(|port| port["name"] == object["spec"]["endpoints"][0]["port"]), "{case}");
+        }
+        if kind == "MutatingWebhookConfiguration" {
+            let service = &object["webhooks"][0]["clientConfig"]["service"];
+            assert!(names(all, "Service").contains(text(service, "/name")) && service["path"] == "/mutate", "{case}: {service}");
+            let certified = names(all, "Certificate");
+            let injected = object.pointer("/metadata/annotations/cert-manager.io~1inject-ca-from").and_then(Value::as_str);
+            let by = injected.map(|injected| certified.contains(injected.rsplit('/').next().unwrap()));
+            assert!(by.unwrap_or_else(|| object["webhooks"][0]["clientConfig"]["caBundle"].is_string()), "{case}: who signs for {name}");
+        }
+        if kind == "Certificate" {
+            assert!(names(all, "Issuer").contains(text(object, "/spec/issuerRef/name")), "{case}");
+        }
+        if kind == "ConfigMap" {
+            let dashboard: Value = serde_json::from_str(text(object, "/data/vgpu.json")).unwrap();
+            assert_eq!(dashboard, serde_json::from_slice::<Value>(&std::fs::read(packaging("grafana/vgpu.json")).unwrap()).unwrap());
+        }
+    }
+}
+
+/// What is run in a container is in the image.
+fn check_program(path: &str, staged: &str) {
+    let inside = path.strip_prefix("/opt/vgpu/").unwrap_or_else(|| panic!("{path} is not in the image"));
+    match inside.strip_prefix("root") {
+        Some(program) => assert!(staged.contains(&format!("\" {program}\n")), "{path} is not staged by build.sh"),
+        None => {
+            let recipe = std::fs::read_to_string(packaging("image/Containerfile")).unwrap();
+            assert!(
+                recipe.contains(&format!("image/{inside}")) && packaging("image").join(inside).is_file(),
+                "{path} is not in the recipe"
+            );
+        }
+    }
+}
+
+/// What our programs are told, they understand.
+fn check_arguments(container: &Value) {
+    let arguments: Vec<&str> = list(container, "/args").iter().map(|argument| argument.as_str().unwrap()).collect();
+    let program = list(container, "/command").last().and_then(Value::as_str).unwrap_or_default();
+    if program.ends_with("/vgpu-dra") {
+        let options = Options::try_parse_from(["vgpu-dra", "--node", "n"].into_iter().chain(arguments)).unwrap();
+        let mounts = list(container, "/volumeMounts");
+        for folder in [&options.registry, &options.cdi, &options.state_dir] {
+            assert!(mounts.iter().any(|mount| Path::new(text(mount, "/mountPath")) == folder), "{}", folder.display());
+        }
+        assert!(mounts.iter().any(|mount| options.plugin.starts_with(text(mount, "/mountPath"))));
+    } else if program.ends_with("/vgpu-webhook") {
+        let help = Command::new(env!("CARGO_BIN_EXE_vgpu-webhook")).arg("--help").output().unwrap();
+        let help = String::from_utf8_lossy(&help.stdout).into_owned();
+        for argument in arguments {
+            assert!(help.contains(argument.split('=').next().unwrap()), "{argument}");
+        }
+    }
+}
+
+/// The paths of all values, without those that are free to have any keys.
+fn leaves(value: &Value, path: &str, all: &mut Vec<String>) {
+    match value.as_object() {
+        Some(map) if !map.is_empty() && !["labels", "resources", "nodeSelector"].contains(&path.rsplit('.').next().unwrap_or_default()) => {
+            for (key, value) in map {
+                leaves(value, if path.is_empty() { key.clone() } else { format!("{path}.{key}") }.as_str(), all);
+            }
+        }
+        _ => all.push(path.to_owned()),
+    }
+}
+
+#[test]
+fn every_value_is_documented_and_in_the_schema() {
+    let read = |name: &str| std::fs::read_to_string(packaging("helm/vgpu").join(name)).unwrap();
+    let values = objects("values.yaml", &read("values.yaml")).remove(0);
+    let schema: Value = serde_json::from_str(&read("values.schema.json")).unwrap();
+    let readme = read("README.md");
+    let mut all = Vec::new();
+    leaves(&values, "", &mut all);
+    assert!(all.len() > 35);
+    for path in all {
+        let last = path.rsplit('.').next().unwrap();
+        assert!(readme.contains(&format!("`{path}`")) || readme.contains(&format!("`.{last}`")), "{path} is not in the chart's README");
+        let pointer: String = path.split('.').map(|key| format!("/properties/{key}")).collect();
+        assert!(schema.pointer(&pointer).is_some(), "{path} is not in values.schema.json");
+    }
+}
+
+#[test]
+fn the_chart_is_this_version() {
+    let chart = objects("Chart.yaml", &std::fs::read_to_string(packaging("helm/vgpu/Chart.yaml")).unwrap()).remove(0);
+    assert_eq!((text(&chart, "/version"), text(&chart, "/appVersion")), (env!("CARGO_PKG_VERSION"), env!("CARGO_PKG_VERSION")));
+}
