@@ -1,6 +1,6 @@
 //! Tries every way of taking device memory under a limit, each in fresh processes, while NVML is read from outside; prints a table.
 //!
-//!     ways --library libvgpu.so [--limit BYTES] [--only NAME]… [--no-native] [--gpu ORDINAL]
+//!     ways --library libvgpu.so [--limit BYTES] [--only NAME ...] [--no-native] [--gpu ORDINAL]
 //!
 //! Each way takes chunk after chunk until it is refused, then chunks of half the size and so on down to 1 MiB; then plain `cuMemAlloc`
 //! takes what is left. Refused, the program must live on, and in the end everything below the limit (2 GiB) must have been obtained and
