@@ -1,0 +1,90 @@
+"""Four PyTorch loops, each without a limit and at 25, 50 and 75% in turn, in one process: what each gets of the rate just before without.
+
+The host's pace changes from minute to minute and decides how quick small kernels come, so only neighbouring figures are compared. The
+limit is changed in the page that the library reads, as `vgpu set` does it:
+`vgpu-bench container DIR 0; VGPU_DIR=DIR LD_PRELOAD=libvgpu.so python3 torch_shares.py DIR [SECONDS] [ROUNDS] [LOOP...]`.
+NVML's clock and power beside each share tell whether the card was held back by its power limit.
+"""
+
+import mmap
+import struct
+import sys
+import time
+
+import torch
+
+# Where the page has its generation and the first entry's cores (region/src/limits.rs).
+GENERATION, CORES = 32, 64 + 44
+SETTLE = 0.5
+
+
+def main():
+    folder, seconds, rounds = sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 1.0, int(sys.argv[3]) if len(sys.argv) > 3 else 3
+    page = mmap.mmap(open(f"{folder}/limits", "r+b").fileno(), 4096)
+
+    def limit(percent):
+        struct.pack_into("<I", page, CORES, percent)
+        struct.pack_into("<Q", page, GENERATION, struct.unpack_from("<Q", page, GENERATION)[0] + 1)
+
+    def rate(step, length):
+        start, count = time.perf_counter(), 0
+        while time.perf_counter() - start < length:
+            for _ in range(4):
+                step()
+            count += 4
+            torch.cuda.synchronize()
+        return count / (time.perf_counter() - start)
+
+    def measure(name, step):
+        shares, native, notes = {25: [], 50: [], 75: []}, [], {}
+        limit(0)
+        rate(step, SETTLE)
+        for _ in range(rounds):
+            for percent in (0, *shares):
+                limit(percent)
+                rate(step, SETTLE)
+                got = rate(step, seconds)
+                notes[percent] = f"{torch.cuda.clock_rate()} MHz {torch.cuda.power_draw() / 1000:.0f} W"
+                if percent == 0:
+                    native.append(got)
+                else:
+                    shares[percent].append(got / native[-1])
+        limit(0)
+        print(f"{name}: {sum(native) / rounds:.0f}/s without a limit ({min(native):.0f} to {max(native):.0f}; {notes[0]})")
+        for percent, seen in shares.items():
+            print(f"  {percent}%: {sum(seen) / rounds:.4f} ({min(seen):.3f} to {max(seen):.3f}; {notes[percent]})", flush=True)
+
+    torch.manual_seed(0)
+    matrix = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    layers = [layer for _ in range(12) for layer in (torch.nn.Linear(1024, 1024), torch.nn.ReLU())]
+    model = torch.nn.Sequential(*layers).cuda().to(torch.bfloat16)
+    batch = torch.randn(4096, 1024, device="cuda", dtype=torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+
+    @torch.no_grad()
+    def forward():
+        model(batch)
+
+    def train():
+        optimizer.zero_grad(set_to_none=False)
+        model(batch).float().pow(2).mean().backward()
+        optimizer.step()
+
+    def captured():
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                train()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            train()
+        return graph.replay
+
+    loops = {"matmul": lambda: lambda: torch.mm(matrix, matrix), "mlp": lambda: forward, "train": lambda: train, "train-graph": captured}
+    for name in sys.argv[4:] or loops:
+        measure(name, loops[name]())
+
+
+main()
