@@ -14,8 +14,9 @@ use crate::cuda::{
 use crate::driver;
 use crate::session::{self, Gpu, State};
 
-/// Makes a context with `call`: takes what it is known to cost, or a guess, and charges what NVML says it did. `handle` says which it is.
-fn make(device: Device, call: impl FnOnce() -> Status, handle: impl FnOnce() -> Handle, undo: impl FnOnce()) -> Status {
+/// Makes a context with `call`: takes what it is known to cost, or a guess, and charges what NVML says it did. `handle` says which it is;
+/// `undo` says whether it is gone: another thread may have got hold of it meanwhile, and have memory in it.
+fn make(device: Device, call: impl FnOnce() -> Status, handle: impl FnOnce() -> Handle, undo: impl FnOnce() -> bool) -> Status {
     let session = match session::current() {
         State::Ready(session) => session,
         State::NotYet => return call(),
@@ -55,8 +56,11 @@ fn make(device: Device, call: impl FnOnce() -> Status, handle: impl FnOnce() -> 
     let made = handle();
     known::remember(made, gpu, cost);
     if gpu.account.total.pages() > gpu.limit_pages() {
-        undo();
-        forget(made);
+        if undo() {
+            forget(made);
+        } else {
+            truth::reconcile(gpu);
+        }
         account::refuse(gpu, cost);
         return OUT_OF_MEMORY;
     }
@@ -70,7 +74,11 @@ pub unsafe fn retain_primary(real: unsafe extern "C" fn(*mut Handle, Device) -> 
         if context.is_null() || is_active(device) {
             return real(context, device);
         }
-        make(device, || real(context, device), || *context, || _ = driver::primary_release(device))
+        let undo = || {
+            driver::primary_release(device);
+            !is_active(device)
+        };
+        make(device, || real(context, device), || *context, undo)
     }
 }
 
@@ -162,6 +170,7 @@ pub unsafe fn create_with(context: *mut Handle, device: Device, call: impl FnOnc
             || {
                 driver::context_destroy(*context);
                 *context = core::ptr::null_mut();
+                true
             },
         )
     }

@@ -124,10 +124,18 @@ pub fn is_unsure(gpu: &Gpu) -> bool {
     KNOWN.get(gpu.place).is_some_and(|known| known.load(Relaxed) != gpu.charge.overhead.load(Relaxed))
 }
 
-/// What this process holds beyond what it has been charged for, in pages: what a call just made has cost, if nothing else ran.
+/// What this process holds beyond what it has been charged for, in pages: what a call just made has cost. `None` if other threads
+/// took or gave back memory meanwhile, again and again: what they did would count as the call's.
 pub fn uncharged(gpu: &Gpu) -> Option<u32> {
-    let held = gpu.charge.charge.held().saturating_sub(gpu.charge.managed.load(Relaxed));
-    Some(pages(own_bytes(gpu)?).saturating_sub(held))
+    let charge = &gpu.charge.charge;
+    for _ in 0..8 {
+        let (before, most) = (charge.held(), charge.most());
+        let bytes = own_bytes(gpu)?;
+        if (charge.held(), charge.most()) == (before, most) {
+            return Some(pages(bytes).saturating_sub(before.saturating_sub(gpu.charge.managed.load(Relaxed))));
+        }
+    }
+    None
 }
 
 /// A context costs this much where nobody has measured one yet: more than any seen (an H200 took 518 MiB).

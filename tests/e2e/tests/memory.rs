@@ -29,3 +29,21 @@ fn every_ordinary_allocation_stops_at_the_limit() {
         }
     }
 }
+
+/// One thread makes the process's context, and the other is allocating in it before the first knows what that has cost. On a single
+/// core, where they take turns in the middle of it.
+#[test]
+fn threads_that_begin_at_once_stay_within_the_limit() {
+    let kit = Kit::find();
+    let Some((_, way, host)) = hosts(&kit).next() else { return };
+    for round in 0..6 {
+        let machine = Machine::simulated(&kit, &[]);
+        let watch = machine.watch();
+        let bundle = machine.bundle().annotation("nvidia.com/gpumem", "1024").annotation("nvidia.com/gpucores", "50");
+        let command = ["/usr/bin/taskset", "-c", "0", "/usr/bin/timeout", "1", "/programs/changes", "--chunk", "4M", "--max", "4G"];
+        let outcome = way.run(&host, bundle.args(&command));
+        assert!(outcome.stdout.contains("full"), "{outcome:#?}");
+        let peak = watch.peak(0);
+        assert!(peak <= LIMIT, "{peak} bytes in round {round}");
+    }
+}
