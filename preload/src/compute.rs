@@ -2,7 +2,7 @@
 //!
 //! * [`meter`]: what finished work really took, from events around batches of launches ([`stream`]).
 //! * [`account`]: the container's budget, which accrues in time and pays for that; [`cost`]: what a launch will probably take.
-//! * [`pace`]: around every launch, the two together. [`engine`]: the clock and the events it does that with.
+//! * [`pace`]: around every launch, the two together; [`hold`]: where it waits. [`engine`]: the clock and the events it does that with.
 //! * [`gate`]: the turns that the host's arbiter gives to containers.
 //! * [`state`]: from a stream to its meter and account. [`hooks`]: the entry points of launches; [`copies`], [`shapes`] of copies and
 //!   fills; [`between`]: of what is no work; [`waits`]: where the program waits for its work.
@@ -17,6 +17,7 @@ mod cost;
 mod cuda_engine;
 mod engine;
 mod gate;
+mod hold;
 pub mod hooks;
 mod meter;
 mod pace;

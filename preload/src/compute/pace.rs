@@ -3,15 +3,12 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use vgpu_region::budget::Rate;
-use vgpu_region::limits::LogLevel;
 
-use super::account::Verdict;
 use super::cost::Kind;
 use super::engine::Engine;
 use super::meter::Meter;
 use super::stream::{Batch, Claim, MOST, Open, RING, Stream};
 use crate::cuda::Handle;
-use crate::log::{self, Seldom};
 
 /// A batch is closed when it is expected to take so many nanoseconds: long enough that its event (2 µs) does not matter, short
 /// enough that what it took is known soon.
@@ -31,59 +28,26 @@ const WAKING_SLOW: u64 = 400_000;
 const START: u64 = 3_400;
 /// What a launch is taken to cost before one like it was measured, in nanoseconds.
 const UNKNOWN: u64 = 200_000;
-/// Who had to wait goes on when there is so much budget, in nanoseconds: each burst costs two naps, and its ends are known to a few
-/// microseconds only, so it must not be too short; nor so long that a tenth of a second shows it.
-const BURST: i64 = 2_000_000;
-/// The same for launches that the host makes hardly faster than the GPU runs them, and for streams side by side.
-const BURST_OF_SHORT: i64 = 3_000_000;
-const SHORT_LAUNCH: u64 = 50_000;
-/// The same for launches each of which makes a burst.
-const BURST_OF_LONG: i64 = 500_000;
-const LONG_LAUNCH: u64 = 1_000_000;
-/// The same for a host that does not keep up with the GPU: it takes a millisecond or two until it is as quick as before its nap.
-const BURST_OF_SLOW: i64 = 8_000_000;
-/// Shortest and longest waits before looking again, in nanoseconds. A wait costs about 6 µs of CPU time; a limit that is raised is
-/// seen after the longest.
-const SHORT: u64 = 500_000;
-const LONG: u64 = 6_000_000;
-/// The shortest wait for the last launches of a turn.
-const DRAIN: u64 = 60_000;
-/// They count as finished so many nanoseconds before they should be: a nap is late by as much, and the next container needs longer than
-/// that to begin.
-const HANDOVER: u64 = 50_000;
-/// With more than so many nanoseconds in flight, it is looked at in between: it may take less time than expected.
-const FAR: u64 = 5_000_000;
-/// How long to wait for another process of the container.
-const OTHER: u64 = 300_000;
-/// First wait for a launch of unknown cost to be measured; each further one is twice as long.
-const PEEK: u64 = 20_000;
-/// What is in flight may wait for this very launch (kernels that wait for each other, or for the host), and would then never end.
-/// After so many nanoseconds in which nothing at all has finished, one launch goes ahead on credit: soon into a stream with nothing
-/// in flight, late into one where it would queue behind what does not end.
-const STUCK: u64 = 250_000_000;
-const STUCK_BEHIND: u64 = 10_000_000_000;
 /// Who waited for an event does the accounts if they were not done for so many nanoseconds.
 const LATELY: u64 = 1_000_000;
 /// A launch that takes the host longer than this did something else first, such as loading the function.
 const SLOW: u64 = 100_000;
 
-static HELD: Seldom = Seldom::new();
-
 /// A launch that is under way.
 pub struct Launch<'a> {
-    meter: &'a Meter,
-    stream: &'a Stream,
-    handle: Handle,
-    claim: Option<Claim<'a>>,
-    kind: Kind,
-    known: bool,
-    cost: u64,
-    began: u64,
-    rate: Rate,
+    pub(super) meter: &'a Meter,
+    pub(super) stream: &'a Stream,
+    pub(super) handle: Handle,
+    pub(super) claim: Option<Claim<'a>>,
+    pub(super) kind: Kind,
+    pub(super) known: bool,
+    pub(super) cost: u64,
+    pub(super) began: u64,
+    pub(super) rate: Rate,
     /// The stream's host does not keep up with the GPU.
-    slow: bool,
+    pub(super) slow: bool,
     /// There is so much budget that nobody has to know soon what the launches take.
-    spare: bool,
+    pub(super) spare: bool,
 }
 
 impl<'a> Launch<'a> {
@@ -173,138 +137,6 @@ impl<'a> Launch<'a> {
             batch.woken = self.known && open.excuse != 0 && !self.meter.has_many_streams();
         }
         self.claim = Some(claim);
-    }
-
-    /// Waits until the budget allows the launch. Whether it had to.
-    fn wait(&mut self, engine: &impl Engine) -> bool {
-        let began = self.began;
-        let account = self.meter.account;
-        let (mut least, mut peek, mut waited, mut closed) = (0, PEEK, false, false);
-        let mut moved = (self.meter.harvested.load(Relaxed), began);
-        loop {
-            self.meter.harvest(engine, self.rate);
-            let now = engine.now();
-            self.began = now;
-            // The limit may have been lifted meanwhile.
-            let Some(rate) = account.rate() else { break };
-            self.rate = rate;
-            let handed = account.budget.handed.load(Acquire);
-            let in_flight = account.in_flight.load(Acquire);
-            let verdict = account.verdict(now, self.cost, least, rate);
-            if account.has_handed() {
-                engine.wake(&account.budget.handed);
-            }
-            let nap = match verdict {
-                Verdict::Go | Verdict::Spare if !self.known && account.is_in_the_dark() => {
-                    peek = (peek * 2).min(SHORT);
-                    peek / 2
-                }
-                Verdict::Go | Verdict::Spare if self.stream.waiting() < RING - 2 => {
-                    self.spare = verdict == Verdict::Spare && self.known;
-                    break;
-                }
-                Verdict::Go | Verdict::Spare => SHORT,
-                Verdict::Other => {
-                    engine.wait_for_change(&account.budget.handed, handed, 3 * OTHER);
-                    continue;
-                }
-                Verdict::Yield if in_flight != 0 => OTHER / 2,
-                Verdict::Yield => OTHER,
-                Verdict::Closed if !closed => {
-                    self.end_batches(engine);
-                    closed = true;
-                    continue;
-                }
-                Verdict::Closed => match self.until_drained(engine, now, in_flight) {
-                    Some(nap) => nap,
-                    None => continue,
-                },
-                // What is in flight may turn out cheaper than expected; what is owed cannot.
-                Verdict::Wait(time) => {
-                    least = if account.gate.takes_turns() {
-                        BURST_OF_LONG
-                    } else if self.slow {
-                        BURST_OF_SLOW
-                    } else if self.cost < SHORT_LAUNCH || self.meter.has_many_streams() {
-                        BURST_OF_SHORT
-                    } else if self.cost < LONG_LAUNCH {
-                        BURST
-                    } else {
-                        BURST_OF_LONG
-                    };
-                    if !waited {
-                        self.end_batches(engine);
-                        waited = true;
-                        continue;
-                    }
-                    let nap = time.clamp(SHORT, if in_flight > FAR { 2 * SHORT } else { LONG });
-                    match account.gate.turn() {
-                        Some(turn) if account.gate.takes_turns() => {
-                            engine.wait_for_change(&turn.word, account.gate.word(), nap.min(2 * SHORT));
-                            0
-                        }
-                        _ => nap,
-                    }
-                }
-            };
-            let harvested = self.meter.harvested.load(Relaxed);
-            if harvested != moved.0 || in_flight == 0 {
-                moved = (harvested, now);
-            } else if now.saturating_sub(moved.1) > if self.stream.waiting() == 0 { STUCK } else { STUCK_BEHIND } {
-                break;
-            }
-            if nap != 0 {
-                engine.sleep(nap);
-            }
-        }
-        if waited {
-            account.rounds.begin(self.began);
-            account.budget.waited.fetch_add(self.began.saturating_sub(began), Relaxed);
-        }
-        if waited && HELD.now() {
-            let (percent, millis) = (self.rate.percent(), self.began.saturating_sub(began) / 1_000_000);
-            log::line(
-                LogLevel::Info,
-                format_args!("launches wait: the container has {percent}% of the GPU's time; the last waited {millis} ms"),
-            );
-        }
-        if waited || closed {
-            use vgpu_region::trace::Kind::{Budget, Turn};
-            let kind = if closed { Turn } else { Budget };
-            crate::trace::span(kind, self.handle as u64, began, self.began, self.cost);
-        }
-        waited || closed
-    }
-
-    /// The turn is over, or full: how long to sleep until it makes sense to look again. `None` if that is done.
-    fn until_drained(&self, engine: &impl Engine, now: u64, in_flight: u64) -> Option<u64> {
-        let account = self.meter.account;
-        let turn = account.gate.turn()?;
-        let (word, is_over) = (account.gate.word(), account.gate.is_over());
-        let left = in_flight.saturating_sub(now.saturating_sub(self.meter.mark.load(Relaxed)));
-        if is_over && left > HANDOVER {
-            // What finished last was seen late by up to a nap, so it may well be less.
-            return Some(left.saturating_sub(2 * SHORT).clamp(DRAIN, 2 * SHORT));
-        }
-        if is_over {
-            account.budget.drained.store(u64::from(word), Relaxed);
-        }
-        // What is in flight fills the turn; when that is over, it is told at once.
-        let most = match in_flight {
-            0 => LONG,
-            _ if is_over => SHORT,
-            _ => (in_flight / 4).clamp(2 * DRAIN, 2 * SHORT),
-        };
-        engine.wait_for_change(&turn.word, word, most);
-        None
-    }
-
-    fn end_batches(&self, engine: &impl Engine) {
-        self.meter.end_batches(engine, |stream, handle, claim| {
-            if claim.open().0.count != 0 {
-                close(engine, self.meter, stream, handle, claim, false);
-            }
-        });
     }
 
     /// After the driver's answer.
@@ -430,7 +262,7 @@ fn ready(engine: &impl Engine, event: &mut Handle) -> bool {
 
 /// Ends the open batch: with an event, or, if the stream has been idle since some time nobody saw, by guess. With no place for it,
 /// it stays open.
-fn close(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, claim: &mut Claim<'_>, guess: bool) {
+pub(super) fn close(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, claim: &mut Claim<'_>, guess: bool) {
     if stream.waiting() >= RING - 1 {
         return;
     }
