@@ -132,8 +132,8 @@ mod tests {
             "{MARK}; \"vgpu configure containerd --undo\" removes it.\nversion = 3\n\n\
              [{V3}.containerd.runtimes.vgpu]\n\
              runtime_type = \"io.containerd.runc.v2\"\n\
-             pod_annotations = [\"nvidia.com/*\", \"hami.io/*\", \"volcano.sh/*\"]\n\
-             container_annotations = [\"nvidia.com/*\", \"hami.io/*\", \"volcano.sh/*\"]\n\n\
+             pod_annotations = [\"nvidia.com/*\", \"hami.io/*\", \"volcano.sh/*\", \"gpu-fraction*\", \"gpu-memory\"]\n\
+             container_annotations = [\"nvidia.com/*\", \"hami.io/*\", \"volcano.sh/*\", \"gpu-fraction*\", \"gpu-memory\"]\n\n\
              [{V3}.containerd.runtimes.vgpu.options]\n\
              BinaryName = \"/usr/bin/vgpu-runtime\"\n"
         );

@@ -128,7 +128,7 @@ mod tests {
     fn missing_annotations_are_named() {
         let text = "version = 3\n[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.vgpu]\npod_annotations = [\"nvidia.com/*\"]\noptions = { BinaryName = \"/r\" }\n";
         let found = look(&[Source::new("/e/c.toml", text)]);
-        assert_eq!(found.troubles[0].to_string(), "pod_annotations lacks hami.io/*, volcano.sh/*");
+        assert_eq!(found.troubles[0].to_string(), "pod_annotations lacks hami.io/*, volcano.sh/*, gpu-fraction*, gpu-memory");
         assert_eq!(found.troubles.len(), 2);
     }
 }

@@ -26,10 +26,10 @@ pub use version::Version;
 
 /// Pod annotations that reach the bundle: vgpu's and HAMi's requests, HAMi's and Volcano's decisions.
 /// containerd matches with Go's `path.Match`, whose `*` stops at `/`.
-pub const POD_ANNOTATIONS: [&str; 3] = ["nvidia.com/*", "hami.io/*", "volcano.sh/*"];
+pub const POD_ANNOTATIONS: [&str; 5] = ["nvidia.com/*", "hami.io/*", "volcano.sh/*", "gpu-fraction*", "gpu-memory"];
 
 /// Container annotations that reach the bundle.
-pub const CONTAINER_ANNOTATIONS: [&str; 3] = POD_ANNOTATIONS;
+pub const CONTAINER_ANNOTATIONS: [&str; 5] = POD_ANNOTATIONS;
 
 /// Why a containerd configuration cannot be worked with. Each message says what to do.
 #[derive(Debug, thiserror::Error)]

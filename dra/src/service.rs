@@ -20,6 +20,9 @@ use crate::kubelet::{self, Plugin};
 use crate::options::Options;
 use crate::publish::{Kept, Publisher};
 
+/// The longest time in which the slices are not looked at.
+const SURE: Duration = Duration::from_secs(600);
+
 /// Runs until `stop` is there.
 ///
 /// # Errors
@@ -140,11 +143,14 @@ impl Keeper {
     async fn keep(&mut self, client: Client, options: &Options, look_again: &Notify) {
         let mut publisher = Publisher::new(client, options.node.clone());
         let (mut taints, mut shared) = (true, true);
-        let mut problem = None;
+        let (mut problem, mut touched, mut asked) = (None, true, Instant::now());
         loop {
             let told = self.told(taints).await;
             let mut wait = Duration::from_secs(options.every);
-            match publisher.reconcile(&told).await {
+            if touched {
+                asked = Instant::now();
+            }
+            match publisher.reconcile(&told, touched).await {
                 Ok(Kept { taints: false, .. }) => {
                     // Without its taint a GPU that is gone would be given to others, so it must not be told of.
                     taints = false;
@@ -166,7 +172,9 @@ impl Keeper {
                     wait = wait.min(Duration::from_secs(1));
                 }
             }
-            let _ = tokio::time::timeout(wait, look_again.notified()).await;
+            let notified = tokio::time::timeout(wait, look_again.notified()).await.is_ok();
+            // What a watch misses is found in the end.
+            touched = notified || problem.is_some() || asked.elapsed() >= SURE;
         }
     }
 }

@@ -146,11 +146,11 @@ async fn slices_are_one_generation_wherever_publishing_ended() {
         for writes in 0.. {
             let cluster = Cluster::start();
             let publisher = || Publisher::new(cluster.client(), crate::common::cluster::NODE.to_owned());
-            publisher().reconcile(&devices(before)).await.unwrap();
+            publisher().reconcile(&devices(before), true).await.unwrap();
             cluster.fail_after(Some(writes));
-            let done = publisher().reconcile(&devices(after)).await.is_ok();
+            let done = publisher().reconcile(&devices(after), true).await.is_ok();
             cluster.fail_after(None);
-            publisher().reconcile(&devices(after)).await.unwrap();
+            publisher().reconcile(&devices(after), true).await.unwrap();
             let slices = cluster.slices();
             assert_eq!(slices.len(), after.div_ceil(64), "{before} to {after}, {writes} writes");
             let pools: Vec<_> = slices.iter().map(|slice| slice["spec"]["pool"].clone()).collect();
