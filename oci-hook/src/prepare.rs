@@ -216,3 +216,23 @@ fn has_glibc(rootfs: &Path) -> bool {
     let Ok(root) = pathrs::Root::open(rootfs) else { return false };
     LOADERS.iter().any(|path| root.resolve(path).is_ok())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_are_made_clients_of_mps_while_its_daemon_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipes = folder.path().join("mps");
+        std::fs::create_dir(&pipes).unwrap();
+        std::fs::write(folder.path().join("config.json"), r#"{ "annotations": { "nvidia.com/gpucores": "30" } }"#).unwrap();
+        let bundle = Bundle::load(folder.path(), None).unwrap();
+        let policy = format!("state_dir = {:?}\n[mps]\npipe_directory = {pipes:?}", folder.path());
+        let mps = |policy: &str| limits(&bundle, &Policy::parse(policy).unwrap()).unwrap().unwrap().mps;
+        assert_eq!(mps(&policy), None, "no daemon");
+        std::fs::write(pipes.join("control"), "").unwrap();
+        assert_eq!(mps(&policy), Some(Mps { pipes, percent: 30, memory: None }));
+        assert_eq!(mps(&format!("state_dir = {:?}", folder.path())), None, "the policy does not say so");
+    }
+}
