@@ -205,3 +205,44 @@ fn the_chart_is_this_version() {
     let chart = objects("Chart.yaml", &std::fs::read_to_string(packaging("helm/vgpu/Chart.yaml")).unwrap()).remove(0);
     assert_eq!((text(&chart, "/version"), text(&chart, "/appVersion")), (env!("CARGO_PKG_VERSION"), env!("CARGO_PKG_VERSION")));
 }
+
+#[test]
+fn of_the_nodes_libraries_only_nvml_is_shown() {
+    let host = tempfile::tempdir().unwrap();
+    let folder = host.path().join("usr/lib64");
+    std::fs::create_dir_all(&folder).unwrap();
+    for name in ["libnvidia-ml.so.580", "libc.so.6"] {
+        std::fs::write(folder.join(name), name).unwrap();
+    }
+    std::os::unix::fs::symlink("libnvidia-ml.so.580", folder.join("libnvidia-ml.so.1")).unwrap();
+    let mut command = Command::new(packaging("image/driver.sh"));
+    command.env("HOST", host.path()).args(["sh", "-c", "cd $LD_LIBRARY_PATH && ls && cat libnvidia-ml.so.1"]);
+    let output = command.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "libnvidia-ml.so.1\nlibnvidia-ml.so.580", "{output:?}");
+}
+
+#[test]
+fn the_monitor_is_that_of_the_images_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, host, enter) = (dir.path().join("image"), dir.path().join("host"), dir.path().join("enter"));
+    for root in [image.join("root"), host.clone()] {
+        std::fs::create_dir_all(root.join("usr/bin")).unwrap();
+    }
+    std::fs::copy(packaging("image/monitor.sh"), image.join("monitor.sh")).unwrap();
+    std::fs::write(image.join("root/usr/bin/vgpu"), "new").unwrap();
+    std::fs::write(host.join("usr/bin/vgpu"), "old").unwrap();
+    std::fs::write(&enter, "echo \"$@\"\n").unwrap();
+    let start = |wait: &str| {
+        let mut command = Command::new("sh");
+        command.arg(image.join("monitor.sh")).arg("--legacy-metrics").env("HOST", &host).env("WAIT", wait);
+        command.env("ENTER", format!("sh {}", enter.display())).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let mut waits = start("yes");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(waits.try_wait().unwrap().is_none(), "the installer has not been there yet");
+    std::fs::write(host.join("usr/bin/vgpu"), "new").unwrap();
+    for started in [waits, start("no")] {
+        let said = String::from_utf8(started.wait_with_output().unwrap().stdout).unwrap();
+        assert_eq!(said, "/usr/bin/vgpu monitor --legacy-metrics\n");
+    }
+}
