@@ -58,9 +58,7 @@ impl Publisher {
         if let Some(written) = self.written.as_ref().filter(|written| !touched && written.devices == devices) {
             return Ok(written.kept);
         }
-        let listed = self.slices.list(&ListParams::default().fields(&Self::selector(&self.node))).await?.items;
-        let ours = |slice: &ResourceSlice| slice.spec.driver == DRIVER && slice.spec.pool.name == self.node;
-        let existing: Vec<ResourceSlice> = listed.into_iter().filter(ours).collect();
+        let existing = self.existing().await?;
         if let Some(written) = &self.written
             && written.devices == devices
             && written.versions == versions(&existing)
@@ -78,6 +76,21 @@ impl Publisher {
         };
         self.written = Some(Written { devices: devices.to_vec(), versions: versions(&now), kept });
         Ok(kept)
+    }
+
+    async fn existing(&self) -> Result<Vec<ResourceSlice>, kube::Error> {
+        let listed = self.slices.list(&ListParams::default().fields(&Self::selector(&self.node))).await?.items;
+        let ours = |slice: &ResourceSlice| slice.spec.driver == DRIVER && slice.spec.pool.name == self.node;
+        Ok(listed.into_iter().filter(ours).collect())
+    }
+
+    /// The devices that the slices tell of, whoever wrote them, as ones that are there.
+    ///
+    /// # Errors
+    /// The API server does not answer.
+    pub async fn told_before(&self) -> Result<Vec<Device>, kube::Error> {
+        let devices = self.existing().await?.into_iter().flat_map(|slice| slice.spec.devices.unwrap_or_default());
+        Ok(devices.map(|device| Device { taints: None, ..device }).collect())
     }
 
     async fn write(

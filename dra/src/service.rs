@@ -144,7 +144,15 @@ impl Keeper {
         let mut publisher = Publisher::new(client, options.node.clone());
         let (mut taints, mut shared) = (true, true);
         let (mut problem, mut touched, mut asked) = (None, true, Instant::now());
+        let mut remembers = false;
         loop {
+            // A GPU that went while we were not there: those who have it have to leave all the same.
+            if !remembers && let Ok(devices) = publisher.told_before().await {
+                let in_use = self.driver.in_use().await;
+                let used = devices.into_iter().filter(|device| in_use.contains(&device.name));
+                self.seen.extend(used.map(|device| (device.name.clone(), device)));
+                remembers = true;
+            }
             let told = self.told(taints).await;
             let mut wait = Duration::from_secs(options.every);
             if touched {

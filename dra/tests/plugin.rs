@@ -105,6 +105,22 @@ fn a_gpu_that_disappears_is_no_longer_given() {
 }
 
 #[test]
+fn a_gpu_that_goes_while_the_plugin_is_not_there() {
+    let (node, cluster) = (Node::default(), Cluster::start());
+    allocate(&cluster, "a", &[("gpu", 1, "10Gi", "30")]);
+    {
+        let _plugin = Threaded::start(&node, &cluster, Gpus::with([0, 1, 2]));
+        let kubelet = Kubelet::register(&node.path("registry"));
+        wait_for("three devices", || (cluster.devices().len() == 3).then_some(()));
+        kubelet.prepare("a").unwrap();
+    }
+    let _plugin = Threaded::start(&node, &cluster, Gpus::with([0]));
+    wait_for("the taint", || (effects(&cluster.devices(), 1) == Some(json!("NoExecute"))).then_some(()));
+    assert_eq!(cluster.devices().len(), 2, "and the one that nobody has is gone");
+    assert_eq!(cluster.refused(), [] as [String; 0]);
+}
+
+#[test]
 fn where_taints_are_dropped_a_gone_gpu_is_not_told_of() {
     let (node, cluster, gpus) = (Node::default(), Cluster::start(), Gpus::with([0, 1]));
     cluster.drop_fields(&["taints"]);
