@@ -4,7 +4,7 @@ use crate::Outcome;
 use crate::place::Place;
 use std::fs::File;
 use std::io::BufWriter;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -24,11 +24,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Record what a running container does on the GPU, for Perfetto
 ///
 /// Launches, copies, allocations, waits for the GPU, for budget and for turns, with the time that they took on the host and, by events
-/// around them, on the GPU. Open the file at https://ui.perfetto.dev or in chrome://tracing. It costs a few microseconds for each launch
+/// around them, on the GPU. Open the file at ui.perfetto.dev or in chrome://tracing. It costs a few microseconds for each launch
 /// while it lasts, and nothing before and after. A container in whose environment PFLOG names a folder is traced all the time.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Which container: its id or the beginning of it, or its name, its pod's, pod/container or namespace/pod/container
+    #[arg(required_unless_present = "from", default_value = "", hide_default_value = true)]
     container: String,
     /// Where to write the trace
     #[arg(short, long, value_name = "FILE", default_value = "trace.json")]
@@ -36,6 +37,9 @@ pub struct Args {
     /// For how long; without it until Ctrl-C, or until the container is gone
     #[arg(long, value_name = "N")]
     seconds: Option<u64>,
+    /// Instead of a container: what is recorded in a region's file, of a program without a container
+    #[arg(long, value_name = "REGION", hide = true, conflicts_with_all = ["container", "seconds"])]
+    from: Option<PathBuf>,
     #[command(flatten)]
     place: Place,
 }
@@ -78,6 +82,9 @@ impl Counts {
 impl Args {
     /// Runs the subcommand.
     pub fn run(self) -> Outcome {
+        if let Some(region) = &self.from {
+            return self.convert(region);
+        }
         let state_dir = self.place.state_dir()?;
         let containers = container::list(&state_dir, &mut Reader::default());
         let container = container::find(&containers, &self.container)?;
@@ -122,12 +129,28 @@ impl Args {
         Ok(ExitCode::SUCCESS)
     }
 
+    fn convert(&self, region: &Path) -> Outcome {
+        let mut rings = Rings::open(region, true)?;
+        let mut out = chrome::Writer::new(BufWriter::new(File::create(&self.output)?))?;
+        let (mut counts, mut done) = (Counts::default(), Ok(()));
+        rings.drain(true, |event| {
+            counts.add(&event);
+            if done.is_ok() {
+                done = out.event(&event);
+            }
+        });
+        done?;
+        out.finish()?;
+        report(&counts, rings.lost, &self.output);
+        Ok(ExitCode::SUCCESS)
+    }
+
     fn until(&self) -> String {
         self.seconds.map_or_else(|| "Ctrl-C, or until it is gone".to_owned(), |seconds| format!("{seconds} s have passed"))
     }
 }
 
-fn report(counts: &Counts, lost: u64, output: &std::path::Path) {
+fn report(counts: &Counts, lost: u64, output: &Path) {
     println!(
         "{}: {} kernels by {} launches and {} in graphs, {} copies, {} fills, {} allocations, {} frees, {} waits for budget or turns; \
          {} with the GPU's own time",

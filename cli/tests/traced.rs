@@ -50,7 +50,10 @@ fn what_is_traced_is_what_the_program_counts() {
         assert_eq!(trace.calls(call), count("graphs"), "{call}");
     }
     // A kernel takes 20 us there; on a busy machine the simulated GPU may be late.
-    assert!(trace.kernels_called("spin").iter().all(|micros| *micros >= 19.0), "{:?}", trace.kernels_called("spin"));
+    // The simulated driver tells no names.
+    let spins = trace.kernels_called("kernel");
+    assert_eq!(spins.len() as u64, count("kernels"));
+    assert!(spins.iter().all(|micros| *micros >= 19.0), "{spins:?}");
 
     let metrics = std::fs::read_to_string(folder.path().join("out/metrics.log")).unwrap();
     let first = fields(metrics.lines().next().unwrap());
