@@ -179,11 +179,12 @@ impl<'a> Trials<'a> {
     /// Processes that race, and half of them killed.
     pub fn storm(&self, report: &mut Report, host: &Host, way: Way) {
         let context = self.machine.context();
-        // A context takes about a tenth of a second to make, one after the other.
-        let (processes, rounds, spread, slack) = if self.machine.is_real() { (32, 3, 6000, "64M") } else { (8, 3, 200, "2M") };
+        // On a real one 32 contexts take seconds, one after the other: what is measured begins when all are there.
+        let (processes, rounds, spread, more) =
+            if self.machine.is_real() { (32, 3, 500, "--slack 64M --settled") } else { (8, 3, 200, "--slack 2M") };
         let limit = (processes + 8) * context.next_multiple_of(MIB);
         let command = format!(
-            "{PROGRAMS}/storm --processes {processes} --rounds {rounds} --spread {spread} --slack {slack} --limit {limit} \
+            "{PROGRAMS}/storm --processes {processes} --rounds {rounds} --spread {spread} {more} --limit {limit} \
              --context {context} --seed 1"
         );
         let (outcome, peak) = self.run(host, way, self.bundle(limit / MIB), &["/bin/sh", "-c", &command]);
