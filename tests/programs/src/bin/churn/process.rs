@@ -47,7 +47,8 @@ impl Process {
         self.output.read_line(&mut line).map_err(|why| why.to_string())?;
         let mut words = line.split_whitespace();
         if words.next() != Some(what) {
-            return Err(format!("process {}, whose own seed is {}, before it has {what}: {line:?}", self.id(), self.seed));
+            let ended = if line.is_empty() { self.process.wait().map_err(|why| why.to_string())?.to_string() } else { line };
+            return Err(format!("process {}, whose own seed is {}, before it has {what}: {ended}", self.id(), self.seed));
         }
         Ok(words.filter_map(|word| word.parse().ok()).collect())
     }
