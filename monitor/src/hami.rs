@@ -1,6 +1,6 @@
 //! HAMi's shared region, version 1, for its monitor and for tools that read it.
 //!
-//! It is written where `CUDA_DEVICE_MEMORY_SHARED_CACHE` asks for it, a path in the container ([`crate::inside`]). Nothing is touched but a
+//! It is written where `CUDA_DEVICE_MEMORY_SHARED_CACHE` asks for it, a path in the container (`crate::inside`). Nothing is touched but a
 //! file that is empty or already such a region, and it is written, never mapped.
 
 use std::collections::HashMap;

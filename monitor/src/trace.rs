@@ -1,6 +1,6 @@
 //! Traces of what a container's processes do on the GPU.
 //!
-//! The processes write into rings in their region's file ([`vgpu_region::trace`]); [`rings`] copies out of them, [`clock`] puts the GPU's
+//! The processes write into rings in their region's file ([`vgpu_region::trace`]); [`rings`] copies out of them, `clock` puts the GPU's
 //! times on the host's clock, [`chrome`] writes the Trace Event Format that Perfetto and Chrome open, [`alnair`] Alnair's two logs.
 //! [`folder`] keeps the files of the containers that asked for them when they were made.
 
