@@ -6,6 +6,7 @@ Run it natively, then limited (`vgpu-bench container DIR 50; VGPU_DIR=DIR LD_PRE
 import sys
 import time
 
+import loops
 import torch
 
 
@@ -29,36 +30,8 @@ def loop(name, step, seconds):
 
 def main():
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 5.0
-    torch.manual_seed(0)
-    a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
-    loop("matmul", lambda: torch.mm(a, a), seconds)
-    layers = [layer for _ in range(12) for layer in (torch.nn.Linear(1024, 1024), torch.nn.ReLU())]
-    model = torch.nn.Sequential(*layers).cuda().to(torch.bfloat16)
-    x = torch.randn(4096, 1024, device="cuda", dtype=torch.bfloat16)
-
-    @torch.no_grad()
-    def forward():
-        model(x)
-
-    loop("mlp", forward, seconds)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-
-    def train():
-        optimizer.zero_grad(set_to_none=False)
-        model(x).float().pow(2).mean().backward()
-        optimizer.step()
-
-    loop("train", train, seconds)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            train()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        train()
-    loop("train-graph", graph.replay, seconds)
+    for name, step in loops.make().items():
+        loop(name, step(), seconds)
 
 
 main()

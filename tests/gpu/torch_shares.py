@@ -11,6 +11,7 @@ import struct
 import sys
 import time
 
+import loops
 import torch
 
 # Where the page has its generation and the first entry's cores (region/src/limits.rs).
@@ -54,37 +55,9 @@ def main():
         for percent, seen in shares.items():
             print(f"  {percent}%: {sum(seen) / rounds:.4f} ({min(seen):.3f} to {max(seen):.3f}; {notes[percent]})", flush=True)
 
-    torch.manual_seed(0)
-    matrix = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
-    layers = [layer for _ in range(12) for layer in (torch.nn.Linear(1024, 1024), torch.nn.ReLU())]
-    model = torch.nn.Sequential(*layers).cuda().to(torch.bfloat16)
-    batch = torch.randn(4096, 1024, device="cuda", dtype=torch.bfloat16)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-
-    @torch.no_grad()
-    def forward():
-        model(batch)
-
-    def train():
-        optimizer.zero_grad(set_to_none=False)
-        model(batch).float().pow(2).mean().backward()
-        optimizer.step()
-
-    def captured():
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                train()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            train()
-        return graph.replay
-
-    loops = {"matmul": lambda: lambda: torch.mm(matrix, matrix), "mlp": lambda: forward, "train": lambda: train, "train-graph": captured}
-    for name in sys.argv[4:] or loops:
-        measure(name, loops[name]())
+    steps = loops.make()
+    for name in sys.argv[4:] or steps:
+        measure(name, steps[name]())
 
 
 main()

@@ -9,20 +9,10 @@ use vgpu_dra::gpus::{OfDriver, OfFile, Source};
 use vgpu_dra::options::Options;
 use vgpu_dra::{devices, disk, service};
 
-fn say(line: &str) {
-    eprintln!("vgpu-dra: {line}");
-}
+const NAME: &str = "vgpu-dra";
 
 fn main() -> ExitCode {
-    let options = Options::parse();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    match runtime.map_err(|error| error.to_string()).and_then(|runtime| runtime.block_on(run(options))) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            say(&error);
-            ExitCode::FAILURE
-        }
-    }
+    vgpu_dra::main(NAME, run(Options::parse()))
 }
 
 async fn run(options: Options) -> Result<(), String> {
@@ -36,5 +26,5 @@ async fn run(options: Options) -> Result<(), String> {
         return Ok(());
     }
     let client = cluster::client(options.kubeconfig.as_deref()).await?;
-    service::run(&options, client, source, Arc::new(disk::Real), say, cluster::told_to_stop()).await
+    service::run(&options, client, source, Arc::new(disk::Real), |line| vgpu_dra::say(NAME, line), cluster::told_to_stop()).await
 }

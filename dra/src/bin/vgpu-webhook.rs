@@ -30,20 +30,10 @@ struct Options {
     kubeconfig: Option<PathBuf>,
 }
 
-fn say(line: &str) {
-    eprintln!("vgpu-webhook: {line}");
-}
+const NAME: &str = "vgpu-webhook";
 
 fn main() -> ExitCode {
-    let options = Options::parse();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    match runtime.map_err(|error| error.to_string()).and_then(|runtime| runtime.block_on(run(options))) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            say(&error);
-            ExitCode::FAILURE
-        }
-    }
+    vgpu_dra::main(NAME, run(Options::parse()))
 }
 
 async fn run(options: Options) -> Result<(), String> {
@@ -53,6 +43,6 @@ async fn run(options: Options) -> Result<(), String> {
     tls.acceptor()?;
     let listener = TcpListener::bind(options.listen).await.map_err(|error| format!("{}: {error}", options.listen))?;
     let class = Some(options.runtime_class).filter(|class| !class.is_empty());
-    serve(Webhook { client, class }, listener, tls, say, cluster::told_to_stop()).await;
+    serve(Webhook { client, class }, listener, tls, |line| vgpu_dra::say(NAME, line), cluster::told_to_stop()).await;
     Ok(())
 }
