@@ -46,7 +46,7 @@ impl Share {
         command.env("LD_PRELOAD", library).env("VGPU_DIR", self.folder())
     }
 
-    /// What the accounts say now of the GPU that was met first.
+    /// What the accounts say now of the GPU that most is held of: these programs use one.
     ///
     /// # Errors
     /// Says what failed.
@@ -54,11 +54,13 @@ impl Share {
         let path = std::ffi::CString::new(self.folder().join("region").to_string_lossy().into_owned()).map_err(|why| why.to_string())?;
         let region = map::region(&path).map_err(|why| why.to_string())?;
         let census = Census::open(&path);
-        let account = &region.gpus[0];
+        let used = |place: &usize| (region.gpus[*place].total.bytes(), region.gpus[*place].refused.load(Relaxed));
+        let place = (0..region.gpus.len()).rev().max_by_key(used).unwrap_or(0);
+        let account = &region.gpus[place];
         let living = region.used_slots().filter(|&(index, _)| !census.is_dead(index));
         let bytes = |pages: u32| u64::from(pages) * vgpu_region::ledger::PAGE;
         let processes = living.map(|(_, slot)| {
-            let account = &slot.gpus[0];
+            let account = &slot.gpus[place];
             Held {
                 pid: slot.pid.load(Relaxed),
                 bytes: bytes(account.charge.held()),
