@@ -41,6 +41,7 @@ fn each_setting_in_the_policy_file_is_one_and_shows_its_default() {
     };
     assert_eq!(policy.state_dir.take(), Some(default.state_dir(None)));
     assert_eq!(policy.hook.take(), Some("/usr/bin/vgpu-hook".into()));
+    assert_eq!(policy.mps.pipe_directory.take(), Some("/tmp/nvidia-mps".into()));
     assert_eq!(policy, default);
 }
 

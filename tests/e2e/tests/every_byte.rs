@@ -39,7 +39,8 @@ fn accounts_say_what_nvml_says_after_random_sequences() {
 #[test]
 fn sixty_four_processes_race_with_no_byte_over() {
     let race = ["--processes", "64", "--allocations", "10000", "--limit", "1G"];
-    assert_eq!(run("race", &race, &["context=2M"], 1), [1024 * MIB]);
+    let peak = run("race", &race, &["context=2M"], 1)[0];
+    assert!((1000 * MIB..=1024 * MIB).contains(&peak), "{peak} bytes at most, so the limit was passed or never met");
 }
 
 #[test]
