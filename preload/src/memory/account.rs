@@ -1,14 +1,13 @@
 //! Taking from and giving back to the container's account.
 
-use core::sync::atomic::AtomicBool;
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use vgpu_region::ledger::{PAGE, pages};
 use vgpu_region::limits::LogLevel;
 use vgpu_region::map::Census;
 
-use super::truth::{self, Paced};
-use super::{GRANULE_PAGES, kept, ordered, shared, spill};
+use super::{GRANULE_PAGES, kept, ordered, shared, spill, truth};
 use crate::cuda::{OUT_OF_MEMORY, Status};
 use crate::log::{self, Seldom};
 use crate::session::{self, Gpu};
@@ -54,7 +53,7 @@ fn claim_here_after_recount(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> 
 #[inline]
 pub fn try_claim(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
     let claim = begin(gpu, pages)?;
-    if DOUBTFUL.load(Relaxed) && is_near(gpu) {
+    if is_doubtful(gpu) && is_near(gpu) {
         claim.drop_all();
         truth::reconcile(gpu);
         return begin(gpu, pages);
@@ -67,14 +66,22 @@ fn begin(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
     gpu.charge.charge.begin(&gpu.account.total, pages, gpu.limit_pages()).ok().map(|()| Claim { gpu, pages })
 }
 
-/// Whether this process has been charged for something that costs less than we think. When that goes, too much is given back: near
-/// the limit NVML is then asked before anything is taken.
-static DOUBTFUL: AtomicBool = AtomicBool::new(false);
+/// On which GPUs, a bit for each by its place, this process has been charged for something that costs less than we think. When that
+/// goes, too much is given back: near the limit NVML is then asked before anything is taken.
+static DOUBTFUL: AtomicU32 = AtomicU32::new(0);
+const _: () = assert!(vgpu_region::MAX_GPUS <= u32::BITS as usize);
 
-/// NVML was asked: whether it counts less than the contexts and allocations that we know of.
-pub fn set_doubtful(less: bool) {
-    if DOUBTFUL.load(Relaxed) != less {
-        DOUBTFUL.store(less, Relaxed);
+#[inline]
+fn is_doubtful(gpu: &Gpu) -> bool {
+    DOUBTFUL.load(Relaxed) & (1 << gpu.place) != 0
+}
+
+/// NVML was asked: whether it counts less on this GPU than the contexts and allocations that we know of.
+pub fn set_doubtful(gpu: &Gpu, less: bool) {
+    match (less, is_doubtful(gpu)) {
+        (true, false) => _ = DOUBTFUL.fetch_or(1 << gpu.place, Relaxed),
+        (false, true) => _ = DOUBTFUL.fetch_and(!(1 << gpu.place), Relaxed),
+        _ => {}
     }
 }
 
@@ -149,19 +156,10 @@ fn find_room(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
         // SAFETY: the structure is valid; the rest of an interrupted sleep is not needed.
         unsafe { libc::nanosleep(&raw const pause, core::ptr::null_mut()) };
     }
-    // What is charged by estimate has changed since NVML was last asked: then no pause, as what fits must not be refused.
-    if truth::is_unsure(gpu) {
-        truth::reconcile(gpu);
-    } else {
-        REFUSALS.ask(gpu, || truth::reconcile(gpu));
-    }
+    truth::reconcile(gpu);
     recover(gpu);
     try_claim(gpu, pages)
 }
-
-/// What whoever is refused asks NVML: what he holds himself, and who is still there.
-static REFUSALS: Paced = Paced::new();
-static DEATHS: Paced = Paced::new();
 
 /// Gives back what dead processes held.
 ///
@@ -175,9 +173,8 @@ pub fn recover(gpu: &Gpu) {
     let mut listed = None;
     let recovered = session.membership.region.recover(gpu.place, |index, slot| {
         index != own && census.is_dead(index) && {
-            let answer = listed.get_or_insert_with(|| DEATHS.ask(gpu, || truth::processes(gpu)));
-            // Unless it is too early to ask again. A driver that cannot tell has told.
-            answer.as_ref().is_some_and(|list| !list.as_ref().is_some_and(|list| list.contains(slot.pid.load(Relaxed))))
+            let listed = listed.get_or_insert_with(|| truth::processes(gpu));
+            !listed.as_ref().is_some_and(|list| list.contains(slot.pid.load(Relaxed)))
         }
     });
     // What the dead had shared lives on in those who imported it.

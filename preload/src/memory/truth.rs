@@ -4,15 +4,13 @@
 //! before anything is refused.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
-use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use vgpu_region::MAX_GPUS;
 use vgpu_region::ledger::{PAGE, pages};
 
 use super::{account, known};
 use crate::nvml;
 use crate::nvml::sys::Process;
-use crate::session::{self, Gpu};
+use crate::session::Gpu;
 
 /// NVML's list of the processes on one GPU, as far as this PID namespace shows them.
 #[derive(Debug)]
@@ -35,39 +33,6 @@ impl Processes {
 
     fn find(&self, pid: u32) -> Option<&Process> {
         self.list.iter().take(self.count).find(|process| process.pid == pid)
-    }
-}
-
-/// Questions to NVML that many may have at once, again and again. The driver answers one after the other, and meanwhile nobody gets or
-/// gives back memory: 16 processes that asked at each refusal kept a 17th from filling what was free for many seconds (H200). So each
-/// asks for a thirtieth of its time only.
-#[derive(Debug)]
-pub struct Paced {
-    /// When the next question may be asked, for each GPU by its place, by [`session::monotonic`].
-    next: [AtomicU64; MAX_GPUS],
-}
-
-impl Paced {
-    const PAUSE: u64 = 32;
-    /// A tenth of a second, in ns.
-    const LONGEST: u64 = 100_000_000;
-
-    /// Nothing has been asked.
-    pub const fn new() -> Self {
-        Self { next: [const { AtomicU64::new(0) }; MAX_GPUS] }
-    }
-
-    /// Asks, unless it is too early.
-    pub fn ask<T>(&self, gpu: &Gpu, question: impl FnOnce() -> T) -> Option<T> {
-        let next = self.next.get(gpu.place)?;
-        let before = session::monotonic();
-        if before < next.load(Relaxed) {
-            return None;
-        }
-        let answer = question();
-        let after = session::monotonic();
-        next.store(after + (after.saturating_sub(before) * Self::PAUSE).min(Self::LONGEST), Relaxed);
-        Some(answer)
     }
 }
 
@@ -102,26 +67,15 @@ pub fn reconcile(gpu: &Gpu) {
         }
         let asked_for = held.saturating_sub(overhead).saturating_sub(gpu.charge.managed.load(Relaxed));
         let real = pages(bytes).saturating_sub(asked_for).saturating_add(promised);
-        account::set_doubtful(real < known::costs(gpu).saturating_add(promised));
+        account::set_doubtful(gpu, real < known::costs(gpu).saturating_add(promised));
         if real > overhead {
             account::add_overhead(gpu, real - overhead);
             account::charge(gpu, real - overhead);
         } else {
             account::release(gpu, account::take_overhead(gpu, overhead - real));
         }
-        if let Some(known) = KNOWN.get(gpu.place) {
-            known.store(real, Relaxed);
-        }
         return;
     }
-}
-
-/// This process's overhead when NVML was last asked, in pages, by the GPU's place.
-static KNOWN: [AtomicU32; MAX_GPUS] = [const { AtomicU32::new(0) }; MAX_GPUS];
-
-/// Whether the part of the charge that NVML has to tell has changed since it did: memory was freed stream-ordered, say.
-pub fn is_unsure(gpu: &Gpu) -> bool {
-    KNOWN.get(gpu.place).is_some_and(|known| known.load(Relaxed) != gpu.charge.overhead.load(Relaxed))
 }
 
 /// What this process holds beyond what it has been charged for, in pages: what a call just made has cost. `None` if other threads

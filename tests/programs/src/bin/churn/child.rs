@@ -43,8 +43,6 @@ fn follow(arguments: &Arguments) -> Result<(), String> {
             churn.settle()?;
             println!("drained");
         } else {
-            // Whoever is refused again and again asks NVML only now and then.
-            std::thread::sleep(std::time::Duration::from_millis(200));
             churn.too_much()?;
             println!("reconciled");
         }
