@@ -31,6 +31,19 @@ enum Gpus {
 }
 
 impl Machine {
+    /// What this program was told to run on: simulated GPUs with `--simulated`, else real ones. Says on stderr if there are none.
+    #[must_use]
+    pub fn told(kit: &Kit) -> Option<Self> {
+        if std::env::args().any(|argument| argument == "--simulated") {
+            return Some(Self::simulated(kit, &[]));
+        }
+        let real = Self::real(kit);
+        if real.is_none() {
+            eprintln!("no GPU: /dev/nvidiactl or the driver's libcuda.so.1 is missing (--simulated tries without)");
+        }
+        real
+    }
+
     /// A machine of its own with simulated GPUs, as `simgpu-ctl create` takes their properties.
     ///
     /// # Panics

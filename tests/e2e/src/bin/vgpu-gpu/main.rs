@@ -15,12 +15,7 @@ use trials::Trials;
 
 fn main() -> ExitCode {
     let kit = Kit::find();
-    let simulated = std::env::args().any(|argument| argument == "--simulated");
-    let machine = if simulated { Some(Machine::simulated(&kit, &[])) } else { Machine::real(&kit) };
-    let Some(machine) = machine else {
-        eprintln!("no GPU: /dev/nvidiactl or the driver's libcuda.so.1 is missing (--simulated tries without)");
-        return ExitCode::FAILURE;
-    };
+    let Some(machine) = Machine::told(&kit) else { return ExitCode::FAILURE };
     let mut report = Report::new(&machine);
     let trials = Trials::new(&machine);
     for (number, (runtime, way, host)) in hosts(&kit).enumerate() {

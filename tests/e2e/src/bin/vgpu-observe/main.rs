@@ -34,12 +34,7 @@ impl Report {
 
 fn main() -> ExitCode {
     let kit = Kit::find();
-    let simulated = std::env::args().any(|argument| argument == "--simulated");
-    let machine = if simulated { Some(Machine::simulated(&kit, &[])) } else { Machine::real(&kit) };
-    let Some(machine) = machine else {
-        eprintln!("no GPU: /dev/nvidiactl or the driver's libcuda.so.1 is missing (--simulated tries without)");
-        return ExitCode::FAILURE;
-    };
+    let Some(machine) = Machine::told(&kit) else { return ExitCode::FAILURE };
     println!("# What the host sees\n\n{}\n", machine.held(0).name);
     let mut report = Report { failed: 0 };
     figures(&mut report, &kit, &machine);
