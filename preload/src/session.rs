@@ -279,8 +279,8 @@ fn build(count: usize) -> Result<*mut Session, (&'static CStr, map::Error)> {
     Ok(session)
 }
 
-/// Only in the way that the runtime set it up, and read as the driver reads it: before it is initialised. What the program changes later
-/// changes nothing.
+/// Only in the way that the runtime set it up, and read before the driver is initialised. That the driver reads it no later, so that what
+/// the program changes afterwards changes nothing, is taken for granted here and was not seen: no daemon was at hand.
 fn mps_percent(limits: &LimitsPage) -> u32 {
     if !limits.is_mps() {
         return 0;

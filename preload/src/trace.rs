@@ -1,6 +1,6 @@
 //! Traces: what the program does on the GPU, recorded into this process's ring in the region ([`vgpu_region::trace`]).
 //!
-//! Nothing of it is on a call's path while nobody traces. When the host turns tracing on, [`look`] puts our own functions between the
+//! While nobody traces, only launches, copies and waits under a limit of time know of it: they compare one number more. When the host turns tracing on, [`look`] puts our own functions between the
 //! hooks and the driver: what the hooks call as the driver's function is then one that records the call and makes it
 //! ([`crate::table`] says which, [`call`] what of it). Waits and refusals, which are slow anyway, are recorded where they happen.
 //!
