@@ -152,8 +152,10 @@ fn a_simulated_gpu_that_falls_off() {
     allocate(&rig.cluster, "a", &[("gpu", 1, "10Gi", "30")]);
     kubelet.prepare("a").unwrap();
     let state = rig.machine.state().unwrap();
-    std::fs::remove_file(&state).unwrap();
-    let _ = kit.simgpu_ctl(&state, &["create", "gpus=1", "total=24G"]);
+    // In one step: whoever looks in between would make a machine of its own.
+    let other = state.with_extension("other");
+    let _ = kit.simgpu_ctl(&other, &["create", "gpus=1", "total=24G"]);
+    std::fs::rename(&other, &state).unwrap();
     wait_for("the taint", || (rig.cluster.devices()[&device(1)]["taints"][0]["effect"] == "NoExecute").then_some(()));
     assert!(kubelet.prepare("a").unwrap_err().contains("does not work"));
 }
