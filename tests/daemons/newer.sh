@@ -23,3 +23,4 @@ apt-get "${options[@]}" update -qq
 cd "$folder/.apt/packages"
 apt-get "${options[@]}" download -qq "$@"
 for package in *.deb; do dpkg-deb -x "$package" "$folder"; done
+rm -rf "$folder/.apt"
