@@ -4,6 +4,7 @@
 pub mod arguments;
 pub mod costs;
 pub mod cuda;
+pub mod last_words;
 pub mod nvml;
 pub mod ptx;
 pub mod random;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use vgpu_test_programs::arguments::Arguments;
 use vgpu_test_programs::cuda::sys::{self, CUresult};
 use vgpu_test_programs::cuda::{self, check, name};
+use vgpu_test_programs::last_words;
 use vgpu_test_programs::random::Random;
 
 use crate::things::{Maker, Thing};
@@ -13,6 +14,7 @@ use crate::things::{Maker, Thing};
 const MOST: usize = 600;
 
 pub fn run(arguments: &Arguments) -> ExitCode {
+    last_words::prepare();
     match follow(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
@@ -27,14 +29,16 @@ fn follow(arguments: &Arguments) -> Result<(), String> {
     let seed = arguments.number("seed", 1);
     cuda::start(ordinal).map_err(|code| format!("start: {}", name(code)))?;
     let maker = Maker::new(ordinal).map_err(|code| format!("streams: {}", name(code)))?;
-    let mut churn =
-        Churn { random: Random::new(seed), maker, held: Vec::new(), calls: 0, refused: 0, limit: arguments.number("limit", 8 << 30) };
+    let (limit, limited) = (arguments.number("limit", 8 << 30), !arguments.has("native"));
+    let mut churn = Churn { random: Random::new(seed), maker, held: Vec::new(), calls: 0, refused: 0, limit, limited };
     // Who comes late may find no room for a context.
     println!("started");
     let _ = std::io::stdin().read_line(&mut String::new());
     for step in 0..arguments.number("steps", 0) {
+        last_words::step(step);
         churn.step().map_err(|why| format!("step {step} of --seed {seed}: {why}"))?;
     }
+    last_words::doing("settling");
     churn.settle()?;
     println!("churned {} {}", churn.calls, churn.refused);
     for line in std::io::stdin().lines().map_while(Result::ok) {
@@ -57,6 +61,7 @@ struct Churn {
     calls: u64,
     refused: u64,
     limit: u64,
+    limited: bool,
 }
 
 impl Churn {
@@ -99,6 +104,7 @@ impl Churn {
 
     /// Pointers that nothing was allocated at: the driver says so, and nothing changes.
     fn free_what_is_nobodys(&mut self) -> Result<(), String> {
+        last_words::doing("freeing what is nobody's");
         let own = std::ptr::from_ref(self).addr() as u64;
         let inside = self.held.iter().find_map(|thing| if let Thing::Linear(address) = thing { Some(address + 8) } else { None });
         let address = [0x10_0000, own, u64::MAX - 4095, inside.unwrap_or(12345 << 21)][self.random.below(4) as usize];
@@ -108,21 +114,27 @@ impl Churn {
     }
 
     fn look(&mut self) -> Result<(), String> {
+        last_words::doing("looking");
         let (free, total) = cuda::memory().map_err(|code| format!("cuMemGetInfo: {}", name(code)))?;
-        if free > total || total as u64 > self.limit {
+        if free > total || (self.limited && total as u64 > self.limit) {
             return Err(format!("{free} of {total} bytes are said to be free, and the limit is {}", self.limit));
         }
         Ok(())
     }
 
-    /// Asks for more than anyone may have.
+    /// Asks for more than anyone may have, where there is a limit.
     fn too_much(&mut self) -> Result<(), String> {
+        last_words::doing("asking for too much");
         let mut address = 0;
-        // SAFETY: room for the answer.
-        match unsafe { sys::cuMemAlloc_v2(&raw mut address, self.limit as usize + 1) } {
-            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Ok(()),
-            code => Err(format!("more than the limit: {}", name(code))),
-        }
+        // SAFETY: room for the answer; what was given after all is given back once.
+        let code = unsafe {
+            match sys::cuMemAlloc_v2(&raw mut address, self.limit as usize + 1) {
+                CUresult::CUDA_SUCCESS if !self.limited => sys::cuMemFree_v2(address),
+                CUresult::CUDA_ERROR_OUT_OF_MEMORY => CUresult::CUDA_SUCCESS,
+                code => return Err(format!("more than the limit: {}", name(code))),
+            }
+        };
+        check(code).map_err(|code| format!("giving back what was more than the limit: {}", name(code)))
     }
 
     /// Waits for everything, and lets the pools give back what they do not use.

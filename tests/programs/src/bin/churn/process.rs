@@ -14,8 +14,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it under the share; with the seed 0 it takes no steps.
-    pub fn start(arguments: &Arguments, share: &Share, library: &str, seed: u64) -> Result<Process, String> {
+    /// Starts it, under the share if there is a library to hold it; with the seed 0 it takes no steps.
+    pub fn start(arguments: &Arguments, share: &Share, library: Option<&str>, seed: u64) -> Result<Process, String> {
         let mut command = Command::new(std::env::current_exe().map_err(|why| why.to_string())?);
         let steps = if seed == 0 { 0 } else { arguments.number("steps", 3000) };
         let (limit, gpu) = (arguments.number("limit", 8 << 30), arguments.number("gpu", 0));
@@ -23,7 +23,11 @@ impl Process {
             command.args([name, &value.to_string()]);
         }
         command.arg("--child").stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = share.limits(library, &mut command).spawn().map_err(|why| why.to_string())?;
+        match library {
+            Some(library) => share.limits(library, &mut command),
+            None => command.arg("--native"),
+        };
+        let mut process = command.spawn().map_err(|why| why.to_string())?;
         let (input, output) = (process.stdin.take().ok_or("no pipe")?, process.stdout.take().ok_or("no pipe")?);
         Ok(Process { process, input, output: BufReader::new(output), seed })
     }

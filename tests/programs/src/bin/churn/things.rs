@@ -4,6 +4,7 @@ use std::ptr::{null, null_mut};
 
 use vgpu_test_programs::cuda::sys::{self, *};
 use vgpu_test_programs::cuda::{check, synchronize};
+use vgpu_test_programs::last_words::doing;
 use vgpu_test_programs::random::Random;
 use vgpu_test_programs::take::{granular, physical_properties, pool_properties};
 
@@ -35,12 +36,48 @@ pub enum Thing {
     Stream(CUstream),
 }
 
+impl Thing {
+    const fn given_back(&self) -> &'static str {
+        match self {
+            Thing::Linear(_) => "giving back linear",
+            Thing::Managed(_) => "giving back managed",
+            Thing::Ordered(_) => "giving back ordered",
+            Thing::Array(_) => "giving back array",
+            Thing::Pyramid(_) => "giving back pyramid",
+            Thing::Handle(_) => "giving back handle",
+            Thing::Mapping { .. } => "giving back mapping",
+            Thing::Pool(_) => "giving back pool",
+            Thing::Graph { .. } => "giving back graph",
+            Thing::Module(_) => "giving back module",
+            Thing::Library(_) => "giving back library",
+            Thing::Context(_) => "giving back context",
+            Thing::Stream(_) => "giving back stream",
+        }
+    }
+}
+
 /// Makes things on a GPU.
 pub struct Maker {
     pub ordinal: i32,
     stream: CUstream,
     /// A few pools to take from; null where there is none.
     pools: [CUmemoryPool; 4],
+}
+
+/// The kind of thing that a number below 100 stands for.
+const fn kind_of(number: u64) -> &'static str {
+    match number {
+        0..=39 => "linear",
+        40..=44 => "managed",
+        45..=59 => "ordered",
+        60..=71 => "array",
+        72..=83 => "physical",
+        84..=86 => "pool",
+        87..=89 => "graph",
+        90..=94 => "image",
+        95..=96 => "context",
+        _ => "stream",
+    }
 }
 
 fn result(what: &'static str, code: CUresult) -> Result<(), Refused> {
@@ -57,18 +94,20 @@ impl Maker {
 
     /// Makes something; `kind` is below 100.
     pub fn make(&mut self, kind: u64, random: &mut Random) -> Result<Thing, Refused> {
+        let kind = kind_of(kind);
+        doing(kind);
         // SAFETY: every call gets room for its answers, and arguments that live through it.
         unsafe {
             match kind {
-                0..=39 => linear(random),
-                40..=44 => managed(random),
-                45..=59 => self.ordered(random),
-                60..=71 => array(random),
-                72..=83 => self.physical(random),
-                84..=86 => self.pool(random),
-                87..=89 => self.graph(random),
-                90..=94 => image(random),
-                95..=96 => self.context(random),
+                "linear" => linear(random),
+                "managed" => managed(random),
+                "ordered" => self.ordered(random),
+                "array" => array(random),
+                "physical" => self.physical(random),
+                "pool" => self.pool(random),
+                "graph" => self.graph(random),
+                "image" => image(random),
+                "context" => self.context(random),
                 _ => {
                     let mut stream = null_mut();
                     result("cuStreamCreate", sys::cuStreamCreate(&raw mut stream, random.below(2) as u32))?;
@@ -165,6 +204,7 @@ impl Maker {
     /// Gives something back, if there are several calls for that by any of them.
     pub fn give_back(&mut self, thing: Thing, random: &mut Random) -> Result<(), CUresult> {
         let ordered = random.below(2) == 0;
+        doing(thing.given_back());
         // SAFETY: each thing is given back once.
         unsafe {
             match thing {
@@ -196,6 +236,7 @@ impl Maker {
 
     /// Trims a pool or the graphs' memory, waits, or changes the stack limit.
     pub fn trim(&mut self, random: &mut Random) -> Result<(), Refused> {
+        doing("trimming");
         let (mut usual, pool) = (null_mut(), self.pools[random.below(4) as usize]);
         // SAFETY: plain calls with room for their answers; the pool lives.
         unsafe {
