@@ -6,6 +6,12 @@
 use core::mem::size_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
 
+mod log_level;
+mod turn;
+
+pub use log_level::LogLevel;
+pub use turn::Turn;
+
 use crate::MAX_GPUS;
 use crate::uuid::Uuid;
 
@@ -93,98 +99,6 @@ impl GpuLimit {
     pub fn cores_limit(&self) -> Option<u32> {
         match self.cores.load(Relaxed) {
             1..=99 => Some(self.cores.load(Relaxed).clamp(1, 99)),
-            _ => None,
-        }
-    }
-}
-
-/// The host's word on when the container may use one GPU, so that tenants take turns. All zero: whenever it likes.
-///
-/// The arbiter writes, the container's processes read and wait on [`Turn::word`] as a futex. When [`Turn::beat`] stands still the
-/// arbiter is gone, and so is what it said.
-#[repr(C, align(64))]
-#[derive(Debug, Default)]
-pub struct Turn {
-    uuid: [AtomicU64; 2],
-    /// A number that changes with every turn, times 4, plus one of [`Turn::FREE`], [`Turn::CLOSED`] and [`Turn::OPEN`].
-    pub word: AtomicU32,
-    /// How long the turn is, in microseconds, from when the processes see it.
-    pub length: AtomicU32,
-    /// Counts while the arbiter lives, at least ten times a second.
-    pub beat: AtomicU32,
-    /// The share lent for now, in percent, where it is more than the limit.
-    pub lent: AtomicU32,
-    /// Not 0 while another tenant has work on the GPU outside its turns.
-    pub crowded: AtomicU32,
-    padding: u32,
-    reserved: [u64; 3],
-}
-
-impl Turn {
-    /// No turns are taken.
-    pub const FREE: u32 = 0;
-    /// It is another tenant's turn.
-    pub const CLOSED: u32 = 1;
-    /// It is this container's turn.
-    pub const OPEN: u32 = 2;
-
-    /// Which of the three a word says.
-    #[must_use]
-    pub const fn state(word: u32) -> u32 {
-        word & 3
-    }
-}
-
-/// How much the library says on stderr.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u32)]
-pub enum LogLevel {
-    /// Nothing at all.
-    Off = 0,
-    /// Only what makes vgpu refuse to work.
-    Error = 1,
-    /// Also the first refusal by each limit (the default).
-    Warn = 2,
-    /// Also what was found at start.
-    Info = 3,
-    /// Also single decisions.
-    Debug = 4,
-}
-
-impl LogLevel {
-    /// By name or number, as `VGPU_LOG` has it.
-    #[must_use]
-    pub fn named(text: &[u8]) -> Option<Self> {
-        match text {
-            b"off" | b"0" => Some(Self::Off),
-            b"error" | b"1" => Some(Self::Error),
-            b"warn" | b"2" => Some(Self::Warn),
-            b"info" | b"3" => Some(Self::Info),
-            b"debug" | b"4" => Some(Self::Debug),
-            _ => None,
-        }
-    }
-
-    /// As HAMi's `LIBCUDA_LOG_LEVEL` has it, 0 to 4.
-    #[must_use]
-    pub fn of_hami(text: &[u8]) -> Option<Self> {
-        match text {
-            b"0" => Some(Self::Error),
-            b"1" | b"2" => Some(Self::Warn),
-            b"3" => Some(Self::Info),
-            b"4" => Some(Self::Debug),
-            _ => None,
-        }
-    }
-
-    /// As vgpu-controller's `LOGGER_LEVEL` has it, 0 to 5.
-    #[must_use]
-    pub fn of_controller(text: &[u8]) -> Option<Self> {
-        match text {
-            b"0" | b"1" => Some(Self::Error),
-            b"2" => Some(Self::Warn),
-            b"3" => Some(Self::Info),
-            b"4" | b"5" => Some(Self::Debug),
             _ => None,
         }
     }

@@ -1,0 +1,56 @@
+//! Log levels, and how the dialects name them.
+
+/// How much the library says on stderr.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum LogLevel {
+    /// Nothing at all.
+    Off = 0,
+    /// Only what makes vgpu refuse to work.
+    Error = 1,
+    /// Also the first refusal by each limit (the default).
+    Warn = 2,
+    /// Also what was found at start.
+    Info = 3,
+    /// Also single decisions.
+    Debug = 4,
+}
+
+impl LogLevel {
+    /// By name or number, as `VGPU_LOG` has it.
+    #[must_use]
+    pub fn named(text: &[u8]) -> Option<Self> {
+        match text {
+            b"off" | b"0" => Some(Self::Off),
+            b"error" | b"1" => Some(Self::Error),
+            b"warn" | b"2" => Some(Self::Warn),
+            b"info" | b"3" => Some(Self::Info),
+            b"debug" | b"4" => Some(Self::Debug),
+            _ => None,
+        }
+    }
+
+    /// As HAMi's `LIBCUDA_LOG_LEVEL` has it, 0 to 4.
+    #[must_use]
+    pub fn of_hami(text: &[u8]) -> Option<Self> {
+        match text {
+            b"0" => Some(Self::Error),
+            b"1" | b"2" => Some(Self::Warn),
+            b"3" => Some(Self::Info),
+            b"4" => Some(Self::Debug),
+            _ => None,
+        }
+    }
+
+    /// As vgpu-controller's `LOGGER_LEVEL` has it, 0 to 5.
+    #[must_use]
+    pub fn of_controller(text: &[u8]) -> Option<Self> {
+        match text {
+            b"0" | b"1" => Some(Self::Error),
+            b"2" => Some(Self::Warn),
+            b"3" => Some(Self::Info),
+            b"4" | b"5" => Some(Self::Debug),
+            _ => None,
+        }
+    }
+}
