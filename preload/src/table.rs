@@ -164,21 +164,21 @@ hooks! {
     Cuda memory::ordered::free::<false> => (address: DevicePtr, stream: Handle) [free(address)]: cuMemFreeAsync;
     Cuda memory::ordered::free::<true> => (address: DevicePtr, stream: Handle) [free(address)]: cuMemFreeAsync_ptsz;
     Cuda memory::places::create => (pool: *mut Handle, properties: *const AllocationProp): cuMemPoolCreate;
-    Cuda memory::ordered::set_pool => (device: Device, pool: Handle): cuDeviceSetMemPool;
+    Cuda memory::pools::set_usual => (device: Device, pool: Handle): cuDeviceSetMemPool;
     Cuda memory::places::set => (location: *mut c_void, kind: i32, pool: Handle): cuMemSetMemPool;
     Cuda memory::places::get => (pool: *mut Handle, location: *mut Location, kind: i32): cuMemGetDefaultMemPool, cuMemGetMemPool;
-    Cuda memory::ordered::pool_destroy => (pool: Handle): cuMemPoolDestroy;
-    Cuda memory::ordered::pool_trim => (pool: Handle, keep: usize): cuMemPoolTrimTo;
+    Cuda memory::pools::destroy => (pool: Handle): cuMemPoolDestroy;
+    Cuda memory::pools::trim => (pool: Handle, keep: usize): cuMemPoolTrimTo;
     Cuda compute::waits::stream::<false> => (stream: Handle) [synchronize(stream)]: cuStreamSynchronize;
     Cuda compute::waits::stream::<true> => (stream: Handle) [synchronize(own(stream))]: cuStreamSynchronize_ptsz;
     Cuda compute::waits::event => (event: Handle) [synchronize(event)]: cuEventSynchronize;
     Cuda compute::waits::context_v2 => (context: Handle) [synchronize(context)]: cuCtxSynchronize_v2;
     Cuda compute::waits::context => () [synchronize(DEFAULT)]: cuCtxSynchronize;
-    Cuda memory::ordered::begin_capture => (stream: Handle, mode: i32): cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz;
-    Cuda memory::ordered::begin_capture_v1 => (stream: Handle): cuStreamBeginCapture, cuStreamBeginCapture_ptsz;
-    Cuda memory::ordered::begin_capture_to_graph => (stream: Handle, graph: Handle, dependencies: *const Handle, edges: *const c_void, count: usize, mode: i32):
+    Cuda memory::capture::begin => (stream: Handle, mode: i32): cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz;
+    Cuda memory::capture::begin_v1 => (stream: Handle): cuStreamBeginCapture, cuStreamBeginCapture_ptsz;
+    Cuda memory::capture::begin_to_graph => (stream: Handle, graph: Handle, dependencies: *const Handle, edges: *const c_void, count: usize, mode: i32):
         cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz;
-    Cuda memory::ordered::graph_trim => (device: Device): cuDeviceGraphMemTrim;
+    Cuda memory::pools::trim_graphs => (device: Device): cuDeviceGraphMemTrim;
 
     // Physical memory and its mappings.
     Cuda memory::physical::create => (handle: *mut u64, bytes: usize, properties: *const AllocationProp, flags: u64) [allocate(handle, bytes)]: cuMemCreate;

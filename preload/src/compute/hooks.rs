@@ -65,7 +65,7 @@ fn held(state: &'static State, handle: Handle, key: u64, call: impl FnOnce() -> 
 fn is_captured(stream: Handle) -> bool {
     let mut capturing = 0;
     // SAFETY: the program's own stream; the driver writes one integer.
-    memory::ordered::has_captured() && unsafe { driver::is_capturing(stream, &raw mut capturing) != SUCCESS || capturing != 0 }
+    memory::capture::has_begun() && unsafe { driver::is_capturing(stream, &raw mut capturing) != SUCCESS || capturing != 0 }
 }
 
 /// Something that is not compute work, or waits for something else, follows in the stream.

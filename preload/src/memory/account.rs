@@ -7,7 +7,7 @@ use vgpu_region::ledger::{PAGE, pages};
 use vgpu_region::limits::LogLevel;
 use vgpu_region::map::Census;
 
-use super::{GRANULE_PAGES, kept, ordered, shared, spill, truth};
+use super::{GRANULE_PAGES, kept, pools, shared, spill, truth};
 use crate::cuda::{OUT_OF_MEMORY, Status};
 use crate::log::{self, Seldom};
 use crate::session::{self, Gpu};
@@ -145,7 +145,7 @@ fn claim_after_recount(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
 fn find_room(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
     for _ in 0..400 {
         recover(gpu);
-        ordered::settle_pools(gpu);
+        pools::settle_all_of(gpu);
         if let Some(claim) = try_claim(gpu, pages) {
             return Some(claim);
         }

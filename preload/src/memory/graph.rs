@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Orderin
 
 use super::known::{self, Current};
 use super::table::Table;
-use super::{POOL_STEP, account, ordered, rounded_pages};
+use super::{POOL_STEP, account, pools, rounded_pages};
 use crate::cuda::{
     AllocNodeParams, Device, GRAPH_RESERVED_CURRENT, Handle, NODE_CHILD_GRAPH, NODE_KERNEL, NODE_MEM_ALLOC, OUT_OF_MEMORY, SUCCESS, Status,
 };
@@ -29,7 +29,7 @@ fn reserved(device: Device) -> Option<u64> {
 /// Brings a device's graph memory in line.
 pub fn settle(gpu: &Gpu) {
     if let Some(record) = RESERVED.get(gpu.device as usize).filter(|_| !EXECS.is_unused()) {
-        ordered::settle(gpu, record, None, || reserved(gpu.device));
+        pools::settle(gpu, record, None, || reserved(gpu.device));
     }
 }
 
@@ -219,7 +219,7 @@ unsafe fn with_memory(exec: Handle, call: impl FnOnce() -> Status) -> Status {
     if status == SUCCESS {
         record.fetch_or(RESIDENT, Relaxed);
     }
-    ordered::settle(gpu, charged, Some(claim), || reserved(gpu.device));
+    pools::settle(gpu, charged, Some(claim), || reserved(gpu.device));
     status
 }
 

@@ -2,7 +2,7 @@
 
 use core::ffi::c_void;
 
-use super::{context, ordered};
+use super::{context, pools};
 use crate::cuda::{AllocationProp, Handle, LOCATION_DEVICE, Location, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::log::{self, Seldom};
 
@@ -30,7 +30,7 @@ pub unsafe fn create(
     unsafe {
         match properties.as_ref() {
             Some(known) if known.kind == MANAGED && context::is_limited() => refuse_managed(),
-            _ => ordered::pool_create(real, pool, properties),
+            _ => pools::create(real, pool, properties),
         }
     }
 }
@@ -51,7 +51,7 @@ pub unsafe fn get(
         if status == SUCCESS {
             let Location { kind, id } = *location;
             // What cannot be watched cannot be had.
-            if !ordered::note_pool(*pool, (kind == LOCATION_DEVICE).then_some(id)) {
+            if !pools::note(*pool, (kind == LOCATION_DEVICE).then_some(id)) {
                 *pool = core::ptr::null_mut();
                 return OUT_OF_MEMORY;
             }
@@ -69,7 +69,7 @@ pub unsafe fn set(
 ) -> Status {
     // SAFETY: the program's own arguments.
     let status = unsafe { real(location, kind, pool) };
-    ordered::forget_usual();
+    pools::forget_usual();
     status
 }
 
