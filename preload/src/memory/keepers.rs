@@ -21,7 +21,7 @@ static KEEPERS: [Keeper; 1024] =
 /// One above the highest place ever taken.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Notes that `owner` keeps the memory behind `handle`, once for each offset. `false` if there is no place to note it.
+/// Notes that `owner` keeps the memory behind `handle`, once for each offset. `false` if that cannot be noted.
 fn add(owner: u64, offset: u64, handle: u64) -> bool {
     let same = |keeper: &&Keeper| {
         keeper.owner.load(Acquire) == owner && keeper.offset.load(Relaxed) == offset && keeper.handle.load(Relaxed) == handle
@@ -34,9 +34,10 @@ fn add(owner: u64, offset: u64, handle: u64) -> bool {
     USED.fetch_max(place + 1, AcqRel);
     keeper.offset.store(offset, Relaxed);
     keeper.handle.store(handle, Relaxed);
-    physical::keep(handle);
-    keeper.owner.store(owner, Release);
-    true
+    let kept = physical::keep(handle);
+    // What was released meanwhile is nobody's to keep.
+    keeper.owner.store(if kept == Ok(true) { owner } else { 0 }, Release);
+    kept.is_ok()
 }
 
 fn remove(which: impl Fn(u64, u64) -> bool) {

@@ -1,7 +1,7 @@
 //! Physical memory (`cuMemCreate`) and its mappings. It lives while a handle or a mapping does.
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire};
+use core::sync::atomic::{Ordering::AcqRel, Ordering::Acquire};
 
 use vgpu_region::ledger::pages;
 
@@ -9,7 +9,8 @@ use super::GRANULE;
 use super::account::{self, claim};
 use super::blocks::{self, Block, Kind};
 use super::table::Table;
-use crate::cuda::{AllocationProp, Device, DevicePtr, LOCATION_DEVICE, OPERATING_SYSTEM, SUCCESS, Status};
+use crate::cuda::{AllocationProp, Device, DevicePtr, LOCATION_DEVICE, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status};
+use crate::driver;
 use crate::session::{self, State};
 
 /// Handles to [`Physical`], packed.
@@ -25,20 +26,35 @@ struct Physical {
     mappings: u32,
 }
 
+/// Granules, handles and mappings are kept in so many bits each.
+const BITS: u32 = 20;
+/// No count goes higher: what cannot be counted is refused.
+const MOST: u32 = (1 << BITS) - 1;
+const _: () = assert!(vgpu_region::MAX_GPUS <= 1 << (u64::BITS - 3 * BITS));
+
+/// What keeps memory alive.
+#[derive(Clone, Copy)]
+enum By {
+    Handle,
+    /// A mapping, or something else that is noted as one.
+    Mapping,
+}
+
 impl Physical {
     fn pack(self) -> u64 {
-        u64::from(self.granules & 0xff_ffff) << 40
-            | (self.device as u64 & 0xff) << 32
-            | u64::from(self.handles & 0xfff) << 20
-            | u64::from(self.mappings & 0xf_ffff)
+        let bits = |count: u32, place: u32| u64::from(count & MOST) << (place * BITS);
+        (self.device as u64) << (3 * BITS) | bits(self.granules, 2) | bits(self.handles, 1) | bits(self.mappings, 0)
     }
 
     fn unpack(word: u64) -> Self {
-        Self {
-            granules: (word >> 40) as u32,
-            device: (word >> 32 & 0xff) as Device,
-            handles: (word >> 20 & 0xfff) as u32,
-            mappings: (word & 0xf_ffff) as u32,
+        let bits = |place: u32| (word >> (place * BITS)) as u32 & MOST;
+        Self { granules: bits(2), device: (word >> (3 * BITS)) as Device, handles: bits(1), mappings: bits(0) }
+    }
+
+    fn count(&mut self, by: By) -> &mut u32 {
+        match by {
+            By::Handle => &mut self.handles,
+            By::Mapping => &mut self.mappings,
         }
     }
 
@@ -47,17 +63,36 @@ impl Physical {
     }
 }
 
-/// Changes a handle's counts. Gives what they are now.
-fn change(handle: u64, change: impl Fn(&mut Physical)) -> Option<Physical> {
-    let record: &AtomicU64 = HANDLES.get(handle)?;
-    let update = |word| {
+/// Counts one thing more that keeps a handle's memory. `Ok(false)` if that is not charged here.
+///
+/// # Errors
+/// CUDA's out-of-memory code if there are more than can be counted.
+fn add_one(handle: u64, by: By) -> Result<bool, Status> {
+    let Some(record) = HANDLES.get(handle) else { return Ok(false) };
+    let more = |word| {
         let mut physical = Physical::unpack(word);
-        change(&mut physical);
+        let count = physical.count(by);
+        *count += 1;
+        (*count <= MOST).then(|| physical.pack())
+    };
+    record.fetch_update(AcqRel, Acquire, more).map(|_| true).map_err(|_| OUT_OF_MEMORY)
+}
+
+/// Takes a count away before the driver is asked to: afterwards the handle may be another's. Gives what has to be given back to the
+/// account if the driver succeeds.
+fn drop_one(handle: u64, by: By) -> Option<Physical> {
+    let less = |word| {
+        let mut physical = Physical::unpack(word);
+        let count = physical.count(by);
+        *count = count.saturating_sub(1);
         Some(physical.pack())
     };
-    let before = record.fetch_update(AcqRel, Acquire, update).ok()?;
-    let mut now = Physical::unpack(before);
-    change(&mut now);
+    let mut now = Physical::unpack(HANDLES.get(handle)?.fetch_update(AcqRel, Acquire, less).ok()?);
+    let count = now.count(by);
+    *count = count.saturating_sub(1);
+    if now.is_gone() {
+        HANDLES.remove(handle);
+    }
     Some(now)
 }
 
@@ -71,31 +106,19 @@ pub fn mapped_at(address: DevicePtr) -> Option<u64> {
     MAPPINGS.get(address).map(|handle| handle.load(Acquire))
 }
 
-/// The driver has given a handle once more: it has to be released once more.
-pub fn given_again(handle: u64) {
-    change(handle, |physical| physical.handles += 1);
-}
-
-/// One thing more keeps the memory: it counts as a mapping. `false` if the memory is not charged here.
-pub fn keep(handle: u64) -> bool {
-    change(handle, |physical| physical.mappings += 1).is_some()
+/// One thing more keeps the memory: it counts as a mapping. `Ok(false)` if the memory is not charged here.
+///
+/// # Errors
+/// CUDA's out-of-memory code if there are more than can be counted.
+pub fn keep(handle: u64) -> Result<bool, Status> {
+    add_one(handle, By::Mapping)
 }
 
 /// Undoes [`keep`].
 pub fn let_go(handle: u64) {
-    if let Some(physical) = drop_one(handle, |physical| physical.mappings = physical.mappings.saturating_sub(1)) {
+    if let Some(physical) = drop_one(handle, By::Mapping) {
         give_back(physical);
     }
-}
-
-/// Takes a count away before the driver is asked to: afterwards the handle may be another's. Gives what has to be given back to the
-/// account if the driver succeeds.
-fn drop_one(handle: u64, one: impl Fn(&mut Physical)) -> Option<Physical> {
-    let now = change(handle, one)?;
-    if now.is_gone() {
-        HANDLES.remove(handle);
-    }
-    Some(now)
 }
 
 fn give_back(physical: Physical) {
@@ -134,44 +157,63 @@ pub unsafe fn create(
             return status;
         }
         let physical = Physical { granules: (bytes as u64).div_ceil(GRANULE) as u32, device, handles: 1, mappings: 0 };
-        HANDLES.insert(*handle, physical.pack());
-        claim.keep();
-        SUCCESS
+        let status = counted_anew(handle, physical);
+        if status == SUCCESS {
+            claim.keep()
+        } else {
+            claim.drop_all()
+        }
+        status
+    }
+}
+
+/// Notes a new handle, or gives it up: what cannot be kept account of cannot be had.
+unsafe fn counted_anew(handle: *mut u64, physical: Physical) -> Status {
+    // SAFETY: the driver has just written the handle, and the program has not seen it.
+    unsafe {
+        if HANDLES.insert(*handle, physical.pack()) {
+            return SUCCESS;
+        }
+        driver::physical_release(*handle);
+        *handle = 0;
+        OUT_OF_MEMORY
     }
 }
 
 /// `cuMemRelease`
 pub unsafe fn release(real: unsafe extern "C" fn(u64) -> Status, handle: u64) -> Status {
-    let dropped = drop_one(handle, |physical| physical.handles = physical.handles.saturating_sub(1));
+    let dropped = drop_one(handle, By::Handle);
     // SAFETY: the program's own argument.
     let status = unsafe { real(handle) };
-    if let Some(physical) = dropped {
-        settle(handle, physical, status, |physical| physical.handles += 1);
+    match dropped {
+        Some(physical) if status == SUCCESS => give_back(physical),
+        // The count comes back.
+        Some(physical) if physical.is_gone() => _ = HANDLES.insert(handle, Physical { handles: 1, ..physical }.pack()),
+        Some(_) => _ = add_one(handle, By::Handle),
+        None => {}
     }
     status
 }
 
-/// After the driver's answer: the count is gone for good, or comes back.
-fn settle(handle: u64, physical: Physical, status: Status, undo: impl Fn(&mut Physical)) {
-    if status == SUCCESS {
-        give_back(physical);
-    } else if physical.is_gone() {
-        let mut physical = physical;
-        undo(&mut physical);
-        HANDLES.insert(handle, physical.pack());
-    } else {
-        change(handle, undo);
+/// `cuMemRetainAllocationHandle`
+pub unsafe fn retain(real: unsafe extern "C" fn(*mut u64, *mut c_void) -> Status, handle: *mut u64, address: *mut c_void) -> Status {
+    // SAFETY: the program's own arguments; the handle is read only after the driver wrote it, and is released if it cannot be counted.
+    unsafe {
+        let status = real(handle, address);
+        if status == SUCCESS { counted(handle) } else { status }
     }
 }
 
-/// `cuMemRetainAllocationHandle`
-pub unsafe fn retain(real: unsafe extern "C" fn(*mut u64, *mut c_void) -> Status, handle: *mut u64, address: *mut c_void) -> Status {
-    // SAFETY: the program's own arguments; the handle is read only after the driver wrote it.
+/// Counts a handle that the driver has just given once more, so that it has to be released once more; or takes it back.
+///
+/// # Safety
+/// The driver has just written the handle, and the program has not seen it.
+pub unsafe fn counted(handle: *mut u64) -> Status {
+    // SAFETY: as the caller promises.
     unsafe {
-        let status = real(handle, address);
-        if status == SUCCESS {
-            given_again(*handle);
-        }
+        let Err(status) = add_one(*handle, By::Handle) else { return SUCCESS };
+        driver::physical_release(*handle);
+        *handle = 0;
         status
     }
 }
@@ -185,12 +227,19 @@ pub unsafe fn map(
     handle: u64,
     flags: u64,
 ) -> Status {
+    // Counted before: the handle may be released while the driver is at it.
+    let charged = match keep(handle) {
+        Ok(charged) => charged,
+        Err(status) => return status,
+    };
     // SAFETY: the program's own arguments.
     let status = unsafe { real(address, bytes, offset, handle, flags) };
-    if status == SUCCESS && change(handle, |physical| physical.mappings += 1).is_some() {
+    if status == SUCCESS && charged {
         MAPPINGS.insert(address, handle);
         let granules = (bytes as u64).div_ceil(GRANULE) as u32;
         blocks::enter(address, Block { count: 1, granules, context: 0, kind: Kind::Mapping });
+    } else if charged {
+        let_go(handle);
     }
     status
 }
@@ -204,7 +253,7 @@ pub unsafe fn unmap(real: unsafe extern "C" fn(DevicePtr, usize) -> Status, addr
         while at < address.saturating_add(bytes as u64) {
             let size = blocks::take(at, Kind::Mapping).map_or(GRANULE, |block| u64::from(block.granules) * GRANULE);
             if let Some(handle) = MAPPINGS.remove(at)
-                && let Some(physical) = drop_one(handle, |physical| physical.mappings = physical.mappings.saturating_sub(1))
+                && let Some(physical) = drop_one(handle, By::Mapping)
             {
                 give_back(physical);
             }
@@ -223,5 +272,30 @@ pub fn note_for_test(handle: u64, granules: u32) {
 /// Its release.
 #[cfg(test)]
 pub fn let_go_handle_for_test(handle: u64) {
-    drop_one(handle, |physical| physical.handles -= 1);
+    drop_one(handle, By::Handle);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_can_be_counted_is_refused_and_nothing_wraps() {
+        let handle = 0x7000_0101;
+        note_for_test(handle, 5);
+        let most = Physical { granules: 5, device: 0, handles: MOST, mappings: MOST };
+        HANDLES.get(handle).unwrap().store(most.pack(), core::sync::atomic::Ordering::Release);
+        assert_eq!((add_one(handle, By::Handle), keep(handle)), (Err(OUT_OF_MEMORY), Err(OUT_OF_MEMORY)));
+        assert_eq!(charged(handle), Some((0, 5)));
+        assert!(drop_one(handle, By::Handle).is_some_and(|physical| !physical.is_gone()));
+        assert_eq!((add_one(handle, By::Handle), add_one(handle, By::Handle)), (Ok(true), Err(OUT_OF_MEMORY)));
+        assert_eq!(keep(0x7000_0102), Ok(false));
+    }
+
+    #[test]
+    fn a_word_keeps_every_count() {
+        let word = Physical { granules: 0xabcde, device: 15, handles: 0x12345, mappings: 0x54321 }.pack();
+        let Physical { granules, device, handles, mappings } = Physical::unpack(word);
+        assert_eq!((granules, device, handles, mappings), (0xabcde, 15, 0x12345, 0x54321));
+    }
 }

@@ -232,11 +232,8 @@ pub unsafe fn import_physical(
     // SAFETY: the program's own arguments; the handle was just written, and the program is about to hear that it was not.
     unsafe {
         let status = measured_here(|| real(handle, shareable, kind), || _ = driver::physical_release(*handle));
-        if status == SUCCESS {
-            // The process's own memory may come back by the handle that it has.
-            physical::given_again(*handle);
-        }
-        status
+        // The process's own memory may come back by the handle that it has.
+        if status == SUCCESS { physical::counted(handle) } else { status }
     }
 }
 
