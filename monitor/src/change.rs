@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use vgpu_config::limits::GpuLimits;
 use vgpu_oci_hook::state::{LIMITS, RECORD, Record};
@@ -110,7 +110,7 @@ pub fn change(container: &Container, gpu: Option<&str>, change: Change) -> Resul
     for (entry, _) in page.gpus().zip(&chosen).filter(|(_, chosen)| **chosen) {
         store(entry, change);
     }
-    page.generation.fetch_add(1, AcqRel);
+    page.tell();
     record(&container.place, &chosen, change)
 }
 

@@ -33,3 +33,5 @@ mod properties;
 mod simulated;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unmeasured;

@@ -4,6 +4,9 @@
 //! `(now - zero_at) × rate`, so time passing accrues by itself, and a charge of `c` is one `fetch_add` of `c / rate`. No update
 //! can be half done, so a process may be killed at any instruction, and none can be lost, so there is nothing to lock.
 //!
+//! What is owed is GPU time: when the rate changes, whoever looks next moves `zero_at`, so that a debt made at 10% is paid off eight
+//! times as fast at 80%. A charge that falls into that moment may count at either rate.
+//!
 //! Times are nanoseconds of `CLOCK_MONOTONIC` as the container's processes see it. The tenant can write anything in here: what it
 //! reads back is clamped, and the host side only ever treats it as this tenant's own claim.
 
@@ -65,7 +68,8 @@ pub struct Budget {
     pub drained: AtomicU64,
     /// Counts ends of the processes' own turns: who waits for one waits on it as on a futex.
     pub handed: AtomicU32,
-    padding: u32,
+    /// The rate by which `zero_at` stands, in percent; 0 before the first look.
+    pub(crate) percent: AtomicU32,
     words: [AtomicU64; 118],
 }
 
@@ -83,7 +87,7 @@ impl Default for Budget {
             want: zero(),
             drained: zero(),
             handed: AtomicU32::new(0),
-            padding: 0,
+            percent: AtomicU32::new(0),
             words: core::array::from_fn(|_| zero()),
         }
     }
@@ -98,6 +102,9 @@ impl Budget {
             let start = now.saturating_sub(rate.time_for(FIRST));
             zero_at = self.zero_at.compare_exchange(0, start, AcqRel, Acquire).map_or_else(|seen| seen, |_| start);
         }
+        if self.percent.load(Relaxed) != rate.percent() {
+            zero_at = self.follow(now, rate);
+        }
         // No more than SAVED may have accrued: what came before is forfeit.
         let earliest = now.saturating_sub(rate.time_for(SAVED));
         if zero_at < earliest {
@@ -111,8 +118,29 @@ impl Budget {
         if zero_at <= now { rate.accrued_in(now - zero_at) as i64 } else { -(rate.accrued_in(zero_at - now) as i64) }
     }
 
-    /// Takes GPU time that was used, or gives back (negative) what was charged too early. Nanoseconds.
+    /// The rate has changed: what is owed takes longer or shorter to pay off by as much. One of those who see it does it. Gives where
+    /// the balance is zero now.
+    #[cold]
+    fn follow(&self, now: u64, rate: Rate) -> u64 {
+        let was = self.percent.load(Relaxed);
+        let ours = was != rate.percent() && self.percent.compare_exchange(was, rate.percent(), AcqRel, Relaxed).is_ok();
+        let zero_at = self.zero_at.load(Acquire);
+        let (Some(was), true) = (Rate::new(was), ours && zero_at > now) else { return zero_at };
+        let before = (zero_at - now).min(DEBT);
+        let after = rate.time_for(was.accrued_in(before)).min(DEBT);
+        // Charges of others meanwhile stay.
+        if after > before {
+            self.zero_at.fetch_add(after - before, AcqRel);
+        } else {
+            self.zero_at.fetch_sub(before - after, AcqRel);
+        }
+        self.zero_at.load(Acquire)
+    }
+
+    /// Takes GPU time that was used, or gives back (negative) what was charged too early. Nanoseconds. `rate` is what is in force where
+    /// nobody has looked at the balance yet.
     pub fn charge(&self, gpu: i64, rate: Rate) {
+        let rate = Rate::new(self.percent.load(Relaxed)).unwrap_or(rate);
         let (amount, wall) = (gpu.unsigned_abs(), rate.time_for(gpu.unsigned_abs()).min(DEBT));
         if gpu >= 0 {
             self.used.fetch_add(amount, Relaxed);

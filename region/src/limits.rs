@@ -4,7 +4,7 @@
 //! their next call. The tenant cannot write it. It has a fixed layout, so that the library has nothing to parse.
 
 use core::mem::size_of;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
 mod log_level;
 mod turn;
@@ -125,7 +125,7 @@ pub struct LimitsPage {
     padding: [u8; PAGE_SIZE - 64 - MAX_GPUS * (size_of::<GpuLimit>() + size_of::<Turn>()) - 512],
 }
 
-const _: () = assert!(size_of::<LimitsPage>() == PAGE_SIZE);
+const _: () = assert!(size_of::<LimitsPage>() == PAGE_SIZE && cfg!(target_endian = "little"));
 
 /// Why a page cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,7 +220,22 @@ impl LimitsPage {
             true => self.flags.fetch_or(TRACED, Relaxed),
             false => self.flags.fetch_and(!TRACED, Relaxed),
         };
+        self.tell();
+    }
+
+    /// Tells of what was changed: who waits in the container looks again at once, the others at their next launch or copy.
+    pub fn tell(&self) {
         self.generation.fetch_add(1, AcqRel);
+        // SAFETY: the word is in this page; waking nobody is fine.
+        unsafe { libc::syscall(libc::SYS_futex, self.generation.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+    }
+
+    /// What [`LimitsPage::tell`] changes, to be waited on as a futex, and how it stands: read before the limits are.
+    #[must_use]
+    pub fn told(&self) -> (&AtomicU32, u32) {
+        let now = self.generation.load(Acquire);
+        // SAFETY: the lower half of the count, which lies first (below); nobody but the kernel reads it by this reference.
+        (unsafe { AtomicU32::from_ptr(self.generation.as_ptr().cast()) }, now as u32)
     }
 
     /// The bytes to write to the file.

@@ -38,13 +38,14 @@ pub(super) fn copy<const OWN: bool>(
     call: impl FnOnce() -> Status,
 ) -> Status {
     let stream = meant::<OWN>(stream);
-    if state::limited().is_none() {
-        call()
-    } else if within() {
-        around(stream, || memory_key(COPY, bytes()), call)
-    } else {
-        interrupt(stream);
-        call()
+    match state::limited() {
+        Ok(None) => call(),
+        // It is refused if it cannot be measured.
+        _ if within() => around(stream, || memory_key(COPY, bytes()), call),
+        _ => {
+            interrupt(stream);
+            call()
+        }
     }
 }
 

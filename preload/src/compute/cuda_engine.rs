@@ -10,6 +10,11 @@ use crate::{driver, session};
 /// How much longer than asked a sleep lasts by default (`PR_GET_TIMERSLACK` is 50 µs).
 const SLACK: u64 = 50_000;
 
+/// For how long to ask, to sleep for about so long.
+fn less_slack(nanos: u64) -> u64 {
+    if nanos > 2 * SLACK { nanos - SLACK } else { nanos }
+}
+
 /// A context. Every question about events is asked in relaxed mode: the program may be capturing a stream.
 pub struct Cuda {
     /// Where events are made.
@@ -29,7 +34,7 @@ impl Engine for Cuda {
     }
 
     fn sleep(&self, nanos: u64) {
-        let nanos = if nanos > 2 * SLACK { nanos - SLACK } else { nanos };
+        let nanos = less_slack(nanos);
         let time = libc::timespec { tv_sec: (nanos / 1_000_000_000) as _, tv_nsec: (nanos % 1_000_000_000) as _ };
         // SAFETY: errno belongs to this thread, and the program may be about to read it. A signal only ends the wait early.
         unsafe {
@@ -37,6 +42,10 @@ impl Engine for Cuda {
             libc::nanosleep(&raw const time, core::ptr::null_mut());
             *libc::__errno_location() = errno;
         }
+    }
+
+    fn sleep_unless(&self, word: &AtomicU32, value: u32, nanos: u64) {
+        self.wait_for_change(word, value, less_slack(nanos));
     }
 
     fn wait_for_change(&self, word: &AtomicU32, value: u32, nanos: u64) {

@@ -25,6 +25,8 @@ pub trait Engine {
     }
     /// Waits for about this many nanoseconds.
     fn sleep(&self, nanos: u64);
+    /// The same, but no longer than until the word is no longer `value`.
+    fn sleep_unless(&self, word: &AtomicU32, value: u32, nanos: u64);
     /// Waits until the word is no longer `value`, at most about so many nanoseconds.
     fn wait_for_change(&self, word: &AtomicU32, value: u32, nanos: u64);
     /// Wakes those who wait for this word to change.

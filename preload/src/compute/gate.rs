@@ -58,6 +58,11 @@ impl Gate {
         }
     }
 
+    /// The limits page.
+    pub fn page(&self) -> &'static LimitsPage {
+        self.page
+    }
+
     /// What the arbiter writes to, for waiting.
     pub fn turn(&self) -> Option<&'static Turn> {
         // SAFETY: null, or in the page, which is never unmapped.

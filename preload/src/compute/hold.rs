@@ -6,7 +6,7 @@ use vgpu_region::limits::LogLevel;
 
 use super::account::Verdict;
 use super::engine::Engine;
-use super::pace::{Launch, close};
+use super::pace::{Launch, end_batches};
 use super::stream::RING;
 use crate::log::{self, Seldom};
 
@@ -21,8 +21,8 @@ const BURST_OF_LONG: i64 = 500_000;
 const LONG_LAUNCH: u64 = 1_000_000;
 /// The same for a host that does not keep up with the GPU: it takes a millisecond or two until it is as quick as before its nap.
 const BURST_OF_SLOW: i64 = 8_000_000;
-/// Shortest and longest waits before looking again, in nanoseconds. A wait costs about 6 µs of CPU time; a limit that is raised is
-/// seen after the longest.
+/// Shortest and longest waits before looking again, in nanoseconds. A wait costs about 6 µs of CPU time. A limit that is changed ends
+/// them, except those for a turn.
 const SHORT: u64 = 500_000;
 const LONG: u64 = 6_000_000;
 /// The shortest wait for the last launches of a turn.
@@ -55,6 +55,8 @@ impl Launch<'_> {
             self.meter.harvest(engine, self.rate);
             let now = engine.now();
             self.began = now;
+            // Before the limit is read: a change in between ends the nap at once.
+            let (page, told) = account.gate.page().told();
             // The limit may have been lifted meanwhile.
             let Some(rate) = account.rate() else { break };
             self.rate = rate;
@@ -81,7 +83,7 @@ impl Launch<'_> {
                 Verdict::Yield if in_flight != 0 => OTHER / 2,
                 Verdict::Yield => OTHER,
                 Verdict::Closed if !closed => {
-                    self.end_batches(engine);
+                    end_batches(engine, self.meter);
                     closed = true;
                     continue;
                 }
@@ -103,7 +105,7 @@ impl Launch<'_> {
                         BURST_OF_LONG
                     };
                     if !waited {
-                        self.end_batches(engine);
+                        end_batches(engine, self.meter);
                         waited = true;
                         continue;
                     }
@@ -124,7 +126,7 @@ impl Launch<'_> {
                 break;
             }
             if nap != 0 {
-                engine.sleep(nap);
+                engine.sleep_unless(page, told, nap);
             }
         }
         if waited {
@@ -167,13 +169,5 @@ impl Launch<'_> {
         };
         engine.wait_for_change(&turn.word, word, most);
         None
-    }
-
-    fn end_batches(&self, engine: &impl Engine) {
-        self.meter.end_batches(engine, |stream, handle, claim| {
-            if claim.open().0.count != 0 {
-                close(engine, self.meter, stream, handle, claim, false);
-            }
-        });
     }
 }

@@ -9,7 +9,7 @@ use super::cuda_engine::Cuda;
 use super::pace::{self, Launch};
 use super::state::{self, State};
 use crate::cuda::{Device, DevicePtr, Handle, LaunchConfig, LaunchParams, SUCCESS, Status};
-use crate::{driver, memory};
+use crate::{driver, memory, session};
 
 /// `CU_STREAM_PER_THREAD`
 const PER_THREAD: Handle = 2 as Handle;
@@ -24,8 +24,9 @@ pub fn meant<const OWN: bool>(stream: Handle) -> Handle {
 #[inline]
 pub(super) fn around(stream: Handle, key: impl FnOnce() -> u64, call: impl FnOnce() -> Status) -> Status {
     match state::limited() {
-        None => call(),
-        Some(state) => held(state, stream, key(), call),
+        Ok(None) => call(),
+        Ok(Some(state)) => held(state, stream, key(), call),
+        Err(status) => status,
     }
 }
 
@@ -55,6 +56,9 @@ fn held(state: &'static State, handle: Handle, key: u64, call: impl FnOnce() -> 
     let Some(rate) = meter.account.rate() else { return call() };
     let engine = Cuda { context: meter.context() };
     let launch = Launch::begin(&engine, meter, stream, handle, key, rate);
+    if launch.is_unmeasured() {
+        return state::no_memory();
+    }
     let status = call();
     launch.end(&engine, status == SUCCESS);
     status
@@ -71,7 +75,7 @@ fn is_captured(stream: Handle) -> bool {
 /// Something that is not compute work, or waits for something else, follows in the stream.
 #[inline]
 pub(super) fn interrupt(handle: Handle) {
-    if let Some(state) = state::limited()
+    if let Some(state) = state::known()
         && !is_captured(handle)
         && let Some((stream, meter)) = state.find(handle)
     {
@@ -275,7 +279,7 @@ pub unsafe fn host_function<const OWN: bool>(real: HostFunction, stream: Handle,
 
 /// `cuStreamDestroy` and `cuStreamDestroy_v2`
 pub unsafe fn stream_destroy(real: unsafe extern "C" fn(Handle) -> Status, stream: Handle) -> Status {
-    if let Some(state) = state::limited() {
+    if let Some(state) = state::known() {
         interrupt(stream);
         state.retire(stream);
     }
@@ -283,23 +287,30 @@ pub unsafe fn stream_destroy(real: unsafe extern "C" fn(Handle) -> Status, strea
     unsafe { memory::ordered::after_wait(real, stream) }
 }
 
+/// Ends a context with `call`. Whoever destroys one waits for what runs in it, so what that is found to take is known.
+fn ending(context: Handle, call: impl FnOnce() -> Status) -> Status {
+    let left = state::known().and_then(|state| state.close(context));
+    let began = session::monotonic();
+    let status = call();
+    if let Some((account, expected)) = left
+        && let Some(rate) = account.rate()
+    {
+        let took = session::monotonic().saturating_sub(began);
+        account.budget.charge(took.saturating_sub(expected) as i64, rate);
+    }
+    status
+}
+
 /// `cuCtxDestroy` and `cuCtxDestroy_v2`
 pub unsafe fn context_destroy(real: unsafe extern "C" fn(Handle) -> Status, context: Handle) -> Status {
-    if let Some(state) = state::limited() {
-        state.close(context);
-    }
     // SAFETY: the program's own argument.
-    unsafe { memory::context::destroy(real, context) }
+    ending(context, || unsafe { memory::context::destroy(real, context) })
 }
 
 /// `cuDevicePrimaryCtxRelease` and `cuDevicePrimaryCtxReset`. The context may stay, if others hold it; its meter then starts anew.
 pub unsafe fn primary_release(real: unsafe extern "C" fn(Device) -> Status, device: Device) -> Status {
-    if let Some(state) = state::limited() {
-        let context = memory::context::active_primary(device);
-        if !context.is_null() {
-            state.close(context);
-        }
-    }
     // SAFETY: the program's own argument.
-    unsafe { memory::context::release_primary(real, device) }
+    let call = || unsafe { memory::context::release_primary(real, device) };
+    let context = if state::known().is_some() { memory::context::active_primary(device) } else { core::ptr::null_mut() };
+    if context.is_null() { call() } else { ending(context, call) }
 }

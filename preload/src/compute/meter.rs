@@ -41,6 +41,8 @@ pub struct Meter {
     harvesting: AtomicBool,
     streams: [AtomicPtr<Stream>; STREAMS],
     count: AtomicU32,
+    /// What streams beyond those share.
+    crowd: AtomicPtr<Stream>,
     books: UnsafeCell<Books>,
     /// Host time since when the context has had work in flight, or at which its busy time was last known; for charging early.
     pub mark: AtomicU64,
@@ -94,6 +96,7 @@ impl Meter {
             harvesting: AtomicBool::new(false),
             streams: [const { AtomicPtr::new(core::ptr::null_mut()) }; STREAMS],
             count: AtomicU32::new(0),
+            crowd: AtomicPtr::new(core::ptr::null_mut()),
             books: UnsafeCell::new(books),
             mark: AtomicU64::new(0),
             side_by_side: AtomicBool::new(false),
@@ -129,8 +132,9 @@ impl Meter {
 
     /// The streams, those that are gone included.
     pub fn streams(&self) -> impl Iterator<Item = &Stream> {
+        let places = self.streams.iter().take(self.count.load(Acquire) as usize).chain([&self.crowd]);
         // SAFETY: a stream's memory is never given back; a place is filled before `count` passes it.
-        self.streams.iter().take(self.count.load(Acquire) as usize).filter_map(|place| unsafe { place.load(Acquire).as_ref() })
+        places.filter_map(|place| unsafe { place.load(Acquire).as_ref() })
     }
 
     /// Whether more than one stream was at work lately.
@@ -143,13 +147,27 @@ impl Meter {
         self.context.load(Relaxed) as Handle
     }
 
-    /// Any stream's place: for a stream that finds none of its own.
-    pub fn any(&self) -> Option<&Stream> {
-        self.streams().next()
+    /// The place for all streams that find none of their own: each launch into it is measured by itself. `None` if there is no memory.
+    pub fn crowd(&self, make: impl FnOnce() -> *mut Stream) -> Option<&Stream> {
+        if self.crowd.load(Acquire).is_null() {
+            let made = make();
+            // SAFETY: fresh memory of the right size, zero, or null.
+            let stream = unsafe { made.as_ref() }?;
+            // No stream has this number.
+            stream.id.store(1, Relaxed);
+            stream.shared.store(true, Relaxed);
+            _ = self.crowd.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire);
+        }
+        // SAFETY: a stream's memory is never given back.
+        unsafe { self.crowd.load(Acquire).as_ref() }
     }
 
-    /// A place for the stream with this number: one whose stream is gone, or a new one. `None` if all are taken.
+    /// A place for the stream with this number: its own, one whose stream is gone, or a new one. `None` if all are taken.
     pub fn adopt(&self, id: u64, make: impl FnOnce() -> *mut Stream) -> Option<&Stream> {
+        let own = |stream: &&Stream| stream.id.load(Acquire) == id && !stream.retired.load(Acquire);
+        if let Some(stream) = self.streams().find(own) {
+            return Some(stream);
+        }
         for stream in self.streams() {
             let free = stream.retired.load(Acquire) && stream.waiting() == 0;
             if let Some(mut claim) = free.then(|| stream.claim()).flatten() {
@@ -165,6 +183,9 @@ impl Meter {
                 drop(claim);
                 return Some(stream);
             }
+        }
+        if self.count.load(Acquire) as usize >= STREAMS {
+            return None;
         }
         let made = make();
         // SAFETY: fresh memory of the right size, zero, or null.
@@ -183,8 +204,9 @@ impl Meter {
         Some(stream)
     }
 
-    /// Waits for a harvester to leave and keeps others out, for good. Called before the context is destroyed.
-    pub fn close(&self, engine: &impl Engine) {
+    /// Waits for a harvester to leave and keeps others out, for good. Called before the context is destroyed. Charges what is unfinished
+    /// as expected, and gives that, in nanoseconds.
+    pub fn close(&self, engine: &impl Engine) -> u64 {
         self.gone.store(true, Release);
         // A harvester only asks the driver questions that it answers at once.
         for _ in 0..10_000 {
@@ -193,10 +215,12 @@ impl Meter {
             }
             engine.sleep(10_000);
         }
+        let mut unfinished = 0;
         for stream in self.streams() {
             // SAFETY: we are the harvester; nobody launches into a context that is being destroyed.
             while let Some(batch) = unsafe { stream.oldest() } {
                 // What it took will never be known.
+                unfinished += batch.expected;
                 if let Some(rate) = self.account.rate() {
                     self.account.budget.charge(batch.expected as i64, rate);
                 }
@@ -205,6 +229,7 @@ impl Meter {
                 unsafe { stream.done() };
             }
         }
+        unfinished
     }
 
     /// Charges everything that has finished since, and what has been running for long. Does nothing while another thread does it.

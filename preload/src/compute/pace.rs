@@ -33,6 +33,10 @@ const LATELY: u64 = 1_000_000;
 /// A launch that takes the host longer than this did something else first, such as loading the function.
 const SLOW: u64 = 100_000;
 
+/// How long to wait for another thread's launch in a place that several streams share, in nanoseconds, and how often.
+const SHORT_CLAIM: u64 = 20_000;
+const LONG_CLAIM: u32 = 5_000;
+
 /// A launch that is under way.
 pub struct Launch<'a> {
     pub(super) meter: &'a Meter,
@@ -48,6 +52,8 @@ pub struct Launch<'a> {
     pub(super) slow: bool,
     /// There is so much budget that nobody has to know soon what the launches take.
     pub(super) spare: bool,
+    /// There are no events to measure it by, and no memory for any.
+    pub(super) unmeasured: bool,
 }
 
 impl<'a> Launch<'a> {
@@ -70,6 +76,7 @@ impl<'a> Launch<'a> {
             rate,
             slow: false,
             spare: false,
+            unmeasured: false,
         };
         let quick = launch.claim.as_mut().is_some_and(|claim| {
             let (batch, open) = claim.open();
@@ -85,7 +92,8 @@ impl<'a> Launch<'a> {
     #[inline(never)]
     fn prepare(&mut self, engine: &impl Engine) {
         self.began = engine.now();
-        let Some(mut claim) = self.claim.take() else {
+        let shared = self.stream.shared.load(Relaxed);
+        let Some(mut claim) = self.claim.take().or_else(|| if shared { self.claim_shared(engine) } else { None }) else {
             // Another thread launches into this stream right now. Its batch measures this launch too.
             if !self.known || self.stream.guests.load(Relaxed) + self.cost >= BATCH {
                 _ = self.wait(engine);
@@ -94,6 +102,7 @@ impl<'a> Launch<'a> {
         };
         let account = self.meter.account;
         let (batch, open) = claim.open();
+        open.interrupted |= shared;
         let paused = self.began >= open.idle_from + GAP;
         // Looked at before anything is waited for: afterwards the stream is idle because we waited.
         if batch.count != 0 || self.stream.guests.load(Relaxed) != 0 {
@@ -107,7 +116,7 @@ impl<'a> Launch<'a> {
             let had = claim.open().1.had;
             self.slow = claim.open().1.slow;
             // Held back with the others, if not in its own launch.
-            let waited = (!account.rounds.is_behind(had, self.cost) && self.wait(engine)) || account.rounds.is_new(had);
+            let waited = ((shared || !account.rounds.is_behind(had, self.cost)) && self.wait(engine)) || account.rounds.is_new(had);
             let (batch, open) = claim.open();
             open.full = if self.spare { 2 * BATCH } else { BATCH / account.rounds.abreast() };
             let nothing_runs = self.stream.waiting() == 0 || engine.is_idle(self.handle);
@@ -116,7 +125,12 @@ impl<'a> Launch<'a> {
             }
             // The pause belongs to nobody, or to us.
             let idle = (waited || paused) && nothing_runs;
-            if batch.count == 0 && (open.interrupted || idle) && ready(engine, &mut batch.start) {
+            let begins = batch.count == 0 && (open.interrupted || idle);
+            if batch.count == 0 && !(ready(engine, &mut batch.end) && (!begins || ready(engine, &mut batch.start))) {
+                self.unmeasured = true;
+                return;
+            }
+            if begins {
                 if self.meter.account.in_flight.load(Acquire) == 0 {
                     self.meter.mark.store(self.began, Relaxed);
                 }
@@ -129,7 +143,7 @@ impl<'a> Launch<'a> {
                     (true, true) => WAKING_SLOW,
                 };
                 // Few at first: the program may pause after them, and then they are measured. Not if it was us who made it pause.
-                open.most = if waited { MOST as u32 } else { 1 };
+                open.most = if waited && !shared { MOST as u32 } else { 1 };
             }
         }
         let (batch, open) = claim.open();
@@ -137,6 +151,23 @@ impl<'a> Launch<'a> {
             batch.woken = self.known && open.excuse != 0 && !self.meter.has_many_streams();
         }
         self.claim = Some(claim);
+    }
+
+    /// The right to launch into the place that several streams share. `None` if another thread has it for very long.
+    fn claim_shared(&self, engine: &impl Engine) -> Option<Claim<'a>> {
+        (0..LONG_CLAIM).find_map(|_| {
+            let claim = self.stream.claim();
+            if claim.is_none() {
+                engine.sleep(SHORT_CLAIM);
+            }
+            claim
+        })
+    }
+
+    /// Whether nobody could tell what it takes, so that it must not be made.
+    #[inline]
+    pub fn is_unmeasured(&self) -> bool {
+        self.unmeasured
     }
 
     /// After the driver's answer.
@@ -220,6 +251,21 @@ pub fn before_wait<'a>(engine: &impl Engine, meter: &Meter, streams: impl Iterat
     }
 }
 
+/// Ends the open batches of all streams, so that what is in them is measured up to here.
+pub(super) fn end_batches(engine: &impl Engine, meter: &Meter) {
+    meter.end_batches(engine, |stream, handle, claim| {
+        if claim.open().0.count != 0 {
+            close(engine, meter, stream, handle, claim, false);
+        }
+    });
+}
+
+/// Nothing more comes: what has finished is charged.
+pub fn finish(engine: &impl Engine, meter: &Meter) {
+    end_batches(engine, meter);
+    settle(engine, meter);
+}
+
 /// Does the accounts: who launches nothing more has then told what it used.
 fn settle(engine: &impl Engine, meter: &Meter) {
     if let Some(rate) = meter.account.rate()
@@ -262,7 +308,7 @@ fn ready(engine: &impl Engine, event: &mut Handle) -> bool {
 
 /// Ends the open batch: with an event, or, if the stream has been idle since some time nobody saw, by guess. With no place for it,
 /// it stays open.
-pub(super) fn close(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, claim: &mut Claim<'_>, guess: bool) {
+fn close(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, claim: &mut Claim<'_>, guess: bool) {
     if stream.waiting() >= RING - 1 {
         return;
     }

@@ -29,6 +29,8 @@ pub struct Gpu {
     /// What a launch costs the host.
     pub host: Cell<u64>,
     pub naps: Cell<u64>,
+    /// So many events can still be made.
+    pub scarce: Cell<Option<usize>>,
     /// What somebody else does at this moment.
     pub later: RefCell<Option<Later>>,
 }
@@ -77,6 +79,11 @@ impl Gpu {
         self.now.set(self.now.get().max(free + 3_000));
     }
 
+    /// When the kernel of this number began.
+    pub fn started(&self, number: usize) -> u64 {
+        self.busy.borrow()[number].0
+    }
+
     /// Kernels finished between two moments.
     pub fn finished(&self, from: u64, to: u64) -> usize {
         self.busy.borrow().iter().filter(|&&(_, end)| from <= end && end < to).count()
@@ -107,6 +114,12 @@ impl Engine for Gpu {
         self.pass(nanos + 55_000);
     }
 
+    /// What somebody else does meanwhile is a change of the word, and ends it.
+    fn sleep_unless(&self, _word: &AtomicU32, _value: u32, nanos: u64) {
+        let change = self.later.borrow().as_ref().map_or(u64::MAX, |(at, _)| at.saturating_sub(self.now.get()));
+        self.sleep(nanos.min(change));
+    }
+
     fn wait_for_change(&self, _word: &AtomicU32, _value: u32, nanos: u64) {
         self.sleep(nanos);
     }
@@ -114,6 +127,9 @@ impl Engine for Gpu {
     fn wake(&self, _word: &AtomicU32) {}
 
     fn create(&self) -> Option<Handle> {
+        if let Some(left) = self.scarce.get() {
+            self.scarce.set(Some(left.checked_sub(1)?));
+        }
         self.next.set(self.next.get() + 1);
         Some(self.next.get() as Handle)
     }

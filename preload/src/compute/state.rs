@@ -13,8 +13,9 @@ use super::cuda_engine::Cuda;
 use super::engine::Engine;
 use super::gate::Gate;
 use super::meter::Meter;
+use super::pace;
 use super::stream::Stream;
-use crate::cuda::{Device, Handle, OUT_OF_MEMORY, SUCCESS, Status};
+use crate::cuda::{Device, Handle, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::session::{self, Session, State as Limits};
 use crate::{driver, log};
 
@@ -46,49 +47,59 @@ static STATE: AtomicPtr<State> = AtomicPtr::new(core::ptr::null_mut());
 static UNLIMITED: AtomicU64 = AtomicU64::new(0);
 
 /// The state, if any GPU has a compute limit.
+///
+/// # Errors
+/// What a launch is refused with, as nobody could tell what it took: the limits cannot be known, or there is no memory.
 #[inline]
-pub fn limited() -> Option<&'static State> {
+pub fn limited() -> Result<Option<&'static State>, Status> {
     let session = match session::ready() {
         Some(session) => session,
         None => match session::current() {
             Limits::Ready(session) => session,
-            Limits::NotYet | Limits::Refused => return None,
+            Limits::NotYet => return Ok(None),
+            Limits::Refused => return Err(OPERATING_SYSTEM),
         },
     };
     if session.limits.generation.load(Relaxed).wrapping_add(1) == UNLIMITED.load(Relaxed) {
-        return None;
+        return Ok(None);
     }
     // SAFETY: a state is never given back.
     match unsafe { STATE.load(Acquire).as_ref() } {
-        Some(state) if state.is_of(session) && session.limits.generation.load(Relaxed) == state.generation.load(Relaxed) => Some(state),
+        Some(state) if state.is_of(session) && session.limits.generation.load(Relaxed) == state.generation.load(Relaxed) => Ok(Some(state)),
         _ => start(session),
     }
 }
 
+/// The same for what takes no time of the GPU: it is done as ever where nothing can be measured.
+#[inline]
+pub fn known() -> Option<&'static State> {
+    limited().ok().flatten()
+}
+
 #[cold]
-fn start(session: &'static Session) -> Option<&'static State> {
+fn start(session: &'static Session) -> Result<Option<&'static State>, Status> {
     // Read first: a limit that is set in between is seen by the next launch.
     let generation = session.limits.generation.load(Acquire);
     crate::trace::look(session);
     if session.gpus().iter().all(|gpu| gpu.limit.and_then(|limit| limit.cores_limit()).is_none()) {
         UNLIMITED.store(generation.wrapping_add(1), Relaxed);
-        return None;
+        return Ok(None);
     }
     let before = STATE.load(Acquire);
     // SAFETY: a state is never given back.
     if let Some(state) = unsafe { before.as_ref() }.filter(|state| state.is_of(session)) {
         state.generation.store(generation, Relaxed);
-        return Some(state);
+        return Ok(Some(state));
     }
     let state: *mut State = session::allocate();
     // SAFETY: fresh zeroed memory, or null.
-    let fresh = unsafe { state.as_ref() }?;
+    let Some(fresh) = (unsafe { state.as_ref() }) else { return Err(no_memory()) };
     fresh.generation.store(generation, Relaxed);
     fresh.session.store(core::ptr::from_ref(session).cast_mut(), Relaxed);
     // Of two threads that come first one wins; the other's memory was never used and costs nothing.
     _ = STATE.compare_exchange(before, state, AcqRel, Acquire);
     // SAFETY: a state is never given back.
-    unsafe { STATE.load(Acquire).as_ref() }
+    Ok(unsafe { STATE.load(Acquire).as_ref() })
 }
 
 impl State {
@@ -120,18 +131,17 @@ impl State {
         None
     }
 
-    /// Enters a stream that is launched into for the first time. `None` if nothing limits it: its GPU has no account, or the driver
-    /// does not know it.
+    /// Enters a stream that is launched into for the first time. `None` if nothing limits it: its GPU has no account, or there is no
+    /// context for it, as the driver will say.
     ///
     /// # Errors
-    /// `OUT_OF_MEMORY` if there is no memory to measure it with.
+    /// `OUT_OF_MEMORY` if there is no memory to measure it with; what the driver says if it does not tell whose it is.
     #[cold]
     pub fn meet(&'static self, handle: Handle) -> Result<Option<(&'static Stream, &'static Meter)>, Status> {
-        let Some((context, device)) = context_of(handle) else { return Ok(None) };
+        let Some((context, device)) = context_of(handle)? else { return Ok(None) };
         let Some(meter) = self.meter_of(context, device)? else { return Ok(None) };
         let id = number(handle);
-        // Without a place of its own a stream shares another's: its batches are still measured, if less exactly.
-        let Some(stream) = meter.adopt(id, session::allocate).or_else(|| meter.any()) else { return Err(no_memory()) };
+        let Some(stream) = meter.adopt(id, session::allocate).or_else(|| meter.crowd(session::allocate)) else { return Err(no_memory()) };
         for place in Self::places(id) {
             let Some(entry) = self.entries.get(place) else { continue };
             for free in [0, GONE] {
@@ -220,23 +230,31 @@ impl State {
         stream.retired.store(true, Release);
     }
 
-    /// A context is about to be destroyed.
-    pub fn close(&'static self, context: Handle) {
+    /// A context is about to be destroyed: what has finished in it is charged. Gives who pays for what has not, and what that was
+    /// expected to take, in nanoseconds: so much has been charged for it.
+    pub fn close(&'static self, context: Handle) -> Option<(&'static Account, u64)> {
+        let mut left: Option<(&Account, u64)> = None;
         for place in &self.meters {
             let seen = place.load(Acquire);
             // SAFETY: meters are never given back.
             let Some(meter) = (unsafe { seen.as_ref() }) else { continue };
             if meter.context.load(Acquire) == context as u64 && !meter.gone.load(Acquire) {
-                meter.close(&Cuda { context });
+                let engine = Cuda { context };
+                pace::finish(&engine, meter);
+                let unfinished = meter.close(&engine);
+                if unfinished != 0 {
+                    left = Some((meter.account, left.map_or(0, |(_, before)| before) + unfinished));
+                }
                 let of_this = |entry: &&Entry| core::ptr::eq(entry.meter.load(Acquire), seen);
                 self.entries.iter().filter(of_this).for_each(|entry| entry.id.store(GONE, Release));
             }
         }
+        left
     }
 }
 
 /// What cannot be measured is not launched.
-fn no_memory() -> Status {
+pub(super) fn no_memory() -> Status {
     log::line(LogLevel::Error, format_args!("no memory to measure GPU time with: a launch was refused"));
     OUT_OF_MEMORY
 }
@@ -263,22 +281,30 @@ fn thread_number() -> u64 {
     unsafe { libc::__errno_location() as u64 }
 }
 
-fn context_of(stream: Handle) -> Option<(Handle, Device)> {
+/// A stream's context and its device; `None` if there is none.
+fn context_of(stream: Handle) -> Result<Option<(Handle, Device)>, Status> {
     let (mut context, mut popped, mut device) = (core::ptr::null_mut(), core::ptr::null_mut(), 0);
     // SAFETY: the program's own stream; the driver writes into variables of the documented types; what is pushed is popped.
-    unsafe {
+    let status = unsafe {
         // The default streams are the current context's.
         if stream as usize <= 2 || driver::stream_context(stream, &raw mut context) != SUCCESS {
             context = driver::current_context();
         }
-        let foreign = context != driver::current_context();
-        if context.is_null() || (foreign && driver::context_push(context) != SUCCESS) {
-            return None;
+        if context.is_null() {
+            return Ok(None);
         }
-        let status = driver::current_device(&raw mut device);
-        if foreign {
-            driver::context_pop(&raw mut popped);
+        if context == driver::current_context() {
+            driver::current_device(&raw mut device)
+        } else {
+            match driver::context_push(context) {
+                SUCCESS => {
+                    let status = driver::current_device(&raw mut device);
+                    driver::context_pop(&raw mut popped);
+                    status
+                }
+                refused => refused,
+            }
         }
-        (status == SUCCESS).then_some((context, device))
-    }
+    };
+    if status == SUCCESS { Ok(Some((context, device))) } else { Err(status) }
 }

@@ -63,6 +63,9 @@ pub struct Stream {
     claimed: AtomicU32,
     /// Set once the program has destroyed it.
     pub retired: AtomicBool,
+    /// Several of the program's streams have this one place: no event in one of them says anything of the others, so every launch is a
+    /// batch of its own.
+    pub shared: AtomicBool,
     head: AtomicU32,
     tail: AtomicU32,
     ring: [UnsafeCell<Batch>; RING as usize],

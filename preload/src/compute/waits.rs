@@ -12,7 +12,7 @@ use crate::{driver, memory};
 pub unsafe fn stream<const OWN: bool>(real: unsafe extern "C" fn(Handle) -> Status, stream: Handle) -> Status {
     // SAFETY: the program's own argument.
     let wait = || unsafe { memory::ordered::after_wait(real, stream) };
-    let found = state::limited().and_then(|state| state.find(meant::<OWN>(stream)));
+    let found = state::known().and_then(|state| state.find(meant::<OWN>(stream)));
     let Some((known, meter)) = found else { return wait() };
     let engine = Cuda { context: meter.context() };
     pace::before_wait(&engine, meter, [known].into_iter());
@@ -26,7 +26,7 @@ pub unsafe fn stream<const OWN: bool>(real: unsafe extern "C" fn(Handle) -> Stat
 pub unsafe fn event(real: unsafe extern "C" fn(Handle) -> Status, event: Handle) -> Status {
     // SAFETY: the program's own argument.
     let status = unsafe { memory::ordered::after_wait(real, event) };
-    if let Some(meter) = state::limited().and_then(|state| state.known_meter(driver::current_context())) {
+    if let Some(meter) = state::known().and_then(|state| state.known_meter(driver::current_context())) {
         pace::after_event(&Cuda { context: meter.context() }, meter);
     }
     status
@@ -48,7 +48,7 @@ pub unsafe fn context(real: unsafe extern "C" fn() -> Status) -> Status {
 
 #[inline]
 fn around(context: Handle, wait: impl FnOnce() -> Status) -> Status {
-    let Some(meter) = state::limited().and_then(|state| state.known_meter(context)) else { return wait() };
+    let Some(meter) = state::known().and_then(|state| state.known_meter(context)) else { return wait() };
     let engine = Cuda { context: meter.context() };
     pace::before_wait(&engine, meter, meter.streams());
     let status = wait();

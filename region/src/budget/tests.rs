@@ -33,6 +33,28 @@ fn debt_is_carried_paid_off_and_bounded() {
     assert!(budget.balance(START + DEBT, rate(10)) >= 0);
 }
 
+/// What is owed is GPU time: a debt made at one rate is paid off at the one that is in force.
+#[test]
+fn a_debt_is_paid_off_at_the_rate_that_is_in_force() {
+    for (before, after) in [(10, 80), (80, 10), (1, 99), (99, 1)] {
+        let budget = Budget::default();
+        budget.balance(START, rate(before));
+        budget.charge((FIRST + 20 * MS) as i64, rate(before));
+        for _ in 0..3 {
+            assert!((budget.balance(START, rate(after)) + 20 * MS as i64).abs() < 3, "{before} to {after}");
+        }
+        // Whoever has not seen the change yet charges at the rate that counts.
+        budget.charge(MS as i64, rate(before));
+        let paid_off = START + rate(after).time_for(21 * MS);
+        assert!(budget.balance(paid_off - MS, rate(after)) < 0 && budget.balance(paid_off + 100, rate(after)) >= 0, "{before} to {after}");
+    }
+    let budget = Budget::default();
+    budget.balance(START, rate(10));
+    let saved = START + 1000 * MS;
+    budget.balance(saved, rate(10));
+    assert_eq!(budget.balance(saved, rate(80)), SAVED as i64, "no more is saved up than ever");
+}
+
 #[test]
 fn what_was_charged_too_early_comes_back() {
     let budget = Budget::default();
@@ -49,6 +71,7 @@ fn garbage_is_clamped() {
         let budget = Budget::default();
         budget.zero_at.store(garbage, Relaxed);
         budget.holder.store(garbage, Relaxed);
+        budget.percent.store(garbage as u32, Relaxed);
         for step in 0..3 {
             let balance = budget.balance(START + step, rate(99));
             assert!((-(DEBT as i64)..=SAVED as i64).contains(&balance), "{garbage} gave {balance}");

@@ -1,0 +1,69 @@
+//! Where something is lacking to measure a launch with: it is measured otherwise, or not made.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::engine::Engine;
+use super::meter::STREAMS;
+use super::pace::Launch;
+use super::simulated::{self, Gpu};
+use super::stream::Stream;
+use super::tests::{MS, Process, S, US, budget};
+
+fn make() -> *mut Stream {
+    // SAFETY: all zero is a free stream.
+    Box::leak(Box::new(unsafe { std::mem::zeroed() }))
+}
+
+/// Launches a kernel into a stream of this number. Whether it was made.
+fn launch(gpu: &Gpu, process: &Process, place: &'static Stream, number: usize, kind: u64, nanos: u64) -> bool {
+    let (handle, rate) = (simulated::stream(number), process.meter.account.rate().unwrap());
+    let launch = Launch::begin(gpu, process.meter, place, handle, super::cost::key(&[kind]), rate);
+    if launch.is_unmeasured() {
+        return false;
+    }
+    gpu.launch(handle, nanos);
+    launch.end(gpu, true);
+    true
+}
+
+/// A program with more streams than can be told apart launches short kernels into one and long ones into another: an event in one says
+/// nothing of the other.
+#[test]
+fn streams_beyond_those_that_are_told_apart_pay_for_all_that_they_run() {
+    for percent in [25, 50, 90] {
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
+        for number in 0..STREAMS as u64 {
+            assert!(process.meter.adopt(1000 + number, make).is_some());
+        }
+        assert!(process.meter.adopt(7, || panic!("there is no place for it")).is_none());
+        let place = process.meter.crowd(make).unwrap();
+        assert!(std::ptr::eq(place, process.meter.crowd(|| panic!("it is there")).unwrap()));
+        let start = gpu.now();
+        while gpu.now() < start + 3 * S {
+            launch(&gpu, &process, place, 0, 1, 700 * US);
+            launch(&gpu, &process, place, 1, 2, 20 * US);
+            launch(&gpu, &process, place, 2, 3, 200 * US);
+        }
+        let (used, charged) = (gpu.used(start, gpu.now()), process.meter.account.budget.used.load(Relaxed));
+        let share = gpu.used(start + S, start + 3 * S) as f64 / (2 * S) as f64 * 100.0;
+        println!("{percent}%: {share:.2}, used {used}, charged {charged}");
+        // Each launch is measured by itself, which costs the GPU an event and so this program some of its share.
+        assert!(charged + 10 * MS > used && share < f64::from(percent) + 1.0 && share > f64::from(percent) * 0.8, "{percent}%: {share:.2}");
+    }
+}
+
+#[test]
+fn without_events_there_are_no_launches() {
+    let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
+    let place = process.meter.adopt(9, make).unwrap();
+    gpu.scarce.set(Some(5));
+    let made = (0..200).filter(|_| launch(&gpu, &process, place, 0, 1, 2 * MS)).count();
+    assert!((1..=5).contains(&made), "{made} launches with five events");
+    gpu.scarce.set(None);
+    let start = gpu.now();
+    while gpu.now() < start + S {
+        assert!(launch(&gpu, &process, place, 0, 1, 2 * MS), "there are events again");
+    }
+    let (used, charged) = (gpu.used(0, gpu.now()), process.meter.account.budget.used.load(Relaxed));
+    assert!(charged + 10 * MS > used && used < 11 * S / 20, "used {used}, charged {charged}");
+}
