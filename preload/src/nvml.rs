@@ -11,13 +11,13 @@ use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
 use vgpu_region::uuid::Uuid;
 
-use crate::cuda::Handle;
+use crate::cuda::{Handle, Status};
 use crate::driver;
 
 /// Whether NVML has been started by us: 0 is untried, 1 yes, 2 it cannot be.
 static STARTED: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
 
-/// Starts NVML for our own questions, once. A program's own `nvmlInit` and `nvmlShutdown` are counted apart from ours by NVML.
+/// Starts NVML for our own questions, once.
 fn started() -> bool {
     match STARTED.load(Acquire) {
         0 => {
@@ -46,9 +46,23 @@ impl Write for Text {
     }
 }
 
+/// NVML's handles of the session's GPUs, once they were asked for.
+static LAST: [AtomicPtr<core::ffi::c_void>; vgpu_region::MAX_GPUS] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; vgpu_region::MAX_GPUS];
+
+/// Asks NVML about a GPU. It counts starts and shutdowns for the whole process: a program that shuts it down once too often does so for us,
+/// too. Then it is started again.
+fn ask(uuid: Uuid, mut question: impl FnMut(Handle) -> Status) -> Option<()> {
+    let mut status = question(handle(uuid)?);
+    if status == sys::UNINITIALIZED {
+        STARTED.store(0, Release);
+        LAST.iter().for_each(|handle| handle.store(core::ptr::null_mut(), Release));
+        status = question(handle(uuid)?);
+    }
+    (status == sys::SUCCESS).then_some(())
+}
+
 fn handle(uuid: Uuid) -> Option<Handle> {
-    static LAST: [AtomicPtr<core::ffi::c_void>; vgpu_region::MAX_GPUS] =
-        [const { AtomicPtr::new(core::ptr::null_mut()) }; vgpu_region::MAX_GPUS];
     if !started() {
         return None;
     }
@@ -79,15 +93,19 @@ fn handle(uuid: Uuid) -> Option<Handle> {
 pub fn index_of(uuid: Uuid) -> Option<u32> {
     let mut index = 0;
     // SAFETY: a handle from NVML, and a variable for the answer.
-    (unsafe { driver::nvml_index(handle(uuid)?, &raw mut index) } == sys::SUCCESS).then_some(index)
+    ask(uuid, |device| unsafe { driver::nvml_index(device, &raw mut index) })?;
+    Some(index)
 }
 
 /// Fills `list` with the processes on a GPU, and tells how many there are.
 pub fn compute_processes(uuid: Uuid, list: &mut [sys::Process]) -> Option<usize> {
-    let mut count = list.len() as u32;
-    // SAFETY: NVML writes at most `count` entries.
-    let status = unsafe { driver::nvml_compute_processes(handle(uuid)?, &raw mut count, list.as_mut_ptr()) };
-    (status == sys::SUCCESS).then_some(list.len().min(count as usize))
+    let (room, mut count) = (list.len(), 0);
+    ask(uuid, |device| {
+        count = room as u32;
+        // SAFETY: NVML writes at most `count` entries.
+        unsafe { driver::nvml_compute_processes(device, &raw mut count, list.as_mut_ptr()) }
+    })?;
+    Some(room.min(count as usize))
 }
 
 /// The UUID behind a program's NVML handle.

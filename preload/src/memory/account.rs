@@ -240,9 +240,10 @@ pub fn guard(gpu: &Gpu, call: impl FnOnce() -> Status, undo: impl FnOnce()) -> S
     }
     truth::reconcile(gpu);
     let Ok(room) = claim(gpu, GRANULE_PAGES) else { return OUT_OF_MEMORY };
+    let before = truth::device_free();
     let status = call();
     room.drop_all();
-    truth::reconcile(gpu);
+    truth::reconcile_after(gpu, before);
     if status == crate::cuda::SUCCESS && gpu.account.total.pages() > gpu.limit_pages() {
         undo();
         truth::reconcile(gpu);

@@ -7,7 +7,7 @@ use vgpu_region::ledger::pages;
 use super::account::{self, claim};
 use super::blocks::{self, Kind};
 use super::known::{self, Current};
-use super::{array, linear, truth};
+use super::{array, library, linear, truth};
 use crate::cuda::{
     Device, Handle, LIMIT_MALLOC_HEAP_SIZE, LIMIT_PRINTF_FIFO_SIZE, LIMIT_STACK_SIZE, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status,
 };
@@ -199,6 +199,7 @@ pub fn forget(handle: Handle) {
         }
     });
     array::forget_context(gpu, id);
+    library::forget_context(id);
     super::local::forget();
     account::release(gpu, account::take_overhead(gpu, known.cost.swap(0, AcqRel)));
     known.forget();

@@ -25,14 +25,25 @@ fn key(library: Handle, context: u8) -> u64 {
     library as u64 | (u64::from(context) + 1) << 48
 }
 
+/// Whether a library is in the current context. Those beyond the table share a place, which tells nothing about each.
+fn is_in(library: Handle, current: Current) -> bool {
+    current.known.is_some() && LOADED.get(key(library, current.id)).is_some()
+}
+
+/// A context is gone, and what was loaded into it.
+pub fn forget_context(id: u8) {
+    let loaded = LOADED.iter().map(|(key, _)| key).filter(|key| key >> 48 == u64::from(id) + 1);
+    loaded.for_each(|key| _ = LOADED.remove(key));
+}
+
 /// Makes a call that loads `library` into the current context, if it is not there yet.
 fn bring_in(library: Handle, call: impl FnOnce() -> Status) -> Status {
-    let Ok(Current { id, .. }) = known::current() else { return call() };
-    let key = key(library, id);
-    let is_loaded = LOADED.get(key).is_some();
+    let Ok(current) = known::current() else { return call() };
+    let key = key(library, current.id);
+    let is_loaded = is_in(library, current);
     let globals = GLOBALS.get(library as u64).filter(|_| !is_loaded).map_or(0, |bytes| bytes.load(Relaxed));
     let status = module::load_for_good(globals, call);
-    if status == SUCCESS && !is_loaded {
+    if status == SUCCESS && !is_loaded && LOADED.get(key).is_none() {
         LOADED.insert(key, 1);
     }
     status
@@ -44,8 +55,8 @@ fn bring_in(library: Handle, call: impl FnOnce() -> Status) -> Status {
 /// CUDA's out-of-memory code if the library does not fit.
 pub fn before_launch(kernel: Handle) -> Result<(), Status> {
     let Some(library) = library_of(kernel) else { return Ok(()) };
-    let Ok(Current { id, .. }) = known::current() else { return Ok(()) };
-    if LOADED.get(key(library, id)).is_some() {
+    let Ok(current) = known::current() else { return Ok(()) };
+    if is_in(library, current) {
         return Ok(());
     }
     let mut module = core::ptr::null_mut();

@@ -3,7 +3,7 @@
 
 use core::ffi::{c_char, c_void};
 
-use vgpu_region::ledger::pages;
+use vgpu_region::ledger::{PAGE, pages};
 
 use super::account::{self, claim};
 use super::known::{self, Current};
@@ -11,15 +11,6 @@ use super::{GRANULE, GRANULE_PAGES, SMALL, image, local, rounded_pages, truth};
 use crate::cuda::{Handle, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::session::Gpu;
-
-/// What the current device has free in bytes, for all.
-pub fn device_free() -> usize {
-    let _capture = driver::CaptureRelaxed::enter();
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: the driver writes two integers.
-    unsafe { driver::memory_info(&raw mut free, &raw mut total) };
-    free
-}
 
 /// Makes a call that takes memory for code and globals, `known` bytes of it for certain. Near the limit there must be a granule more for
 /// code; without that it may still fit, if `undo` can undo it.
@@ -39,7 +30,7 @@ pub fn load(known: u64, call: impl FnOnce() -> Status, undo: Option<impl FnOnce(
         Ok(room) => room,
         Err(status) => return status,
     };
-    let before = device_free();
+    let before = truth::device_free();
     let status = call();
     if status != SUCCESS {
         room.drop_all();
@@ -48,8 +39,9 @@ pub fn load(known: u64, call: impl FnOnce() -> Status, undo: Option<impl FnOnce(
     room.settle(known);
     account::add_overhead(gpu, known);
     // Others' allocations change the device's free memory too: then NVML is asked once too often.
-    if known != 0 || device_free() < before {
-        truth::reconcile(gpu);
+    if known != 0 || truth::device_free() < before {
+        // What was known is charged already.
+        truth::reconcile_after(gpu, before.saturating_sub((u64::from(known) * PAGE) as usize));
     }
     if gpu.account.total.pages() > gpu.limit_pages()
         && let Some(undo) = undo
@@ -70,10 +62,10 @@ pub fn load_for_good(known: u64, call: impl FnOnce() -> Status) -> Status {
 /// Makes a call that may give memory for code and globals back.
 fn unload(call: impl FnOnce() -> Status) -> Status {
     let Ok(Current { gpu, .. }) = known::current() else { return call() };
-    let before = device_free();
+    let before = truth::device_free();
     let status = call();
     local::forget();
-    if device_free() > before {
+    if truth::device_free() > before {
         truth::reconcile(gpu);
     }
     status

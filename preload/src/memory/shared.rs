@@ -14,7 +14,7 @@ use vgpu_region::map::{self, Census};
 use super::kept::{BY_NAME, BY_SEVERAL, is_kept, keep, mark};
 use super::known::{self, Current};
 use super::table::Table;
-use super::{GRANULE, account, blocks, context, linear, module, physical, truth};
+use super::{GRANULE, account, blocks, context, linear, physical, truth};
 use crate::cuda::{Device, DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::session::{self, Gpu};
@@ -24,11 +24,12 @@ static EXPORTED: Table = Table::new();
 
 /// Makes a call that takes memory nobody can tell beforehand: measured, and undone if it went past the limit.
 pub fn measured(gpu: &Gpu, call: impl FnOnce() -> Status, undo: impl FnOnce()) -> Status {
+    let before = truth::device_free();
     let status = call();
     if status != SUCCESS {
         return status;
     }
-    truth::reconcile(gpu);
+    truth::reconcile_after(gpu, before);
     if gpu.account.total.pages() <= gpu.limit_pages() {
         return SUCCESS;
     }
@@ -71,10 +72,10 @@ pub fn charge_others(gpu: &Gpu) {
 
 /// Lets go of exported memory with `call`, after which `pages` of it may have been given back to the account.
 fn let_go(gpu: &Gpu, by: u64, size: impl FnOnce() -> u32, call: impl FnOnce() -> Status) -> Status {
-    let before = module::device_free();
+    let before = truth::device_free();
     let status = call();
     let gone = size();
-    if status != SUCCESS || gone == 0 || module::device_free() >= before.saturating_add((u64::from(gone) * GRANULE) as usize) {
+    if status != SUCCESS || gone == 0 || truth::device_free() >= before.saturating_add((u64::from(gone) * GRANULE) as usize) {
         return status;
     }
     // It is still on the device: for this process by another handle, for others, or for a descriptor that nobody has imported yet.

@@ -8,9 +8,9 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use vgpu_region::ledger::{PAGE, pages};
 
 use super::{account, known};
-use crate::nvml;
 use crate::nvml::sys::Process;
 use crate::session::Gpu;
+use crate::{driver, nvml};
 
 /// NVML's list of the processes on one GPU, as far as this PID namespace shows them.
 #[derive(Debug)]
@@ -50,32 +50,59 @@ pub fn own_bytes(gpu: &Gpu) -> Option<u64> {
     processes(gpu)?.bytes_of(pid)
 }
 
+/// What the current device has free in bytes, for all.
+pub fn device_free() -> usize {
+    let _capture = driver::CaptureRelaxed::enter();
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: the driver writes two integers.
+    unsafe { driver::memory_info(&raw mut free, &raw mut total) };
+    free
+}
+
 /// Sets this process's overhead to what NVML says beyond what allocation calls asked for, and what is promised and not taken yet.
 ///
 /// Another thread's call that is under way makes both figures uncertain; then nothing is changed, after a few tries.
 pub fn reconcile(gpu: &Gpu) {
-    for _ in 0..3 {
-        let charge = &gpu.charge.charge;
-        let (held, in_flight) = (charge.held(), charge.in_flight());
-        let overhead = gpu.charge.overhead.load(Acquire);
-        // Asked first: what is taken in between counts twice rather than not at all.
-        let promised = known::promises(gpu);
-        let Some(bytes) = own_bytes(gpu) else { return };
-        if in_flight || charge.in_flight() || charge.held() != held || gpu.charge.overhead.load(Acquire) != overhead {
-            core::hint::spin_loop();
-            continue;
+    (0..3).any(|_| set_overhead(gpu) != Some(false));
+}
+
+/// The same after a call that took nobody knows how much: `before` it the device had so much free. Where NVML cannot tell, what the device
+/// has less of now counts, whoever took it.
+pub fn reconcile_after(gpu: &Gpu, before: usize) {
+    for _ in 0..64 {
+        match set_overhead(gpu) {
+            Some(true) => return,
+            // SAFETY: the call takes nothing.
+            Some(false) => _ = unsafe { libc::sched_yield() },
+            None => break,
         }
-        let asked_for = held.saturating_sub(overhead).saturating_sub(gpu.charge.managed.load(Relaxed));
-        let real = pages(bytes).saturating_sub(asked_for).saturating_add(promised);
-        account::set_doubtful(gpu, real < known::costs(gpu).saturating_add(promised));
-        if real > overhead {
-            account::add_overhead(gpu, real - overhead);
-            account::charge(gpu, real - overhead);
-        } else {
-            account::release(gpu, account::take_overhead(gpu, overhead - real));
-        }
-        return;
     }
+    let less = pages(before.saturating_sub(device_free()) as u64);
+    account::add_overhead(gpu, less);
+    account::charge(gpu, less);
+}
+
+/// Whether the overhead could be set; `None` if NVML cannot tell.
+fn set_overhead(gpu: &Gpu) -> Option<bool> {
+    let charge = &gpu.charge.charge;
+    let (held, in_flight) = (charge.held(), charge.in_flight());
+    let overhead = gpu.charge.overhead.load(Acquire);
+    // Asked first: what is taken in between counts twice rather than not at all.
+    let promised = known::promises(gpu);
+    let bytes = own_bytes(gpu)?;
+    if in_flight || charge.in_flight() || charge.held() != held || gpu.charge.overhead.load(Acquire) != overhead {
+        return Some(false);
+    }
+    let asked_for = held.saturating_sub(overhead).saturating_sub(gpu.charge.managed.load(Relaxed));
+    let real = pages(bytes).saturating_sub(asked_for).saturating_add(promised);
+    account::set_doubtful(gpu, real < known::costs(gpu).saturating_add(promised));
+    if real > overhead {
+        account::add_overhead(gpu, real - overhead);
+        account::charge(gpu, real - overhead);
+    } else {
+        account::release(gpu, account::take_overhead(gpu, overhead - real));
+    }
+    Some(true)
 }
 
 /// What this process holds beyond what it has been charged for, in pages: what a call just made has cost. `None` if other threads

@@ -4,6 +4,8 @@ use crate::cuda::Status;
 
 /// `NVML_SUCCESS`
 pub const SUCCESS: Status = 0;
+/// `NVML_ERROR_UNINITIALIZED`
+pub const UNINITIALIZED: Status = 1;
 /// `NVML_ERROR_INVALID_ARGUMENT`
 pub const INVALID_ARGUMENT: Status = 2;
 /// `NVML_ERROR_NOT_FOUND`
