@@ -1,8 +1,9 @@
 //! Taking from and giving back to the container's account.
 
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
+use vgpu_region::MAX_GPUS;
 use vgpu_region::ledger::{PAGE, pages};
 use vgpu_region::limits::LogLevel;
 use vgpu_region::map::Census;
@@ -46,19 +47,50 @@ pub fn claim_here(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
 
 #[cold]
 fn claim_here_after_recount(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
-    if spill::ceiling(gpu) == 0 { claim_after_recount(gpu, pages) } else { find_room(gpu, pages).ok_or(spill::ELSEWHERE) }
+    if spill::ceiling(gpu) == 0 { claim_after_recount(gpu, pages) } else { find_room(gpu, pages, false).ok_or(spill::ELSEWHERE) }
 }
 
 /// As [`claim`], but gives up at the first "no" without counting anew and without a word about it.
 #[inline]
 pub fn try_claim(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
     let claim = begin(gpu, pages)?;
-    if is_doubtful(gpu) && is_near(gpu) {
-        claim.drop_all();
-        truth::reconcile(gpu);
-        return begin(gpu, pages);
+    if must_look(gpu) { look(claim) } else { Some(claim) }
+}
+
+/// Pages left at which NVML is asked next, by GPU. What is made far from the limit is not measured (streams, graphs, page tables), so near
+/// it NVML is asked each time that what is left has halved, from [`is_near`]'s bound on.
+static LOOK_AT: [AtomicU64; MAX_GPUS] = [const { AtomicU64::new(u64::MAX) }; MAX_GPUS];
+
+/// Whether the account has to be compared with NVML before more is taken.
+#[inline]
+fn must_look(gpu: &Gpu) -> bool {
+    let limit = gpu.limit_pages();
+    let left = limit.saturating_sub(gpu.account.total.pages());
+    if left >= near(limit) {
+        something_unmeasured(gpu);
+        return false;
     }
-    Some(claim)
+    is_doubtful(gpu) || LOOK_AT.get(gpu.place).is_some_and(|at| left < at.load(Relaxed))
+}
+
+/// From now on the account may be too low: when the limit comes near, NVML is asked.
+#[inline]
+fn something_unmeasured(gpu: &Gpu) {
+    if let Some(at) = LOOK_AT.get(gpu.place).filter(|at| at.load(Relaxed) != u64::MAX) {
+        at.store(u64::MAX, Relaxed);
+    }
+}
+
+#[cold]
+fn look(claim: Claim<'_>) -> Option<Claim<'_>> {
+    let Claim { gpu, pages } = claim;
+    claim.drop_all();
+    let certain = truth::reconcile(gpu);
+    shared::charge_others(gpu);
+    if let Some(at) = LOOK_AT.get(gpu.place).filter(|_| certain) {
+        at.store(gpu.left().saturating_sub(u64::from(pages)) / 2, Relaxed);
+    }
+    begin(gpu, pages)
 }
 
 #[inline]
@@ -69,7 +101,7 @@ fn begin(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
 /// On which GPUs, a bit for each by its place, this process has been charged for something that costs less than we think. When that
 /// goes, too much is given back: near the limit NVML is then asked before anything is taken.
 static DOUBTFUL: AtomicU32 = AtomicU32::new(0);
-const _: () = assert!(vgpu_region::MAX_GPUS <= u32::BITS as usize);
+const _: () = assert!(MAX_GPUS <= u32::BITS as usize);
 
 #[inline]
 fn is_doubtful(gpu: &Gpu) -> bool {
@@ -135,30 +167,52 @@ pub fn take_overhead(gpu: &Gpu, pages: u32) -> u32 {
 /// context whose cost is still a guess, and ask NVML for the truth.
 #[cold]
 fn claim_after_recount(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
-    find_room(gpu, pages).ok_or_else(|| {
+    find_room(gpu, pages, false).ok_or_else(|| {
+        refuse(gpu, pages);
+        OUT_OF_MEMORY
+    })
+}
+
+/// As [`claim`], for a context.
+///
+/// # Errors
+/// As there.
+pub fn claim_for_context(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
+    try_claim(gpu, pages).or_else(|| find_room(gpu, pages, true)).ok_or_else(|| {
         refuse(gpu, pages);
         OUT_OF_MEMORY
     })
 }
 
 #[cold]
-fn find_room(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
+fn find_room(gpu: &Gpu, pages: u32, context: bool) -> Option<Claim<'_>> {
     for _ in 0..400 {
         recover(gpu);
         pools::settle_all_of(gpu);
         if let Some(claim) = try_claim(gpu, pages) {
             return Some(claim);
         }
-        if !someone_is_guessing(gpu) {
+        if !someone_is_guessing(gpu, context) {
             break;
         }
-        let pause = libc::timespec { tv_sec: 0, tv_nsec: 5_000_000 };
-        // SAFETY: the structure is valid; the rest of an interrupted sleep is not needed.
-        unsafe { libc::nanosleep(&raw const pause, core::ptr::null_mut()) };
+        nap(5_000_000);
     }
-    truth::reconcile(gpu);
+    // Another thread's call may take as long as the making of a context; what it takes is not certain before.
+    for _ in 0..200 {
+        if truth::reconcile(gpu) {
+            break;
+        }
+        nap(1_000_000);
+    }
     recover(gpu);
-    try_claim(gpu, pages)
+    begin(gpu, pages)
+}
+
+/// Sleeps, unless a signal comes.
+pub fn nap(nanoseconds: i64) {
+    let pause = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
+    // SAFETY: the structure is valid; the rest of an interrupted sleep is not needed.
+    unsafe { libc::nanosleep(&raw const pause, core::ptr::null_mut()) };
 }
 
 /// Gives back what dead processes held.
@@ -183,14 +237,14 @@ pub fn recover(gpu: &Gpu) {
     }
 }
 
-/// Whether a living process is making a context whose cost nobody knows yet.
-fn someone_is_guessing(gpu: &Gpu) -> bool {
+/// Whether a living process is making a context whose cost nobody knows yet: another one, if it is for a `context` of this thread's.
+fn someone_is_guessing(gpu: &Gpu, context: bool) -> bool {
     let Some(session) = session::ready() else { return false };
     let census = Census::open(session::region_path());
     let own = session.membership.index;
-    let others = session.membership.region.used_slots().filter(|(index, _)| *index != own);
-    let mut guessing = others.filter(|(_, slot)| slot.gpus.get(gpu.place).is_some_and(|charge| charge.charge.in_flight()));
-    guessing.any(|(index, slot)| slot.making_context.load(Acquire) != 0 && !census.is_dead(index))
+    let makers = session.membership.region.used_slots().filter(|(_, slot)| slot.making_context.load(Acquire) != 0);
+    let mut guessing = makers.filter(|(_, slot)| slot.gpus.get(gpu.place).is_some_and(|charge| charge.charge.in_flight()));
+    guessing.any(|(index, _)| if index == own { !context } else { !census.is_dead(index) })
 }
 
 static REFUSED: Seldom = Seldom::new();
@@ -229,13 +283,19 @@ pub fn refuse_with(gpu: &Gpu, pages: u32, more: core::fmt::Arguments<'_>) {
 #[inline]
 pub fn is_near(gpu: &Gpu) -> bool {
     let limit = gpu.limit_pages();
-    limit.saturating_sub(gpu.account.total.pages()) < (limit / 16).max(const { pages(64 << 20) as u64 })
+    limit.saturating_sub(gpu.account.total.pages()) < near(limit)
+}
+
+const fn near(limit: u64) -> u64 {
+    const LEAST: u64 = pages(64 << 20) as u64;
+    if limit / 16 > LEAST { limit / 16 } else { LEAST }
 }
 
 /// Guards a call that takes a little memory of its own for its purposes (a stream, a module, a graph): far from the limit it just
 /// runs; near it, what it takes is measured, and if that went past the limit, undone.
 pub fn guard(gpu: &Gpu, call: impl FnOnce() -> Status, undo: impl FnOnce()) -> Status {
     if !is_near(gpu) {
+        something_unmeasured(gpu);
         return call();
     }
     truth::reconcile(gpu);

@@ -1,6 +1,6 @@
 //! Contexts: what making one costs, and what destroying one gives back.
 
-use core::sync::atomic::{AtomicU32, Ordering::AcqRel, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use vgpu_region::ledger::pages;
 
@@ -26,21 +26,29 @@ fn make(device: Device, call: impl FnOnce() -> Status, handle: impl FnOnce() -> 
     let known = gpu.context_pages();
     let slot = session.membership.slot();
     if known.is_none() {
-        slot.making_context.store(1, Release);
+        slot.making_context.fetch_add(1, AcqRel);
     }
+    let made = || {
+        if known.is_none() {
+            slot.making_context.fetch_sub(1, AcqRel);
+        }
+    };
     // A guess larger than the limit must not refuse a context that might fit.
     let most = u32::try_from(gpu.limit_pages()).unwrap_or(u32::MAX);
-    let claim = match claim(gpu, known.unwrap_or(pages(truth::CONTEXT_GUESS)).min(if known.is_some() { u32::MAX } else { most })) {
+    let claim = match account::claim_for_context(
+        gpu,
+        known.unwrap_or(pages(truth::CONTEXT_GUESS)).min(if known.is_some() { u32::MAX } else { most }),
+    ) {
         Ok(claim) => claim,
         Err(status) => {
-            slot.making_context.store(0, Release);
+            made();
             return status;
         }
     };
     let status = call();
     if status != SUCCESS {
         claim.drop_all();
-        slot.making_context.store(0, Release);
+        made();
         return status;
     }
     let cost = known.unwrap_or_else(|| {
@@ -52,12 +60,12 @@ fn make(device: Device, call: impl FnOnce() -> Status, handle: impl FnOnce() -> 
     });
     claim.settle(cost);
     account::add_overhead(gpu, cost);
-    slot.making_context.store(0, Release);
-    let made = handle();
-    known::remember(made, gpu, cost);
+    made();
+    let context = handle();
+    known::remember(context, gpu, cost);
     if gpu.account.total.pages() > gpu.limit_pages() {
         if undo() {
-            forget(made);
+            forget(context);
         } else {
             truth::reconcile(gpu);
         }
@@ -74,11 +82,46 @@ pub unsafe fn retain_primary(real: unsafe extern "C" fn(*mut Handle, Device) -> 
         if context.is_null() || is_active(device) {
             return real(context, device);
         }
+        // Several threads may start at once: one makes the context, and the others get it.
+        let _making = Making::begin(device);
+        if is_active(device) {
+            return real(context, device);
+        }
         let undo = || {
             driver::primary_release(device);
             !is_active(device)
         };
         make(device, || real(context, device), || *context, undo)
+    }
+}
+
+/// While it lives, this thread is making a device's primary context, and other threads of the process wait.
+struct Making(Option<&'static AtomicU32>);
+
+impl Making {
+    /// Waits until no other thread is; ten seconds at most, as whoever never ends would have ended by then.
+    fn begin(device: Device) -> Self {
+        /// The process whose thread is; a forked child's parent is somebody else.
+        static MAKERS: [AtomicU32; vgpu_region::MAX_GPUS] = [const { AtomicU32::new(0) }; vgpu_region::MAX_GPUS];
+        let Some(maker) = MAKERS.get(device as usize) else { return Self(None) };
+        // SAFETY: the call takes nothing.
+        let own = unsafe { libc::getpid() } as u32;
+        for _ in 0..10_000 {
+            let now = maker.load(Acquire);
+            if now != own && maker.compare_exchange(now, own, AcqRel, Relaxed).is_ok() {
+                return Self(Some(maker));
+            }
+            account::nap(1_000_000);
+        }
+        Self(None)
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        if let Some(maker) = self.0 {
+            maker.store(0, Release);
+        }
     }
 }
 

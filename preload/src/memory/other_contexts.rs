@@ -62,7 +62,7 @@ pub unsafe fn destroy_green(real: unsafe extern "C" fn(Handle) -> Status, green:
     if status == SUCCESS
         && let Some(session) = session::ready()
     {
-        session.gpus().iter().filter(|gpu| gpu.charge.charge.held() != 0).for_each(truth::reconcile);
+        session.gpus().iter().filter(|gpu| gpu.charge.charge.held() != 0).for_each(|gpu| _ = truth::reconcile(gpu));
     }
     status
 }

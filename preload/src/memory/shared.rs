@@ -9,7 +9,8 @@ use core::ffi::c_void;
 use core::sync::atomic::{Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
 use vgpu_region::ledger::pages;
-use vgpu_region::map::{self, Census};
+use vgpu_region::map::Census;
+use vgpu_region::region::SLOTS;
 
 use super::kept::{BY_NAME, BY_SEVERAL, is_kept, keep, mark};
 use super::known::{self, Current};
@@ -50,16 +51,22 @@ fn measured_here(call: impl FnOnce() -> Status, undo: impl FnOnce()) -> Status {
 /// Charges the container's other processes what NVML says they hold beyond their accounts. After a maker's death or release, memory
 /// that they imported is theirs.
 pub fn charge_others(gpu: &Gpu) {
-    let (Some(session), Some(list)) = (session::ready(), truth::processes(gpu)) else { return };
+    let Some(session) = session::ready() else { return };
     let census = Census::open(session::region_path());
-    let own = session.membership.index;
-    for (_, slot) in map::living(session.membership.region, &census).filter(|(index, _)| *index != own) {
+    let (region, own) = (session.membership.region, session.membership.index);
+    // Who takes or gives back memory while NVML is asked accounts for it by itself.
+    let mut before = [None; SLOTS];
+    for ((_, slot), before) in region.used_slots().zip(&mut before) {
+        *before = slot.gpus.get(gpu.place).map(|charge| charge.charge.see());
+    }
+    let Some(list) = truth::processes(gpu) else { return };
+    for ((index, slot), before) in region.used_slots().zip(before).filter(|((index, _), _)| *index != own) {
         let (Some(charge), Some(bytes)) = (slot.gpus.get(gpu.place), list.bytes_of(slot.pid.load(Relaxed))) else { continue };
-        // What it is about to take, or to give back, it accounts for itself.
         let overhead = charge.overhead.load(Acquire);
         let held = charge.charge.held().saturating_sub(charge.managed.load(Relaxed));
         let more = pages(bytes).saturating_sub(held);
-        if more == 0 || charge.charge.in_flight() || slot.making_context.load(Acquire) != 0 {
+        let still = before == Some(charge.charge.see()) && !charge.charge.in_flight() && slot.making_context.load(Acquire) == 0;
+        if more == 0 || !still || census.is_dead(index) {
             continue;
         }
         if charge.charge.begin(&gpu.account.total, more, u64::MAX).is_ok() {

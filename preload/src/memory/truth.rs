@@ -61,9 +61,9 @@ pub fn device_free() -> usize {
 
 /// Sets this process's overhead to what NVML says beyond what allocation calls asked for, and what is promised and not taken yet.
 ///
-/// Another thread's call that is under way makes both figures uncertain; then nothing is changed, after a few tries.
-pub fn reconcile(gpu: &Gpu) {
-    (0..3).any(|_| set_overhead(gpu) != Some(false));
+/// Another thread's call that is under way makes both figures uncertain; then nothing is changed, after a few tries, and this is `false`.
+pub fn reconcile(gpu: &Gpu) -> bool {
+    (0..3).any(|_| set_overhead(gpu) != Some(false))
 }
 
 /// The same after a call that took nobody knows how much: `before` it the device had so much free. Where NVML cannot tell, what the device
