@@ -44,6 +44,12 @@ zigbuild() {
     PATH="$target/tools/bin:$PATH"
 }
 
+# Rust's own build of musl, for static programs. Fails where Rust is not rustup's, and has none.
+musl=x86_64-unknown-linux-musl
+static_target() {
+    [ -d "$(rustc --print sysroot)/lib/rustlib/$musl/lib" ] || rustup --quiet target add "$musl" >&2
+}
+
 # Helm's own library, as a Python package, lints and renders the chart.
 helm() {
     export VGPU_TEST_HELM="$target/helm/bin/python"

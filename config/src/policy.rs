@@ -20,7 +20,7 @@ pub struct Policy {
     pub state_dir: Option<PathBuf>,
     /// The library that goes into the containers.
     pub library: PathBuf,
-    /// The hook that cleans up after a container; `None` is `vgpu-hook` beside `vgpu-runtime`.
+    /// The hook that mounts into a container; `None` is `vgpu-hook` beside `vgpu-runtime`.
     pub hook: Option<PathBuf>,
     /// Low-level runtimes, by name or path; the first one that is there does the work.
     pub runtimes: Vec<PathBuf>,

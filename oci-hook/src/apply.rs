@@ -17,15 +17,14 @@ use crate::plan::{Edits, STAGE};
 ///
 /// # Errors
 /// The specification has something else where lists have to be.
-pub fn to_spec(spec: &Spec, edits: &Edits) -> Result<Spec> {
-    let mut spec = spec.0.clone();
-    if !edits.mounts.is_empty() {
-        let mounts = list(&mut spec, &["mounts"])?;
-        for mount in &edits.mounts {
-            // Behind all others, so that none covers it; what another put there (HAMi's device plugin) gives way.
-            mounts.retain(|other| !same_place(other.get("destination"), mount.destination()));
-            mounts.push(value(mount)?);
-        }
+pub fn to_spec(spec: Spec, edits: &Edits) -> Result<Spec> {
+    let mut spec = spec.0;
+    if !edits.places.is_empty() {
+        // What another put there, such as HAMi's device plugin.
+        list(&mut spec, &["mounts"])?.retain(|mount| {
+            let place = mount.get("destination").and_then(Value::as_str).map(plain);
+            place.is_none_or(|place| edits.places.iter().all(|ours| place != Path::new(ours)))
+        });
     }
     if !edits.env.is_empty() {
         let env = list(&mut spec, &["process", "env"])?;
@@ -36,15 +35,11 @@ pub fn to_spec(spec: &Spec, edits: &Edits) -> Result<Spec> {
     }
     for hook in &edits.hooks {
         let hooks = list(&mut spec, &["hooks", STAGE])?;
-        let name = hook.args().iter().flatten().next().map(String::as_str);
-        hooks.retain(|other| other.pointer("/args/0").and_then(Value::as_str) != name);
-        hooks.push(value(hook)?);
+        let name = hook.pointer("/args/0");
+        hooks.retain(|other| other.pointer("/args/0") != name);
+        hooks.push(hook.clone());
     }
     Ok(Spec(spec))
-}
-
-fn value(part: &impl serde::Serialize) -> Result<Value> {
-    serde_json::to_value(part).map_err(|why| Error::Sentence(format!("cannot write the container's specification: {why}")))
 }
 
 /// The list at `path`, made if it is absent or null.
@@ -61,11 +56,6 @@ fn list<'a>(spec: &'a mut Value, path: &[&str]) -> Result<&'a mut Vec<Value>> {
         *at = Value::Array(Vec::new());
     }
     at.as_array_mut().ok_or_else(wrong)
-}
-
-/// Whether a mount's destination is this path, however it is spelt.
-fn same_place(destination: Option<&Value>, path: &Path) -> bool {
-    destination.and_then(Value::as_str).is_some_and(|destination| plain(destination) == path)
 }
 
 /// A container path without repeated slashes, `.` and `..`, and from the root.

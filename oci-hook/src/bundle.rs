@@ -124,6 +124,12 @@ impl Spec {
         ["/hooks/prestart", "/hooks/createRuntime", "/hooks/createContainer"].into_iter().flat_map(|stage| self.texts(stage, "path"))
     }
 
+    /// The arguments of the hooks at a stage, their programs' names included.
+    pub fn hook_arguments<'a>(&'a self, stage: &str) -> impl Iterator<Item = Vec<&'a str>> + use<'a> {
+        let arguments = self.list(&format!("/hooks/{stage}")).filter_map(|hook| hook.get("args")?.as_array());
+        arguments.map(|arguments| arguments.iter().filter_map(Value::as_str).collect())
+    }
+
     /// Whether it gets a user namespace.
     #[must_use]
     pub fn has_user_namespace(&self) -> bool {

@@ -1,11 +1,11 @@
-//! `vgpu-hook`: limits a container by OCI hooks alone, for runtimes in front of which nothing can be put; and does for
-//! `vgpu-runtime` what only a hook can.
+//! `vgpu-hook`: limits a container by OCI hooks alone, for runtimes in front of which nothing can be put; and mounts for
+//! `vgpu-runtime`.
 //!
 //! * `create-runtime`, in the runtime's namespaces, when it has made the container's mounts: decides, writes the container's folder,
 //!   makes the mount points in the image, enters the container's mount namespace, and mounts.
 //! * `prestart`: the same, for runtimes that have only that.
-//! * `create-container`, in the container's mount namespace, before its root file system becomes the root: pins and replaces what
-//!   `vgpu-runtime` could not. Where earlier versions registered it beside `create-runtime`, it finds everything done.
+//! * `create-container`, in the container's mount namespace, before its root file system becomes the root: mounts what `vgpu-runtime`
+//!   has prepared. Where earlier versions registered it beside `create-runtime`, it finds everything done.
 //! * `poststop`: removes the container's folder at once. It need not be there: the next create does the same, and a hook costs more
 //!   than a millisecond.
 //!
@@ -32,7 +32,7 @@ use crate::prepare::{self, Prepared};
 use crate::process::{self, Process};
 use crate::rootfs::{Rootfs, read_text};
 use crate::state::{Mounted, Record, State};
-use crate::{apply, driver};
+use crate::{driver, plan};
 
 /// What `vgpu-hook` calls itself in messages.
 const PROGRAM: &str = "vgpu-hook";
@@ -156,7 +156,7 @@ fn may_be_unlimited(told: &Told, options: &Options) -> Result<()> {
 
 /// Whether it is a sandbox, or one that `vgpu-runtime` has seen to.
 fn is_others(bundle: &Bundle) -> bool {
-    bundle.spec.is_sandbox() || bundle.spec.mounts().any(|(place, _)| apply::plain(place) == Path::new(paths::LIMITS))
+    bundle.spec.is_sandbox() || plan::is_planned(&bundle.spec)
 }
 
 /// Decides and prepares; tells also whether `/proc` is one of its mounts. `None`: the container is none of our business, or already
@@ -170,7 +170,9 @@ fn prepare(told: &Told, options: &Options) -> Result<Option<(PathBuf, Record, bo
     if options.state_dir.is_some() {
         policy.state_dir.clone_from(&options.state_dir);
     }
-    let Some(limits) = prepare::limits(&bundle, &policy)? else { return Ok(None) };
+    let Some(mut limits) = prepare::limits(&bundle, &policy)? else { return Ok(None) };
+    // What makes it a client of MPS is in its environment.
+    limits.mps = None;
     for (what, narrowed) in
         [("GPUs", limits.devices.as_ref().map(|devices| devices.join(","))), ("driver capabilities", limits.driver_capabilities.clone())]
     {
@@ -244,6 +246,7 @@ fn sources(files: Vec<Mounted>) -> Result<Vec<Source>> {
 fn mount(files: &[Source], fronts: &[Source], path: &Path, record: &Record) -> Result<()> {
     let rootfs = Rootfs::open(path)?;
     for source in files {
+        source.make_place(&rootfs)?;
         pin_folders(&rootfs, source.inside())?;
     }
     for source in files {

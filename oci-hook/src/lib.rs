@@ -2,7 +2,8 @@
 //!
 //! The way of a container through here: its [`bundle`] is read, [`mod@plan`] says what has to change, [`state`] writes what the
 //! container is given on the host, [`apply`] changes the bundle. [`runtime`] does that as an OCI runtime in front of another
-//! one; [`hook`] does the same by OCI hooks alone, with its own hands ([`mounts`]) inside the [`rootfs`].
+//! one; [`hook`] does the same by OCI hooks alone. Either way it is the hook that mounts, with its own hands ([`mounts`]), inside
+//! the [`rootfs`].
 
 pub mod apply;
 pub mod argv;
@@ -22,3 +23,8 @@ pub mod runtime;
 pub mod state;
 
 pub use error::{Error, Result};
+
+/// Both programs live for a millisecond: musl's own allocator spends a good part of that on asking the kernel for memory and giving
+/// it back.
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::rootfs::{Rootfs, fd_path};
 use crate::state::Mounted;
 
-/// A host file that belongs into the container.
+/// A host file, or folder, that belongs into the container.
 #[derive(Debug)]
 pub struct Source {
     file: Mounted,
@@ -25,7 +25,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Looks at a host file.
+    /// Looks at it.
     ///
     /// # Errors
     /// It is not there.
@@ -48,7 +48,8 @@ impl Source {
         if let Some(held) = &self.held {
             return clone_tree(held.as_fd(), self.file.inside);
         }
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        flags.set(OpenTreeFlags::AT_RECURSIVE, self.file.folder);
         open_tree(CWD, &self.file.source, flags).map_err(Error::io("take hold of", &self.file.source))
     }
 
@@ -58,14 +59,17 @@ impl Source {
     /// The place cannot be mounted on, or is something else afterwards.
     pub fn mount(&self, rootfs: &Rootfs) -> Result<()> {
         let inside = self.file.inside;
-        let absent = || Error::Image { path: inside.into(), found: "absent", accepted: "the file that was made there for the mount" };
-        let target = rootfs.find_file(inside)?.ok_or_else(absent)?;
+        let find = || {
+            let absent = || Error::Image { path: inside.into(), found: "absent", accepted: "what was made there for the mount" };
+            rootfs.find_kind(inside, self.file.folder)?.ok_or_else(absent)
+        };
+        let target = find()?;
         if identity(target.as_fd(), inside)? == self.identity && is_mount(target.as_fd()) {
             return Ok(());
         }
         self.mount_over(target.as_fd(), inside)?;
         // Through the same path again, which now ends in what was mounted, or something was swapped.
-        let mounted = rootfs.find_file(inside)?.ok_or_else(absent)?;
+        let mounted = find()?;
         if identity(mounted.as_fd(), inside)? != self.identity || !is_mount(mounted.as_fd()) {
             return Err(Error::Image {
                 path: inside.into(),
@@ -74,6 +78,17 @@ impl Source {
             });
         }
         protect(&self.file, mounted.as_fd(), inside)
+    }
+
+    /// Makes its place, if that is not there: the image's was made before, but the container may have a volume over it.
+    ///
+    /// # Errors
+    /// The container's paths lead elsewhere, or nothing can be made there.
+    pub fn make_place(&self, rootfs: &Rootfs) -> Result<()> {
+        match rootfs.find_kind(self.file.inside, self.file.folder)? {
+            Some(_) => Ok(()),
+            None => rootfs.make(self.file.inside, self.file.folder).map(drop),
+        }
     }
 
     /// Where in the container it belongs.

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use oci_spec::runtime::{Hook, HookBuilder, Mount, MountBuilder};
+use serde_json::{Value, json};
 use vgpu_config::decide::Container;
 use vgpu_config::dialect::{self, Sources, alnair, claims, nvidia};
 use vgpu_config::policy::Admission;
@@ -12,17 +12,16 @@ use vgpu_region::paths;
 
 use crate::bundle::Spec;
 use crate::error::{Error, Result};
-use crate::state::Mounted;
 
 /// All changes to one container's specification.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Edits {
-    /// Mounts to be there, after all others; one with the same destination is replaced.
-    pub mounts: Vec<Mount>,
+    /// Places in the container that are ours. What another mounts there gives way; our hook mounts what belongs there.
+    pub places: Vec<&'static str>,
     /// Variables to be set in the environment of the container's process.
     pub env: Vec<(String, String)>,
     /// Hooks to be added behind the others of [`STAGE`].
-    pub hooks: Vec<Hook>,
+    pub hooks: Vec<Value>,
 }
 
 /// The stage of our hook: inside the container's mounts, before its root file system becomes the root.
@@ -31,8 +30,8 @@ pub const STAGE: &str = "createContainer";
 /// Where things of one container are on the host.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// The files to be mounted into it; none if no GPU is limited.
-    pub files: Vec<Mounted>,
+    /// Where in it our hook mounts something; nowhere if no GPU is limited.
+    pub inside: Vec<&'static str>,
     /// The state directory.
     pub state_dir: PathBuf,
     /// The hook program.
@@ -95,11 +94,9 @@ pub fn decide(spec: &Spec, request: &Request, policy: &Policy, inventory: Option
 }
 
 /// The changes that make `limits` hold.
-///
-/// # Errors
-/// A part cannot be written as the specification wants it.
-pub fn edits(limits: &Limits, places: &Places) -> Result<Edits> {
-    let mut edits = Edits { mounts: Vec::new(), env: Vec::new(), hooks: Vec::new() };
+#[must_use]
+pub fn edits(limits: &Limits, places: &Places) -> Edits {
+    let mut edits = Edits { places: Vec::new(), env: Vec::new(), hooks: Vec::new() };
     if let Some(devices) = &limits.devices {
         edits.env.push((nvidia::VISIBLE.to_owned(), devices.join(",")));
     }
@@ -107,48 +104,36 @@ pub fn edits(limits: &Limits, places: &Places) -> Result<Edits> {
         edits.env.push((nvidia::CAPABILITIES.to_owned(), capabilities.clone()));
     }
     if !limits.limit_anything() {
-        return Ok(edits);
+        return edits;
     }
-    for file in &places.files {
-        edits.mounts.push(bind(file)?);
-    }
+    edits.places.clone_from(&places.inside);
     if let Some(mps) = &limits.mps {
         let text = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         edits.env.push(text("CUDA_MPS_PIPE_DIRECTORY", paths::MPS));
         edits.env.push(text("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", &mps.percent.to_string()));
         edits.env.extend(mps.memory.as_deref().map(|memory| text("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", memory)));
-        // Clients open the pipes for writing.
-        edits.mounts.push(bind_as(&mps.pipes, Path::new(paths::MPS), vec!["bind", "rw", "nosuid", "nodev", "noexec"])?);
     }
-    // Mounts alone can be got round by renaming the folders that they are in; only a hook can pin these. There is none for the end:
-    // a hook costs more than a millisecond, `delete` comes through us, and whatever else stays behind is swept.
-    edits.hooks.push(hook(&places.hook, &places.state_dir)?);
-    Ok(edits)
+    // There is none for the end: a hook costs most of a millisecond, `delete` comes through us, and whatever else stays behind is swept.
+    edits.hooks.push(hook(&places.hook, &places.state_dir));
+    edits
 }
 
-fn bind(file: &Mounted) -> Result<Mount> {
-    let mut options = vec!["bind", if file.writable { "rw" } else { "ro" }, "nosuid", "nodev"];
-    if !file.code {
-        options.push("noexec");
-    }
-    bind_as(&file.source, Path::new(file.inside), options)
-}
-
-fn bind_as(source: &Path, inside: &Path, options: Vec<&str>) -> Result<Mount> {
-    let options: Vec<String> = options.into_iter().map(str::to_owned).collect();
-    let mount = MountBuilder::default().typ("bind").source(source).destination(inside).options(options).build();
-    mount.map_err(unwritable)
-}
-
-fn hook(program: &Path, state_dir: &Path) -> Result<Hook> {
-    let args = ["vgpu-hook", "create-container", "--state-dir", &state_dir.to_string_lossy()].map(str::to_owned).to_vec();
+/// The hook that mounts. Nothing of ours is left to the low-level runtime's own mounts: runc before 1.2 makes their places by name, so
+/// somebody who exchanges a path in the image meanwhile can have it make an empty file elsewhere on the host; and a mount alone can be
+/// got round by renaming the folders that it is in, which only a hook can pin. It costs no more, either.
+fn hook(program: &Path, state_dir: &Path) -> Value {
     // Without an environment of its own a hook gets the image's from runc up to 1.2 (CVE-2025-23266).
-    let hook = HookBuilder::default().path(program).args(args).env(vec!["VGPU=1".to_owned()]).timeout(10).build();
-    hook.map_err(unwritable)
+    json!({ "path": program, "args": [HOOK, HOOK_STAGE, HOOK_STATE, state_dir], "env": ["VGPU=1"], "timeout": 10 })
 }
 
-fn unwritable(why: impl std::fmt::Display) -> Error {
-    Error::Sentence(format!("cannot write the container's specification: {why}"))
+const HOOK: &str = "vgpu-hook";
+const HOOK_STAGE: &str = "create-container";
+const HOOK_STATE: &str = "--state-dir";
+
+/// Whether `vgpu-runtime` has put its hook into this specification. Unlike its mounts, its hooks are nothing that a tenant has a say in.
+#[must_use]
+pub fn is_planned(spec: &Spec) -> bool {
+    spec.hook_arguments(STAGE).any(|arguments| arguments.starts_with(&[HOOK, HOOK_STAGE, HOOK_STATE]))
 }
 
 #[cfg(test)]

@@ -74,12 +74,11 @@ impl Prepared {
     }
 
     /// The edits that put all this into the container, with `hook` as the hook program.
-    ///
-    /// # Errors
-    /// As [`plan::edits`].
-    pub fn edits(&self, hook: &Path) -> Result<Edits> {
+    #[must_use]
+    pub fn edits(&self, hook: &Path) -> Edits {
+        let files = if self.limits() { self.record.files(&self.place) } else { Vec::new() };
         let places = Places {
-            files: if self.limits() { self.record.files(&self.place) } else { Vec::new() },
+            inside: files.iter().map(|file| file.inside).collect(),
             state_dir: self.state.dir().to_owned(),
             hook: hook.to_owned(),
         };
@@ -99,27 +98,20 @@ impl Prepared {
         self.state.create(&self.place, &self.record, &page, self.list.as_deref())
     }
 
-    /// Makes the places in the image onto which the driver's own libraries are going to be mounted, if ours replace them.
-    ///
-    /// # Errors
-    /// The image leads elsewhere, or cannot be written.
-    pub fn make_driver_places(&self) -> Result<()> {
-        if self.limits() && self.record.replace {
-            driver::make_places(&Rootfs::open(&self.record.rootfs)?)?;
-        }
-        Ok(())
-    }
-
-    /// Makes the places in the image for every mount.
+    /// Makes the places in the image for every mount of our hook's. The hook may not be able to: crun before 1.26 has made the image
+    /// read-only by then, and the root of a user namespace may have no right to write into it.
     ///
     /// # Errors
     /// The image leads elsewhere, or cannot be written.
     pub fn make_places(&self) -> Result<()> {
+        if !self.limits() {
+            return Ok(());
+        }
         let rootfs = Rootfs::open(&self.record.rootfs)?;
         for file in self.record.files(&self.place) {
-            rootfs.make_file(file.inside)?;
+            rootfs.make(file.inside, file.folder)?;
         }
-        self.make_driver_places()
+        if self.record.replace { driver::make_places(&rootfs) } else { Ok(()) }
     }
 
     /// The container's folder and what is on record.

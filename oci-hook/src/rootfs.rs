@@ -66,11 +66,28 @@ impl Rootfs {
     /// # Errors
     /// As [`Rootfs::find`], and if it is anything else.
     pub fn find_file(&self, inside: &str) -> Result<Option<OwnedFd>> {
+        self.find_kind(inside, false)
+    }
+
+    /// Like [`Rootfs::find`], for what has to be a folder or a regular file if it is there.
+    ///
+    /// # Errors
+    /// As [`Rootfs::find`], and if it is anything else.
+    pub fn find_kind(&self, inside: &str, folder: bool) -> Result<Option<OwnedFd>> {
         let Some(found) = self.find(inside)? else { return Ok(None) };
-        match self.kind(&found, Path::new(inside))? {
-            FileType::RegularFile => Ok(Some(found)),
-            _ => Err(Error::Image { path: inside.into(), found: "not a regular file", accepted: "a regular file, or nothing" }),
+        match (self.kind(&found, Path::new(inside))?, folder) {
+            (FileType::Directory, true) | (FileType::RegularFile, false) => Ok(Some(found)),
+            (_, true) => Err(Error::Image { path: inside.into(), found: "not a folder", accepted: "a folder, or nothing" }),
+            (_, false) => Err(Error::Image { path: inside.into(), found: "not a regular file", accepted: "a regular file, or nothing" }),
         }
+    }
+
+    /// Makes an empty folder or file at `inside`, with the folders that it needs, and opens it. What is there already stays.
+    ///
+    /// # Errors
+    /// As [`Rootfs::find_kind`], or the file system does not let us.
+    pub fn make(&self, inside: &str, folder: bool) -> Result<OwnedFd> {
+        if folder { self.make_folders(inside) } else { self.make_file(inside) }
     }
 
     /// The text of a file in the container of at most `most` bytes; `None` if it is not there.

@@ -154,12 +154,12 @@ fn limit(creation: &Creation, cwd: &Path, bundle: &Bundle, policy: &Policy, limi
     prepared.record.runtime_roots = roots(&creation.global, cwd, runtime);
     let cache = hami::cache(&bundle.spec, prepared.record.limits.hami_cache.as_deref()).filter(|_| prepared.limits());
     let spec = cache.as_ref().map_or_else(|| bundle.spec.clone(), |cache| hami::narrowed(&bundle.spec, cache));
-    let spec = prepared.edits(&hook_program(policy)?).and_then(|edits| apply::to_spec(&spec, &edits))?;
+    let spec = apply::to_spec(spec, &prepared.edits(&hook_program(policy)?))?;
     cache.map_or(Ok(()), |cache| cache.make())?;
     let text = serde_json::to_vec(&spec.0).map_err(|why| Error::Sentence(format!("cannot write config.json: {why}")))?;
     prepared.write()?;
     let undo = Undo { config: bundle.config.clone(), text: bundle.text.clone(), prepared };
-    if let Err(error) = make_places(bundle, &undo.prepared).and_then(|()| apply::replace_file(&bundle.config, &text)) {
+    if let Err(error) = undo.prepared.make_places().and_then(|()| apply::replace_file(&bundle.config, &text)) {
         undo.prepared.remove();
         return Err(error);
     }
@@ -167,12 +167,6 @@ fn limit(creation: &Creation, cwd: &Path, bundle: &Bundle, policy: &Policy, limi
         log.warning(&format!("container {id} has CAP_SYS_ADMIN and so can undo its limits"));
     }
     Ok(undo)
-}
-
-/// Makes the places of mounts that the low-level runtime will not: those of our hook, and in a user namespace all, as the runtime makes
-/// them as the namespace's root, who may have no right to write into the image.
-fn make_places(bundle: &Bundle, prepared: &Prepared) -> Result<()> {
-    if bundle.spec.has_user_namespace() && prepared.limits() { prepared.make_places() } else { prepared.make_driver_places() }
 }
 
 /// The hook program: the policy's, or the one beside this program.

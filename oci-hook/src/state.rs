@@ -74,7 +74,7 @@ pub struct Record {
     pub created: u64,
 }
 
-/// One file that is mounted into the container.
+/// One file or folder that is mounted into the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
     /// On the host.
@@ -85,20 +85,26 @@ pub struct Mounted {
     pub writable: bool,
     /// Whether programs may map it as code.
     pub code: bool,
+    /// Whether it is a folder.
+    pub folder: bool,
 }
 
 impl Record {
-    /// The files that are mounted into the container, whose folder on the host is `place`.
+    /// What is mounted into the container, whose folder on the host is `place`.
     #[must_use]
     pub fn files(&self, place: &Path) -> Vec<Mounted> {
-        let own = |name, inside, writable| Mounted { source: place.join(name), inside, writable, code: false };
+        let own = |name, inside, writable| Mounted { source: place.join(name), inside, writable, code: false, folder: false };
         let mut files = vec![
-            Mounted { source: self.library.clone(), inside: paths::LIBRARY, writable: false, code: true },
+            Mounted { source: self.library.clone(), inside: paths::LIBRARY, writable: false, code: true, folder: false },
             own(LIMITS, paths::LIMITS, false),
             own(REGION, paths::REGION, true),
         ];
         if self.preload {
             files.push(own(PRELOAD, paths::LD_SO_PRELOAD, false));
+        }
+        if let Some(mps) = &self.limits.mps {
+            // Clients open the pipes for writing.
+            files.push(Mounted { source: mps.pipes.clone(), inside: paths::MPS, writable: true, code: false, folder: true });
         }
         files
     }
@@ -109,7 +115,7 @@ impl Record {
     pub fn fronts(&self) -> Vec<Mounted> {
         let front = |inside| {
             let source = self.library.with_file_name("front").join(inside);
-            Mounted { source, inside, writable: false, code: true }
+            Mounted { source, inside, writable: false, code: true, folder: false }
         };
         if self.replace { crate::driver::LIBRARIES.map(front).to_vec() } else { Vec::new() }
     }
