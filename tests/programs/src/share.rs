@@ -77,6 +77,21 @@ impl Share {
     }
 }
 
+impl Share {
+    /// GPU time charged so far, in nanoseconds, on all GPUs.
+    ///
+    /// # Errors
+    /// Says what failed.
+    pub fn gpu_time(&self) -> Result<u64, String> {
+        let path = std::ffi::CString::new(self.folder().join("region").to_string_lossy().into_owned()).map_err(|why| why.to_string())?;
+        let region = map::region(&path).map_err(|why| why.to_string())?;
+        let time = region.gpus.iter().map(|account| account.budget.used.load(Relaxed)).sum();
+        // SAFETY: nothing of the mapping is used below.
+        unsafe { map::unmap(region) };
+        Ok(time)
+    }
+}
+
 /// Accounts, bytes throughout.
 #[derive(Debug)]
 pub struct Ledger {

@@ -1,0 +1,336 @@
+//! The ways. Each gives the length of all kernels that it ran, in nanoseconds.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+use vgpu_test_programs::cuda::{self, check, sys::*};
+use vgpu_test_programs::ptx::SPIN;
+
+type Took = Result<u64, CUresult>;
+
+/// Their names.
+pub const NAMES: [&str; 17] = [
+    "plain",
+    "ex",
+    "cooperative",
+    "own-default",
+    "threads",
+    "streams",
+    "graph",
+    "graph-updated",
+    "captured",
+    "host-function",
+    "mem-ops",
+    "waiting",
+    "context-destroyed",
+    "context-reset",
+    "forked",
+    "no-memory",
+    "polled",
+];
+
+const MS: u64 = 1_000_000;
+/// Of most kernels.
+const LENGTH: u64 = 2 * MS;
+/// More streams than the library tells apart.
+const MANY: usize = 300;
+
+/// Where kernels are launched.
+#[derive(Clone, Copy)]
+struct Gpu {
+    spin: CUfunction,
+    stream: CUstream,
+}
+
+// SAFETY: the driver's handles are good in every thread.
+unsafe impl Send for Gpu {}
+// SAFETY: as above.
+unsafe impl Sync for Gpu {}
+
+impl Gpu {
+    /// In the context that is current.
+    fn here() -> Result<Self, CUresult> {
+        let (mut module, mut spin) = (null_mut(), null_mut());
+        // SAFETY: the image is terminated, and there is room for the answers.
+        unsafe {
+            check(cuModuleLoadData(&raw mut module, SPIN.as_ptr().cast()))?;
+            check(cuModuleGetFunction(&raw mut spin, module, c"spin".as_ptr()))?;
+        }
+        Ok(Self { spin, stream: stream()? })
+    }
+
+    fn into(self, stream: CUstream) -> Self {
+        Self { stream, ..self }
+    }
+
+    /// A launch by one of the driver's functions.
+    fn by(self, way: &str, ns: u64) -> Took {
+        type Own =
+            unsafe extern "C" fn(CUfunction, u32, u32, u32, u32, u32, u32, u32, CUstream, *mut *mut c_void, *mut *mut c_void) -> CUresult;
+        let mut arguments = [(&raw const ns).cast_mut().cast()];
+        let (spin, stream, arguments) = (self.spin, self.stream, arguments.as_mut_ptr());
+        // SAFETY: the argument is the one that `spin` takes, and is read before the call returns; all-zero is a valid configuration.
+        check(unsafe {
+            match way {
+                "ex" => {
+                    let mut config = std::mem::zeroed::<CUlaunchConfig>();
+                    (config.gridDimX, config.gridDimY, config.gridDimZ) = (1, 1, 1);
+                    (config.blockDimX, config.blockDimY, config.blockDimZ, config.hStream) = (1, 1, 1, stream);
+                    cuLaunchKernelEx(&raw const config, spin, arguments, null_mut())
+                }
+                "cooperative" => cuLaunchCooperativeKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments),
+                "own-default" => cuda::symbol::<Own>(c"cuLaunchKernel_ptsz")(spin, 1, 1, 1, 1, 1, 1, 0, null_mut(), arguments, null_mut()),
+                _ => cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, null_mut()),
+            }
+        })?;
+        Ok(ns)
+    }
+
+    fn launch(self, ns: u64) -> Took {
+        self.by("plain", ns)
+    }
+
+    /// Several, waited for.
+    fn several(self, way: &str, count: u64) -> Took {
+        let took = (0..count).map(|_| self.by(way, LENGTH)).sum::<Took>()?;
+        cuda::synchronize()?;
+        Ok(took)
+    }
+
+    /// A graph of kernels.
+    fn captured(self, kernels: u64, ns: u64) -> Result<CUgraph, CUresult> {
+        let mut graph = null_mut();
+        // SAFETY: room for the answer.
+        unsafe {
+            check(cuStreamBeginCapture_v2(self.stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))?;
+            for _ in 0..kernels {
+                self.launch(ns)?;
+            }
+            check(cuStreamEndCapture(self.stream, &raw mut graph))?;
+        }
+        Ok(graph)
+    }
+}
+
+fn stream() -> Result<CUstream, CUresult> {
+    let mut stream = null_mut();
+    // SAFETY: room for the answer; it does not wait for the default stream.
+    check(unsafe { cuStreamCreate(&raw mut stream, 1) })?;
+    Ok(stream)
+}
+
+/// Goes a way on a GPU.
+///
+/// # Errors
+/// What the driver says.
+pub fn go(way: &str, ordinal: i32) -> Took {
+    if way == "forked" {
+        return forked(ordinal);
+    }
+    let context = cuda::start(ordinal)?;
+    let gpu = Gpu::here()?;
+    match way {
+        "threads" => threads(gpu, context),
+        "streams" => streams(gpu),
+        "graph" => graph(gpu, false),
+        "graph-updated" => graph(gpu, true),
+        "captured" => gpu.captured(50, LENGTH).map(|_| 0),
+        "host-function" => host_function(gpu),
+        "mem-ops" => mem_ops(gpu),
+        "waiting" => waiting(gpu),
+        "context-destroyed" => destroyed(ordinal),
+        "context-reset" => {
+            gpu.launch(10 * MS)?;
+            cuda::synchronize()?;
+            gpu.launch(300 * MS)?;
+            // SAFETY: nothing of the context is used afterwards.
+            check(unsafe { cuDevicePrimaryCtxReset_v2(ordinal) })?;
+            Ok(310 * MS)
+        }
+        "no-memory" => no_memory(gpu),
+        "polled" => polled(gpu),
+        _ => gpu.several(way, 50),
+    }
+}
+
+fn threads(gpu: Gpu, context: CUcontext) -> Took {
+    let context = context as usize;
+    let one = move || {
+        // SAFETY: the context lives as long as the process.
+        check(unsafe { cuCtxSetCurrent(context as CUcontext) })?;
+        gpu.into(stream()?).several("plain", 30)
+    };
+    // One after the other on the GPU: what runs side by side is paid for once.
+    let serial = std::sync::Mutex::new(());
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let _turn = serial.lock();
+                    one()
+                })
+            })
+            .collect();
+        all.into_iter().map(|thread| thread.join().unwrap_or(Err(CUresult::CUDA_ERROR_UNKNOWN))).sum()
+    })
+}
+
+/// Into many streams, one after the other.
+fn streams(gpu: Gpu) -> Took {
+    let mut took = 0;
+    let streams: Vec<CUstream> = (0..MANY).map(|_| stream()).collect::<Result<_, _>>()?;
+    // Each once, so that each has its place; then pairs of the last ones, in which a short kernel ends long before the one beside it.
+    for stream in &streams {
+        took += gpu.into(*stream).launch(MS / 10)?;
+        cuda::synchronize()?;
+    }
+    for _ in 0..200 {
+        took += gpu.into(streams[MANY - 1]).launch(MS / 2)?;
+        gpu.into(streams[MANY - 2]).launch(MS / 50)?;
+        cuda::synchronize()?;
+    }
+    Ok(took)
+}
+
+fn graph(gpu: Gpu, updated: bool) -> Took {
+    let mut exec = null_mut();
+    // SAFETY: room for the answers; the graphs live as long as the process.
+    unsafe {
+        check(cuGraphInstantiateWithFlags(&raw mut exec, gpu.captured(3, MS)?, 0))?;
+        let each = if updated {
+            let mut result = std::mem::zeroed::<CUgraphExecUpdateResultInfo>();
+            check(cuGraphExecUpdate_v2(exec, gpu.captured(3, 5 * MS)?, &raw mut result))?;
+            15 * MS
+        } else {
+            3 * MS
+        };
+        for _ in 0..20 {
+            check(cuGraphLaunch(exec, gpu.stream))?;
+        }
+        cuda::synchronize()?;
+        Ok(20 * each)
+    }
+}
+
+unsafe extern "C" fn nothing(_data: *mut c_void) {}
+
+fn host_function(gpu: Gpu) -> Took {
+    let mut took = 0;
+    for _ in 0..50 {
+        took += gpu.launch(LENGTH)?;
+        // SAFETY: the function takes anything.
+        check(unsafe { cuLaunchHostFunc(gpu.stream, Some(nothing), null_mut()) })?;
+    }
+    cuda::synchronize()?;
+    Ok(took)
+}
+
+/// A word that the GPU can write and wait for.
+fn word() -> Result<(*mut u32, CUdeviceptr), CUresult> {
+    let (mut host, mut device) = (null_mut(), 0);
+    // SAFETY: room for the answers.
+    unsafe {
+        check(cuMemHostAlloc(&raw mut host, 4096, 2))?;
+        check(cuMemHostGetDevicePointer_v2(&raw mut device, host, 0))?;
+    }
+    Ok((host.cast(), device))
+}
+
+fn mem_ops(gpu: Gpu) -> Took {
+    let (_, device) = word()?;
+    let mut took = 0;
+    for number in 0..50_u32 {
+        took += gpu.launch(LENGTH)?;
+        // SAFETY: a list of one operation, all of whose fields are set; the address is good for a word.
+        unsafe {
+            let mut operation = std::mem::zeroed::<CUstreamBatchMemOpParams>();
+            operation.writeValue.operation = CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_32;
+            operation.writeValue.address = device;
+            operation.writeValue.__bindgen_anon_1.value = number;
+            check(cuStreamBatchMemOp_v2(gpu.stream, 1, &raw mut operation, 0))?;
+        }
+    }
+    cuda::synchronize()?;
+    Ok(took)
+}
+
+/// A stream that waits for the host has not used the GPU meanwhile.
+fn waiting(gpu: Gpu) -> Took {
+    let (host, device) = word()?;
+    // SAFETY: the address is good for a word, here and there.
+    unsafe {
+        host.write_volatile(0);
+        check(cuStreamWaitValue32_v2(gpu.stream, device, 1, 0))?;
+    }
+    gpu.launch(LENGTH)?;
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    // SAFETY: as above.
+    unsafe { host.write_volatile(1) };
+    cuda::synchronize()?;
+    Ok(LENGTH)
+}
+
+/// Contexts that are destroyed while a kernel runs in them whose length nobody knows.
+fn destroyed(ordinal: i32) -> Took {
+    type Create = unsafe extern "C" fn(*mut CUcontext, u32, i32) -> CUresult;
+    let mut took = 0;
+    for _ in 0..3 {
+        let mut context = null_mut();
+        // SAFETY: room for the answer; nothing of the context is used after its end.
+        unsafe {
+            check(cuda::symbol::<Create>(c"cuCtxCreate_v2")(&raw mut context, 0, ordinal))?;
+            took += Gpu::here()?.launch(200 * MS)?;
+            check(cuCtxDestroy_v2(context))?;
+        }
+    }
+    Ok(took)
+}
+
+/// In processes that fork, before they meet the driver.
+fn forked(ordinal: i32) -> Took {
+    const CHILDREN: u64 = 3;
+    for _ in 0..CHILDREN {
+        // SAFETY: there is one thread; the child goes the plain way and ends.
+        if unsafe { libc::fork() } == 0 {
+            let done = cuda::start(ordinal).and_then(|_| Gpu::here()?.several("plain", 20));
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(done.is_err())) };
+        }
+        let mut status = 0;
+        // SAFETY: room for the answer. One after the other: what runs side by side in one GPU is another matter.
+        unsafe { libc::wait(&raw mut status) };
+        if status != 0 {
+            return Err(CUresult::CUDA_ERROR_UNKNOWN);
+        }
+    }
+    Ok(CHILDREN * 20 * LENGTH)
+}
+
+/// The first launch comes when there is no memory to be had: it is refused, and made when there is.
+fn no_memory(gpu: Gpu) -> Took {
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: plain calls with room for the answer.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_AS, &raw mut before);
+        libc::setrlimit(libc::RLIMIT_AS, &libc::rlimit { rlim_cur: 1 << 20, ..before });
+    }
+    let refused = gpu.launch(100 * MS);
+    // SAFETY: as above.
+    unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const before) };
+    if refused != Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY) {
+        return Err(refused.err().unwrap_or(CUresult::CUDA_ERROR_ASSERT));
+    }
+    gpu.several("plain", 50)
+}
+
+/// Who asks again and again, instead of waiting.
+fn polled(gpu: Gpu) -> Took {
+    let took = (0..50).map(|_| gpu.launch(LENGTH)).sum::<Took>()?;
+    loop {
+        // SAFETY: the stream lives as long as the process.
+        match unsafe { cuStreamQuery(gpu.stream) } {
+            CUresult::CUDA_ERROR_NOT_READY => std::thread::sleep(std::time::Duration::from_millis(1)),
+            code => return check(code).map(|()| took),
+        }
+    }
+}
