@@ -87,6 +87,11 @@ fn load(library: Library) -> Option<*mut c_void> {
     Some(handle)
 }
 
+/// A function of CUDA's driver by name, if that is in the process already; else null.
+pub fn loaded(name: &CStr) -> *mut c_void {
+    if dlopen(Library::Cuda, libc::RTLD_LAZY | libc::RTLD_NOLOAD).is_null() { core::ptr::null_mut() } else { look_up(Library::Cuda, name) }
+}
+
 /// A function of the driver by name, whether we stand in for it or not.
 fn look_up(library: Library, name: &CStr) -> *mut c_void {
     let handle = HANDLES.get(library as usize).map_or(core::ptr::null_mut(), |handle| handle.load(Acquire));

@@ -7,3 +7,4 @@ pub mod elf;
 pub mod names;
 pub mod proc_address;
 pub mod symbols;
+pub mod unknown;

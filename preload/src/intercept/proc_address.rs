@@ -5,20 +5,29 @@
 
 use core::ffi::{c_char, c_void};
 
-use crate::cuda::{SUCCESS, Status};
+use super::unknown;
+use crate::cuda::{NOT_FOUND, SUCCESS, Status};
 use crate::{driver, table};
 
-/// Replaces the pointer that the driver gave by our function for it.
-unsafe fn replace(function: *mut *mut c_void) {
+/// `CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`
+const SYMBOL_NOT_FOUND: i32 = 1;
+
+/// Replaces the pointer that the driver gave by our function for it. False if it is not to be given out at all.
+unsafe fn replace(symbol: *const c_char, function: *mut *mut c_void) -> bool {
     if function.is_null() {
-        return;
+        return true;
     }
-    // SAFETY: the driver has just written there.
+    // SAFETY: the driver has just written there, and read the name.
     unsafe {
         if let Some(entry) = driver::by_pointer::find(*function) {
             *function = table::address(entry);
+        } else if unknown::is_other_launch(symbol, *function) {
+            unknown::say(symbol);
+            *function = core::ptr::null_mut();
+            return false;
         }
     }
+    true
 }
 
 /// `cuGetProcAddress`
@@ -32,10 +41,7 @@ pub unsafe fn v1(
     // SAFETY: the program's own arguments.
     unsafe {
         let status = real(symbol, function, version, flags);
-        if status == SUCCESS {
-            replace(function);
-        }
-        status
+        if status != SUCCESS || replace(symbol, function) { status } else { NOT_FOUND }
     }
 }
 
@@ -51,9 +57,46 @@ pub unsafe fn v2(
     // SAFETY: the program's own arguments.
     unsafe {
         let status = real(symbol, function, version, flags, found);
-        if status == SUCCESS {
-            replace(function);
+        if status != SUCCESS || replace(symbol, function) {
+            return status;
         }
-        status
+        // Who asks for the status gets it instead of an error, as from the driver.
+        match found.as_mut() {
+            Some(found) => {
+                *found = SYMBOL_NOT_FOUND;
+                SUCCESS
+            }
+            None => NOT_FOUND,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C" fn newer(_: *const c_char, function: *mut *mut c_void, _: i32, _: u64, found: *mut i32) -> Status {
+        // SAFETY: the test's own places.
+        unsafe { *function = newer as *mut c_void };
+        if !found.is_null() {
+            // SAFETY: as above.
+            unsafe { *found = 0 };
+        }
+        SUCCESS
+    }
+
+    #[test]
+    fn a_launch_that_only_a_newer_driver_knows_is_not_given_out() {
+        for (name, expected) in [(c"cuLaunchKernel", None), (c"cuStreamQuery", Some(newer as *mut c_void))] {
+            let (mut function, mut found) = (core::ptr::null_mut(), -1);
+            // SAFETY: C strings, and room for the answers.
+            let statuses = unsafe {
+                let told = v2(newer, name.as_ptr(), &raw mut function, 15_000, 0, &raw mut found);
+                (told, v2(newer, name.as_ptr(), &raw mut function, 15_000, 0, core::ptr::null_mut()))
+            };
+            let (second, symbol) = if expected.is_some() { (SUCCESS, 0) } else { (NOT_FOUND, SYMBOL_NOT_FOUND) };
+            assert_eq!((statuses, found), ((SUCCESS, second), symbol), "{name:?}");
+            assert_eq!(function, expected.unwrap_or(core::ptr::null_mut()), "{name:?}");
+        }
     }
 }

@@ -3,10 +3,10 @@
 //! Both are tail jumps: for any name that is not ours the real function sees the program's own return address, so that
 //! `RTLD_NEXT` and `RTLD_DEFAULT` mean what they meant, and the detour costs a few nanoseconds.
 
-use core::ffi::{c_char, c_void};
+use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-use super::{elf, names};
+use super::{elf, names, unknown};
 use crate::{driver, table};
 
 static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -54,7 +54,10 @@ unsafe extern "C" fn answer(handle: *mut c_void, name: *const c_char) -> Answer 
         let is_glibc = native == REAL_DLSYM.load(Relaxed) || native == REAL_DLVSYM.load(Relaxed);
         return if is_glibc { Answer { address: loader, ours: 1 } } else { NOT_OURS };
     }
-    let Some(entry) = entry else { return NOT_OURS };
+    let Some(entry) = entry else {
+        // SAFETY: as above.
+        return if unsafe { is_unknown_launch(handle, name) } { Answer { address: core::ptr::null_mut(), ours: 1 } } else { NOT_OURS };
+    };
     let hook = table::address(entry);
     let special = handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT;
     // SAFETY: as above; for the special handles our own frame would be the caller, so they are answered without asking.
@@ -68,6 +71,23 @@ unsafe extern "C" fn answer(handle: *mut c_void, name: *const c_char) -> Answer 
         return Answer { address, ours: 1 };
     }
     if driver::real(entry).is_some() && driver::native(entry) == Some(native) { Answer { address: hook, ours: 1 } } else { NOT_OURS }
+}
+
+/// Whether this is a function of the driver's that launches something and that nobody would measure.
+unsafe fn is_unknown_launch(handle: *mut c_void, name: *const c_char) -> bool {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        if !unknown::is_launch(name) {
+            return false;
+        }
+        let drivers = driver::loaded(CStr::from_ptr(name));
+        let special = handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT;
+        let is_drivers = !drivers.is_null() && (special || real_dlsym(handle, name) == drivers);
+        if is_drivers {
+            unknown::say(name);
+        }
+        is_drivers
+    }
 }
 
 unsafe fn loader_function(name: *const c_char) -> Option<*mut c_void> {
