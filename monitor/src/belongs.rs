@@ -1,7 +1,8 @@
 //! Which container a process belongs to, as the kernel tells: nothing that the process can say counts.
 //!
 //! Its cgroup decides where the container has cgroups of its own: that of the container's first process, or a folder that is called
-//! by the container's id. Else its PID namespace does, where the container has one of its own.
+//! by the container's id. Else its PID namespace does, where the container has one of its own. Whoever sees the host's own mounts, or is in
+//! its PID namespace where the container is not, is a program of the host's, in whatever cgroup: nobody gets there from a container.
 
 use std::collections::HashMap;
 use std::fs;
@@ -58,6 +59,9 @@ fn kept(folder: &Path) -> Option<Process> {
 #[derive(Clone, Debug, Default)]
 pub struct Families {
     this: Process,
+    /// The mount namespace of the host's first process.
+    host: u64,
+    places: Vec<PathBuf>,
     marks: Vec<Marks>,
 }
 
@@ -76,7 +80,17 @@ impl Families {
             .map(|container| known.get(&container.place).and_then(still).unwrap_or_else(|| Marks::find(&container.record)))
             .collect();
         *known = containers.iter().map(|container| container.place.clone()).zip(marks.iter().cloned()).collect();
-        Self { this: Process::read(std::process::id()).unwrap_or_default(), marks }
+        let [this, first] = [std::process::id(), 1].map(|pid| Process::read(pid).unwrap_or_default());
+        // In a PID namespace of our own there is no telling who the host is.
+        let host = if first.namespace == this.namespace { first.mounts } else { 0 };
+        Self { this, host, places: containers.iter().map(|container| container.place.clone()).collect(), marks }
+    }
+
+    /// Whether a process belongs to the container whose folder has this name.
+    #[must_use]
+    pub fn is_of(&self, process: &Process, name: &str) -> bool {
+        let place = self.of_process(process).and_then(|place| self.places.get(place));
+        place.and_then(|place| place.file_name()).is_some_and(|found| found == name)
     }
 
     /// The place of the container that a process belongs to.
@@ -112,6 +126,8 @@ impl Families {
         match &marks.init {
             // Nobody gets out of a PID namespace: who is in ours is not of a container that has another one.
             Some(init) if init.namespace != self.this.namespace && process.namespace == self.this.namespace => None,
+            // Nor into the host's mounts.
+            Some(init) if self.host != 0 && init.mounts != self.host && process.mounts == self.host => None,
             Some(_) => self.own_cgroups(place).filter(|own| fitting(&|cgroup| is_below(cgroup, own)).is_some()).map(str::len).max(),
             // Two runtimes may each have a container of this id.
             None if self.marks.iter().filter(|other| other.id == marks.id).count() > 1 => None,
@@ -146,7 +162,8 @@ mod tests {
 
     fn families(inits: &[(&str, Option<Process>)]) -> Families {
         let marks = inits.iter().map(|(id, init)| Marks { id: (*id).to_owned(), init: init.clone() }).collect();
-        Families { this: process(&["/system.slice/vgpu-monitor.service"], 1), marks }
+        let places = inits.iter().map(|(id, _)| PathBuf::from("/run/vgpu/containers").join(id)).collect();
+        Families { this: process(&["/system.slice/vgpu-monitor.service"], 1), host: 500, places, marks }
     }
 
     #[test]
@@ -177,6 +194,20 @@ mod tests {
         for (description, process, expected) in cases {
             assert_eq!(families.of_process(&process), expected, "{description}");
         }
+    }
+
+    /// A container with the host's PID namespace, in the cgroup of a user's session: what else the user runs is none of its.
+    #[test]
+    fn programs_of_the_host_are_nobodys() {
+        let of = |mounts| Process { mounts, ..process(&["/user.slice/session-1.scope"], 1) };
+        let families = families(&[("shared", Some(of(600)))]);
+        for (description, process, expected) in
+            [("the container's own", of(600), Some(0)), ("one with mounts of its own", of(700), Some(0)), ("the host's", of(500), None)]
+        {
+            assert_eq!(families.of_process(&process), expected, "{description}");
+            assert_eq!(families.is_of(&process, "shared"), expected.is_some(), "{description}");
+        }
+        assert!(!families.is_of(&of(600), "other"));
     }
 
     #[test]

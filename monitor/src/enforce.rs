@@ -249,24 +249,25 @@ fn offenders(share: &Share, held: u64, allowed: u64) -> Vec<Offender> {
     chosen
 }
 
-/// Ends a process, if it still is the one that was meant.
+/// Ends a process, if it still is the one that was meant, and where it was. Whether it was ended.
 ///
 /// # Errors
 /// The kernel does not let us.
-pub fn end(offender: &Offender) -> std::io::Result<()> {
+pub fn end(offender: &Offender, belongs: impl Fn(&Process) -> bool) -> std::io::Result<bool> {
     use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-    let Some(pid) = i32::try_from(offender.pid).ok().and_then(Pid::from_raw) else { return Ok(()) };
+    let Some(pid) = i32::try_from(offender.pid).ok().and_then(Pid::from_raw) else { return Ok(false) };
     // The descriptor stands for one process for good; only then is it asked which one it is.
     let handle = match pidfd_open(pid, PidfdFlags::empty()) {
-        Err(rustix::io::Errno::SRCH) => return Ok(()),
+        Err(rustix::io::Errno::SRCH) => return Ok(false),
         other => other?,
     };
-    if Process::read(offender.pid).is_none_or(|found| found.started != offender.started) {
-        return Ok(());
+    let is_meant = |found: Process| found.started == offender.started && !found.ended && belongs(&found);
+    if !Process::read(offender.pid).is_some_and(is_meant) {
+        return Ok(false);
     }
     match pidfd_send_signal(&handle, Signal::KILL) {
-        Err(rustix::io::Errno::SRCH) => Ok(()),
-        other => Ok(other?),
+        Err(rustix::io::Errno::SRCH) => Ok(false),
+        other => Ok(other.map(|()| true)?),
     }
 }
 

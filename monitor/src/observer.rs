@@ -36,6 +36,7 @@ pub struct Observer {
     opened: Instant,
     inventory: Inventory,
     reader: Reader,
+    families: Families,
     marks: HashMap<PathBuf, Marks>,
     bundles: HashMap<(PathBuf, u64), Vec<Uuid>>,
     before: HashMap<(PathBuf, Uuid), Before>,
@@ -54,6 +55,7 @@ impl Observer {
             opened: Instant::now(),
             inventory: Inventory::load(state_dir).ok().flatten().unwrap_or_default(),
             reader: Reader::default(),
+            families: Families::default(),
             marks: HashMap::new(),
             bundles: HashMap::new(),
             before: HashMap::new(),
@@ -82,6 +84,12 @@ impl Observer {
     #[must_use]
     pub fn nvml_error(&self) -> Option<&str> {
         self.nvml.as_ref().err().map(String::as_str)
+    }
+
+    /// Whether a process belongs to a container, the name of whose folder is given, as things were at the last look.
+    #[must_use]
+    pub fn is_of(&self, process: &Process, place: &str) -> bool {
+        self.families.is_of(process, place)
     }
 
     /// Looks now.
@@ -118,7 +126,7 @@ impl Observer {
             }
             snapshot.containers.push(state(container, shares, families.init(place)));
         }
-        self.before = seen;
+        (self.before, self.families) = (seen, families);
         self.bundles.retain(|(place, _), _| containers.iter().any(|container| container.place == *place));
         snapshot
     }

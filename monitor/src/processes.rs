@@ -20,6 +20,8 @@ pub struct Process {
     pub cgroups: Vec<String>,
     /// Its PID namespace; 0 if that cannot be told.
     pub namespace: u64,
+    /// Its mount namespace; 0 if that cannot be told.
+    pub mounts: u64,
 }
 
 impl Process {
@@ -30,9 +32,17 @@ impl Process {
         let (started, ended) = stat_figures(&stat)?;
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        let namespace = fs::metadata(format!("/proc/{pid}/ns/pid")).map_or(0, |found| found.ino());
-        let this =
-            Self { pid, inner: inner_pid(&status).unwrap_or(pid), started, ended, name: name(&stat), cgroups: cgroups(&cgroup), namespace };
+        let namespace = |of: &str| fs::metadata(format!("/proc/{pid}/ns/{of}")).map_or(0, |found| found.ino());
+        let this = Self {
+            pid,
+            inner: inner_pid(&status).unwrap_or(pid),
+            started,
+            ended,
+            name: name(&stat),
+            cgroups: cgroups(&cgroup),
+            namespace: namespace("pid"),
+            mounts: namespace("mnt"),
+        };
         // What was read belongs together only if it is still the same process.
         let again = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         (stat_figures(&again)?.0 == started).then_some(this)

@@ -115,7 +115,7 @@ pub fn run(settings: &Settings, stop: &Arc<AtomicBool>, say: &(dyn Fn(&str) + Sy
         let looked = Instant::now();
         let snapshot = Arc::new(observer.look());
         let violations = judge.judge(&snapshot, start.elapsed());
-        let ended = act(settings, &violations, say);
+        let ended = act(settings, &violations, &observer, say);
         shared.with(|known| {
             known.tallies.retain(|place, _| snapshot.containers.iter().any(|container| container.place == *place));
             count(&mut known.tallies, &violations, &ended);
@@ -135,7 +135,7 @@ pub fn run(settings: &Settings, stop: &Arc<AtomicBool>, say: &(dyn Fn(&str) + Sy
 }
 
 /// Tells of what is new, and ends whoever is due if the operator wants that. Gives the places of the containers whose processes were ended.
-fn act(settings: &Settings, violations: &[Violation], say: &(dyn Fn(&str) + Sync)) -> Vec<String> {
+fn act(settings: &Settings, violations: &[Violation], observer: &Observer, say: &(dyn Fn(&str) + Sync)) -> Vec<String> {
     let mut ended = Vec::new();
     for violation in violations {
         if violation.new {
@@ -146,8 +146,9 @@ fn act(settings: &Settings, violations: &[Violation], say: &(dyn Fn(&str) + Sync
         }
         for offender in &violation.offenders {
             let who = format!("process {} ({}) of container {}", offender.pid, offender.name, violation.name);
-            match enforce::end(offender) {
-                Ok(()) => {
+            match enforce::end(offender, |process| observer.is_of(process, &violation.place)) {
+                Ok(false) => say(&format!("{who} has ended by itself, or is elsewhere by now")),
+                Ok(true) => {
                     say(&format!("ended {who}: {}", violation.kind.name()));
                     ended.push(violation.place.clone());
                 }

@@ -124,9 +124,11 @@ fn only_the_process_that_was_meant_is_ended() {
     let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
     let started = Process::read(child.id()).unwrap().started;
     let meant = Offender { pid: child.id(), started, name: "sleep".to_owned(), held: None };
-    end(&Offender { started: started + 1, ..meant.clone() }).unwrap();
+    let this = |process: &Process| process.pid == meant.pid && process.cgroups == Process::read(std::process::id()).unwrap().cgroups;
+    assert!(!end(&Offender { started: started + 1, ..meant.clone() }, this).unwrap(), "another process by now");
+    assert!(!end(&meant, |_| false).unwrap(), "it is elsewhere by now");
     assert_eq!(child.try_wait().unwrap(), None);
-    end(&meant).unwrap();
+    assert!(end(&meant, this).unwrap());
     assert!(!child.wait().unwrap().success());
-    end(&meant).unwrap();
+    assert!(!end(&meant, this).unwrap(), "it has ended");
 }
