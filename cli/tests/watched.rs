@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -126,16 +126,29 @@ fn whoever_bypasses_is_ended_and_nobody_else() {
     host.policy("on_violation = \"kill\"\nviolation_grace_seconds = 1");
     let monitor = Monitor::start(&host, &machine);
     let (good, _) = holder(&host, &machine);
+    // Nor a program in a PID namespace within its container's, nor one that is in no container at all.
+    let fill = ["/programs/fill", "--chunk", "64M", "--max", "256M", "--hold", "600"];
+    let bundle = machine.bundle().annotation("nvidia.com/gpumem", "1024").annotation("nvidia.com/gpucores", "30");
+    let mut nested = Way::Wrapper.start(&host, bundle.args(&[&["/usr/bin/unshare", "-Urpf"], &fill[..]].concat()));
+    assert_eq!(Fill::of(&nested.line()).obtained, 256 * MIB);
+    let mut of_host = machine.program("fill").args(&fill[1..]).stdout(Stdio::piped()).spawn().unwrap();
+    let _ = BufReader::new(of_host.stdout.as_mut().unwrap()).read_line(&mut String::new());
     let bundle = machine.bundle().annotation("nvidia.com/gpumem", "1024");
     let mut bad = Way::Wrapper.start(&host, bundle.args(&["/bin/sh", "-c", BYPASS]));
     let fill = Fill::of(&bad.line());
     assert_eq!(fill.obtained, 2048 * MIB, "it does bypass");
     let heard = monitor.hears("ended process");
     assert!(heard.iter().any(|line| line.contains("holds more memory than it may") && line.contains(&bad.id)), "{heard:#?}");
-    assert!(heard.iter().all(|line| !line.contains(&good.id)), "{heard:#?}");
+    assert!(heard.iter().all(|line| !line.contains(&good.id) && !line.contains(&nested.id)), "{heard:#?}");
     assert!(!bad.finish(), "it was killed");
-    let figure = |name: &str| monitor.figure(name, &good.id);
-    assert_eq!((figure("vgpu_violations_total"), figure("vgpu_processes_ended_total")), (Some(0.0), Some(0.0)));
+    for id in [&good.id, &nested.id] {
+        let figure = |name: &str| monitor.figure(name, id);
+        assert_eq!((figure("vgpu_violations_total"), figure("vgpu_processes_ended_total")), (Some(0.0), Some(0.0)));
+        assert_eq!(figure("vgpu_processes"), Some(1.0));
+    }
+    assert_eq!(of_host.try_wait().unwrap(), None, "whoever is in no container is nobody's");
+    let _ = of_host.kill();
+    let _ = of_host.wait();
     assert!(said(vgpu(&host, &machine).args(["show", &good.id])).contains("1Gi"));
 }
 

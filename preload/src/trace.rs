@@ -1,8 +1,10 @@
 //! Traces: what the program does on the GPU, recorded into this process's ring in the region ([`vgpu_region::trace`]).
 //!
-//! While nobody traces, only launches, copies and waits under a limit of time know of it: they compare one number more. When the host turns tracing on, [`look`] puts our own functions between the
-//! hooks and the driver: what the hooks call as the driver's function is then one that records the call and makes it
-//! ([`crate::table`] says which, [`call`] what of it). Waits and refusals, which are slow anyway, are recorded where they happen.
+//! While nobody traces, nothing here is on the path of a call. Launches, copies and waits compare the limits page's generation with the
+//! one that they know, one load of a line that is hardly ever written, to see a change of limits ([`crate::compute`]); a trace that
+//! begins changes it, too. Then [`look`] puts our own functions between the hooks and the driver: what the hooks call as the driver's
+//! function is one that records the call and makes it ([`crate::table`] says which, [`call`] what of it), until the trace ends. Waits
+//! and refusals, which are slow anyway, are recorded where they happen.
 //!
 //! * [`lane`]: when work ran on the GPU, from a pair of events around it. [`names`]: kernels' names, kernels in graphs.
 
