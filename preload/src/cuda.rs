@@ -28,6 +28,13 @@ pub const NOT_READY: Status = 600;
 /// `CUDA_ERROR_NOT_FOUND`
 pub const NOT_FOUND: Status = 500;
 
+/// `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`
+pub const CAPTURE_INVALIDATED: Status = 901;
+/// `CUDA_ERROR_STREAM_CAPTURE_UNJOINED`
+pub const CAPTURE_UNJOINED: Status = 904;
+/// `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`
+pub const CAPTURE_IMPLICIT: Status = 906;
+
 /// `CU_MEM_LOCATION_TYPE_DEVICE`
 pub const LOCATION_DEVICE: i32 = 1;
 /// `CU_MEM_LOCATION_TYPE_HOST`
@@ -227,6 +234,14 @@ mod tests {
         assert_eq!(offset_of!(LaunchParams, stream), offset_of!(sys::CUDA_LAUNCH_PARAMS, hStream));
         assert_eq!(size_of::<LaunchParams>(), size_of::<sys::CUDA_LAUNCH_PARAMS>());
         assert_eq!(NOT_READY, sys::CUresult::CUDA_ERROR_NOT_READY as i32);
+        assert_eq!(
+            [CAPTURE_INVALIDATED, CAPTURE_UNJOINED, CAPTURE_IMPLICIT],
+            [
+                sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED as i32,
+                sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED as i32,
+                sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT as i32,
+            ]
+        );
         assert_eq!(size_of::<ArrayDescriptor>(), size_of::<sys::CUDA_ARRAY_DESCRIPTOR>());
         assert_eq!(size_of::<Array3dDescriptor>(), size_of::<sys::CUDA_ARRAY3D_DESCRIPTOR>());
         assert_eq!(offset_of!(Array3dDescriptor, flags), offset_of!(sys::CUDA_ARRAY3D_DESCRIPTOR, Flags));

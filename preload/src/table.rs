@@ -158,9 +158,12 @@ hooks! {
     Cuda memory::linear::free_v1 => (address: u32) [free(address.into())]: cuMemFree;
 
     // Stream-ordered memory and pools.
-    Cuda memory::ordered::allocate => (address: *mut DevicePtr, bytes: usize, stream: Handle) [allocate(address, bytes)]: cuMemAllocAsync, cuMemAllocAsync_ptsz;
-    Cuda memory::ordered::allocate_from => (address: *mut DevicePtr, bytes: usize, pool: Handle, stream: Handle) [allocate(address, bytes)]:
-        cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz;
+    Cuda memory::ordered::allocate::<false> => (address: *mut DevicePtr, bytes: usize, stream: Handle) [allocate(address, bytes)]: cuMemAllocAsync;
+    Cuda memory::ordered::allocate::<true> => (address: *mut DevicePtr, bytes: usize, stream: Handle) [allocate(address, bytes)]: cuMemAllocAsync_ptsz;
+    Cuda memory::ordered::allocate_from::<false> => (address: *mut DevicePtr, bytes: usize, pool: Handle, stream: Handle) [allocate(address, bytes)]:
+        cuMemAllocFromPoolAsync;
+    Cuda memory::ordered::allocate_from::<true> => (address: *mut DevicePtr, bytes: usize, pool: Handle, stream: Handle) [allocate(address, bytes)]:
+        cuMemAllocFromPoolAsync_ptsz;
     Cuda memory::ordered::free::<false> => (address: DevicePtr, stream: Handle) [free(address)]: cuMemFreeAsync;
     Cuda memory::ordered::free::<true> => (address: DevicePtr, stream: Handle) [free(address)]: cuMemFreeAsync_ptsz;
     Cuda memory::places::create => (pool: *mut Handle, properties: *const AllocationProp): cuMemPoolCreate;
@@ -178,6 +181,8 @@ hooks! {
     Cuda memory::capture::begin_v1 => (stream: Handle): cuStreamBeginCapture, cuStreamBeginCapture_ptsz;
     Cuda memory::capture::begin_to_graph => (stream: Handle, graph: Handle, dependencies: *const Handle, edges: *const c_void, count: usize, mode: i32):
         cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz;
+    Cuda memory::capture::end::<false> => (stream: Handle, graph: *mut Handle): cuStreamEndCapture;
+    Cuda memory::capture::end::<true> => (stream: Handle, graph: *mut Handle): cuStreamEndCapture_ptsz;
     Cuda memory::pools::trim_graphs => (device: Device): cuDeviceGraphMemTrim;
 
     // Physical memory and its mappings.

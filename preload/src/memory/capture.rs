@@ -1,26 +1,42 @@
-//! Streams that are being captured: nothing may be asked of them, nor of a pool meanwhile.
+//! Streams that are being captured: nothing may be asked of them, nor of a pool meanwhile; and what would spoil a capture is not done while
+//! one goes on.
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
-use crate::cuda::{Handle, SUCCESS, Status};
-use crate::driver;
+use crate::compute::hooks::meant;
+use crate::cuda::{CAPTURE_IMPLICIT, CAPTURE_INVALIDATED, CAPTURE_UNJOINED, Handle, SUCCESS, Status};
+use crate::driver::{self, CaptureRelaxed};
 
 /// Set when the process first captures a stream: others need not ask.
 static CAPTURES: AtomicBool = AtomicBool::new(false);
+/// Captures that have begun and not ended; rather too many than too few.
+static GOING_ON: AtomicU32 = AtomicU32::new(0);
+
+fn beginning(call: impl FnOnce() -> Status) -> Status {
+    CAPTURES.store(true, Relaxed);
+    GOING_ON.fetch_add(1, AcqRel);
+    let status = call();
+    if status != SUCCESS {
+        one_less();
+    }
+    status
+}
+
+fn one_less() {
+    _ = GOING_ON.fetch_update(AcqRel, Relaxed, |count| count.checked_sub(1));
+}
 
 /// `cuStreamBeginCapture_v2`
 pub unsafe fn begin(real: unsafe extern "C" fn(Handle, i32) -> Status, stream: Handle, mode: i32) -> Status {
-    CAPTURES.store(true, Relaxed);
     // SAFETY: the program's own arguments.
-    unsafe { real(stream, mode) }
+    beginning(|| unsafe { real(stream, mode) })
 }
 
 /// `cuStreamBeginCapture`
 pub unsafe fn begin_v1(real: unsafe extern "C" fn(Handle) -> Status, stream: Handle) -> Status {
-    CAPTURES.store(true, Relaxed);
     // SAFETY: the program's own argument.
-    unsafe { real(stream) }
+    beginning(|| unsafe { real(stream) })
 }
 
 /// `cuStreamBeginCaptureToGraph`
@@ -33,9 +49,22 @@ pub unsafe fn begin_to_graph(
     count: usize,
     mode: i32,
 ) -> Status {
-    CAPTURES.store(true, Relaxed);
     // SAFETY: the program's own arguments.
-    unsafe { real(stream, graph, dependencies, edges, count, mode) }
+    beginning(|| unsafe { real(stream, graph, dependencies, edges, count, mode) })
+}
+
+/// `cuStreamEndCapture`: also of a capture that was spoiled. A stream that is captured still has not ended it.
+pub unsafe fn end<const OWN: bool>(
+    real: unsafe extern "C" fn(Handle, *mut Handle) -> Status,
+    stream: Handle,
+    graph: *mut Handle,
+) -> Status {
+    // SAFETY: the program's own arguments.
+    let status = unsafe { real(stream, graph) };
+    if matches!(status, SUCCESS | CAPTURE_INVALIDATED | CAPTURE_UNJOINED) && !is_under_way(meant::<OWN>(stream)) {
+        one_less();
+    }
+    status
 }
 
 /// Whether the process has ever begun to capture a stream.
@@ -44,6 +73,20 @@ pub fn has_begun() -> bool {
     CAPTURES.load(Relaxed)
 }
 
+/// Whether some stream of the process may be in capture now.
+#[inline]
+pub fn may_go_on() -> bool {
+    GOING_ON.load(Acquire) != 0
+}
+
+/// While this lives, calls of ours that might wait spoil no capture that goes on.
+#[inline]
+pub fn leave_alone() -> Option<CaptureRelaxed> {
+    may_go_on().then(CaptureRelaxed::enter)
+}
+
+/// Whether what comes into this stream is recorded; or will be refused, as the legacy stream may not be used while a stream that waits for
+/// it is captured.
 #[inline]
 pub fn is_under_way(stream: Handle) -> bool {
     if !CAPTURES.load(Relaxed) {
@@ -51,5 +94,50 @@ pub fn is_under_way(stream: Handle) -> bool {
     }
     let mut status = 0;
     // SAFETY: the driver writes one integer.
-    unsafe { driver::is_capturing(stream, &raw mut status) == SUCCESS && status != 0 }
+    match unsafe { driver::is_capturing(stream, &raw mut status) } {
+        SUCCESS => status != 0,
+        code => code == CAPTURE_IMPLICIT,
+    }
+}
+
+/// Waits until what was given back stream-ordered is back, as far as that spoils no capture: that of any stream of the context ends if
+/// the context is waited for. `stream` is in none.
+pub fn wait(stream: Handle) {
+    // SAFETY: the program's own stream; waiting is what the driver does when it is out of memory.
+    unsafe {
+        if may_go_on() {
+            driver::stream_synchronize(stream);
+        } else {
+            driver::context_synchronize();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn captures_are_counted_from_begin_to_end() {
+        const ILLEGAL_STATE: Status = 401;
+        unsafe extern "C" fn begins(_: Handle, mode: i32) -> Status {
+            mode
+        }
+        unsafe extern "C" fn ends(_: Handle, graph: *mut Handle) -> Status {
+            graph as usize as Status
+        }
+        let stream = 0x10 as Handle;
+        // SAFETY: functions that only answer.
+        let (begin, end) = unsafe {
+            let begin = |answer| begin(begins, stream, answer);
+            (begin, |answer: Status| end::<false>(ends, stream, answer as usize as *mut Handle))
+        };
+        assert!(!may_go_on() && leave_alone().is_none());
+        assert_eq!((begin(ILLEGAL_STATE), may_go_on()), (ILLEGAL_STATE, false));
+        assert_eq!((begin(SUCCESS), begin(SUCCESS)), (SUCCESS, SUCCESS));
+        assert_eq!((end(ILLEGAL_STATE), end(CAPTURE_INVALIDATED), may_go_on()), (ILLEGAL_STATE, CAPTURE_INVALIDATED, true));
+        assert_eq!((end(SUCCESS), may_go_on()), (SUCCESS, false));
+        end(SUCCESS);
+        assert!(!may_go_on(), "one end too many is none");
+    }
 }

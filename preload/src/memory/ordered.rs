@@ -7,6 +7,7 @@ use vgpu_region::ledger::pages;
 use super::account;
 use super::known::{self, Current};
 use super::{GRANULE, POOL_STEP, blocks, capture, linear, pools, rounded_pages, spill};
+use crate::compute::hooks::meant;
 use crate::cuda::{Device, DevicePtr, Handle, OUT_OF_MEMORY, POOL_RESERVED_CURRENT, POOL_USED_CURRENT, SUCCESS, Status};
 use crate::driver;
 use crate::session::{self, Gpu};
@@ -20,7 +21,7 @@ pub fn freed_later(gpu: &Gpu, pages: u32) {
     FREED_LATER.fetch_add(pages, AcqRel);
 }
 
-/// Allocates from a pool with `call`.
+/// Allocates from a pool with `call`. The stream is the one that is meant ([`meant`]).
 unsafe fn allocate_with(
     current: Current,
     (pool, record): (Handle, &AtomicU64),
@@ -43,7 +44,7 @@ unsafe fn allocate_with(
     }
     let Some(claim) = account::try_claim(gpu, rounded_pages(bytes, POOL_STEP)) else {
         // SAFETY: as this function.
-        return unsafe { allocate_near_limit(current, pool, record, address, bytes, call) };
+        return unsafe { allocate_near_limit(current, (pool, record), address, bytes, stream, call) };
     };
     let status = call();
     pools::settle_pool(gpu, pool, record, Some(claim));
@@ -53,15 +54,18 @@ unsafe fn allocate_with(
 /// Less than the pool's next step is left. What the pool does not use is given back to the device, and the allocation is made as a
 /// linear one, which takes no more than it needs; `cuMemFreeAsync` takes such addresses as well (seen on driver 580). If that does
 /// not fit either, the pool may still have room between its own allocations.
+///
+/// The stream is in no capture, but others may be, and stay whole.
 #[cold]
 unsafe fn allocate_near_limit(
     current: Current,
-    pool: Handle,
-    record: &AtomicU64,
+    (pool, record): (Handle, &AtomicU64),
     address: *mut DevicePtr,
     bytes: u64,
+    stream: Handle,
     call: impl Fn() -> Status,
 ) -> Status {
+    let _relaxed = capture::leave_alone();
     let gpu = current.gpu;
     let linear = || {
         account::recover(gpu);
@@ -72,13 +76,11 @@ unsafe fn allocate_near_limit(
         })
     };
     for wait in [false, true] {
-        // SAFETY: a pool that the program itself is using; waiting is what the driver does when it is out of memory.
-        unsafe {
-            if wait {
-                driver::context_synchronize();
-            }
-            driver::pool_trim(pool, 0);
+        if wait {
+            capture::wait(stream);
         }
+        // SAFETY: a pool that the program itself is using.
+        unsafe { driver::pool_trim(pool, 0) };
         if let Some(SUCCESS) = linear() {
             return SUCCESS;
         }
@@ -90,10 +92,12 @@ unsafe fn allocate_near_limit(
         if status != SUCCESS || gpu.account.total.pages() <= gpu.limit_pages() {
             return status;
         }
-        // SAFETY: the address was just written by the driver, and nobody has seen it.
+        // SAFETY: the address was just written by the driver, and nobody has seen it. The memory is the stream's when it gets there, and
+        // is given back behind that.
         unsafe {
-            driver::free(*address);
+            driver::free_ordered(*address, stream);
             *address = 0;
+            driver::stream_synchronize(stream);
             driver::pool_trim(pool, 0);
         }
         pools::settle_pool(gpu, pool, record, None);
@@ -104,7 +108,7 @@ unsafe fn allocate_near_limit(
 }
 
 /// `cuMemAllocAsync`
-pub unsafe fn allocate(
+pub unsafe fn allocate<const OWN: bool>(
     real: unsafe extern "C" fn(*mut DevicePtr, usize, Handle) -> Status,
     address: *mut DevicePtr,
     bytes: usize,
@@ -117,6 +121,7 @@ pub unsafe fn allocate(
     if address.is_null() || bytes == 0 {
         return call();
     }
+    let stream = meant::<OWN>(stream);
     // The common case in as few steps as can be.
     if let Some(current) = known::first()
         && let Some(usual) = pools::usual(current.gpu)
@@ -140,7 +145,7 @@ pub unsafe fn allocate(
 }
 
 /// `cuMemAllocFromPoolAsync`
-pub unsafe fn allocate_from(
+pub unsafe fn allocate_from<const OWN: bool>(
     real: unsafe extern "C" fn(*mut DevicePtr, usize, Handle, Handle) -> Status,
     address: *mut DevicePtr,
     bytes: usize,
@@ -154,7 +159,7 @@ pub unsafe fn allocate_from(
     match known::current() {
         Ok(current) if !address.is_null() && bytes != 0 && !pool.is_null() => match pools::record_of(pool, current.gpu) {
             // SAFETY: the address has been checked; a pool that is none is refused by the driver.
-            Some(record) => unsafe { allocate_with(current, (pool, record), address, bytes as u64, stream, call) },
+            Some(record) => unsafe { allocate_with(current, (pool, record), address, bytes as u64, meant::<OWN>(stream), call) },
             None => OUT_OF_MEMORY,
         },
         Ok(_) | Err(None) => call(),
@@ -168,9 +173,10 @@ pub unsafe fn free<const OWN: bool>(real: unsafe extern "C" fn(DevicePtr, Handle
     // SAFETY: the program's own arguments.
     let call = || unsafe { real(address, stream) };
     let Some(left) = blocks::leave(address) else { return call() };
+    let stream = meant::<OWN>(stream);
     let status =
         if spill::is_in_use() && !capture::is_under_way(stream) && matches!(left.kind, blocks::Kind::Managed | blocks::Kind::Spilled) {
-            spill::free_after(crate::compute::hooks::meant::<OWN>(stream), address)
+            spill::free_after(stream, address)
         } else {
             call()
         };

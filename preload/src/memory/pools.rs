@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::AcqRel, Or
 use vgpu_region::ledger::pages;
 
 use super::account::{self, Claim};
-use super::{graph, ordered};
+use super::{capture, graph, ordered};
 use crate::cuda::{AllocationProp, Device, Handle, LOCATION_DEVICE, OUT_OF_MEMORY, POOL_RESERVED_CURRENT, SUCCESS, Status};
 use crate::driver;
 use crate::session::{self, Gpu};
@@ -113,6 +113,7 @@ pub fn record_of(pool: Handle, gpu: &Gpu) -> Option<&'static AtomicU64> {
 /// Brings what is charged for a reservoir (a pool, or a device's graph memory) in line with what it has reserved, as `read` tells.
 /// `claim` was taken for its growth.
 pub fn settle(gpu: &Gpu, record: &AtomicU64, claim: Option<Claim<'_>>, read: impl Fn() -> Option<u64>) {
+    let _relaxed = capture::leave_alone();
     loop {
         let seen = record.load(Acquire);
         let Some(reserved) = read().map(pages) else { break };

@@ -17,7 +17,7 @@ use vgpu_region::limits::LogLevel;
 use super::account;
 use super::blocks::{self, Block, Entered, Kind};
 use super::known::{self, Current};
-use super::{GRANULE, SMALL, linear, rounded_pages};
+use super::{GRANULE, SMALL, capture, linear, rounded_pages};
 use crate::cuda::{ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, DEVICE_CPU, DevicePtr, Handle, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::session::Gpu;
 use crate::{driver, log};
@@ -164,6 +164,7 @@ pub fn keep(gpu: &Gpu, address: DevicePtr, bytes: u64) -> bool {
 /// the stream is waited for.
 #[cold]
 pub fn free_after(stream: Handle, address: DevicePtr) -> Status {
+    let _relaxed = capture::leave_alone();
     // SAFETY: the program's own arguments.
     unsafe {
         match driver::stream_synchronize(stream) {

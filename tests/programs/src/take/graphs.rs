@@ -6,6 +6,7 @@ use std::ptr::{null, null_mut};
 use super::{Taker, pool_properties, stream};
 use crate::cuda::check;
 use crate::cuda::sys::{self, CUgraph, CUresult, CUstream};
+use crate::cuda::{check, symbol};
 
 fn empty() -> Result<CUgraph, CUresult> {
     let mut graph = null_mut();
@@ -74,6 +75,31 @@ pub fn captured(_ordinal: i32) -> Result<Taker, CUresult> {
             code
         };
         check(code)?;
+        run(graph, stream, false).map(|()| bytes as u64)
+    }))
+}
+
+/// The thread's own default stream captures, under the name that programs built for it have.
+pub fn captured_own(_ordinal: i32) -> Result<Taker, CUresult> {
+    type Allocate = unsafe extern "C" fn(*mut u64, usize, CUstream) -> CUresult;
+    // SAFETY: the function of that name has that signature.
+    let allocate: Allocate = unsafe { symbol(c"cuMemAllocAsync_ptsz") };
+    let (stream, own) = (stream()?, std::ptr::without_provenance_mut(2));
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    Ok(Box::new(move |bytes| {
+        let (mut graph, mut address, mut nodes) = (null_mut(), 0, 0);
+        // SAFETY: the thread's own stream, and room for the answers.
+        let code = unsafe {
+            check(sys::cuStreamBeginCapture_v2(own, mode))?;
+            let code = allocate(&raw mut address, bytes, null_mut());
+            check(sys::cuStreamEndCapture(own, &raw mut graph))?;
+            check(code).and(check(sys::cuGraphGetNodes(graph, null_mut(), &raw mut nodes)))
+        };
+        code?;
+        // What the program was given is the graph's, or it is something else.
+        if nodes != 1 {
+            return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE);
+        }
         run(graph, stream, false).map(|()| bytes as u64)
     }))
 }

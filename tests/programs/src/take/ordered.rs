@@ -42,6 +42,25 @@ pub fn own(ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
+/// While another stream is captured, in each mode in turn. Neither spoils the other.
+pub fn beside(_ordinal: i32) -> Result<Taker, CUresult> {
+    use sys::CUstreamCaptureMode::*;
+    let modes = [CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED];
+    let (stream, captured, mut modes) = (stream()?, stream()?, modes.into_iter().cycle());
+    Ok(Box::new(move |bytes| {
+        let (mut address, mut graph) = (0, std::ptr::null_mut());
+        // SAFETY: streams of this way's own, and room for the answers.
+        unsafe {
+            check(sys::cuStreamBeginCapture_v2(captured, modes.next().unwrap_or(CU_STREAM_CAPTURE_MODE_GLOBAL)))?;
+            let code = sys::cuMemAllocAsync(&raw mut address, bytes, stream);
+            check(sys::cuStreamEndCapture(captured, &raw mut graph))?;
+            check(sys::cuGraphDestroy(graph))?;
+            check(code)?;
+        }
+        wait(stream, bytes)
+    }))
+}
+
 pub fn set(ordinal: i32) -> Result<Taker, CUresult> {
     // SAFETY: a pool that was just made on that GPU.
     check(unsafe { sys::cuDeviceSetMemPool(ordinal, pool(ordinal)?) })?;

@@ -8,7 +8,7 @@ use super::{Graph, Step};
 use crate::answer::{Answer, INVALID_VALUE, put, put_if};
 use crate::driver::world;
 use crate::handles::as_pointer;
-use crate::stream::queues::{Queues, queues};
+use crate::stream::queues::{Kind, Queue, Queues, queues};
 use crate::stream::resolve;
 use crate::stream::work::Work;
 
@@ -39,6 +39,7 @@ fn thread() -> u64 {
 
 /// If the stream is being captured, puts the work into its graph and says so.
 pub fn add(key: usize, work: &Work) -> Answer<bool> {
+    refuse_implicit(key)?;
     match work {
         Work::Wait { event, .. } => {
             let mut queues = queues()?;
@@ -145,7 +146,7 @@ fn begin(stream: CUstream, graph: Option<usize>, mode: u32) -> Answer {
     queues.ids += 1;
     let id = queues.ids;
     let queue = queues.streams.get_mut(&key).ok_or(INVALID_VALUE)?;
-    if queue.kind == crate::stream::queues::Kind::Legacy {
+    if queue.kind == Kind::Legacy {
         return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     }
     if queue.capture.is_some() {
@@ -172,9 +173,24 @@ fn end(stream: CUstream, out: *mut CUgraph) -> Answer {
     put(out, as_pointer(capture.graph))
 }
 
+/// Whether a stream is the legacy one, while one that waits for it is captured (CUDA's documentation).
+fn is_implicit(queues: &Queues, key: usize) -> bool {
+    let legacy = queues.streams.get(&key).filter(|queue| queue.kind == Kind::Legacy);
+    let waits = |other: &&Queue| other.kind == Kind::Blocking && other.capture.is_some();
+    legacy.is_some_and(|legacy| queues.streams.values().filter(waits).any(|other| other.context == legacy.context))
+}
+
+/// Refuses work for the legacy stream then.
+pub fn refuse_implicit(key: usize) -> Answer {
+    if is_implicit(&*queues()?, key) { Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(()) }
+}
+
 fn info(stream: CUstream, status: *mut u32, id: *mut u64, graph: *mut CUgraph) -> Answer {
     let key = resolve(stream)?;
     let queues = queues()?;
+    if is_implicit(&queues, key) {
+        return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    }
     let capture = queues.streams.get(&key).and_then(|queue| queue.capture);
     put(status, capture.map_or(0, |capture| if capture.broken { 2 } else { 1 }))?;
     if let Some(capture) = capture {

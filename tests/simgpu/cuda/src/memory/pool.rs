@@ -112,6 +112,7 @@ fn allocate(out: *mut u64, size: usize, pool: Option<usize>, stream: CUstream) -
         capture::add_step(key, Step::Allocate { bytes: size as u64, ordinal })?;
         return put(out, address);
     }
+    capture::refuse_implicit(key)?;
     let mut world = world()?;
     let (context, ordinal) = world.current_gpu()?;
     let pool = match pool {
@@ -192,6 +193,7 @@ api! {
 
     fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) {
         let driver = driver()?;
+        capture::forbid()?;
         let (ordinal, bytes) = with(pool, |pool| Ok((pool.ordinal, pool.trim(keep as u64))))?;
         driver.release(ordinal, bytes, Part::Visible);
         Ok(())
