@@ -4,7 +4,6 @@ use std::mem::zeroed;
 use std::ptr::{null, null_mut};
 
 use super::{Taker, pool_properties, stream};
-use crate::cuda::check;
 use crate::cuda::sys::{self, CUgraph, CUresult, CUstream};
 use crate::cuda::{check, symbol};
 
