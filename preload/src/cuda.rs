@@ -108,6 +108,41 @@ pub struct AllocNodeParams {
     pub access_count: usize,
     /// In bytes.
     pub bytes: usize,
+    /// `dptr`: where it lies.
+    pub address: DevicePtr,
+}
+
+/// `CUDA_KERNEL_NODE_PARAMS_v2`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct KernelNodeParams {
+    /// `func`: a function of a context; null if it is a library's kernel.
+    pub function: Handle,
+    /// Grid, block, and shared memory.
+    pub shape: [u32; 7],
+    /// `kernelParams` and `extra`
+    pub arguments: [*mut c_void; 2],
+    /// `kern`
+    pub kernel: Handle,
+    /// `ctx`
+    pub context: Handle,
+}
+
+impl KernelNodeParams {
+    /// What is launched, as launches take it. `None` for null.
+    ///
+    /// # Safety
+    /// Null, or parameters of this or of the first version, which ends before `kernel` and has a function.
+    pub unsafe fn function_at(parameters: *const Self) -> Option<Handle> {
+        if parameters.is_null() {
+            return None;
+        }
+        // SAFETY: as the caller promises.
+        unsafe {
+            let function = (&raw const (*parameters).function).read();
+            Some(if function.is_null() { (&raw const (*parameters).kernel).read() } else { function })
+        }
+    }
 }
 
 /// `CUDA_ARRAY_DESCRIPTOR_v2`
@@ -228,6 +263,9 @@ mod tests {
         assert_eq!(offset_of!(AllocationProp, location), offset_of!(sys::CUmemPoolProps, location));
         assert_eq!(offset_of!(Location, id), offset_of!(sys::CUmemLocation, id));
         assert_eq!(offset_of!(AllocNodeParams, bytes), offset_of!(sys::CUDA_MEM_ALLOC_NODE_PARAMS, bytesize));
+        assert_eq!(offset_of!(AllocNodeParams, address), offset_of!(sys::CUDA_MEM_ALLOC_NODE_PARAMS, dptr));
+        assert_eq!(offset_of!(KernelNodeParams, kernel), offset_of!(sys::CUDA_KERNEL_NODE_PARAMS_v2_st, kern));
+        assert_eq!(size_of::<KernelNodeParams>(), size_of::<sys::CUDA_KERNEL_NODE_PARAMS_v2_st>());
         assert_eq!(offset_of!(AllocNodeParams, access), offset_of!(sys::CUDA_MEM_ALLOC_NODE_PARAMS, accessDescs));
         assert_eq!(offset_of!(LaunchConfig, stream), offset_of!(sys::CUlaunchConfig, hStream));
         assert_eq!(offset_of!(LaunchConfig, block), offset_of!(sys::CUlaunchConfig, blockDimX));

@@ -266,6 +266,10 @@ calls! { Cuda, crate::cuda::NOT_FOUND;
     node_type = cuGraphNodeGetType(node: Handle, kind: *mut i32);
     /// A memory node's parameters.
     node_allocation = cuGraphMemAllocNodeGetParams(node: Handle, parameters: *mut crate::cuda::AllocNodeParams);
+    /// A kernel node's parameters.
+    node_kernel = cuGraphKernelNodeGetParams_v2(node: Handle, parameters: *mut crate::cuda::KernelNodeParams);
+    /// Gives back graph memory that no graph uses.
+    trim_graphs = cuDeviceGraphMemTrim(device: Device);
     /// A child graph node's graph.
     node_child = cuGraphChildGraphNodeGetGraph(node: Handle, graph: *mut Handle);
     /// Whether a stream is being captured.

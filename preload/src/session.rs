@@ -123,7 +123,8 @@ pub fn ready() -> Option<&'static Session> {
     unsafe { PAGE_AT.load(Acquire).as_ref()?.session.load(Acquire).as_ref() }
 }
 
-fn map_anonymous(size: usize) -> *mut core::ffi::c_void {
+/// Zeroed memory, in bytes; null if there is none. It is the caller's to unmap.
+pub fn map_anonymous(size: usize) -> *mut core::ffi::c_void {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
     // SAFETY: a new private mapping at an address of the kernel's choice.
     match unsafe { libc::mmap(core::ptr::null_mut(), size, protection, flags, -1, 0) } {

@@ -1,24 +1,39 @@
-//! Graphs with memory nodes: the device's graph memory grows when such a graph is first launched or uploaded.
+//! Graphs with memory nodes: a device's graph memory grows when such a graph is first launched or uploaded. And graphs with kernels that
+//! need local memory, which the driver takes for their launch as for any other.
+
+mod contents;
+pub mod kernels;
 
 use core::ffi::{c_char, c_void};
-use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
-use super::known::{self, Current};
+use vgpu_region::MAX_GPUS;
+
+use self::contents::{Contents, Unfit};
+use super::account::{self, Claim};
 use super::table::Table;
-use super::{POOL_STEP, account, pools, rounded_pages};
-use crate::cuda::{
-    AllocNodeParams, Device, GRAPH_RESERVED_CURRENT, Handle, NODE_CHILD_GRAPH, NODE_KERNEL, NODE_MEM_ALLOC, OUT_OF_MEMORY, SUCCESS, Status,
-};
-use crate::session::Gpu;
+use super::{POOL_STEP, capture, context, known, local, pools, rounded_pages};
+use crate::cuda::{Device, GRAPH_RESERVED_CURRENT, Handle, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status};
+use crate::log::{self, Seldom};
+use crate::session::{self, Gpu, Session, State};
 use crate::{driver, trace};
 
-/// Instantiated graphs with memory nodes: what their nodes ask for in bytes, and [`RESIDENT`].
+/// Instantiated graphs with memory nodes, by device ([`key`]): what those ask for in bytes, and [`RESIDENT`].
 static EXECS: Table = Table::new();
 /// It has been launched: its memory is there, until the device's graph memory is trimmed.
 const RESIDENT: u64 = 1 << 63;
+/// Instantiated graphs with kernels that need more local memory than every context has: bytes for each thread.
+static LOCAL: Table = Table::new();
+/// What every context's threads have by default, in bytes (seen on driver 580).
+const USUAL_STACK: u64 = 1024;
 
 /// The graph memory charged for each device; as the records of pools.
-static RESERVED: [AtomicU64; vgpu_region::MAX_GPUS] = [const { AtomicU64::new(0) }; vgpu_region::MAX_GPUS];
+static RESERVED: [AtomicU64; MAX_GPUS] = [const { AtomicU64::new(0) }; MAX_GPUS];
+
+/// A graph's memory on a device. Handles are addresses of 47 bits.
+fn key(exec: Handle, device: Device) -> u64 {
+    exec as u64 | (device as u64 + 1) << 48
+}
 
 fn reserved(device: Device) -> Option<u64> {
     let mut value = 0;
@@ -28,8 +43,14 @@ fn reserved(device: Device) -> Option<u64> {
 
 /// Brings a device's graph memory in line.
 pub fn settle(gpu: &Gpu) {
-    if let Some(record) = RESERVED.get(gpu.device as usize).filter(|_| !EXECS.is_unused()) {
-        pools::settle(gpu, record, None, || reserved(gpu.device));
+    if !EXECS.is_unused() {
+        settle_claim(gpu, None);
+    }
+}
+
+fn settle_claim(gpu: &Gpu, claim: Option<Claim<'_>>) {
+    if let Some(record) = RESERVED.get(gpu.device as usize) {
+        pools::settle(gpu, record, claim, || reserved(gpu.device));
     }
 }
 
@@ -40,70 +61,73 @@ pub fn trimmed() {
     }
 }
 
-/// What the memory nodes of a graph and of the graphs in it ask for, in bytes. `kernels` is raised by the number of kernels in it.
-unsafe fn asked_for(graph: Handle, depth: u32, kernels: &mut u64) -> u64 {
-    let mut nodes = [core::ptr::null_mut(); 128];
-    let mut count = 0;
-    // SAFETY: the driver tells the number of nodes when it is given no array.
-    if unsafe { driver::graph_nodes(graph, core::ptr::null_mut(), &raw mut count) } != SUCCESS || count == 0 {
-        return 0;
-    }
-    // What is not read may have memory nodes: it counts as one step, so that launches are looked at.
-    if depth > 8 {
-        return POOL_STEP;
-    }
-    // A graph of more nodes than fit here is read into memory of its own.
-    let many: *mut [Handle; 1 << 20] = if count > nodes.len() { crate::session::allocate() } else { core::ptr::null_mut() };
-    let list = if many.is_null() { nodes.as_mut_ptr() } else { many.cast() };
-    let mut room = if many.is_null() { nodes.len() } else { 1 << 20 };
-    let mut sum = if count > room { POOL_STEP } else { 0 };
-    // SAFETY: the driver writes at most `room` handles, and says how many; each is a node of this graph.
-    unsafe {
-        if driver::graph_nodes(graph, list, &raw mut room) == SUCCESS {
-            for &node in core::slice::from_raw_parts(list, room.min(count)) {
-                let mut kind = 0;
-                if driver::node_type(node, &raw mut kind) != SUCCESS {
-                    continue;
-                }
-                if kind == NODE_KERNEL {
-                    *kernels += 1;
-                } else if kind == NODE_MEM_ALLOC {
-                    let mut parameters = core::mem::MaybeUninit::<[AllocNodeParams; 2]>::zeroed();
-                    // A node that tells nothing still counts: the launch takes at least one step.
-                    let told = driver::node_allocation(node, parameters.as_mut_ptr().cast()) == SUCCESS;
-                    let bytes = if told { (*parameters.as_ptr().cast::<AllocNodeParams>()).bytes as u64 } else { POOL_STEP };
-                    sum = sum.saturating_add(bytes);
-                } else if kind == NODE_CHILD_GRAPH {
-                    let mut child = core::ptr::null_mut();
-                    // What cannot be looked into counts as what is too deep.
-                    let told = driver::node_child(node, &raw mut child) == SUCCESS;
-                    sum = sum.saturating_add(if told { asked_for(child, depth + 1, kernels) } else { POOL_STEP });
-                }
+/// Whether a graph may be made launchable, and what is in it: read before the driver makes room for it.
+unsafe fn contents(graph: Handle) -> Result<Option<Contents>, Status> {
+    static SAID: Seldom = Seldom::new();
+    // SAFETY: the program's own handle.
+    match unsafe { Contents::read(graph) } {
+        Ok(contents) => known::current().map_or(Ok(()), |current| local::reserve(current.gpu, contents.local)).map(|()| Some(contents)),
+        Err(Unfit::Refused(status)) => Err(status),
+        Err(Unfit::Unreadable) if !context::is_limited() => Ok(None),
+        Err(Unfit::Unreadable) => {
+            if SAID.now() {
+                log::line(
+                    vgpu_region::limits::LogLevel::Error,
+                    format_args!("refused a graph that cannot be read to its end: what memory it takes is not known"),
+                );
             }
-        }
-        if !many.is_null() {
-            libc::munmap(many.cast(), size_of::<[Handle; 1 << 20]>());
+            Err(OUT_OF_MEMORY)
         }
     }
-    sum
 }
 
-unsafe fn note(exec: *mut Handle, graph: Handle, status: Status) -> Status {
-    if status == SUCCESS && !exec.is_null() {
-        // SAFETY: the driver has just accepted the graph, and written the handle.
-        unsafe {
-            let mut kernels = 0;
-            let bytes = asked_for(graph, 0, &mut kernels);
-            trace::names::note_graph(*exec, kernels);
-            if bytes != 0 && !EXECS.insert(*exec as u64, bytes) {
-                // What cannot be watched cannot be had.
-                driver::graph_exec_destroy(*exec);
-                *exec = core::ptr::null_mut();
-                return OUT_OF_MEMORY;
-            }
-        }
+/// Notes what an instantiated graph will take. `false` if that cannot be kept.
+fn note(exec: Handle, mut contents: Contents) -> bool {
+    trace::names::note_graph(exec, contents.kernels);
+    forget(exec);
+    let gpus = session::ready().map_or(&[][..], Session::gpus);
+    let kept = gpus.iter().map(|gpu| (gpu.device, contents.bytes_on(gpu.device))).filter(|&(_, bytes)| bytes != 0);
+    let mut kept = kept.map(|(device, bytes)| EXECS.insert(key(exec, device), bytes));
+    kept.all(|kept| kept) && (contents.local <= USUAL_STACK || LOCAL.insert(exec as u64, contents.local))
+}
+
+fn forget(exec: Handle) {
+    if !EXECS.is_unused() {
+        session::ready().map_or(&[][..], Session::gpus).iter().for_each(|gpu| _ = EXECS.remove(key(exec, gpu.device)));
     }
-    status
+    if !LOCAL.is_unused() {
+        LOCAL.remove(exec as u64);
+    }
+}
+
+/// Instantiates with `call`.
+unsafe fn make_exec(exec: *mut Handle, graph: Handle, call: impl Fn() -> Status) -> Status {
+    if exec.is_null() {
+        return call();
+    }
+    // SAFETY: the program's own arguments; the handle is read only after the driver wrote it, and destroyed only if the program will not
+    // hear of it.
+    unsafe {
+        let contents = match contents(graph) {
+            Ok(contents) => contents,
+            Err(status) => return status,
+        };
+        let undo = || {
+            forget(*exec);
+            driver::graph_exec_destroy(*exec);
+            *exec = core::ptr::null_mut();
+        };
+        let status = match known::current() {
+            Ok(current) => account::guard(current.gpu, &call, undo),
+            Err(_) => call(),
+        };
+        if status != SUCCESS || contents.is_none_or(|contents| note(*exec, contents)) {
+            return status;
+        }
+        // What cannot be watched cannot be had.
+        undo();
+        OUT_OF_MEMORY
+    }
 }
 
 /// `cuGraphInstantiateWithFlags`
@@ -114,7 +138,7 @@ pub unsafe fn instantiate(
     flags: u64,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    unsafe { note(exec, graph, real(exec, graph, flags)) }
+    unsafe { make_exec(exec, graph, || real(exec, graph, flags)) }
 }
 
 /// `cuGraphInstantiate` and `_v2`
@@ -127,7 +151,7 @@ pub unsafe fn instantiate_v2(
     size: usize,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    unsafe { note(exec, graph, real(exec, graph, node, log, size)) }
+    unsafe { make_exec(exec, graph, || real(exec, graph, node, log, size)) }
 }
 
 /// `cuGraphInstantiateWithParams`
@@ -138,22 +162,21 @@ pub unsafe fn instantiate_with(
     parameters: *mut c_void,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    unsafe { note(exec, graph, real(exec, graph, parameters)) }
+    unsafe { make_exec(exec, graph, || real(exec, graph, parameters)) }
 }
 
-/// The memory nodes of an updated graph may be others now.
-unsafe fn updated(exec: Handle, graph: Handle, status: Status) -> Status {
-    if status == SUCCESS {
-        let mut kernels = 0;
-        // SAFETY: a graph that the driver has just accepted.
-        let bytes = unsafe { asked_for(graph, 0, &mut kernels) };
-        trace::names::note_graph(exec, kernels);
-        match EXECS.get(exec as u64) {
-            // Launched anew it may grow the graph memory again.
-            Some(record) => record.store(bytes, Release),
-            None if bytes != 0 => _ = EXECS.insert(exec as u64, bytes),
-            None => {}
-        }
+/// Updates with `call`: the nodes of an updated graph may be others now, and launched anew it may grow the graph memory again.
+unsafe fn update_with(exec: Handle, graph: Handle, call: impl FnOnce() -> Status) -> Status {
+    // SAFETY: the program's own handle.
+    let contents = match unsafe { contents(graph) } {
+        Ok(contents) => contents,
+        Err(status) => return status,
+    };
+    let status = call();
+    if status == SUCCESS
+        && let Some(contents) = contents
+    {
+        note(exec, contents);
     }
     status
 }
@@ -166,7 +189,7 @@ pub unsafe fn update(
     result: *mut c_void,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    unsafe { updated(exec, graph, real(exec, graph, result)) }
+    unsafe { update_with(exec, graph, || real(exec, graph, result)) }
 }
 
 /// `cuGraphExecUpdate`
@@ -178,7 +201,7 @@ pub unsafe fn update_v1(
     result: *mut i32,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    unsafe { updated(exec, graph, real(exec, graph, node, result)) }
+    unsafe { update_with(exec, graph, || real(exec, graph, node, result)) }
 }
 
 /// `cuGraphLaunch`
@@ -194,42 +217,77 @@ pub unsafe fn upload(real: unsafe extern "C" fn(Handle, Handle) -> Status, exec:
     unsafe { with_memory(exec, || real(exec, stream)) }
 }
 
+/// A kernel that needs so much local memory, in bytes for each thread, is in an instantiated graph now.
+fn needs_local(exec: Handle, bytes: u64) {
+    match LOCAL.get(exec as u64) {
+        _ if bytes <= USUAL_STACK => {}
+        Some(most) => _ = most.fetch_max(bytes, AcqRel),
+        None => _ = LOCAL.insert(exec as u64, bytes),
+    }
+}
+
 unsafe fn with_memory(exec: Handle, call: impl FnOnce() -> Status) -> Status {
+    if !LOCAL.is_unused()
+        && let (Some(bytes), Ok(current)) = (LOCAL.get(exec as u64), known::current())
+        && let Err(status) = local::reserve(current.gpu, bytes.load(Relaxed))
+    {
+        return status;
+    }
     if EXECS.is_unused() {
         return call();
     }
-    let Some(record) = EXECS.get(exec as u64) else { return call() };
-    let Current { gpu, .. } = match known::current() {
-        Ok(current) => current,
-        Err(None) => return call(),
-        Err(Some(status)) => return status,
+    let session = match session::current() {
+        State::Ready(session) => session,
+        State::NotYet => return call(),
+        State::Refused => return OPERATING_SYSTEM,
     };
-    let Some(charged) = RESERVED.get(gpu.device as usize) else { return call() };
-    let wanted = record.load(Acquire);
-    if wanted & RESIDENT != 0 {
-        let status = call();
-        settle(gpu);
-        return status;
+    let mut claims = [const { None }; MAX_GPUS];
+    for (gpu, place) in session.gpus().iter().zip(&mut claims) {
+        let wanted = EXECS.get(key(exec, gpu.device)).map(|record| record.load(Acquire)).filter(|wanted| wanted & RESIDENT == 0);
+        match wanted.map(|wanted| claim(gpu, rounded_pages(wanted, POOL_STEP))).transpose() {
+            Ok(claim) => *place = claim,
+            Err(status) => {
+                claims.into_iter().flatten().for_each(Claim::drop_all);
+                return status;
+            }
+        }
     }
-    let claim = match account::claim(gpu, rounded_pages(wanted, POOL_STEP)) {
-        Ok(claim) => claim,
-        Err(status) => return status,
-    };
     let status = call();
-    if status == SUCCESS {
-        record.fetch_or(RESIDENT, Relaxed);
+    for (gpu, claim) in session.gpus().iter().zip(claims) {
+        if let Some(record) = EXECS.get(key(exec, gpu.device)) {
+            if status == SUCCESS {
+                record.fetch_or(RESIDENT, Relaxed);
+            }
+            settle_claim(gpu, claim);
+        } else if let Some(claim) = claim {
+            claim.drop_all();
+        }
     }
-    pools::settle(gpu, charged, Some(claim), || reserved(gpu.device));
     status
+}
+
+/// Takes what a graph's first launch takes. If that does not fit, what other graphs left idle is given up first, as the driver would use
+/// it for this one.
+fn claim(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
+    if let Some(claim) = account::try_claim(gpu, pages) {
+        return Ok(claim);
+    }
+    if !capture::may_go_on() {
+        // SAFETY: a wait, and a call that gives back what no graph uses.
+        unsafe {
+            driver::context_synchronize();
+            driver::trim_graphs(gpu.device);
+        }
+        trimmed();
+        settle(gpu);
+    }
+    account::claim(gpu, pages)
 }
 
 /// `cuGraphExecDestroy`: its memory stays in the device's graph memory until that is trimmed.
 pub unsafe fn destroy(real: unsafe extern "C" fn(Handle) -> Status, exec: Handle) -> Status {
-    let removed = if EXECS.is_unused() { None } else { EXECS.remove(exec as u64) };
+    // From here on another thread may be given the same handle.
+    forget(exec);
     // SAFETY: the program's own argument.
-    let status = unsafe { real(exec) };
-    if let (Some(value), true) = (removed, status != SUCCESS) {
-        EXECS.insert(exec as u64, value);
-    }
-    status
+    unsafe { real(exec) }
 }

@@ -10,6 +10,7 @@ use super::known::{self, Current};
 use super::{context, library};
 use crate::cuda::{FUNCTION_LOCAL_SIZE, Handle, LIMIT_STACK_SIZE, SUCCESS, Status};
 use crate::driver;
+use crate::session::Gpu;
 
 const PLACES: usize = 512;
 /// Functions that were looked at; each has one place.
@@ -31,23 +32,40 @@ pub fn fits(function: Handle) -> Result<(), Status> {
 #[cold]
 fn look_at(function: Handle, place: Option<&AtomicPtr<core::ffi::c_void>>) -> Result<(), Status> {
     let Ok(Current { gpu, .. }) = known::current() else { return Ok(()) };
-    let _capture = driver::CaptureRelaxed::enter();
-    let (mut local, mut stack) = (0, 0);
     library::before_launch(function)?;
-    // SAFETY: the driver writes one integer each, or fails for what is no function of this context. A launch also takes a kernel.
-    unsafe {
-        if (driver::function_attribute(&raw mut local, FUNCTION_LOCAL_SIZE, function) == SUCCESS
-            || driver::kernel_attribute(&raw mut local, FUNCTION_LOCAL_SIZE, function, gpu.device) == SUCCESS)
-            && driver::context_limit(&raw mut stack, LIMIT_STACK_SIZE) == SUCCESS
-            && local as u64 > stack as u64
-        {
-            let more = pages((local as u64 - stack as u64).saturating_mul(context::resident_threads(gpu.device)));
-            claim(gpu, more)?.keep();
-            account::add_overhead(gpu, more);
-        }
-    }
+    reserve(gpu, size_of(function))?;
     if let Some(place) = place {
         place.store(function, Relaxed);
+    }
+    Ok(())
+}
+
+/// Bytes of local memory that each thread of a function, or of a kernel, needs; 0 for what is neither in the current context.
+pub fn size_of(function: Handle) -> u64 {
+    let Ok(Current { gpu, .. }) = known::current() else { return 0 };
+    let _capture = driver::CaptureRelaxed::enter();
+    let mut bytes = 0;
+    // SAFETY: the driver writes one integer, or fails.
+    let known = unsafe {
+        driver::function_attribute(&raw mut bytes, FUNCTION_LOCAL_SIZE, function) == SUCCESS
+            || driver::kernel_attribute(&raw mut bytes, FUNCTION_LOCAL_SIZE, function, gpu.device) == SUCCESS
+    };
+    if known { u64::try_from(bytes).unwrap_or(0) } else { 0 }
+}
+
+/// Takes what threads with so many bytes of local memory will make the driver take at their launch, beyond what it has.
+///
+/// # Errors
+/// CUDA's out-of-memory code if that does not fit.
+pub fn reserve(gpu: &Gpu, bytes: u64) -> Result<(), Status> {
+    let _capture = driver::CaptureRelaxed::enter();
+    let mut stack = 0;
+    // SAFETY: the driver writes one integer.
+    let known = bytes != 0 && unsafe { driver::context_limit(&raw mut stack, LIMIT_STACK_SIZE) } == SUCCESS;
+    if known && bytes > stack as u64 {
+        let more = pages((bytes - stack as u64).saturating_mul(context::resident_threads(gpu.device)));
+        claim(gpu, more)?.keep();
+        account::add_overhead(gpu, more);
     }
     Ok(())
 }

@@ -40,8 +40,11 @@ pub enum Step {
     Allocate {
         bytes: u64,
         ordinal: i32,
+        address: u64,
     },
-    Free,
+    Free {
+        address: u64,
+    },
     Child(Graph),
 }
 
@@ -66,7 +69,7 @@ fn type_of(step: &Step) -> u32 {
         Step::Work(Work::Wait { .. }) => 6,
         Step::Work(Work::Record { .. }) => 7,
         Step::Allocate { .. } => 10,
-        Step::Free => 11,
+        Step::Free { .. } => 11,
         Step::Work(_) => 5,
     }
 }
@@ -81,7 +84,7 @@ impl Graph {
 
     fn has_memory(&self) -> bool {
         self.nodes.iter().any(|node| match &node.step {
-            Step::Allocate { .. } | Step::Free => true,
+            Step::Allocate { .. } | Step::Free { .. } => true,
             Step::Child(child) => child.has_memory(),
             Step::Work(_) => false,
         })

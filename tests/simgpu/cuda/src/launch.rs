@@ -38,6 +38,7 @@ pub fn work(function: usize, grid: [u32; 3], block: [u32; 3], arguments: Argumen
     let driver = driver()?;
     let mut world = world()?;
     let context = world.current()?;
+    let handle = function;
     let function = world.function(function, context)?;
     let threads = block.iter().map(|&side| u64::from(side)).product::<u64>();
     if grid.contains(&0) || threads == 0 || threads > 1024 || block[2] > 64 || grid[1] > 65535 || grid[2] > 65535 {
@@ -49,7 +50,7 @@ pub fn work(function: usize, grid: [u32; 3], block: [u32; 3], arguments: Argumen
     let blocks = grid.iter().fold(1_u64, |all, &side| all.saturating_mul(u64::from(side)));
     let resident = (config.threads / threads).clamp(1, 32) * config.multiprocessors;
     let share = u32::try_from(blocks.saturating_mul(1000) / resident).unwrap_or(u32::MAX).min(1000);
-    Ok(Work::Kernel { ns: ns.saturating_add(config.launch_ns), share })
+    Ok(Work::Kernel { function: handle, ns: ns.saturating_add(config.launch_ns), share })
 }
 
 fn launch(function: *mut c_void, grid: [u32; 3], block: [u32; 3], stream: CUstream, arguments: Arguments, extra: Arguments) -> Answer {

@@ -77,6 +77,11 @@ pub fn add_step(key: usize, step: Step) -> Answer<bool> {
     Ok(true)
 }
 
+/// The graph that a stream is captured into.
+pub fn graph_of(key: usize) -> Answer<usize> {
+    queues()?.streams.get(&key).and_then(|queue| queue.capture).map(|capture| capture.graph).ok_or(INVALID_VALUE)
+}
+
 /// Whether a stream is being captured.
 pub fn is_capturing(key: usize) -> Answer<bool> {
     Ok(queues()?.streams.get(&key).is_some_and(|queue| queue.capture.is_some()))

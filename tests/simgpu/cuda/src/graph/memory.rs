@@ -1,5 +1,7 @@
 //! Memory that graphs allocate. It is taken when a graph is first uploaded or launched, in steps of 32 MiB, and kept until trimmed.
 
+use std::collections::HashMap;
+
 use cudarc::driver::sys::{CUdeviceptr, CUgraph, CUgraphExec, CUgraphNode};
 use simgpu_device::Part;
 
@@ -22,9 +24,20 @@ pub struct GraphMemory {
 }
 
 impl World {
-    /// An address for an allocation node; the memory comes later.
-    pub fn graph_address(&mut self, ordinal: i32, context: usize, bytes: u64) -> Answer<u64> {
+    /// An address for an allocation node of a graph; the memory comes later. What was freed in the same graph is used again.
+    pub fn graph_address(&mut self, graph: usize, ordinal: i32, context: usize, bytes: u64) -> Answer<u64> {
         let space = granules(bytes)?;
+        let mut free = HashMap::new();
+        for node in &self.graphs.get(as_pointer::<()>(graph)).map_err(|_| INVALID_VALUE)?.nodes {
+            match node.step {
+                Step::Allocate { bytes, address, .. } => _ = free.insert(address, (granules(bytes)?, false)),
+                Step::Free { address } => _ = free.entry(address).and_modify(|(_, is_free): &mut (u64, bool)| *is_free = true),
+                _ => {}
+            }
+        }
+        if let Some((&address, _)) = free.iter().find(|(_, (room, is_free))| *is_free && *room >= space) {
+            return Ok(address);
+        }
         let address = self.memory.arena.take(space).ok_or(OUT_OF_MEMORY)?;
         self.memory.add(address, bytes, ordinal, context, Kind::Graph { space });
         Ok(address)
@@ -54,12 +67,17 @@ pub fn make_resident(exec: CUgraphExec) -> Answer {
     if exec_object.held.is_some() {
         return Ok(());
     }
-    let allocations = exec_object.steps.iter().filter_map(|step| match step {
-        &Step::Allocate { bytes, ordinal } => Some((ordinal, bytes)),
-        _ => None,
-    });
-    let Some((ordinal, bytes)) = allocations.reduce(|sum, next| (sum.0, sum.1 + granules(next.1).unwrap_or(next.1))) else { return Ok(()) };
-    let bytes = bytes.next_multiple_of(STEP);
+    // The memory behind one address is there once.
+    let (mut rooms, mut on) = (HashMap::new(), None);
+    for step in &exec_object.steps {
+        if let &Step::Allocate { bytes, ordinal, address } = step {
+            let room = rooms.entry(address).or_insert(0);
+            *room = granules(bytes)?.max(*room);
+            on = Some(ordinal);
+        }
+    }
+    let Some(ordinal) = on else { return Ok(()) };
+    let bytes = rooms.values().sum::<u64>().next_multiple_of(STEP);
     let memory = *world.graph_memory(ordinal);
     let missing = (memory.used + bytes).saturating_sub(memory.reserved);
     driver.charge(ordinal, missing, Part::Visible)?;
@@ -106,17 +124,18 @@ api! {
         let world = world()?;
         let mut nodes = world.graphs.iter().flat_map(|(_, graph)| &graph.nodes);
         let node = nodes.find(|other| other.handle == node.addr()).ok_or(INVALID_VALUE)?;
-        let Step::Allocate { bytes, ordinal } = node.step else { return Err(INVALID_VALUE) };
+        let Step::Allocate { bytes, ordinal, address } = node.step else { return Err(INVALID_VALUE) };
         // SAFETY: all-zero is valid for this struct of numbers and null pointers.
         let mut parameters = unsafe { std::mem::zeroed::<cudarc::driver::sys::CUDA_MEM_ALLOC_NODE_PARAMS>() };
         parameters.poolProps.location.type_ = cudarc::driver::sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
         parameters.poolProps.location.id = ordinal;
         parameters.bytesize = bytes as usize;
+        parameters.dptr = address;
         put(out, parameters)
     }
 
-    fn cuGraphAddMemFreeNode(out: *mut CUgraphNode, graph: CUgraph, nodes: *const CUgraphNode, count: usize, _address: CUdeviceptr) {
-        let node = super::nodes::add(graph, dependencies(nodes, count)?, Step::Free)?;
+    fn cuGraphAddMemFreeNode(out: *mut CUgraphNode, graph: CUgraph, nodes: *const CUgraphNode, count: usize, address: CUdeviceptr) {
+        let node = super::nodes::add(graph, dependencies(nodes, count)?, Step::Free { address })?;
         put(out, as_pointer(node))
     }
 

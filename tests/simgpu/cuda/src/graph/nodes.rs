@@ -3,8 +3,8 @@
 use std::ffi::c_void;
 
 use cudarc::driver::sys::{
-    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v2_st, CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS_v2_st,
-    CUcontext, CUevent, CUgraph, CUgraphNode,
+    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_st, CUDA_KERNEL_NODE_PARAMS_v2_st, CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D,
+    CUDA_MEMSET_NODE_PARAMS_v2_st, CUcontext, CUevent, CUgraph, CUgraphNode,
 };
 
 use super::{Step, dependencies};
@@ -30,8 +30,8 @@ pub fn add_allocation(graph: CUgraph, after: Vec<usize>, asked: &mut CUDA_MEM_AL
     }
     let context = world.current()?;
     let bytes = asked.bytesize as u64;
-    asked.dptr = world.graph_address(ordinal, context, bytes)?;
-    let step = Step::Allocate { bytes, ordinal };
+    asked.dptr = world.graph_address(graph.addr(), ordinal, context, bytes)?;
+    let step = Step::Allocate { bytes, ordinal, address: asked.dptr };
     Ok(world.graphs.get_mut(graph).map_err(|_| INVALID_VALUE)?.add(step, after))
 }
 
@@ -42,7 +42,7 @@ fn add_work(out: *mut CUgraphNode, graph: CUgraph, nodes: *const CUgraphNode, co
 
 /// The first version's parameters are the second's without their last two fields.
 fn kernel(parameters: *const c_void) -> Answer<Work> {
-    let asked = get(parameters.cast::<cudarc::driver::sys::CUDA_KERNEL_NODE_PARAMS_st>())?;
+    let asked = get(parameters.cast::<CUDA_KERNEL_NODE_PARAMS_st>())?;
     let grid = [asked.gridDimX, asked.gridDimY, asked.gridDimZ];
     let block = [asked.blockDimX, asked.blockDimY, asked.blockDimZ];
     let mut function = asked.func.addr();
@@ -76,7 +76,7 @@ fn add_any(out: *mut CUgraphNode, graph: CUgraph, after: Vec<usize>, parameters:
             put(body.cast(), asked)?;
             return put(out, as_pointer(node));
         }
-        11 => Step::Free,
+        11 => Step::Free { address: get(body.cast::<u64>())? },
         _ => return Err(NOT_SUPPORTED),
     };
     put(out, as_pointer(add(graph, after, step)?))
@@ -118,6 +118,19 @@ api! {
 
     fn cuGraphAddKernelNode_v2(out: *mut CUgraphNode, graph: CUgraph, nodes: *const CUgraphNode, count: usize, parameters: *const c_void) {
         add_work(out, graph, nodes, count, kernel(parameters)?)
+    }
+
+    // Which function it is; how it is launched nobody here asks.
+    fn cuGraphKernelNodeGetParams_v2(node: CUgraphNode, out: *mut CUDA_KERNEL_NODE_PARAMS_v2_st) {
+        let world = world()?;
+        let mut nodes = world.graphs.iter().flat_map(|(_, graph)| &graph.nodes);
+        let Some(Step::Work(Work::Kernel { function, .. })) = nodes.find(|other| other.handle == node.addr()).map(|node| &node.step) else {
+            return Err(INVALID_VALUE);
+        };
+        // SAFETY: all-zero is valid for this struct of numbers and null pointers.
+        let mut parameters = unsafe { std::mem::zeroed::<CUDA_KERNEL_NODE_PARAMS_v2_st>() };
+        parameters.func = as_pointer(*function);
+        put(out, parameters)
     }
 
     fn cuGraphAddEmptyNode(out: *mut CUgraphNode, graph: CUgraph, nodes: *const CUgraphNode, count: usize) {

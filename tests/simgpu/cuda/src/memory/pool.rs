@@ -105,11 +105,12 @@ fn allocate(out: *mut u64, size: usize, pool: Option<usize>, stream: CUstream) -
         return Ok(());
     }
     if capture::is_capturing(key)? {
+        let graph = capture::graph_of(key)?;
         let mut world = world()?;
         let (context, ordinal) = world.current_gpu()?;
-        let address = world.graph_address(ordinal, context, size as u64)?;
+        let address = world.graph_address(graph, ordinal, context, size as u64)?;
         drop(world);
-        capture::add_step(key, Step::Allocate { bytes: size as u64, ordinal })?;
+        capture::add_step(key, Step::Allocate { bytes: size as u64, ordinal, address })?;
         return put(out, address);
     }
     capture::refuse_implicit(key)?;
@@ -129,7 +130,7 @@ fn free(address: u64, stream: CUstream) -> Answer {
         return Ok(());
     }
     if capture::is_capturing(key)? {
-        return capture::add_step(key, Step::Free).map(|_| ());
+        return capture::add_step(key, Step::Free { address }).map(|_| ());
     }
     let mut world = world()?;
     match world.memory.at(address).map(|found| found.kind.clone()) {

@@ -7,8 +7,8 @@ use cudarc::driver::sys::CUhostFn;
 /// One operation.
 #[derive(Clone)]
 pub enum Work {
-    /// Keeps so many thousandths of the GPU busy for so many ns.
-    Kernel { ns: u64, share: u32 },
+    /// Keeps so many thousandths of the GPU busy for so many ns; by which function.
+    Kernel { function: usize, ns: u64, share: u32 },
     /// Copies ranges, by a copy engine or by the GPU itself.
     Copy { rows: Arc<[Row]>, by_gpu: bool },
     /// Fills ranges with a repeated pattern of 1, 2 or 4 bytes.
