@@ -136,6 +136,7 @@ impl Driver {
             pool_name: grant.pool.clone(),
             device_name: grant.device.clone(),
             cdi_device_ids: self.files.ids(uid, nth, grant),
+            share_id: grant.share.clone(),
         }
     }
 

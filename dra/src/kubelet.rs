@@ -8,22 +8,27 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use futures_util::Stream;
 use http::{Request, Response};
 use tokio::net::UnixListener;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::body::Body;
-use tonic::server::{Grpc, UnaryService};
+use tonic::server::{Grpc, ServerStreamingService, UnaryService};
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 use tower_service::Service;
 
 use crate::DRIVER;
 use crate::driver::Driver;
-use crate::proto::{Claims, Empty, PluginInfo, Prepared, PreparedClaim, RegistrationStatus, Unprepared, UnpreparedClaim};
+use crate::health;
+use crate::proto::{
+    Claims, DeviceHealth, DevicesHealth, Empty, PluginInfo, Prepared, PreparedClaim, RegistrationStatus, Unprepared, UnpreparedClaim,
+};
 
-/// The services of ours that the kubelet can choose from, the newest first, by the names under which it knows them.
-pub const SERVICES: [&str; 2] = ["v1.DRAPlugin", "v1beta1.DRAPlugin"];
+/// The services of ours by the names under which the kubelet knows them: those that it can choose from, the newest first, and what it may
+/// use beside them.
+pub const SERVICES: [&str; 3] = ["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"];
 
 /// What answers the kubelet.
 #[derive(Clone)]
@@ -33,14 +38,22 @@ pub struct Plugin {
     endpoint: PathBuf,
     /// Told when we are registered: the kubelet may have dropped our slices before.
     registered: Arc<Notify>,
+    /// How the devices are.
+    health: watch::Receiver<Vec<DeviceHealth>>,
     say: fn(&str),
 }
 
 impl Plugin {
-    /// One that answers with what `driver` does.
+    /// One that answers with what `driver` does, and with what `health` says.
     #[must_use]
-    pub fn new(driver: Arc<Driver>, endpoint: PathBuf, registered: Arc<Notify>, say: fn(&str)) -> Self {
-        Self { driver, endpoint, registered, say }
+    pub fn new(
+        driver: Arc<Driver>,
+        endpoint: PathBuf,
+        registered: Arc<Notify>,
+        health: watch::Receiver<Vec<DeviceHealth>>,
+        say: fn(&str),
+    ) -> Self {
+        Self { driver, endpoint, registered, health, say }
     }
 
     async fn answer(self, request: Request<Body>) -> Response<Body> {
@@ -59,6 +72,9 @@ impl Plugin {
             "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodeUnprepareResources"
             | "/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodeUnprepareResources" => {
                 unary(request, |claims| self.unprepare(claims)).await
+            }
+            "/v1alpha1.DRAResourceHealth/NodeWatchResources" => {
+                Grpc::new(ProstCodec::<DevicesHealth, Empty>::default()).server_streaming(Watched(self.health), request).await
             }
             _ => Status::new(Code::Unimplemented, "").into_http(),
         }
@@ -133,6 +149,20 @@ where
     F: Future<Output = Result<A, Status>> + Send,
 {
     Grpc::new(ProstCodec::<A, Q>::default()).unary(Once(Some(ask)), request).await
+}
+
+/// Answers with one message after the other.
+struct Watched(watch::Receiver<Vec<DeviceHealth>>);
+
+impl ServerStreamingService<Empty> for Watched {
+    type Response = DevicesHealth;
+    type ResponseStream = Pin<Box<dyn Stream<Item = Result<DevicesHealth, Status>> + Send>>;
+    type Future = std::future::Ready<Result<tonic::Response<Self::ResponseStream>, Status>>;
+
+    fn call(&mut self, _: tonic::Request<Empty>) -> Self::Future {
+        let all: Self::ResponseStream = Box::pin(health::watched(self.0.clone()));
+        ready(Ok(tonic::Response::new(all)))
+    }
 }
 
 struct Once<T>(Option<T>);

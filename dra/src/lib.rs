@@ -17,6 +17,7 @@ pub mod devices;
 pub mod disk;
 pub mod driver;
 pub mod gpus;
+pub mod health;
 pub mod kubelet;
 pub mod options;
 pub mod proto;

@@ -83,10 +83,11 @@ impl Options {
         self.plugin.join("dra.sock")
     }
 
-    /// The socket by which the kubelet finds us.
+    /// The socket by which the kubelet finds us. The kubelet makes its path, escaped, the authority of what it asks there, and what comes
+    /// before the @ is where an authority can have such escapes: our HTTP library takes no others.
     #[must_use]
     pub fn registration(&self) -> PathBuf {
-        self.registry.join(format!("{DRIVER}-reg.sock"))
+        self.registry.join(format!("{DRIVER}-reg@kubelet.sock"))
     }
 
     /// The checkpoint.

@@ -1,4 +1,4 @@
-//! The kubelet's messages: plugin registration v1, and DRA v1 and v1beta1, whose messages are the same.
+//! The kubelet's messages: plugin registration v1, DRA v1 and v1beta1, whose messages are the same, and DRA's health v1alpha1.
 
 use std::collections::HashMap;
 
@@ -71,6 +71,9 @@ pub struct Device {
     /// What the container runtime is to apply.
     #[prost(string, repeated, tag = "4")]
     pub cdi_device_ids: Vec<String>,
+    /// What tells it from other shares of the device.
+    #[prost(string, optional, tag = "5")]
+    pub share_id: Option<String>,
 }
 
 /// One prepared claim.
@@ -106,4 +109,55 @@ pub struct Unprepared {
     /// By UID.
     #[prost(map = "string, message", tag = "1")]
     pub claims: HashMap<String, UnpreparedClaim>,
+}
+
+/// How a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
+#[repr(i32)]
+pub enum HealthStatus {
+    /// That cannot be told.
+    Unknown = 0,
+    /// It works.
+    Healthy = 1,
+    /// It does not.
+    Unhealthy = 2,
+}
+
+/// Names a device.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct DeviceIdentifier {
+    /// Its pool.
+    #[prost(string, tag = "1")]
+    pub pool_name: String,
+    /// Its name there.
+    #[prost(string, tag = "2")]
+    pub device_name: String,
+}
+
+/// One device and how it is.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct DeviceHealth {
+    /// The device.
+    #[prost(message, optional, tag = "1")]
+    pub device: Option<DeviceIdentifier>,
+    /// How it is.
+    #[prost(enumeration = "HealthStatus", tag = "2")]
+    pub health: i32,
+    /// When that was found out, in seconds since 1970.
+    #[prost(int64, tag = "3")]
+    pub last_updated_time: i64,
+    /// For how many seconds that is to be believed.
+    #[prost(int64, tag = "4")]
+    pub health_check_timeout_seconds: i64,
+    /// What there is to be said about it.
+    #[prost(string, tag = "5")]
+    pub message: String,
+}
+
+/// All of the driver's devices.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct DevicesHealth {
+    /// The devices.
+    #[prost(message, repeated, tag = "1")]
+    pub devices: Vec<DeviceHealth>,
 }

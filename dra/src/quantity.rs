@@ -5,6 +5,17 @@ const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 /// Reads a quantity as a whole number, rounded up as Kubernetes does. `None`: it is none, is negative, or does not fit.
 #[must_use]
 pub fn parse(text: &str) -> Option<u64> {
+    read(text).map(|(value, _)| value)
+}
+
+/// The same for what has to be a whole number, as extended resources do.
+#[must_use]
+pub fn whole(text: &str) -> Option<u64> {
+    read(text).filter(|(_, exact)| *exact).map(|(value, _)| value)
+}
+
+/// The number, and whether it is the quantity itself.
+fn read(text: &str) -> Option<(u64, bool)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (digits, suffix) = text.split_at(end);
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
@@ -16,8 +27,9 @@ pub fn parse(text: &str) -> Option<u64> {
     tens -= i32::try_from(fraction.len()).ok()?;
     let scale = 10_u128.checked_pow(tens.unsigned_abs())?;
     let value = value.checked_mul(times)?;
+    let exact = tens >= 0 || value.is_multiple_of(scale);
     let value = if tens < 0 { value.div_ceil(scale) } else { value.checked_mul(scale)? };
-    u64::try_from(value).ok()
+    Some((u64::try_from(value).ok()?, exact))
 }
 
 /// What a suffix stands for: a factor, and a power of ten.
@@ -73,6 +85,9 @@ mod tests {
         ];
         for (text, expected) in cases {
             assert_eq!(parse(text), expected, "{text:?}");
+        }
+        for (text, expected) in [("3k", Some(3000)), ("2000m", Some(2)), ("1.5", None), ("1500m", None), ("1.0", Some(1)), ("x", None)] {
+            assert_eq!(whole(text), expected, "{text:?}");
         }
         for (bytes, expected) in [((24 << 30) + 12345, "24Gi"), (143_771 << 20, "143771Mi"), (1 << 40, "1Ti"), (1, "0")] {
             assert_eq!(mib(bytes), expected);

@@ -16,12 +16,16 @@ use crate::devices::{self, gone};
 use crate::disk::Disk;
 use crate::driver::Driver;
 use crate::gpus::Source;
+use crate::health;
 use crate::kubelet::{self, Plugin};
 use crate::options::Options;
+use crate::proto::{DeviceHealth, HealthStatus};
 use crate::publish::{Kept, Publisher};
 
 /// The longest time in which the slices are not looked at.
 const SURE: Duration = Duration::from_secs(600);
+/// How long who is being answered is waited for at the end: less than what pods are given.
+const LAST: Duration = Duration::from_secs(20);
 
 /// Runs until `stop` is there.
 ///
@@ -40,7 +44,10 @@ pub async fn run(
     let driver = Arc::new(Driver::new(options.node.clone(), client.clone(), options.cdi(), checkpoint, disk)?);
     driver.restore().await?;
     let look_again = Arc::new(Notify::new());
+    let (health, healthy) = watch::channel(Vec::new());
     let mut keeper = Keeper {
+        node: options.node.clone(),
+        health,
         source,
         driver: Arc::clone(&driver),
         seen: BTreeMap::new(),
@@ -58,7 +65,7 @@ pub async fn run(
         async move { drop(stopping.changed().await) }
     };
     // The DRA services are there before the kubelet is told of them.
-    let plugin = Plugin::new(Arc::clone(&driver), options.socket(), Arc::clone(&look_again), say);
+    let plugin = Plugin::new(Arc::clone(&driver), options.socket(), Arc::clone(&look_again), healthy, say);
     let (socket, registration) = (options.socket(), options.registration());
     let services = kubelet::serve(plugin.clone(), &socket, kubelet::listen(&socket)?, until());
     let registry = kubelet::serve(plugin, &registration, kubelet::listen(&registration)?, until());
@@ -76,11 +83,17 @@ pub async fn run(
     }
     // Slices stay: pods that have a share keep it, and an upgrade is back soon. The kubelet removes them if we are not.
     drop(stopped);
-    served.await
+    // Or the kubelet would wait for what else we say of the devices, and we for the kubelet.
+    drop(keeper);
+    // It may not answer at all.
+    tokio::time::timeout(LAST, served).await.unwrap_or(Ok(()))
 }
 
 /// Looks at the GPUs, and has the slices tell of them.
 struct Keeper {
+    node: String,
+    /// What the kubelet is told.
+    health: watch::Sender<Vec<DeviceHealth>>,
     source: Arc<dyn Source>,
     driver: Arc<Driver>,
     /// Every device seen since the start, as it was told of last.
@@ -128,16 +141,25 @@ impl Keeper {
         self.seen.retain(|name, _| there.contains_key(name) || in_use.contains(name));
         self.seen.extend(there.clone());
         self.missing.retain(|name, _| self.seen.contains_key(name) && !there.contains_key(name));
+        let mut health = Vec::new();
         let tell = |(name, device): (&String, &Device)| {
+            let mut say = |how, message: &str| health.push(health::of(&self.node, name, how, message, self.patience));
             if there.contains_key(name) {
+                say(HealthStatus::Healthy, "");
                 return Some(device.clone());
             }
             // Nobody else gets it. Who has it has to leave only if it was not NVML that could not tell for once.
             let since = self.missing.entry(name.clone()).or_insert_with(Instant::now);
-            let effect = if since.elapsed() >= self.patience { "NoExecute" } else { "NoSchedule" };
-            taints.then(|| gone(device.clone(), effect))
+            let lasting = since.elapsed() >= self.patience;
+            match &self.said {
+                Some(problem) => say(if lasting { HealthStatus::Unhealthy } else { HealthStatus::Unknown }, problem),
+                None => say(HealthStatus::Unhealthy, "it is not there or does not work any more"),
+            }
+            taints.then(|| gone(device.clone(), if lasting { "NoExecute" } else { "NoSchedule" }))
         };
-        self.seen.iter().filter_map(tell).collect()
+        let told = self.seen.iter().filter_map(tell).collect();
+        self.health.send_replace(health);
+        told
     }
 
     async fn keep(&mut self, client: Client, options: &Options, look_again: &Notify) {

@@ -6,6 +6,7 @@ use crate::common::kubelet::{Kubelet, uid};
 use crate::common::plugin::{Node, Threaded, allocate, cdi_ids};
 use crate::common::wait_for;
 use serde_json::{Value, json};
+use vgpu_dra::proto::HealthStatus;
 
 #[test]
 fn it_registers_and_tells_what_the_machine_has() {
@@ -13,7 +14,7 @@ fn it_registers_and_tells_what_the_machine_has() {
     let _plugin = Threaded::start(&node, &cluster, Gpus::with([0, 1]));
     let kubelet = Kubelet::register(&node.path("registry"));
     assert_eq!((kubelet.info.r#type.as_str(), kubelet.info.name.as_str()), ("DRAPlugin", "gpu.vgpu"));
-    assert_eq!(kubelet.info.supported_versions, ["v1.DRAPlugin", "v1beta1.DRAPlugin"]);
+    assert_eq!(kubelet.info.supported_versions, ["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"]);
     let devices = wait_for("two devices", || Some(cluster.devices()).filter(|devices| devices.len() == 2));
     let attributes = &devices[&device(0)]["attributes"];
     for (key, value) in [
@@ -43,7 +44,10 @@ fn a_claim_is_prepared_by_either_version_and_unprepared() {
     let devices = kubelet.prepare("a").unwrap();
     assert_eq!(devices.len(), 1);
     assert_eq!((devices[0].pool_name.as_str(), devices[0].device_name.as_str()), (NODE, device(0).as_str()));
-    assert_eq!(devices[0].request_names, ["gpu"]);
+    assert_eq!(
+        (devices[0].request_names.as_slice(), devices[0].share_id.as_deref()),
+        (["gpu".to_owned()].as_slice(), Some(format!("{}-0", uid("a")).as_str()))
+    );
     let own = format!("vgpu.io/claim={}-0", uid("a"));
     assert_eq!(cdi_ids(&devices, None), [format!("nvidia.com/gpu={}", uuid(0)), own, "vgpu.io/hooks=enforce".to_owned()]);
     let by_beta = kubelet.prepare_by("/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodePrepareResources", "a").unwrap();
@@ -91,6 +95,11 @@ fn a_gpu_that_disappears_is_no_longer_given() {
     assert_eq!(effects(&devices, 1), Some(json!("NoExecute")), "pods that have it should leave");
     assert_eq!(effects(&devices, 0), Some(Value::Null));
     assert!(kubelet.prepare("a").unwrap_err().contains("does not work"), "no further container starts on it");
+    // So is it shown in the status of pods.
+    let unhealthy = |gpu| kubelet.health(&device(gpu)).filter(|(health, _)| *health == HealthStatus::Unhealthy);
+    let (_, why) = wait_for("the kubelet to know", || unhealthy(1));
+    assert!(why.contains("not there"), "{why}");
+    assert_eq!(kubelet.health(&device(0)), Some((HealthStatus::Healthy, String::new())));
     // Pods are gone, then so is the device.
     kubelet.unprepare("a").unwrap();
     wait_for("the device to go", || (cluster.devices().len() == 1).then_some(()));
@@ -102,6 +111,24 @@ fn a_gpu_that_disappears_is_no_longer_given() {
     gpus.set([0]);
     wait_for("the device to come back", || (cluster.devices().len() == 1).then_some(()));
     assert_eq!(cluster.refused(), [] as [String; 0]);
+}
+
+#[test]
+fn what_cannot_be_told_for_once_is_not_yet_broken() {
+    let (node, cluster, gpus) = (Node::default(), Cluster::start(), Gpus::with([0]));
+    let options = vgpu_dra::options::Options { every: 2, ..node.options(&[]) };
+    let plugin = Threaded::start_with(options, &cluster, gpus.clone(), std::sync::Arc::new(vgpu_dra::disk::Real));
+    let kubelet = Kubelet::register(&node.path("registry"));
+    allocate(&cluster, "a", &[("gpu", 0, "10Gi", "30")]);
+    kubelet.prepare("a").unwrap();
+    wait_for("a healthy GPU", || (kubelet.health(&device(0))?.0 == HealthStatus::Healthy).then_some(()));
+    gpus.fail();
+    for (what, wanted) in [("doubt", HealthStatus::Unknown), ("certainty", HealthStatus::Unhealthy)] {
+        let (_, why) = wait_for(what, || kubelet.health(&device(0)).filter(|(health, _)| *health == wanted));
+        assert!(why.contains("no driver"), "{what}: {why}");
+    }
+    // It ends although the kubelet listens.
+    drop(plugin);
 }
 
 #[test]

@@ -50,7 +50,7 @@ pub fn take(resources: &mut Map<String, Value>) -> Result<Asked, String> {
         }
         let Some(value) = said else { return Ok(None) };
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let parsed = quantity::parse(&text).filter(|number| (least..=most).contains(number));
+        let parsed = quantity::whole(&text).filter(|number| (least..=most).contains(number));
         parsed
             .map(Some)
             .ok_or_else(|| format!("{key}: {}: accepted is a whole number from {least} to {most}", vgpu_config::error::one_line(&text)))
@@ -137,6 +137,7 @@ mod tests {
         for (limits, expected) in [
             (json!({ "nvidia.com/gpucores": 101 }), "nvidia.com/gpucores: 101: accepted is a whole number from 0 to 100"),
             (json!({ "nvidia.com/gpu": "-1" }), "nvidia.com/gpu: -1"),
+            (json!({ "nvidia.com/gpu": "1.5" }), "nvidia.com/gpu: 1.5: accepted is a whole number"),
             (json!({ "nvidia.com/gpumem-percentage": "half" }), "from 0 to 100"),
         ] {
             let why = asked(limits).unwrap_err();

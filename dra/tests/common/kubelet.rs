@@ -1,22 +1,30 @@
 //! A kubelet, as far as plugins see one.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use http::uri::PathAndQuery;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
-use vgpu_dra::proto::{Claim, Claims, Device, Empty, PluginInfo, Prepared, RegistrationStatus, Unprepared};
+use vgpu_dra::proto::{
+    Claim, Claims, Device, DeviceHealth, DevicesHealth, Empty, HealthStatus, PluginInfo, Prepared, RegistrationStatus, Unprepared,
+};
 
+use super::cluster::NODE;
 use super::wait_for;
 
 /// A kubelet to which one plugin has registered.
 pub struct Kubelet {
-    runtime: tokio::runtime::Runtime,
+    /// The runtime of its own thread.
+    runtime: tokio::runtime::Handle,
+    _stop: tokio::sync::oneshot::Sender<()>,
     endpoint: PathBuf,
     /// What the plugin said of itself.
     pub info: PluginInfo,
+    /// What it said last of its devices.
+    health: Arc<Mutex<Vec<DeviceHealth>>>,
 }
 
 async fn call<Q, A>(socket: &Path, method: &'static str, message: Q) -> Result<A, Status>
@@ -24,13 +32,40 @@ where
     Q: prost::Message + Default + Send + Sync + 'static,
     A: prost::Message + Default + Send + Sync + 'static,
 {
+    let answer =
+        client(socket).await?.unary(Request::new(message), PathAndQuery::from_static(method), ProstCodec::<Q, A>::default()).await?;
+    Ok(answer.into_inner())
+}
+
+async fn client(socket: &Path) -> Result<Grpc<Channel>, Status> {
     let unavailable = |error: tonic::transport::Error| Status::unavailable(error.to_string());
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).map_err(unavailable)?;
-    let channel: Channel = endpoint.connect().await.map_err(unavailable)?;
-    let mut client = Grpc::new(channel);
+    let origin = format!("http://{}", authority(socket)).parse().map_err(|error| Status::unavailable(format!("{socket:?}: {error}")))?;
+    let mut client = Grpc::new(endpoint.origin(origin).connect().await.map_err(unavailable)?);
     client.ready().await.map_err(unavailable)?;
-    let answer = client.unary(Request::new(message), PathAndQuery::from_static(method), ProstCodec::<Q, A>::default()).await?;
-    Ok(answer.into_inner())
+    Ok(client)
+}
+
+/// What gRPC for Go makes the authority of what it asks: for sockets in the registry, which the kubelet names by their bare paths, the path
+/// with everything escaped that an authority cannot have.
+fn authority(socket: &Path) -> String {
+    if socket.file_name().is_some_and(|name| name == "dra.sock") {
+        return "localhost".to_owned();
+    }
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~!$&'()*+,;=:[]@".contains(&byte);
+    let bytes = socket.to_str().unwrap().bytes();
+    bytes.map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+/// Listens to what the plugin says of its devices until it ends, as a kubelet does unasked.
+async fn listen(socket: PathBuf, told: Arc<Mutex<Vec<DeviceHealth>>>) -> Result<(), Status> {
+    let method = PathAndQuery::from_static("/v1alpha1.DRAResourceHealth/NodeWatchResources");
+    let codec = ProstCodec::<Empty, DevicesHealth>::default();
+    let mut answers = client(&socket).await?.server_streaming(Request::new(Empty {}), method, codec).await?.into_inner();
+    while let Some(answer) = answers.message().await? {
+        *told.lock().unwrap() = answer.devices;
+    }
+    Ok(())
 }
 
 impl Kubelet {
@@ -48,7 +83,23 @@ impl Kubelet {
         });
         let status = RegistrationStatus { plugin_registered: true, error: String::new() };
         let _: Empty = runtime.block_on(call(&socket, "/pluginregistration.Registration/NotifyRegistrationStatus", status)).unwrap();
-        Self { runtime, endpoint: PathBuf::from(&info.endpoint), info }
+        let (endpoint, health) = (PathBuf::from(&info.endpoint), Arc::default());
+        let listening = listen(endpoint.clone(), Arc::clone(&health));
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let handle = runtime.handle().clone();
+        std::thread::spawn(move || {
+            runtime.block_on(async {
+                let _ = tokio::join!(listening, stopped);
+            });
+        });
+        Self { runtime: handle, _stop: stop, endpoint, info, health }
+    }
+
+    /// How a device is, and why, as it would be shown in the status of pods that have it.
+    pub fn health(&self, device: &str) -> Option<(HealthStatus, String)> {
+        let all = self.health.lock().unwrap();
+        let said = all.iter().find(|said| said.device.as_ref().is_some_and(|id| id.pool_name == NODE && id.device_name == device))?;
+        Some((said.health(), said.message.clone()))
     }
 
     fn claims(name: &str) -> Claims {

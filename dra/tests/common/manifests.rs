@@ -121,6 +121,10 @@ pub fn check_claim(name: &str, devices: &Value, classes: &BTreeSet<&str>) {
         for request in list(constraint, "/requests") {
             assert!(requests.iter().any(|known| known["name"] == *request), "{name}: {request}");
         }
+        // As the scheduler has it: one request's devices are different ones.
+        let alike: Vec<&Value> = requests.iter().filter(|known| list(constraint, "/requests").contains(&known["name"])).collect();
+        let several = alike.iter().any(|known| known.pointer("/exactly/count").and_then(Value::as_u64).unwrap_or(1) > 1);
+        assert!(!several || text(constraint, "/matchAttribute").is_empty(), "{name}: {constraint} cannot be had");
         let attribute = [text(constraint, "/matchAttribute"), text(constraint, "/distinctAttribute")].concat();
         assert_eq!(attribute, "gpu.vgpu/uuid", "{name}");
     }
