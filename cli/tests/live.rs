@@ -1,0 +1,132 @@
+//! `vgpu top` in terminals of two sizes, while containers come and go.
+
+mod common;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::num::NonZero;
+use std::os::fd::OwnedFd;
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
+
+use common::{ready, vgpu, wait_for};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+use vgpu_e2e::{Machine, Running, Way};
+use vgpu_test_harness::Host;
+
+/// A terminal with `vgpu top` in it.
+struct Terminal {
+    child: Child,
+    keys: File,
+    screen: Arc<Mutex<vt100::Parser>>,
+}
+
+fn size(columns: u16, rows: u16) -> Winsize {
+    Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+fn some(cells: u16) -> NonZero<u16> {
+    NonZero::new(cells).unwrap()
+}
+
+impl Terminal {
+    fn start(host: &Host, machine: &Machine, columns: u16, rows: u16) -> Self {
+        let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&keys).unwrap();
+        unlockpt(&keys).unwrap();
+        tcsetwinsize(&keys, size(columns, rows)).unwrap();
+        let name = ptsname(&keys, Vec::new()).unwrap();
+        let side = || File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+        let mut command = vgpu(host, machine);
+        command.args(["top", "--sort", "name"]).env("TERM", "xterm-256color");
+        let child = command.stdin(Stdio::from(side())).stdout(Stdio::from(side())).stderr(Stdio::from(side())).spawn().unwrap();
+        let keys = File::from(OwnedFd::from(keys));
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(some(rows), some(columns), 0)));
+        let (to, mut from) = (Arc::clone(&screen), keys.try_clone().unwrap());
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // Once the other side is closed this fails.
+            while let Ok(count @ 1..) = from.read(&mut bytes) {
+                to.lock().unwrap().process(&bytes[..count]);
+            }
+        });
+        Self { child, keys, screen }
+    }
+
+    fn resize(&self, columns: u16, rows: u16) {
+        self.screen.lock().unwrap().screen_mut().set_size(some(rows), some(columns));
+        tcsetwinsize(&self.keys, size(columns, rows)).unwrap();
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    fn text(&self) -> String {
+        self.screen.lock().unwrap().screen().contents()
+    }
+
+    /// Waits for a screen for which this is so.
+    fn shows(&self, what: &str, is: impl Fn(&str) -> bool) -> String {
+        let mut last = String::new();
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            wait_for(what, || {
+                last = self.text();
+                Some(()).filter(|()| is(&last))
+            });
+        }));
+        assert!(found.is_ok(), "{what}:\n{last}");
+        last
+    }
+}
+
+/// A container of a pod, as containerd says whose it is.
+fn container(host: &Host, machine: &Machine, name: &str, program: &[&str]) -> Running {
+    let bundle = machine.bundle().annotation("nvidia.com/gpumem", "2048").annotation("nvidia.com/gpucores", "30");
+    let pod = [("container-type", "container"), ("container-name", name), ("sandbox-name", "training-0"), ("sandbox-namespace", "team")];
+    let bundle = pod.iter().fold(bundle, |bundle, (key, value)| bundle.annotation(&format!("io.kubernetes.cri.{key}"), value));
+    let mut running = Way::Wrapper.start(host, bundle.args(program));
+    let _ = running.line();
+    running
+}
+
+#[test]
+fn top_in_a_terminal_while_containers_come_and_go() {
+    let Some((_kit, machine, host)) = ready() else { return };
+    let fill = |take| ["/programs/fill", "--chunk", "16M", "--max", take, "--hold", "600"];
+    let holders = [container(&host, &machine, "alpha", &fill("256M")), container(&host, &machine, "beta", &fill("1G"))];
+    let busy = container(&host, &machine, "gamma", &["/programs/spin", "--ns", "1000000", "--seconds", "600", "--wait"]);
+    let mut top = Terminal::start(&host, &machine, 80, 24);
+    // In one line each: a line that is too long would push the others down.
+    let has = |text: &str, name: &str| text.lines().filter(|line| line.contains(name)).count() == 1;
+    let text = top.shows("three containers", |text| ["3 containers", "  alpha ", "  beta ", "  gamma "].iter().all(|name| has(text, name)));
+    println!("{text}");
+    assert!(text.lines().next().unwrap().starts_with("vgpu top"), "{text}");
+    assert!(["774Mi/2Gi", "1.5Gi/2Gi", "/30%"].iter().all(|figure| text.contains(figure)), "{text}");
+    assert!(text.lines().count() == 24 && text.lines().last().unwrap().starts_with("q quit"), "{text}");
+
+    top.resize(200, 50);
+    // There is room for whole names.
+    let whole = ["alpha", "beta", "gamma"].map(|name| format!("  team/training-0/{name} "));
+    let text = top.shows("a wide terminal", |text| whole.iter().all(|name| has(text, name)) && text.lines().count() == 50);
+    println!("{text}");
+
+    let [first, second] = holders;
+    drop(first);
+    let text = top.shows("two containers", |text| text.contains("2 containers"));
+    assert!(!text.contains("alpha"), "{text}");
+    let third = container(&host, &machine, "alpha", &fill("512M"));
+    top.shows("three again", |text| text.contains("3 containers") && text.contains("alpha"));
+
+    top.press("j\r");
+    let text = top.shows("the details of one", |text| text.contains("held back") && text.contains("PROGRAM"));
+    assert!(text.contains("priority 1") && text.contains("limit 2Gi"), "{text}");
+    // Gone while it is looked at.
+    drop((second, third, busy));
+    top.shows("nobody", |text| text.contains("no containers"));
+    top.press("q");
+    assert!(top.child.wait().unwrap().success());
+    let screen = top.screen.lock().unwrap();
+    assert!(!screen.screen().alternate_screen() && !screen.screen().hide_cursor(), "the terminal is as it was");
+}
