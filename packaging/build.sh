@@ -4,6 +4,7 @@
 #   install.sh  puts them there
 #   VERSION
 # It sets up what it needs on Debian and Ubuntu, as the other scripts do.
+# BUILT names a folder in which what people run is already, to try the packages with.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/tools.sh
@@ -14,9 +15,12 @@ rm -rf "$stage"
 mkdir -p "$stage/root"
 
 # What goes into containers, and what is run by people, which goes by the glibc of CentOS 7, too.
-kit=$(scripts/build.sh | tail -1)
-cargo zigbuild --quiet --release --target x86_64-unknown-linux-gnu.2.17 -p vgpu-cli -p vgpu-dra
-built=$target/x86_64-unknown-linux-gnu/release
+kit=$(scripts/build.sh)
+built=${BUILT:-}
+if [ -z "$built" ]; then
+    cargo zigbuild --quiet --release --target x86_64-unknown-linux-gnu.2.17 -p vgpu-cli -p vgpu-dra
+    built=$target/x86_64-unknown-linux-gnu/release
+fi
 
 # file MODE FROM TO: puts a file into the stage.
 file() {
@@ -29,6 +33,7 @@ file 755 "$built/vgpu-dra" /usr/bin/vgpu-dra
 file 755 "$built/vgpu-webhook" /usr/bin/vgpu-webhook
 file 755 "$kit/vgpu-runtime" /usr/bin/vgpu-runtime
 file 755 "$kit/vgpu-hook" /usr/bin/vgpu-hook
+[ -z "${BUILT:-}" ] || strip "$stage"/root/usr/bin/*
 file 644 "$kit/libvgpu.so" "/usr/lib/vgpu/libvgpu.so.$version"
 ln -s "libvgpu.so.$version" "$stage/root/usr/lib/vgpu/libvgpu.so"
 for front in libcuda.so.1 libnvidia-ml.so.1; do

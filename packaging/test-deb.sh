@@ -69,7 +69,7 @@ sed -i "s/libvgpu\.so\.$old/libvgpu.so.$new/" "$work/next/DEBIAN/md5sums" 2>/dev
 mv "$work/next/usr/lib/vgpu/libvgpu.so.$old" "$work/next/usr/lib/vgpu/libvgpu.so.$new"
 echo next >> "$work/next/usr/lib/vgpu/libvgpu.so.$new"
 ln -sfn "libvgpu.so.$new" "$work/next/usr/lib/vgpu/libvgpu.so"
-dpkg-deb -b "$work/next" "$root/tmp/next.deb" > /dev/null
+dpkg-deb -Znone -b "$work/next" "$root/tmp/next.deb" > /dev/null
 in_root dpkg -i /tmp/next.deb
 rm "$root/tmp/next.deb"
 [ "$(readlink "$root/usr/lib/vgpu/libvgpu.so")" = "libvgpu.so.$new" ] || fail "the link was not switched"

@@ -62,3 +62,21 @@ if cargo nextest --version >/dev/null 2>&1; then
 else
     cargo test --quiet --workspace --no-fail-fast -- --include-ignored
 fi
+
+step "the package, on a clean system"
+# This machine's own release, as the programs that people run are those that the tests ran. Where it cannot be had, that is not tested.
+packages debootstrap:debootstrap jq:jq
+suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
+clean=$target/clean/$suite
+if [ ! -e "$clean/done" ]; then
+    rm -rf "$clean"
+    mkdir -p "$clean"
+    debootstrap --variant=minbase "$suite" "$clean/root" >"$target/clean-$suite.log" 2>&1 && rm -f "$clean"/root/var/cache/apt/archives/*.deb && touch "$clean/done"
+fi
+if [ -e "$clean/done" ]; then
+    BUILT=$target/debug packaging/build.sh
+    packaging/package.sh deb
+    packaging/test-deb.sh packaging/out/vgpu_*_amd64.deb "$clean/root"
+else
+    echo "SKIPPED: $target/clean-$suite.log says why debootstrap has made none"
+fi

@@ -50,6 +50,17 @@ static_target() {
     [ -d "$(rustc --print sysroot)/lib/rustlib/$musl/lib" ] || rustup --quiet target add "$musl" >&2
 }
 
+# Only what is needed of it is built, and that quickly.
+cargo_deb() {
+    [ -x "$target/packaging/bin/cargo-deb" ] && PATH="$target/packaging/bin:$PATH"
+    cargo deb --version >/dev/null 2>&1 && return 0
+    echo "installing cargo-deb into $target/packaging" >&2
+    built=$(mktemp -d)
+    CARGO_TARGET_DIR="$built" cargo install --quiet --debug --locked --no-default-features --root "$target/packaging" cargo-deb@3.8.0
+    rm -rf "$built"
+    PATH="$target/packaging/bin:$PATH"
+}
+
 # Helm's own library, as a Python package, lints and renders the chart.
 helm() {
     export VGPU_TEST_HELM="$target/helm/bin/python"
