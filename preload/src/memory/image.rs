@@ -1,8 +1,29 @@
-//! How much an image's global arrays take, where it can be read off: PTX text, a cubin, a fat binary with either uncompressed.
+//! How much an image's global arrays take, where it can be read off: PTX text, a cubin, a fat binary with either, compressed or not.
 //!
-//! Whatever is not understood counts as nothing here, and is measured after it is loaded.
+//! Whatever is not understood counts as nothing here, is said to be there, and is measured after it is loaded.
+
+mod fatbin;
+mod ptx;
+mod unpack;
 
 use core::ffi::{c_char, c_void};
+
+use crate::cuda::{ATTRIBUTE_CAPABILITY_MAJOR, ATTRIBUTE_CAPABILITY_MINOR, SUCCESS};
+use crate::{driver, session};
+
+/// What an image's global arrays take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Globals {
+    /// Bytes of device memory, as far as they are known.
+    pub bytes: u64,
+    /// Whether there is no more than that.
+    pub exact: bool,
+}
+
+impl Globals {
+    const NONE: Self = Self { bytes: 0, exact: true };
+    const UNKNOWN: Self = Self { bytes: 0, exact: false };
+}
 
 const ELF: &[u8] = b"\x7fELF";
 const FATBIN: u32 = 0xba55_ed50;
@@ -10,19 +31,22 @@ const WRAPPER: u32 = 0x4662_43b1;
 /// No image's text is looked at beyond this.
 const LONGEST: usize = 64 << 20;
 
-/// Bytes of device memory that the image's global arrays will take.
+/// What the image's global arrays will take, on whichever GPU of the process that is most.
 ///
 /// # Safety
 /// As `cuModuleLoadData` has it: null, a zero-terminated PTX text, a cubin, a fat binary, or a wrapper around one.
-pub unsafe fn globals(image: *const c_void) -> u64 {
+pub unsafe fn globals(image: *const c_void) -> Globals {
     if image.is_null() {
-        return 0;
+        return Globals::NONE;
     }
     let bytes = image.cast::<u8>();
     // SAFETY: every kind of image is at least four bytes long or ends with a zero before.
     if unsafe { starts_with(bytes, &WRAPPER.to_le_bytes()) } {
-        // SAFETY: behind a wrapper's magic and version stands where the image is.
-        return unsafe { globals(bytes.add(8).cast::<*const c_void>().read_unaligned()) };
+        // SAFETY: behind a wrapper's magic and version stands where the fat binary is.
+        return unsafe {
+            let fatbin = bytes.add(8).cast::<*const u8>().read_unaligned();
+            if fatbin.is_null() { Globals::UNKNOWN } else { globals_within(fatbin, usize::MAX) }
+        };
     }
     // SAFETY: as the caller promises; text ends with a zero, and the other kinds say how long they are.
     unsafe { globals_within(bytes, usize::MAX) }
@@ -32,7 +56,7 @@ pub unsafe fn globals(image: *const c_void) -> u64 {
 ///
 /// # Safety
 /// A zero-terminated path.
-pub unsafe fn globals_in_file(path: *const c_char) -> u64 {
+pub unsafe fn globals_in_file(path: *const c_char) -> Globals {
     // SAFETY: a C string; the descriptor is ours, and the mapping is as long as the file was, which nobody should cut while it is loaded.
     unsafe {
         let descriptor = if path.is_null() { -1 } else { libc::open(path, libc::O_RDONLY | libc::O_CLOEXEC) };
@@ -48,7 +72,7 @@ pub unsafe fn globals_in_file(path: *const c_char) -> u64 {
             libc::close(descriptor);
         }
         if start == libc::MAP_FAILED {
-            return 0;
+            return Globals::UNKNOWN;
         }
         let bytes = globals_within(start.cast(), length);
         libc::munmap(start, length);
@@ -57,18 +81,52 @@ pub unsafe fn globals_in_file(path: *const c_char) -> u64 {
 }
 
 /// Of an image that is at most `room` bytes long, and at least four.
-unsafe fn globals_within(bytes: *const u8, room: usize) -> u64 {
+unsafe fn globals_within(bytes: *const u8, room: usize) -> Globals {
     // SAFETY: as the caller promises.
     unsafe {
         if starts_with(bytes, ELF) {
             return elf_globals(bytes, room);
         }
         if starts_with(bytes, &FATBIN.to_le_bytes()) {
-            return fatbin_globals(bytes, room);
+            let (list, count) = capabilities();
+            return fatbin::globals(bytes, room, list.get(..count).unwrap_or_default());
+        }
+        text_globals(bytes, room)
+    }
+}
+
+unsafe fn text_globals(bytes: *const u8, room: usize) -> Globals {
+    // SAFETY: as the caller promises.
+    unsafe {
+        // Text, or something that nobody here knows and that may not end with a zero.
+        if !(*bytes).is_ascii_graphic() && !(*bytes).is_ascii_whitespace() {
+            return Globals::UNKNOWN;
         }
         let length = libc::strnlen(bytes.cast(), LONGEST.min(room));
-        ptx_globals(core::slice::from_raw_parts(bytes, length))
+        let globals = ptx::globals(core::slice::from_raw_parts(bytes, length));
+        Globals { exact: globals.exact && length < LONGEST, ..globals }
     }
+}
+
+/// Compute capabilities times ten.
+type Capabilities = [u32; vgpu_region::MAX_GPUS];
+
+/// Those of the process's GPUs, and how many they are.
+fn capabilities() -> (Capabilities, usize) {
+    let gpus = session::ready().map_or(&[][..], |session| session.gpus());
+    let mut list = Capabilities::default();
+    for (place, gpu) in list.iter_mut().zip(gpus) {
+        let attribute = |attribute| {
+            let mut value = 0;
+            // SAFETY: the driver writes one integer.
+            (unsafe { driver::device_attribute(&raw mut value, attribute, gpu.device) } == SUCCESS).then_some(value as u32)
+        };
+        match (attribute(ATTRIBUTE_CAPABILITY_MAJOR), attribute(ATTRIBUTE_CAPABILITY_MINOR)) {
+            (Some(major), Some(minor)) => *place = major * 10 + minor,
+            _ => return (list, 0),
+        }
+    }
+    (list, gpus.len().min(list.len()))
 }
 
 unsafe fn starts_with(bytes: *const u8, magic: &[u8]) -> bool {
@@ -83,82 +141,33 @@ unsafe fn read<T: Copy>(image: *const u8, at: usize, room: usize) -> Option<T> {
 }
 
 /// Sizes of the sections that become global memory: `.nv.global` and `.nv.global.init`.
-unsafe fn elf_globals(elf: *const u8, room: usize) -> u64 {
+unsafe fn elf_globals(elf: *const u8, room: usize) -> Globals {
     const NAME: &[u8; 10] = b".nv.global";
     // SAFETY: a cubin's section table lies where its header says, with as many entries; nothing beyond `room` is read.
     unsafe {
-        let Some(header) = read::<libc::Elf64_Ehdr>(elf, 0, room) else { return 0 };
+        let Some(header) = read::<libc::Elf64_Ehdr>(elf, 0, room) else { return Globals::UNKNOWN };
         if header.e_shoff == 0 || usize::from(header.e_shentsize) != size_of::<libc::Elf64_Shdr>() {
-            return 0;
+            return Globals::UNKNOWN;
         }
         let section = |index: u16| {
             let at = (header.e_shoff as usize).checked_add(usize::from(index) * size_of::<libc::Elf64_Shdr>())?;
             read::<libc::Elf64_Shdr>(elf, at, room)
         };
-        let Some(names) = section(header.e_shstrndx) else { return 0 };
-        let is_global = |section: &libc::Elf64_Shdr| {
+        let Some(names) = section(header.e_shstrndx) else { return Globals::UNKNOWN };
+        let name = |section: libc::Elf64_Shdr| {
             let at = (names.sh_offset as usize).saturating_add(section.sh_name as usize);
-            read::<[u8; NAME.len()]>(elf, at, room).is_some_and(|name| name == *NAME)
+            read::<[u8; NAME.len()]>(elf, at, room).map(|name| (name, section.sh_size))
         };
-        let globals = (0..header.e_shnum).filter_map(section).filter(is_global);
-        globals.fold(0, |sum: u64, section| sum.saturating_add(section.sh_size))
-    }
-}
-
-/// The largest of the entries that can be read: the driver loads one of them.
-unsafe fn fatbin_globals(fatbin: *const u8, room: usize) -> u64 {
-    // SAFETY: a fat binary's header tells its own length and that of what follows; each entry tells its own; nothing beyond is read.
-    unsafe {
-        let (Some(header), Some(body)) = (read::<u32>(fatbin, 4, room), read::<u64>(fatbin, 8, room)) else { return 0 };
-        let header = (header >> 16) as usize;
-        let end = header.saturating_add(body as usize).min(room);
-        let (mut at, mut most) = (header, 0);
-        while at + 64 <= end.min(LONGEST) {
-            let word = |offset: usize| fatbin.add(at + offset).cast::<u32>().read_unaligned();
-            let (entry_header, payload) = (word(4) as usize, fatbin.add(at + 8).cast::<u64>().read_unaligned() as usize);
-            let compressed = word(16);
-            let next = at.saturating_add(entry_header).saturating_add(payload);
-            if entry_header == 0 || next > end {
-                break;
+        let mut globals = Globals { bytes: 0, exact: header.e_shnum != 0 };
+        for index in 0..header.e_shnum {
+            match section(index).and_then(name) {
+                Some((name, bytes)) if name == *NAME => globals.bytes = globals.bytes.saturating_add(bytes),
+                Some(_) => {}
+                None => globals.exact = false,
             }
-            if compressed == 0 && payload > 4 {
-                most = most.max(globals_within(fatbin.add(at + entry_header), payload));
-            }
-            at = next;
         }
-        most
+        globals
     }
-}
-
-/// Adds up `.global … name[count]` declarations. Initialised or not, a global takes its element's size times its extents.
-fn ptx_globals(text: &[u8]) -> u64 {
-    let mut sum = 0u64;
-    for statement in text.split(|&byte| matches!(byte, b';' | b'{' | b'}')) {
-        let declaration = statement.split(|&byte| byte == b'=').next().unwrap_or_default();
-        let mut words = declaration.split(|byte| byte.is_ascii_whitespace() || *byte == b'[').filter(|word| !word.is_empty());
-        if !words.clone().any(|word| word == b".global") || words.clone().any(|word| word == b".extern") {
-            continue;
-        }
-        let Some(element) = words.find_map(element_size) else { continue };
-        let extents = declaration.split(|&byte| byte == b'[').skip(1).map(|extent| {
-            let digits = extent.split(|&byte| byte == b']').next().unwrap_or_default();
-            number(digits.trim_ascii()).unwrap_or(0)
-        });
-        sum = sum.saturating_add(extents.fold(element, u64::saturating_mul));
-    }
-    sum
-}
-
-fn element_size(word: &[u8]) -> Option<u64> {
-    let bits = word
-        .strip_prefix(b".")
-        .and_then(|word| word.strip_prefix(b"b").or(word.strip_prefix(b"u")).or(word.strip_prefix(b"s")).or(word.strip_prefix(b"f")))?;
-    number(bits).map(|bits| bits / 8).filter(|&bytes| matches!(bytes, 1 | 2 | 4 | 8 | 16))
-}
-
-fn number(digits: &[u8]) -> Option<u64> {
-    let digits = digits.strip_suffix(b"U").unwrap_or(digits);
-    core::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -166,26 +175,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arrays_in_ptx() {
-        let cases: [(&str, &str, u64); 7] = [
-            ("none", ".version 7.0\n.target sm_70\n.visible .entry f(){ ret; }", 0),
-            ("bytes", ".visible .global .align 8 .b8 big[268435456];\n.visible .entry f(){ret;}", 268_435_456),
-            ("after a function", ".entry f(){ret;}\n.global .align 4 .f32 a[10][20];", 800),
-            ("initialised", ".global .u64 table[4] = {1, 2, 3, 4};", 32),
-            ("a scalar", ".global .u32 count;", 4),
-            ("somebody else's", ".extern .global .b8 other[4096];", 0),
-            ("loads are no declarations", ".entry f(){ ld.global.u32 %r1, [%rd1]; st.global.f32 [%rd2], %f1; }", 0),
+    fn arrays_in_text_by_itself_and_in_a_file() {
+        let known = |bytes| Globals { bytes, exact: true };
+        let cases = [
+            (".version 7.0\n.target sm_70\n.visible .entry f(){ ret; }", known(0)),
+            (".version 7.0\n.visible .global .align 8 .b8 big[268435456];\n.visible .entry f(){ret;}", known(268_435_456)),
+            (".version 7.0\n.global .b8 some[1 + 1];", Globals::UNKNOWN),
+            ("\x02\x03 something new", Globals::UNKNOWN),
         ];
-        for (what, text, bytes) in cases {
-            assert_eq!(ptx_globals(text.as_bytes()), bytes, "{what}");
-            let text = std::ffi::CString::new(text).unwrap();
+        for (text, globals_of_it) in cases {
+            let zero_terminated = std::ffi::CString::new(text).unwrap();
             // SAFETY: a zero-terminated text.
-            assert_eq!(unsafe { globals(text.as_ptr().cast()) }, bytes, "{what}");
+            assert_eq!(unsafe { globals(zero_terminated.as_ptr().cast()) }, globals_of_it, "{text}");
             let mut file = tempfile::NamedTempFile::new().unwrap();
             std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
             let path = std::ffi::CString::new(file.path().to_str().unwrap()).unwrap();
             // SAFETY: a zero-terminated path.
-            assert_eq!(unsafe { globals_in_file(path.as_ptr()) }, bytes, "{what}, in a file");
+            assert_eq!(unsafe { globals_in_file(path.as_ptr()) }, globals_of_it, "{text}, in a file");
         }
     }
 
@@ -221,9 +227,10 @@ mod tests {
         for image in [&cubin, &fatbin] {
             // SAFETY: images that say how long they are; then ones that end too early, read no further than that.
             unsafe {
-                assert_eq!(globals(image.as_ptr().cast()), 1 << 26);
+                assert_eq!(globals(image.as_ptr().cast()), Globals { bytes: 1 << 26, exact: true });
                 for room in 4..image.len() {
-                    assert!([0, 1 << 26].contains(&globals_within(image[..room].to_vec().as_ptr(), room)));
+                    let globals = globals_within(image[..room].to_vec().as_ptr(), room);
+                    assert!(!globals.exact || globals.bytes == 1 << 26, "{room} bytes: {globals:?}");
                 }
             }
         }
@@ -232,6 +239,6 @@ mod tests {
     #[test]
     fn nothing_is_nothing() {
         // SAFETY: null is allowed.
-        assert_eq!(unsafe { globals(core::ptr::null()) }, 0);
+        assert_eq!(unsafe { globals(core::ptr::null()) }, Globals::NONE);
     }
 }

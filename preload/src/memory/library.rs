@@ -1,14 +1,15 @@
 //! Libraries, which are loaded into a context when something of theirs is first used there, and functions, which may be loaded late.
 //!
 //! What an image declares in plain sight is taken before the first use, which is refused if that does not fit. What else a first use
-//! takes cannot be undone, so it only counts: the next request is refused.
+//! takes (code) cannot be undone, so it only counts: the next request is refused.
 
 use core::ffi::{c_char, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 
+use super::image::{self, Globals};
 use super::known::{self, Current};
+use super::module;
 use super::table::Table;
-use super::{image, module};
 use crate::cuda::{DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::session::Gpu;
@@ -121,7 +122,15 @@ pub unsafe fn kernels(
 
 type Load<T> = unsafe extern "C" fn(*mut Handle, *const T, *mut i32, *mut *mut c_void, u32, *mut i32, *mut *mut c_void, u32) -> Status;
 
-unsafe fn load_with(library: *mut Handle, globals: u64, call: impl FnOnce() -> Status) -> Status {
+/// What nobody can read off an image is brought in at once, where it can be undone; without a context that waits for the first use.
+unsafe fn load_with(library: *mut Handle, globals: Globals, call: impl FnOnce() -> Status) -> Status {
+    let mut is_here = false;
+    let call = || {
+        let (status, mut module) = (call(), core::ptr::null_mut());
+        // SAFETY: the driver has just written the handle, and writes another.
+        is_here = status == SUCCESS && !globals.exact && unsafe { driver::library_module(&raw mut module, *library) } == SUCCESS;
+        status
+    };
     let undo = |_: &Gpu| {
         // SAFETY: the library was just loaded, and the program is about to hear that it was not.
         unsafe {
@@ -130,9 +139,16 @@ unsafe fn load_with(library: *mut Handle, globals: u64, call: impl FnOnce() -> S
         }
     };
     let status = module::load(0, call, Some(undo));
-    if status == SUCCESS && globals != 0 {
-        // SAFETY: the driver has just written the handle.
-        GLOBALS.insert(unsafe { *library } as u64, globals);
+    if status != SUCCESS {
+        return status;
+    }
+    // SAFETY: the driver has just written the handle.
+    let handle = unsafe { *library };
+    if globals.bytes != 0 {
+        GLOBALS.insert(handle as u64, globals.bytes);
+    }
+    if is_here && let Ok(current) = known::current() {
+        LOADED.insert(key(handle, current.id), 1);
     }
     status
 }

@@ -124,3 +124,13 @@ pub fn array(bytes: usize) -> std::ffi::CString {
     );
     std::ffi::CString::new(text).expect("no zero in it")
 }
+
+/// The same, written otherwise. `bytes` is a multiple of 16.
+///
+/// # Panics
+/// Never: there is no zero in it.
+#[must_use]
+pub fn vectors(bytes: usize) -> std::ffi::CString {
+    let text = array(0).to_string_lossy().replace(".align 8 .b8 big[0]", &format!("// .extern\n.align 16 .v4 .f32 big[{:#x}]", bytes / 16));
+    std::ffi::CString::new(text).expect("no zero in it")
+}

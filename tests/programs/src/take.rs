@@ -91,6 +91,7 @@ pub const WAYS: &[Way] = &[
     coarse("modulefile", "cuModuleLoad, large arrays", LARGE, images::module_file),
     coarse("cubin", "cuLinkCreate, cuModuleLoadData of a cubin with large arrays", LARGE, images::cubin),
     coarse("library", "cuLibraryLoadData, large arrays, cuLibraryGetModule", LARGE, images::library),
+    coarse("vectors", "cuLibraryLoadData, large arrays in PTX written otherwise, cuLibraryGetModule", LARGE, images::vectors),
     coarse("lazy", "cuLibraryLoadData, large arrays, launch of its kernel", LARGE, images::lazy),
     coarse("libraryfile", "cuLibraryLoadFromFile, large arrays, cuLibraryGetModule", LARGE, images::library_file),
     Way { finish: limits::use_heap, ..coarse("heap", "cuCtxSetLimit, malloc heap", &[4096 * MIB, 64 * MIB], limits::heap) },

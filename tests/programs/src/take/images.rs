@@ -67,11 +67,10 @@ pub fn cubin(_ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
-fn load_library(bytes: usize) -> Result<CUlibrary, CUresult> {
+fn load_library(image: &CStr) -> Result<CUlibrary, CUresult> {
     let mut library = null_mut();
     // SAFETY: a text with an end, room for the answer, and no options.
     check(unsafe {
-        let image = ptx::array(bytes);
         sys::cuLibraryLoadData(&raw mut library, image.as_ptr().cast(), null_mut(), null_mut(), 0, null_mut(), null_mut(), 0)
     })?;
     Ok(library)
@@ -86,12 +85,16 @@ fn use_library(library: CUlibrary, bytes: usize) -> Result<u64, CUresult> {
 }
 
 pub fn library(_ordinal: i32) -> Result<Taker, CUresult> {
-    Ok(Box::new(|bytes| use_library(load_library(bytes)?, bytes)))
+    Ok(Box::new(|bytes| use_library(load_library(&ptx::array(bytes))?, bytes)))
+}
+
+pub fn vectors(_ordinal: i32) -> Result<Taker, CUresult> {
+    Ok(Box::new(|bytes| use_library(load_library(&ptx::vectors(bytes))?, bytes)))
 }
 
 pub fn lazy(_ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(|bytes| {
-        let (library, mut kernel) = (load_library(bytes)?, null_mut());
+        let (library, mut kernel) = (load_library(&ptx::array(bytes))?, null_mut());
         // SAFETY: a library that was just loaded; its kernel takes no arguments.
         unsafe {
             check(sys::cuLibraryGetKernel(&raw mut kernel, library, c"empty".as_ptr()))?;

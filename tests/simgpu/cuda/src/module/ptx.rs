@@ -51,7 +51,7 @@ fn parse(text: &str) -> Image {
             let name = words.get(at + 1).and_then(|word| word.split('(').next()).unwrap_or("").to_owned();
             image.entries.insert(name.clone(), Entry::default());
             current = Some(name);
-        } else if words.contains(&".global") && words.iter().any(|word| word.starts_with(".b") || word.starts_with(".u")) {
+        } else if words.contains(&".global") && words.iter().any(|word| [".b", ".u", ".f"].iter().any(|kind| word.starts_with(kind))) {
             if let Some((name, bytes)) = variable(&words) {
                 image.globals.push((name, bytes));
             }
@@ -65,7 +65,7 @@ fn parse(text: &str) -> Image {
     image
 }
 
-/// Name and size of a variable: `… .b8 name[count]` or `… .u32 name`.
+/// Name and size of a variable: `… .b8 name[count]`, `… .u32 name` or `… .v4 .f32 name[0x10]`.
 fn variable(words: &[&str]) -> Option<(String, u64)> {
     let kind = words.iter().rev().find(|word| word.starts_with('.') && word.ends_with(|last: char| last.is_ascii_digit()))?;
     let width = kind.trim_start_matches(|letter: char| !letter.is_ascii_digit()).parse::<u64>().ok()? / 8;
@@ -73,8 +73,10 @@ fn variable(words: &[&str]) -> Option<(String, u64)> {
     let declaration = words.get(at + 1..)?.concat();
     let declaration = declaration.split('=').next()?;
     let (name, rest) = declaration.split_once('[').unwrap_or((declaration, "1]"));
-    let count = rest.split(']').next()?.parse::<u64>().ok()?;
-    Some((name.to_owned(), width * count))
+    let extent = rest.split(']').next()?;
+    let count = extent.strip_prefix("0x").map_or_else(|| extent.parse(), |digits| u64::from_str_radix(digits, 16)).ok()?;
+    let vector = words.iter().find_map(|word| word.strip_prefix(".v")?.parse::<u64>().ok()).unwrap_or(1);
+    Some((name.to_owned(), width * count * vector))
 }
 
 #[cfg(test)]
@@ -84,11 +86,11 @@ mod tests {
     #[test]
     fn entries_globals_and_locals_are_found() {
         let image = parse(
-            ".version 7.0\n.target sm_70\n.visible .global .align 8 .b8 big[268435456];\n.global .u32 one;\n\
+            ".version 7.0\n.target sm_70\n.visible .global .align 8 .b8 big[268435456];\n.global .u32 one;\n.global .v4 .f32 many[0x10];\n\
              .visible .entry g1(){ret;}\n// .visible .entry no()\n\
              .visible .entry loc(.param .u64 o){.local .align 8 .b8 l[65536];.reg .u64 %a;ld.global.u32 %a,[o];ret;}\n",
         );
-        assert_eq!(image.globals, [("big".to_owned(), 268_435_456), ("one".to_owned(), 4)]);
+        assert_eq!(image.globals, [("big".to_owned(), 268_435_456), ("one".to_owned(), 4), ("many".to_owned(), 256)]);
         assert_eq!(image.entries.keys().collect::<Vec<_>>(), ["g1", "loc"]);
         assert_eq!(image.entries["loc"].local, 65536);
         assert!(!image.mallocs);

@@ -1,0 +1,157 @@
+//! Fat binaries: several images of one program, of which the driver takes one that fits the GPU. Compressed or not, as nvcc and fatbinary
+//! 13.0 write them: PTX is compressed unless they are told otherwise, cubins if they are told so.
+
+use super::unpack::{self, Packing};
+use super::{Globals, read};
+
+/// `kind` of an entry.
+const PTX: u16 = 1;
+const CUBIN: u16 = 2;
+
+/// Bits of an entry's flags.
+const LZ4: u64 = 0x2000;
+const ZSTD: u64 = 0x8000;
+
+/// One image: its header, which lies before it.
+struct Entry {
+    kind: u16,
+    /// Compute capability times ten.
+    capability: u32,
+    image: *const u8,
+    bytes: usize,
+    /// How it is compressed, if it is, and how many bytes it is without that.
+    packed: Option<(Packing, usize)>,
+}
+
+impl Entry {
+    /// The entry at an offset, and the offset of the next.
+    unsafe fn at(fatbin: *const u8, at: usize, end: usize) -> Option<(Entry, usize)> {
+        // SAFETY: the fat binary is that long.
+        unsafe {
+            let word = |offset: usize| read::<u32>(fatbin, at.checked_add(offset)?, end);
+            let long = |offset: usize| read::<u64>(fatbin, at.checked_add(offset)?, end);
+            let (header, payload) = (word(4)? as usize, long(8)? as usize);
+            let start = at.checked_add(header)?;
+            let next = start.checked_add(payload)?;
+            if header < 64 || next > end {
+                return None;
+            }
+            let (packed_bytes, flags, unpacked) = (word(16)? as usize, long(40)?, long(56)? as usize);
+            let packed = match flags & (LZ4 | ZSTD) {
+                0 if packed_bytes == 0 => None,
+                LZ4 => Some((Packing::Lz4, unpacked)),
+                ZSTD => Some((Packing::Zstd, unpacked)),
+                _ => Some((Packing::Unknown, unpacked)),
+            };
+            let bytes = if packed.is_some() { packed_bytes.min(payload) } else { payload };
+            Some((Entry { kind: word(0)? as u16, capability: word(28)?, image: fatbin.add(start), bytes, packed }, next))
+        }
+    }
+
+    /// Whether one of these GPUs may get it; every one may where none is known.
+    fn is_for(&self, capabilities: &[u32]) -> bool {
+        let fits = |&own: &u32| self.capability <= own && (self.kind != CUBIN || self.capability / 10 == own / 10);
+        capabilities.is_empty() || capabilities.iter().any(fits)
+    }
+
+    unsafe fn globals_in(&self, image: *const u8, bytes: usize) -> Globals {
+        // SAFETY: an image of that many bytes.
+        unsafe {
+            match self.kind {
+                _ if bytes <= 4 => Globals::UNKNOWN,
+                CUBIN if super::starts_with(image, super::ELF) => super::elf_globals(image, bytes),
+                PTX => super::text_globals(image, bytes),
+                _ => Globals::UNKNOWN,
+            }
+        }
+    }
+
+    unsafe fn globals(&self) -> Globals {
+        // SAFETY: the image is that long.
+        unsafe {
+            match self.packed {
+                None => self.globals_in(self.image, self.bytes),
+                Some((how, bytes)) => {
+                    let packed = core::slice::from_raw_parts(self.image, self.bytes);
+                    let within = |image: &[u8]| self.globals_in(image.as_ptr(), image.len());
+                    unpack::with(packed, bytes, how, within).unwrap_or(Globals::UNKNOWN)
+                }
+            }
+        }
+    }
+}
+
+/// The most that any image takes that a GPU of one of these compute capabilities, times ten, may get.
+///
+/// # Safety
+/// A fat binary at most `room` bytes long.
+pub unsafe fn globals(fatbin: *const u8, room: usize, capabilities: &[u32]) -> Globals {
+    // SAFETY: a fat binary's header tells its own length and that of what follows; each entry tells its own; nothing beyond is read.
+    unsafe {
+        let (Some(header), Some(body)) = (read::<u32>(fatbin, 4, room), read::<u64>(fatbin, 8, room)) else { return Globals::UNKNOWN };
+        let header = (header >> 16) as usize;
+        let end = header.saturating_add(body as usize);
+        let (mut at, mut most, mut found) = (header, Globals { bytes: 0, exact: end <= room }, false);
+        let end = end.min(room);
+        while at < end {
+            let Some((entry, next)) = Entry::at(fatbin, at, end) else { return Globals { exact: false, ..most } };
+            if matches!(entry.kind, PTX | CUBIN) && entry.is_for(capabilities) {
+                let globals = entry.globals();
+                most = Globals { bytes: most.bytes.max(globals.bytes), exact: most.exact && globals.exact };
+                found = true;
+            }
+            at = next;
+        }
+        // Of other kinds (LTO-IR) nothing is known.
+        Globals { exact: most.exact && found, ..most }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What fatbinary 13.0.88 made, with `-compress-all` and `-compress-mode=speed`, of a PTX text for sm_90 and of the cubin that ptxas
+    /// made of that: an array of 256 MiB, and 64 words with a value.
+    const BY_ZSTD: &[u8] = include_bytes!("testdata/zstd.fatbin");
+    const BY_LZ4: &[u8] = include_bytes!("testdata/lz4.fatbin");
+    const BYTES: u64 = (256 << 20) + 256;
+
+    #[test]
+    fn compressed_images_are_read() {
+        for fatbin in [BY_ZSTD, BY_LZ4] {
+            for capabilities in [&[][..], &[90], &[80, 100]] {
+                // SAFETY: as long as it is.
+                let globals = unsafe { globals(fatbin.as_ptr(), fatbin.len(), capabilities) };
+                assert_eq!(globals, Globals { bytes: BYTES, exact: true }, "{capabilities:?}");
+            }
+            // SAFETY: as above.
+            let none = unsafe { globals(fatbin.as_ptr(), fatbin.len(), &[80]) };
+            assert_eq!(none, Globals { bytes: 0, exact: false }, "nothing in it is for sm_80");
+        }
+    }
+
+    #[test]
+    fn what_is_damaged_is_not_known_and_never_read_beyond_its_end() {
+        for fatbin in [BY_ZSTD, BY_LZ4] {
+            for end in 4..fatbin.len() {
+                let short = fatbin[..end].to_vec();
+                // SAFETY: as long as it is.
+                let globals = unsafe { globals(short.as_ptr(), end, &[90]) };
+                assert!(!globals.exact, "{end} bytes");
+            }
+            let mut random = 1_u32;
+            for _ in 0..2000 {
+                let mut damaged = fatbin.to_vec();
+                for _ in 0..4 {
+                    random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    // Behind the first entry's header: what is unpacked may be anything.
+                    let at = 80 + random as usize % (damaged.len() - 80);
+                    damaged[at] ^= (random >> 24) as u8;
+                }
+                // SAFETY: as long as it is.
+                unsafe { globals(damaged.as_ptr(), damaged.len(), &[90]) };
+            }
+        }
+    }
+}
