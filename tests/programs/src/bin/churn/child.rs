@@ -8,7 +8,7 @@ use vgpu_test_programs::cuda::{self, check, name};
 use vgpu_test_programs::last_words;
 use vgpu_test_programs::random::Random;
 
-use crate::things::{Maker, Thing};
+use crate::things::{KINDS, Maker, Thing};
 
 /// So many things are enough; then more go than come.
 const MOST: usize = 600;
@@ -28,7 +28,8 @@ fn follow(arguments: &Arguments) -> Result<(), String> {
     let ordinal = arguments.number("gpu", 0) as i32;
     let seed = arguments.number("seed", 1);
     cuda::start(ordinal).map_err(|code| format!("start: {}", name(code)))?;
-    let maker = Maker::new(ordinal).map_err(|code| format!("streams: {}", name(code)))?;
+    let without = KINDS.iter().copied().filter(|kind| arguments.values("without").any(|left_out| left_out == *kind)).collect();
+    let maker = Maker::new(ordinal, without).map_err(|code| format!("streams: {}", name(code)))?;
     let (limit, limited) = (arguments.number("limit", 8 << 30), !arguments.has("native"));
     let mut churn = Churn { random: Random::new(seed), maker, held: Vec::new(), calls: 0, refused: 0, limit, limited };
     // Who comes late may find no room for a context.
@@ -68,10 +69,11 @@ impl Churn {
     fn step(&mut self) -> Result<(), String> {
         self.calls += 1;
         match self.random.below(100) {
-            0..=4 => self.free_what_is_nobodys(),
-            5..=7 => self.look(),
-            8..=9 => self.maker.trim(&mut self.random).map_err(|(what, code)| format!("{what}: {}", name(code))),
-            10 => self.too_much(),
+            0..=4 if self.maker.has("nobodys") => self.free_what_is_nobodys(),
+            5..=7 if self.maker.has("look") => self.look(),
+            8..=9 if self.maker.has("trim") => self.maker.trim(&mut self.random).map_err(|(what, code)| format!("{what}: {}", name(code))),
+            10 if self.maker.has("toomuch") => self.too_much(),
+            0..=10 => Ok(()),
             _ if self.random.below(MOST as u64) >= self.held.len() as u64 => self.make(),
             _ => self.give_back(),
         }
@@ -80,7 +82,7 @@ impl Churn {
     fn make(&mut self) -> Result<(), String> {
         let kind = self.random.below(100);
         match self.maker.make(kind, &mut self.random) {
-            Ok(thing) => self.held.push(thing),
+            Ok(thing) => self.held.extend(thing),
             Err((_, CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
                 self.refused += 1;
                 for _ in 0..8 {

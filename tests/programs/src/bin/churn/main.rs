@@ -2,13 +2,15 @@
 //! NVML says.
 //!
 //!     churn --library libvgpu.so [--limit BYTES] [--processes N] [--steps K] [--seed X] [--rounds R] [--gpu ORDINAL]
+//!           [--without KIND]…
 //!
 //! Each process does K steps that its seed determines. Then all stand still, each asks once for more than there is (before it is refused,
 //! its account is compared with NVML's), and for each process and for all together the account may differ from NVML, as this program
 //! reads it without the library, by one granule of 2 MiB at most. They give everything back, and it is looked at again; at last they end,
 //! and a new process must find the account right. NVML is read all the time and may never show more than the limit (8 GiB). A round more
 //! has the next seed. Status 1 if anything is not so, or a call gives an unexpected code. With --native there is no library, and nothing is
-//! compared: whether the driver itself bears it. A process that a signal ends says before what it was at.
+//! compared: whether the driver itself bears it. A process that a signal ends says before what it was at; `--without`, several times if need
+//! be, leaves out kinds of things and of steps ([`things::KINDS`]), to find what it is that ends it.
 
 mod child;
 mod process;
@@ -27,6 +29,10 @@ fn main() -> ExitCode {
     let arguments = Arguments::of_process();
     if arguments.has("child") {
         return child::run(&arguments);
+    }
+    if let Some(unknown) = arguments.values("without").find(|kind| !things::KINDS.contains(kind)) {
+        eprintln!("--without {unknown}: not one of {}", things::KINDS.join(", "));
+        return ExitCode::from(2);
     }
     let seed = arguments.number("seed", u64::from(std::process::id()));
     for round in 0..arguments.number("rounds", 1) {

@@ -22,6 +22,7 @@ impl Process {
         for (name, value) in [("--seed", seed), ("--steps", steps), ("--limit", limit), ("--gpu", gpu)] {
             command.args([name, &value.to_string()]);
         }
+        arguments.values("without").for_each(|kind| _ = command.args(["--without", kind]));
         command.arg("--child").stdin(Stdio::piped()).stdout(Stdio::piped());
         match library {
             Some(library) => share.limits(library, &mut command),

@@ -25,9 +25,11 @@ pub enum Thing {
         bytes: usize,
     },
     Pool(CUmemoryPool),
+    /// Launched once, so that its allocation lives.
     Graph {
         graph: CUgraph,
         exec: CUgraphExec,
+        address: u64,
     },
     Module(CUmodule),
     Library(CUlibrary),
@@ -56,9 +58,16 @@ impl Thing {
     }
 }
 
+/// What `--without` can leave out: kinds of things, other steps, and giving back by another API's call (`crossed`).
+pub const KINDS: &[&str] = &[
+    "linear", "managed", "ordered", "array", "pyramid", "physical", "pool", "graph", "image", "context", "stream", "crossed", "nobodys",
+    "look", "trim", "toomuch",
+];
+
 /// Makes things on a GPU.
 pub struct Maker {
     pub ordinal: i32,
+    without: Vec<&'static str>,
     stream: CUstream,
     /// A few pools to take from; null where there is none.
     pools: [CUmemoryPool; 4],
@@ -85,24 +94,36 @@ fn result(what: &'static str, code: CUresult) -> Result<(), Refused> {
 }
 
 impl Maker {
-    pub fn new(ordinal: i32) -> Result<Maker, CUresult> {
+    pub fn new(ordinal: i32, without: Vec<&'static str>) -> Result<Maker, CUresult> {
         let mut stream = null_mut();
         // SAFETY: room for the answer.
         check(unsafe { sys::cuStreamCreate(&raw mut stream, 1) })?;
-        Ok(Maker { ordinal, stream, pools: [null_mut(); 4] })
+        Ok(Maker { ordinal, without, stream, pools: [null_mut(); 4] })
     }
 
-    /// Makes something; `kind` is below 100.
-    pub fn make(&mut self, kind: u64, random: &mut Random) -> Result<Thing, Refused> {
+    /// Whether this is part of it.
+    pub fn has(&self, kind: &str) -> bool {
+        !self.without.contains(&kind)
+    }
+
+    /// Makes something; `None` if that kind is left out. `kind` is below 100.
+    pub fn make(&mut self, kind: u64, random: &mut Random) -> Result<Option<Thing>, Refused> {
         let kind = kind_of(kind);
+        if !self.has(kind) {
+            return Ok(None);
+        }
         doing(kind);
+        self.make_one(kind, random).map(Some)
+    }
+
+    fn make_one(&mut self, kind: &str, random: &mut Random) -> Result<Thing, Refused> {
         // SAFETY: every call gets room for its answers, and arguments that live through it.
         unsafe {
             match kind {
                 "linear" => linear(random),
                 "managed" => managed(random),
                 "ordered" => self.ordered(random),
-                "array" => array(random),
+                "array" => array(random, self.has("pyramid")),
                 "physical" => self.physical(random),
                 "pool" => self.pool(random),
                 "graph" => self.graph(random),
@@ -168,7 +189,7 @@ impl Maker {
     unsafe fn graph(&self, random: &mut Random) -> Result<Thing, Refused> {
         let (mut graph, mut node, mut exec) = (null_mut(), null_mut(), null_mut());
         // SAFETY: as the caller promises; all-zero is valid for this struct of numbers and null pointers.
-        unsafe {
+        let address = unsafe {
             let mut parameters = std::mem::zeroed::<CUDA_MEM_ALLOC_NODE_PARAMS>();
             parameters.poolProps = pool_properties(self.ordinal);
             parameters.bytesize = random.size(24) as usize;
@@ -180,8 +201,9 @@ impl Maker {
                 check(sys::cuGraphExecDestroy(exec)).and(check(sys::cuGraphDestroy(graph))).map_err(|code| ("cuGraphDestroy", code))?;
             }
             result("cuGraphLaunch", code)?;
-        }
-        Ok(Thing::Graph { graph, exec })
+            parameters.dptr
+        };
+        Ok(Thing::Graph { graph, exec, address })
     }
 
     /// A context, and a few allocations in it.
@@ -191,7 +213,7 @@ impl Maker {
         unsafe {
             result("cuCtxCreate", sys::cuCtxCreate_v4(&raw mut context, null_mut(), 0, self.ordinal))?;
             for _ in 0..random.below(20) {
-                match if random.below(2) == 0 { linear(random) } else { array(random) } {
+                match if random.below(2) == 0 { linear(random) } else { array(random, self.has("pyramid")) } {
                     Ok(_) | Err((_, CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {}
                     Err(refused) => return Err(refused),
                 }
@@ -203,13 +225,13 @@ impl Maker {
 
     /// Gives something back, if there are several calls for that by any of them.
     pub fn give_back(&mut self, thing: Thing, random: &mut Random) -> Result<(), CUresult> {
-        let ordered = random.below(2) == 0;
+        let (ordered, crossed) = (random.below(2) == 0, self.has("crossed"));
         doing(thing.given_back());
         // SAFETY: each thing is given back once.
         unsafe {
             match thing {
-                Thing::Linear(address) if ordered => check(sys::cuMemFreeAsync(address, self.stream)),
-                Thing::Ordered(address) if ordered => check(sys::cuMemFreeAsync(address, self.stream)),
+                Thing::Linear(address) if ordered && crossed => check(sys::cuMemFreeAsync(address, self.stream)),
+                Thing::Ordered(address) if ordered || !crossed => check(sys::cuMemFreeAsync(address, self.stream)),
                 Thing::Linear(address) | Thing::Managed(address) => check(sys::cuMemFree_v2(address)),
                 Thing::Ordered(address) => synchronize().and(check(sys::cuMemFree_v2(address))),
                 Thing::Array(array) => check(sys::cuArrayDestroy(array)),
@@ -222,8 +244,13 @@ impl Maker {
                     self.pools.iter_mut().filter(|known| **known == pool).for_each(|known| *known = null_mut());
                     check(sys::cuMemPoolDestroy(pool))
                 }
-                Thing::Graph { graph, exec } => {
-                    synchronize()?;
+                Thing::Graph { graph, exec, address } => {
+                    // The allocation does not go with the graph: it has to be freed like any other.
+                    if ordered || !crossed {
+                        check(sys::cuMemFreeAsync(address, self.stream)).and(synchronize())?;
+                    } else {
+                        synchronize().and(check(sys::cuMemFree_v2(address)))?;
+                    }
                     check(sys::cuGraphExecDestroy(exec)).and(check(sys::cuGraphDestroy(graph)))
                 }
                 Thing::Module(module) => check(sys::cuModuleUnload(module)),
@@ -281,7 +308,7 @@ unsafe fn managed(random: &mut Random) -> Result<Thing, Refused> {
     Ok(Thing::Managed(address))
 }
 
-unsafe fn array(random: &mut Random) -> Result<Thing, Refused> {
+unsafe fn array(random: &mut Random, pyramids: bool) -> Result<Thing, Refused> {
     let (mut array, mut pyramid) = (null_mut(), null_mut());
     let side = |random: &mut Random, bits| random.size(bits) as usize;
     let mut descriptor = CUDA_ARRAY3D_DESCRIPTOR {
@@ -295,7 +322,7 @@ unsafe fn array(random: &mut Random) -> Result<Thing, Refused> {
     // SAFETY: the descriptor and the room for the answers live through the calls.
     unsafe {
         match random.below(3) {
-            0 => {
+            0 if pyramids => {
                 let levels = random.below(4) as u32 + 1;
                 result("cuMipmappedArrayCreate", sys::cuMipmappedArrayCreate(&raw mut pyramid, &raw const descriptor, levels))?;
                 return Ok(Thing::Pyramid(pyramid));
