@@ -44,12 +44,6 @@ zigbuild() {
     PATH="$target/tools/bin:$PATH"
 }
 
-# Rust's own build of musl, for static programs. Fails where Rust is not rustup's, and has none.
-musl=x86_64-unknown-linux-musl
-static_target() {
-    [ -d "$(rustc --print sysroot)/lib/rustlib/$musl/lib" ] || rustup --quiet target add "$musl" >&2
-}
-
 # Only what is needed of it is built, and that quickly.
 cargo_deb() {
     [ -x "$target/packaging/bin/cargo-deb" ] && PATH="$target/packaging/bin:$PATH"
