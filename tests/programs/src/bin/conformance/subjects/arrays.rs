@@ -76,4 +76,43 @@ pub fn ask(report: &mut Report) {
         }
         report.code("pyramid of 0", cuMipmappedArrayCreate(&raw mut pyramid, &descriptor([1024, 1024, 0], 1, 0), 0));
     }
+    report.not_asked_yet();
+    deferred(report);
+}
+
+/// What arrays and pyramids of all shapes say that they need while they have no memory, and what they take when they have it.
+fn deferred(report: &mut Report) {
+    const DEFERRED: u32 = 0x80;
+    for shape in [[1, 1, 0], [5000, 0, 0], [2048, 1, 0], [1000, 1000, 0], [33, 33, 33], [4096, 4096, 0]] {
+        for (levels, channels) in [(0, 1), (1, 1), (2, 4), (4, 1), (16, 2)] {
+            let (mut array, mut pyramid) = (null_mut(), null_mut());
+            // SAFETY: all-zero is valid for this struct of numbers; descriptors and room for the answers live through the calls.
+            unsafe {
+                let mut needs = std::mem::zeroed::<CUDA_ARRAY_MEMORY_REQUIREMENTS>();
+                let (plain, later) = (descriptor(shape, channels, 0), descriptor(shape, channels, DEFERRED));
+                let what = format!("{shape:?} × {channels}, {levels} levels");
+                if levels == 0 {
+                    report.code(format!("{what}, deferred"), cuArray3DCreate_v2(&raw mut array, &raw const later));
+                    report.code("needs", cuArrayGetMemoryRequirements(&raw mut needs, array, 0));
+                    report.code("destroy", cuArrayDestroy(array));
+                } else {
+                    report.code(format!("{what}, deferred"), cuMipmappedArrayCreate(&raw mut pyramid, &raw const later, levels));
+                    report.code("needs", cuMipmappedArrayGetMemoryRequirements(&raw mut needs, pyramid, 0));
+                    report.code("destroy", cuMipmappedArrayDestroy(pyramid));
+                }
+                report.say("they are", format!("{} {}", needs.size, needs.alignment));
+                report.grown("costs");
+                if levels == 0 {
+                    report.code("with memory", cuArray3DCreate_v2(&raw mut array, &raw const plain));
+                    report.grown("costs");
+                    report.code("destroy", cuArrayDestroy(array));
+                } else {
+                    report.code("with memory", cuMipmappedArrayCreate(&raw mut pyramid, &raw const plain, levels));
+                    report.grown("costs");
+                    report.code("destroy", cuMipmappedArrayDestroy(pyramid));
+                }
+                report.grown("destroyed");
+            }
+        }
+    }
 }

@@ -22,6 +22,8 @@ pub fn ask(report: &mut Report) {
     order(report, &kernels);
     values(report);
     capture(report, &kernels);
+    report.not_asked_yet();
+    beside_a_capture(report, &kernels);
 }
 
 fn stream(flags: u32) -> CUstream {
@@ -188,5 +190,67 @@ fn capture(report: &Report, kernels: &Kernels) {
         report.code("cuMemAlloc in a relaxed thread", cuMemAlloc_v2(&raw mut address, 4096));
         report.code("end then", cuStreamEndCapture(stream, &raw mut graph));
         cuThreadExchangeStreamCaptureMode(&raw mut mode);
+    }
+}
+
+/// What may be done beside a capture: in another stream, to a pool, by a thread that has said that it is relaxed.
+fn beside_a_capture(report: &Report, kernels: &Kernels) {
+    let (other, mut pool) = (stream(1), null_mut());
+    // SAFETY: room for the answer.
+    need("pool", unsafe { cuDeviceGetDefaultMemPool(&raw mut pool, 0) });
+    type Question = fn(CUstream, CUmemoryPool) -> CUresult;
+    // SAFETY: plain calls with room for their answers; what is freed was allocated just before.
+    let questions: [(&str, Question); 9] = unsafe {
+        [
+            ("cuMemAllocAsync in another stream", |other, _| cuMemAllocAsync(&mut 0, 4096, other)),
+            ("synchronize of another stream", |other, _| cuStreamSynchronize(other)),
+            ("query of another stream", |other, _| cuStreamQuery(other)),
+            ("synchronize of the context", |_, _| cuCtxSynchronize()),
+            ("what a pool has reserved", |_, pool| {
+                let mut bytes = 0_u64;
+                cuMemPoolGetAttribute(pool, CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, (&raw mut bytes).cast())
+            }),
+            ("trim of a pool", |_, pool| cuMemPoolTrimTo(pool, 0)),
+            ("cuMemAllocManaged", |_, _| cuMemAllocManaged(&mut 0, 4096, 1)),
+            ("cuMemAlloc and cuMemFree", |_, _| {
+                let mut address = 0;
+                match cuMemAlloc_v2(&raw mut address, 4096) {
+                    CUresult::CUDA_SUCCESS => cuMemFree_v2(address),
+                    code => code,
+                }
+            }),
+            ("whether the null stream is captured", |_, _| {
+                cuStreamIsCapturing(null_mut(), &mut CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+            }),
+        ]
+    };
+    let relaxed = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    for (blocking, captured) in [("non-blocking", stream(1)), ("blocking", stream(0))] {
+        for mode in [CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL, relaxed] {
+            for is_relaxed in [false, true] {
+                for (name, question) in &questions {
+                    // SAFETY: plain calls with room for their answers.
+                    unsafe {
+                        let (mut graph, mut own) = (null_mut(), relaxed);
+                        need("begin", cuStreamBeginCapture_v2(captured, mode));
+                        kernels.spin(1000, captured);
+                        if is_relaxed {
+                            need("exchange", cuThreadExchangeStreamCaptureMode(&raw mut own));
+                        }
+                        let code = question(other, pool);
+                        if is_relaxed {
+                            need("exchange", cuThreadExchangeStreamCaptureMode(&raw mut own));
+                        }
+                        let end = cuStreamEndCapture(captured, &raw mut graph);
+                        let thread = if is_relaxed { " in a relaxed thread" } else { "" };
+                        report.code(format!("{name} beside a {blocking} stream in mode {}{thread}", mode as u32), code);
+                        report.code("end then", end);
+                        if end == CUresult::CUDA_SUCCESS {
+                            need("destroy", cuGraphDestroy(graph));
+                        }
+                    }
+                }
+            }
+        }
     }
 }
