@@ -13,6 +13,7 @@ use tokio::sync::{Mutex, RwLock};
 use crate::cdi;
 use crate::checkpoint::{Checkpoint, Claims, Entry};
 use crate::claim::{Grant, grants};
+use crate::cluster::explain;
 use crate::devices::Known;
 use crate::disk::{Disk, told};
 use crate::proto;
@@ -65,7 +66,10 @@ impl Driver {
         let known: Vec<_> = self.claims.lock().await.iter().map(|(uid, entry)| (uid.clone(), entry.clone())).collect();
         for (uid, entry) in known {
             let claims: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &entry.namespace);
-            let found = claims.get_opt(&entry.name).await.map_err(|error| format!("claim {}/{}: {error}", entry.namespace, entry.name))?;
+            let found = claims
+                .get_opt(&entry.name)
+                .await
+                .map_err(|error| format!("claim {}/{}: {}", entry.namespace, entry.name, explain(&error)))?;
             if found.is_none_or(|found| found.metadata.uid.as_ref() != Some(&uid)) {
                 self.unprepare(&uid).await?;
             }
@@ -114,7 +118,7 @@ impl Driver {
 
     async fn look_up(&self, asked: &proto::Claim) -> Result<Entry, String> {
         let claims: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &asked.namespace);
-        let found = claims.get(&asked.name).await.map_err(|error| error.to_string())?;
+        let found = claims.get(&asked.name).await.map_err(|error| explain(&error))?;
         if found.metadata.uid.as_deref() != Some(&asked.uid) {
             return Err("the claim of this name is another one by now".to_owned());
         }

@@ -12,6 +12,7 @@ use kube::{Api, Client};
 use tokio::sync::{Notify, watch};
 
 use crate::checkpoint::Checkpoint;
+use crate::cluster::explain;
 use crate::devices::{self, gone};
 use crate::disk::Disk;
 use crate::driver::Driver;
@@ -194,7 +195,7 @@ impl Keeper {
                     problem = None;
                 }
                 Err(error) => {
-                    let why = format!("the slices are not as they should be: {error}");
+                    let why = format!("the slices are not as they should be: {}", explain(&error));
                     if problem.as_ref() != Some(&why) {
                         (self.say)(&why);
                     }

@@ -21,6 +21,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
+use crate::cluster::explain;
 use crate::webhook::pod;
 use crate::{DRIVER, devices, quantity};
 
@@ -68,7 +69,7 @@ impl Webhook {
                 let template = serde_json::from_value(template.clone()).map_err(|error| error.to_string())?;
                 match templates.create(&PostParams::default(), &template).await {
                     Err(kube::Error::Api(status)) if status.code == 409 => {}
-                    other => drop(other.map_err(|error| format!("no ResourceClaimTemplate can be made: {error}"))?),
+                    other => drop(other.map_err(|error| format!("no ResourceClaimTemplate can be made: {}", explain(&error)))?),
                 }
             }
         }
@@ -79,7 +80,7 @@ impl Webhook {
     async fn sizes(&self) -> Result<BTreeSet<u64>, String> {
         let slices: Api<ResourceSlice> = Api::all(self.client.clone());
         let chosen = ListParams::default().fields(&format!("spec.driver={DRIVER}"));
-        let listed = slices.list(&chosen).await.map_err(|error| format!("the GPUs' memory cannot be looked up: {error}"))?;
+        let listed = slices.list(&chosen).await.map_err(|error| format!("the GPUs' memory cannot be looked up: {}", explain(&error)))?;
         let all = listed.items.into_iter().flat_map(|slice| slice.spec.devices.unwrap_or_default());
         let whole = all.filter(|device| {
             let kind = device.attributes.as_ref().and_then(|attributes| attributes.get("type")?.string.as_deref());
