@@ -315,7 +315,7 @@ fn find_gpu(ordinal: i32, limits: &'static LimitsPage, membership: Membership) -
     }
     let uuid = Uuid(uuid);
     let index = if limits.has_index_entries() { crate::nvml::index_of(uuid) } else { None };
-    let place = membership.region.gpu(uuid)?;
+    let place = map::account(region_path(), membership.region, uuid).ok()?;
     let account = membership.region.gpus.get(place)?;
     let charge = membership.slot().gpus.get(place)?;
     Some(Gpu { device, uuid, total: total as u64, place, limit: limits.find(uuid, index), account, charge })

@@ -5,6 +5,8 @@
 //! the kernel lets go when the last mapping is gone, however the process ended. A forked child holds its parent's mapping and
 //! so its parent's slot, exactly as it holds the driver's descriptors and so its parent's device memory.
 
+mod account;
+
 use core::ffi::CStr;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -12,6 +14,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use crate::limits::{self, LimitsPage};
 use crate::region::{self, Region, SLOTS, Slot};
 use crate::trace::{self, RING_SIZE, Ring};
+pub use account::account;
 
 /// Why a file cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +34,8 @@ pub enum Error {
     Short(u64),
     /// Every slot is held by a living process.
     NoSlot,
+    /// There are accounts for as many GPUs as there can be, or somebody who was making one has not finished for a second.
+    NoAccount,
 }
 
 impl core::fmt::Display for Error {
@@ -41,6 +46,7 @@ impl core::fmt::Display for Error {
             Self::Region(region::Invalid::Version(found)) => write!(out, "layout version {found}, expected {}", region::VERSION),
             Self::Limits(_) | Self::Region(_) => out.write_str("not a file of vgpu's"),
             Self::Short(size) => write!(out, "only {size} bytes long"),
+            Self::NoAccount => out.write_str("no account can be made for a GPU"),
             Self::NoSlot => write!(out, "all {SLOTS} process slots are in use"),
         }
     }
@@ -94,10 +100,14 @@ impl File {
 
     /// Asks for or sets the write lock on a slot's byte. `None` if `command` is refused because somebody else has it.
     fn lock(&self, command: i32, slot: usize) -> Option<libc::flock> {
+        self.change_lock(command, libc::F_WRLCK, slot)
+    }
+
+    fn change_lock(&self, command: i32, kind: i32, slot: usize) -> Option<libc::flock> {
         // SAFETY: an all-zero flock is valid; the kernel reads and writes only this structure.
         unsafe {
             let mut lock: libc::flock = core::mem::zeroed();
-            lock.l_type = libc::F_WRLCK as _;
+            lock.l_type = kind as _;
             lock.l_whence = libc::SEEK_SET as _;
             lock.l_start = slot as _;
             lock.l_len = 1;

@@ -20,7 +20,7 @@ pub const SLOTS: usize = 1024;
 #[derive(Debug)]
 pub struct GpuAccount {
     uuid: [AtomicU64; 2],
-    claimed: AtomicU32,
+    pub(crate) claimed: AtomicU32,
     /// What one context costs on this GPU in pages, as last measured; 0 is unknown yet.
     pub context_pages: AtomicU32,
     /// Device memory held by the container.
@@ -129,7 +129,8 @@ impl Region {
         if figures == (SIZE as u32, SLOTS as u32, MAX_GPUS as u32) { Ok(()) } else { Err(Invalid::Layout) }
     }
 
-    /// The place of the GPU with this UUID, taken now if it is new. `None` if all are taken by others.
+    /// The place of the GPU with this UUID, taken now if it is new. `None` if all are taken by others. Two who come first at the same time
+    /// keep from one another by [`crate::map::account`].
     ///
     /// `claimed` goes 0 (free) → 1 (being written) → 2 (readable). A process killed at 1 leaves that place unusable, and one
     /// that finds it there takes the next: it costs a place, never a wait.
@@ -141,7 +142,7 @@ impl Region {
                     stored.store(word, Relaxed);
                 }
                 account.claimed.store(2, Release);
-                return Some(self.first_with(uuid).unwrap_or(place));
+                return Some(self.find(uuid).unwrap_or(place));
             }
             // Somebody may be writing this very UUID right now: a few loads later it is readable, unless its writer is gone.
             for _ in 0..1000 {
@@ -157,7 +158,9 @@ impl Region {
         None
     }
 
-    fn first_with(&self, uuid: Uuid) -> Option<usize> {
+    /// The place of the GPU with this UUID, if it has one.
+    #[must_use]
+    pub fn find(&self, uuid: Uuid) -> Option<usize> {
         self.gpus.iter().position(|account| account.uuid() == Some(uuid))
     }
 
