@@ -5,7 +5,6 @@ mod common;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::num::NonZero;
-use std::os::fd::OwnedFd;
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -41,7 +40,7 @@ impl Terminal {
         let mut command = vgpu(host, machine);
         command.args(["top", "--sort", "name"]).env("TERM", "xterm-256color");
         let child = command.stdin(Stdio::from(side())).stdout(Stdio::from(side())).stderr(Stdio::from(side())).spawn().unwrap();
-        let keys = File::from(OwnedFd::from(keys));
+        let keys = File::from(keys);
         let screen = Arc::new(Mutex::new(vt100::Parser::new(some(rows), some(columns), 0)));
         let (to, mut from) = (Arc::clone(&screen), keys.try_clone().unwrap());
         std::thread::spawn(move || {

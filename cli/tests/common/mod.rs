@@ -59,9 +59,9 @@ impl Monitor {
     pub fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        whole(&answer)
     }
 
     /// A metric's figure for the container with this id.
@@ -83,6 +83,28 @@ impl Monitor {
         }
         panic!("nothing about {words:?} in {heard:#?}");
     }
+}
+
+/// An answer whose body may have come in chunks.
+fn whole(answer: &[u8]) -> String {
+    let split = |bytes: &[u8], at: &str| -> (String, Vec<u8>) {
+        let found = bytes.windows(at.len()).position(|window| window == at.as_bytes()).unwrap();
+        (String::from_utf8(bytes[..found].to_vec()).unwrap(), bytes[found + at.len()..].to_vec())
+    };
+    let (head, mut rest) = split(answer, "\r\n\r\n");
+    let mut body = Vec::new();
+    while head.to_lowercase().contains("transfer-encoding: chunked") {
+        let (size, chunk) = split(&rest, "\r\n");
+        let size = usize::from_str_radix(&size, 16).unwrap();
+        if size == 0 {
+            rest.clear();
+            break;
+        }
+        body.extend_from_slice(&chunk[..size]);
+        rest = chunk[size + 2..].to_vec();
+    }
+    body.extend(rest);
+    format!("{head}\r\n\r\n{}", String::from_utf8(body).unwrap())
 }
 
 impl Drop for Monitor {

@@ -1,6 +1,6 @@
 //! A container that is still running.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -44,6 +44,15 @@ impl Running {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("the container's output can be read");
         line.trim_end().to_owned()
+    }
+
+    /// Writes a line to its standard input.
+    ///
+    /// # Panics
+    /// It cannot be written.
+    pub fn say(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("its input is open");
+        writeln!(input, "{line}").expect("the container reads");
     }
 
     /// Ends its standard input, waits for it, and says whether it succeeded.
