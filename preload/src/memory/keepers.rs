@@ -56,6 +56,27 @@ pub fn forget_owner(owner: u64) {
     remove(|there, _| there == owner);
 }
 
+/// Said of an owner whose handle may be another's by the time that it is forgotten.
+const PARTING: u64 = 1 << 63;
+
+fn rename(from: u64, to: u64) {
+    for keeper in KEEPERS.iter().take(USED.load(Acquire)) {
+        _ = keeper.owner.compare_exchange(from, to, AcqRel, Relaxed);
+    }
+}
+
+/// Lets go of an object with `call`, and then of what it keeps, unless that fails.
+pub fn part(owner: u64, call: impl FnOnce() -> Status) -> Status {
+    rename(owner, owner | PARTING);
+    let status = call();
+    if status == SUCCESS {
+        forget_owner(owner | PARTING)
+    } else {
+        rename(owner | PARTING, owner)
+    }
+    status
+}
+
 /// `CU_MEM_OPERATION_TYPE_MAP`
 const MAP: i32 = 1;
 
@@ -111,11 +132,13 @@ pub unsafe fn multicast_create(
 ) -> Status {
     // SAFETY: the program's own arguments.
     let call = || unsafe { real(handle, properties) };
-    match known::current() {
+    let status = match known::current() {
         // SAFETY: the object was just made, and the program is about to hear that it was not.
         Ok(current) if !handle.is_null() => account::guard(current.gpu, call, || unsafe { _ = driver::physical_release(*handle) }),
         _ => call(),
-    }
+    };
+    // SAFETY: the driver has just written the handle, and the program has not seen it.
+    if status == SUCCESS { unsafe { physical::counted(handle) } } else { status }
 }
 
 /// `cuMulticastAddDevice`
@@ -183,7 +206,7 @@ pub unsafe fn multicast_unbind(
     let status = unsafe { real(object, device, offset, bytes) };
     if status == SUCCESS {
         let range = offset as u64..(offset as u64).saturating_add(bytes as u64);
-        // On another device the same range may be bound still; then the next release of the object lets go.
+        // On another device the same range may be bound still: what that keeps is not charged any more.
         remove(|owner, there| owner == object && range.contains(&there));
     }
     status
@@ -215,6 +238,56 @@ mod tests {
         assert!(physical::charged(handle).is_some());
         forget_owner(0x51);
         assert!(physical::charged(handle).is_none());
+    }
+
+    #[test]
+    fn a_multicast_object_keeps_what_is_bound_to_it_while_it_is_mapped() {
+        const OBJECT: u64 = 0x7000_0203;
+        const FAILED: Status = 1;
+        unsafe extern "C" fn create(handle: *mut u64, _: *const c_void) -> Status {
+            // SAFETY: the test gives room.
+            unsafe { *handle = OBJECT };
+            SUCCESS
+        }
+        unsafe extern "C" fn bind(_: u64, _: usize, _: u64, _: usize, _: usize, _: u64) -> Status {
+            SUCCESS
+        }
+        unsafe extern "C" fn map(_: DevicePtr, _: usize, _: usize, _: u64, _: u64) -> Status {
+            SUCCESS
+        }
+        unsafe extern "C" fn unmap(_: DevicePtr, _: usize) -> Status {
+            SUCCESS
+        }
+        unsafe extern "C" fn release(_: u64) -> Status {
+            SUCCESS
+        }
+        unsafe extern "C" fn fail(_: u64) -> Status {
+            FAILED
+        }
+        let (memory, at, bytes, mut object) = (0x7000_0204, 0x7d00_0000_0000, 4 << 20, 0);
+        physical::note_for_test(memory, 2);
+        // SAFETY: functions that only answer.
+        unsafe {
+            assert_eq!(multicast_create(create, &raw mut object, core::ptr::null()), SUCCESS);
+            assert_eq!(multicast_bind(bind, object, 0, memory, 0, bytes, 0), SUCCESS);
+            assert_eq!(physical::map(map, at, bytes, 0, object, 0), SUCCESS);
+            assert_eq!(physical::release(release, memory), SUCCESS);
+            assert_eq!(physical::release(fail, object), FAILED);
+            assert_eq!(physical::release(release, object), SUCCESS);
+            assert_eq!(physical::charged(memory), Some((0, 2)), "the mapping keeps the object, and that the memory");
+            assert_eq!(physical::unmap(unmap, at, bytes), SUCCESS);
+            assert_eq!((physical::charged(memory), physical::charged(object)), (None, None));
+
+            // Without a mapping it goes with its handle; not if that fails.
+            physical::note_for_test(memory, 2);
+            assert_eq!(multicast_create(create, &raw mut object, core::ptr::null()), SUCCESS);
+            assert_eq!(multicast_bind(bind, object, 0, memory, 0, bytes, 0), SUCCESS);
+            assert_eq!(physical::release(release, memory), SUCCESS);
+            assert_eq!(physical::release(fail, object), FAILED);
+            assert_eq!(physical::charged(memory), Some((0, 2)));
+            assert_eq!(physical::release(release, object), SUCCESS);
+            assert_eq!(physical::charged(memory), None);
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use vgpu_region::ledger::pages;
 use super::GRANULE;
 use super::account::{self, claim};
 use super::blocks::{self, Block, Kind};
+use super::keepers;
 use super::table::Table;
 use crate::cuda::{AllocationProp, Device, DevicePtr, LOCATION_DEVICE, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
@@ -60,6 +61,11 @@ impl Physical {
 
     fn is_gone(self) -> bool {
         self.handles == 0 && self.mappings == 0
+    }
+
+    /// Without memory of its own: a multicast object, or what was imported, which may be one.
+    fn is_object(self) -> bool {
+        self.granules == 0
     }
 }
 
@@ -117,12 +123,18 @@ pub fn keep(handle: u64) -> Result<bool, Status> {
 /// Undoes [`keep`].
 pub fn let_go(handle: u64) {
     if let Some(physical) = drop_one(handle, By::Mapping) {
-        give_back(physical);
+        give_back(handle, physical);
     }
 }
 
-fn give_back(physical: Physical) {
-    if let (true, Some(gpu)) = (physical.is_gone(), session::ready().and_then(|session| session.gpu(physical.device))) {
+fn give_back(handle: u64, physical: Physical) {
+    if !physical.is_gone() {
+        return;
+    }
+    if physical.is_object() {
+        keepers::forget_owner(handle);
+    }
+    if let Some(gpu) = session::ready().and_then(|session| session.gpu(physical.device)) {
         account::release(gpu, pages(u64::from(physical.granules) * GRANULE));
     }
 }
@@ -184,9 +196,14 @@ unsafe fn counted_anew(handle: *mut u64, physical: Physical) -> Status {
 pub unsafe fn release(real: unsafe extern "C" fn(u64) -> Status, handle: u64) -> Status {
     let dropped = drop_one(handle, By::Handle);
     // SAFETY: the program's own argument.
-    let status = unsafe { real(handle) };
+    let call = || unsafe { real(handle) };
+    let status = match dropped {
+        Some(physical) if physical.is_gone() && physical.is_object() => keepers::part(handle, call),
+        _ => call(),
+    };
     match dropped {
-        Some(physical) if status == SUCCESS => give_back(physical),
+        Some(physical) if physical.is_object() && status == SUCCESS => {}
+        Some(physical) if status == SUCCESS => give_back(handle, physical),
         // The count comes back.
         Some(physical) if physical.is_gone() => _ = HANDLES.insert(handle, Physical { handles: 1, ..physical }.pack()),
         Some(_) => _ = add_one(handle, By::Handle),
@@ -204,14 +221,19 @@ pub unsafe fn retain(real: unsafe extern "C" fn(*mut u64, *mut c_void) -> Status
     }
 }
 
-/// Counts a handle that the driver has just given once more, so that it has to be released once more; or takes it back.
+/// Counts a handle that the driver has just given, once more or for the first time, so that it has to be released; or takes it back.
+/// For the first time it has no memory that is charged here.
 ///
 /// # Safety
 /// The driver has just written the handle, and the program has not seen it.
 pub unsafe fn counted(handle: *mut u64) -> Status {
     // SAFETY: as the caller promises.
     unsafe {
-        let Err(status) = add_one(*handle, By::Handle) else { return SUCCESS };
+        let status = match add_one(*handle, By::Handle) {
+            Ok(true) => return SUCCESS,
+            Ok(false) => return counted_anew(handle, Physical { granules: 0, device: 0, handles: 1, mappings: 0 }),
+            Err(status) => status,
+        };
         driver::physical_release(*handle);
         *handle = 0;
         status
@@ -255,7 +277,7 @@ pub unsafe fn unmap(real: unsafe extern "C" fn(DevicePtr, usize) -> Status, addr
             if let Some(handle) = MAPPINGS.remove(at)
                 && let Some(physical) = drop_one(handle, By::Mapping)
             {
-                give_back(physical);
+                give_back(handle, physical);
             }
             at += size.max(GRANULE);
         }

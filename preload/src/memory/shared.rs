@@ -195,7 +195,6 @@ fn note_address(address: DevicePtr, by: u64) {
 pub unsafe fn release(real: unsafe extern "C" fn(u64) -> Status, handle: u64) -> Status {
     // SAFETY: the program's own argument.
     let call = || unsafe { physical::release(real, handle) };
-    super::keepers::forget_owner(handle);
     if is_exported(handle) { let_go_physical(handle, call) } else { call() }
 }
 
