@@ -21,29 +21,46 @@ static KEEPERS: [Keeper; 1024] =
 /// One above the highest place ever taken.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Notes that `owner` keeps the memory behind `handle`, once for each offset. `false` if that cannot be noted.
-fn add(owner: u64, offset: u64, handle: u64) -> bool {
+/// Notes that `owner` keeps the memory behind `handle`, once for each offset. Whether that is new.
+///
+/// # Errors
+/// CUDA's out-of-memory code if it cannot be noted.
+fn add(owner: u64, offset: u64, handle: u64) -> Result<bool, Status> {
     let same = |keeper: &&Keeper| {
         keeper.owner.load(Acquire) == owner && keeper.offset.load(Relaxed) == offset && keeper.handle.load(Relaxed) == handle
     };
     if physical::charged(handle).is_none() || KEEPERS.iter().any(|keeper| same(&keeper)) {
-        return true;
+        return Ok(false);
     }
     let free = |keeper: &Keeper| keeper.owner.compare_exchange(0, 1, AcqRel, Relaxed).is_ok();
-    let Some((place, keeper)) = KEEPERS.iter().enumerate().find(|(_, keeper)| free(keeper)) else { return false };
+    let Some((place, keeper)) = KEEPERS.iter().enumerate().find(|(_, keeper)| free(keeper)) else { return Err(OUT_OF_MEMORY) };
     USED.fetch_max(place + 1, AcqRel);
     keeper.offset.store(offset, Relaxed);
     keeper.handle.store(handle, Relaxed);
     let kept = physical::keep(handle);
     // What was released meanwhile is nobody's to keep.
     keeper.owner.store(if kept == Ok(true) { owner } else { 0 }, Release);
-    kept.is_ok()
+    kept
 }
 
-fn remove(which: impl Fn(u64, u64) -> bool) {
+/// Binds with `call` what `handle` stands for; it is noted before, as the handle may be released while the driver is at it.
+fn bind(object: u64, offset: usize, handle: Option<u64>, call: impl FnOnce() -> Status) -> Status {
+    let is_new = match handle.map_or(Ok(false), |handle| add(object, offset as u64, handle)) {
+        Ok(is_new) => is_new,
+        Err(status) => return status,
+    };
+    let status = call();
+    if status != SUCCESS && is_new {
+        remove(|owner, there, what| owner == object && there == offset as u64 && Some(what) == handle);
+    }
+    status
+}
+
+fn remove(which: impl Fn(u64, u64, u64) -> bool) {
     for keeper in KEEPERS.iter().take(USED.load(Acquire)) {
         let owner = keeper.owner.load(Acquire);
-        if owner > 1 && which(owner, keeper.offset.load(Relaxed)) && keeper.owner.compare_exchange(owner, 1, AcqRel, Relaxed).is_ok() {
+        let is_meant = owner > 1 && which(owner, keeper.offset.load(Relaxed), keeper.handle.load(Relaxed));
+        if is_meant && keeper.owner.compare_exchange(owner, 1, AcqRel, Relaxed).is_ok() {
             let handle = keeper.handle.load(Relaxed);
             keeper.owner.store(0, Release);
             physical::let_go(handle);
@@ -53,7 +70,7 @@ fn remove(which: impl Fn(u64, u64) -> bool) {
 
 /// An array or a multicast object is gone, and keeps nothing any more.
 pub fn forget_owner(owner: u64) {
-    remove(|there, _| there == owner);
+    remove(|there, _, _| there == owner);
 }
 
 /// Said of an owner whose handle may be another's by the time that it is forgotten.
@@ -107,10 +124,11 @@ pub unsafe fn map_array(
     unsafe {
         let known: &[MapInfo] = if list.is_null() { &[] } else { core::slice::from_raw_parts(list, count as usize) };
         // Noted before: the handle may be released while the driver is still at it.
-        if !known.iter().filter(|info| info.operation == MAP && info.handle != 0).all(|info| add(info.resource, 0, info.handle)) {
-            return OUT_OF_MEMORY;
+        let mut mapped = known.iter().filter(|info| info.operation == MAP && info.handle != 0);
+        match mapped.try_for_each(|info| add(info.resource, 0, info.handle).map(|_| ())) {
+            Ok(()) => real(list, count, stream),
+            Err(status) => status,
         }
-        real(list, count, stream)
     }
 }
 
@@ -162,15 +180,8 @@ pub unsafe fn multicast_bind(
     bytes: usize,
     flags: u64,
 ) -> Status {
-    if !add(object, offset as u64, handle) {
-        return OUT_OF_MEMORY;
-    }
     // SAFETY: the program's own arguments.
-    let status = unsafe { real(object, offset, handle, handle_offset, bytes, flags) };
-    if status != SUCCESS {
-        remove(|owner, there| owner == object && there == offset as u64);
-    }
-    status
+    bind(object, offset, Some(handle), || unsafe { real(object, offset, handle, handle_offset, bytes, flags) })
 }
 
 /// `cuMulticastBindAddr`
@@ -182,16 +193,8 @@ pub unsafe fn multicast_bind_address(
     bytes: usize,
     flags: u64,
 ) -> Status {
-    let handle = physical::mapped_at(address);
-    if handle.is_some_and(|handle| !add(object, offset as u64, handle)) {
-        return OUT_OF_MEMORY;
-    }
     // SAFETY: the program's own arguments.
-    let status = unsafe { real(object, offset, address, bytes, flags) };
-    if status != SUCCESS {
-        remove(|owner, there| owner == object && there == offset as u64);
-    }
-    status
+    bind(object, offset, physical::mapped_at(address), || unsafe { real(object, offset, address, bytes, flags) })
 }
 
 /// `cuMulticastUnbind`
@@ -206,8 +209,9 @@ pub unsafe fn multicast_unbind(
     let status = unsafe { real(object, device, offset, bytes) };
     if status == SUCCESS {
         let range = offset as u64..(offset as u64).saturating_add(bytes as u64);
-        // On another device the same range may be bound still: what that keeps is not charged any more.
-        remove(|owner, there| owner == object && range.contains(&there));
+        // On another device the same range may be bound still.
+        let is_there = |handle| physical::charged(handle).is_none_or(|(there, granules)| there == device || granules == 0);
+        remove(|owner, there, handle| owner == object && range.contains(&there) && is_there(handle));
     }
     status
 }
@@ -231,10 +235,22 @@ mod tests {
     fn a_kept_handle_outlives_its_release_until_its_keepers_are_gone() {
         let handle = 0x7000_0001;
         physical::note_for_test(handle, 3);
-        assert!(add(0x51, 0, handle) && add(0x51, 0, handle) && add(0x52, 4096, handle));
+        assert_eq!([add(0x51, 0, handle), add(0x51, 0, handle), add(0x52, 4096, handle)], [Ok(true), Ok(false), Ok(true)]);
+        assert_eq!(bind(0x51, 0, Some(handle), || 1), 1);
+        assert!(KEEPERS.iter().any(|keeper| keeper.owner.load(Relaxed) == 0x51), "bound before, whatever became of the second time");
+        assert_eq!(bind(0x53, 0, Some(handle), || 1), 1);
         physical::let_go_handle_for_test(handle);
         assert!(physical::charged(handle).is_some());
-        remove(|owner, offset| owner == 0x52 && (0..8192).contains(&offset));
+        unsafe extern "C" fn unbind(_: u64, _: i32, _: usize, _: usize) -> Status {
+            SUCCESS
+        }
+        // SAFETY: a function that only answers.
+        unsafe {
+            assert_eq!(multicast_unbind(unbind, 0x52, 1, 0, 8192), SUCCESS);
+            assert!(KEEPERS.iter().any(|keeper| keeper.owner.load(Relaxed) == 0x52), "it is bound on another device");
+            assert_eq!(multicast_unbind(unbind, 0x52, 0, 0, 8192), SUCCESS);
+        }
+        assert!(!KEEPERS.iter().any(|keeper| keeper.owner.load(Relaxed) == 0x52));
         assert!(physical::charged(handle).is_some());
         forget_owner(0x51);
         assert!(physical::charged(handle).is_none());
@@ -292,7 +308,7 @@ mod tests {
 
     #[test]
     fn memory_of_others_needs_no_keeper() {
-        assert!(add(0x61, 0, 0x7000_0002));
+        assert_eq!(add(0x61, 0, 0x7000_0002), Ok(false));
         assert!(!KEEPERS.iter().any(|keeper| keeper.owner.load(Relaxed) == 0x61));
     }
 }
