@@ -4,6 +4,7 @@ mod backup;
 pub(crate) mod containerd;
 pub(crate) mod crio;
 pub(crate) mod docker;
+pub(crate) mod drop_in;
 mod hooks;
 pub(crate) mod owned;
 pub(crate) mod podman;
@@ -153,8 +154,8 @@ impl Args {
             return match self.runtime {
                 Runtime::Docker => docker::undo(&config),
                 Runtime::Containerd => containerd::undo(&config),
-                Runtime::Crio => crio::undo(&config),
-                Runtime::Podman => podman::undo(&config),
+                Runtime::Crio => crio::CRIO.undo(&config),
+                Runtime::Podman => podman::PODMAN.undo(&config),
             };
         }
         let wish = Wish {
@@ -173,8 +174,8 @@ impl Args {
             }
             Runtime::Docker => docker::configure(&wish),
             Runtime::Containerd => containerd::configure(&wish),
-            Runtime::Crio => crio::configure(&wish),
-            Runtime::Podman => podman::configure(&wish),
+            Runtime::Crio => crio::CRIO.configure(&wish),
+            Runtime::Podman => podman::PODMAN.configure(&wish),
         }
     }
 }

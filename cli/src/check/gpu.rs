@@ -3,6 +3,7 @@
 use super::machine::{Machine, leading};
 use super::report::Report;
 use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
 use toml_edit::{DocumentMut, Item};
 
 const DRIVER: &str = "driver";
@@ -25,28 +26,28 @@ fn version(text: &str) -> Option<&str> {
 /// What NVML says there is; it is what `vgpu monitor` will go by.
 pub(super) fn devices(machine: &Machine, report: &mut Report) {
     let loaded = machine.path("/proc/driver/nvidia/version").exists();
-    match list() {
-        Ok(gpus) if gpus.is_empty() => report.warn(GPUS, "NVML knows of none", "see what nvidia-smi says"),
-        Ok(gpus) => gpus.into_iter().for_each(|gpu| report.ok(GPUS, gpu)),
+    // The package with the unversioned name is for developers; machines that only run things lack it.
+    let nvml = Nvml::builder().lib_path("libnvidia-ml.so.1".as_ref()).init();
+    match nvml.and_then(|nvml| Ok((nvml.device_count()?, nvml))) {
+        Ok((0, _)) => report.warn(GPUS, "NVML knows of none", "see what nvidia-smi says"),
+        Ok((count, nvml)) => (0..count).for_each(|index| match device(&nvml, index) {
+            Ok(gpu) => report.ok(GPUS, format!("{index}: {gpu}")),
+            // One that fell off the bus, say; the others can be shared all the same.
+            Err(error) => report.warn(GPUS, format!("{index}: {error}"), "see what nvidia-smi and the kernel's log say of it"),
+        }),
         Err(error) if loaded => report.fail(GPUS, format!("NVML: {error}"), "install the driver's libnvidia-ml.so.1 of the same version"),
         Err(error) => report.note(GPUS, format!("NVML: {error}")),
     }
 }
 
-fn list() -> Result<Vec<String>, nvml_wrapper::error::NvmlError> {
-    // The package with the unversioned name is for developers; machines that only run things lack it.
-    let nvml = Nvml::builder().lib_path("libnvidia-ml.so.1".as_ref()).init()?;
-    (0..nvml.device_count()?)
-        .map(|index| {
-            let gpu = nvml.device_by_index(index)?;
-            let mib = gpu.memory_info()?.total >> 20;
-            let mig = match gpu.mig_mode() {
-                Ok(mode) if mode.current != 0 => ", MIG",
-                _ => "",
-            };
-            Ok(format!("{index}: {} {}, {mib} MiB{mig}", gpu.name()?, gpu.uuid()?))
-        })
-        .collect()
+fn device(nvml: &Nvml, index: u32) -> Result<String, NvmlError> {
+    let gpu = nvml.device_by_index(index)?;
+    let mib = gpu.memory_info()?.total >> 20;
+    let mig = match gpu.mig_mode() {
+        Ok(mode) if mode.current != 0 => ", MIG",
+        _ => "",
+    };
+    Ok(format!("{} {}, {mib} MiB{mig}", gpu.name()?, gpu.uuid()?))
 }
 
 /// NVIDIA's Container Toolkit, and CDI.

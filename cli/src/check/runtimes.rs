@@ -2,7 +2,10 @@
 
 use super::machine::{Machine, leading};
 use super::report::Report;
-use crate::configure::{Runtime, containerd, crio, docker, podman};
+use crate::configure::crio::CRIO;
+use crate::configure::drop_in::DropIn;
+use crate::configure::podman::PODMAN;
+use crate::configure::{Runtime, containerd, docker};
 use std::path::{Path, PathBuf};
 use toml_edit::{DocumentMut, Item};
 
@@ -20,8 +23,8 @@ pub(super) fn all(machine: &Machine, report: &mut Report) {
         match runtime {
             Runtime::Docker => look.docker(),
             Runtime::Containerd => look.containerd(),
-            Runtime::Crio => look.crio(),
-            Runtime::Podman => look.podman(),
+            Runtime::Crio => look.drop_in(&CRIO),
+            Runtime::Podman => look.drop_in(&PODMAN),
         }
     }
     if report.0.len() == before {
@@ -73,29 +76,18 @@ impl Look<'_> {
         }
     }
 
-    fn crio(self) {
-        let text = self.machine.read(crio::drop_in(&unrooted(self.machine, &self.config)));
-        let text = text.filter(|text| crio::is_ours(text));
-        self.drop_in(text, &["crio", "runtime"], &["runtimes", "vgpu", "runtime_path"], crio::is_default);
-    }
-
-    fn podman(self) {
-        let text = self.machine.read(podman::drop_in(&unrooted(self.machine, &self.config)));
-        let text = text.filter(|text| podman::is_ours(text));
-        self.drop_in(text, &["engine"], &["runtimes", "vgpu"], podman::is_default);
-    }
-
-    /// For runtimes that have a drop-in of ours or none: a runtime under `keys` of `section`, or hooks.
-    fn drop_in(mut self, text: Option<String>, section: &[&str], keys: &[&str], is_default: fn(&str) -> bool) {
+    /// For runtimes that have a drop-in of ours or none: a runtime in its section, or hooks.
+    fn drop_in(mut self, kind: &DropIn) {
+        let text = self.machine.read(kind.path(&unrooted(self.machine, &self.config))).filter(|text| kind.is_ours(text));
         let doc: Option<DocumentMut> = text.as_deref().and_then(|text| text.parse().ok());
         let get = |item, keys: &[&str]| keys.iter().try_fold(item, |item: &Item, key| item.get(key));
-        let section = doc.as_ref().and_then(|doc| get(doc.as_item(), section));
-        let program = section.and_then(|item| get(item, keys));
+        let section = doc.as_ref().and_then(|doc| get(doc.as_item(), kind.section));
+        let program = section.and_then(|item| get(item, kind.program));
         let program = program.and_then(|item| item.as_str().or_else(|| item.as_array()?.get(0)?.as_str()));
         if program.is_none() && section.is_some_and(|item| item.get("hooks_dir").is_some()) {
             return self.report.ok(self.subject, format!("{}, by hooks.d", self.version));
         }
-        self.registered(program, text.as_deref().is_some_and(is_default));
+        self.registered(program, text.as_deref().is_some_and(|text| kind.is_default(text)));
     }
 
     fn registered(&mut self, program: Option<&str>, default: bool) {

@@ -1,77 +1,27 @@
 //! CRI-O: a drop-in in `crio.conf.d` that adds a runtime handler, or that has CRI-O read our hooks.
 
-use super::{Changes, Error, HANDLER, Wish, hooks, owned, toml};
-use std::path::{Path, PathBuf};
+use super::HANDLER;
+use super::drop_in::DropIn;
+use super::toml;
 use toml_edit::{DocumentMut, Item, Table, value};
 
-const NAME: &str = "crio";
+/// CRI-O's drop-in.
+pub(crate) const CRIO: DropIn = DropIn {
+    name: "crio",
+    path: "crio.conf.d/99-vgpu.toml",
+    suffix: "",
+    hooks: "hooks.d",
+    section: &["crio", "runtime"],
+    default: "default_runtime",
+    program: &["runtimes", HANDLER, "runtime_path"],
+    register,
+};
 
-/// Where our drop-in for the main file `config` lies.
-pub(crate) fn drop_in(config: &Path) -> PathBuf {
-    config.with_file_name("crio.conf.d").join("99-vgpu.toml")
-}
-
-/// Where our hooks go. Podman has its own, so that each can be configured and undone by itself.
-fn hooks_folder(config: &Path) -> PathBuf {
-    config.with_file_name("hooks.d")
-}
-
-pub(super) fn configure(wish: &Wish) -> Result<Changes, Error> {
-    let path = drop_in(&wish.config);
-    let folder = hooks_folder(&wish.config);
-    let layers = toml::layers(&wish.config, &folder_of(&path), "", &path)?;
-    let was_default = crate::files::read(&path)?.is_some_and(|text| is_default(&text));
-    let hooks_dir = wish.hook.as_ref().map(|_| folder.as_path());
-    let text = render(&layers, &wish.runtime, wish.default || (was_default && wish.hook.is_none()), hooks_dir);
-    let drop_in = owned::write(&path, text, is_ours)?;
-    hooks::beside(drop_in, &folder, wish.hook.as_deref())
-}
-
-pub(super) fn undo(config: &Path) -> Result<Changes, Error> {
-    hooks::beside(owned::remove(&drop_in(config), is_ours)?, &hooks_folder(config), None)
-}
-
-/// Whether a drop-in was written by us.
-pub(crate) fn is_ours(text: &str) -> bool {
-    text.starts_with(&owned::mark(NAME))
-}
-
-/// Whether a drop-in makes our handler the default.
-pub(crate) fn is_default(text: &str) -> bool {
-    let doc: Result<DocumentMut, _> = text.parse();
-    doc.is_ok_and(|doc| toml::last(&[doc], &["crio", "runtime", "default_runtime"]).and_then(Item::as_str) == Some(HANDLER))
-}
-
-fn folder_of(path: &Path) -> PathBuf {
-    path.parent().unwrap_or(Path::new("/")).to_owned()
-}
-
-/// The drop-in over `layers`. CRI-O merges tables key by key, so only what is new is in it.
-fn render(layers: &[DocumentMut], runtime: &str, default: bool, hooks_dir: Option<&Path>) -> String {
-    let mut section = Table::new();
-    if default {
-        section.insert("default_runtime", value(HANDLER));
-    }
-    match hooks_dir {
-        Some(folder) => {
-            let list = hooks::folders(layers, &["crio", "runtime", "hooks_dir"], folder);
-            section.insert("hooks_dir", value(list));
-        }
-        None => {
-            let mut runtimes = Table::new();
-            runtimes.set_implicit(true);
-            runtimes.insert(HANDLER, Item::Table(entry(layers, runtime)));
-            section.insert("runtimes", Item::Table(runtimes));
-        }
-    }
-    let only_tables = section.iter().all(|(_, item)| item.is_table());
-    section.set_implicit(only_tables);
-    let mut crio = Table::new();
-    crio.set_implicit(true);
-    crio.insert("runtime", Item::Table(section));
-    let mut doc = DocumentMut::new();
-    doc.insert("crio", Item::Table(crio));
-    owned::header(NAME) + &doc.to_string()
+fn register(layers: &[DocumentMut], runtime: &str, section: &mut Table) {
+    let mut runtimes = Table::new();
+    runtimes.set_implicit(true);
+    runtimes.insert(HANDLER, Item::Table(entry(layers, runtime)));
+    section.insert("runtimes", Item::Table(runtimes));
 }
 
 /// Our handler: the default one's monitor and permissions, our program. `runtime_root` is the low-level runtime's and
@@ -108,6 +58,7 @@ fn entry(layers: &[DocumentMut], runtime: &str) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     const HEADER: &str = "# Written by \"vgpu configure crio\"; \"vgpu configure crio --undo\" removes it.\n";
 
@@ -161,10 +112,10 @@ mod tests {
                 "[crio.runtime]\nhooks_dir = [\"/h\", \"/etc/crio/hooks.d\"]\n".into(),
             ),
         ] {
-            let text = render(&[layers.parse().unwrap()], "/r", default, hooks.map(Path::new));
+            let text = CRIO.render(&[layers.parse().unwrap()], "/r", default, hooks.map(Path::new));
             assert_eq!(text, HEADER.to_owned() + &expected, "{description}");
-            assert!(is_ours(&text));
-            assert_eq!(is_default(&text), default, "{description}");
+            assert!(CRIO.is_ours(&text));
+            assert_eq!(CRIO.is_default(&text), default, "{description}");
             let drop_in: DocumentMut = text.parse().unwrap();
             let section = drop_in["crio"]["runtime"].as_table().unwrap();
             let handler = section.get("runtimes").and_then(|all| all["vgpu"].as_table());

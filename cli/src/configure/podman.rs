@@ -1,56 +1,26 @@
 //! Podman: a drop-in in `containers.conf.d` that adds a runtime, or that has Podman read our hooks.
 
-use super::{Changes, Error, HANDLER, Wish, hooks, owned, toml};
-use std::path::{Path, PathBuf};
+use super::HANDLER;
+use super::drop_in::DropIn;
+use super::toml;
 use toml_edit::{Array, DocumentMut, Item, Table, value};
 
-const NAME: &str = "podman";
+/// Podman's drop-in. It documents two folders of hooks, and reads only the one in /usr/share unless told.
+pub(crate) const PODMAN: DropIn = DropIn {
+    name: "podman",
+    path: "containers.conf.d/99-vgpu.conf",
+    suffix: ".conf",
+    hooks: "oci/hooks.d",
+    section: &["engine"],
+    default: "runtime",
+    program: &["runtimes", HANDLER],
+    register,
+};
+
 /// Whose errors Podman reads as JSON where nothing is said (containers/common, `defaultConfig`). A list replaces it.
 const USUAL_JSON: [&str; 7] = ["crun", "runc", "kata", "runsc", "youki", "krun", "ocijail"];
 
-/// Where our drop-in for the main file `config` lies.
-pub(crate) fn drop_in(config: &Path) -> PathBuf {
-    config.with_file_name("containers.conf.d").join("99-vgpu.conf")
-}
-
-fn hooks_folder(config: &Path) -> PathBuf {
-    config.with_file_name("oci").join("hooks.d")
-}
-
-pub(super) fn configure(wish: &Wish) -> Result<Changes, Error> {
-    let path = drop_in(&wish.config);
-    let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
-    let layers = toml::layers(&wish.config, &folder, ".conf", &path)?;
-    let was_default = crate::files::read(&path)?.is_some_and(|text| is_default(&text));
-    let hooks_folder = hooks_folder(&wish.config);
-    let text = match &wish.hook {
-        Some(_) => render_hooks(&layers, &hooks_folder),
-        None => render(&layers, &wish.runtime, wish.default || was_default),
-    };
-    let drop_in = owned::write(&path, text, is_ours)?;
-    hooks::beside(drop_in, &hooks_folder, wish.hook.as_deref())
-}
-
-pub(super) fn undo(config: &Path) -> Result<Changes, Error> {
-    hooks::beside(owned::remove(&drop_in(config), is_ours)?, &hooks_folder(config), None)
-}
-
-/// Whether a drop-in was written by us.
-pub(crate) fn is_ours(text: &str) -> bool {
-    text.starts_with(&owned::mark(NAME))
-}
-
-/// Whether a drop-in makes our runtime the default.
-pub(crate) fn is_default(text: &str) -> bool {
-    let doc: Result<DocumentMut, _> = text.parse();
-    doc.is_ok_and(|doc| toml::last(&[doc], &["engine", "runtime"]).and_then(Item::as_str) == Some(HANDLER))
-}
-
-fn render(layers: &[DocumentMut], runtime: &str, default: bool) -> String {
-    let mut engine = Table::new();
-    if default {
-        engine.insert("runtime", value(HANDLER));
-    }
+fn register(layers: &[DocumentMut], runtime: &str, engine: &mut Table) {
     // With this Podman asks for JSON errors, and shows our one line instead of an exit status.
     let mut json = toml::last(layers, &["engine", "runtime_supports_json"]).map(toml::strings).unwrap_or_default();
     if json.is_empty() {
@@ -63,20 +33,6 @@ fn render(layers: &[DocumentMut], runtime: &str, default: bool) -> String {
     let mut runtimes = Table::new();
     runtimes.insert(HANDLER, value(Array::from_iter([runtime])));
     engine.insert("runtimes", Item::Table(runtimes));
-    section(engine)
-}
-
-/// Podman documents two folders, and reads only the one in /usr/share unless told.
-fn render_hooks(layers: &[DocumentMut], folder: &Path) -> String {
-    let mut engine = Table::new();
-    engine.insert("hooks_dir", value(hooks::folders(layers, &["engine", "hooks_dir"], folder)));
-    section(engine)
-}
-
-fn section(engine: Table) -> String {
-    let mut doc = DocumentMut::new();
-    doc.insert("engine", Item::Table(engine));
-    owned::header(NAME) + &doc.to_string()
 }
 
 #[cfg(test)]
@@ -101,10 +57,10 @@ mod tests {
                 "runtime = \"vgpu\"\nruntime_supports_json = [\"x\", \"vgpu\"]\n",
             ),
         ] {
-            let text = render(&[layers.parse().unwrap()], "/r", default);
+            let text = PODMAN.render(&[layers.parse().unwrap()], "/r", default, None);
             assert_eq!(text, format!("{HEADER}{expected}\n[engine.runtimes]\nvgpu = [\"/r\"]\n"), "{description}");
-            assert!(is_ours(&text));
-            assert_eq!(is_default(&text), default);
+            assert!(PODMAN.is_ours(&text));
+            assert_eq!(PODMAN.is_default(&text), default);
         }
     }
 }
