@@ -36,7 +36,7 @@ pub struct Policy {
     pub on_violation: OnViolation,
     /// How long a violation may last before the container's processes are ended, in seconds.
     pub violation_grace_seconds: u64,
-    /// What happens to a limited container whose processes could undo the mounts (CAP_SYS_ADMIN).
+    /// What happens to a limited container whose mounts could be undone: by itself (CAP_SYS_ADMIN), or through a volume that they are in.
     pub privileged: Admission,
     /// What happens to a limited container whose image has no glibc loader: CUDA's driver needs glibc, and so does the library.
     pub without_glibc: Admission,

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use vgpu_region::paths;
 
+use crate::apply::plain;
 use crate::argv::absolute;
 use crate::error::{Error, Result};
+use crate::hami;
 
 /// A bundle whose `config.json` has been read.
 #[derive(Clone, Debug)]
@@ -136,10 +139,21 @@ impl Spec {
         self.texts("/linux/namespaces", "type").any(|kind| kind == "user")
     }
 
-    /// Whether the container's process may get CAP_SYS_ADMIN, and so undo mounts.
+    /// By what our mounts could be undone, if by anything: CAP_SYS_ADMIN, or a volume that one of their places is in. Whoever else has that
+    /// volume can remove the place, and the kernel then takes the mount on it away; it refuses that only to the container itself.
     #[must_use]
-    pub fn is_privileged(&self) -> bool {
-        self.list("/process/capabilities/bounding").any(|capability| capability == "CAP_SYS_ADMIN")
+    pub fn undone_by(&self) -> Option<String> {
+        if self.list("/process/capabilities/bounding").any(|capability| capability == "CAP_SYS_ADMIN") {
+            return Some("CAP_SYS_ADMIN".to_owned());
+        }
+        let volumes = self.list("/mounts").filter(|mount| mount.get("type").and_then(Value::as_str) != Some("tmpfs"));
+        let places = volumes.filter_map(|mount| Some(plain(mount.get("destination")?.as_str()?)));
+        let files = [paths::LIBRARY, paths::LD_SO_PRELOAD].map(Path::new);
+        let holds_ours = |place: &Path| files.iter().any(|file| *file != place && file.starts_with(place));
+        // HAMi's folder gives way to the one file in it.
+        let is_hamis = |place: &Path| place == Path::new(paths::DIR) && hami::folder(self).is_some();
+        let found = places.into_iter().find(|place| holds_ours(place) && !is_hamis(place))?;
+        Some(format!("a volume over {}", found.display()))
     }
 }
 

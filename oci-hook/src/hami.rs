@@ -26,15 +26,19 @@ pub struct Cache {
 /// could be a volume in which a tenant swaps the file for a link before it is mounted.
 #[must_use]
 pub fn cache(spec: &Spec, cache: Option<&str>) -> Option<Cache> {
-    let (_, source) = spec.mounts().filter(|(destination, _)| plain(destination) == Path::new(paths::DIR)).last()?;
-    let of_container = format!("containers/{}_{}", spec.pod_uid()?, spec.container_name()?);
-    if !Path::new(source?).ends_with(of_container) {
-        return None;
-    }
+    let folder = folder(spec)?;
     let inside = plain(cache?);
     let name = inside.strip_prefix(paths::DIR).ok()?;
     let alone = name.components().count() == 1;
-    alone.then(|| Some(Cache { file: Path::new(source?).join(name), inside: inside.display().to_string() }))?
+    alone.then(|| Cache { file: folder.join(name), inside: inside.display().to_string() })
+}
+
+/// HAMi's folder for this container on the host, if that is what is mounted over ours.
+#[must_use]
+pub fn folder(spec: &Spec) -> Option<&Path> {
+    let (_, source) = spec.mounts().filter(|(destination, _)| plain(destination) == Path::new(paths::DIR)).last()?;
+    let of_container = format!("containers/{}_{}", spec.pod_uid()?, spec.container_name()?);
+    source.map(Path::new).filter(|source| source.ends_with(of_container))
 }
 
 /// The specification with the file in the place of the folder.

@@ -83,12 +83,12 @@ pub fn decide(spec: &Spec, request: &Request, policy: &Policy, inventory: Option
     let container = Container { namespace: spec.namespace(), minors: &minors };
     let limits = vgpu_config::decide(request, policy, inventory, container)?;
     let limited = limits.as_ref().is_some_and(Limits::limit_anything);
-    if limited && spec.is_privileged() && policy.privileged == Admission::Refuse {
-        return Err(Error::refused(
-            "capability",
-            "CAP_SYS_ADMIN",
-            "a limited container without it, as its processes could undo the mounts (the policy's key privileged)",
-        ));
+    if limited
+        && policy.privileged == Admission::Refuse
+        && let Some(by) = spec.undone_by()
+    {
+        let accepted = "a limited container without it, as the mounts that limit it could be undone (the policy's key privileged)";
+        return Err(Error::refused("container", by, accepted));
     }
     Ok(limits)
 }

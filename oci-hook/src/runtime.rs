@@ -163,8 +163,8 @@ fn limit(creation: &Creation, cwd: &Path, bundle: &Bundle, policy: &Policy, limi
         undo.prepared.remove();
         return Err(error);
     }
-    if bundle.spec.is_privileged() && undo.prepared.limits() {
-        log.warning(&format!("container {id} has CAP_SYS_ADMIN and so can undo its limits"));
+    if let Some(by) = bundle.spec.undone_by().filter(|_| undo.prepared.limits()) {
+        log.warning(&format!("container {id} has {by}, by which its limits can be undone"));
     }
     Ok(undo)
 }

@@ -57,8 +57,9 @@ fn flipping<T>(one: &Path, other: &Path, work: impl FnOnce() -> T) -> T {
                     break;
                 }
                 renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap();
+                // Longer and longer ones, and short ones again: on a busy machine it takes longer to come through.
                 if round.is_multiple_of(201) {
-                    std::thread::sleep(std::time::Duration::from_millis(5));
+                    std::thread::sleep(std::time::Duration::from_millis(5_u64 << (round / 201 % 5)));
                 }
             }
         });

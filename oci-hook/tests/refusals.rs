@@ -149,12 +149,18 @@ fn who_could_undo_the_mounts_is_refused_where_policy_says_so() {
     for runtime in runtimes() {
         let host = host(runtime);
         let privileged = || limited().capability("CAP_SYS_ADMIN");
-        let admitted = host.run(&privileged());
-        assert!(admitted.log.contains("level=warning") && admitted.log.contains("CAP_SYS_ADMIN"), "{admitted:#?}");
-        assert!(admitted.ok().contains("started"));
+        // Another container with the same volume can remove what is mounted on.
+        let volume = tempfile::tempdir().unwrap();
+        let covered = || limited().bind(volume.path(), "/etc", &["rw"]);
+        for (bundle, by) in [(privileged(), "CAP_SYS_ADMIN"), (covered(), "a volume over /etc")] {
+            let admitted = host.run(&bundle);
+            assert!(admitted.log.contains("level=warning") && admitted.log.contains(by), "{admitted:#?}");
+            assert!(admitted.ok().contains("started"));
+        }
         let host = common::host(runtime);
         host.policy("privileged = \"refuse\"");
         assert!(refused(&host, &privileged(), "privileged").contains("CAP_SYS_ADMIN"));
+        assert!(refused(&host, &covered(), "a volume").contains("a volume over /etc"));
     }
 }
 

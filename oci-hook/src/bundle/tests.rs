@@ -35,9 +35,32 @@ fn of_a_repeated_variable_the_last_counts() {
 fn strange_specifications_are_empty_ones() {
     for strange in [json!(null), json!([]), json!({ "annotations": 1, "mounts": {}, "process": { "env": "A=1" }, "linux": null })] {
         let spec = Spec(strange);
-        assert!(spec.annotations().is_empty() && spec.env().is_empty() && !spec.is_privileged());
+        assert!(spec.annotations().is_empty() && spec.env().is_empty() && spec.undone_by().is_none());
         assert_eq!((spec.mounts().count(), spec.device_paths().count(), spec.hook_paths().count()), (0, 0, 0));
     }
+}
+
+#[test]
+fn by_what_mounts_can_be_undone() {
+    let volume = |kind: &str, place: &str, source: &str| {
+        Spec(json!({
+            "annotations": { "io.kubernetes.cri.sandbox-uid": "uid", "io.kubernetes.cri.container-name": "main" },
+            "mounts": [{ "destination": "/etc/hosts", "type": "bind", "source": "/h" }, { "destination": place, "type": kind, "source": source }],
+        }))
+    };
+    for (kind, place, source, expected) in [
+        ("bind", "/etc/", "/v", Some("a volume over /etc")),
+        ("nfs", "/usr/local", "/v", Some("a volume over /usr/local")),
+        ("bind", "/usr/lib/../local/vgpu", "/v", Some("a volume over /usr/local/vgpu")),
+        ("bind", "/usr/local/vgpu", "/host/vgpu/containers/uid_main", None),
+        ("tmpfs", "/etc", "tmpfs", None),
+        ("bind", "/etc/ld.so.preload", "/v", None),
+        ("bind", "/usr/local/lib", "/v", None),
+    ] {
+        assert_eq!(volume(kind, place, source).undone_by().as_deref(), expected, "{kind} {place}");
+    }
+    let privileged = Spec(json!({ "process": { "capabilities": { "bounding": ["CAP_CHOWN", "CAP_SYS_ADMIN"] } } }));
+    assert_eq!(privileged.undone_by().as_deref(), Some("CAP_SYS_ADMIN"));
 }
 
 #[test]
