@@ -184,6 +184,8 @@ calls! { Cuda, crate::cuda::NOT_FOUND;
     device_graph_memory = cuDeviceGetGraphMemAttribute(device: Device, attribute: i32, value: *mut u64);
     /// The device's current pool.
     device_pool = cuDeviceGetMemPool(pool: *mut Handle, device: Device);
+    /// The pool that a device began with.
+    device_default_pool = cuDeviceGetDefaultMemPool(pool: *mut Handle, device: Device);
     /// Device of the current context.
     current_device = cuCtxGetDevice(device: *mut Device);
     /// Limit of the current context.
@@ -202,8 +204,6 @@ calls! { Cuda, crate::cuda::NOT_FOUND;
     memory_info = cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     /// Frees linear memory.
     free = cuMemFree_v2(address: DevicePtr);
-    /// Frees memory when a stream has come so far.
-    free_ordered = cuMemFreeAsync(address: DevicePtr, stream: Handle);
     /// Allocates linear memory.
     allocate = cuMemAlloc_v2(address: *mut DevicePtr, bytes: usize);
     /// Allocates managed memory.

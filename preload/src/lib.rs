@@ -14,6 +14,7 @@ mod compute;
 mod cuda;
 mod driver;
 mod intercept;
+mod list;
 mod log;
 mod memory;
 mod nvml;

@@ -7,6 +7,7 @@ pub mod array_v1;
 pub mod blocks;
 pub mod capture;
 pub mod context;
+pub mod exclusive;
 pub mod graph;
 pub mod holes;
 pub mod image;
@@ -26,6 +27,7 @@ pub mod shared;
 pub mod spill;
 pub mod table;
 pub mod truth;
+
 pub mod view;
 
 /// The driver hands out device memory in pieces of this many bytes (seen on driver 580, H200: larger allocations are rounded up to it,

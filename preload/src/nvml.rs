@@ -13,6 +13,7 @@ use vgpu_region::uuid::Uuid;
 
 use crate::cuda::{Handle, Status};
 use crate::driver;
+use crate::list::List;
 
 /// Whether NVML has been started by us: 0 is untried, 1 yes, 2 it cannot be.
 static STARTED: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
@@ -53,40 +54,44 @@ static LAST: [AtomicPtr<core::ffi::c_void>; vgpu_region::MAX_GPUS] =
 /// Asks NVML about a GPU. It counts starts and shutdowns for the whole process: a program that shuts it down once too often does so for us,
 /// too. Then it is started again.
 fn ask(uuid: Uuid, mut question: impl FnMut(Handle) -> Status) -> Option<()> {
-    let mut status = question(handle(uuid)?);
+    let mut once = || match started() {
+        true => handle(uuid).map_or_else(|status| status, &mut question),
+        false => sys::FUNCTION_NOT_FOUND,
+    };
+    let mut status = once();
     if status == sys::UNINITIALIZED {
         STARTED.store(0, Release);
         LAST.iter().for_each(|handle| handle.store(core::ptr::null_mut(), Release));
-        status = question(handle(uuid)?);
+        status = once();
     }
     (status == sys::SUCCESS).then_some(())
 }
 
-fn handle(uuid: Uuid) -> Option<Handle> {
-    if !started() {
-        return None;
-    }
+fn handle(uuid: Uuid) -> Result<Handle, Status> {
     let known = crate::session::ready().and_then(|session| session.gpus().iter().position(|gpu| gpu.uuid == uuid));
     let cached = known.and_then(|place| LAST.get(place));
     if let Some(handle) = cached.map(|cached| cached.load(Acquire)).filter(|handle| !handle.is_null()) {
-        return Some(handle);
+        return Ok(handle);
     }
-    let mut text = Text { bytes: [0; 64], length: 0 };
-    write!(text, "{uuid}").ok()?;
     let mut handle = core::ptr::null_mut();
-    // SAFETY: a C string, and a variable for the answer. A MIG device has the same digits behind another prefix.
-    unsafe {
-        if driver::nvml_by_uuid(text.bytes.as_ptr().cast(), &raw mut handle) != sys::SUCCESS {
-            text.bytes.get_mut(..3)?.copy_from_slice(b"MIG");
-            if driver::nvml_by_uuid(text.bytes.as_ptr().cast(), &raw mut handle) != sys::SUCCESS {
-                return None;
-            }
+    // A MIG device has the same digits behind another prefix.
+    for prefix in ["GPU", "MIG"] {
+        let mut text = Text { bytes: [0; 64], length: 0 };
+        let written = write!(text, "{uuid}").is_ok();
+        let Some(start) = text.bytes.get_mut(..3).filter(|_| written) else { return Err(sys::NOT_FOUND) };
+        start.copy_from_slice(prefix.as_bytes());
+        // SAFETY: a C string, and a variable for the answer.
+        match unsafe { driver::nvml_by_uuid(text.bytes.as_ptr().cast(), &raw mut handle) } {
+            sys::SUCCESS => break,
+            sys::UNINITIALIZED => return Err(sys::UNINITIALIZED),
+            status if prefix == "MIG" => return Err(status),
+            _ => {}
         }
     }
     if let Some(cached) = cached {
         cached.store(handle, Release);
     }
-    Some(handle)
+    Ok(handle)
 }
 
 /// The GPU's place in NVML's order: the container's, whatever `CUDA_VISIBLE_DEVICES` makes of it.
@@ -97,15 +102,18 @@ pub fn index_of(uuid: Uuid) -> Option<u32> {
     Some(index)
 }
 
-/// Fills `list` with the processes on a GPU, and tells how many there are.
-pub fn compute_processes(uuid: Uuid, list: &mut [sys::Process]) -> Option<usize> {
-    let (room, mut count) = (list.len(), 0);
-    ask(uuid, |device| {
-        count = room as u32;
-        // SAFETY: NVML writes at most `count` entries.
-        unsafe { driver::nvml_compute_processes(device, &raw mut count, list.as_mut_ptr()) }
-    })?;
-    Some(room.min(count as usize))
+/// Fills `list` with the processes on a GPU.
+pub fn compute_processes<const MOST: usize>(uuid: Uuid, list: &mut List<sys::Process, MOST>) -> Option<()> {
+    let (room, mut count) = (list.room()?, 0);
+    // SAFETY: NVML writes at most `count` entries, and says how many.
+    unsafe {
+        ask(uuid, |device| {
+            count = MOST as u32;
+            driver::nvml_compute_processes(device, &raw mut count, room)
+        })?;
+        list.set_count(count as usize);
+    }
+    Some(())
 }
 
 /// The UUID behind a program's NVML handle.

@@ -170,6 +170,8 @@ hooks! {
     Cuda memory::places::create => (pool: *mut Handle, properties: *const AllocationProp): cuMemPoolCreate;
     Cuda memory::pools::set_usual => (device: Device, pool: Handle): cuDeviceSetMemPool;
     Cuda memory::places::set => (location: *mut c_void, kind: i32, pool: Handle): cuMemSetMemPool;
+    Cuda memory::pools::get => (pool: *mut Handle, device: Device): cuDeviceGetMemPool, cuDeviceGetDefaultMemPool;
+    Cuda memory::pools::set_access => (pool: Handle, list: *const c_void, count: usize): cuMemPoolSetAccess;
     Cuda memory::places::get => (pool: *mut Handle, location: *mut Location, kind: i32): cuMemGetDefaultMemPool, cuMemGetMemPool;
     Cuda memory::pools::destroy => (pool: Handle): cuMemPoolDestroy;
     Cuda memory::pools::trim => (pool: Handle, keep: usize): cuMemPoolTrimTo;

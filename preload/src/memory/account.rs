@@ -8,7 +8,8 @@ use vgpu_region::ledger::{PAGE, pages};
 use vgpu_region::limits::LogLevel;
 use vgpu_region::map::Census;
 
-use super::{GRANULE_PAGES, kept, pools, shared, spill, truth};
+use super::exclusive::Exclusive;
+use super::{GRANULE_PAGES, array, kept, ordered, pools, shared, spill, truth};
 use crate::cuda::{OUT_OF_MEMORY, Status};
 use crate::log::{self, Seldom};
 use crate::session::{self, Gpu};
@@ -54,23 +55,84 @@ fn claim_here_after_recount(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> 
 #[inline]
 pub fn try_claim(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
     let claim = begin(gpu, pages)?;
-    if must_look(gpu) { look(claim) } else { Some(claim) }
+    match comparison(gpu) {
+        None => Some(claim),
+        Some(needed) => {
+            claim.drop_all();
+            begin_compared(gpu, pages, needed)
+        }
+    }
 }
 
 /// Pages left at which NVML is asked next, by GPU. What is made far from the limit is not measured (streams, graphs, page tables), so near
-/// it NVML is asked each time that what is left has halved, from [`is_near`]'s bound on.
+/// it NVML is asked each time that what is left has halved, from [`is_near`]'s bound on; and each time while something is only estimated.
 static LOOK_AT: [AtomicU64; MAX_GPUS] = [const { AtomicU64::new(u64::MAX) }; MAX_GPUS];
 
 /// Whether the account has to be compared with NVML before more is taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Needed {
+    /// Another thread is at it, and wants the others to stand still.
+    ByAnother,
+    /// What this process holds is uncertain.
+    Own,
+    /// What is left has halved: what all hold.
+    OfAll,
+}
+
 #[inline]
-fn must_look(gpu: &Gpu) -> bool {
+fn comparison(gpu: &Gpu) -> Option<Needed> {
     let limit = gpu.limit_pages();
     let left = limit.saturating_sub(gpu.account.total.pages());
     if left >= near(limit) {
         something_unmeasured(gpu);
-        return false;
+        None
+    } else if has_halved(gpu, left) {
+        Some(Needed::OfAll)
+    } else if is_doubtful(gpu) || ordered::pending_frees() != 0 || array::has_small(gpu) {
+        Some(Needed::Own)
+    } else {
+        COMPARING.is_taken().then_some(Needed::ByAnother)
     }
-    is_doubtful(gpu) || LOOK_AT.get(gpu.place).is_some_and(|at| left < at.load(Relaxed))
+}
+
+/// Held by the thread that compares the account with NVML: while others of this process take memory, it would be uncertain.
+static COMPARING: Exclusive = Exclusive::new();
+/// In nanoseconds: some calls of the driver take long, and are not waited for.
+const PATIENCE: u64 = 20_000_000;
+
+/// Compares the account with NVML while no other thread begins to take memory near the limit. Whether it is certain then.
+fn compare(gpu: &Gpu) -> bool {
+    let begin = session::monotonic();
+    loop {
+        match truth::reconcile(gpu) {
+            Some(false) if session::monotonic().saturating_sub(begin) < PATIENCE => {
+                // SAFETY: the call takes nothing.
+                unsafe { libc::sched_yield() };
+            }
+            compared => return compared != Some(false),
+        }
+    }
+}
+
+#[cold]
+fn begin_compared(gpu: &Gpu, pages: u32, needed: Needed) -> Option<Claim<'_>> {
+    let _comparing = COMPARING.take(2 * PATIENCE);
+    if needed == Needed::ByAnother {
+        return begin(gpu, pages);
+    }
+    let certain = compare(gpu);
+    if needed == Needed::OfAll {
+        shared::charge_others(gpu);
+        if let Some(at) = LOOK_AT.get(gpu.place).filter(|_| certain) {
+            at.store(gpu.left().saturating_sub(u64::from(pages)) / 2, Relaxed);
+        }
+    }
+    begin_after(gpu, pages, certain)
+}
+
+#[inline]
+fn has_halved(gpu: &Gpu, left: u64) -> bool {
+    LOOK_AT.get(gpu.place).is_some_and(|at| left < at.load(Relaxed))
 }
 
 /// From now on the account may be too low: when the limit comes near, NVML is asked.
@@ -81,16 +143,11 @@ fn something_unmeasured(gpu: &Gpu) {
     }
 }
 
-#[cold]
-fn look(claim: Claim<'_>) -> Option<Claim<'_>> {
-    let Claim { gpu, pages } = claim;
-    claim.drop_all();
-    let certain = truth::reconcile(gpu);
-    shared::charge_others(gpu);
-    if let Some(at) = LOOK_AT.get(gpu.place).filter(|_| certain) {
-        at.store(gpu.left().saturating_sub(u64::from(pages)) / 2, Relaxed);
-    }
-    begin(gpu, pages)
+/// After the account was compared with NVML; if that was not `certain`, as other threads' calls were under way, with room for what may be
+/// on the device besides.
+fn begin_after(gpu: &Gpu, pages: u32, certain: bool) -> Option<Claim<'_>> {
+    let besides = if certain { 0 } else { u64::from(ordered::pending_frees()).saturating_add(array::uncertain(gpu)) };
+    if gpu.left() >= besides.saturating_add(u64::from(pages)) { begin(gpu, pages) } else { None }
 }
 
 #[inline]
@@ -197,15 +254,28 @@ fn find_room(gpu: &Gpu, pages: u32, context: bool) -> Option<Claim<'_>> {
         }
         nap(5_000_000);
     }
-    // Another thread's call may take as long as the making of a context; what it takes is not certain before.
-    for _ in 0..200 {
-        if truth::reconcile(gpu) {
+    pools::trim_idle(gpu);
+    // What calls under way have claimed may be more than they take, and what they take is not certain before they end.
+    for milliseconds in [0, 1, 2, 4, 8] {
+        nap(milliseconds * 1_000_000);
+        let comparing = COMPARING.take(2 * PATIENCE);
+        let certain = compare(gpu);
+        recover(gpu);
+        if let Some(claim) = begin_after(gpu, pages, certain) {
+            return Some(claim);
+        }
+        drop(comparing);
+        if !someone_is_taking(gpu) {
             break;
         }
-        nap(1_000_000);
     }
-    recover(gpu);
-    begin(gpu, pages)
+    None
+}
+
+/// Whether a call of some process is under way that may give back a part of what it has claimed.
+fn someone_is_taking(gpu: &Gpu) -> bool {
+    let Some(session) = session::ready() else { return false };
+    session.membership.region.used_slots().any(|(_, slot)| slot.gpus.get(gpu.place).is_some_and(|charge| charge.charge.in_flight()))
 }
 
 /// Sleeps, unless a signal comes.

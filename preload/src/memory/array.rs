@@ -1,13 +1,13 @@
 //! Arrays and mipmapped arrays. The driver lays them out; what they take it tells for an array whose memory is mapped later.
 
-use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Release};
+use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Relaxed, Ordering::Release};
 
 use vgpu_region::ledger::pages;
 
 use super::account::{self, claim};
 use super::known::{self, Current};
 use super::table::Table;
-use super::{GRANULE, rounded_pages};
+use super::{GRANULE, GRANULE_PAGES, rounded_pages};
 use crate::cuda::{ARRAY_DEFERRED, ARRAY_SPARSE, Array3dDescriptor, ArrayDescriptor, ArrayRequirements, Handle, SUCCESS, Status};
 use crate::driver;
 use crate::session::Gpu;
@@ -98,6 +98,18 @@ fn share(bytes: u64) -> u64 {
     GRANULE / (GRANULE / bytes.max(1)).max(1)
 }
 
+/// Whether there are small arrays on a GPU: what they take is an estimate.
+#[inline]
+pub fn has_small(gpu: &Gpu) -> bool {
+    SMALL_BYTES.get(gpu.device as usize).is_some_and(|bytes| bytes.load(Relaxed) != 0)
+}
+
+/// Pages that the small arrays on a GPU may take beyond what they are charged for: no more than that again, and a granule.
+pub fn uncertain(gpu: &Gpu) -> u64 {
+    let bytes = SMALL_BYTES.get(gpu.device as usize).map_or(0, |bytes| bytes.load(Relaxed));
+    if bytes == 0 { 0 } else { u64::from(rounded_pages(bytes, GRANULE)) + u64::from(GRANULE_PAGES) }
+}
+
 /// Pages of small arrays since NVML was last asked. Arrays of different sizes fit worse than the shares say, or better.
 static UNVERIFIED: AtomicU64 = AtomicU64::new(0);
 
@@ -111,7 +123,7 @@ fn add_small(gpu: &Gpu, bytes: u64) -> u32 {
 /// Asks NVML before what may be wrong about small arrays is an eighth of what is left: so they never lead past the limit.
 fn verify(gpu: &Gpu, bytes: u64) {
     let unverified = UNVERIFIED.fetch_add(u64::from(pages(bytes)), AcqRel);
-    if unverified.saturating_mul(8) > gpu.left() && gpu.memory_limit().is_some() {
+    if (unverified.saturating_mul(8) > gpu.left() || account::is_near(gpu)) && gpu.memory_limit().is_some() {
         UNVERIFIED.store(0, Release);
         super::truth::reconcile(gpu);
     }

@@ -1,13 +1,14 @@
 //! Contexts: what making one costs, and what destroying one gives back.
 
-use core::sync::atomic::{AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicU32, Ordering::AcqRel, Ordering::Relaxed};
 
 use vgpu_region::ledger::pages;
 
 use super::account::{self, claim};
 use super::blocks::{self, Kind};
+use super::exclusive::Exclusive;
 use super::known::{self, Current};
-use super::{array, library, linear, truth};
+use super::{array, library, linear, pools, truth};
 use crate::cuda::{
     Device, Handle, LIMIT_MALLOC_HEAP_SIZE, LIMIT_PRINTF_FIFO_SIZE, LIMIT_STACK_SIZE, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status,
 };
@@ -75,6 +76,11 @@ fn make(device: Device, call: impl FnOnce() -> Status, handle: impl FnOnce() -> 
     SUCCESS
 }
 
+/// Held by the thread that makes a device's primary context.
+static MAKING: [Exclusive; vgpu_region::MAX_GPUS] = [const { Exclusive::new() }; vgpu_region::MAX_GPUS];
+/// In nanoseconds; making one takes a fifth of a second.
+const PATIENCE: u64 = 10_000_000_000;
+
 /// `cuDevicePrimaryCtxRetain`
 pub unsafe fn retain_primary(real: unsafe extern "C" fn(*mut Handle, Device) -> Status, context: *mut Handle, device: Device) -> Status {
     // SAFETY: the program's own arguments, and `*context` is read only after success.
@@ -83,7 +89,7 @@ pub unsafe fn retain_primary(real: unsafe extern "C" fn(*mut Handle, Device) -> 
             return real(context, device);
         }
         // Several threads may start at once: one makes the context, and the others get it.
-        let _making = Making::begin(device);
+        let _making = MAKING.get(device as usize).map(|one| one.take(PATIENCE));
         if is_active(device) {
             return real(context, device);
         }
@@ -92,36 +98,6 @@ pub unsafe fn retain_primary(real: unsafe extern "C" fn(*mut Handle, Device) -> 
             !is_active(device)
         };
         make(device, || real(context, device), || *context, undo)
-    }
-}
-
-/// While it lives, this thread is making a device's primary context, and other threads of the process wait.
-struct Making(Option<&'static AtomicU32>);
-
-impl Making {
-    /// Waits until no other thread is; ten seconds at most, as whoever never ends would have ended by then.
-    fn begin(device: Device) -> Self {
-        /// The process whose thread is; a forked child's parent is somebody else.
-        static MAKERS: [AtomicU32; vgpu_region::MAX_GPUS] = [const { AtomicU32::new(0) }; vgpu_region::MAX_GPUS];
-        let Some(maker) = MAKERS.get(device as usize) else { return Self(None) };
-        // SAFETY: the call takes nothing.
-        let own = unsafe { libc::getpid() } as u32;
-        for _ in 0..10_000 {
-            let now = maker.load(Acquire);
-            if now != own && maker.compare_exchange(now, own, AcqRel, Relaxed).is_ok() {
-                return Self(Some(maker));
-            }
-            account::nap(1_000_000);
-        }
-        Self(None)
-    }
-}
-
-impl Drop for Making {
-    fn drop(&mut self) {
-        if let Some(maker) = self.0 {
-            maker.store(0, Release);
-        }
     }
 }
 
@@ -142,6 +118,9 @@ pub unsafe fn release_primary(real: unsafe extern "C" fn(Device) -> Status, devi
     let status = unsafe { real(device) };
     if status == SUCCESS && was_active && !is_active(device) {
         forget(handle);
+        if let Some(gpu) = session::ready().and_then(|session| session.gpu(device)) {
+            pools::forget_device(gpu);
+        }
     }
     status
 }

@@ -82,7 +82,7 @@ unsafe fn contents(graph: Handle) -> Result<Option<Contents>, Status> {
 }
 
 /// Notes what an instantiated graph will take. `false` if that cannot be kept.
-fn note(exec: Handle, mut contents: Contents) -> bool {
+fn note(exec: Handle, contents: Contents) -> bool {
     trace::names::note_graph(exec, contents.kernels);
     forget(exec);
     let gpus = session::ready().map_or(&[][..], Session::gpus);
@@ -273,15 +273,21 @@ fn claim(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
         return Ok(claim);
     }
     if !capture::may_go_on() {
-        // SAFETY: a wait, and a call that gives back what no graph uses.
-        unsafe {
-            driver::context_synchronize();
-            driver::trim_graphs(gpu.device);
-        }
-        trimmed();
+        // SAFETY: waiting is what the driver does when it is out of memory.
+        unsafe { driver::context_synchronize() };
+        trim_idle(gpu);
         settle(gpu);
     }
     account::claim(gpu, pages)
+}
+
+/// Gives back to the device what no graph uses now.
+pub fn trim_idle(gpu: &Gpu) {
+    let held = RESERVED.get(gpu.device as usize).is_some_and(|record| record.load(Relaxed) as u32 != 0);
+    // SAFETY: a plain call.
+    if held && unsafe { driver::trim_graphs(gpu.device) } == SUCCESS {
+        trimmed();
+    }
 }
 
 /// `cuGraphExecDestroy`: its memory stays in the device's graph memory until that is trimmed.

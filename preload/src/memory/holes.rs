@@ -1,11 +1,12 @@
 //! Where a small allocation would fit between others.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::blocks::{self, Kind};
+use super::exclusive::{Exclusive, Held};
 use super::{GRANULE, known};
 use crate::cuda::{DevicePtr, SUCCESS};
-use crate::{driver, session};
+use crate::driver;
 
 /// Sizes from this one on are known not to fit, as of the count of frees in `SEEN`.
 static TOO_LARGE: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -21,39 +22,17 @@ pub fn freed(address: DevicePtr) {
     FREED.fetch_add(1, Relaxed);
 }
 
-/// The thread that is about to fill a hole; 0 is none.
-static FILLING: AtomicU32 = AtomicU32::new(0);
-/// A thread that takes longer, or is gone with a fork, is not waited for: nanoseconds.
+/// Held by the thread that is about to fill a hole.
+static FILLING: Exclusive = Exclusive::new();
+/// In nanoseconds.
 const PATIENCE: u64 = 50_000_000;
 
-fn this_thread() -> u32 {
-    // SAFETY: the call takes nothing.
-    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
-}
-
-/// Whether `bytes` fit between others; `last` is where the last small allocation was placed, behind which there is room most often. Then
-/// nobody else of this process looks for a hole before [`leave`]: of two that find the same one, the driver would give a new block to the
-/// second.
-pub fn enter(bytes: u64, last: DevicePtr) -> bool {
-    let (own, begin) = (this_thread(), session::monotonic());
-    while FILLING.compare_exchange(0, own, AcqRel, Relaxed).is_err() {
-        if session::monotonic().saturating_sub(begin) > PATIENCE {
-            FILLING.store(own, Relaxed);
-            break;
-        }
-        // SAFETY: the call takes nothing.
-        unsafe { libc::sched_yield() };
-    }
-    let fits = fit(bytes, last);
-    if !fits {
-        leave();
-    }
-    fits
-}
-
-/// The hole is filled.
-pub fn leave() {
-    _ = FILLING.compare_exchange(this_thread(), 0, AcqRel, Relaxed);
+/// The right to fill a hole, if `bytes` fit between others; `last` is where the last small allocation was placed, behind which there is room
+/// most often. While it is held nobody else of this process looks for a hole: of two that find the same one, the driver would give a new
+/// block to the second.
+pub fn enter(bytes: u64, last: DevicePtr) -> Option<Held<'static>> {
+    let held = FILLING.take(PATIENCE);
+    fit(bytes, last).then_some(held)
 }
 
 /// Whether some shared block has `bytes` free in a row.

@@ -7,8 +7,9 @@ use vgpu_region::ledger::pages;
 
 use super::account::{self, claim_here};
 use super::blocks::{self, Block, Entered, Kind};
+use super::exclusive::Held;
 use super::known::{self, Current, Known};
-use super::{GRANULE, GRANULE_PAGES, SMALL, holes, rounded_pages, spill};
+use super::{GRANULE, GRANULE_PAGES, SMALL, holes, ordered, rounded_pages, spill};
 use crate::cuda::{DevicePtr, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::session::Gpu;
@@ -30,16 +31,14 @@ fn allocate_with(current: Current, kind: Kind, bytes: u64, call: impl FnOnce() -
     let most = rounded_pages(bytes, GRANULE);
     let taken = match if shared { account::try_claim(gpu, most).ok_or(OUT_OF_MEMORY) } else { claim_here(gpu, most) } {
         Ok(claim) => claim,
-        // A small allocation may yet fit between others, where it costs nothing.
-        Err(_) if shared && holes::enter(bytes, known.map_or(0, Known::last)) => {
-            let status = into_hole(current, bytes, call);
-            holes::leave();
-            return status;
-        }
         Err(status) if !shared => return status,
-        Err(_) => match claim_here(gpu, most) {
-            Ok(claim) => claim,
-            Err(status) => return status,
+        // A small allocation may yet fit between others, where it costs nothing.
+        Err(_) => match hole(gpu, bytes, known) {
+            Some(_held) => return into_hole(current, bytes, call),
+            None => match claim_here(gpu, most) {
+                Ok(claim) => claim,
+                Err(status) => return status,
+            },
         },
     };
     let (address, bytes) = match call() {
@@ -60,6 +59,12 @@ fn allocate_with(current: Current, kind: Kind, bytes: u64, call: impl FnOnce() -
     }
     taken.settle(cost);
     SUCCESS
+}
+
+/// A hole for a small allocation, seen for certain: nothing freed is on the device still.
+#[cold]
+fn hole(gpu: &Gpu, bytes: u64, known: Option<&Known>) -> Option<Held<'static>> {
+    if ordered::wait_for_frees(gpu) { holes::enter(bytes, known.map_or(0, Known::last)) } else { None }
 }
 
 /// There is room in a block that is paid for. Should the driver take a new one all the same, that is charged, or, if it does not fit,

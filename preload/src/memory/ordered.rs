@@ -6,9 +6,9 @@ use vgpu_region::ledger::pages;
 
 use super::account;
 use super::known::{self, Current};
-use super::{GRANULE, POOL_STEP, blocks, capture, linear, pools, rounded_pages, spill};
+use super::{GRANULE, GRANULE_PAGES, POOL_STEP, blocks, capture, linear, pools, rounded_pages, spill, truth};
 use crate::compute::hooks::meant;
-use crate::cuda::{Device, DevicePtr, Handle, OUT_OF_MEMORY, POOL_RESERVED_CURRENT, POOL_USED_CURRENT, SUCCESS, Status};
+use crate::cuda::{Device, DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::session::{self, Gpu};
 
@@ -19,6 +19,30 @@ static FREED_LATER: AtomicU32 = AtomicU32::new(0);
 pub fn freed_later(gpu: &Gpu, pages: u32) {
     account::add_overhead(gpu, pages);
     FREED_LATER.fetch_add(pages, AcqRel);
+}
+
+/// Pages of linear memory that may be on the device still although the account takes them for free.
+#[inline]
+pub fn pending_frees() -> u32 {
+    FREED_LATER.load(Relaxed)
+}
+
+/// Waits for what was freed stream-ordered, if no capture goes on that the wait would spoil. Whether nothing is pending then.
+pub fn wait_for_frees(gpu: &Gpu) -> bool {
+    if pending_frees() != 0 && !capture::may_go_on() {
+        // SAFETY: waiting is what the driver does when it is out of memory.
+        unsafe { driver::context_synchronize() };
+        frees_have_passed(gpu);
+    }
+    pending_frees() == 0
+}
+
+fn frees_have_passed(gpu: &Gpu) {
+    let before = FREED_LATER.load(Relaxed);
+    // What others free meanwhile stays pending.
+    if truth::reconcile(gpu) != Some(false) {
+        _ = FREED_LATER.fetch_update(AcqRel, Relaxed, |pending| Some(pending.saturating_sub(before)));
+    }
 }
 
 /// Allocates from a pool with `call`. The stream is the one that is meant ([`meant`]).
@@ -44,7 +68,13 @@ unsafe fn allocate_with(
     }
     let Some(claim) = account::try_claim(gpu, rounded_pages(bytes, POOL_STEP)) else {
         // SAFETY: as this function.
-        return unsafe { allocate_near_limit(current, (pool, record), address, bytes, stream, call) };
+        return unsafe {
+            if gpu.device == current.gpu.device && !pools::is_shared(pool) {
+                allocate_near_limit(gpu, pool, address, bytes, stream)
+            } else {
+                allocate_in_pool(gpu, (pool, record), bytes, stream, call)
+            }
+        };
     };
     let status = call();
     pools::settle_pool(gpu, pool, record, Some(claim));
@@ -52,21 +82,13 @@ unsafe fn allocate_with(
 }
 
 /// Less than the pool's next step is left. What the pool does not use is given back to the device, and the allocation is made as a
-/// linear one, which takes no more than it needs; `cuMemFreeAsync` takes such addresses as well (seen on driver 580). If that does
-/// not fit either, the pool may still have room between its own allocations.
+/// linear one, which takes no more than it needs; `cuMemFreeAsync` takes such addresses as well (seen on driver 580). The pool itself is not
+/// asked: whether it has room in one piece only it knows, and if it has not, it grows by a step.
 ///
 /// The stream is in no capture, but others may be, and stay whole.
 #[cold]
-unsafe fn allocate_near_limit(
-    current: Current,
-    (pool, record): (Handle, &AtomicU64),
-    address: *mut DevicePtr,
-    bytes: u64,
-    stream: Handle,
-    call: impl Fn() -> Status,
-) -> Status {
+unsafe fn allocate_near_limit(gpu: &Gpu, pool: Handle, address: *mut DevicePtr, bytes: u64, stream: Handle) -> Status {
     let _relaxed = capture::leave_alone();
-    let gpu = current.gpu;
     let linear = || {
         account::recover(gpu);
         pools::settle_all_of(gpu);
@@ -85,26 +107,35 @@ unsafe fn allocate_near_limit(
             return SUCCESS;
         }
     }
-    let free = |attribute| pools::attribute(pool, attribute).unwrap_or(0);
-    if free(POOL_RESERVED_CURRENT).saturating_sub(free(POOL_USED_CURRENT)) >= bytes {
-        let status = call();
-        pools::settle_pool(gpu, pool, record, None);
-        if status != SUCCESS || gpu.account.total.pages() <= gpu.limit_pages() {
-            return status;
-        }
-        // SAFETY: the address was just written by the driver, and nobody has seen it. The memory is the stream's when it gets there, and
-        // is given back behind that.
-        unsafe {
-            driver::free_ordered(*address, stream);
-            *address = 0;
-            driver::stream_synchronize(stream);
-            driver::pool_trim(pool, 0);
-        }
-        pools::settle_pool(gpu, pool, record, None);
-    }
     // One last time with everything counted anew, and with a word about it if it fails.
     // SAFETY: as above.
     unsafe { linear::allocate(driver::allocate_pointer, address, bytes as usize) }
+}
+
+/// The same where linear memory of the current context will not do, as another GPU or another process is to get at it.
+#[cold]
+unsafe fn allocate_in_pool(
+    gpu: &Gpu,
+    (pool, record): (Handle, &AtomicU64),
+    bytes: u64,
+    stream: Handle,
+    call: impl Fn() -> Status,
+) -> Status {
+    {
+        let _relaxed = capture::leave_alone();
+        capture::wait(stream);
+        // SAFETY: a pool that the program itself is using.
+        unsafe { driver::pool_trim(pool, 0) };
+        pools::settle_all_of(gpu);
+    }
+    match account::claim(gpu, rounded_pages(bytes, POOL_STEP)) {
+        Ok(claim) => {
+            let status = call();
+            pools::settle_pool(gpu, pool, record, Some(claim));
+            status
+        }
+        Err(status) => status,
+    }
 }
 
 /// `cuMemAllocAsync`
@@ -157,7 +188,7 @@ pub unsafe fn allocate_from<const OWN: bool>(
         unsafe { real(address, bytes, pool, stream) }
     };
     match known::current() {
-        Ok(current) if !address.is_null() && bytes != 0 && !pool.is_null() => match pools::record_of(pool, current.gpu) {
+        Ok(current) if !address.is_null() && bytes != 0 && !pool.is_null() => match pools::record_of(pool) {
             // SAFETY: the address has been checked; a pool that is none is refused by the driver.
             Some(record) => unsafe { allocate_with(current, (pool, record), address, bytes as u64, meant::<OWN>(stream), call) },
             None => OUT_OF_MEMORY,
@@ -182,14 +213,13 @@ pub unsafe fn free<const OWN: bool>(real: unsafe extern "C" fn(DevicePtr, Handle
         };
     if status != SUCCESS {
         blocks::put_back(address, left);
-    } else if left.count == 0
-        && let Some(gpu) = known::gpu_of(left.context)
-    {
+    } else if let Some(gpu) = known::gpu_of(left.context) {
         let cost = pages(u64::from(left.granules) * GRANULE);
-        if matches!(left.kind, blocks::Kind::Managed | blocks::Kind::Spilled) {
-            linear::give_back(gpu, left);
-        } else {
-            freed_later(gpu, cost);
+        match left.kind {
+            blocks::Kind::Managed | blocks::Kind::Spilled => linear::give_back(gpu, left),
+            _ if left.count == 0 => freed_later(gpu, cost),
+            // The granule stays, and in it, for a while, what was freed.
+            _ => _ = FREED_LATER.fetch_add(GRANULE_PAGES, AcqRel),
         }
     }
     status
@@ -214,8 +244,7 @@ pub unsafe fn after_wait_context(real: unsafe extern "C" fn() -> Status) -> Stat
         && status == SUCCESS
         && let Ok(Current { gpu, .. }) = known::current()
     {
-        super::truth::reconcile(gpu);
-        FREED_LATER.store(0, Relaxed);
+        frees_have_passed(gpu);
     }
     status
 }

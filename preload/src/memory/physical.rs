@@ -85,17 +85,16 @@ fn add_one(handle: u64, by: By) -> Result<bool, Status> {
 }
 
 /// Takes a count away before the driver is asked to: afterwards the handle may be another's. Gives what has to be given back to the
-/// account if the driver succeeds.
+/// account if the driver succeeds; `None` if nothing was counted, so that the driver will refuse.
 fn drop_one(handle: u64, by: By) -> Option<Physical> {
     let less = |word| {
         let mut physical = Physical::unpack(word);
         let count = physical.count(by);
-        *count = count.saturating_sub(1);
+        *count = count.checked_sub(1)?;
         Some(physical.pack())
     };
     let mut now = Physical::unpack(HANDLES.get(handle)?.fetch_update(AcqRel, Acquire, less).ok()?);
-    let count = now.count(by);
-    *count = count.saturating_sub(1);
+    *now.count(by) -= 1;
     if now.is_gone() {
         HANDLES.remove(handle);
     }

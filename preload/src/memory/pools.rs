@@ -1,12 +1,14 @@
 //! Memory pools, of the program's making and the driver's own. What counts is what they have reserved from the device, which the driver
 //! tells in 20 ns; it grows in steps of 32 MiB and shrinks when the host waits for a stream, so it is looked at then.
 
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 use vgpu_region::ledger::pages;
 
 use super::account::{self, Claim};
-use super::{capture, graph, ordered};
+use super::{capture, graph, ordered, truth};
 use crate::cuda::{AllocationProp, Device, Handle, LOCATION_DEVICE, OUT_OF_MEMORY, POOL_RESERVED_CURRENT, SUCCESS, Status};
 use crate::driver;
 use crate::session::{self, Gpu};
@@ -16,11 +18,31 @@ struct Pool {
     handle: AtomicPtr<core::ffi::c_void>,
     /// The device in the upper half, the reserved pages that were charged in the lower; or [`ELSEWHERE`].
     record: AtomicU64,
+    /// How many threads ask the driver about it now.
+    readers: AtomicU32,
+    is_shared: AtomicBool,
+}
+
+impl Pool {
+    /// Gives up its place, when nobody asks about it any more: each asks for some 20 ns, and a thread that is gone with a fork is not
+    /// waited for.
+    fn leave(&self) {
+        self.handle.store(core::ptr::null_mut(), Release);
+        for _ in 0..50 {
+            if self.readers.load(Acquire) == 0 {
+                return;
+            }
+            account::nap(1_000_000);
+        }
+    }
 }
 
 /// Few, and looked at after every wait, so they stand in a row. A place is taken by compare-and-swap and free again when its handle is
 /// null.
-static POOLS: [Pool; 512] = [const { Pool { handle: AtomicPtr::new(core::ptr::null_mut()), record: AtomicU64::new(0) } }; 512];
+static POOLS: [Pool; 512] = [const {
+    let (handle, record) = (AtomicPtr::new(core::ptr::null_mut()), AtomicU64::new(0));
+    Pool { handle, record, readers: AtomicU32::new(0), is_shared: AtomicBool::new(false) }
+}; 512];
 /// One above the highest place ever taken.
 static POOLS_USED: AtomicUsize = AtomicUsize::new(0);
 /// The record of a pool whose memory is not a device's.
@@ -41,6 +63,7 @@ fn add(handle: Handle, record: u64) -> Option<&'static Pool> {
     let place = POOLS.iter().position(free)?;
     let pool = POOLS.get(place)?;
     pool.record.store(record, Relaxed);
+    pool.is_shared.store(false, Relaxed);
     pool.handle.store(handle, Release);
     POOLS_USED.fetch_max(place + 1, AcqRel);
     Some(pool)
@@ -49,6 +72,39 @@ fn add(handle: Handle, record: u64) -> Option<&'static Pool> {
 /// Notes a pool that the driver has of its own, and the device of its memory; `None` is elsewhere. `false` if it cannot be kept.
 pub fn note(handle: Handle, device: Option<Device>) -> bool {
     find(handle).or_else(|| add(handle, device.map_or(ELSEWHERE, |device| (device as u64) << 32))).is_some()
+}
+
+/// Whether others than its own GPU and process can get at a pool's memory, so that no other memory can stand in for it.
+pub fn is_shared(handle: Handle) -> bool {
+    find(handle).is_none_or(|pool| pool.is_shared.load(Relaxed))
+}
+
+/// `cuMemPoolSetAccess`
+pub unsafe fn set_access(
+    real: unsafe extern "C" fn(Handle, *const core::ffi::c_void, usize) -> Status,
+    pool: Handle,
+    list: *const core::ffi::c_void,
+    count: usize,
+) -> Status {
+    if let Some(known) = find(pool).filter(|_| !pool.is_null()) {
+        known.is_shared.store(true, Relaxed);
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { real(pool, list, count) }
+}
+
+/// `cuDeviceGetMemPool` and `cuDeviceGetDefaultMemPool`
+pub unsafe fn get(real: unsafe extern "C" fn(*mut Handle, Device) -> Status, pool: *mut Handle, device: Device) -> Status {
+    // SAFETY: the program's own arguments; the handle is read only after the driver wrote it.
+    unsafe {
+        let status = real(pool, device);
+        // What cannot be watched cannot be had.
+        if status == SUCCESS && !note(*pool, Some(device)) {
+            *pool = core::ptr::null_mut();
+            return OUT_OF_MEMORY;
+        }
+        status
+    }
 }
 
 /// The pool that `cuMemAllocAsync` takes from on each device, with its record, until a program sets another.
@@ -68,12 +124,12 @@ pub fn usual(gpu: &Gpu) -> Option<&'static Usual> {
 
 #[cold]
 fn look_up_usual(gpu: &Gpu) -> Option<&'static Usual> {
-    let mut pool = core::ptr::null_mut();
+    let (mut pool, forgotten) = (core::ptr::null_mut(), FORGOTTEN.load(Acquire));
     // SAFETY: the driver writes one handle.
     if unsafe { driver::device_pool(&raw mut pool, gpu.device) } != SUCCESS {
         return None;
     }
-    let record = record_of(pool, gpu)?;
+    let record = record_of(pool)?;
     let fresh: *mut Usual = session::allocate();
     if fresh.is_null() {
         return None;
@@ -81,13 +137,22 @@ fn look_up_usual(gpu: &Gpu) -> Option<&'static Usual> {
     // SAFETY: freshly mapped, and never freed.
     unsafe {
         fresh.write(Usual { pool, record });
-        USUAL.get(gpu.device as usize)?.store(fresh, Release);
+        let usual = USUAL.get(gpu.device as usize)?;
+        usual.store(fresh, Release);
+        // It may have been set or destroyed meanwhile.
+        if FORGOTTEN.load(Acquire) != forgotten {
+            usual.store(core::ptr::null_mut(), Release);
+        }
         Some(&*fresh)
     }
 }
 
+/// How often that was.
+static FORGOTTEN: AtomicU32 = AtomicU32::new(0);
+
 /// The usual pools have to be asked for again.
 pub fn forget_usual() {
+    FORGOTTEN.fetch_add(1, AcqRel);
     USUAL.iter().for_each(|usual| usual.store(core::ptr::null_mut(), Release));
 }
 
@@ -105,9 +170,19 @@ pub fn attribute(pool: Handle, attribute: i32) -> Option<u64> {
     (unsafe { driver::pool_attribute(pool, attribute, &raw mut value) } == SUCCESS).then_some(value)
 }
 
-/// The record of a pool; pools that no call of ours made are a device's own, met for the first time.
-pub fn record_of(pool: Handle, gpu: &Gpu) -> Option<&'static AtomicU64> {
-    find(pool).or_else(|| add(pool, (gpu.device as u64) << 32)).map(|pool| &pool.record)
+/// The record of a pool. One that no call of ours gave is a device's own, or imported: of that nothing can be allocated.
+pub fn record_of(pool: Handle) -> Option<&'static AtomicU64> {
+    let own = |gpu: &&Gpu| {
+        let (mut usual, mut first) = (core::ptr::null_mut(), core::ptr::null_mut());
+        // SAFETY: the driver writes one handle each.
+        unsafe {
+            driver::device_pool(&raw mut usual, gpu.device);
+            driver::device_default_pool(&raw mut first, gpu.device);
+        }
+        pool == usual || pool == first
+    };
+    let met = || session::ready()?.gpus().iter().find(own).and_then(|gpu| add(pool, (gpu.device as u64) << 32));
+    find(pool).or_else(met).map(|pool| &pool.record)
 }
 
 /// Brings what is charged for a reservoir (a pool, or a device's graph memory) in line with what it has reserved, as `read` tells.
@@ -141,16 +216,33 @@ pub fn settle_pool(gpu: &Gpu, pool: Handle, record: &AtomicU64, claim: Option<Cl
     settle(gpu, record, claim, || attribute(pool, POOL_RESERVED_CURRENT));
 }
 
+/// Calls `with` for each pool of a GPU, which is not destroyed meanwhile.
+fn for_each_of(gpu: &Gpu, with: impl Fn(Handle, &AtomicU64)) {
+    for pool in pools() {
+        pool.readers.fetch_add(1, AcqRel);
+        let (handle, value) = (pool.handle.load(Acquire), pool.record.load(Relaxed));
+        if handle as usize > 1 && value != ELSEWHERE && (value >> 32) as Device == gpu.device {
+            with(handle, &pool.record);
+        }
+        pool.readers.fetch_sub(1, AcqRel);
+    }
+}
+
 /// Looks at every pool of a GPU.
 pub fn settle_all_of(gpu: &Gpu) {
-    for Pool { handle, record } in pools() {
-        let value = record.load(Relaxed);
-        let handle = handle.load(Acquire);
-        if handle as usize > 1 && value != ELSEWHERE && (value >> 32) as Device == gpu.device {
-            settle_pool(gpu, handle, record, None);
-        }
-    }
+    for_each_of(gpu, |pool, record| settle_pool(gpu, pool, record, None));
     graph::settle(gpu);
+}
+
+/// Gives back to the device what this process's pools and graphs hold and do not use, as another allocation needs it.
+pub fn trim_idle(gpu: &Gpu) {
+    if capture::may_go_on() {
+        return;
+    }
+    // SAFETY: a pool of the program's, which lives.
+    for_each_of(gpu, |pool, _| unsafe { _ = driver::pool_trim(pool, 0) });
+    graph::trim_idle(gpu);
+    settle_all_of(gpu);
 }
 
 /// Looks at every pool: a host's wait has let them shrink.
@@ -179,11 +271,12 @@ pub unsafe fn create(
         if status == SUCCESS {
             let location = (*properties).location;
             let device = if location.kind == LOCATION_DEVICE { (location.id as u64) << 32 } else { ELSEWHERE };
-            if add(*pool, device).is_none() {
+            let Some(known) = add(*pool, device) else {
                 // What cannot be watched cannot be had.
                 driver::pool_destroy(*pool);
                 return OUT_OF_MEMORY;
-            }
+            };
+            known.is_shared.store((*properties).handle_types != 0, Relaxed);
         }
         status
     }
@@ -202,17 +295,35 @@ pub unsafe fn destroy(real: unsafe extern "C" fn(Handle) -> Status, pool: Handle
     forget_usual();
     // From here on another thread may be given the same handle.
     if let Some(known) = known {
-        known.handle.store(core::ptr::null_mut(), Release);
+        known.leave();
     }
-    let value = known.map_or(0, |known| known.record.load(Relaxed));
+    let (value, shared) = known.map_or((0, false), |known| (known.record.load(Relaxed), known.is_shared.load(Relaxed)));
     // SAFETY: the program's own argument.
     let status = unsafe { real(pool) };
-    if known.is_some() && status != SUCCESS {
-        _ = add(pool, value);
-    } else if let Some(gpu) = gpu {
-        ordered::freed_later(gpu, value as u32);
+    // Meanwhile another thread may have met it as the usual one, which it was until it was gone.
+    forget_usual();
+    if status == SUCCESS {
+        find(pool).into_iter().for_each(Pool::leave);
+        if let Some(gpu) = gpu {
+            ordered::freed_later(gpu, value as u32);
+        }
+    } else if known.is_some() && find(pool).is_none() {
+        add(pool, value).into_iter().for_each(|pool| pool.is_shared.store(shared, Relaxed));
     }
     status
+}
+
+/// A device's primary context is gone, and maybe its pools with it: they are met anew when they are used again.
+pub fn forget_device(gpu: &Gpu) {
+    forget_usual();
+    for pool in pools() {
+        let value = pool.record.load(Relaxed);
+        if pool.handle.load(Acquire) as usize > 1 && value != ELSEWHERE && (value >> 32) as Device == gpu.device {
+            pool.leave();
+            account::release(gpu, value as u32);
+        }
+    }
+    truth::reconcile(gpu);
 }
 
 /// `cuMemPoolTrimTo`

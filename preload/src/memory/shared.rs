@@ -18,6 +18,7 @@ use super::table::Table;
 use super::{GRANULE, account, blocks, context, linear, physical, truth};
 use crate::cuda::{Device, DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
+use crate::list::List;
 use crate::session::{self, Gpu};
 
 /// What was exported: handles of physical memory, and addresses of linear memory; with the [`mark`] of a descriptor that keeps it.
@@ -55,12 +56,12 @@ pub fn charge_others(gpu: &Gpu) {
     let census = Census::open(session::region_path());
     let (region, own) = (session.membership.region, session.membership.index);
     // Who takes or gives back memory while NVML is asked accounts for it by itself.
-    let mut before = [None; SLOTS];
-    for ((_, slot), before) in region.used_slots().zip(&mut before) {
-        *before = slot.gpus.get(gpu.place).map(|charge| charge.charge.see());
+    let mut before = List::<_, SLOTS>::new();
+    for (_, slot) in region.used_slots() {
+        before.push(slot.gpus.get(gpu.place).map(|charge| charge.charge.see()));
     }
     let Some(list) = truth::processes(gpu) else { return };
-    for ((index, slot), before) in region.used_slots().zip(before).filter(|((index, _), _)| *index != own) {
+    for ((index, slot), &before) in region.used_slots().zip(before.as_slice()).filter(|((index, _), _)| *index != own) {
         let (Some(charge), Some(bytes)) = (slot.gpus.get(gpu.place), list.bytes_of(slot.pid.load(Relaxed))) else { continue };
         let overhead = charge.overhead.load(Acquire);
         let held = charge.charge.held().saturating_sub(charge.managed.load(Relaxed));

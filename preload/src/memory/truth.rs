@@ -8,16 +8,17 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use vgpu_region::ledger::{PAGE, pages};
 
 use super::{account, known};
+use crate::list::List;
 use crate::nvml::sys::Process;
 use crate::session::Gpu;
 use crate::{driver, nvml};
 
+/// More processes than a container has slots cannot be its own.
+const MOST: usize = vgpu_region::region::SLOTS;
+
 /// NVML's list of the processes on one GPU, as far as this PID namespace shows them.
 #[derive(Debug)]
-pub struct Processes {
-    list: [Process; 256],
-    count: usize,
-}
+pub struct Processes(List<Process, MOST>);
 
 impl Processes {
     /// Whether this PID is on the list.
@@ -32,15 +33,15 @@ impl Processes {
     }
 
     fn find(&self, pid: u32) -> Option<&Process> {
-        self.list.iter().take(self.count).find(|process| process.pid == pid)
+        self.0.as_slice().iter().find(|process| process.pid == pid)
     }
 }
 
 /// Who is on the GPU now. `None` if NVML cannot tell.
 pub fn processes(gpu: &Gpu) -> Option<Processes> {
-    let mut answer = Processes { list: [Process::default(); 256], count: 0 };
-    answer.count = nvml::compute_processes(gpu.uuid, &mut answer.list)?;
-    Some(answer)
+    let mut list = List::new();
+    nvml::compute_processes(gpu.uuid, &mut list)?;
+    Some(Processes(list))
 }
 
 /// What this process holds on the GPU in bytes, by NVML; managed memory is not in it.
@@ -61,25 +62,35 @@ pub fn device_free() -> usize {
 
 /// Sets this process's overhead to what NVML says beyond what allocation calls asked for, and what is promised and not taken yet.
 ///
-/// Another thread's call that is under way makes both figures uncertain; then nothing is changed, after a few tries, and this is `false`.
-pub fn reconcile(gpu: &Gpu) -> bool {
-    (0..3).any(|_| set_overhead(gpu) != Some(false))
+/// Another thread's call that is under way makes both figures uncertain; then nothing is changed, after a few tries, and this is `Some(false)`. `None` if
+/// NVML cannot tell.
+pub fn reconcile(gpu: &Gpu) -> Option<bool> {
+    (0..3).map(|_| set_overhead(gpu)).find(|&set| set != Some(false)).unwrap_or(Some(false))
 }
 
-/// The same after a call that took nobody knows how much: `before` it the device had so much free. Where NVML cannot tell, what the device
-/// has less of now counts, whoever took it.
+/// The same after a call that took nobody knows how much: `before` it the device had so much free. While other threads' calls are under
+/// way, what the process holds beyond all that they may have been charged for counts. Where NVML cannot tell, what the device has less of
+/// now counts, whoever took it.
 pub fn reconcile_after(gpu: &Gpu, before: usize) {
-    for _ in 0..64 {
+    for _ in 0..16 {
         match set_overhead(gpu) {
             Some(true) => return,
             // SAFETY: the call takes nothing.
             Some(false) => _ = unsafe { libc::sched_yield() },
-            None => break,
+            None => return charge_overhead(gpu, pages(before.saturating_sub(device_free()) as u64)),
         }
     }
-    let less = pages(before.saturating_sub(device_free()) as u64);
-    account::add_overhead(gpu, less);
-    account::charge(gpu, less);
+    let managed = u64::from(gpu.charge.managed.load(Relaxed));
+    let most = gpu.charge.charge.most();
+    if let Some(bytes) = own_bytes(gpu) {
+        let accounted = most.max(gpu.charge.charge.most()).saturating_sub(managed);
+        charge_overhead(gpu, pages(bytes).saturating_sub(u32::try_from(accounted).unwrap_or(u32::MAX)));
+    }
+}
+
+fn charge_overhead(gpu: &Gpu, pages: u32) {
+    account::add_overhead(gpu, pages);
+    account::charge(gpu, pages);
 }
 
 /// Whether the overhead could be set; `None` if NVML cannot tell.
@@ -97,8 +108,7 @@ fn set_overhead(gpu: &Gpu) -> Option<bool> {
     let real = pages(bytes).saturating_sub(asked_for).saturating_add(promised);
     account::set_doubtful(gpu, real < known::costs(gpu).saturating_add(promised));
     if real > overhead {
-        account::add_overhead(gpu, real - overhead);
-        account::charge(gpu, real - overhead);
+        charge_overhead(gpu, real - overhead);
     } else {
         account::release(gpu, account::take_overhead(gpu, overhead - real));
     }

@@ -12,6 +12,7 @@ use super::sys::{
     ProcessV1, SUCCESS, UtilizationSample, Utilizations,
 };
 use crate::cuda::{Handle, Status};
+use crate::list::List;
 use crate::session;
 
 /// As many entries are asked of NVML. More processes than slots cannot be the container's.
@@ -35,24 +36,20 @@ impl OfProcess for u32 {
 }
 
 /// The PIDs in the region's living slots.
-pub struct Own {
-    pids: [u32; SLOTS],
-    count: usize,
-}
+pub struct Own(List<u32, SLOTS>);
 
 impl Own {
     pub(super) fn read(view: &View) -> Self {
-        let mut own = Self { pids: [0; SLOTS], count: 0 };
+        let mut own = List::new();
         let census = Census::open(session::region_path());
-        for ((_, slot), place) in map::living(view.region, &census).zip(&mut own.pids) {
-            *place = slot.pid.load(core::sync::atomic::Ordering::Relaxed);
-            own.count += 1;
+        for (_, slot) in map::living(view.region, &census) {
+            own.push(slot.pid.load(core::sync::atomic::Ordering::Relaxed));
         }
-        own
+        Self(own)
     }
 
     pub(super) fn has(&self, pid: u32) -> bool {
-        self.pids.iter().take(self.count).any(|own| *own == pid)
+        self.0.as_slice().contains(&pid)
     }
 
     /// Moves the container's own entries to the front, and tells how many they are.
@@ -86,20 +83,25 @@ unsafe fn give<T: OfProcess>(entries: &[T], count: *mut u32, list: *mut T) -> St
     SUCCESS
 }
 
-/// Reads NVML's list with `call`, and leaves the container's own entries at the front of `list`. Gives their number.
-fn own_of<T: OfProcess>(list: &mut [T], call: impl FnOnce(&mut u32, *mut T) -> Status) -> Result<usize, Status> {
+/// Reads NVML's list with `call`, which says how many it has written, and leaves the container's own entries.
+unsafe fn own_of<T: OfProcess>(call: impl FnOnce(&mut u32, *mut T) -> Status) -> Result<List<T, MOST>, Status> {
     let view = view().ok_or(OPERATING_SYSTEM)?;
-    let mut count = list.len() as u32;
-    match call(&mut count, list.as_mut_ptr()) {
+    let (mut list, mut count) = (List::<T, MOST>::new(), MOST as u32);
+    match call(&mut count, list.room().ok_or(OPERATING_SYSTEM)?) {
         SUCCESS => {}
         status => return Err(status),
     }
-    let count = list.len().min(count as usize);
-    Ok(Own::read(view).keep(list.get_mut(..count).unwrap_or_default()))
+    // SAFETY: the call has written as many as it says; then there are not more than before.
+    unsafe {
+        list.set_count(count as usize);
+        let kept = Own::read(view).keep(list.as_mut_slice());
+        list.set_count(kept);
+    }
+    Ok(list)
 }
 
 /// `nvmlDeviceGetComputeRunningProcesses`, `…Graphics…`, `…MPSCompute…`, all versions; `nvmlDeviceGetAccountingPids`
-pub unsafe fn list<T: OfProcess + Default>(
+pub unsafe fn list<T: OfProcess>(
     real: unsafe extern "C" fn(Handle, *mut u32, *mut T) -> Status,
     device: Handle,
     count: *mut u32,
@@ -109,11 +111,10 @@ pub unsafe fn list<T: OfProcess + Default>(
         // SAFETY: the program's own arguments, for NVML to refuse.
         return unsafe { real(device, count, out) };
     }
-    let mut list = [T::default(); MOST];
     // SAFETY: room for as many entries as the count says; then the program's own pointers.
     unsafe {
-        match own_of(&mut list, |count, list| real(device, count, list)) {
-            Ok(kept) => give(list.get(..kept).unwrap_or_default(), count, out),
+        match own_of(|count, list| real(device, count, list)) {
+            Ok(kept) => give(kept.as_slice(), count, out),
             Err(status) => status,
         }
     }
@@ -130,17 +131,16 @@ pub unsafe fn details(
         // SAFETY: for NVML to refuse.
         return unsafe { real(device, out) };
     };
-    let mut list = [ProcessDetail::default(); MOST];
     // SAFETY: as in `list`.
     unsafe {
-        let ours = own_of(&mut list, |count, entries| {
+        let ours = own_of(|count, entries| {
             let mut whole = ProcessDetails { count: *count, entries, ..*asked };
             let status = real(device, &raw mut whole);
             *count = whole.count;
             status
         });
         match ours {
-            Ok(kept) => give(list.get(..kept).unwrap_or_default(), &raw mut asked.count, asked.entries),
+            Ok(kept) => give(kept.as_slice(), &raw mut asked.count, asked.entries),
             Err(status) => status,
         }
     }
@@ -158,12 +158,11 @@ pub unsafe fn utilization(
         // SAFETY: the program's own arguments, for NVML to refuse.
         return unsafe { real(device, out, count, since) };
     }
-    let mut list = [UtilizationSample::default(); MOST];
     // SAFETY: as in `list`.
     unsafe {
-        match own_of(&mut list, |count, list| real(device, list, count, since)) {
-            Ok(0) => NOT_FOUND,
-            Ok(kept) => give(list.get(..kept).unwrap_or_default(), count, out),
+        match own_of(|count, list| real(device, list, count, since)) {
+            Ok(kept) if kept.as_slice().is_empty() => NOT_FOUND,
+            Ok(kept) => give(kept.as_slice(), count, out),
             Err(status) => status,
         }
     }
@@ -180,18 +179,17 @@ pub unsafe fn utilization_info(
         // SAFETY: for NVML to refuse.
         return unsafe { real(device, out) };
     };
-    let mut list = [ProcessUtilization::default(); MOST];
     // SAFETY: as in `list`.
     unsafe {
-        let ours = own_of(&mut list, |count, entries| {
+        let ours = own_of(|count, entries| {
             let mut whole = Utilizations { count: *count, entries, ..*asked };
             let status = real(device, &raw mut whole);
             *count = whole.count;
             status
         });
         match ours {
-            Ok(0) => NOT_FOUND,
-            Ok(kept) => give(list.get(..kept).unwrap_or_default(), &raw mut asked.count, asked.entries),
+            Ok(kept) if kept.as_slice().is_empty() => NOT_FOUND,
+            Ok(kept) => give(kept.as_slice(), &raw mut asked.count, asked.entries),
             Err(status) => status,
         }
     }
@@ -217,9 +215,9 @@ mod tests {
     use super::*;
 
     fn own(pids: &[u32]) -> Own {
-        let mut own = Own { pids: [0; SLOTS], count: pids.len() };
-        own.pids[..pids.len()].copy_from_slice(pids);
-        own
+        let mut own = List::new();
+        assert!(pids.iter().all(|&pid| own.push(pid)));
+        Own(own)
     }
 
     fn process(pid: u32) -> Process {

@@ -3,8 +3,9 @@
 use crate::cuda::{
     AllocNodeParams, Device, Handle, KernelNodeParams, LOCATION_DEVICE, NODE_CHILD_GRAPH, NODE_KERNEL, NODE_MEM_ALLOC, SUCCESS, Status,
 };
+use crate::driver;
+use crate::list::List;
 use crate::memory::{GRANULE, library, local};
-use crate::{driver, session};
 
 /// Graphs in graphs are read down to here.
 const DEEPEST: u32 = 64;
@@ -34,7 +35,7 @@ pub struct Contents {
     pub kernels: u64,
     /// The most local memory that a thread of any of them needs, in bytes.
     pub local: u64,
-    ranges: List<Range>,
+    ranges: List<Range, MOST>,
 }
 
 impl Contents {
@@ -52,14 +53,14 @@ impl Contents {
         if unsafe { driver::graph_nodes(graph, core::ptr::null_mut(), &raw mut count) } == SUCCESS {
             // SAFETY: as the caller promises.
             unsafe { contents.add(graph, 0) }?;
-            contents.ranges.as_slice().sort_unstable();
+            contents.ranges.as_mut_slice().sort_unstable();
         }
         Ok(contents)
     }
 
     /// Bytes that the memory nodes take on a device at most. CUDA gives allocations that do not live at the same time the same addresses
     /// (programming guide, "Graph Memory Nodes"), so what counts is the ground that they cover.
-    pub fn bytes_on(&mut self, device: Device) -> u64 {
+    pub fn bytes_on(&self, device: Device) -> u64 {
         let (mut sum, mut covered) = (0, 0);
         for range in self.ranges.as_slice().iter().filter(|range| range.device == device) {
             sum += range.end.saturating_sub(range.start.max(covered));
@@ -78,14 +79,14 @@ impl Contents {
         if count == 0 {
             return Ok(());
         }
-        let mut nodes = List::<Handle>::new();
+        let mut nodes = List::<Handle, MOST>::new();
         // SAFETY: room for as many handles as the list can hold; each is a node of this graph.
         unsafe {
             let room = nodes.room().ok_or(Unfit::Unreadable)?;
             if driver::graph_nodes(graph, room, &raw mut count) != SUCCESS {
                 return Err(Unfit::Unreadable);
             }
-            nodes.count = count;
+            nodes.set_count(count);
             nodes.as_slice().iter().try_for_each(|&node| self.add_node(node, depth))
         }
     }
@@ -147,57 +148,6 @@ impl Contents {
     }
 }
 
-/// Up to [`MOST`] things in memory of their own, which the kernel gives page by page.
-struct List<T> {
-    start: *mut T,
-    count: usize,
-}
-
-impl<T: Copy> List<T> {
-    const BYTES: usize = MOST * size_of::<T>();
-
-    const fn new() -> Self {
-        Self { start: core::ptr::null_mut(), count: 0 }
-    }
-
-    /// Where they lie; `None` if there is no memory.
-    fn room(&mut self) -> Option<*mut T> {
-        if self.start.is_null() {
-            self.start = session::map_anonymous(Self::BYTES).cast();
-        }
-        (!self.start.is_null()).then_some(self.start)
-    }
-
-    fn push(&mut self, thing: T) -> bool {
-        match self.room() {
-            Some(start) if self.count < MOST => {
-                // SAFETY: there is room for one more.
-                unsafe { start.add(self.count).write(thing) };
-                self.count += 1;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    fn as_slice(&mut self) -> &mut [T] {
-        if self.start.is_null() {
-            return &mut [];
-        }
-        // SAFETY: so many were written, by us or by the driver; the mapping lives as long as this does.
-        unsafe { core::slice::from_raw_parts_mut(self.start, self.count.min(MOST)) }
-    }
-}
-
-impl<T> Drop for List<T> {
-    fn drop(&mut self) {
-        if !self.start.is_null() {
-            // SAFETY: a mapping of ours, of that size, which nobody refers to any more.
-            unsafe { libc::munmap(self.start.cast(), MOST * size_of::<T>()) };
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,15 +161,7 @@ mod tests {
         {
             assert!(contents.ranges.push(range));
         }
-        contents.ranges.as_slice().sort_unstable();
+        contents.ranges.as_mut_slice().sort_unstable();
         assert_eq!([0, 1, 2].map(|device| contents.bytes_on(device) / GRANULE), [10, 3, 0]);
-    }
-
-    #[test]
-    fn a_list_is_full_at_its_end() {
-        let mut list = List::<u8>::new();
-        assert!(list.as_slice().is_empty());
-        assert!((0..MOST).all(|_| list.push(7)) && !list.push(7));
-        assert_eq!(list.as_slice().len(), MOST);
     }
 }
