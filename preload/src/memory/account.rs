@@ -209,13 +209,39 @@ pub fn release(gpu: &Gpu, pages: u32) {
     }
 }
 
+/// Changes under way of what the driver, the charge and the overhead say together, and how many have ended: between two that are equal
+/// nobody changed them. Claims are not among them: they are in flight.
+static CHANGING: AtomicU32 = AtomicU32::new(0);
+static CHANGED: AtomicU32 = AtomicU32::new(0);
+
+/// Makes a change of the driver's, the charge and the overhead that belongs together: meanwhile no comparison with NVML is certain.
+#[inline]
+pub fn together<T>(change: impl FnOnce() -> T) -> T {
+    CHANGING.fetch_add(1, AcqRel);
+    let result = change();
+    CHANGED.fetch_add(1, AcqRel);
+    CHANGING.fetch_sub(1, AcqRel);
+    result
+}
+
+/// How many changes there were, unless one is under way.
+pub fn quiet() -> Option<u32> {
+    let changed = CHANGED.load(Acquire);
+    (CHANGING.load(Acquire) == 0).then_some(changed)
+}
+
+/// Gives back pages that no allocation call asked for, at most what there is of that.
+pub fn release_overhead(gpu: &Gpu, pages: u32) {
+    together(|| release(gpu, take_overhead(gpu, pages)));
+}
+
 /// Adds to the part of the charge that no allocation call asked for.
 pub fn add_overhead(gpu: &Gpu, pages: u32) {
     gpu.charge.overhead.fetch_add(pages, AcqRel);
 }
 
 /// Takes from that part, at most what is there. Gives what was taken.
-pub fn take_overhead(gpu: &Gpu, pages: u32) -> u32 {
+fn take_overhead(gpu: &Gpu, pages: u32) -> u32 {
     let before = gpu.charge.overhead.fetch_update(AcqRel, Acquire, |there| Some(there.saturating_sub(pages))).unwrap_or(0);
     before.min(pages)
 }

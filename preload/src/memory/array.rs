@@ -185,15 +185,17 @@ pub unsafe fn create_mipmapped(
 /// `cuArrayDestroy` and `cuMipmappedArrayDestroy`
 pub unsafe fn destroy(real: unsafe extern "C" fn(Handle) -> Status, array: Handle) -> Status {
     let removed = ARRAYS.remove(array as u64);
-    // SAFETY: the program's own argument.
-    let status = unsafe { real(array) };
-    if let Some(value) = removed {
-        match known::gpu_of((value >> 48) as u8) {
-            Some(gpu) if status == SUCCESS => give_back(gpu, value & BYTES),
-            _ => _ = ARRAYS.insert(array as u64, value),
+    account::together(|| {
+        // SAFETY: the program's own argument.
+        let status = unsafe { real(array) };
+        if let Some(value) = removed {
+            match known::gpu_of((value >> 48) as u8) {
+                Some(gpu) if status == SUCCESS => give_back(gpu, value & BYTES),
+                _ => _ = ARRAYS.insert(array as u64, value),
+            }
         }
-    }
-    status
+        status
+    })
 }
 
 /// A context is gone, and its arrays with it.

@@ -7,7 +7,7 @@ use vgpu_region::ledger::pages;
 use super::account::{self, claim};
 use super::blocks::{self, Kind};
 use super::exclusive::Exclusive;
-use super::known::{self, Current};
+use super::known::{self, Current, Known};
 use super::{array, library, linear, pools, truth};
 use crate::cuda::{
     Device, Handle, LIMIT_MALLOC_HEAP_SIZE, LIMIT_PRINTF_FIFO_SIZE, LIMIT_STACK_SIZE, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status,
@@ -65,11 +65,14 @@ fn make(device: Device, call: impl FnOnce() -> Status, handle: impl FnOnce() -> 
     let context = handle();
     known::remember(context, gpu, cost);
     if gpu.account.total.pages() > gpu.limit_pages() {
-        if undo() {
-            forget(context);
-        } else {
-            truth::reconcile(gpu);
-        }
+        account::together(|| {
+            if undo()
+                && let Some((id, known)) = known::find(context)
+            {
+                give_up(id, known);
+            }
+        });
+        truth::reconcile(gpu);
         account::refuse(gpu, cost);
         return OUT_OF_MEMORY;
     }
@@ -114,13 +117,20 @@ pub unsafe fn release_primary(real: unsafe extern "C" fn(Device) -> Status, devi
     if was_active {
         handle = primary(device);
     }
-    // SAFETY: the program's own argument.
-    let status = unsafe { real(device) };
-    if status == SUCCESS && was_active && !is_active(device) {
-        forget(handle);
-        if let Some(gpu) = session::ready().and_then(|session| session.gpu(device)) {
-            pools::forget_device(gpu);
+    // Others may go on using it, so its record stays until it is gone; and nobody makes the next one before.
+    let _making = MAKING.get(device as usize).map(|one| one.take(PATIENCE));
+    let mut is_gone = false;
+    let status = account::together(|| {
+        // SAFETY: the program's own argument.
+        let status = unsafe { real(device) };
+        is_gone = status == SUCCESS && was_active && !is_active(device);
+        if is_gone && let Some((id, known)) = known::find(handle) {
+            give_up(id, known);
         }
+        status
+    });
+    if is_gone && let Some(gpu) = session::ready().and_then(|session| session.gpu(device)) {
+        pools::forget_device(gpu);
     }
     status
 }
@@ -201,16 +211,39 @@ pub unsafe fn create_with(context: *mut Handle, device: Device, call: impl FnOnc
 /// `cuCtxDestroy` and `cuCtxDestroy_v2`
 pub unsafe fn destroy(real: unsafe extern "C" fn(Handle) -> Status, context: Handle) -> Status {
     // SAFETY: the program's own argument.
-    let status = unsafe { real(context) };
-    if status == SUCCESS {
-        forget(context);
-    }
+    let call = || unsafe { real(context) };
+    let Some((id, known)) = known::find(context) else { return call() };
+    // Its record is nobody's from here on: the driver may give the handle to another thread before what was in this one is given back.
+    known.hide();
+    let status = account::together(|| {
+        let status = call();
+        if status == SUCCESS {
+            give_up(id, known)
+        } else {
+            known.show(context)
+        }
+        status
+    });
+    look_at_the_rest(id);
     status
+}
+
+/// A context's modules, stacks and the like are gone with it; only NVML can tell how much that was.
+fn look_at_the_rest(id: u8) {
+    if let Some(gpu) = known::gpu_of(id).filter(|gpu| gpu.charge.overhead.load(Relaxed) > known::costs(gpu)) {
+        truth::reconcile(gpu);
+    }
 }
 
 /// Gives back a destroyed context's cost, and what was allocated in it.
 pub fn forget(handle: Handle) {
-    let Some((id, known)) = known::find(handle) else { return };
+    if let Some((id, known)) = known::find(handle) {
+        account::together(|| give_up(id, known));
+        look_at_the_rest(id);
+    }
+}
+
+fn give_up(id: u8, known: &Known) {
     let Some(gpu) = known::gpu_of(id) else { return };
     blocks::for_each(|address, block| {
         if block.context == id
@@ -223,12 +256,8 @@ pub fn forget(handle: Handle) {
     array::forget_context(gpu, id);
     library::forget_context(id);
     super::local::forget();
-    account::release(gpu, account::take_overhead(gpu, known.cost.swap(0, AcqRel)));
+    account::release_overhead(gpu, known.cost.swap(0, AcqRel));
     known.forget();
-    // Its modules, stacks and the like are gone too; only NVML can tell how much that was.
-    if gpu.charge.overhead.load(Relaxed) > known::costs(gpu) {
-        truth::reconcile(gpu);
-    }
 }
 
 /// `cuCtxSetLimit`: stack, heap and printf buffer are device memory, and known before.
@@ -267,7 +296,7 @@ fn set_stack(gpu: &Gpu, value: usize, call: impl FnOnce() -> Status) -> Status {
     account::add_overhead(gpu, grown);
     super::local::forget();
     let shrunk = pages(before.saturating_sub(after).saturating_mul(threads));
-    account::release(gpu, account::take_overhead(gpu, shrunk));
+    account::release_overhead(gpu, shrunk);
     status
 }
 
@@ -288,7 +317,7 @@ fn set_promise(gpu: &Gpu, promised: &AtomicU32, limit: i32, value: usize, call: 
     let grown = after.saturating_sub(before);
     claim.settle(grown);
     account::add_overhead(gpu, grown);
-    account::release(gpu, account::take_overhead(gpu, before.saturating_sub(after)));
+    account::release_overhead(gpu, before.saturating_sub(after));
     status
 }
 

@@ -41,6 +41,9 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 /// The driver places small allocations at multiples of this (seen on driver 580).
 pub const STEP: u64 = 512;
 
+/// In place of a handle: a record that is being written, or given up.
+const WRITING: Handle = 1 as Handle;
+
 /// The current context.
 #[derive(Clone, Copy, Debug)]
 pub struct Current {
@@ -103,7 +106,6 @@ fn first_met(handle: Handle) -> Result<Current, Option<Status>> {
 
 /// Notes a context. Two threads that meet it at once may note it twice; the first note is found from then on.
 pub fn remember(handle: Handle, gpu: &'static Gpu, cost: u32) -> u8 {
-    const WRITING: Handle = 1 as Handle;
     for (id, known) in KNOWN.iter().enumerate() {
         if known.handle.compare_exchange(core::ptr::null_mut(), WRITING, AcqRel, Acquire).is_ok() {
             known.gpu.store(core::ptr::from_ref(gpu).cast_mut(), Relaxed);
@@ -179,6 +181,16 @@ fn is_taken(limit: i32) -> bool {
 }
 
 impl Known {
+    /// The context is about to go: it is not found any more, and its place not taken.
+    pub fn hide(&self) {
+        self.handle.store(WRITING, Release);
+    }
+
+    /// It did not go.
+    pub fn show(&self, handle: Handle) {
+        self.handle.store(handle, Release);
+    }
+
     /// The context is gone. Its GPU stays readable for whoever still asks by place.
     pub fn forget(&self) {
         self.handle.store(core::ptr::null_mut(), Release);

@@ -253,6 +253,12 @@ pub unsafe fn free_v1(real: unsafe extern "C" fn(u32) -> Status, address: u32) -
 /// Frees with `call` whatever is known at `address`; what is unknown is the driver's business.
 pub unsafe fn free_with(address: DevicePtr, call: impl FnOnce() -> Status) -> Status {
     let Some(left) = blocks::leave(address) else { return call() };
+    if left.count == 0 { account::together(|| free_block(address, left, call)) } else { free_block(address, left, call) }
+}
+
+/// Frees with `call` what was taken out of the table.
+#[inline]
+fn free_block(address: DevicePtr, left: Block, call: impl FnOnce() -> Status) -> Status {
     let status = call();
     if status != SUCCESS {
         blocks::put_back(address, left);

@@ -193,9 +193,12 @@ unsafe fn counted_anew(handle: *mut u64, physical: Physical) -> Status {
 
 /// `cuMemRelease`
 pub unsafe fn release(real: unsafe extern "C" fn(u64) -> Status, handle: u64) -> Status {
-    let dropped = drop_one(handle, By::Handle);
     // SAFETY: the program's own argument.
-    let call = || unsafe { real(handle) };
+    account::together(|| release_with(handle, || unsafe { real(handle) }))
+}
+
+fn release_with(handle: u64, call: impl FnOnce() -> Status) -> Status {
+    let dropped = drop_one(handle, By::Handle);
     let status = match dropped {
         Some(physical) if physical.is_gone() && physical.is_object() => keepers::part(handle, call),
         _ => call(),
@@ -268,7 +271,11 @@ pub unsafe fn map(
 /// `cuMemUnmap`: every mapping in the range.
 pub unsafe fn unmap(real: unsafe extern "C" fn(DevicePtr, usize) -> Status, address: DevicePtr, bytes: usize) -> Status {
     // SAFETY: the program's own arguments. The addresses stay reserved, so nothing else can come to lie there in between.
-    let status = unsafe { real(address, bytes) };
+    account::together(|| unmap_with(address, bytes, || unsafe { real(address, bytes) }))
+}
+
+fn unmap_with(address: DevicePtr, bytes: usize, call: impl FnOnce() -> Status) -> Status {
+    let status = call();
     if status == SUCCESS {
         let mut at = address;
         while at < address.saturating_add(bytes as u64) {

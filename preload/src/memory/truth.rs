@@ -3,11 +3,11 @@
 //! NVML is loaded and asked only where the account alone will not do: after a context whose cost nobody knows, near the limit, and
 //! before anything is refused.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use vgpu_region::ledger::{PAGE, pages};
 
-use super::{account, known};
+use super::{account, known, pools};
 use crate::list::List;
 use crate::nvml::sys::Process;
 use crate::session::Gpu;
@@ -89,30 +89,38 @@ pub fn reconcile_after(gpu: &Gpu, before: usize) {
 }
 
 fn charge_overhead(gpu: &Gpu, pages: u32) {
-    account::add_overhead(gpu, pages);
-    account::charge(gpu, pages);
+    account::together(|| {
+        account::add_overhead(gpu, pages);
+        account::charge(gpu, pages);
+    });
 }
 
 /// Whether the overhead could be set; `None` if NVML cannot tell.
 fn set_overhead(gpu: &Gpu) -> Option<bool> {
     let charge = &gpu.charge.charge;
+    let Some(changes) = account::quiet() else { return Some(false) };
     let (held, in_flight) = (charge.held(), charge.in_flight());
     let overhead = gpu.charge.overhead.load(Acquire);
     // Asked first: what is taken in between counts twice rather than not at all.
     let promised = known::promises(gpu);
     let bytes = own_bytes(gpu)?;
-    if in_flight || charge.in_flight() || charge.held() != held || gpu.charge.overhead.load(Acquire) != overhead {
+    // Pools may have shrunk at another thread's wait, which has not told the account yet.
+    pools::settle_all_of(gpu);
+    if in_flight || charge.in_flight() || charge.held() != held || account::quiet() != Some(changes) {
         return Some(false);
     }
     let asked_for = held.saturating_sub(overhead).saturating_sub(gpu.charge.managed.load(Relaxed));
     let real = pages(bytes).saturating_sub(asked_for).saturating_add(promised);
     account::set_doubtful(gpu, real < known::costs(gpu).saturating_add(promised));
-    if real > overhead {
-        charge_overhead(gpu, real - overhead);
-    } else {
-        account::release(gpu, account::take_overhead(gpu, overhead - real));
-    }
-    Some(true)
+    account::together(|| {
+        // Of two threads that saw the same, one changes it.
+        if gpu.charge.overhead.compare_exchange(overhead, real, AcqRel, Relaxed).is_err() {
+            return Some(false);
+        }
+        account::charge(gpu, real.saturating_sub(overhead));
+        account::release(gpu, overhead.saturating_sub(real));
+        Some(true)
+    })
 }
 
 /// What this process holds beyond what it has been charged for, in pages: what a call just made has cost. `None` if other threads
