@@ -40,6 +40,8 @@ pub struct Policy {
     pub privileged: Admission,
     /// What happens to a limited container whose image has no glibc loader: CUDA's driver needs glibc, and so does the library.
     pub without_glibc: Admission,
+    /// What happens to a container with a share of a claim that another container has at the same time: each is limited by itself.
+    pub shared_claims: Admission,
     /// For what a container does not ask for.
     pub defaults: Defaults,
     /// What no container gets past.
@@ -67,6 +69,7 @@ impl Default for Policy {
             violation_grace_seconds: 10,
             privileged: Admission::default(),
             without_glibc: Admission::default(),
+            shared_claims: Admission::default(),
             defaults: Defaults::default(),
             ceilings: Ceilings::default(),
             opt_out: OptOut::default(),

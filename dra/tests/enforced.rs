@@ -8,7 +8,7 @@ use crate::common::plugin::{Node, Program, allocate, cdi_ids};
 use crate::common::wait_for;
 use serde_json::Value;
 use vgpu_e2e::{Fill, Kit, MIB, Machine, PROGRAMS, Way, hosts};
-use vgpu_test_harness::{Bundle, Host};
+use vgpu_test_harness::{Bundle, Host, Outcome};
 
 /// A machine with two simulated GPUs of 24 GiB, on whose kubelet's side the program is registered.
 struct Rig {
@@ -42,12 +42,16 @@ impl Rig {
 
 /// What a container obtains of the first GPU that it sees, and what it is told that there is.
 fn fill(way: Way, host: &Host, bundle: Bundle) -> Fill {
-    let way = match way {
-        Way::Wrapper => |host: &Host, bundle: &Bundle| host.run(bundle),
+    Fill::of(&started(way, host, bundle).ok())
+}
+
+fn started(way: Way, host: &Host, bundle: Bundle) -> Outcome {
+    let bundle = bundle.shell(&format!("{PROGRAMS}/fill --chunk 64M --max 24G"));
+    match way {
+        Way::Wrapper => host.run(&bundle),
         // By the hooks of the CDI specification alone.
-        Way::Hooks => |host: &Host, bundle: &Bundle| host.run_bare(bundle),
-    };
-    Fill::of(&way(host, &bundle.shell(&format!("{PROGRAMS}/fill --chunk 64M --max 24G"))).ok())
+        Way::Hooks => host.run_bare(&bundle),
+    }
 }
 
 #[test]
@@ -106,6 +110,33 @@ fn containers_are_held_to_their_claims() {
 /// The CDI devices of a claim of one share, as the container runtime still has them from the kubelet.
 fn cdi_ids_of(claim: &str) -> Vec<String> {
     vec![format!("vgpu.io/claim={}-0", uid(claim)), "vgpu.io/hooks=enforce".to_owned()]
+}
+
+#[test]
+fn a_share_of_several_containers_is_refused_where_policy_says_so() {
+    let kit = Kit::find();
+    for (runtime, way, host) in hosts(&kit) {
+        let case = format!("{runtime:?}, {way:?}");
+        let rig = Rig::new(&kit);
+        let _plugin = rig.start(&host);
+        let kubelet = Kubelet::register(&rig.node.path("registry"));
+        wait_for("both GPUs", || (rig.cluster.devices().len() == 2).then_some(()));
+        allocate(&rig.cluster, "two", &[("large", 0, "6Gi", "20"), ("small", 0, "1Gi", "10")]);
+        let share = |request: Option<&str>| rig.bundle(&cdi_ids(&kubelet.prepare("two").unwrap(), request));
+        let mut running = Way::Wrapper.start(&host, share(Some("large")).shell("echo here; sleep 1000"));
+        assert_eq!(running.line(), "here", "{case}");
+        assert_eq!(fill(way, &host, share(Some("large"))).total, 6144 * MIB, "{case}: each is limited by itself");
+        host.policy("shared_claims = \"refuse\"");
+        for request in [Some("large"), None] {
+            let refused = started(way, &host, share(request));
+            let said = refused.log + &refused.stderr;
+            let told = [running.id.as_str(), "team/two", "shared_claims"].iter().all(|part| said.contains(part));
+            assert!(!refused.status.success() && told, "{case}: {said}");
+        }
+        assert_eq!(fill(way, &host, share(Some("small"))).total, 1024 * MIB, "{case}: another share of the claim");
+        drop(running);
+        assert_eq!(fill(way, &host, share(Some("large"))).total, 6144 * MIB, "{case}: nobody else has it any more");
+    }
 }
 
 #[test]

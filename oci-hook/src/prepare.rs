@@ -1,10 +1,12 @@
 //! What both ways of limiting a container have in common: look at its bundle, decide, check that the image is safe to mount into,
 //! and write the container's folder on the host.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use vgpu_config::dialect::claims;
 use vgpu_config::limits::Mps;
 use vgpu_config::policy::Admission;
 use vgpu_config::{Inventory, Limits, Policy};
@@ -44,6 +46,10 @@ pub struct Prepared {
     /// What will be on record.
     pub record: Record,
     list: Option<String>,
+    /// The files of the claims whose shares it has.
+    shares: BTreeSet<PathBuf>,
+    /// Whether no other container may have one of them.
+    alone: bool,
 }
 
 impl Prepared {
@@ -64,7 +70,8 @@ impl Prepared {
         for front in record.fronts() {
             std::fs::metadata(&front.source).map_err(Error::io("find what replaces the driver's library", &front.source))?;
         }
-        Ok(Self { record, state, place, list })
+        let (shares, alone) = (shares(bundle, state.dir()), policy.shared_claims == Admission::Refuse);
+        Ok(Self { record, state, place, list, shares, alone })
     }
 
     /// Whether any GPU is limited, so that there is a folder to be written.
@@ -95,7 +102,32 @@ impl Prepared {
         }
         let too_much = || Error::Sentence("the limits do not fit into their page".to_owned());
         let page = self.record.limits.page().ok_or_else(too_much)?;
-        self.state.create(&self.place, &self.record, &page, self.list.as_deref())
+        self.state.create(&self.place, &self.record, &page, self.list.as_deref())?;
+        // Now that whoever comes later sees this container: of two at once, neither is missed.
+        match self.sharer().filter(|_| self.alone) {
+            Some((share, other)) => {
+                self.remove();
+                let accepted = format!("one that no other container has: {other} has it (the policy's key shared_claims)");
+                Err(Error::refused("claim", share, accepted))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Another container that has a share of this one's claims: which claim's, and who.
+    #[must_use]
+    pub fn sharer(&self) -> Option<(String, String)> {
+        if self.shares.is_empty() {
+            return None;
+        }
+        self.state.living().filter(|(place, _)| *place != self.place).find_map(|(_, other)| {
+            let theirs = shares(&Bundle::load(&other.bundle, None).ok()?, self.state.dir());
+            let share = theirs.intersection(&self.shares).next()?;
+            let text = std::fs::read(share).ok();
+            let claim = text.and_then(|text| Some(serde_json::from_slice::<claims::Share>(&text).ok()?.claim));
+            let name = [&other.namespace, &other.pod, &other.container].map(|part| part.as_deref().unwrap_or("-")).join("/");
+            Some((claim.unwrap_or_else(|| share.display().to_string()), format!("{name} ({})", other.id)))
+        })
     }
 
     /// Makes the places in the image for every mount of our hook's. The hook may not be able to: crun before 1.26 has made the image
@@ -126,6 +158,11 @@ impl Prepared {
             let _ = state::remove(&self.place);
         }
     }
+}
+
+/// The claims' files that a container has.
+fn shares(bundle: &Bundle, state_dir: &Path) -> BTreeSet<PathBuf> {
+    bundle.spec.mounts().filter_map(|(_, source)| claims::File::behind(Path::new(source?), state_dir)).collect()
 }
 
 /// The record of a container, as far as its bundle tells.

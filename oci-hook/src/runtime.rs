@@ -166,6 +166,9 @@ fn limit(creation: &Creation, cwd: &Path, bundle: &Bundle, policy: &Policy, limi
     if let Some(by) = bundle.spec.undone_by().filter(|_| undo.prepared.limits()) {
         log.warning(&format!("container {id} has {by}, by which its limits can be undone"));
     }
+    if let Some((claim, other)) = undo.prepared.sharer() {
+        log.warning(&format!("container {id} has a share of the claim {claim} that {other} has, too: each is limited by itself"));
+    }
     Ok(undo)
 }
 

@@ -245,6 +245,13 @@ impl State {
             && names.into_iter().any(|name| name.strip_prefix(id).is_some_and(|rest| rest.is_empty() || rest.starts_with('@')))
     }
 
+    /// The folders and records of the containers that exist.
+    pub fn living(&self) -> impl Iterator<Item = (PathBuf, Record)> {
+        let entries = fs::read_dir(self.containers()).into_iter().flatten().flatten();
+        let complete = entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
+        complete.filter_map(|entry| Some((entry.path(), read_record(&entry.path())?))).filter(|(_, record)| record.is_live())
+    }
+
     /// Removes the folders of containers that no longer exist. What cannot be read or removed is left for another time.
     pub fn sweep(&self) {
         let Ok(entries) = fs::read_dir(self.containers()) else { return };

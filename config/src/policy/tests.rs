@@ -24,6 +24,7 @@ fn every_key() {
         violation_grace_seconds = 3
         privileged = "refuse"
         without_glibc = "refuse"
+        shared_claims = "refuse"
         [defaults]
         memory = "4Gi"
         cores = 30
@@ -49,6 +50,7 @@ fn every_key() {
     assert_eq!((policy.ceilings.memory, policy.ceilings.memory_percent, policy.ceilings.priority), (Some(8 << 30), Some(50), 1));
     assert!(policy.opt_out.allows(Some("kube-system")) && !policy.opt_out.allows(Some("default")) && !policy.opt_out.allows(None));
     assert_eq!(policy.driver_capabilities.otherwise, Otherwise::Refuse);
+    assert_eq!([policy.privileged, policy.without_glibc, policy.shared_claims], [Admission::Refuse; 3]);
 }
 
 #[test]
