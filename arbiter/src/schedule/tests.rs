@@ -170,6 +170,34 @@ fn garbage_in_a_region_changes_nothing_for_the_others() {
     assert!(part > 0.45, "{part}");
 }
 
+/// Stopped, or killed, at any point of its turn, with work in flight that nobody takes note of any more.
+#[test]
+fn one_that_falls_silent_in_its_turn_holds_nobody_up_for_long() {
+    for stop in (1_000_000..1_080_000).step_by(1_700) {
+        let mut tenants = [tenant(50, 200, |_| true), tenant(50, 200, |_| true)];
+        let mut schedule = Schedule::default();
+        schedule.reseat(|_| true, tenants.iter().map(Tenant::seat).collect());
+        let (mut next, mut gpu, mut closed, mut longest, mut before) = (0, 0, None, 0, 0);
+        for now in (1_000_000..3_000_000).step_by(20) {
+            if now >= next {
+                next = now + schedule.tick(now);
+            }
+            let [silent, other] = &mut tenants;
+            if now < stop {
+                silent.step(now, &mut gpu);
+            }
+            other.step(now, &mut gpu);
+            // Since when the other has waited, if it does.
+            let waits = now > stop && Turn::state(other.page.turn(GPU).unwrap().word.load(Relaxed)) == Turn::CLOSED;
+            closed = if waits { closed.or(Some(now)) } else { None };
+            longest = longest.max(closed.map_or(0, |since| now - since));
+            before = if now < 2_000_000 { other.used } else { before };
+        }
+        let late = tenants[1].used - before;
+        assert!(longest < PATIENCE + 2 * ROUND && late > 970_000, "stopped at {stop}: {longest} us, {late} us of the last second");
+    }
+}
+
 #[test]
 fn idle_time_is_lent_and_taken_back() {
     let mut tenants = [tenant(30, 200, |_| true), tenant(60, 200, |now| now > 2_000_000)];

@@ -67,6 +67,8 @@ impl Slot {
         self.announce(gpu, shared);
         loop {
             if shared.owner.load(Ordering::Relaxed) != me && !self.take_turn(shared, ready) {
+                // Who was late on a busy machine may have been taken for stopped: it is back in the game.
+                self.announce(gpu, shared);
                 let seen = shared.bell.load(Ordering::Acquire);
                 let until = shared.owner_until.load(Ordering::Relaxed).max(now_ns()) + GRACE_NS;
                 drop(guard);
