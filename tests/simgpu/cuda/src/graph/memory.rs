@@ -48,13 +48,23 @@ impl World {
     }
 
     fn trim_graphs(&mut self, driver: &Driver, ordinal: i32) {
-        // Also what graphs hold that are not running: they take it again when launched.
+        // Also what graphs hold that are not running: they take it again when launched. An allocation that its graph does not free lives
+        // on until somebody does (CUDA programming guide, "Graph Memory Nodes").
+        let (mut used, allocations) = (0, &self.memory);
         for exec in self.execs.values_mut() {
-            exec.held = exec.held.filter(|&(device, _)| device != ordinal);
+            let Some((_, bytes)) = exec.held.filter(|&(device, _)| device == ordinal) else { continue };
+            let is_freed = |address| exec.steps.iter().any(|step| matches!(step, Step::Free { address: freed } if *freed == address));
+            let lives =
+                |step: &Step| matches!(step, &Step::Allocate { address, .. } if !is_freed(address) && allocations.at(address).is_some());
+            if exec.steps.iter().any(lives) {
+                used += bytes;
+            } else {
+                exec.held = None;
+            }
         }
         let memory = self.graph_memory(ordinal);
-        let spare = std::mem::take(&mut memory.reserved);
-        memory.used = 0;
+        let spare = memory.reserved - used;
+        (memory.used, memory.reserved) = (used, used);
         driver.release(ordinal, spare, Part::Visible);
     }
 }
