@@ -16,8 +16,9 @@ use super::meter::Meter;
 use super::pace;
 use super::stream::Stream;
 use crate::cuda::{Device, Handle, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status};
+use crate::driver;
+use crate::log::{self, Seldom};
 use crate::session::{self, Session, State as Limits};
-use crate::{driver, log};
 
 const STREAMS: usize = 1024;
 const PROBES: usize = 16;
@@ -255,7 +256,10 @@ impl State {
 
 /// What cannot be measured is not launched.
 pub(super) fn no_memory() -> Status {
-    log::line(LogLevel::Error, format_args!("no memory to measure GPU time with: a launch was refused"));
+    static SAID: Seldom = Seldom::new();
+    if SAID.now() {
+        log::line(LogLevel::Error, format_args!("no memory to measure GPU time with: a launch was refused"));
+    }
     OUT_OF_MEMORY
 }
 
