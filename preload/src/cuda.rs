@@ -131,19 +131,20 @@ pub struct KernelNodeParams {
 }
 
 impl KernelNodeParams {
-    /// What is launched, as launches take it. `None` for null.
+    /// What is launched, as launches take it. `None` for null, and where there is nothing. The first `VERSION` ends before `kernel`.
     ///
     /// # Safety
-    /// Null, or parameters of this or of the first version, which ends before `kernel` and has a function.
-    pub unsafe fn function_at(parameters: *const Self) -> Option<Handle> {
+    /// Null, or parameters of that version.
+    pub unsafe fn function_at<const VERSION: u32>(parameters: *const Self) -> Option<Handle> {
         if parameters.is_null() {
             return None;
         }
         // SAFETY: as the caller promises.
-        unsafe {
+        let function = unsafe {
             let function = (&raw const (*parameters).function).read();
-            Some(if function.is_null() { (&raw const (*parameters).kernel).read() } else { function })
-        }
+            if function.is_null() && VERSION > 1 { (&raw const (*parameters).kernel).read() } else { function }
+        };
+        (!function.is_null()).then_some(function)
     }
 }
 

@@ -236,15 +236,20 @@ hooks! {
     Cuda memory::graph::update => (exec: Handle, graph: Handle, result: *mut c_void): cuGraphExecUpdate_v2;
     Cuda memory::graph::update_v1 => (exec: Handle, graph: Handle, node: *mut Handle, result: *mut i32): cuGraphExecUpdate;
     Cuda memory::graph::destroy => (exec: Handle): cuGraphExecDestroy;
-    Cuda memory::graph::kernels::add => (node: *mut Handle, graph: Handle, after: *const Handle, count: usize, parameters: *const KernelNodeParams):
-        cuGraphAddKernelNode_v2, cuGraphAddKernelNode;
+    Cuda memory::graph::kernels::add::<2> => (node: *mut Handle, graph: Handle, after: *const Handle, count: usize, parameters: *const KernelNodeParams):
+        cuGraphAddKernelNode_v2;
+    Cuda memory::graph::kernels::add::<1> => (node: *mut Handle, graph: Handle, after: *const Handle, count: usize, parameters: *const KernelNodeParams):
+        cuGraphAddKernelNode;
     Cuda memory::graph::kernels::add_any => (node: *mut Handle, graph: Handle, after: *const Handle, count: usize, parameters: *const c_void): cuGraphAddNode;
     Cuda memory::graph::kernels::add_any_v2 => (node: *mut Handle, graph: Handle, after: *const Handle, edges: *const c_void, count: usize, parameters: *const c_void):
         cuGraphAddNode_v2;
-    Cuda memory::graph::kernels::set => (node: Handle, parameters: *const KernelNodeParams): cuGraphKernelNodeSetParams_v2, cuGraphKernelNodeSetParams;
+    Cuda memory::graph::kernels::set::<2> => (node: Handle, parameters: *const KernelNodeParams): cuGraphKernelNodeSetParams_v2;
+    Cuda memory::graph::kernels::set::<1> => (node: Handle, parameters: *const KernelNodeParams): cuGraphKernelNodeSetParams;
     Cuda memory::graph::kernels::set_any => (node: Handle, parameters: *const c_void): cuGraphNodeSetParams;
-    Cuda memory::graph::kernels::exchange => (exec: Handle, node: Handle, parameters: *const KernelNodeParams):
-        cuGraphExecKernelNodeSetParams_v2, cuGraphExecKernelNodeSetParams;
+    Cuda memory::graph::kernels::exchange::<2> => (exec: Handle, node: Handle, parameters: *const KernelNodeParams):
+        cuGraphExecKernelNodeSetParams_v2;
+    Cuda memory::graph::kernels::exchange::<1> => (exec: Handle, node: Handle, parameters: *const KernelNodeParams):
+        cuGraphExecKernelNodeSetParams;
     Cuda memory::graph::kernels::exchange_any => (exec: Handle, node: Handle, parameters: *const c_void): cuGraphExecNodeSetParams;
 
     // What takes memory without an allocation call.

@@ -33,8 +33,13 @@ pub(super) fn around(stream: Handle, key: impl FnOnce() -> u64, call: impl FnOnc
 /// The same for a kernel: its local memory has to fit first.
 #[inline]
 fn around_kernel(function: Handle, stream: Handle, key: impl FnOnce() -> u64, call: impl FnOnce() -> Status) -> Status {
-    match memory::local::fits(function) {
-        Ok(()) => around(stream, key, call),
+    match memory::local::before(function) {
+        Ok(None) => around(stream, key, call),
+        Ok(Some(growth)) => {
+            let status = around(stream, key, call);
+            growth.end();
+            status
+        }
         Err(status) => status,
     }
 }
@@ -284,7 +289,7 @@ pub unsafe fn stream_destroy(real: unsafe extern "C" fn(Handle) -> Status, strea
         state.retire(stream);
     }
     // SAFETY: the program's own argument.
-    unsafe { memory::ordered::after_wait(real, stream) }
+    memory::capture::ending(stream, || unsafe { memory::ordered::after_wait(real, stream) })
 }
 
 /// Ends a context with `call`. Whoever destroys one waits for what runs in it, so what that is found to take is known.

@@ -188,6 +188,12 @@ impl Claim<'_> {
         self.settle(pages);
     }
 
+    /// The call has taken what was claimed, for what no allocation call asked for.
+    pub fn keep_as_overhead(self) {
+        add_overhead(self.gpu, self.pages);
+        self.keep();
+    }
+
     /// The call has failed.
     pub fn drop_all(self) {
         self.settle(0);

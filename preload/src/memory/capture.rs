@@ -67,6 +67,16 @@ pub unsafe fn end<const OWN: bool>(
     status
 }
 
+/// Destroys a stream with `call`; a capture of it ends with it.
+pub fn ending(stream: Handle, call: impl FnOnce() -> Status) -> Status {
+    let captured = is_under_way(stream);
+    let status = call();
+    if captured && status == SUCCESS {
+        one_less();
+    }
+    status
+}
+
 /// Whether the process has ever begun to capture a stream.
 #[inline]
 pub fn has_begun() -> bool {

@@ -11,8 +11,9 @@ use vgpu_region::MAX_GPUS;
 
 use self::contents::{Contents, Unfit};
 use super::account::{self, Claim};
+use super::local::{self, Growth};
 use super::table::Table;
-use super::{POOL_STEP, capture, context, known, local, pools, rounded_pages};
+use super::{POOL_STEP, capture, context, known, pools, rounded_pages, truth};
 use crate::cuda::{Device, GRAPH_RESERVED_CURRENT, Handle, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::log::{self, Seldom};
 use crate::session::{self, Gpu, Session, State};
@@ -61,14 +62,17 @@ pub fn trimmed() {
     }
 }
 
-/// Whether a graph may be made launchable, and what is in it: read before the driver makes room for it.
-unsafe fn contents(graph: Handle) -> Result<Option<Contents>, Status> {
+/// What is in a graph that is to be made launchable, and the local memory that this may take: read before the driver makes room for it.
+unsafe fn contents(graph: Handle) -> Result<(Option<Contents>, Option<Growth>), Status> {
     static SAID: Seldom = Seldom::new();
     // SAFETY: the program's own handle.
     match unsafe { Contents::read(graph) } {
-        Ok(contents) => known::current().map_or(Ok(()), |current| local::reserve(current.gpu, contents.local)).map(|()| Some(contents)),
+        Ok(contents) => {
+            let growth = known::current().ok().map(|current| local::before_threads_of(current.gpu, contents.local)).transpose()?;
+            Ok((Some(contents), growth))
+        }
         Err(Unfit::Refused(status)) => Err(status),
-        Err(Unfit::Unreadable) if !context::is_limited() => Ok(None),
+        Err(Unfit::Unreadable) if !context::is_limited() => Ok((None, None)),
         Err(Unfit::Unreadable) => {
             if SAID.now() {
                 log::line(
@@ -108,8 +112,8 @@ unsafe fn make_exec(exec: *mut Handle, graph: Handle, call: impl Fn() -> Status)
     // SAFETY: the program's own arguments; the handle is read only after the driver wrote it, and destroyed only if the program will not
     // hear of it.
     unsafe {
-        let contents = match contents(graph) {
-            Ok(contents) => contents,
+        let (contents, growth) = match contents(graph) {
+            Ok(read) => read,
             Err(status) => return status,
         };
         let undo = || {
@@ -121,6 +125,7 @@ unsafe fn make_exec(exec: *mut Handle, graph: Handle, call: impl Fn() -> Status)
             Ok(current) => account::guard(current.gpu, &call, undo),
             Err(_) => call(),
         };
+        growth.map(Growth::end);
         if status != SUCCESS || contents.is_none_or(|contents| note(*exec, contents)) {
             return status;
         }
@@ -168,11 +173,12 @@ pub unsafe fn instantiate_with(
 /// Updates with `call`: the nodes of an updated graph may be others now, and launched anew it may grow the graph memory again.
 unsafe fn update_with(exec: Handle, graph: Handle, call: impl FnOnce() -> Status) -> Status {
     // SAFETY: the program's own handle.
-    let contents = match unsafe { contents(graph) } {
-        Ok(contents) => contents,
+    let (contents, growth) = match unsafe { contents(graph) } {
+        Ok(read) => read,
         Err(status) => return status,
     };
     let status = call();
+    growth.map(Growth::end);
     if status == SUCCESS
         && let Some(contents) = contents
     {
@@ -227,12 +233,31 @@ fn needs_local(exec: Handle, bytes: u64) {
 }
 
 unsafe fn with_memory(exec: Handle, call: impl FnOnce() -> Status) -> Status {
-    if !LOCAL.is_unused()
-        && let (Some(bytes), Ok(current)) = (LOCAL.get(exec as u64), known::current())
-        && let Err(status) = local::reserve(current.gpu, bytes.load(Relaxed))
-    {
-        return status;
+    let needs = if LOCAL.is_unused() { None } else { LOCAL.get(exec as u64) };
+    match (needs, known::current()) {
+        // SAFETY: as this function.
+        (Some(bytes), Ok(current)) => with_local(current.gpu, bytes, || unsafe { with_nodes(exec, call) }),
+        // SAFETY: as above.
+        _ => unsafe { with_nodes(exec, call) },
     }
+}
+
+/// Launches with `call` what has kernels that need `bytes` of local memory for each thread.
+fn with_local(gpu: &'static Gpu, bytes: &AtomicU64, call: impl FnOnce() -> Status) -> Status {
+    let growth = match local::before_threads_of(gpu, bytes.load(Relaxed)) {
+        Ok(growth) => growth,
+        Err(status) => return status,
+    };
+    let status = call();
+    if !growth.end() && status == SUCCESS {
+        // What the driver took for a graph it does not tell by its limit: NVML does, once and for all its launches.
+        bytes.store(0, Relaxed);
+        truth::reconcile(gpu);
+    }
+    status
+}
+
+unsafe fn with_nodes(exec: Handle, call: impl FnOnce() -> Status) -> Status {
     if EXECS.is_unused() {
         return call();
     }

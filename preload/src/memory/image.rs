@@ -9,6 +9,7 @@ mod unpack;
 use core::ffi::{c_char, c_void};
 
 use crate::cuda::{ATTRIBUTE_CAPABILITY_MAJOR, ATTRIBUTE_CAPABILITY_MINOR, SUCCESS};
+use crate::memory::context;
 use crate::{driver, session};
 
 /// What an image's global arrays take.
@@ -23,6 +24,11 @@ pub struct Globals {
 impl Globals {
     const NONE: Self = Self { bytes: 0, exact: true };
     const UNKNOWN: Self = Self { bytes: 0, exact: false };
+}
+
+/// What `read` tells, which takes time, where a limit makes it worth knowing.
+pub fn if_limited(read: impl FnOnce() -> Globals) -> Globals {
+    if context::is_limited() { read() } else { Globals::NONE }
 }
 
 const ELF: &[u8] = b"\x7fELF";
@@ -149,6 +155,10 @@ unsafe fn elf_globals(elf: *const u8, room: usize) -> Globals {
         if header.e_shoff == 0 || usize::from(header.e_shentsize) != size_of::<libc::Elf64_Shdr>() {
             return Globals::UNKNOWN;
         }
+        // Cubins of more sections than fit into these fields have both elsewhere.
+        if header.e_shstrndx >= header.e_shnum {
+            return Globals::UNKNOWN;
+        }
         let section = |index: u16| {
             let at = (header.e_shoff as usize).checked_add(usize::from(index) * size_of::<libc::Elf64_Shdr>())?;
             read::<libc::Elf64_Shdr>(elf, at, room)
@@ -158,7 +168,7 @@ unsafe fn elf_globals(elf: *const u8, room: usize) -> Globals {
             let at = (names.sh_offset as usize).saturating_add(section.sh_name as usize);
             read::<[u8; NAME.len()]>(elf, at, room).map(|name| (name, section.sh_size))
         };
-        let mut globals = Globals { bytes: 0, exact: header.e_shnum != 0 };
+        let mut globals = Globals { bytes: 0, exact: true };
         for index in 0..header.e_shnum {
             match section(index).and_then(name) {
                 Some((name, bytes)) if name == *NAME => globals.bytes = globals.bytes.saturating_add(bytes),

@@ -169,7 +169,7 @@ pub unsafe fn load_data(
     // SAFETY: the program's own arguments.
     unsafe {
         let call = || real(library, code, options, values, count, library_options, library_values, library_count);
-        if library.is_null() { call() } else { load_with(library, image::globals(code), call) }
+        if library.is_null() { call() } else { load_with(library, image::if_limited(|| image::globals(code)), call) }
     }
 }
 
@@ -189,7 +189,7 @@ pub unsafe fn load_file(
     // SAFETY: the program's own arguments.
     unsafe {
         let call = || real(library, path, options, values, count, library_options, library_values, library_count);
-        if library.is_null() { call() } else { load_with(library, image::globals_in_file(path), call) }
+        if library.is_null() { call() } else { load_with(library, image::if_limited(|| image::globals_in_file(path)), call) }
     }
 }
 

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use vgpu_region::ledger::pages;
 
-use super::account::{self, claim};
+use super::account::{self, Claim, claim};
 use super::known::{self, Current};
 use super::{context, library};
 use crate::cuda::{FUNCTION_LOCAL_SIZE, Handle, LIMIT_STACK_SIZE, SUCCESS, Status};
@@ -16,28 +16,52 @@ const PLACES: usize = 512;
 /// Functions that were looked at; each has one place.
 static CHECKED: [AtomicPtr<core::ffi::c_void>; PLACES] = [const { AtomicPtr::new(core::ptr::null_mut()) }; PLACES];
 
-/// Before a launch: takes what the function's local memory will make the driver take.
+/// What a call may make the driver take for local memory; claimed until the call is over.
+#[must_use]
+#[derive(Debug)]
+pub struct Growth {
+    claim: Option<Claim<'static>>,
+    /// Local memory of each thread, in bytes.
+    bytes: u64,
+    /// The function that need not be looked at again, and its place.
+    function: Option<(&'static AtomicPtr<core::ffi::c_void>, Handle)>,
+}
+
+impl Growth {
+    /// The call is over. Whether the driver has what it needs now.
+    pub fn end(self) -> bool {
+        let there = stack_now() >= self.bytes;
+        match self.claim {
+            Some(claim) if there => account::together(|| claim.keep_as_overhead()),
+            Some(claim) => claim.drop_all(),
+            None => {}
+        }
+        if let (true, Some((place, function))) = (there, self.function) {
+            place.store(function, Relaxed);
+        }
+        there
+    }
+}
+
+/// Before a call that may make the driver take local memory for a function's threads. `None` if it has been looked at: nearly always.
 ///
 /// # Errors
-/// CUDA's out-of-memory code if that does not fit.
+/// CUDA's out-of-memory code if that does not fit, or its library does not.
 #[inline]
-pub fn fits(function: Handle) -> Result<(), Status> {
+pub fn before(function: Handle) -> Result<Option<Growth>, Status> {
     let place = CHECKED.get((function as usize >> 4).wrapping_mul(0x9e37_79b1) >> 7 & (PLACES - 1));
     match place {
-        Some(place) if place.load(Relaxed) == function => Ok(()),
+        Some(place) if place.load(Relaxed) == function => Ok(None),
         _ => look_at(function, place),
     }
 }
 
 #[cold]
-fn look_at(function: Handle, place: Option<&AtomicPtr<core::ffi::c_void>>) -> Result<(), Status> {
-    let Ok(Current { gpu, .. }) = known::current() else { return Ok(()) };
+fn look_at(function: Handle, place: Option<&'static AtomicPtr<core::ffi::c_void>>) -> Result<Option<Growth>, Status> {
+    let Ok(Current { gpu, .. }) = known::current() else { return Ok(None) };
     library::before_launch(function)?;
-    reserve(gpu, size_of(function))?;
-    if let Some(place) = place {
-        place.store(function, Relaxed);
-    }
-    Ok(())
+    let growth = before_threads_of(gpu, size_of(function))?;
+    Ok(Some(Growth { function: place.map(|place| (place, function)), ..growth }))
 }
 
 /// Bytes of local memory that each thread of a function, or of a kernel, needs; 0 for what is neither in the current context.
@@ -53,21 +77,25 @@ pub fn size_of(function: Handle) -> u64 {
     if known { u64::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
-/// Takes what threads with so many bytes of local memory will make the driver take at their launch, beyond what it has.
+/// The same for threads with so many bytes of local memory, beyond what the driver has for them.
 ///
 /// # Errors
 /// CUDA's out-of-memory code if that does not fit.
-pub fn reserve(gpu: &Gpu, bytes: u64) -> Result<(), Status> {
+pub fn before_threads_of(gpu: &'static Gpu, bytes: u64) -> Result<Growth, Status> {
+    let more = if bytes == 0 { 0 } else { bytes.saturating_sub(stack_now()) };
+    let claim = match pages(more.saturating_mul(context::resident_threads(gpu.device))) {
+        _ if more == 0 => None,
+        pages => Some(claim(gpu, pages)?),
+    };
+    Ok(Growth { claim, bytes, function: None })
+}
+
+/// The current context's stack limit, in bytes. Where it cannot be told nothing is needed.
+fn stack_now() -> u64 {
     let _capture = driver::CaptureRelaxed::enter();
     let mut stack = 0;
     // SAFETY: the driver writes one integer.
-    let known = bytes != 0 && unsafe { driver::context_limit(&raw mut stack, LIMIT_STACK_SIZE) } == SUCCESS;
-    if known && bytes > stack as u64 {
-        let more = pages((bytes - stack as u64).saturating_mul(context::resident_threads(gpu.device)));
-        claim(gpu, more)?.keep();
-        account::add_overhead(gpu, more);
-    }
-    Ok(())
+    if unsafe { driver::context_limit(&raw mut stack, LIMIT_STACK_SIZE) } == SUCCESS { stack as u64 } else { u64::MAX }
 }
 
 /// Modules, contexts or the stack limit have changed: look again.

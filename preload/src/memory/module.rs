@@ -92,7 +92,7 @@ pub unsafe fn load_file(
     path: *const c_char,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    unsafe { load_module(module, image::globals_in_file(path).bytes, || real(module, path)) }
+    unsafe { load_module(module, image::if_limited(|| image::globals_in_file(path)).bytes, || real(module, path)) }
 }
 
 /// `cuModuleLoadData` and `cuModuleLoadFatBinary`
@@ -102,7 +102,7 @@ pub unsafe fn load_data(
     data: *const c_void,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    unsafe { load_module(module, image::globals(data).bytes, || real(module, data)) }
+    unsafe { load_module(module, image::if_limited(|| image::globals(data)).bytes, || real(module, data)) }
 }
 
 /// `cuModuleLoadDataEx`
@@ -115,7 +115,7 @@ pub unsafe fn load_data_ex(
     values: *mut *mut c_void,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    unsafe { load_module(module, image::globals(data).bytes, || real(module, data, count, options, values)) }
+    unsafe { load_module(module, image::if_limited(|| image::globals(data)).bytes, || real(module, data, count, options, values)) }
 }
 
 /// `cuModuleUnload` and `cuLibraryUnload`

@@ -54,9 +54,14 @@ impl Table {
         (mixed as usize).wrapping_add(probe) % BUCKETS
     }
 
-    /// Inserts. `false` if there is no room, and nothing was done.
+    /// Inserts. `false` if there is no room, and nothing was done. A key that is there still is one that went without a call, and came
+    /// back: its value is the new one.
     pub fn insert(&self, key: u64, value: u64) -> bool {
         let Some(buckets) = self.make() else { return false };
+        if let Some(stale) = self.get(key) {
+            stale.store(value, Release);
+            return true;
+        }
         for probe in 0..MOST_PROBES {
             let Some(bucket) = buckets.get(Self::place(key, probe)) else { return false };
             self.probes.fetch_max(probe + 1, AcqRel);
@@ -119,6 +124,8 @@ mod tests {
             assert_eq!(table.remove(key << 4), None);
         }
         assert_eq!(table.iter().count(), 0);
+        assert!(table.insert(16, 1) && table.insert(16, 2));
+        assert_eq!((table.remove(16), table.remove(16)), (Some(2), None));
     }
 
     #[test]

@@ -121,7 +121,7 @@ impl Contents {
             if driver::node_kernel(node, parameters.as_mut_ptr().cast()) != SUCCESS {
                 return Ok(());
             }
-            KernelNodeParams::function_at(parameters.as_ptr().cast())
+            KernelNodeParams::function_at::<2>(parameters.as_ptr().cast())
         };
         let Some(function) = function else { return Ok(()) };
         // What it belongs to comes with the graph.

@@ -3,24 +3,28 @@
 use core::ffi::c_void;
 
 use crate::cuda::{Handle, KernelNodeParams, NODE_KERNEL, SUCCESS, Status};
-use crate::memory::local;
+use crate::memory::local::{self, Growth};
 
 /// Makes a call that puts a kernel into a graph, or another one in its place: its library and its local memory are taken as for a launch.
 ///
 /// # Safety
-/// Null, or the program's own parameters, of the first version or the second.
-unsafe fn with_kernel(parameters: *const KernelNodeParams, call: impl FnOnce() -> Status) -> Status {
+/// Null, or the program's own parameters, of that version.
+unsafe fn with_kernel<const VERSION: u32>(parameters: *const KernelNodeParams, call: impl FnOnce() -> Status) -> Status {
     // SAFETY: as the caller promises.
-    match unsafe { KernelNodeParams::function_at(parameters) }.map(local::fits) {
-        Some(Err(status)) => status,
-        _ => call(),
+    match unsafe { KernelNodeParams::function_at::<VERSION>(parameters) }.map(local::before).transpose() {
+        Ok(growth) => {
+            let status = call();
+            growth.flatten().map(Growth::end);
+            status
+        }
+        Err(status) => status,
     }
 }
 
 type AddNode<T> = unsafe extern "C" fn(*mut Handle, Handle, *const Handle, usize, *const T) -> Status;
 
 /// `cuGraphAddKernelNode` and `_v2`
-pub unsafe fn add(
+pub unsafe fn add<const VERSION: u32>(
     real: AddNode<KernelNodeParams>,
     node: *mut Handle,
     graph: Handle,
@@ -29,7 +33,7 @@ pub unsafe fn add(
     parameters: *const KernelNodeParams,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    unsafe { with_kernel(parameters, || real(node, graph, after, count, parameters)) }
+    unsafe { with_kernel::<VERSION>(parameters, || real(node, graph, after, count, parameters)) }
 }
 
 /// The kernel in a `CUgraphNodeParams`: the type comes first, the parameters 16 bytes behind it.
@@ -51,7 +55,7 @@ pub unsafe fn add_any(
     parameters: *const c_void,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    unsafe { with_kernel(kernel_in(parameters), || real(node, graph, after, count, parameters)) }
+    unsafe { with_kernel::<2>(kernel_in(parameters), || real(node, graph, after, count, parameters)) }
 }
 
 /// `cuGraphAddNode_v2`
@@ -65,31 +69,31 @@ pub unsafe fn add_any_v2(
     parameters: *const c_void,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    unsafe { with_kernel(kernel_in(parameters), || real(node, graph, after, edges, count, parameters)) }
+    unsafe { with_kernel::<2>(kernel_in(parameters), || real(node, graph, after, edges, count, parameters)) }
 }
 
 /// `cuGraphKernelNodeSetParams` and `_v2`
-pub unsafe fn set(
+pub unsafe fn set<const VERSION: u32>(
     real: unsafe extern "C" fn(Handle, *const KernelNodeParams) -> Status,
     node: Handle,
     parameters: *const KernelNodeParams,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    unsafe { with_kernel(parameters, || real(node, parameters)) }
+    unsafe { with_kernel::<VERSION>(parameters, || real(node, parameters)) }
 }
 
 /// `cuGraphNodeSetParams`
 pub unsafe fn set_any(real: unsafe extern "C" fn(Handle, *const c_void) -> Status, node: Handle, parameters: *const c_void) -> Status {
     // SAFETY: the program's own arguments.
-    unsafe { with_kernel(kernel_in(parameters), || real(node, parameters)) }
+    unsafe { with_kernel::<2>(kernel_in(parameters), || real(node, parameters)) }
 }
 
 /// Makes a call that puts another kernel into an instantiated graph.
-unsafe fn exchange_with(exec: Handle, parameters: *const KernelNodeParams, call: impl FnOnce() -> Status) -> Status {
+unsafe fn exchange_with<const VERSION: u32>(exec: Handle, parameters: *const KernelNodeParams, call: impl FnOnce() -> Status) -> Status {
     // SAFETY: as in `with_kernel`.
-    let status = unsafe { with_kernel(parameters, call) };
+    let status = unsafe { with_kernel::<VERSION>(parameters, call) };
     // SAFETY: as above.
-    let bytes = unsafe { KernelNodeParams::function_at(parameters) }.map_or(0, local::size_of);
+    let bytes = unsafe { KernelNodeParams::function_at::<VERSION>(parameters) }.map_or(0, local::size_of);
     if status == SUCCESS {
         super::needs_local(exec, bytes);
     }
@@ -97,14 +101,14 @@ unsafe fn exchange_with(exec: Handle, parameters: *const KernelNodeParams, call:
 }
 
 /// `cuGraphExecKernelNodeSetParams` and `_v2`
-pub unsafe fn exchange(
+pub unsafe fn exchange<const VERSION: u32>(
     real: unsafe extern "C" fn(Handle, Handle, *const KernelNodeParams) -> Status,
     exec: Handle,
     node: Handle,
     parameters: *const KernelNodeParams,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    unsafe { exchange_with(exec, parameters, || real(exec, node, parameters)) }
+    unsafe { exchange_with::<VERSION>(exec, parameters, || real(exec, node, parameters)) }
 }
 
 /// `cuGraphExecNodeSetParams`
@@ -115,5 +119,5 @@ pub unsafe fn exchange_any(
     parameters: *const c_void,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    unsafe { exchange_with(exec, kernel_in(parameters), || real(exec, node, parameters)) }
+    unsafe { exchange_with::<2>(exec, kernel_in(parameters), || real(exec, node, parameters)) }
 }

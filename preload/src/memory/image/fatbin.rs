@@ -48,10 +48,14 @@ impl Entry {
         }
     }
 
-    /// Whether one of these GPUs may get it; every one may where none is known.
-    fn is_for(&self, capabilities: &[u32]) -> bool {
-        let fits = |&own: &u32| self.capability <= own && (self.kind != CUBIN || self.capability / 10 == own / 10);
-        capabilities.is_empty() || capabilities.iter().any(fits)
+    /// Whether a GPU can get it; and the higher this is, the rather it does: cubins before PTX, newer ones before older ones.
+    fn fitness(&self, own: u32) -> Option<(bool, u32)> {
+        let fits = self.capability <= own
+            && match self.kind {
+                CUBIN => self.capability / 10 == own / 10,
+                kind => kind == PTX,
+            };
+        fits.then_some((self.kind == CUBIN, self.capability))
     }
 
     unsafe fn globals_in(&self, image: *const u8, bytes: usize) -> Globals {
@@ -81,7 +85,8 @@ impl Entry {
     }
 }
 
-/// The most that any image takes that a GPU of one of these compute capabilities, times ten, may get.
+/// The most that any image takes that a GPU of one of these compute capabilities, times ten, gets. Where none is known, or a program says
+/// that it would rather have PTX, it may be any image.
 ///
 /// # Safety
 /// A fat binary at most `room` bytes long.
@@ -91,20 +96,57 @@ pub unsafe fn globals(fatbin: *const u8, room: usize, capabilities: &[u32]) -> G
         let (Some(header), Some(body)) = (read::<u32>(fatbin, 4, room), read::<u64>(fatbin, 8, room)) else { return Globals::UNKNOWN };
         let header = (header >> 16) as usize;
         let end = header.saturating_add(body as usize);
-        let (mut at, mut most, mut found) = (header, Globals { bytes: 0, exact: end <= room }, false);
+        let mut most = Globals { bytes: 0, exact: end <= room };
         let end = end.min(room);
-        while at < end {
-            let Some((entry, next)) = Entry::at(fatbin, at, end) else { return Globals { exact: false, ..most } };
-            if matches!(entry.kind, PTX | CUBIN) && entry.is_for(capabilities) {
-                let globals = entry.globals();
-                most = Globals { bytes: most.bytes.max(globals.bytes), exact: most.exact && globals.exact };
-                found = true;
+        let mut add = |globals: Globals| {
+            most = Globals { bytes: most.bytes.max(globals.bytes), exact: most.exact && globals.exact };
+        };
+        if capabilities.is_empty() || prefers_ptx() {
+            let (mut at, mut found) = (header, false);
+            while at < end {
+                let Some((entry, next)) = Entry::at(fatbin, at, end) else {
+                    add(Globals::UNKNOWN);
+                    return most;
+                };
+                if matches!(entry.kind, PTX | CUBIN) {
+                    add(entry.globals());
+                    found = true;
+                }
+                at = next;
             }
-            at = next;
+            // Of other kinds (LTO-IR) nothing is known.
+            if !found {
+                add(Globals::UNKNOWN);
+            }
         }
-        // Of other kinds (LTO-IR) nothing is known.
-        Globals { exact: most.exact && found, ..most }
+        for &own in capabilities {
+            match best_for(fatbin, (header, end), own) {
+                Some(entry) => add(entry.globals()),
+                None => add(Globals::UNKNOWN),
+            }
+        }
+        most
     }
+}
+
+/// The image that a GPU gets. `None` if there is none, or a damaged one.
+unsafe fn best_for(fatbin: *const u8, (mut at, end): (usize, usize), own: u32) -> Option<Entry> {
+    let mut best: Option<Entry> = None;
+    while at < end {
+        // SAFETY: as in `globals`.
+        let (entry, next) = unsafe { Entry::at(fatbin, at, end) }?;
+        if entry.fitness(own) > best.as_ref().and_then(|best| best.fitness(own)) {
+            best = Some(entry);
+        }
+        at = next;
+    }
+    best
+}
+
+/// `CUDA_FORCE_PTX_JIT`
+fn prefers_ptx() -> bool {
+    // SAFETY: a C string, and the answer is only compared.
+    unsafe { !libc::getenv(c"CUDA_FORCE_PTX_JIT".as_ptr()).is_null() }
 }
 
 #[cfg(test)]
@@ -120,10 +162,10 @@ mod tests {
     #[test]
     fn compressed_images_are_read() {
         for fatbin in [BY_ZSTD, BY_LZ4] {
-            for capabilities in [&[][..], &[90], &[80, 100]] {
+            for (capabilities, exact) in [(&[][..], true), (&[90], true), (&[100], true), (&[80, 100], false)] {
                 // SAFETY: as long as it is.
                 let globals = unsafe { globals(fatbin.as_ptr(), fatbin.len(), capabilities) };
-                assert_eq!(globals, Globals { bytes: BYTES, exact: true }, "{capabilities:?}");
+                assert_eq!(globals, Globals { bytes: BYTES, exact }, "{capabilities:?}");
             }
             // SAFETY: as above.
             let none = unsafe { globals(fatbin.as_ptr(), fatbin.len(), &[80]) };
@@ -136,9 +178,11 @@ mod tests {
         for fatbin in [BY_ZSTD, BY_LZ4] {
             for end in 4..fatbin.len() {
                 let short = fatbin[..end].to_vec();
-                // SAFETY: as long as it is.
-                let globals = unsafe { globals(short.as_ptr(), end, &[90]) };
-                assert!(!globals.exact, "{end} bytes");
+                for capabilities in [&[][..], &[90]] {
+                    // SAFETY: as long as it is.
+                    let globals = unsafe { globals(short.as_ptr(), end, capabilities) };
+                    assert!(!globals.exact, "{end} bytes");
+                }
             }
             let mut random = 1_u32;
             for _ in 0..2000 {
@@ -150,7 +194,10 @@ mod tests {
                     damaged[at] ^= (random >> 24) as u8;
                 }
                 // SAFETY: as long as it is.
-                unsafe { globals(damaged.as_ptr(), damaged.len(), &[90]) };
+                unsafe {
+                    globals(damaged.as_ptr(), damaged.len(), &[90]);
+                    globals(damaged.as_ptr(), damaged.len(), &[]);
+                }
             }
         }
     }
