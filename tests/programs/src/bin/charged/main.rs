@@ -1,6 +1,6 @@
 //! Every way of having GPU time, and whether all of it is charged: each in a process of its own under a limit of the GPU's time.
 //!
-//!     charged --library libvgpu.so [--percent N] [--gpu ORDINAL] [--only WAY]…
+//!     charged --library libvgpu.so [--percent N] [--gpu ORDINAL] [--only WAY]
 //!
 //! Prints a table, in milliseconds: what the kernels took by their own lengths, what was charged. Ends with status 1 if one had time
 //! that nobody paid for, or paid for much that it did not have.

@@ -2,7 +2,7 @@
 //! NVML says.
 //!
 //!     churn --library libvgpu.so [--limit BYTES] [--processes N] [--steps K] [--seed X] [--rounds R] [--gpu ORDINAL]
-//!           [--without KIND]…
+//!           [--without KIND]
 //!
 //! Each process does K steps that its seed determines. Then all stand still, each asks once for more than there is (before it is refused,
 //! its account is compared with NVML's), and for each process and for all together the account may differ from NVML, as this program
