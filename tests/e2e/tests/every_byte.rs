@@ -34,6 +34,10 @@ fn accounts_say_what_nvml_says_after_random_sequences() {
     println!("VGPU_TEST_SEED={seed}");
     let peak = run("churn", &["--limit", "8G", "--rounds", "12", "--seed", &seed], &[], 1);
     assert!(peak[0] <= 8192 * MIB, "{peak:?}");
+    // Threads of one process, near the limit most of the time.
+    let threads = ["--limit", "3G", "--processes", "2", "--threads", "4", "--steps", "1000", "--rounds", "4", "--seed", &seed];
+    let peak = run("churn", &threads, &[], 1);
+    assert!(peak[0] <= 3072 * MIB, "{peak:?}");
 }
 
 #[test]

@@ -27,32 +27,58 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 fn follow(arguments: &Arguments) -> Result<(), String> {
     let ordinal = arguments.number("gpu", 0) as i32;
     let seed = arguments.number("seed", 1);
-    cuda::start(ordinal).map_err(|code| format!("start: {}", name(code)))?;
-    let without = KINDS.iter().copied().filter(|kind| arguments.values("without").any(|left_out| left_out == *kind)).collect();
-    let maker = Maker::new(ordinal, without).map_err(|code| format!("streams: {}", name(code)))?;
+    let said = |code| format!("start: {}", name(code));
+    cuda::start(ordinal).map_err(said)?;
     let (limit, limited) = (arguments.number("limit", 8 << 30), !arguments.has("native"));
-    let mut churn = Churn { random: Random::new(seed), maker, held: Vec::new(), calls: 0, refused: 0, limit, limited };
+    let one = |thread: u64| {
+        let without = KINDS.iter().copied().filter(|kind| arguments.values("without").any(|left_out| left_out == *kind)).collect();
+        let (maker, random) = (Maker::new(ordinal, without).map_err(said)?, Random::new(seed + (thread << 32)));
+        Ok(Churn { random, maker, held: Vec::new(), calls: 0, refused: 0, limit, limited })
+    };
+    let mut churns = (0..arguments.number("threads", 1)).map(one).collect::<Result<Vec<_>, String>>()?;
     // Who comes late may find no room for a context.
     println!("started");
     let _ = std::io::stdin().read_line(&mut String::new());
-    for step in 0..arguments.number("steps", 0) {
-        last_words::step(step);
-        churn.step().map_err(|why| format!("step {step} of --seed {seed}: {why}"))?;
-    }
+    let steps = arguments.number("steps", 0);
+    all(&mut churns, ordinal, |churn| churn.run(steps).map_err(|why| format!("{why} of --seed {seed}")))?;
     last_words::doing("settling");
-    churn.settle()?;
-    println!("churned {} {}", churn.calls, churn.refused);
+    settle()?;
+    let sum = |of: fn(&Churn) -> u64| churns.iter().map(of).sum::<u64>();
+    println!("churned {} {}", sum(|churn| churn.calls), sum(|churn| churn.refused));
     for line in std::io::stdin().lines().map_while(Result::ok) {
         if line == "drain" {
-            churn.drain()?;
-            churn.settle()?;
+            all(&mut churns, ordinal, Churn::drain)?;
+            settle()?;
             println!("drained");
         } else {
-            churn.too_much()?;
+            churns.iter_mut().try_for_each(Churn::too_much)?;
             println!("reconciled");
         }
     }
     Ok(())
+}
+
+/// Each in a thread of its own; a single one in this.
+fn all(churns: &mut [Churn], ordinal: i32, work: impl Fn(&mut Churn) -> Result<(), String> + Sync) -> Result<(), String> {
+    if let [churn] = churns {
+        return work(churn);
+    }
+    let work = &work;
+    std::thread::scope(|scope| {
+        let begin = |churn| {
+            scope.spawn(move || {
+                cuda::start(ordinal).map_err(|code| format!("start: {}", name(code)))?;
+                work(churn)
+            })
+        };
+        let threads = churns.iter_mut().map(begin).collect::<Vec<_>>();
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked".to_string())?)
+    })
+}
+
+/// Waits for everything, and lets the pools give back what they do not use.
+fn settle() -> Result<(), String> {
+    cuda::synchronize().map_err(|code| format!("synchronize: {}", name(code)))
 }
 
 struct Churn {
@@ -65,7 +91,17 @@ struct Churn {
     limited: bool,
 }
 
+// SAFETY: handles of the driver's, which may be used in any thread.
+unsafe impl Send for Churn {}
+
 impl Churn {
+    fn run(&mut self, steps: u64) -> Result<(), String> {
+        (0..steps).try_for_each(|step| {
+            last_words::step(step);
+            self.step().map_err(|why| format!("step {step}: {why}"))
+        })
+    }
+
     fn step(&mut self) -> Result<(), String> {
         self.calls += 1;
         match self.random.below(100) {
@@ -137,11 +173,6 @@ impl Churn {
             }
         };
         check(code).map_err(|code| format!("giving back what was more than the limit: {}", name(code)))
-    }
-
-    /// Waits for everything, and lets the pools give back what they do not use.
-    fn settle(&mut self) -> Result<(), String> {
-        cuda::synchronize().map_err(|code| format!("synchronize: {}", name(code)))
     }
 
     fn drain(&mut self) -> Result<(), String> {

@@ -1,16 +1,16 @@
 //! Several processes under one share take and give back memory at random, by all sorts of calls; in the end the accounts must say what
 //! NVML says.
 //!
-//!     churn --library libvgpu.so [--limit BYTES] [--processes N] [--steps K] [--seed X] [--rounds R] [--gpu ORDINAL]
+//!     churn --library libvgpu.so [--limit BYTES] [--processes N] [--threads T] [--steps K] [--seed X] [--rounds R] [--gpu ORDINAL]
 //!           [--without KIND]
 //!
-//! Each process does K steps that its seed determines. Then all stand still, each asks once for more than there is (before it is refused,
-//! its account is compared with NVML's), and for each process and for all together the account may differ from NVML, as this program
-//! reads it without the library, by one granule of 2 MiB at most. They give everything back, and it is looked at again; at last they end,
-//! and a new process must find the account right. NVML is read all the time and may never show more than the limit (8 GiB). A round more
-//! has the next seed. Status 1 if anything is not so, or a call gives an unexpected code. With --native there is no library, and nothing is
-//! compared: whether the driver itself bears it. A process that a signal ends says before what it was at; `--without`, several times if need
-//! be, leaves out kinds of things and of steps ([`things::KINDS`]), to find what it is that ends it.
+//! Each process, or each of its T threads, does K steps that its seed determines. Then all stand still, each asks once for more than there
+//! is (before it is refused, its account is compared with NVML's), and for each process and for all together the account may differ from
+//! NVML, as this program reads it without the library, by one granule of 2 MiB at most. They give everything back, and it is looked at
+//! again; at last they end, and a new process must find the account right. NVML is read all the time and may never show more than the
+//! limit (8 GiB). A round more has the next seed. Status 1 if anything is not so, or a call gives an unexpected code. With --native there
+//! is no library, and nothing is compared: whether the driver itself bears it. A process that a signal ends says before what it was at;
+//! `--without`, several times if need be, leaves out kinds of things and of steps ([`things::KINDS`]), to find what it is that ends it.
 
 mod child;
 mod process;

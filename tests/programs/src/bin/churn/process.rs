@@ -19,7 +19,8 @@ impl Process {
         let mut command = Command::new(std::env::current_exe().map_err(|why| why.to_string())?);
         let steps = if seed == 0 { 0 } else { arguments.number("steps", 3000) };
         let (limit, gpu) = (arguments.number("limit", 8 << 30), arguments.number("gpu", 0));
-        for (name, value) in [("--seed", seed), ("--steps", steps), ("--limit", limit), ("--gpu", gpu)] {
+        let threads = if seed == 0 { 1 } else { arguments.number("threads", 1) };
+        for (name, value) in [("--seed", seed), ("--steps", steps), ("--limit", limit), ("--gpu", gpu), ("--threads", threads)] {
             command.args([name, &value.to_string()]);
         }
         arguments.values("without").for_each(|kind| _ = command.args(["--without", kind]));
