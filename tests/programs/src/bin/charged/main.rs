@@ -32,7 +32,9 @@ fn main() -> ExitCode {
             Ok(None) => println!("| {way} | | | not supported here |"),
             Ok(Some((took, charged))) => {
                 // Half a millisecond: pauses between launches that nobody else could have used.
-                let good = charged + 500_000 >= took - took / 50 && charged <= took + took / 4 + 20_000_000;
+                // What the end of a context takes beyond the work in it counts as used, too.
+                let ends = if way.starts_with("context") { 500_000_000 } else { 0 };
+                let good = charged + 500_000 >= took - took / 50 && charged <= took + took / 4 + 20_000_000 + ends;
                 wrong += u32::from(!good);
                 println!("| {way} | {:.1} | {:.1} | {} |", millis(took), millis(charged), if good { "ok" } else { "**WRONG**" });
             }
