@@ -23,17 +23,24 @@ struct Pool {
     is_shared: AtomicBool,
 }
 
+/// In place of a handle: a record that is being written, or given up.
+const WRITING: Handle = 1 as Handle;
+
 impl Pool {
     /// Gives up its place, when nobody asks about it any more: each asks for some 20 ns, and a thread that is gone with a fork is not
-    /// waited for.
-    fn leave(&self) {
-        self.handle.store(core::ptr::null_mut(), Release);
+    /// waited for. Gives its record, and whether it was shared.
+    fn leave(&self) -> (u64, bool) {
+        self.handle.store(WRITING, Release);
         for _ in 0..50 {
             if self.readers.load(Acquire) == 0 {
-                return;
+                break;
             }
             account::nap(1_000_000);
         }
+        let left = (self.record.load(Acquire), self.is_shared.load(Relaxed));
+        // From here on the place may be another pool's.
+        self.handle.store(core::ptr::null_mut(), Release);
+        left
     }
 }
 
@@ -58,7 +65,6 @@ fn find(handle: Handle) -> Option<&'static Pool> {
 
 /// Notes a pool. `None` if there are more than can be kept.
 fn add(handle: Handle, record: u64) -> Option<&'static Pool> {
-    const WRITING: Handle = 1 as Handle;
     let free = |pool: &Pool| pool.handle.compare_exchange(core::ptr::null_mut(), WRITING, AcqRel, Relaxed).is_ok();
     let place = POOLS.iter().position(free)?;
     let pool = POOLS.get(place)?;
@@ -187,7 +193,7 @@ pub fn record_of(pool: Handle) -> Option<&'static AtomicU64> {
 
 /// Brings what is charged for a reservoir (a pool, or a device's graph memory) in line with what it has reserved, as `read` tells.
 /// `claim` was taken for its growth.
-pub fn settle(gpu: &Gpu, record: &AtomicU64, claim: Option<Claim<'_>>, read: impl Fn() -> Option<u64>) {
+pub fn settle(gpu: &Gpu, record: &AtomicU64, mut claim: Option<Claim<'_>>, read: impl Fn() -> Option<u64>) {
     let _relaxed = capture::leave_alone();
     loop {
         let seen = record.load(Acquire);
@@ -196,16 +202,21 @@ pub fn settle(gpu: &Gpu, record: &AtomicU64, claim: Option<Claim<'_>>, read: imp
         if reserved == charged && record.load(Acquire) == seen {
             break;
         }
-        // Two threads that settle at once read different figures; only one that saw the record unchanged may write.
-        if record.compare_exchange(seen, (seen >> 32) << 32 | u64::from(reserved), AcqRel, Acquire).is_err() {
-            continue;
+        let settled = account::together(|| {
+            // Two threads that settle at once read different figures; only one that saw the record unchanged may write.
+            let next = (seen >> 32) << 32 | u64::from(reserved);
+            record.compare_exchange(seen, next, AcqRel, Acquire).is_ok() && {
+                match claim.take() {
+                    Some(claim) => claim.settle(reserved.saturating_sub(charged)),
+                    None => account::charge(gpu, reserved.saturating_sub(charged)),
+                }
+                account::release(gpu, charged.saturating_sub(reserved));
+                true
+            }
+        });
+        if settled {
+            return;
         }
-        match claim {
-            Some(claim) => claim.settle(reserved.saturating_sub(charged)),
-            None => account::charge(gpu, reserved.saturating_sub(charged)),
-        }
-        account::release(gpu, charged.saturating_sub(reserved));
-        return;
     }
     if let Some(claim) = claim {
         claim.drop_all();
@@ -294,16 +305,13 @@ pub unsafe fn destroy(real: unsafe extern "C" fn(Handle) -> Status, pool: Handle
     }
     forget_usual();
     // From here on another thread may be given the same handle.
-    if let Some(known) = known {
-        known.leave();
-    }
-    let (value, shared) = known.map_or((0, false), |known| (known.record.load(Relaxed), known.is_shared.load(Relaxed)));
+    let (value, shared) = known.map_or((0, false), Pool::leave);
     // SAFETY: the program's own argument.
     let status = unsafe { real(pool) };
     // Meanwhile another thread may have met it as the usual one, which it was until it was gone.
     forget_usual();
     if status == SUCCESS {
-        find(pool).into_iter().for_each(Pool::leave);
+        find(pool).map(Pool::leave);
         if let Some(gpu) = gpu {
             ordered::freed_later(gpu, value as u32);
         }
@@ -319,7 +327,7 @@ pub fn forget_device(gpu: &Gpu) {
     for pool in pools() {
         let value = pool.record.load(Relaxed);
         if pool.handle.load(Acquire) as usize > 1 && value != ELSEWHERE && (value >> 32) as Device == gpu.device {
-            pool.leave();
+            let (value, _) = pool.leave();
             account::release(gpu, value as u32);
         }
     }
