@@ -1,12 +1,12 @@
-//! The container's root file system, seen from outside. Nothing in it is believed: every step of a path is opened by itself,
-//! from the folder before it, and never through a symbolic link.
+//! The container's root file system, seen from outside. Nothing in it is believed: every step of a path goes from the folder before it,
+//! and never through a symbolic link.
 
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, mkdirat, openat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
@@ -36,6 +36,16 @@ impl Rootfs {
     /// # Errors
     /// A step of the path is a symbolic link, or is no folder though something is to be in it.
     pub fn find(&self, inside: &str) -> Result<Option<OwnedFd>> {
+        // All steps at once, where the kernel can and nothing is in the way; else one by one, to tell which.
+        let strictly = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        match openat2(&self.root, inside.trim_start_matches('/'), STEP, Mode::empty(), strictly) {
+            Ok(found) if self.kind(&found, Path::new(inside))? != FileType::Symlink => Ok(Some(found)),
+            Err(Errno::NOENT) => Ok(None),
+            _ => self.find_by_step(inside),
+        }
+    }
+
+    fn find_by_step(&self, inside: &str) -> Result<Option<OwnedFd>> {
         let mut at = self.try_clone()?;
         let mut steps = Path::new(inside.trim_start_matches('/')).components().peekable();
         let mut so_far = PathBuf::from("/");
