@@ -20,13 +20,15 @@ use crate::{Report, monitor};
 const SOON: f64 = 10.0;
 /// Rounds of raising and lowering.
 const ROUNDS: u32 = 10;
+/// Between two looks at a limits page.
+const LOOK: Duration = Duration::from_micros(50);
 /// Length of a kernel, in nanoseconds.
 const KERNEL: u64 = 200_000;
 
 /// What the program said: a word, a time, and how many bytes it held.
 type Said = Arc<Mutex<Vec<(String, u64, u64)>>>;
 
-/// Looks at a limits page without a pause, and notes when it changes.
+/// Looks at a limits page again and again, and notes when it changes.
 struct Watch {
     changed: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -45,6 +47,8 @@ impl Watch {
                     to.store(monotonic(), Release);
                     known = now;
                 }
+                // A core that is kept busy by looking is one that the program may want.
+                std::thread::sleep(LOOK);
             }
         });
         Self { changed, stop }
