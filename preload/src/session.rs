@@ -321,6 +321,13 @@ fn find_gpu(ordinal: i32, limits: &'static LimitsPage, membership: Membership) -
     Some(Gpu { device, uuid, total: total as u64, place, limit: limits.find(uuid, index), account, charge })
 }
 
+/// Sleeps, unless a signal comes.
+pub fn nap(nanoseconds: i64) {
+    let pause = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
+    // SAFETY: the structure is valid; the rest of an interrupted sleep is not needed.
+    unsafe { libc::nanosleep(&raw const pause, core::ptr::null_mut()) };
+}
+
 /// Nanoseconds of `CLOCK_MONOTONIC`.
 pub fn monotonic() -> u64 {
     clock(libc::CLOCK_MONOTONIC)

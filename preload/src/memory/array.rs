@@ -7,7 +7,7 @@ use vgpu_region::ledger::pages;
 use super::account::{self, claim};
 use super::known::{self, Current};
 use super::table::Table;
-use super::{GRANULE, GRANULE_PAGES, rounded_pages};
+use super::{GRANULE, GRANULE_PAGES, near, rounded_pages};
 use crate::cuda::{ARRAY_DEFERRED, ARRAY_SPARSE, Array3dDescriptor, ArrayDescriptor, ArrayRequirements, Handle, SUCCESS, Status};
 use crate::driver;
 use crate::session::Gpu;
@@ -123,7 +123,7 @@ fn add_small(gpu: &Gpu, bytes: u64) -> u32 {
 /// Asks NVML before what may be wrong about small arrays is an eighth of what is left: so they never lead past the limit.
 fn verify(gpu: &Gpu, bytes: u64) {
     let unverified = UNVERIFIED.fetch_add(u64::from(pages(bytes)), AcqRel);
-    if (unverified.saturating_mul(8) > gpu.left() || account::is_near(gpu)) && gpu.memory_limit().is_some() {
+    if (unverified.saturating_mul(8) > gpu.left() || near::is_near(gpu)) && gpu.memory_limit().is_some() {
         UNVERIFIED.store(0, Release);
         super::truth::reconcile(gpu);
     }

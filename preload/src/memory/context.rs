@@ -8,7 +8,7 @@ use super::account::{self, claim};
 use super::blocks::{self, Kind};
 use super::exclusive::Exclusive;
 use super::known::{self, Current, Known};
-use super::{array, library, linear, pools, truth};
+use super::{array, library, linear, pools, refusal, truth};
 use crate::cuda::{
     Device, Handle, LIMIT_MALLOC_HEAP_SIZE, LIMIT_PRINTF_FIFO_SIZE, LIMIT_STACK_SIZE, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status,
 };
@@ -73,7 +73,7 @@ fn make(device: Device, call: impl FnOnce() -> Status, handle: impl FnOnce() -> 
             }
         });
         truth::reconcile(gpu);
-        account::refuse(gpu, cost);
+        refusal::refuse(gpu, cost);
         return OUT_OF_MEMORY;
     }
     SUCCESS

@@ -3,8 +3,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
-use super::account::nap;
-use crate::session;
+use crate::session::{self, nap};
 
 /// What one thread holds at a time.
 #[derive(Debug)]

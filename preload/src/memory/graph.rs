@@ -13,7 +13,7 @@ use self::contents::{Contents, Unfit};
 use super::account::{self, Claim};
 use super::local::{self, Growth};
 use super::table::Table;
-use super::{POOL_STEP, capture, context, known, pools, rounded_pages, truth};
+use super::{POOL_STEP, capture, context, known, near, pools, rounded_pages, truth};
 use crate::cuda::{Device, GRAPH_RESERVED_CURRENT, Handle, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::log::{self, Seldom};
 use crate::session::{self, Gpu, Session, State};
@@ -122,7 +122,7 @@ unsafe fn make_exec(exec: *mut Handle, graph: Handle, call: impl Fn() -> Status)
             *exec = core::ptr::null_mut();
         };
         let status = match known::current() {
-            Ok(current) => account::guard(current.gpu, &call, undo),
+            Ok(current) => near::guard(current.gpu, &call, undo),
             Err(_) => call(),
         };
         growth.map(Growth::end);

@@ -4,7 +4,7 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use super::{account, array, known, physical};
+use super::{array, known, near, physical};
 use crate::cuda::{DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 
@@ -152,7 +152,7 @@ pub unsafe fn multicast_create(
     let call = || unsafe { real(handle, properties) };
     let status = match known::current() {
         // SAFETY: the object was just made, and the program is about to hear that it was not.
-        Ok(current) if !handle.is_null() => account::guard(current.gpu, call, || unsafe { _ = driver::physical_release(*handle) }),
+        Ok(current) if !handle.is_null() => near::guard(current.gpu, call, || unsafe { _ = driver::physical_release(*handle) }),
         _ => call(),
     };
     // SAFETY: the driver has just written the handle, and the program has not seen it.
@@ -165,7 +165,7 @@ pub unsafe fn multicast_add(real: unsafe extern "C" fn(u64, i32) -> Status, obje
     let call = || unsafe { real(object, device) };
     match known::current() {
         // A device cannot be taken out again; what it took counts.
-        Ok(current) => account::guard(current.gpu, call, || ()),
+        Ok(current) => near::guard(current.gpu, call, || ()),
         Err(_) => call(),
     }
 }

@@ -9,7 +9,7 @@ use super::account::{self, claim_here};
 use super::blocks::{self, Block, Entered, Kind};
 use super::exclusive::Held;
 use super::known::{self, Current, Known};
-use super::{GRANULE, GRANULE_PAGES, SMALL, holes, ordered, rounded_pages, spill};
+use super::{GRANULE, GRANULE_PAGES, SMALL, holes, near, ordered, rounded_pages, spill};
 use crate::cuda::{DevicePtr, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::session::Gpu;
@@ -25,7 +25,7 @@ fn given(status: Status, result: impl FnOnce() -> (DevicePtr, u64)) -> Given {
 fn allocate_with(current: Current, kind: Kind, bytes: u64, call: impl FnOnce() -> Given) -> Status {
     let Current { gpu, id, known } = current;
     let shared = kind == Kind::Shared;
-    if shared && !account::is_near(gpu) && known.is_some_and(|known| known.take_room(bytes)) {
+    if shared && !near::is_near(gpu) && known.is_some_and(|known| known.take_room(bytes)) {
         return into_hole(current, bytes, call);
     }
     let most = rounded_pages(bytes, GRANULE);
@@ -111,7 +111,7 @@ pub unsafe fn allocate(real: unsafe extern "C" fn(*mut DevicePtr, usize) -> Stat
     if !address.is_null()
         && (1..=SMALL as usize).contains(&bytes)
         && let Some(current) = known::first()
-        && !account::is_near(current.gpu)
+        && !near::is_near(current.gpu)
         && current.known.is_some_and(|known| known.take_room(bytes as u64))
     {
         // SAFETY: the address has been checked.

@@ -7,7 +7,7 @@ use vgpu_region::ledger::{PAGE, pages};
 
 use super::account::{self, claim};
 use super::known::{self, Current};
-use super::{GRANULE, GRANULE_PAGES, SMALL, image, local, rounded_pages, truth};
+use super::{GRANULE, GRANULE_PAGES, SMALL, image, local, near, refusal, rounded_pages, truth};
 use crate::cuda::{Handle, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::session::Gpu;
@@ -21,7 +21,7 @@ pub fn load(known: u64, call: impl FnOnce() -> Status, undo: Option<impl FnOnce(
         Err(Some(status)) => return status,
     };
     let known = if known > SMALL { rounded_pages(known, GRANULE) } else { pages(known) };
-    let code = if known != 0 && account::is_near(gpu) { GRANULE_PAGES } else { 0 };
+    let code = if known != 0 && near::is_near(gpu) { GRANULE_PAGES } else { 0 };
     let room = match account::try_claim(gpu, known + code) {
         Some(room) => Ok(room),
         None => claim(gpu, if undo.is_some() { known } else { known + code }),
@@ -48,7 +48,7 @@ pub fn load(known: u64, call: impl FnOnce() -> Status, undo: Option<impl FnOnce(
     {
         undo(gpu);
         truth::reconcile(gpu);
-        account::refuse(gpu, pages(GRANULE));
+        refusal::refuse(gpu, pages(GRANULE));
         return OUT_OF_MEMORY;
     }
     SUCCESS
@@ -129,7 +129,7 @@ pub unsafe fn small_create(real: unsafe extern "C" fn(*mut Handle, u32) -> Statu
     // SAFETY: the program's own arguments.
     let call = || unsafe { real(handle, flags) };
     match known::current() {
-        Ok(Current { gpu, .. }) if !handle.is_null() => account::guard(gpu, call, || {
+        Ok(Current { gpu, .. }) if !handle.is_null() => near::guard(gpu, call, || {
             // SAFETY: the stream was just made, and the program is about to hear that it was not.
             unsafe {
                 driver::stream_destroy(*handle);
@@ -150,7 +150,7 @@ pub unsafe fn small_create_with_priority(
     // SAFETY: the program's own arguments.
     let call = || unsafe { real(handle, flags, priority) };
     match known::current() {
-        Ok(Current { gpu, .. }) if !handle.is_null() => account::guard(gpu, call, || {
+        Ok(Current { gpu, .. }) if !handle.is_null() => near::guard(gpu, call, || {
             // SAFETY: as above.
             unsafe {
                 driver::stream_destroy(*handle);

@@ -6,7 +6,7 @@ use vgpu_region::ledger::pages;
 
 use super::account;
 use super::known::{self, Current};
-use super::{GRANULE, GRANULE_PAGES, POOL_STEP, blocks, capture, linear, pools, rounded_pages, spill, truth};
+use super::{GRANULE, GRANULE_PAGES, POOL_STEP, blocks, capture, linear, pools, room, rounded_pages, spill, truth};
 use crate::compute::hooks::meant;
 use crate::cuda::{Device, DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
@@ -90,7 +90,7 @@ unsafe fn allocate_with(
 unsafe fn allocate_near_limit(gpu: &Gpu, pool: Handle, address: *mut DevicePtr, bytes: u64, stream: Handle) -> Status {
     let _relaxed = capture::leave_alone();
     let linear = || {
-        account::recover(gpu);
+        room::recover(gpu);
         pools::settle_all_of(gpu);
         (gpu.left() >= u64::from(rounded_pages(bytes, GRANULE))).then(|| {
             // SAFETY: the program's own address, which it will get from a call that it did not make, of the same meaning.

@@ -2,7 +2,7 @@
 
 use core::ffi::c_void;
 
-use super::{account, context, known, shared, truth};
+use super::{context, known, near, shared, truth};
 use crate::cuda::{Device, Handle, SUCCESS, Status};
 use crate::driver;
 use crate::session;
@@ -78,7 +78,7 @@ pub unsafe fn green_stream(
     // SAFETY: the program's own arguments.
     let call = || unsafe { real(stream, green, flags, priority) };
     match known::current() {
-        Ok(current) if !stream.is_null() => account::guard(current.gpu, call, || {
+        Ok(current) if !stream.is_null() => near::guard(current.gpu, call, || {
             // SAFETY: the stream was just made, and the program is about to hear that it was not.
             unsafe {
                 driver::stream_destroy(*stream);

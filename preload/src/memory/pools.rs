@@ -35,7 +35,7 @@ impl Pool {
             if self.readers.load(Acquire) == 0 {
                 break;
             }
-            account::nap(1_000_000);
+            session::nap(1_000_000);
         }
         let left = (self.record.load(Acquire), self.is_shared.load(Relaxed));
         // From here on the place may be another pool's.

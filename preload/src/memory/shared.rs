@@ -15,7 +15,7 @@ use vgpu_region::region::SLOTS;
 use super::kept::{BY_NAME, BY_SEVERAL, is_kept, keep, mark};
 use super::known::{self, Current};
 use super::table::Table;
-use super::{GRANULE, account, blocks, context, linear, physical, truth};
+use super::{GRANULE, account, blocks, context, linear, physical, refusal, truth};
 use crate::cuda::{Device, DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::list::List;
@@ -37,7 +37,7 @@ pub fn measured(gpu: &Gpu, call: impl FnOnce() -> Status, undo: impl FnOnce()) -
     }
     undo();
     truth::reconcile(gpu);
-    account::refuse(gpu, pages(GRANULE));
+    refusal::refuse(gpu, pages(GRANULE));
     OUT_OF_MEMORY
 }
 

@@ -14,10 +14,9 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vgpu_region::ledger::{PAGE, pages};
 use vgpu_region::limits::LogLevel;
 
-use super::account;
 use super::blocks::{self, Block, Entered, Kind};
 use super::known::{self, Current};
-use super::{GRANULE, SMALL, capture, linear, rounded_pages};
+use super::{GRANULE, SMALL, capture, linear, refusal, room, rounded_pages};
 use crate::cuda::{ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, DEVICE_CPU, DevicePtr, Handle, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::session::Gpu;
 use crate::{driver, log};
@@ -104,7 +103,7 @@ pub fn not_here(gpu: &Gpu, bytes: u64, status: Status) -> Status {
     if status != ELSEWHERE {
         return status;
     }
-    account::refuse(gpu, pages(bytes));
+    refusal::refuse(gpu, pages(bytes));
     OUT_OF_MEMORY
 }
 
@@ -145,7 +144,7 @@ unsafe fn allocate(current: Current, address: *mut DevicePtr, bytes: u64, call: 
 fn claim(gpu: &Gpu, pages: u32) -> bool {
     let begin = || gpu.charge.spill.begin(&gpu.account.spilled, pages, ceiling(gpu)).is_ok();
     begin() || {
-        account::recover(gpu);
+        room::recover(gpu);
         begin()
     }
 }
@@ -200,7 +199,7 @@ fn announce(gpu: &Gpu, bytes: u64) {
 fn refuse(gpu: &Gpu, pages: u32) -> Status {
     let mib = |pages: u64| (pages * PAGE) >> 20;
     let (spilled, ceiling) = (mib(gpu.account.spilled.pages()), mib(ceiling(gpu)));
-    account::refuse_with(gpu, pages, format_args!("; on the host it holds {spilled} of {ceiling} MiB"));
+    refusal::refuse_with(gpu, pages, format_args!("; on the host it holds {spilled} of {ceiling} MiB"));
     OUT_OF_MEMORY
 }
 

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use vgpu_region::ledger::{PAGE, pages};
 
-use super::{account, known, pools};
+use super::{account, known, near, pools};
 use crate::list::List;
 use crate::nvml::sys::Process;
 use crate::session::Gpu;
@@ -111,7 +111,7 @@ fn set_overhead(gpu: &Gpu) -> Option<bool> {
     }
     let asked_for = held.saturating_sub(overhead).saturating_sub(gpu.charge.managed.load(Relaxed));
     let real = pages(bytes).saturating_sub(asked_for).saturating_add(promised);
-    account::set_doubtful(gpu, real < known::costs(gpu).saturating_add(promised));
+    near::set_doubtful(gpu, real < known::costs(gpu).saturating_add(promised));
     account::together(|| {
         // Of two threads that saw the same, one changes it.
         if gpu.charge.overhead.compare_exchange(overhead, real, AcqRel, Relaxed).is_err() {

@@ -14,9 +14,9 @@ pub fn share(gpu: &Gpu, really_free: u64) -> Option<(u64, u64)> {
     // What the dead held is not in use any more. Near the limit every byte counts; else once a second will do.
     static LOOKED: AtomicU64 = AtomicU64::new(0);
     let second = session::coarse_second();
-    if super::account::is_near(gpu) || LOOKED.load(Relaxed) != second {
+    if super::near::is_near(gpu) || LOOKED.load(Relaxed) != second {
         LOOKED.store(second, Relaxed);
-        super::account::recover(gpu);
+        super::room::recover(gpu);
     }
     let left = limit.saturating_sub(gpu.account.total.pages().saturating_mul(PAGE));
     let (spill, ceiling) = super::spill::room(gpu);

@@ -1,0 +1,76 @@
+//! The account says no. Before the program hears it: what the dead held is given back, what pools and graphs do not use is let go of,
+//! calls under way are waited for, and NVML is asked for the truth.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use vgpu_region::map::Census;
+
+use super::account::{Claim, try_claim};
+use super::{kept, near, pools, shared, truth};
+use crate::session::{self, Gpu, nap};
+
+/// Room for `pages`, which are for a `context` of this thread's or for something else.
+#[cold]
+pub fn find(gpu: &Gpu, pages: u32, context: bool) -> Option<Claim<'_>> {
+    for _ in 0..400 {
+        recover(gpu);
+        pools::settle_all_of(gpu);
+        if let Some(claim) = try_claim(gpu, pages) {
+            return Some(claim);
+        }
+        if !someone_is_guessing(gpu, context) {
+            break;
+        }
+        nap(5_000_000);
+    }
+    pools::trim_idle(gpu);
+    // What calls under way have claimed may be more than they take, and what they take is not certain before they end.
+    for microseconds in [0, 100, 200, 400, 800, 1600] {
+        nap(microseconds * 1_000);
+        if let Some(claim) = near::begin_certain(gpu, pages, || recover(gpu)) {
+            return Some(claim);
+        }
+        if !someone_is_taking(gpu) {
+            break;
+        }
+    }
+    None
+}
+
+/// Whether a call of some process is under way that may give back a part of what it has claimed.
+fn someone_is_taking(gpu: &Gpu) -> bool {
+    let Some(session) = session::ready() else { return false };
+    session.membership.region.used_slots().any(|(_, slot)| slot.gpus.get(gpu.place).is_some_and(|charge| charge.charge.in_flight()))
+}
+
+/// Gives back what dead processes held.
+///
+/// A process lets go of its slot a little before the driver lets go of its memory, so the dead are given back only once NVML does
+/// not list them any more.
+pub fn recover(gpu: &Gpu) {
+    let session::State::Ready(session) = session::current() else { return };
+    kept::recheck(gpu);
+    let census = Census::open(session::region_path());
+    let own = session.membership.index;
+    let mut listed = None;
+    let recovered = session.membership.region.recover(gpu.place, |index, slot| {
+        index != own && census.is_dead(index) && {
+            let listed = listed.get_or_insert_with(|| truth::processes(gpu));
+            !listed.as_ref().is_some_and(|list| list.contains(slot.pid.load(Relaxed)))
+        }
+    });
+    // What the dead had shared lives on in those who imported it.
+    if recovered && listed.is_some() {
+        shared::charge_others(gpu);
+    }
+}
+
+/// Whether a living process is making a context whose cost nobody knows yet: another one, if it is for a `context` of this thread's.
+fn someone_is_guessing(gpu: &Gpu, context: bool) -> bool {
+    let Some(session) = session::ready() else { return false };
+    let census = Census::open(session::region_path());
+    let own = session.membership.index;
+    let makers = session.membership.region.used_slots().filter(|(_, slot)| slot.making_context.load(Acquire) != 0);
+    let mut guessing = makers.filter(|(_, slot)| slot.gpus.get(gpu.place).is_some_and(|charge| charge.charge.in_flight()));
+    guessing.any(|(index, _)| if index == own { !context } else { !census.is_dead(index) })
+}
