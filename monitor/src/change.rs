@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use vgpu_config::limits::GpuLimits;
 use vgpu_oci_hook::state::{LIMITS, RECORD, Record};
@@ -118,16 +118,16 @@ fn store(entry: &GpuLimit, change: Change) {
     match change.memory {
         // Bytes count before percent: what is to count is there before what is not is taken away.
         Some(Memory::Bytes(bytes)) => {
-            entry.memory.store(bytes, Relaxed);
-            entry.memory_percent.store(0, Relaxed);
+            entry.memory.store(bytes, Release);
+            entry.memory_percent.store(0, Release);
         }
         Some(Memory::Percent(percent)) => {
-            entry.memory_percent.store(percent, Relaxed);
-            entry.memory.store(0, Relaxed);
+            entry.memory_percent.store(percent, Release);
+            entry.memory.store(0, Release);
         }
         Some(Memory::Unlimited) => {
-            entry.memory.store(0, Relaxed);
-            entry.memory_percent.store(0, Relaxed);
+            entry.memory.store(0, Release);
+            entry.memory_percent.store(0, Release);
         }
         None => {}
     }
@@ -237,7 +237,7 @@ mod tests {
                     assert!(entry.memory_for(1 << 30).is_some());
                 }
             });
-            for _ in 0..20_000 {
+            for _ in 0..200_000 {
                 store(&entry, Change { memory: Some(Memory::Percent(50)), ..Change::default() });
                 store(&entry, Change { memory: Some(Memory::Bytes(7)), ..Change::default() });
             }

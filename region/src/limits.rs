@@ -87,11 +87,13 @@ impl GpuLimit {
     /// The device memory limit in bytes for a GPU of `total` bytes; `None` without one.
     #[must_use]
     pub fn memory_for(&self, total: u64) -> Option<u64> {
-        match (self.memory.load(Relaxed), self.memory_percent.load(Relaxed)) {
+        // Bytes and percent are two words. Where one takes the other's place between the two looks, both seem to be none: then what is
+        // there now is there at the next look, and only a third and a fourth change in between could hide it again.
+        (0..4).find_map(|_| match (self.memory.load(Acquire), self.memory_percent.load(Acquire)) {
             (0, 0) => None,
             (0, percent) => Some((u128::from(total) * u128::from(percent.min(100)) / 100) as u64),
             (bytes, _) => Some(bytes),
-        }
+        })
     }
 
     /// The compute limit in percent; `None` without one.
