@@ -126,6 +126,9 @@ fn top_in_a_terminal_while_containers_come_and_go() {
     top.shows("nobody", |text| text.contains("no containers"));
     top.press("q");
     assert!(top.child.wait().unwrap().success());
-    let screen = top.screen.lock().unwrap();
-    assert!(!screen.screen().alternate_screen() && !screen.screen().hide_cursor(), "the terminal is as it was");
+    // Its last words may still be on their way.
+    wait_for("the terminal as it was", || {
+        let screen = top.screen.lock().unwrap();
+        Some(()).filter(|()| !screen.screen().alternate_screen() && !screen.screen().hide_cursor())
+    });
 }

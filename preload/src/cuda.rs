@@ -43,6 +43,8 @@ pub const LOCATION_HOST: i32 = 2;
 pub const DEVICE_CPU: Device = -1;
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`
 pub const POOL_RESERVED_CURRENT: i32 = 5;
+/// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`
+pub const POOL_USED_CURRENT: i32 = 7;
 /// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`
 pub const GRAPH_RESERVED_CURRENT: i32 = 2;
 /// `CU_GRAPH_NODE_TYPE_KERNEL`
@@ -241,6 +243,7 @@ mod tests {
         assert_eq!(LOCATION_HOST, sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST as i32);
         assert_eq!(INVALID_VALUE, R::CUDA_ERROR_INVALID_VALUE as i32);
         assert_eq!(ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS as i32);
+        assert_eq!(POOL_USED_CURRENT, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT as i32);
         assert_eq!(POOL_RESERVED_CURRENT, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT as i32);
         assert_eq!(GRAPH_RESERVED_CURRENT, sys::CUgraphMem_attribute::CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT as i32);
         assert_eq!(NODE_MEM_ALLOC, sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC as i32);

@@ -204,6 +204,8 @@ calls! { Cuda, crate::cuda::NOT_FOUND;
     memory_info = cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     /// Frees linear memory.
     free = cuMemFree_v2(address: DevicePtr);
+    /// Frees memory when a stream has come so far.
+    free_ordered = cuMemFreeAsync(address: DevicePtr, stream: Handle);
     /// Allocates linear memory.
     allocate = cuMemAlloc_v2(address: *mut DevicePtr, bytes: usize);
     /// Allocates managed memory.

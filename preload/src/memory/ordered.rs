@@ -70,7 +70,7 @@ unsafe fn allocate_with(
         // SAFETY: as this function.
         return unsafe {
             if gpu.device == current.gpu.device && !pools::is_shared(pool) {
-                allocate_near_limit(gpu, pool, address, bytes, stream)
+                allocate_near_limit(gpu, (pool, record), address, bytes, stream, call)
             } else {
                 allocate_in_pool(gpu, (pool, record), bytes, stream, call)
             }
@@ -82,12 +82,19 @@ unsafe fn allocate_with(
 }
 
 /// Less than the pool's next step is left. What the pool does not use is given back to the device, and the allocation is made as a
-/// linear one, which takes no more than it needs; `cuMemFreeAsync` takes such addresses as well (seen on driver 580). The pool itself is not
-/// asked: whether it has room in one piece only it knows, and if it has not, it grows by a step.
+/// linear one, which takes no more than it needs; `cuMemFreeAsync` takes such addresses as well (seen on driver 580). If that does
+/// not fit either, the pool may still have room between its own allocations.
 ///
 /// The stream is in no capture, but others may be, and stay whole.
 #[cold]
-unsafe fn allocate_near_limit(gpu: &Gpu, pool: Handle, address: *mut DevicePtr, bytes: u64, stream: Handle) -> Status {
+unsafe fn allocate_near_limit(
+    gpu: &Gpu,
+    (pool, record): (Handle, &AtomicU64),
+    address: *mut DevicePtr,
+    bytes: u64,
+    stream: Handle,
+    call: impl Fn() -> Status,
+) -> Status {
     let _relaxed = capture::leave_alone();
     let linear = || {
         room::recover(gpu);
@@ -106,6 +113,23 @@ unsafe fn allocate_near_limit(gpu: &Gpu, pool: Handle, address: *mut DevicePtr, 
         if let Some(SUCCESS) = linear() {
             return SUCCESS;
         }
+    }
+    if pools::has_room(pool, bytes) {
+        let status = call();
+        pools::settle_pool(gpu, pool, record, None);
+        if status != SUCCESS || gpu.account.total.pages() <= gpu.limit_pages() {
+            return status;
+        }
+        pools::has_none(pool);
+        // SAFETY: the address was just written by the driver, and nobody has seen it. The memory is the stream's when it gets there, and
+        // is given back behind that.
+        unsafe {
+            driver::free_ordered(*address, stream);
+            *address = 0;
+            driver::stream_synchronize(stream);
+            driver::pool_trim(pool, 0);
+        }
+        pools::settle_pool(gpu, pool, record, None);
     }
     // One last time with everything counted anew, and with a word about it if it fails.
     // SAFETY: as above.

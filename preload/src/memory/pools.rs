@@ -9,7 +9,9 @@ use vgpu_region::ledger::pages;
 
 use super::account::{self, Claim};
 use super::{capture, graph, ordered, truth};
-use crate::cuda::{AllocationProp, Device, Handle, LOCATION_DEVICE, OUT_OF_MEMORY, POOL_RESERVED_CURRENT, SUCCESS, Status};
+use crate::cuda::{
+    AllocationProp, Device, Handle, LOCATION_DEVICE, OUT_OF_MEMORY, POOL_RESERVED_CURRENT, POOL_USED_CURRENT, SUCCESS, Status,
+};
 use crate::driver;
 use crate::session::{self, Gpu};
 
@@ -21,6 +23,8 @@ struct Pool {
     /// How many threads ask the driver about it now.
     readers: AtomicU32,
     is_shared: AtomicBool,
+    /// Bytes in use when it turned out to have no room in one piece; 0 is never.
+    full_at: AtomicU64,
 }
 
 /// In place of a handle: a record that is being written, or given up.
@@ -48,7 +52,7 @@ impl Pool {
 /// null.
 static POOLS: [Pool; 512] = [const {
     let (handle, record) = (AtomicPtr::new(core::ptr::null_mut()), AtomicU64::new(0));
-    Pool { handle, record, readers: AtomicU32::new(0), is_shared: AtomicBool::new(false) }
+    Pool { handle, record, readers: AtomicU32::new(0), is_shared: AtomicBool::new(false), full_at: AtomicU64::new(0) }
 }; 512];
 /// One above the highest place ever taken.
 static POOLS_USED: AtomicUsize = AtomicUsize::new(0);
@@ -70,6 +74,7 @@ fn add(handle: Handle, record: u64) -> Option<&'static Pool> {
     let pool = POOLS.get(place)?;
     pool.record.store(record, Relaxed);
     pool.is_shared.store(false, Relaxed);
+    pool.full_at.store(0, Relaxed);
     pool.handle.store(handle, Release);
     POOLS_USED.fetch_max(place + 1, AcqRel);
     Some(pool)
@@ -83,6 +88,22 @@ pub fn note(handle: Handle, device: Option<Device>) -> bool {
 /// Whether others than its own GPU and process can get at a pool's memory, so that no other memory can stand in for it.
 pub fn is_shared(handle: Handle) -> bool {
     find(handle).is_none_or(|pool| pool.is_shared.load(Relaxed))
+}
+
+/// Whether a pool probably has room for `bytes` between its allocations. Only it knows whether that is in one piece, and if it is not, it
+/// grows by a step, which is undone: so there has to be twice as much, and once it had none, it is not tried again until something was
+/// freed.
+pub fn has_room(pool: Handle, bytes: u64) -> bool {
+    let (Some(reserved), Some(used)) = (attribute(pool, POOL_RESERVED_CURRENT), attribute(pool, POOL_USED_CURRENT)) else { return false };
+    let full_at = find(pool).map_or(0, |pool| pool.full_at.load(Relaxed));
+    reserved.saturating_sub(used) >= bytes.saturating_mul(2) && (full_at == 0 || used < full_at)
+}
+
+/// It had no room in one piece.
+pub fn has_none(pool: Handle) {
+    if let (Some(known), Some(used)) = (find(pool), attribute(pool, POOL_USED_CURRENT)) {
+        known.full_at.store(used.max(1), Relaxed);
+    }
 }
 
 /// `cuMemPoolSetAccess`
