@@ -19,10 +19,10 @@ fn this_thread() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// Whether a thread is one of this process's.
+/// Whether a thread is one of this process's. One that may not be asked after (seccomp) counts as here.
 fn is_here(thread: u32) -> bool {
     // SAFETY: signal 0 is none; the call only looks.
-    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, 0) == 0 }
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, 0) == 0 || *libc::__errno_location() != libc::ESRCH }
 }
 
 impl Exclusive {

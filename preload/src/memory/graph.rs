@@ -234,11 +234,11 @@ fn needs_local(exec: Handle, bytes: u64) {
 
 unsafe fn with_memory(exec: Handle, call: impl FnOnce() -> Status) -> Status {
     let needs = if LOCAL.is_unused() { None } else { LOCAL.get(exec as u64) };
-    match (needs, known::current()) {
+    match needs.and_then(|bytes| Some((bytes, known::current().ok()?))) {
         // SAFETY: as this function.
-        (Some(bytes), Ok(current)) => with_local(current.gpu, bytes, || unsafe { with_nodes(exec, call) }),
+        Some((bytes, current)) => with_local(current.gpu, bytes, || unsafe { with_nodes(exec, call) }),
         // SAFETY: as above.
-        _ => unsafe { with_nodes(exec, call) },
+        None => unsafe { with_nodes(exec, call) },
     }
 }
 

@@ -7,7 +7,7 @@ use vgpu_region::MAX_GPUS;
 use vgpu_region::ledger::pages;
 
 use super::account::{Claim, begin, claim};
-use super::exclusive::{Exclusive, Held};
+use super::exclusive::Exclusive;
 use super::refusal::refuse;
 use super::{GRANULE_PAGES, array, ordered, shared, truth};
 use crate::cuda::{OUT_OF_MEMORY, SUCCESS, Status};
@@ -50,7 +50,7 @@ pub fn comparison(gpu: &Gpu) -> Option<Needed> {
         None
     } else if has_halved(gpu, left) {
         Some(Needed::OfAll)
-    } else if is_doubtful(gpu) || ordered::pending_frees() != 0 || array::has_small(gpu) {
+    } else if is_doubtful(gpu) || ordered::pending_frees(gpu) != 0 || array::has_small(gpu) {
         Some(Needed::Own)
     } else {
         COMPARING.is_taken().then_some(Needed::ByAnother)
@@ -62,11 +62,11 @@ static COMPARING: Exclusive = Exclusive::new();
 /// In nanoseconds: some calls of the driver take long, and are not waited for.
 const PATIENCE: u64 = 20_000_000;
 
-/// Takes `pages` after a comparison with NVML, during which `before_it_counts` may do more to make room.
-pub fn begin_certain(gpu: &Gpu, pages: u32, before_it_counts: impl FnOnce()) -> Option<Claim<'_>> {
-    let _comparing: Held<'_> = COMPARING.take(2 * PATIENCE);
+/// Takes `pages` after a comparison with NVML and what `more` does then to make room; it is told whether the comparison was certain.
+pub fn begin_certain(gpu: &Gpu, pages: u32, more: impl FnOnce(bool)) -> Option<Claim<'_>> {
+    let _comparing = COMPARING.take(2 * PATIENCE);
     let certain = compare(gpu);
-    before_it_counts();
+    more(certain);
     begin_after(gpu, pages, certain)
 }
 
@@ -79,7 +79,8 @@ fn compare(gpu: &Gpu) -> bool {
                 // SAFETY: the call takes nothing.
                 unsafe { libc::sched_yield() };
             }
-            compared => return compared != Some(false),
+            // Nor is it where NVML cannot tell.
+            compared => return compared == Some(true),
         }
     }
 }
@@ -87,18 +88,18 @@ fn compare(gpu: &Gpu) -> bool {
 /// As [`begin`], after the comparison that is needed.
 #[cold]
 pub fn begin_compared(gpu: &Gpu, pages: u32, needed: Needed) -> Option<Claim<'_>> {
-    let _comparing = COMPARING.take(2 * PATIENCE);
     if needed == Needed::ByAnother {
+        let _comparing = COMPARING.take(2 * PATIENCE);
         return begin(gpu, pages);
     }
-    let certain = compare(gpu);
-    if needed == Needed::OfAll {
-        shared::charge_others(gpu);
-        if let Some(at) = LOOK_AT.get(gpu.place).filter(|_| certain) {
-            at.store(gpu.left().saturating_sub(u64::from(pages)) / 2, Relaxed);
+    begin_certain(gpu, pages, |certain| {
+        if needed == Needed::OfAll {
+            shared::charge_others(gpu);
+            if let Some(at) = LOOK_AT.get(gpu.place).filter(|_| certain) {
+                at.store(gpu.left().saturating_sub(u64::from(pages)) / 2, Relaxed);
+            }
         }
-    }
-    begin_after(gpu, pages, certain)
+    })
 }
 
 #[inline]
@@ -114,10 +115,10 @@ fn something_unmeasured(gpu: &Gpu) {
     }
 }
 
-/// After the account was compared with NVML; if that was not `certain`, as other threads' calls were under way, with room for what may be
-/// on the device besides.
+/// After the account was compared with NVML; if that was not `certain`, as other threads' calls were under way or NVML cannot tell, with
+/// room for what may be on the device besides.
 fn begin_after(gpu: &Gpu, pages: u32, certain: bool) -> Option<Claim<'_>> {
-    let besides = if certain { 0 } else { u64::from(ordered::pending_frees()).saturating_add(array::uncertain(gpu)) };
+    let besides = if certain { 0 } else { u64::from(ordered::pending_frees(gpu)).saturating_add(array::uncertain(gpu)) };
     if gpu.left() >= besides.saturating_add(u64::from(pages)) { begin(gpu, pages) } else { None }
 }
 

@@ -1,7 +1,8 @@
 //! Stream-ordered memory: taken from pools, whose reservations are what counts, and given back when the stream has come that far.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
 
+use vgpu_region::MAX_GPUS;
 use vgpu_region::ledger::pages;
 
 use super::account;
@@ -12,36 +13,48 @@ use crate::cuda::{Device, DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::session::{self, Gpu};
 
-/// Linear memory that was freed stream-ordered, in pages: it is the device's until the stream has come that far.
-static FREED_LATER: AtomicU32 = AtomicU32::new(0);
+/// Linear memory that was freed stream-ordered, in pages, by GPU: it is the device's until the stream has come that far.
+static FREED_LATER: [AtomicU32; MAX_GPUS] = [const { AtomicU32::new(0) }; MAX_GPUS];
+
+/// Set when that first happens: others need not ask.
+static FREES_LATER: AtomicBool = AtomicBool::new(false);
 
 /// What is given back now is on the device until a stream comes to it: overhead until a wait, or until NVML says that it is gone.
 pub fn freed_later(gpu: &Gpu, pages: u32) {
     account::add_overhead(gpu, pages);
-    FREED_LATER.fetch_add(pages, AcqRel);
+    pending(gpu, pages);
+}
+
+fn pending(gpu: &Gpu, pages: u32) {
+    FREES_LATER.store(true, Relaxed);
+    if let Some(freed) = FREED_LATER.get(gpu.place) {
+        freed.fetch_add(pages, AcqRel);
+    }
 }
 
 /// Pages of linear memory that may be on the device still although the account takes them for free.
 #[inline]
-pub fn pending_frees() -> u32 {
-    FREED_LATER.load(Relaxed)
+pub fn pending_frees(gpu: &Gpu) -> u32 {
+    FREED_LATER.get(gpu.place).map_or(0, |freed| freed.load(Relaxed))
 }
 
 /// Waits for what was freed stream-ordered, if no capture goes on that the wait would spoil. Whether nothing is pending then.
 pub fn wait_for_frees(gpu: &Gpu) -> bool {
-    if pending_frees() != 0 && !capture::may_go_on() {
+    let before = pending_frees(gpu);
+    if before != 0 && !capture::may_go_on() {
         // SAFETY: waiting is what the driver does when it is out of memory.
         unsafe { driver::context_synchronize() };
-        frees_have_passed(gpu);
+        frees_have_passed(gpu, before);
     }
-    pending_frees() == 0
+    pending_frees(gpu) == 0
 }
 
-fn frees_have_passed(gpu: &Gpu) {
-    let before = FREED_LATER.load(Relaxed);
-    // What others free meanwhile stays pending.
-    if truth::reconcile(gpu) != Some(false) {
-        _ = FREED_LATER.fetch_update(AcqRel, Relaxed, |pending| Some(pending.saturating_sub(before)));
+/// What was pending before a wait is free. What others freed meanwhile is not.
+fn frees_have_passed(gpu: &Gpu, before: u32) {
+    if truth::reconcile(gpu) != Some(false)
+        && let Some(freed) = FREED_LATER.get(gpu.place)
+    {
+        _ = freed.fetch_update(AcqRel, Relaxed, |now| Some(now.saturating_sub(before)));
     }
 }
 
@@ -243,7 +256,7 @@ pub unsafe fn free<const OWN: bool>(real: unsafe extern "C" fn(DevicePtr, Handle
             blocks::Kind::Managed | blocks::Kind::Spilled => linear::give_back(gpu, left),
             _ if left.count == 0 => freed_later(gpu, cost),
             // The granule stays, and in it, for a while, what was freed.
-            _ => _ = FREED_LATER.fetch_add(GRANULE_PAGES, AcqRel),
+            _ => pending(gpu, GRANULE_PAGES),
         }
     }
     status
@@ -261,14 +274,14 @@ pub unsafe fn after_wait(real: unsafe extern "C" fn(Handle) -> Status, handle: H
 /// `cuCtxSynchronize`: pools may have shrunk, and what was freed stream-ordered is free.
 #[inline]
 pub unsafe fn after_wait_context(real: unsafe extern "C" fn() -> Status) -> Status {
+    // Before the wait: what is freed from here on may not be through behind it.
+    let current = if FREES_LATER.load(Relaxed) { known::current().ok() } else { None };
+    let before = current.map(|current| (current.gpu, pending_frees(current.gpu))).filter(|&(_, pending)| pending != 0);
     // SAFETY: the call takes nothing.
     let status = unsafe { real() };
     pools::settle_after_wait();
-    if FREED_LATER.load(Relaxed) != 0
-        && status == SUCCESS
-        && let Ok(Current { gpu, .. }) = known::current()
-    {
-        frees_have_passed(gpu);
+    if let (Some((gpu, pending)), SUCCESS) = (before, status) {
+        frees_have_passed(gpu, pending);
     }
     status
 }

@@ -27,7 +27,7 @@ pub fn find(gpu: &Gpu, pages: u32, context: bool) -> Option<Claim<'_>> {
     // What calls under way have claimed may be more than they take, and what they take is not certain before they end.
     for microseconds in [0, 100, 200, 400, 800, 1600] {
         nap(microseconds * 1_000);
-        if let Some(claim) = near::begin_certain(gpu, pages, || recover(gpu)) {
+        if let Some(claim) = near::begin_certain(gpu, pages, |_| recover(gpu)) {
             return Some(claim);
         }
         if !someone_is_taking(gpu) {

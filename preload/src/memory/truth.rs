@@ -62,8 +62,8 @@ pub fn device_free() -> usize {
 
 /// Sets this process's overhead to what NVML says beyond what allocation calls asked for, and what is promised and not taken yet.
 ///
-/// Another thread's call that is under way makes both figures uncertain; then nothing is changed, after a few tries, and this is `Some(false)`. `None` if
-/// NVML cannot tell.
+/// Another thread's call that is under way makes both figures uncertain; then nothing is changed, after a few tries, and this is
+/// `Some(false)`. `None` if NVML cannot tell.
 pub fn reconcile(gpu: &Gpu) -> Option<bool> {
     (0..3).map(|_| set_overhead(gpu)).find(|&set| set != Some(false)).unwrap_or(Some(false))
 }
