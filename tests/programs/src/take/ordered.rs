@@ -42,17 +42,20 @@ pub fn own(ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
-/// While another stream is captured, in each mode in turn. Neither spoils the other.
+/// While another stream is captured, so that neither spoils the other: relaxed is the capture, or this thread, in turn.
 pub fn beside(_ordinal: i32) -> Result<Taker, CUresult> {
     use sys::CUstreamCaptureMode::*;
-    let modes = [CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED];
-    let (stream, captured, mut modes) = (stream()?, stream()?, modes.into_iter().cycle());
+    let (relaxed, global) = (CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    let (stream, captured, mut modes) = (stream()?, stream()?, [(relaxed, global), (global, relaxed)].into_iter().cycle());
     Ok(Box::new(move |bytes| {
         let (mut address, mut graph) = (0, std::ptr::null_mut());
+        let (of_capture, mut of_thread) = modes.next().unwrap_or((relaxed, relaxed));
         // SAFETY: streams of this way's own, and room for the answers.
         unsafe {
-            check(sys::cuStreamBeginCapture_v2(captured, modes.next().unwrap_or(CU_STREAM_CAPTURE_MODE_GLOBAL)))?;
+            check(sys::cuStreamBeginCapture_v2(captured, of_capture))?;
+            check(sys::cuThreadExchangeStreamCaptureMode(&raw mut of_thread))?;
             let code = sys::cuMemAllocAsync(&raw mut address, bytes, stream);
+            check(sys::cuThreadExchangeStreamCaptureMode(&raw mut of_thread))?;
             check(sys::cuStreamEndCapture(captured, &raw mut graph))?;
             check(sys::cuGraphDestroy(graph))?;
             check(code)?;
