@@ -22,10 +22,12 @@ pub struct Context {
     pub limits: Limits,
     /// Something that was launched uses the heap, so it is there.
     pub heap_used: bool,
-    /// Bytes charged for local memory beyond what every context has, and for heap and fifo.
+    /// Bytes charged for local memory beyond what every context has, and for the heap.
     pub extra: i64,
     /// Bytes charged for launching graphs of kernels.
     pub for_graphs: u64,
+    /// Bytes charged since an image that calls `malloc` was loaded.
+    pub for_malloc: u64,
 }
 
 /// What `cuCtxSetLimit` sets, in bytes.
@@ -126,6 +128,7 @@ impl World {
             heap_used: false,
             extra: 0,
             for_graphs: 0,
+            for_malloc: 0,
         };
         Ok(self.contexts.live.add_as(handle.unwrap_or_else(new_handle), context))
     }
@@ -140,7 +143,8 @@ impl World {
         self.free_all_of(driver, handle);
         let context = self.contexts.live.remove(as_pointer::<c_void>(handle)).map_err(|_| CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
         let config = driver.device().config();
-        driver.release(context.ordinal, (config.context + context.for_graphs).saturating_add_signed(context.extra), Part::Visible);
+        let own = config.context + context.for_graphs + context.for_malloc;
+        driver.release(context.ordinal, own.saturating_add_signed(context.extra), Part::Visible);
         driver.release(context.ordinal, config.context_hidden, Part::Hidden);
         driver.slot.count_context(driver.physical(context.ordinal)?, false);
         Ok(())

@@ -20,6 +20,10 @@ use crate::memory::Kind;
 
 const NOT_FOUND: CUresult = CUresult::CUDA_ERROR_NOT_FOUND;
 
+/// What a context grew by, beside a granule for globals, when a first image that calls `malloc` was loaded (an H200, for each of several
+/// contexts). What it is for was not seen, nor whether a second image takes it again, nor when it goes before its context does.
+const FOR_MALLOC: u64 = 138 << 20;
+
 /// A module in a context.
 pub struct Module {
     pub context: usize,
@@ -54,6 +58,10 @@ impl World {
 
     /// Loads an image into a context: its globals take memory at once.
     pub fn load(&mut self, driver: &Driver, context: usize, image: Image) -> Answer<usize> {
+        if image.mallocs && self.context(context)?.for_malloc == 0 {
+            driver.charge(self.context(context)?.ordinal, FOR_MALLOC, Part::Visible)?;
+            self.context_mut(context)?.for_malloc = FOR_MALLOC;
+        }
         let mut globals = HashMap::new();
         for (name, size) in &image.globals {
             match self.allocate(driver, context, *size) {
@@ -108,7 +116,7 @@ impl World {
         let (ordinal, before) = (self.context(context)?.ordinal, self.context(context)?.extra);
         let stack =
             |limit: u64| limit.saturating_mul(config.multiprocessors * config.threads) / crate::memory::GRANULE * crate::memory::GRANULE;
-        let heap = if heap_used { limits.heap } else { 0 };
+        let heap = if heap_used { limits.heap.saturating_add(crate::memory::GRANULE) } else { 0 };
         let after = (stack(limits.stack).saturating_add(heap)).cast_signed() - stack(Limits::default().stack).cast_signed();
         let more = after.saturating_sub(before);
         if more > 0 {

@@ -167,9 +167,7 @@ api! {
     fn cuStreamQuery [cuStreamQuery_ptsz stream] (stream: CUstream) {
         let key = resolve(stream)?;
         capture::refuse(key)?;
-        if all()?.streams.get(&key).is_some_and(|queue| queue.kind == Kind::Legacy) {
-            capture::forbid()?;
-        }
+        capture::forbid()?;
         let queues = all()?;
         let queue = queues.streams.get(&key).ok_or(INVALID_HANDLE)?;
         let others = queue.kind == Kind::Legacy
@@ -178,6 +176,7 @@ api! {
     }
 
     fn cuStreamSynchronize [cuStreamSynchronize_ptsz stream] (stream: CUstream) {
+        capture::forbid()?;
         submit_and_wait(stream, Work::Marker)?;
         after_wait()
     }

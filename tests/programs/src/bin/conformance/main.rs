@@ -3,7 +3,7 @@
 //!     conformance [SUBJECT]
 //!
 //! Each subject runs in a process of its own. The answers must not differ between the simulated GPU and an H200 with driver 580; what
-//! varies by machine stands behind `# `, and behind `? ` what no H200 has been asked yet: there the simulator's answer is a guess. Memory is given in bytes, as the growth of NVML's figure for the process since the step before.
+//! varies by machine stands behind `# `. Memory is given in bytes, as the growth of NVML's figure for the process since the step before.
 
 mod report;
 mod subjects;

@@ -8,20 +8,13 @@ use vgpu_test_programs::nvml::Nvml;
 /// Prints answers under a subject's name, and measures memory between them.
 pub struct Report {
     subject: &'static str,
-    /// What stands before each line.
-    mark: &'static str,
     nvml: Option<Nvml>,
     last: u64,
 }
 
 impl Report {
     pub fn new(subject: &'static str) -> Report {
-        Report { subject, mark: "", nvml: None, last: 0 }
-    }
-
-    /// From here on are questions that no H200 has been asked yet.
-    pub fn not_asked_yet(&mut self) {
-        self.mark = "? ";
+        Report { subject, nvml: None, last: 0 }
     }
 
     /// Measures from here on.
@@ -36,7 +29,7 @@ impl Report {
 
     /// Something the driver answered.
     pub fn say(&self, what: impl Display, answer: impl Display) {
-        println!("{}{}: {what}: {answer}", self.mark, self.subject);
+        println!("{}: {what}: {answer}", self.subject);
     }
 
     /// A comment: what varies by machine.

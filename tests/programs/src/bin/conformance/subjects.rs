@@ -5,6 +5,7 @@ mod contexts;
 mod devices;
 mod errors;
 mod graphs;
+mod kept;
 mod linear;
 mod modules;
 mod nvml;
@@ -25,6 +26,7 @@ pub const ALL: &[(&str, Subject)] = &[
     ("devices", devices::ask),
     ("proc_address", proc_address::ask),
     ("contexts", contexts::ask),
+    ("kept", kept::ask),
     ("linear", linear::ask),
     ("pools", pools::ask),
     ("vmm", vmm::ask),

@@ -12,6 +12,8 @@ use crate::handles::as_pointer;
 
 const SPARSE: u32 = 0x40;
 const DEFERRED: u32 = 0x80;
+/// What arrays ask for comes in these, in bytes; what they take does not.
+const PAGE: usize = 65536;
 
 /// An array, or a pyramid of them.
 pub struct Array {
@@ -28,6 +30,11 @@ pub struct Array {
     tiles: Vec<usize>,
 }
 
+/// Rows or slices in whole blocks: of so many at least and so many at most, and no larger than what there is.
+fn in_blocks(count: u64, least: u64, most: u64) -> u64 {
+    count.next_multiple_of(count.next_power_of_two().clamp(least, most))
+}
+
 /// Padded size of one level: bytes of a row, rows of a slice, bytes of all.
 fn padded(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, level: u32) -> Answer<(u64, u64, u64)> {
     let side = |side: usize| (side >> level).max(1) as u64;
@@ -40,8 +47,12 @@ fn padded(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, level: u32) -> Answer<(u64, u64,
         return Err(INVALID_VALUE);
     }
     let row = (side(descriptor.Width) * element * u64::from(descriptor.NumChannels)).next_multiple_of(64);
-    let rows = if descriptor.Height == 0 { 1 } else { side(descriptor.Height).next_multiple_of(8) };
-    let depth = if descriptor.Depth == 0 { 1 } else { side(descriptor.Depth).next_multiple_of(8) };
+    let (rows, depth) = if descriptor.Depth == 0 {
+        (in_blocks(side(descriptor.Height), 8, 128), 1)
+    } else {
+        // Or blocks of 8 rows and 16 slices: what an H200 was asked does not tell.
+        (in_blocks(side(descriptor.Height), 8, 16), in_blocks(side(descriptor.Depth), 1, 8))
+    };
     let bytes = row.checked_mul(rows).and_then(|slice| slice.checked_mul(depth)).ok_or(INVALID_VALUE)?;
     Ok((row, rows, bytes))
 }
@@ -107,7 +118,7 @@ fn requirements(out: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, handle: usize) -> Answ
     if array.address != 0 || array.descriptor.Flags & SPARSE != 0 {
         return Err(INVALID_VALUE);
     }
-    put(out, CUDA_ARRAY_MEMORY_REQUIREMENTS { size: array.bytes as usize, alignment: 65536, reserved: [0; 4] })
+    put(out, CUDA_ARRAY_MEMORY_REQUIREMENTS { size: (array.bytes as usize).next_multiple_of(PAGE), alignment: PAGE, reserved: [0; 4] })
 }
 
 /// Maps physical memory into sparse arrays. What is unmapped stays with the array until that is destroyed.

@@ -86,6 +86,7 @@ api! {
         if size == 0 || ![1, 2].contains(&flags) {
             return Err(INVALID_VALUE);
         }
+        capture::forbid()?;
         let space = granules(size as u64)?;
         let address = world.memory.arena.take(space).ok_or(OUT_OF_MEMORY)?;
         world.memory.add(address, size as u64, ordinal, context, Kind::Managed { space, resident: 0, on_host: false });

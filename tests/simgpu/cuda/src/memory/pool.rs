@@ -114,6 +114,7 @@ fn allocate(out: *mut u64, size: usize, pool: Option<usize>, stream: CUstream) -
         return put(out, address);
     }
     capture::refuse_implicit(key)?;
+    capture::forbid()?;
     let mut world = world()?;
     let (context, ordinal) = world.current_gpu()?;
     let pool = match pool {
@@ -214,6 +215,7 @@ api! {
     }
 
     fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut std::ffi::c_void) {
+        capture::forbid()?;
         with(pool, |pool| match attribute {
             1..=3 => put(value.cast(), pool.flags[attribute as usize]),
             4 => put(value.cast(), pool.threshold),

@@ -22,7 +22,6 @@ pub fn ask(report: &mut Report) {
     order(report, &kernels);
     values(report);
     capture(report, &kernels);
-    report.not_asked_yet();
     beside_a_capture(report, &kernels);
 }
 
