@@ -21,7 +21,8 @@ SETTLE = 0.5
 
 def main():
     folder, seconds, rounds = sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 1.0, int(sys.argv[3]) if len(sys.argv) > 3 else 3
-    page = mmap.mmap(open(f"{folder}/limits", "r+b").fileno(), 4096)
+    with open(f"{folder}/limits", "r+b") as file:
+        page = mmap.mmap(file.fileno(), 4096)
 
     def limit(percent):
         struct.pack_into("<I", page, CORES, percent)

@@ -8,7 +8,9 @@ use super::account::{self, claim};
 use super::known::{self, Current};
 use super::table::Table;
 use super::{GRANULE, GRANULE_PAGES, near, rounded_pages};
-use crate::cuda::{ARRAY_DEFERRED, ARRAY_SPARSE, Array3dDescriptor, ArrayDescriptor, ArrayRequirements, Handle, SUCCESS, Status};
+use crate::cuda::{
+    ARRAY_DEFERRED, ARRAY_SPARSE, Array3dDescriptor, ArrayDescriptor, ArrayRequirements, Handle, OUT_OF_MEMORY, SUCCESS, Status,
+};
 use crate::driver;
 use crate::session::Gpu;
 
@@ -79,23 +81,36 @@ pub unsafe fn create_with(array: *mut Handle, descriptor: &Array3dDescriptor, le
         claim.drop_all();
         return status;
     }
+    // SAFETY: the driver has just written the handle.
+    let handle = unsafe { *array };
+    if !ARRAYS.insert(handle as u64, u64::from(id) << 48 | (bytes & BYTES)) {
+        // What cannot be given back one day cannot be had.
+        // SAFETY: the array was just made, and the program is about to hear that it was not.
+        unsafe { if levels == 0 { driver::array_destroy(handle) } else { driver::mipmap_destroy(handle) } };
+        claim.drop_all();
+        return OUT_OF_MEMORY;
+    }
     if bytes > SMALL {
         claim.settle(rounded_pages(bytes, GRANULE));
     } else {
         claim.settle(add_small(gpu, bytes));
         verify(gpu, most);
     }
-    // SAFETY: the driver has just written the handle.
-    ARRAYS.insert(unsafe { *array } as u64, u64::from(id) << 48 | (bytes & BYTES));
     SUCCESS
 }
 
 /// Arrays up to this size are charged a share of a granule.
 const SMALL: u64 = GRANULE / 2;
 
-/// A small array's share of the granule that it lies in: no more of its size fit in there.
+/// What the driver says that the smallest arrays need by themselves, and what they take beside others (seen on driver 580).
+const LEAST_SAID: u64 = 64 << 10;
+const LEAST_TAKEN: u64 = 32 << 10;
+
+/// A small array's share of the granule that it lies in: no more of its size fit in there. What is too little is found by NVML, which is
+/// asked before anything is taken near the limit while there are small arrays; what is too much never.
 fn share(bytes: u64) -> u64 {
-    GRANULE / (GRANULE / bytes.max(1)).max(1)
+    let bytes = if bytes == LEAST_SAID { LEAST_TAKEN } else { bytes.max(1) };
+    GRANULE / (GRANULE / bytes).max(1)
 }
 
 /// Whether there are small arrays on a GPU: what they take is an estimate.
@@ -215,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_share_is_what_fits_into_a_granule() {
-        assert_eq!([1 << 16, 1 << 20, 700_000, 720_896].map(share), [1 << 16, 1 << 20, 1 << 20, 1 << 20]);
+        assert_eq!([1 << 16, 1 << 20, 700_000, 720_896].map(share), [1 << 15, 1 << 20, 1 << 20, 1 << 20]);
         assert_eq!(share(600_000), GRANULE / 3);
         assert_eq!((share(0), share(GRANULE)), (1, GRANULE));
     }

@@ -93,6 +93,8 @@ pub fn get(address: u64) -> Option<Block> {
 pub enum Entered {
     /// The block was not known: its granules are new.
     New,
+    /// The same; a block was known there of a context that is being destroyed, and is gone: what it cost is to be given back.
+    InsteadOf(Block),
     /// The block was there: the driver found room in it.
     Joined,
     /// There is no place to note it.
@@ -102,6 +104,7 @@ pub enum Entered {
 const COUNT: u64 = 0xffff;
 /// Kind and granules.
 const LIKE: u64 = 0xf << 60 | 0xfff_ffff << 16;
+const CONTEXT: u64 = 0xff << 52;
 
 /// Notes an allocation at `address`.
 pub fn enter(address: u64, block: Block) -> Entered {
@@ -110,14 +113,21 @@ pub fn enter(address: u64, block: Block) -> Entered {
     let shares = block.granules == 1 && block.kind != Kind::Large;
     let mut seen = word.load(Acquire);
     loop {
+        let dying = if (seen ^ fresh) & CONTEXT != 0 { of_another_context(seen, block.context) } else { None };
         let like = (seen ^ fresh) & LIKE == 0 || (seen != 0 && are_managed(seen, fresh));
-        let joins = shares && like && seen & COUNT != COUNT;
-        let (next, result) = if joins { (seen + 1, Entered::Joined) } else { (fresh, Entered::New) };
+        let joins = shares && like && seen & COUNT != COUNT && dying.is_none();
+        let (next, result) = if joins { (seen + 1, Entered::Joined) } else { (fresh, dying.map_or(Entered::New, Entered::InsteadOf)) };
         match word.compare_exchange_weak(seen, next, AcqRel, Acquire) {
             Ok(_) => return result,
             Err(now) => seen = now,
         }
     }
+}
+
+/// The linear memory of another context: contexts share no granules (seen on driver 580), so that one is on its way out.
+#[cold]
+fn of_another_context(seen: u64, context: u8) -> Option<Block> {
+    Block::unpack(seen).filter(|block| block.context != context && matches!(block.kind, Kind::Shared | Kind::Large))
 }
 
 /// Small allocations of managed memory share blocks, wherever they lie.
@@ -157,6 +167,13 @@ pub fn take(address: u64, kind: Kind) -> Option<Block> {
     let seen = word.load(Acquire);
     let block = Block::unpack(seen).filter(|block| block.kind == kind)?;
     word.compare_exchange(seen, 0, AcqRel, Acquire).ok().map(|_| block)
+}
+
+/// Takes out the whole block at `address`, if it is of this context.
+pub fn take_of(address: u64, context: u8) -> Option<Block> {
+    let is = |word| Block::unpack(word).is_some_and(|block| block.context == context && block.kind != Kind::Mapping);
+    let taken = word(address)?.fetch_update(AcqRel, Acquire, |word| is(word).then_some(0)).ok()?;
+    Block::unpack(taken)
 }
 
 /// Calls `visit` with every known block's first address.
@@ -200,6 +217,22 @@ mod tests {
         assert_eq!(get(at), Some(large));
         assert_eq!(take(at, Kind::Shared), None);
         assert_eq!(take(at, Kind::Large), Some(large));
+    }
+
+    #[test]
+    fn a_context_on_its_way_out_leaves_its_blocks_to_whoever_is_given_them() {
+        let at = 0x7f02_0020_0000;
+        assert_eq!((enter(at, SHARED), enter(at + 512, SHARED)), (Entered::New, Entered::Joined));
+        let other = Block { context: 4, ..SHARED };
+        assert_eq!(enter(at + 512, other), Entered::InsteadOf(Block { count: 2, ..SHARED }));
+        assert_eq!(get(at), Some(other));
+        let large = Block { granules: 3, kind: Kind::Large, ..SHARED };
+        assert_eq!(enter(at, large), Entered::InsteadOf(other));
+        let managed = Block { kind: Kind::Managed, ..SHARED };
+        assert_eq!(
+            (enter(at + (1 << 30), managed), enter(at + (1 << 30), Block { context: 4, ..managed })),
+            (Entered::New, Entered::Joined)
+        );
     }
 
     #[test]

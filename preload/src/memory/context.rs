@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, Ordering::AcqRel, Ordering::Relaxed};
 use vgpu_region::ledger::pages;
 
 use super::account::{self, claim};
-use super::blocks::{self, Kind};
+use super::blocks;
 use super::exclusive::Exclusive;
 use super::known::{self, Current, Known};
 use super::{array, library, linear, pools, refusal, truth};
@@ -246,11 +246,8 @@ pub fn forget(handle: Handle) {
 fn give_up(id: u8, known: &Known) {
     let Some(gpu) = known::gpu_of(id) else { return };
     blocks::for_each(|address, block| {
-        if block.context == id
-            && block.kind != Kind::Mapping
-            && let Some(block) = blocks::take(address, block.kind)
-        {
-            linear::give_back(gpu, block);
+        if block.context == id {
+            blocks::take_of(address, id).into_iter().for_each(|block| linear::give_back(gpu, block));
         }
     });
     array::forget_context(gpu, id);
@@ -267,8 +264,8 @@ pub unsafe fn set_limit(real: unsafe extern "C" fn(i32, usize) -> Status, limit:
     let Ok(Current { gpu, known, .. }) = known::current() else { return call() };
     match (limit, known) {
         (LIMIT_STACK_SIZE, _) => set_stack(gpu, value, call),
-        (LIMIT_MALLOC_HEAP_SIZE, Some(known)) => set_promise(gpu, &known.promised[0], limit, value, call),
-        (LIMIT_PRINTF_FIFO_SIZE, Some(known)) => set_promise(gpu, &known.promised[1], limit, value, call),
+        (LIMIT_MALLOC_HEAP_SIZE, Some(known)) => set_promise(gpu, &known.promised[0], HEAP_EXTRA, limit, value, call),
+        (LIMIT_PRINTF_FIFO_SIZE, Some(known)) => set_promise(gpu, &known.promised[1], 0, limit, value, call),
         // A context beyond the table: what cannot be kept account of cannot be had.
         (LIMIT_MALLOC_HEAP_SIZE | LIMIT_PRINTF_FIFO_SIZE, None) if value as u64 > limit_now(limit) => OUT_OF_MEMORY,
         _ => call(),
@@ -300,10 +297,14 @@ fn set_stack(gpu: &Gpu, value: usize, call: impl FnOnce() -> Status) -> Status {
     status
 }
 
-/// Heap and printf buffer are taken whole when a kernel first uses them, which nothing could refuse then.
-fn set_promise(gpu: &Gpu, promised: &AtomicU32, limit: i32, value: usize, call: impl FnOnce() -> Status) -> Status {
+/// What a heap takes beyond its size, whatever that is (seen on driver 580).
+const HEAP_EXTRA: u32 = super::GRANULE_PAGES;
+
+/// Heap and printf buffer are taken whole, and `extra` pages, when a kernel first uses them, which nothing could refuse then.
+fn set_promise(gpu: &Gpu, promised: &AtomicU32, extra: u32, limit: i32, value: usize, call: impl FnOnce() -> Status) -> Status {
     let before = promised.load(Relaxed);
-    let claim = match claim(gpu, pages(value as u64).saturating_sub(before)) {
+    let whole = |value: u64| pages(value).saturating_add(extra);
+    let claim = match claim(gpu, whole(value as u64).saturating_sub(before)) {
         Ok(claim) => claim,
         Err(status) => return status,
     };
@@ -312,7 +313,7 @@ fn set_promise(gpu: &Gpu, promised: &AtomicU32, limit: i32, value: usize, call: 
         claim.drop_all();
         return status;
     }
-    let after = pages(limit_now(limit));
+    let after = whole(limit_now(limit));
     promised.store(after, Relaxed);
     let grown = after.saturating_sub(before);
     claim.settle(grown);

@@ -49,7 +49,7 @@ fn allocate_with(current: Current, kind: Kind, bytes: u64, call: impl FnOnce() -
         }
     };
     let block = Block { count: 1, granules: bytes.div_ceil(GRANULE) as u32, context: id, kind };
-    let entered = blocks::enter(address, block);
+    let entered = note(address, block);
     let cost = if entered == Entered::Joined { 0 } else { rounded_pages(bytes, GRANULE) };
     if kind == Kind::Managed {
         gpu.charge.managed.fetch_add(cost, AcqRel);
@@ -59,6 +59,25 @@ fn allocate_with(current: Current, kind: Kind, bytes: u64, call: impl FnOnce() -
     }
     taken.settle(cost);
     SUCCESS
+}
+
+/// Notes an allocation at `address`.
+#[inline]
+pub fn note(address: DevicePtr, block: Block) -> Entered {
+    match blocks::enter(address, block) {
+        Entered::InsteadOf(gone) => {
+            gone_with_its_context(gone);
+            Entered::New
+        }
+        entered => entered,
+    }
+}
+
+#[cold]
+fn gone_with_its_context(block: Block) {
+    if let Some(gpu) = known::gpu_of(block.context) {
+        account::together(|| give_back(gpu, block));
+    }
 }
 
 /// A hole for a small allocation, seen for certain: nothing freed is on the device still.
@@ -76,7 +95,7 @@ fn into_hole(current: Current, bytes: u64, call: impl FnOnce() -> Given) -> Stat
         Err(status) => return status,
     };
     let block = Block { count: 1, granules: 1, context: current.id, kind: Kind::Shared };
-    let entered = blocks::enter(address, block);
+    let entered = note(address, block);
     if let Some(known) = current.known {
         known.placed(address, bytes, entered);
     }

@@ -1,15 +1,16 @@
 //! Stream-ordered memory: taken from pools, whose reservations are what counts, and given back when the stream has come that far.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::AcqRel, Ordering::Relaxed};
 
 use vgpu_region::MAX_GPUS;
 use vgpu_region::ledger::pages;
 
 use super::account;
 use super::known::{self, Current};
+use super::pools::Pool;
 use super::{GRANULE, GRANULE_PAGES, POOL_STEP, blocks, capture, linear, pools, room, rounded_pages, spill, truth};
 use crate::compute::hooks::meant;
-use crate::cuda::{Device, DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
+use crate::cuda::{DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::session::{self, Gpu};
 
@@ -61,18 +62,18 @@ fn frees_have_passed(gpu: &Gpu, before: u32) {
 /// Allocates from a pool with `call`. The stream is the one that is meant ([`meant`]).
 unsafe fn allocate_with(
     current: Current,
-    (pool, record): (Handle, &AtomicU64),
+    (pool, known): (Handle, &Pool),
     address: *mut DevicePtr,
     bytes: u64,
     stream: Handle,
     call: impl Fn() -> Status,
 ) -> Status {
-    let value = record.load(Relaxed);
     let mut gpu = current.gpu;
-    if (value >> 32) as Device != gpu.device {
-        match session::ready().and_then(|session| session.gpu((value >> 32) as Device)) {
-            Some(other) if value != pools::ELSEWHERE => gpu = other,
-            _ => return call(),
+    let (device, before) = known.device_and_charge();
+    if device != gpu.device {
+        match session::ready().and_then(|session| session.gpu(device)) {
+            Some(other) => gpu = other,
+            None => return call(),
         }
     }
     // In a captured stream nothing is taken now: the graph's launch is what counts. Nor may a pool be asked anything then.
@@ -83,14 +84,17 @@ unsafe fn allocate_with(
         // SAFETY: as this function.
         return unsafe {
             if gpu.device == current.gpu.device && !pools::is_shared(pool) {
-                allocate_near_limit(gpu, (pool, record), address, bytes, stream, call)
+                allocate_near_limit(gpu, (pool, known), address, bytes, stream, call)
             } else {
-                allocate_in_pool(gpu, (pool, record), bytes, stream, call)
+                allocate_in_pool(gpu, (pool, known), bytes, stream, call)
             }
         };
     };
     let status = call();
-    pools::settle_pool(gpu, pool, record, Some(claim));
+    pools::settle_pool(gpu, pool, known, Some(claim));
+    if status == SUCCESS {
+        known.took(before, bytes);
+    }
     status
 }
 
@@ -102,7 +106,7 @@ unsafe fn allocate_with(
 #[cold]
 unsafe fn allocate_near_limit(
     gpu: &Gpu,
-    (pool, record): (Handle, &AtomicU64),
+    (pool, known): (Handle, &Pool),
     address: *mut DevicePtr,
     bytes: u64,
     stream: Handle,
@@ -117,6 +121,13 @@ unsafe fn allocate_near_limit(
             unsafe { linear::allocate(driver::allocate_pointer, address, bytes as usize) }
         })
     };
+    // SAFETY: as this function.
+    let from_pool = || unsafe { from_room(gpu, (pool, known), address, bytes, stream, &call) };
+    if known.has_tail(bytes)
+        && let Some(status) = from_pool()
+    {
+        return status;
+    }
     for wait in [false, true] {
         if wait {
             capture::wait(stream);
@@ -127,37 +138,51 @@ unsafe fn allocate_near_limit(
             return SUCCESS;
         }
     }
-    if pools::has_room(pool, bytes) {
-        let status = call();
-        pools::settle_pool(gpu, pool, record, None);
-        if status != SUCCESS || gpu.account.total.pages() <= gpu.limit_pages() {
-            return status;
-        }
-        pools::has_none(pool);
-        // SAFETY: the address was just written by the driver, and nobody has seen it. The memory is the stream's when it gets there, and
-        // is given back behind that.
-        unsafe {
-            driver::free_ordered(*address, stream);
-            *address = 0;
-            driver::stream_synchronize(stream);
-            driver::pool_trim(pool, 0);
-        }
-        pools::settle_pool(gpu, pool, record, None);
+    if pools::has_room(pool, known, bytes)
+        && let Some(status) = from_pool()
+    {
+        return status;
     }
     // One last time with everything counted anew, and with a word about it if it fails.
     // SAFETY: as above.
     unsafe { linear::allocate(driver::allocate_pointer, address, bytes as usize) }
 }
 
-/// The same where linear memory of the current context will not do, as another GPU or another process is to get at it.
-#[cold]
-unsafe fn allocate_in_pool(
+/// Takes from what a pool is thought to have room for. `None` if it grew past the limit instead, which is undone.
+unsafe fn from_room(
     gpu: &Gpu,
-    (pool, record): (Handle, &AtomicU64),
+    (pool, known): (Handle, &Pool),
+    address: *mut DevicePtr,
     bytes: u64,
     stream: Handle,
-    call: impl Fn() -> Status,
-) -> Status {
+    call: &impl Fn() -> Status,
+) -> Option<Status> {
+    let (_, before) = known.device_and_charge();
+    let status = call();
+    pools::settle_pool(gpu, pool, known, None);
+    if status != SUCCESS {
+        return Some(status);
+    }
+    if gpu.account.total.pages() <= gpu.limit_pages() {
+        known.took(before, bytes);
+        return Some(SUCCESS);
+    }
+    pools::has_none(pool, known);
+    // SAFETY: the address was just written by the driver, and nobody has seen it. The memory is the stream's when it gets there, and is
+    // given back behind that.
+    unsafe {
+        driver::free_ordered(*address, stream);
+        *address = 0;
+        driver::stream_synchronize(stream);
+        driver::pool_trim(pool, 0);
+    }
+    pools::settle_pool(gpu, pool, known, None);
+    None
+}
+
+/// The same where linear memory of the current context will not do, as another GPU or another process is to get at it.
+#[cold]
+unsafe fn allocate_in_pool(gpu: &Gpu, (pool, known): (Handle, &Pool), bytes: u64, stream: Handle, call: impl Fn() -> Status) -> Status {
     {
         let _relaxed = capture::leave_alone();
         capture::wait(stream);
@@ -168,7 +193,7 @@ unsafe fn allocate_in_pool(
     match account::claim(gpu, rounded_pages(bytes, POOL_STEP)) {
         Ok(claim) => {
             let status = call();
-            pools::settle_pool(gpu, pool, record, Some(claim));
+            pools::settle_pool(gpu, pool, known, Some(claim));
             status
         }
         Err(status) => status,
@@ -195,7 +220,7 @@ pub unsafe fn allocate<const OWN: bool>(
         && let Some(usual) = pools::usual(current.gpu)
     {
         // SAFETY: the address has been checked.
-        return unsafe { allocate_with(current, (usual.pool, usual.record), address, bytes as u64, stream, call) };
+        return unsafe { allocate_with(current, (usual.pool, usual.known), address, bytes as u64, stream, call) };
     }
     let current = match known::current() {
         Ok(current) => current,
@@ -209,7 +234,7 @@ pub unsafe fn allocate<const OWN: bool>(
         return if unsafe { driver::device_pool(&raw mut pool, current.gpu.device) } == SUCCESS { OUT_OF_MEMORY } else { call() };
     };
     // SAFETY: the address has been checked.
-    unsafe { allocate_with(current, (usual.pool, usual.record), address, bytes as u64, stream, call) }
+    unsafe { allocate_with(current, (usual.pool, usual.known), address, bytes as u64, stream, call) }
 }
 
 /// `cuMemAllocFromPoolAsync`
@@ -225,9 +250,9 @@ pub unsafe fn allocate_from<const OWN: bool>(
         unsafe { real(address, bytes, pool, stream) }
     };
     match known::current() {
-        Ok(current) if !address.is_null() && bytes != 0 && !pool.is_null() => match pools::record_of(pool) {
+        Ok(current) if !address.is_null() && bytes != 0 && !pool.is_null() => match pools::known_of(pool) {
             // SAFETY: the address has been checked; a pool that is none is refused by the driver.
-            Some(record) => unsafe { allocate_with(current, (pool, record), address, bytes as u64, meant::<OWN>(stream), call) },
+            Some(known) => unsafe { allocate_with(current, (pool, known), address, bytes as u64, meant::<OWN>(stream), call) },
             None => OUT_OF_MEMORY,
         },
         Ok(_) | Err(None) => call(),

@@ -5,7 +5,7 @@ use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
-use vgpu_region::ledger::pages;
+use vgpu_region::ledger::{PAGE, pages};
 
 use super::account::{self, Claim};
 use super::{capture, graph, ordered, truth};
@@ -16,7 +16,7 @@ use crate::driver;
 use crate::session::{self, Gpu};
 
 /// A pool that this process has met.
-struct Pool {
+pub struct Pool {
     handle: AtomicPtr<core::ffi::c_void>,
     /// The device in the upper half, the reserved pages that were charged in the lower; or [`ELSEWHERE`].
     record: AtomicU64,
@@ -25,12 +25,44 @@ struct Pool {
     is_shared: AtomicBool,
     /// Bytes in use when it turned out to have no room in one piece; 0 is never.
     full_at: AtomicU64,
+    /// Bytes in one piece behind all that was ever taken, at least: what the last step has left.
+    tail: AtomicU64,
 }
+
+/// Pools place allocations at multiples of this (seen on driver 580).
+const STEP: u64 = 512;
 
 /// In place of a handle: a record that is being written, or given up.
 const WRITING: Handle = 1 as Handle;
 
 impl Pool {
+    /// The device of its memory, which none is if it is elsewhere, and the pages that it was charged.
+    #[inline]
+    pub fn device_and_charge(&self) -> (Device, u32) {
+        let record = self.record.load(Relaxed);
+        ((record >> 32) as Device, record as u32)
+    }
+
+    fn charged(&self) -> u32 {
+        self.record.load(Relaxed) as u32
+    }
+
+    /// So many bytes were taken, and when `before` pages were charged: from a step that was added, or from what was there.
+    #[inline]
+    pub fn took(&self, before: u32, bytes: u64) {
+        let bytes = bytes.next_multiple_of(STEP);
+        let tail = match self.charged().checked_sub(before) {
+            Some(grown) if grown != 0 => u64::from(grown) * PAGE,
+            _ => self.tail.load(Relaxed),
+        };
+        self.tail.store(tail.saturating_sub(bytes), Relaxed);
+    }
+
+    /// Whether it has certainly room for `bytes` without another step.
+    pub fn has_tail(&self, bytes: u64) -> bool {
+        self.tail.load(Relaxed) >= bytes.next_multiple_of(STEP)
+    }
+
     /// Gives up its place, when nobody asks about it any more: each asks for some 20 ns, and a thread that is gone with a fork is not
     /// waited for. Gives its record, and whether it was shared.
     fn leave(&self) -> (u64, bool) {
@@ -51,8 +83,8 @@ impl Pool {
 /// Few, and looked at after every wait, so they stand in a row. A place is taken by compare-and-swap and free again when its handle is
 /// null.
 static POOLS: [Pool; 512] = [const {
-    let (handle, record) = (AtomicPtr::new(core::ptr::null_mut()), AtomicU64::new(0));
-    Pool { handle, record, readers: AtomicU32::new(0), is_shared: AtomicBool::new(false), full_at: AtomicU64::new(0) }
+    let (handle, record, full_at, tail) = (AtomicPtr::new(core::ptr::null_mut()), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    Pool { handle, record, readers: AtomicU32::new(0), is_shared: AtomicBool::new(false), full_at, tail }
 }; 512];
 /// One above the highest place ever taken.
 static POOLS_USED: AtomicUsize = AtomicUsize::new(0);
@@ -75,6 +107,7 @@ fn add(handle: Handle, record: u64) -> Option<&'static Pool> {
     pool.record.store(record, Relaxed);
     pool.is_shared.store(false, Relaxed);
     pool.full_at.store(0, Relaxed);
+    pool.tail.store(0, Relaxed);
     pool.handle.store(handle, Release);
     POOLS_USED.fetch_max(place + 1, AcqRel);
     Some(pool)
@@ -91,17 +124,21 @@ pub fn is_shared(handle: Handle) -> bool {
 }
 
 /// Whether a pool probably has room for `bytes` between its allocations. Only it knows whether that is in one piece, and if it is not, it
-/// grows by a step, which is undone: so there has to be twice as much, and once it had none, it is not tried again until something was
-/// freed.
-pub fn has_room(pool: Handle, bytes: u64) -> bool {
+/// grows by a step, which is undone: so there has to be twice as much, unless it is known to be behind them all, and once it had none, it
+/// is not tried again until something was freed.
+pub fn has_room(pool: Handle, known: &Pool, bytes: u64) -> bool {
+    if known.has_tail(bytes) {
+        return true;
+    }
     let (Some(reserved), Some(used)) = (attribute(pool, POOL_RESERVED_CURRENT), attribute(pool, POOL_USED_CURRENT)) else { return false };
-    let full_at = find(pool).map_or(0, |pool| pool.full_at.load(Relaxed));
+    let full_at = known.full_at.load(Relaxed);
     reserved.saturating_sub(used) >= bytes.saturating_mul(2) && (full_at == 0 || used < full_at)
 }
 
 /// It had no room in one piece.
-pub fn has_none(pool: Handle) {
-    if let (Some(known), Some(used)) = (find(pool), attribute(pool, POOL_USED_CURRENT)) {
+pub fn has_none(pool: Handle, known: &Pool) {
+    known.tail.store(0, Relaxed);
+    if let Some(used) = attribute(pool, POOL_USED_CURRENT) {
         known.full_at.store(used.max(1), Relaxed);
     }
 }
@@ -134,10 +171,10 @@ pub unsafe fn get(real: unsafe extern "C" fn(*mut Handle, Device) -> Status, poo
     }
 }
 
-/// The pool that `cuMemAllocAsync` takes from on each device, with its record, until a program sets another.
+/// The pool that `cuMemAllocAsync` takes from on each device, until a program sets another.
 pub struct Usual {
     pub pool: Handle,
-    pub record: &'static AtomicU64,
+    pub known: &'static Pool,
 }
 
 static USUAL: [AtomicPtr<Usual>; vgpu_region::MAX_GPUS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; vgpu_region::MAX_GPUS];
@@ -156,14 +193,14 @@ fn look_up_usual(gpu: &Gpu) -> Option<&'static Usual> {
     if unsafe { driver::device_pool(&raw mut pool, gpu.device) } != SUCCESS {
         return None;
     }
-    let record = record_of(pool)?;
+    let known = known_of(pool)?;
     let fresh: *mut Usual = session::allocate();
     if fresh.is_null() {
         return None;
     }
     // SAFETY: freshly mapped, and never freed.
     unsafe {
-        fresh.write(Usual { pool, record });
+        fresh.write(Usual { pool, known });
         let usual = USUAL.get(gpu.device as usize)?;
         usual.store(fresh, Release);
         // It may have been set or destroyed meanwhile.
@@ -197,8 +234,8 @@ pub fn attribute(pool: Handle, attribute: i32) -> Option<u64> {
     (unsafe { driver::pool_attribute(pool, attribute, &raw mut value) } == SUCCESS).then_some(value)
 }
 
-/// The record of a pool. One that no call of ours gave is a device's own, or imported: of that nothing can be allocated.
-pub fn record_of(pool: Handle) -> Option<&'static AtomicU64> {
+/// What is known of a pool. One that no call of ours gave is a device's own, or imported: of that nothing can be allocated.
+pub fn known_of(pool: Handle) -> Option<&'static Pool> {
     let own = |gpu: &&Gpu| {
         let (mut usual, mut first) = (core::ptr::null_mut(), core::ptr::null_mut());
         // SAFETY: the driver writes one handle each.
@@ -209,7 +246,7 @@ pub fn record_of(pool: Handle) -> Option<&'static AtomicU64> {
         pool == usual || pool == first
     };
     let met = || session::ready()?.gpus().iter().find(own).and_then(|gpu| add(pool, (gpu.device as u64) << 32));
-    find(pool).or_else(met).map(|pool| &pool.record)
+    find(pool).or_else(met)
 }
 
 /// Brings what is charged for a reservoir (a pool, or a device's graph memory) in line with what it has reserved, as `read` tells.
@@ -244,17 +281,22 @@ pub fn settle(gpu: &Gpu, record: &AtomicU64, mut claim: Option<Claim<'_>>, read:
     }
 }
 
-pub fn settle_pool(gpu: &Gpu, pool: Handle, record: &AtomicU64, claim: Option<Claim<'_>>) {
-    settle(gpu, record, claim, || attribute(pool, POOL_RESERVED_CURRENT));
+pub fn settle_pool(gpu: &Gpu, pool: Handle, known: &Pool, claim: Option<Claim<'_>>) {
+    let before = known.charged();
+    settle(gpu, &known.record, claim, || attribute(pool, POOL_RESERVED_CURRENT));
+    if known.charged() < before {
+        // What is behind the last allocation may be gone.
+        known.tail.store(0, Relaxed);
+    }
 }
 
 /// Calls `with` for each pool of a GPU, which is not destroyed meanwhile.
-fn for_each_of(gpu: &Gpu, with: impl Fn(Handle, &AtomicU64)) {
+fn for_each_of(gpu: &Gpu, with: impl Fn(Handle, &Pool)) {
     for pool in pools() {
         pool.readers.fetch_add(1, AcqRel);
         let (handle, value) = (pool.handle.load(Acquire), pool.record.load(Relaxed));
         if handle as usize > 1 && value != ELSEWHERE && (value >> 32) as Device == gpu.device {
-            with(handle, &pool.record);
+            with(handle, pool);
         }
         pool.readers.fetch_sub(1, AcqRel);
     }
@@ -262,7 +304,7 @@ fn for_each_of(gpu: &Gpu, with: impl Fn(Handle, &AtomicU64)) {
 
 /// Looks at every pool of a GPU.
 pub fn settle_all_of(gpu: &Gpu) {
-    for_each_of(gpu, |pool, record| settle_pool(gpu, pool, record, None));
+    for_each_of(gpu, |pool, known| settle_pool(gpu, pool, known, None));
     graph::settle(gpu);
 }
 
@@ -322,7 +364,7 @@ pub unsafe fn destroy(real: unsafe extern "C" fn(Handle) -> Status, pool: Handle
         if value == ELSEWHERE { None } else { session::ready()?.gpu((value >> 32) as Device) }
     });
     if let (Some(known), Some(gpu)) = (known, gpu) {
-        settle_pool(gpu, pool, &known.record, None);
+        settle_pool(gpu, pool, known, None);
     }
     forget_usual();
     // From here on another thread may be given the same handle.

@@ -24,10 +24,17 @@ pub fn find(gpu: &Gpu, pages: u32, context: bool) -> Option<Claim<'_>> {
         nap(5_000_000);
     }
     pools::trim_idle(gpu);
+    let mut certain = false;
     // What calls under way have claimed may be more than they take, and what they take is not certain before they end.
     for microseconds in [0, 100, 200, 400, 800, 1600] {
         nap(microseconds * 1_000);
-        if let Some(claim) = near::begin_certain(gpu, pages, |_| recover(gpu)) {
+        // NVML takes milliseconds where many processes are: once it was certain, it is asked again only if the account has room.
+        if (!certain || gpu.left() >= u64::from(pages))
+            && let Some(claim) = near::begin_certain(gpu, pages, |now| {
+                certain = now;
+                recover(gpu);
+            })
+        {
             return Some(claim);
         }
         if !someone_is_taking(gpu) {

@@ -127,7 +127,7 @@ unsafe fn allocate(current: Current, address: *mut DevicePtr, bytes: u64, call: 
     let given = unsafe { *address };
     let block = Block { count: 1, granules: bytes.div_ceil(GRANULE) as u32, context: id, kind: Kind::Spilled };
     IN_USE.store(true, Relaxed);
-    let joined = blocks::enter(given, block) == Entered::Joined;
+    let joined = linear::note(given, block) == Entered::Joined;
     // A block that does not fit is charged until it is given back: nothing of it has been touched.
     if claimed || (!joined && spill.begin(&gpu.account.spilled, most, u64::MAX).is_ok()) {
         spill.finish(&gpu.account.spilled, most, if joined { 0 } else { most });

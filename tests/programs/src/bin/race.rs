@@ -1,14 +1,16 @@
 //! Many processes that allocate and free at once, for tests that kill some of them, and for seeing that they keep to a limit together.
 //!
 //!     race --processes N [--seconds S | --rounds K | --allocations K] [--chunk MAX_BYTES] [--seed X] [--gpu ORDINAL] [--keep]
-//!         [--library libvgpu.so --limit BYTES]
+//!         [--library libvgpu.so --limit BYTES | --native]
 //!
 //! Starts itself N times and prints `child PID` for each; every child allocates and frees random sizes up to MAX_BYTES until its time,
 //! rounds or allocations are over. At the end each child prints `done PID rounds allocated refused`; with --keep it then fills what it
 //! can get, prints `filled PID bytes`, and waits for its standard input to end. Any error but out-of-memory ends a child with status 1.
 //! With a library, the children share so many bytes under it, begin only when all have their contexts, and NVML is read all the time.
-//! Then all that is printed is a line of JSON that tells the most that it showed; if that was past the limit, the status is 1.
+//! Then all that is printed is a line of JSON that tells the most that it showed, and how long they raced; if that was past the limit, the
+//! status is 1. With --native it is the same without a library, to compare.
 
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -36,38 +38,55 @@ fn main() -> ExitCode {
 /// Whether all went well.
 fn race(arguments: &Arguments) -> Result<bool, String> {
     let limit = arguments.number("limit", u64::MAX);
-    let held = match arguments.value("library") {
-        Some(library) => Some((library, Share::make(limit)?, Watch::start(arguments.number("gpu", 0) as u32)?)),
-        None => None,
-    };
+    let library = arguments.value("library");
+    let watch = if is_watched(arguments) { Some(Watch::start(arguments.number("gpu", 0) as u32)?) } else { None };
+    let share = Share::make(limit)?;
     let own = std::env::current_exe().map_err(|why| why.to_string())?;
     let start = |number: u64| {
         let seed = arguments.number("seed", 1).wrapping_mul(1000) + number;
         let mut command = Command::new(&own);
         command.arg("--child").args(std::env::args().skip(1)).args(["--own-seed", &seed.to_string()]);
-        if let Some((library, share, _)) = &held {
-            share.limits(library, command.stdin(Stdio::piped()).stdout(Stdio::null()));
+        if watch.is_some() {
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        }
+        if let Some(library) = library {
+            share.limits(library, &mut command);
         }
         command.spawn().map_err(|why| why.to_string())
     };
     let processes = arguments.number("processes", 8);
     let mut children = (0..processes).map(start).collect::<Result<Vec<_>, _>>()?;
-    if held.is_none() {
+    let Some(watch) = watch else {
         children.iter().for_each(|child| println!("child {}", child.id()));
+        return Ok(all_well(&mut children));
+    };
+    let begin = Instant::now();
+    while watch.processes().len() < children.len() && begin.elapsed() < Duration::from_secs(120) {
+        std::thread::sleep(Duration::from_millis(5));
     }
-    if let Some((_, _, watch)) = &held {
-        let begin = Instant::now();
-        while watch.processes().len() < children.len() && begin.elapsed() < Duration::from_secs(120) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        children.iter_mut().for_each(|child| drop(child.stdin.take()));
+    let begin = Instant::now();
+    children.iter_mut().for_each(|child| drop(child.stdin.take()));
+    let outputs = children.iter_mut().filter_map(|child| child.stdout.take()).collect::<Vec<_>>();
+    for output in outputs {
+        let _ = BufReader::new(output).read_line(&mut String::new());
     }
+    let took = begin.elapsed().as_secs_f64();
+    let well = all_well(&mut children);
+    let ((peak, samples), refused) = (watch.peak(), if library.is_some() { share.ledger()?.refused } else { 0 });
+    println!(
+        "{{\"processes\":{processes},\"limit\":{limit},\"peak\":{peak},\"samples\":{samples},\"refused\":{refused},\"seconds\":{took:.2}}}"
+    );
+    Ok(well && (peak <= limit || library.is_none()))
+}
+
+/// Whether NVML is read meanwhile, and all begin together.
+fn is_watched(arguments: &Arguments) -> bool {
+    arguments.has("native") || arguments.value("library").is_some()
+}
+
+fn all_well(children: &mut [Child]) -> bool {
     let statuses = children.iter_mut().filter_map(|child| Child::wait(child).ok());
-    let well = statuses.filter(|status| status.code() == Some(1)).count() == 0;
-    let Some((_, share, watch)) = held else { return Ok(well) };
-    let ((peak, samples), refused) = (watch.peak(), share.ledger()?.refused);
-    println!("{{\"processes\":{processes},\"limit\":{limit},\"peak\":{peak},\"samples\":{samples},\"refused\":{refused}}}");
-    Ok(well && peak <= limit)
+    statuses.filter(|status| status.code() == Some(1)).count() == 0
 }
 
 fn child(arguments: &Arguments) -> ExitCode {
@@ -86,7 +105,7 @@ fn child(arguments: &Arguments) -> ExitCode {
 
 fn allocate_and_free(arguments: &Arguments) -> Result<(), sys::CUresult> {
     cuda::start(arguments.number("gpu", 0) as i32)?;
-    if arguments.value("library").is_some() {
+    if is_watched(arguments) {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     }
     let largest = arguments.number("chunk", 8 << 20).max(1);

@@ -3,13 +3,15 @@
 //!
 //!     storm --limit BYTES --context BYTES [--processes N] [--rounds K] [--spread MS] [--settled] [--slack BYTES] [--seed X]
 //!         [--gpu ORDINAL]
+//!     storm --native [--processes N] [--rounds K] [--spread MS] [--settled] [--seed X] [--gpu ORDINAL]
 //!
 //! A round: N processes start, allocate and free random sizes; after up to --spread milliseconds (50) half of them get SIGKILL, and are
 //! reaped now or only at the end of the round. The rest free what they have and take chunk after chunk of 2 MiB until they are refused,
 //! one after the other, again and again until nothing is left: what they obtained and their contexts (--context bytes each) fill --limit up to --slack (a
 //! chunk). At the end one line of JSON tells the longest time from the killing to that moment. A round that does not get there in 30 s
 //! ends the program with status 1. With --settled, the time to the killing counts from when all have their contexts: a real driver makes
-//! those one after the other, and that is not what is measured.
+//! those one after the other, and that is not what is measured. With --native nobody limits anything, and what is measured is how soon
+//! NVML lists none of the killed any more: what a driver takes to have their memory back, before which nobody can have it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -17,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use vgpu_test_programs::arguments::Arguments;
 use vgpu_test_programs::cuda::{self, check, sys};
+use vgpu_test_programs::nvml::Nvml;
 use vgpu_test_programs::random::Random;
 
 /// What a process takes at a time when it takes all that is left: the driver's granule.
@@ -70,19 +73,7 @@ fn one_round(arguments: &Arguments, random: &mut Random) -> Result<(Duration, us
         }
     }
     racers.iter_mut().try_for_each(|racer| racer.tell(b"s"))?;
-    let (limit, context) = (arguments.number("limit", 0), arguments.number("context", 0));
-    let took = loop {
-        let held = racers.iter_mut().map(|racer| racer.fill(context)).sum::<Result<u64, String>>()?;
-        if held > limit {
-            return Err(format!("{held} bytes were obtained of {limit}"));
-        }
-        if limit - held < arguments.number("slack", CHUNK) {
-            break at.elapsed();
-        }
-        if at.elapsed() > PATIENCE {
-            return Err(format!("{held} bytes are all that can be had of {limit}, {:?} after the killing", at.elapsed()));
-        }
-    };
+    let took = if arguments.has("native") { until_gone(arguments, &racers, at)? } else { until_full(arguments, &mut racers, at)? };
     for racer in racers {
         racer.end()?;
     }
@@ -90,6 +81,36 @@ fn one_round(arguments: &Arguments, random: &mut Random) -> Result<(Duration, us
         victim.process.wait().map_err(|why| why.to_string())?;
     }
     Ok((took, killed))
+}
+
+/// How long after `at` NVML lists nobody but these.
+fn until_gone(arguments: &Arguments, racers: &[Racer], at: Instant) -> Result<Duration, String> {
+    let nvml = Nvml::open(arguments.number("gpu", 0) as u32)?;
+    let alive: Vec<u32> = racers.iter().map(|racer| racer.process.id()).collect();
+    while nvml.processes().iter().any(|(pid, _)| !alive.contains(pid)) {
+        if at.elapsed() > PATIENCE {
+            return Err("NVML still lists the killed".to_string());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(at.elapsed())
+}
+
+/// How long after `at` the racers have everything.
+fn until_full(arguments: &Arguments, racers: &mut [Racer], at: Instant) -> Result<Duration, String> {
+    let (limit, context) = (arguments.number("limit", 0), arguments.number("context", 0));
+    loop {
+        let held = racers.iter_mut().map(|racer| racer.fill(context)).sum::<Result<u64, String>>()?;
+        if held > limit {
+            return Err(format!("{held} bytes were obtained of {limit}"));
+        }
+        if limit - held < arguments.number("slack", CHUNK) {
+            return Ok(at.elapsed());
+        }
+        if at.elapsed() > PATIENCE {
+            return Err(format!("{held} bytes are all that can be had of {limit}, {:?} after the killing", at.elapsed()));
+        }
+    }
 }
 
 /// One of the processes, as its parent sees it.

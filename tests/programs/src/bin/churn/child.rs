@@ -134,7 +134,12 @@ impl Churn {
         if self.held.is_empty() {
             return Ok(());
         }
-        let which = self.random.below(self.held.len() as u64) as usize;
+        let mut which = self.random.below(self.held.len() as u64) as usize;
+        if let (Some(&Thing::Pool(pool)), false) = (self.held.get(which), self.maker.has("orphans")) {
+            // What is left of it goes first.
+            let of_it = |thing: &Thing| matches!(thing, Thing::Ordered { pool: from, .. } if *from == pool);
+            which = self.held.iter().position(of_it).unwrap_or(which);
+        }
         let thing = self.held.swap_remove(which);
         let described = format!("{thing:?}");
         self.maker.give_back(thing, &mut self.random).map_err(|code| format!("giving back {described}: {}", name(code)))

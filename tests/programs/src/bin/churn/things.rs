@@ -16,7 +16,11 @@ pub type Refused = (&'static str, CUresult);
 pub enum Thing {
     Linear(u64),
     Managed(u64),
-    Ordered(u64),
+    /// From a pool, or, where that is null, from the device's own.
+    Ordered {
+        address: u64,
+        pool: CUmemoryPool,
+    },
     Array(CUarray),
     Pyramid(CUmipmappedArray),
     Handle(u64),
@@ -43,7 +47,7 @@ impl Thing {
         match self {
             Thing::Linear(_) => "giving back linear",
             Thing::Managed(_) => "giving back managed",
-            Thing::Ordered(_) => "giving back ordered",
+            Thing::Ordered { .. } => "giving back ordered",
             Thing::Array(_) => "giving back array",
             Thing::Pyramid(_) => "giving back pyramid",
             Thing::Handle(_) => "giving back handle",
@@ -58,10 +62,11 @@ impl Thing {
     }
 }
 
-/// What `--without` can leave out: kinds of things, other steps, and giving back by another API's call (`crossed`).
+/// What `--without` can leave out: kinds of things, other steps, giving back by another API's call (`crossed`), and destroying pools of
+/// which something is left (`orphans`): CUDA allows that, but driver 580 corrupts its own memory by it and crashes soon after, natively.
 pub const KINDS: &[&str] = &[
-    "linear", "managed", "ordered", "array", "pyramid", "physical", "pool", "graph", "image", "context", "stream", "crossed", "nobodys",
-    "look", "trim", "toomuch",
+    "linear", "managed", "ordered", "array", "pyramid", "physical", "pool", "graph", "image", "context", "stream", "crossed", "orphans",
+    "nobodys", "look", "trim", "toomuch",
 ];
 
 /// Makes things on a GPU.
@@ -149,7 +154,7 @@ impl Maker {
                 result("cuMemAllocFromPoolAsync", sys::cuMemAllocFromPoolAsync(&raw mut address, bytes, pool, self.stream))?;
             }
         }
-        Ok(Thing::Ordered(address))
+        Ok(Thing::Ordered { address, pool })
     }
 
     unsafe fn physical(&self, random: &mut Random) -> Result<Thing, Refused> {
@@ -231,9 +236,9 @@ impl Maker {
         unsafe {
             match thing {
                 Thing::Linear(address) if ordered && crossed => check(sys::cuMemFreeAsync(address, self.stream)),
-                Thing::Ordered(address) if ordered || !crossed => check(sys::cuMemFreeAsync(address, self.stream)),
+                Thing::Ordered { address, .. } if ordered || !crossed => check(sys::cuMemFreeAsync(address, self.stream)),
                 Thing::Linear(address) | Thing::Managed(address) => check(sys::cuMemFree_v2(address)),
-                Thing::Ordered(address) => synchronize().and(check(sys::cuMemFree_v2(address))),
+                Thing::Ordered { address, .. } => synchronize().and(check(sys::cuMemFree_v2(address))),
                 Thing::Array(array) => check(sys::cuArrayDestroy(array)),
                 Thing::Pyramid(array) => check(sys::cuMipmappedArrayDestroy(array)),
                 Thing::Handle(handle) => check(sys::cuMemRelease(handle)),
@@ -241,6 +246,9 @@ impl Maker {
                     check(sys::cuMemUnmap(address, bytes)).and(check(sys::cuMemAddressFree(address, bytes)))
                 }
                 Thing::Pool(pool) => {
+                    if !self.has("orphans") {
+                        synchronize()?;
+                    }
                     self.pools.iter_mut().filter(|known| **known == pool).for_each(|known| *known = null_mut());
                     check(sys::cuMemPoolDestroy(pool))
                 }

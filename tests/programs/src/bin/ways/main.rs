@@ -65,8 +65,10 @@ fn run(arguments: &Arguments, ordinal: i32) -> Result<bool, String> {
         watch.ignore_present();
         for row in rows.iter_mut().filter(|row| row.wants_native()) {
             let trial = Trial { way: row.way, chunk: row.chunk, ordinal, bounds: Bounds::Native };
-            row.native = Some(trial.run(&watch));
-            eprintln!("natively: {}", row.line());
+            let native = trial.run(&watch);
+            eprintln!("natively: {native:?}");
+            row.native = Some(native);
+            eprintln!("{}", row.line());
         }
     }
     table::print(&rows, &nvml.name(), limit);

@@ -50,6 +50,23 @@ impl Row {
         Some(percent(native.obtained + native.smaller, native.free))
     }
 
+    fn native_has_more(&self) -> bool {
+        let got = |outcome: &Outcome| outcome.obtained + outcome.smaller;
+        self.native.as_ref().is_some_and(|native| got(native) > got(&self.outcome))
+    }
+
+    /// What the process had taken in the end of what was left. Some memory NVML does not list by process: nobody says what odd chunks of
+    /// that really take.
+    fn taken(outcome: &Outcome) -> u64 {
+        let Outcome { start, obtained, smaller, rest, end, .. } = outcome;
+        (*end).max(start + obtained + smaller + rest) - start
+    }
+
+    /// Whether something stayed free, which nobody could get.
+    fn is_short(&self) -> bool {
+        percent(Row::taken(&self.outcome), self.left()) < ENOUGH && (self.is_even() || self.way.name != "managed")
+    }
+
     /// Chunks that are not a driver's pieces waste some of them everywhere.
     fn is_even(&self) -> bool {
         self.chunk >= 1 << 20 && self.chunk.is_multiple_of(1 << 20)
@@ -57,12 +74,13 @@ impl Row {
 
     /// Whether a comparison says more. Managed memory is never asked for when the GPU has not that much.
     pub fn wants_native(&self) -> bool {
-        self.is_even() && !self.is_missing() && self.outcome.fault.is_none() && self.way.name != "managed" && self.share() < ENOUGH
+        let little = self.is_even() && self.share() < ENOUGH || self.is_short();
+        little && !self.is_missing() && self.outcome.fault.is_none() && self.way.name != "managed"
     }
 
     /// What is wrong with it.
     pub fn fault(&self) -> Option<String> {
-        let Outcome { refused, rest, end, peak, obtained, smaller, start, fault, .. } = &self.outcome;
+        let Outcome { refused, peak, start, fault, .. } = &self.outcome;
         if let Some(fault) = fault {
             return Some(fault.clone());
         }
@@ -75,14 +93,16 @@ impl Row {
         if refused != "CUDA_ERROR_OUT_OF_MEMORY" && refused != "CUDA_SUCCESS" {
             return Some("an unexpected code".into());
         }
-        // Some memory NVML does not list by process: nobody says what odd chunks of that really take.
-        let all = (*end).max(start + obtained + smaller + rest) - start;
-        if percent(all, self.left()) < ENOUGH && (self.is_even() || self.way.name != "managed") {
-            return Some(format!("only {} MiB in all", mib(start + all)));
+        // The driver may have no more for anyone: each array is two maps, of which a process may have 65530.
+        let natively_short =
+            |native: &Outcome| percent(Row::taken(native), native.free) < percent(Row::taken(&self.outcome), self.left()) + 0.5;
+        if self.is_short() && !self.native.as_ref().is_some_and(natively_short) {
+            return Some(format!("only {} MiB in all", mib(start + Row::taken(&self.outcome))));
         }
         let natively = self.native_share();
         match natively {
-            Some(natively) if natively > self.share() + 0.5 => Some("natively there is more".into()),
+            // In bytes as well: natively less may have been free.
+            Some(natively) if natively > self.share() + 0.5 && self.native_has_more() => Some("natively there is more".into()),
             None if self.is_even() && self.way.exact && self.share() < ENOUGH => Some("too little".into()),
             _ => None,
         }
