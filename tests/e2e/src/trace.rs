@@ -1,7 +1,10 @@
-//! Looks at a trace as the published Trace Event Format has it, and as strictly.
+//! Looks at a trace as the published Trace Event Format has it, and as strictly; and as Perfetto opens it, where that is at hand.
+
+mod perfetto;
 
 use std::collections::{HashMap, HashSet};
 
+use perfetto::Opened;
 use serde_json::{Map, Value};
 
 /// A trace that is sound.
@@ -30,7 +33,7 @@ impl Trace {
     ///
     /// # Panics
     /// It is none, or not a sound one: a required field is missing or of another kind, an arrow has one end, slices of one track of the
-    /// GPU overlap, or a track has no name.
+    /// GPU overlap, or a track has no name; or Perfetto has something else in it, or complains.
     #[must_use]
     pub fn check(json: &str) -> Self {
         let events: Vec<Map<String, Value>> = serde_json::from_str(json).unwrap_or_else(|why| panic!("no JSON array of objects: {why}"));
@@ -50,6 +53,7 @@ impl Trace {
                     }
                 }
                 "i" => assert!(["g", "p", "t"].contains(&text(event, "s"))),
+                "M" if text(event, "name") == "process_labels" => assert!(event["args"]["labels"].is_string(), "{event:?}"),
                 "M" => {
                     let name = event["args"]["name"].as_str();
                     assert!(["process_name", "thread_name"].contains(&text(event, "name")) && name.is_some(), "{event:?}");
@@ -70,7 +74,41 @@ impl Trace {
             let overlap = slices.windows(2).find(|pair| pair[1].0 < pair[0].1 - 0.001);
             assert_eq!(overlap, None, "slices of one stream overlap");
         }
-        Self(events)
+        let this = Self(events);
+        // While it is being written, it has no end yet.
+        for written in [json, json.trim_end_matches("\n]\n")] {
+            if let Some(opened) = Opened::of(written) {
+                opened.is(&this.expected());
+            }
+        }
+        this
+    }
+
+    /// What there has to be when it is opened.
+    fn expected(&self) -> Opened {
+        let mut expected = Opened::default();
+        let nanos = |event: &Map<String, Value>, key: &str| (number(event, key) * 1000.0).round() as u64;
+        let mut slices = HashMap::new();
+        for event in &self.0 {
+            let (pid, thread, begin) = (whole(event, "pid"), whole(event, "tid"), nanos(event, "ts"));
+            let words = |key: &str| text(event, key).to_owned();
+            let label = || event["args"]["name"].as_str().unwrap_or_default().to_owned();
+            match (text(event, "ph"), text(event, "name")) {
+                ("X" | "i", _) => {
+                    let took = if event.contains_key("dur") { nanos(event, "dur") } else { 0 };
+                    slices.insert((pid, thread, begin), (words("name"), words("cat")));
+                    expected.slices.push((pid, thread, words("name"), words("cat"), begin, took));
+                }
+                ("M", "process_name") => expected.processes.push((pid, label())),
+                ("M", "thread_name") => expected.threads.push((pid, thread, label())),
+                _ => {}
+            }
+        }
+        for ends in self.0.iter().filter(|event| event.contains_key("id")).collect::<Vec<_>>().chunks_exact(2) {
+            let [from, to] = [ends[0], ends[1]].map(|end| (whole(end, "pid"), whole(end, "tid"), nanos(end, "ts")));
+            expected.arrows.push((from.2, to.2, slices[&from].0.clone(), slices[&to].1.clone()));
+        }
+        expected
     }
 
     fn slices(&self, gpu: bool) -> impl Iterator<Item = &Map<String, Value>> {
