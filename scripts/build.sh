@@ -19,17 +19,16 @@ mkdir -p "$kit/programs"
 scripts/fronts.sh "$kit/front"
 tests/simgpu/build.sh "$kit/simgpu" >/dev/null
 # They start with each container. glibc asks the processor what it is when a program starts, and in a virtual machine each question goes
-# to the host: of an empty static program's 0.75 ms that was 0.65. musl does not ask; it is used where Rust has it, and not fetched here.
-musl=x86_64-unknown-linux-musl
-if [ -d "$(rustc --print sysroot)/lib/rustlib/$musl/lib" ]; then
-    cargo build --quiet --release --target "$musl" -p vgpu-oci-hook
-    static=$target/$musl/release
-else
-    echo "vgpu-runtime and vgpu-hook start sooner where Rust has musl (rustup target add $musl)" >&2
-    gnu=x86_64-unknown-linux-gnu
-    RUSTFLAGS="-C target-feature=+crt-static" cargo build --quiet --release --target $gnu --target-dir "$target/static" -p vgpu-oci-hook
-    static=$target/static/$gnu/release
+# to the host: of an empty static program's 0.75 ms that was 0.65. musl does not ask.
+static() {
+    CARGO_ENCODED_RUSTFLAGS="-Ctarget-feature=+crt-static${1:+$(printf '\037%s' "$1")}" \
+        cargo build --quiet --release --target x86_64-unknown-linux-gnu --target-dir "$target/static" -p vgpu-oci-hook
+}
+if ! static "-Clinker=$PWD/scripts/musl/cc"; then
+    echo "vgpu-runtime and vgpu-hook cannot be linked with musl; they start later with glibc" >&2
+    static
 fi
+static=$target/static/x86_64-unknown-linux-gnu/release
 
 # put FILE FOLDER: by rename, as whoever has the old file open keeps it.
 put() {
