@@ -13,9 +13,11 @@ use crate::log::{self, Seldom};
 /// Who had to wait goes on when there is so much budget, in nanoseconds: each burst costs two naps, and its ends are known to a few
 /// microseconds only, so it must not be too short; nor so long that a tenth of a second shows it.
 const BURST: i64 = 2_000_000;
-/// The same for launches that the host makes hardly faster than the GPU runs them, and for streams side by side.
+/// The same for launches that the host makes hardly faster than the GPU runs them.
 const BURST_OF_SHORT: i64 = 3_000_000;
 const SHORT_LAUNCH: u64 = 50_000;
+/// The same for streams side by side: at a burst's begin and end not all of them are at work, and the time counts all the same.
+const BURST_OF_MANY: i64 = 4_000_000;
 /// The same for launches each of which makes a burst.
 const BURST_OF_LONG: i64 = 500_000;
 const LONG_LAUNCH: u64 = 1_000_000;
@@ -97,7 +99,9 @@ impl Launch<'_> {
                         BURST_OF_LONG
                     } else if self.slow {
                         BURST_OF_SLOW
-                    } else if self.cost < SHORT_LAUNCH || self.meter.has_many_streams() {
+                    } else if self.meter.has_many_streams() {
+                        BURST_OF_MANY
+                    } else if self.cost < SHORT_LAUNCH {
                         BURST_OF_SHORT
                     } else if self.cost < LONG_LAUNCH {
                         BURST

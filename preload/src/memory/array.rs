@@ -71,7 +71,8 @@ pub unsafe fn create_with(array: *mut Handle, descriptor: &Array3dDescriptor, le
         Err(Some(status)) => return status,
     };
     // SAFETY: a descriptor that the program is about to use itself.
-    let (bytes, most) = unsafe { requirements(gpu, descriptor, levels) };
+    let (said, most) = unsafe { requirements(gpu, descriptor, levels) };
+    let bytes = if said == LEAST_SAID { least(descriptor).map_or(said, |least| least.min(said)) } else { said };
     let claim = match claim(gpu, rounded_pages(most, GRANULE)) {
         Ok(claim) => claim,
         Err(status) => return status,
@@ -102,15 +103,28 @@ pub unsafe fn create_with(array: *mut Handle, descriptor: &Array3dDescriptor, le
 /// Arrays up to this size are charged a share of a granule.
 const SMALL: u64 = GRANULE / 2;
 
-/// What the driver says that the smallest arrays need by themselves, and what they take beside others (seen on driver 580).
-const LEAST_SAID: u64 = 64 << 10;
-const LEAST_TAKEN: u64 = 32 << 10;
-
 /// A small array's share of the granule that it lies in: no more of its size fit in there. What is too little is found by NVML, which is
 /// asked before anything is taken near the limit while there are small arrays; what is too much never.
 fn share(bytes: u64) -> u64 {
-    let bytes = if bytes == LEAST_SAID { LEAST_TAKEN } else { bytes.max(1) };
-    GRANULE / (GRANULE / bytes).max(1)
+    GRANULE / (GRANULE / bytes.max(1)).max(1)
+}
+
+/// The least that the driver says an array needs by itself. Beside others small ones take what they are.
+const LEAST_SAID: u64 = 64 << 10;
+
+/// What an array takes at least, where that is little: rows of whole 64 bytes, in blocks of 8 to 128 rows, the smallest that all fit in
+/// (seen on driver 580). `None` for elements of a size that nobody knows.
+fn least(descriptor: &Array3dDescriptor) -> Option<u64> {
+    let element = match descriptor.format {
+        1 | 8 => 1,
+        2 | 9 | 0x10 => 2,
+        3 | 10 | 0x20 => 4,
+        _ => return None,
+    };
+    let [width, height, depth] = [descriptor.width, descriptor.height, descriptor.depth].map(|extent| extent.max(1) as u64);
+    let row = width.checked_mul(element * u64::from(descriptor.channels))?.checked_next_multiple_of(64)?;
+    let block = if descriptor.depth == 0 { height.checked_next_power_of_two()?.clamp(8, 128) } else { 8 };
+    row.checked_mul(height.checked_next_multiple_of(block)?)?.checked_mul(depth)
 }
 
 /// Whether there are small arrays on a GPU: what they take is an estimate.
@@ -230,9 +244,18 @@ mod tests {
 
     #[test]
     fn a_share_is_what_fits_into_a_granule() {
-        assert_eq!([1 << 16, 1 << 20, 700_000, 720_896].map(share), [1 << 15, 1 << 20, 1 << 20, 1 << 20]);
+        assert_eq!([1 << 16, 1 << 20, 700_000, 720_896].map(share), [1 << 16, 1 << 20, 1 << 20, 1 << 20]);
         assert_eq!(share(600_000), GRANULE / 3);
         assert_eq!((share(0), share(GRANULE)), (1, GRANULE));
+    }
+
+    #[test]
+    fn the_smallest_take_what_an_h200_gave_them() {
+        let descriptor =
+            |[width, height, depth]: [usize; 3], format| Array3dDescriptor { width, height, depth, format, channels: 1, flags: 0 };
+        let floats = |extents| least(&descriptor(extents, 0x20));
+        assert_eq!((floats([1024, 0, 0]), floats([64, 64, 0]), floats([1, 1, 0])), (Some(32 << 10), Some(16 << 10), Some(512)));
+        assert_eq!((floats([1, 9, 2]), floats([usize::MAX, 1, 0]), least(&descriptor([1, 1, 0], 0x91))), (Some(2048), None, None));
     }
 
     #[test]

@@ -9,16 +9,27 @@ use super::account::{Claim, try_claim};
 use super::{kept, near, pools, shared, truth};
 use crate::session::{self, Gpu, nap};
 
+/// In nanoseconds: so long may the making of one context take for which others wait. A fifth of a second is usual.
+const PATIENCE: u64 = 5_000_000_000;
+
 /// Room for `pages`, which are for a `context` of this thread's or for something else.
 #[cold]
 pub fn find(gpu: &Gpu, pages: u32, context: bool) -> Option<Claim<'_>> {
-    for _ in 0..400 {
+    let mut makers = (0, session::monotonic());
+    loop {
         recover(gpu);
         pools::settle_all_of(gpu);
-        if let Some(claim) = try_claim(gpu, pages) {
+        // The first context that was measured tells what this one costs.
+        let known = if context { gpu.context_pages() } else { None };
+        if let Some(claim) = try_claim(gpu, known.unwrap_or(pages)) {
             return Some(claim);
         }
-        if !someone_is_guessing(gpu, context) {
+        // A driver makes contexts one after the other: as long as one after the other is made, it is waited for.
+        let (now, guessing) = (session::monotonic(), guesses(gpu, context));
+        if guessing != makers.0 {
+            makers = (guessing, now);
+        }
+        if guessing == 0 || now.saturating_sub(makers.1) > PATIENCE {
             break;
         }
         nap(5_000_000);
@@ -72,12 +83,14 @@ pub fn recover(gpu: &Gpu) {
     }
 }
 
-/// Whether a living process is making a context whose cost nobody knows yet: another one, if it is for a `context` of this thread's.
-fn someone_is_guessing(gpu: &Gpu, context: bool) -> bool {
-    let Some(session) = session::ready() else { return false };
+/// Which living processes are making a context whose cost nobody knows yet, as one figure, 0 for none: others than this one, if it is
+/// for a `context` of this thread's.
+fn guesses(gpu: &Gpu, context: bool) -> u64 {
+    let Some(session) = session::ready() else { return 0 };
     let census = Census::open(session::region_path());
     let own = session.membership.index;
     let makers = session.membership.region.used_slots().filter(|(_, slot)| slot.making_context.load(Acquire) != 0);
-    let mut guessing = makers.filter(|(_, slot)| slot.gpus.get(gpu.place).is_some_and(|charge| charge.charge.in_flight()));
-    guessing.any(|(index, _)| if index == own { !context } else { !census.is_dead(index) })
+    let guessing = makers.filter(|(_, slot)| slot.gpus.get(gpu.place).is_some_and(|charge| charge.charge.in_flight()));
+    let alive = guessing.filter(|&(index, _)| if index == own { !context } else { !census.is_dead(index) });
+    alive.fold(0, |figure, (index, _)| figure.wrapping_mul(31).wrapping_add(index as u64 + 1))
 }

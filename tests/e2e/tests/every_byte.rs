@@ -48,6 +48,14 @@ fn sixty_four_processes_race_with_no_byte_over() {
 }
 
 #[test]
+fn contexts_that_the_driver_makes_one_after_the_other_all_find_room() {
+    // Each is taken for larger than it is until one was measured, and so not all are begun at once.
+    let race = ["--processes", "16", "--allocations", "20", "--chunk", "1M", "--limit", "8600M"];
+    let peak = run("race", &race, &["context_ns=300000000"], 1)[0];
+    assert!((16 * 518 * MIB..=8600 * MIB).contains(&peak), "{peak} bytes at most: one had no room for its context, or too much");
+}
+
+#[test]
 fn each_gpus_figures_fit_together_in_any_order() {
     assert_eq!(run("view", &[], &["gpus=3"], 3), [2048 * MIB, 2560 * MIB, 3072 * MIB]);
 }

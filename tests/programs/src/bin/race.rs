@@ -61,7 +61,11 @@ fn race(arguments: &Arguments) -> Result<bool, String> {
         return Ok(all_well(&mut children));
     };
     let begin = Instant::now();
+    let gone = |children: &mut Vec<Child>| children.iter_mut().any(|child| child.try_wait().is_ok_and(|ended| ended.is_some()));
     while watch.processes().len() < children.len() && begin.elapsed() < Duration::from_secs(120) {
+        if gone(&mut children) {
+            return Err("a process had no room for its context".to_string());
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
     let begin = Instant::now();

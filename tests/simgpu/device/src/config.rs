@@ -18,6 +18,8 @@ pub struct Config {
     pub context_hidden: u64,
     /// Streaming multiprocessors.
     pub multiprocessors: u64,
+    /// Time that making a context takes, ns; they are made one after the other, whoever makes them.
+    pub context_ns: u64,
     /// Resident threads of each multiprocessor (local memory is sized by them).
     pub threads: u64,
     /// A process' turn on a contended GPU, ns.
@@ -46,6 +48,7 @@ impl Default for Config {
             baseline: 3_407_872,
             context: 518 * MIB,
             context_hidden: 5_832_704,
+            context_ns: 0,
             multiprocessors: 132,
             threads: 2048,
             slice_ns: 2_250_000,
@@ -79,6 +82,7 @@ impl Config {
             "baseline" => &mut self.baseline,
             "context" => &mut self.context,
             "context_hidden" => &mut self.context_hidden,
+            "context_ns" => &mut self.context_ns,
             "multiprocessors" => &mut self.multiprocessors,
             "threads" => &mut self.threads,
             "slice_ns" => &mut self.slice_ns,
