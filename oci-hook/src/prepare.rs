@@ -60,7 +60,6 @@ impl Prepared {
     pub fn new(bundle: &Bundle, policy: &Policy, limits: Limits, id: &str) -> Result<Self> {
         let state = State::at(&policy.state_dir(process::rootless_user()));
         state::check_id(id)?;
-        state.sweep();
         let (library, place, list) = if limits.limit_anything() {
             (library(policy)?, state.place(id, &bundle.dir)?, check_rootfs(bundle, policy, &state)?)
         } else {
@@ -92,12 +91,13 @@ impl Prepared {
         plan::edits(&self.record.limits, &places)
     }
 
-    /// Writes the container's folder.
+    /// Writes the container's folder, and removes those of containers that are gone.
     ///
     /// # Errors
     /// It cannot be written; then nothing is left of it.
     pub fn write(&self) -> Result<()> {
         if !self.limits() {
+            self.state.sweep();
             return Ok(());
         }
         let too_much = || Error::Sentence("the limits do not fit into their page".to_owned());

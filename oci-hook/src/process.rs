@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,8 +20,11 @@ impl Process {
     /// This process. It keeps both figures when it turns into the low-level runtime by exec.
     #[must_use]
     pub fn this() -> Self {
-        let pid = std::process::id();
-        Self { pid, start_time: start_time(pid).unwrap_or(0) }
+        static THIS: OnceLock<Process> = OnceLock::new();
+        *THIS.get_or_init(|| {
+            let pid = std::process::id();
+            Self { pid, start_time: start_time(pid).unwrap_or(0) }
+        })
     }
 
     /// The process with this number, if there is one.

@@ -2,7 +2,8 @@
 //!
 //! A folder is made under another name and renamed when it is complete, so a crash leaves nothing that looks like a container.
 //! A folder goes with `delete` through us. What a create left that failed later, or a container that ended otherwise, is swept by
-//! the next create: it is known by its creator's end and by the low-level runtime no longer knowing the container.
+//! the next create: it is known by its creator's end and by the low-level runtime no longer knowing the container. Whoever removes a
+//! folder takes it first, by renaming it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::Write;
@@ -17,6 +18,10 @@ use vgpu_region::paths;
 use crate::error::{Error, Result};
 use crate::process::Process;
 
+mod gone;
+
+pub use gone::remove;
+
 /// The folder of containers in the state directory.
 pub const CONTAINERS: &str = "containers";
 /// The limits page's file.
@@ -27,6 +32,11 @@ pub const REGION: &str = "region";
 pub const PRELOAD: &str = "ld.so.preload";
 /// The record's file.
 pub const RECORD: &str = "container.json";
+
+/// How the names of folders begin that a process is still writing,
+const UNFINISHED: &str = ".new.";
+/// and that it has taken from a container that is gone.
+const TAKEN: &str = ".old.";
 
 /// What the host side knows of one container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -195,7 +205,7 @@ impl State {
                 }
                 Some(record) if record.is_live() => {}
                 _ => {
-                    remove(&dir)?;
+                    self.discard(&dir)?;
                     return Ok(dir);
                 }
             }
@@ -203,7 +213,7 @@ impl State {
         Err(Error::refused("container id", id, "one that no existing container has"))
     }
 
-    /// Writes the folder of a container at the place that [`State::place`] gave.
+    /// Writes the folder of a container at the place that [`State::place`] gave, and removes those of containers that no longer exist.
     ///
     /// # Errors
     /// The state directory cannot be written.
@@ -214,11 +224,12 @@ impl State {
                 Err(why) => return Err(Error::io("make", dir)(why)),
             }
         }
-        let this = record.creator;
-        let unfinished = self.containers().join(format!(".new.{}.{}", this.pid, this.start_time));
+        let unfinished = self.named(UNFINISHED, record.creator);
         remove(&unfinished)?;
-        let written =
-            write_all(&unfinished, record, page, preload).and_then(|()| fs::rename(&unfinished, place).map_err(Error::io("make", place)));
+        let spare = self.clear();
+        let written = folder(&unfinished, spare.as_deref())
+            .and_then(|()| write_all(&unfinished, record, page, preload))
+            .and_then(|()| fs::rename(&unfinished, place).map_err(Error::io("make", place)));
         if written.is_err() {
             let _ = remove(&unfinished);
         }
@@ -231,9 +242,14 @@ impl State {
     /// It is there and cannot be removed.
     pub fn delete(&self, id: &str, bundle: &Path) -> Result<()> {
         match self.find(id, bundle) {
-            Some((dir, _)) => remove(&dir),
+            Some((dir, _)) => self.discard(&dir),
             None => Ok(()),
         }
+    }
+
+    /// A name for what `process` has in hand.
+    fn named(&self, what: &str, process: Process) -> PathBuf {
+        self.containers().join(format!("{what}{}.{}", process.pid, process.start_time))
     }
 
     /// Whether there may be a folder of a container of this id.
@@ -251,48 +267,22 @@ impl State {
         let complete = entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
         complete.filter_map(|entry| Some((entry.path(), read_record(&entry.path())?))).filter(|(_, record)| record.is_live())
     }
-
-    /// Removes the folders of containers that no longer exist. What cannot be read or removed is left for another time.
-    pub fn sweep(&self) {
-        let Ok(entries) = fs::read_dir(self.containers()) else { return };
-        for entry in entries.flatten() {
-            let name = entry.file_name();
-            let unfinished = name.to_str().and_then(|name| name.strip_prefix(".new."));
-            let dead = match unfinished {
-                Some(creator) => !creator_of(creator).is_some_and(Process::is_alive),
-                None => read_record(&entry.path()).is_some_and(|record| !record.is_live()),
-            };
-            if dead {
-                let _ = remove(&entry.path());
-            }
-        }
-    }
-}
-
-fn creator_of(name: &str) -> Option<Process> {
-    let (pid, start_time) = name.split_once('.')?;
-    Some(Process { pid: pid.parse().ok()?, start_time: start_time.parse().ok()? })
 }
 
 fn read_record(dir: &Path) -> Option<Record> {
     serde_json::from_slice(&fs::read(dir.join(RECORD)).ok()?).ok()
 }
 
-/// Removes a container's folder, if it is there.
-///
-/// # Errors
-/// It cannot be removed.
-pub fn remove(dir: &Path) -> Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(why) if why.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", dir)(why)),
-        _ => Ok(()),
+/// Makes an empty folder at `dir`, of `spare` if that is there.
+fn folder(dir: &Path, spare: Option<&Path>) -> Result<()> {
+    if spare.is_none_or(|spare| fs::rename(spare, dir).is_err()) {
+        DirBuilder::new().mode(0o711).create(dir).map_err(Error::io("make", dir))?;
     }
+    // Folder modes are cut by the caller's umask; the container's processes have to get through.
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o711)).map_err(Error::io("make", dir))
 }
 
 fn write_all(dir: &Path, record: &Record, page: &LimitsPage, preload: Option<&str>) -> Result<()> {
-    DirBuilder::new().mode(0o711).create(dir).map_err(Error::io("make", dir))?;
-    // Folder modes are cut by the caller's umask; the container's processes have to get through.
-    fs::set_permissions(dir, fs::Permissions::from_mode(0o711)).map_err(Error::io("make", dir))?;
     let record = serde_json::to_vec_pretty(record).map_err(|why| Error::Sentence(format!("cannot write the container's record: {why}")))?;
     write(&dir.join(RECORD), 0o644, &record, None)?;
     write(&dir.join(LIMITS), 0o444, page.as_bytes(), None)?;

@@ -130,3 +130,28 @@ fn the_remains_of_a_dead_one_give_way() {
     fs::create_dir_all(state.containers().join("c2/garbage")).unwrap();
     assert!(create(&state, &record("c2", "/a")).unwrap().ends_with("c2"));
 }
+
+#[test]
+fn a_dead_ones_folder_is_the_next_ones_with_nothing_in_it() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    let state = State::at(dir.path());
+    let number = |place: &Path| fs::metadata(place).unwrap().ino();
+    let first = create(&state, &Record { creator: dead(), ..record("c1", "/a") }).unwrap();
+    fs::write(first.join(".stray"), "").unwrap();
+    fs::set_permissions(&first, fs::Permissions::from_mode(0o700)).unwrap();
+    // One that cannot just be emptied.
+    fs::create_dir_all(state.containers().join(".new.x/garbage")).unwrap();
+    let second = create(&state, &record("c2", "/b")).unwrap();
+    let names = |dir: &Path| {
+        let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(names(&state.containers()), ["c2".to_owned()].into());
+    assert_eq!(names(&second), [LIMITS, REGION, PRELOAD, RECORD].map(str::to_owned).into());
+    assert_eq!(fs::metadata(&second).unwrap().permissions().mode() & 0o7777, 0o711);
+    create(&state, &Record { creator: dead(), ..record("c3", "/c") }).unwrap();
+    let third = fs::metadata(state.containers().join("c3")).unwrap().ino();
+    let fourth = create(&state, &record("c4", "/d")).unwrap();
+    assert_eq!((number(&fourth), names(&state.containers())), (third, ["c2".to_owned(), "c4".to_owned()].into()));
+}
