@@ -9,13 +9,14 @@ use super::account::{Claim, try_claim};
 use super::{kept, near, pools, shared, truth};
 use crate::session::{self, Gpu, nap};
 
-/// In nanoseconds: so long may the making of one context take for which others wait. A fifth of a second is usual.
-const PATIENCE: u64 = 5_000_000_000;
+/// In nanoseconds: for so long, and as long again for each that is being made, no context need be finished for which others wait. One alone
+/// takes a fifth of a second; those of many processes grow side by side, so that all are finished late.
+const PATIENCE: u64 = 2_000_000_000;
 
 /// Room for `pages`, which are for a `context` of this thread's or for something else.
 #[cold]
 pub fn find(gpu: &Gpu, pages: u32, context: bool) -> Option<Claim<'_>> {
-    let mut makers = (0, session::monotonic());
+    let mut makers = ((0, 0), session::monotonic());
     loop {
         recover(gpu);
         pools::settle_all_of(gpu);
@@ -24,12 +25,12 @@ pub fn find(gpu: &Gpu, pages: u32, context: bool) -> Option<Claim<'_>> {
         if let Some(claim) = try_claim(gpu, known.unwrap_or(pages)) {
             return Some(claim);
         }
-        // A driver makes contexts one after the other: as long as one after the other is made, it is waited for.
         let (now, guessing) = (session::monotonic(), guesses(gpu, context));
         if guessing != makers.0 {
             makers = (guessing, now);
         }
-        if guessing == 0 || now.saturating_sub(makers.1) > PATIENCE {
+        let (count, _) = guessing;
+        if count == 0 || now.saturating_sub(makers.1) > PATIENCE * (count + 1) {
             break;
         }
         nap(5_000_000);
@@ -83,14 +84,14 @@ pub fn recover(gpu: &Gpu) {
     }
 }
 
-/// Which living processes are making a context whose cost nobody knows yet, as one figure, 0 for none: others than this one, if it is
+/// How many living processes are making a context whose cost nobody knows yet, and which, as one figure: others than this one, if it is
 /// for a `context` of this thread's.
-fn guesses(gpu: &Gpu, context: bool) -> u64 {
-    let Some(session) = session::ready() else { return 0 };
+fn guesses(gpu: &Gpu, context: bool) -> (u64, u64) {
+    let Some(session) = session::ready() else { return (0, 0) };
     let census = Census::open(session::region_path());
     let own = session.membership.index;
     let makers = session.membership.region.used_slots().filter(|(_, slot)| slot.making_context.load(Acquire) != 0);
     let guessing = makers.filter(|(_, slot)| slot.gpus.get(gpu.place).is_some_and(|charge| charge.charge.in_flight()));
     let alive = guessing.filter(|&(index, _)| if index == own { !context } else { !census.is_dead(index) });
-    alive.fold(0, |figure, (index, _)| figure.wrapping_mul(31).wrapping_add(index as u64 + 1))
+    alive.fold((0, 0_u64), |(count, which), (index, _)| (count + 1, which.wrapping_mul(31).wrapping_add(index as u64 + 1)))
 }

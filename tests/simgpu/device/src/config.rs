@@ -18,7 +18,7 @@ pub struct Config {
     pub context_hidden: u64,
     /// Streaming multiprocessors.
     pub multiprocessors: u64,
-    /// Time that making a context takes, ns; they are made one after the other, whoever makes them.
+    /// Time that making a context takes, ns.
     pub context_ns: u64,
     /// Resident threads of each multiprocessor (local memory is sized by them).
     pub threads: u64,

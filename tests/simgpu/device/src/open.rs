@@ -109,18 +109,6 @@ impl Device {
     }
 
     /// This process: PID, namespace, start.
-    /// Takes as long as making a context takes, when nobody else makes one.
-    pub fn spend_context_time(&self) {
-        let time = std::time::Duration::from_nanos(self.config().context_ns);
-        if let (false, Some(fd)) = (time.is_zero(), self.descriptor()) {
-            // SAFETY: a lock on a descriptor of ours, which goes with the process if it is killed here.
-            unsafe { libc::flock(fd, libc::LOCK_EX) };
-            std::thread::sleep(time);
-            // SAFETY: as above.
-            unsafe { libc::flock(fd, libc::LOCK_UN) };
-        }
-    }
-
     pub(crate) fn own(&self) -> (u32, u64, u64) {
         if self.own.0 == std::process::id() { self.own } else { namespace::this_process() }
     }

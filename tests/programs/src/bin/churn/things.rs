@@ -63,7 +63,8 @@ impl Thing {
 }
 
 /// What `--without` can leave out: kinds of things, other steps, giving back by another API's call (`crossed`), and destroying pools of
-/// which something is left (`orphans`): CUDA allows that, but driver 580 corrupts its own memory by it and crashes soon after, natively.
+/// which something is left and contexts with mipmapped arrays in them (`orphans`): CUDA allows that, but driver 580 corrupts its own
+/// memory by it and crashes soon after, natively.
 pub const KINDS: &[&str] = &[
     "linear", "managed", "ordered", "array", "pyramid", "physical", "pool", "graph", "image", "context", "stream", "crossed", "orphans",
     "nobodys", "look", "trim", "toomuch",
@@ -218,7 +219,7 @@ impl Maker {
         unsafe {
             result("cuCtxCreate", sys::cuCtxCreate_v4(&raw mut context, null_mut(), 0, self.ordinal))?;
             for _ in 0..random.below(20) {
-                match if random.below(2) == 0 { linear(random) } else { array(random, self.has("pyramid")) } {
+                match if random.below(2) == 0 { linear(random) } else { array(random, self.has("pyramid") && self.has("orphans")) } {
                     Ok(_) | Err((_, CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {}
                     Err(refused) => return Err(refused),
                 }
