@@ -88,13 +88,24 @@ pub fn get(address: u64) -> Option<Block> {
     Block::unpack(word(address)?.load(Acquire))
 }
 
+/// A block in one word, as it stands in the table: small allocations, which are many, hand it around.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packed(u64);
+
+impl Packed {
+    /// What it says.
+    pub fn block(self) -> Option<Block> {
+        Block::unpack(self.0)
+    }
+}
+
 /// What became of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entered {
     /// The block was not known: its granules are new.
     New,
     /// The same; a block was known there of a context that is being destroyed, and is gone: what it cost is to be given back.
-    InsteadOf(Block),
+    InsteadOf(Packed),
     /// The block was there: the driver found room in it.
     Joined,
     /// There is no place to note it.
@@ -113,21 +124,20 @@ pub fn enter(address: u64, block: Block) -> Entered {
     let shares = block.granules == 1 && block.kind != Kind::Large;
     let mut seen = word.load(Acquire);
     loop {
-        let dying = if (seen ^ fresh) & CONTEXT != 0 { of_another_context(seen, block.context) } else { None };
-        let like = (seen ^ fresh) & LIKE == 0 || (seen != 0 && are_managed(seen, fresh));
-        let joins = shares && like && seen & COUNT != COUNT && dying.is_none();
-        let (next, result) = if joins { (seen + 1, Entered::Joined) } else { (fresh, dying.map_or(Entered::New, Entered::InsteadOf)) };
+        let joins = shares && seen & COUNT != COUNT && ((seen ^ fresh) & (LIKE | CONTEXT) == 0 || are_managed(seen, fresh));
+        let next = if joins { seen + 1 } else { fresh };
         match word.compare_exchange_weak(seen, next, AcqRel, Acquire) {
-            Ok(_) => return result,
+            Ok(_) if joins => return Entered::Joined,
+            Ok(_) => return instead_of(seen, block.context),
             Err(now) => seen = now,
         }
     }
 }
 
-/// The linear memory of another context: contexts share no granules (seen on driver 580), so that one is on its way out.
-#[cold]
-fn of_another_context(seen: u64, context: u8) -> Option<Block> {
-    Block::unpack(seen).filter(|block| block.context != context && matches!(block.kind, Kind::Shared | Kind::Large))
+/// What a new block came in the place of, if anything: contexts share no granules (seen on driver 580), so another's is on its way out.
+fn instead_of(seen: u64, context: u8) -> Entered {
+    let linear = |block: &Block| block.context != context && matches!(block.kind, Kind::Shared | Kind::Large);
+    Block::unpack(seen).filter(linear).map_or(Entered::New, |_| Entered::InsteadOf(Packed(seen)))
 }
 
 /// Small allocations of managed memory share blocks, wherever they lie.
@@ -224,10 +234,10 @@ mod tests {
         let at = 0x7f02_0020_0000;
         assert_eq!((enter(at, SHARED), enter(at + 512, SHARED)), (Entered::New, Entered::Joined));
         let other = Block { context: 4, ..SHARED };
-        assert_eq!(enter(at + 512, other), Entered::InsteadOf(Block { count: 2, ..SHARED }));
+        assert_eq!(enter(at + 512, other), Entered::InsteadOf(Packed(Block { count: 2, ..SHARED }.pack())));
         assert_eq!(get(at), Some(other));
         let large = Block { granules: 3, kind: Kind::Large, ..SHARED };
-        assert_eq!(enter(at, large), Entered::InsteadOf(other));
+        assert_eq!(enter(at, large), Entered::InsteadOf(Packed(other.pack())));
         let managed = Block { kind: Kind::Managed, ..SHARED };
         assert_eq!(
             (enter(at + (1 << 30), managed), enter(at + (1 << 30), Block { context: 4, ..managed })),

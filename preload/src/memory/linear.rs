@@ -74,8 +74,10 @@ pub fn note(address: DevicePtr, block: Block) -> Entered {
 }
 
 #[cold]
-fn gone_with_its_context(block: Block) {
-    if let Some(gpu) = known::gpu_of(block.context) {
+fn gone_with_its_context(gone: blocks::Packed) {
+    if let Some(block) = gone.block()
+        && let Some(gpu) = known::gpu_of(block.context)
+    {
         account::together(|| give_back(gpu, block));
     }
 }
