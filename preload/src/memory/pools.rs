@@ -1,6 +1,8 @@
 //! Memory pools, of the program's making and the driver's own. What counts is what they have reserved from the device, which the driver
 //! tells in 20 ns; it grows in steps of 32 MiB and shrinks when the host waits for a stream, so it is looked at then.
 
+mod usual;
+
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
@@ -14,6 +16,7 @@ use crate::cuda::{
 };
 use crate::driver;
 use crate::session::{self, Gpu};
+pub use usual::{forget_usual, set_usual, usual};
 
 /// A pool that this process has met.
 pub struct Pool {
@@ -169,63 +172,6 @@ pub unsafe fn get(real: unsafe extern "C" fn(*mut Handle, Device) -> Status, poo
         }
         status
     }
-}
-
-/// The pool that `cuMemAllocAsync` takes from on each device, until a program sets another.
-pub struct Usual {
-    pub pool: Handle,
-    pub known: &'static Pool,
-}
-
-static USUAL: [AtomicPtr<Usual>; vgpu_region::MAX_GPUS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; vgpu_region::MAX_GPUS];
-
-/// The usual pool of a GPU. `None` if the driver has none.
-#[inline]
-pub fn usual(gpu: &Gpu) -> Option<&'static Usual> {
-    // SAFETY: null or what `look_up_usual` made, which is never freed.
-    unsafe { USUAL.get(gpu.device as usize)?.load(Acquire).as_ref() }.or_else(|| look_up_usual(gpu))
-}
-
-#[cold]
-fn look_up_usual(gpu: &Gpu) -> Option<&'static Usual> {
-    let (mut pool, forgotten) = (core::ptr::null_mut(), FORGOTTEN.load(Acquire));
-    // SAFETY: the driver writes one handle.
-    if unsafe { driver::device_pool(&raw mut pool, gpu.device) } != SUCCESS {
-        return None;
-    }
-    let known = known_of(pool)?;
-    let fresh: *mut Usual = session::allocate();
-    if fresh.is_null() {
-        return None;
-    }
-    // SAFETY: freshly mapped, and never freed.
-    unsafe {
-        fresh.write(Usual { pool, known });
-        let usual = USUAL.get(gpu.device as usize)?;
-        usual.store(fresh, Release);
-        // It may have been set or destroyed meanwhile.
-        if FORGOTTEN.load(Acquire) != forgotten {
-            usual.store(core::ptr::null_mut(), Release);
-        }
-        Some(&*fresh)
-    }
-}
-
-/// How often that was.
-static FORGOTTEN: AtomicU32 = AtomicU32::new(0);
-
-/// The usual pools have to be asked for again.
-pub fn forget_usual() {
-    FORGOTTEN.fetch_add(1, AcqRel);
-    USUAL.iter().for_each(|usual| usual.store(core::ptr::null_mut(), Release));
-}
-
-/// `cuDeviceSetMemPool`
-pub unsafe fn set_usual(real: unsafe extern "C" fn(Device, Handle) -> Status, device: Device, pool: Handle) -> Status {
-    // SAFETY: the program's own arguments.
-    let status = unsafe { real(device, pool) };
-    forget_usual();
-    status
 }
 
 pub fn attribute(pool: Handle, attribute: i32) -> Option<u64> {

@@ -16,13 +16,13 @@ const PATIENCE: u64 = 2_000_000_000;
 /// Room for `pages`, which are for a `context` of this thread's or for something else.
 #[cold]
 pub fn find(gpu: &Gpu, pages: u32, context: bool) -> Option<Claim<'_>> {
+    // The first context that was measured tells what this one costs.
+    let wanted = || if context { gpu.context_pages().unwrap_or(pages) } else { pages };
     let mut makers = ((0, 0), session::monotonic());
     loop {
         recover(gpu);
         pools::settle_all_of(gpu);
-        // The first context that was measured tells what this one costs.
-        let known = if context { gpu.context_pages() } else { None };
-        if let Some(claim) = try_claim(gpu, known.unwrap_or(pages)) {
+        if let Some(claim) = try_claim(gpu, wanted()) {
             return Some(claim);
         }
         let (now, guessing) = (session::monotonic(), guesses(gpu, context));
@@ -41,8 +41,8 @@ pub fn find(gpu: &Gpu, pages: u32, context: bool) -> Option<Claim<'_>> {
     for microseconds in [0, 100, 200, 400, 800, 1600] {
         nap(microseconds * 1_000);
         // NVML takes milliseconds where many processes are: once it was certain, it is asked again only if the account has room.
-        if (!certain || gpu.left() >= u64::from(pages))
-            && let Some(claim) = near::begin_certain(gpu, pages, |now| {
+        if (!certain || gpu.left() >= u64::from(wanted()))
+            && let Some(claim) = near::begin_certain(gpu, wanted(), |now| {
                 certain = now;
                 recover(gpu);
             })
