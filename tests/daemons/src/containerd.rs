@@ -66,11 +66,13 @@ impl Containerd {
         ctr
     }
 
-    /// Starts it.
+    /// Starts it. From version 2 on it has a socket for NRI at a fixed place.
     pub fn start(&self) -> Daemon {
         let mut command = self.release.command_over(self.over, "containerd");
         command.arg("--config").arg(&self.config).arg("--address").arg(self.socket());
         command.arg("--root").arg(self.dir.path().join("root")).arg("--state").arg(self.dir.path().join("state"));
-        Daemon::start(&mut command, self.dir.path(), || self.ctr().arg("version").output().is_ok_and(|output| output.status.success()))
+        Daemon::start_alone("containerd", &mut command, self.dir.path(), || {
+            self.ctr().arg("version").output().is_ok_and(|output| output.status.success())
+        })
     }
 }

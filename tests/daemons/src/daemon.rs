@@ -14,6 +14,8 @@ const PATIENCE: u32 = 600;
 pub struct Daemon {
     child: Child,
     folder: PathBuf,
+    /// Held while it runs; let go of when it has ended.
+    alone: Option<File>,
 }
 
 impl Daemon {
@@ -24,7 +26,7 @@ impl Daemon {
         let copy = file.try_clone().expect("a file can be duplicated");
         let child = command.stdin(Stdio::null()).stdout(file).stderr(copy).spawn();
         let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        let mut daemon = Self { child, folder: folder.to_owned() };
+        let mut daemon = Self { child, folder: folder.to_owned(), alone: None };
         for _ in 0..PATIENCE {
             if is_up() {
                 return daemon;
@@ -39,6 +41,16 @@ impl Daemon {
 }
 
 impl Daemon {
+    /// As [`Daemon::start`], when no other daemon of this `name` runs on this machine that was started so: it has a socket at a fixed place.
+    pub fn start_alone(name: &str, command: &mut Command, folder: &Path, is_up: impl Fn() -> bool) -> Self {
+        let lock = std::env::temp_dir().join(format!("vgpu-test-{name}.lock"));
+        let alone = File::options().create(true).truncate(false).write(true).open(lock).expect("a lock can be made");
+        alone.lock().expect("a lock can be waited for");
+        let mut daemon = Self::start(command, folder, is_up);
+        daemon.alone = Some(alone);
+        daemon
+    }
+
     /// Has it read its configuration again.
     pub fn reload(&self) {
         self.signal(libc::SIGHUP);
