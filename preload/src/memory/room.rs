@@ -10,7 +10,7 @@ use super::{kept, near, pools, shared, truth};
 use crate::session::{self, Gpu, nap};
 
 /// In nanoseconds: for so long, and as long again for each that is being made, no context need be finished for which others wait. One alone
-/// takes a fifth of a second; those of many processes grow side by side, so that all are finished late.
+/// takes a fifth of a second (H200); those of many processes may grow side by side, and all be finished late.
 const PATIENCE: u64 = 2_000_000_000;
 
 /// Room for `pages`, which are for a `context` of this thread's or for something else.

@@ -49,8 +49,7 @@ fn sixty_four_processes_race_with_no_byte_over() {
 
 #[test]
 fn contexts_that_take_long_all_find_room() {
-    // Each is taken for larger than it is until one was measured, and so not all are begun at once. An H200 makes many side by side, all
-    // of them slowly.
+    // Each is taken for larger than it is until one was measured, and so not all are begun at once; those that are, take long side by side.
     let race = ["--processes", "16", "--allocations", "20", "--chunk", "1M", "--limit", "8600M"];
     let peak = run("race", &race, &["context_ns=3000000000"], 1)[0];
     assert!((16 * 518 * MIB..=8600 * MIB).contains(&peak), "{peak} bytes at most: one had no room for its context, or too much");

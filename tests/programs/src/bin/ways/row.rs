@@ -74,8 +74,7 @@ impl Row {
 
     /// Whether a comparison says more. Managed memory is never asked for when the GPU has not that much.
     pub fn wants_native(&self) -> bool {
-        let little = self.is_even() && self.share() < ENOUGH || self.is_short();
-        little && !self.is_missing() && self.outcome.fault.is_none() && self.way.name != "managed"
+        self.is_even() && !self.is_missing() && self.outcome.fault.is_none() && self.way.name != "managed" && self.share() < ENOUGH
     }
 
     /// What is wrong with it.
@@ -93,10 +92,7 @@ impl Row {
         if refused != "CUDA_ERROR_OUT_OF_MEMORY" && refused != "CUDA_SUCCESS" {
             return Some("an unexpected code".into());
         }
-        // The driver may have no more for anyone: each array is two maps, of which a process may have 65530.
-        let natively_short =
-            |native: &Outcome| percent(Row::taken(native), native.free) < percent(Row::taken(&self.outcome), self.left()) + 0.5;
-        if self.is_short() && !self.native.as_ref().is_some_and(natively_short) {
+        if self.is_short() {
             return Some(format!("only {} MiB in all", mib(start + Row::taken(&self.outcome))));
         }
         let natively = self.native_share();
