@@ -1,5 +1,7 @@
 //! Arrays and mipmapped arrays. The driver lays them out; what they take it tells for an array whose memory is mapped later.
 
+mod layout;
+
 use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Relaxed, Ordering::Release};
 
 use vgpu_region::ledger::pages;
@@ -42,16 +44,9 @@ unsafe fn requirements(gpu: &Gpu, descriptor: &Array3dDescriptor, levels: u32) -
                 status == SUCCESS
             }
         };
-        let bytes = if known { needs.size as u64 } else { generous(descriptor, levels) };
+        let bytes = if known { needs.size as u64 } else { layout::at_most(descriptor, levels) };
         (bytes, bytes.next_multiple_of((needs.alignment as u64).max(1)))
     }
-}
-
-/// Texels of 16 bytes at most, rows and planes padded: never less than the driver takes.
-fn generous(descriptor: &Array3dDescriptor, levels: u32) -> u64 {
-    let texels = [descriptor.width, descriptor.height, descriptor.depth].map(|extent| (extent.max(1) as u64).next_multiple_of(8));
-    let bytes = texels.into_iter().fold(16u64, u64::saturating_mul);
-    if levels > 1 { bytes.saturating_mul(2) } else { bytes }
 }
 
 /// Pages to charge when the bytes in small arrays go from one figure to another.
@@ -72,7 +67,7 @@ pub unsafe fn create_with(array: *mut Handle, descriptor: &Array3dDescriptor, le
     };
     // SAFETY: a descriptor that the program is about to use itself.
     let (said, most) = unsafe { requirements(gpu, descriptor, levels) };
-    let bytes = if said == LEAST_SAID { least(descriptor).map_or(said, |least| least.min(said)) } else { said };
+    let bytes = if said == LEAST_SAID { layout::bytes(descriptor, levels).map_or(said, |bytes| bytes.min(said)) } else { said };
     let claim = match claim(gpu, rounded_pages(most, GRANULE)) {
         Ok(claim) => claim,
         Err(status) => return status,
@@ -111,21 +106,6 @@ fn share(bytes: u64) -> u64 {
 
 /// The least that the driver says an array needs by itself. Beside others small ones take what they are.
 const LEAST_SAID: u64 = 64 << 10;
-
-/// What an array takes at least, where that is little: rows of whole 64 bytes, in blocks of 8 to 128 rows, the smallest that all fit in
-/// (seen on driver 580). `None` for elements of a size that nobody knows.
-fn least(descriptor: &Array3dDescriptor) -> Option<u64> {
-    let element = match descriptor.format {
-        1 | 8 => 1,
-        2 | 9 | 0x10 => 2,
-        3 | 10 | 0x20 => 4,
-        _ => return None,
-    };
-    let [width, height, depth] = [descriptor.width, descriptor.height, descriptor.depth].map(|extent| extent.max(1) as u64);
-    let row = width.checked_mul(element * u64::from(descriptor.channels))?.checked_next_multiple_of(64)?;
-    let block = if descriptor.depth == 0 { height.checked_next_power_of_two()?.clamp(8, 128) } else { 8 };
-    row.checked_mul(height.checked_next_multiple_of(block)?)?.checked_mul(depth)
-}
 
 /// Whether there are small arrays on a GPU: what they take is an estimate.
 #[inline]
@@ -251,11 +231,9 @@ mod tests {
 
     #[test]
     fn the_smallest_take_what_an_h200_gave_them() {
-        let descriptor =
-            |[width, height, depth]: [usize; 3], format| Array3dDescriptor { width, height, depth, format, channels: 1, flags: 0 };
-        let floats = |extents| least(&descriptor(extents, 0x20));
-        assert_eq!((floats([1024, 0, 0]), floats([64, 64, 0]), floats([1, 1, 0])), (Some(32 << 10), Some(16 << 10), Some(512)));
-        assert_eq!((floats([1, 9, 2]), floats([usize::MAX, 1, 0]), least(&descriptor([1, 1, 0], 0x91))), (Some(2048), None, None));
+        let floats = |width, height| Array3dDescriptor { width, height, depth: 0, format: 0x20, channels: 1, flags: 0 };
+        let taken = [floats(1024, 0), floats(64, 64), floats(1, 1)].map(|descriptor| layout::bytes(&descriptor, 0));
+        assert_eq!(taken, [Some(32 << 10), Some(16 << 10), Some(512)]);
     }
 
     #[test]

@@ -10,6 +10,8 @@ use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE, get, put};
 use crate::driver::{World, driver, world};
 use crate::handles::as_pointer;
 
+/// `CUDA_ARRAY3D_LAYERED` or `CUDA_ARRAY3D_CUBEMAP`
+const LAYERS: u32 = 0x01 | 0x04;
 const SPARSE: u32 = 0x40;
 const DEFERRED: u32 = 0x80;
 /// What arrays ask for comes in these, in bytes; what they take does not.
@@ -37,6 +39,7 @@ fn in_blocks(count: u64, least: u64, most: u64) -> u64 {
 
 /// Padded size of one level: bytes of a row, rows of a slice, bytes of all.
 fn padded(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, level: u32) -> Answer<(u64, u64, u64)> {
+    let is_layered = descriptor.Flags & LAYERS != 0;
     let side = |side: usize| (side >> level).max(1) as u64;
     let element = match descriptor.Format as u32 {
         1 | 8 => 1,
@@ -47,8 +50,9 @@ fn padded(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, level: u32) -> Answer<(u64, u64,
         return Err(INVALID_VALUE);
     }
     let row = (side(descriptor.Width) * element * u64::from(descriptor.NumChannels)).next_multiple_of(64);
-    let (rows, depth) = if descriptor.Depth == 0 {
-        (in_blocks(side(descriptor.Height), 8, 128), 1)
+    let (rows, depth) = if descriptor.Depth == 0 || is_layered {
+        // Every level has all layers. No H200 was asked how they lie.
+        (in_blocks(side(descriptor.Height), 8, 128), descriptor.Depth.max(1) as u64)
     } else {
         // Or blocks of 8 rows and 16 slices: what an H200 was asked does not tell.
         (in_blocks(side(descriptor.Height), 8, 16), in_blocks(side(descriptor.Depth), 1, 8))
@@ -179,7 +183,8 @@ api! {
 
     fn cuMipmappedArrayCreate(out: *mut CUmipmappedArray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR, levels: u32) {
         let descriptor = get(descriptor)?;
-        let most = descriptor.Width.max(descriptor.Height).max(descriptor.Depth).max(1).ilog2() + 1;
+        let depth = if descriptor.Flags & LAYERS == 0 { descriptor.Depth } else { 1 };
+        let most = descriptor.Width.max(descriptor.Height).max(depth).max(1).ilog2() + 1;
         room_for(out)?;
         let array = world()?.make_array(descriptor, levels.clamp(1, most))?;
         put(out, as_pointer(array))
