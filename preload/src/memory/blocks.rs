@@ -128,15 +128,17 @@ pub fn enter(address: u64, block: Block) -> Entered {
         let next = if joins { seen + 1 } else { fresh };
         match word.compare_exchange_weak(seen, next, AcqRel, Acquire) {
             Ok(_) if joins => return Entered::Joined,
-            Ok(_) => return instead_of(seen, block.context),
+            Ok(_) => return instead_of(seen, block),
             Err(now) => seen = now,
         }
     }
 }
 
-/// What a new block came in the place of, if anything: contexts share no granules (seen on driver 580), so another's is on its way out.
-fn instead_of(seen: u64, context: u8) -> Entered {
-    let linear = |block: &Block| block.context != context && matches!(block.kind, Kind::Shared | Kind::Large);
+/// What a new block came in the place of, if anything: contexts share no granules (seen on driver 580), nor do mappings, which are no
+/// context's, so another's is on its way out.
+fn instead_of(seen: u64, new: Block) -> Entered {
+    let is_anothers = |block: &Block| block.context != new.context || new.kind == Kind::Mapping;
+    let linear = |block: &Block| is_anothers(block) && matches!(block.kind, Kind::Shared | Kind::Large);
     Block::unpack(seen).filter(linear).map_or(Entered::New, |_| Entered::InsteadOf(Packed(seen)))
 }
 
@@ -238,6 +240,9 @@ mod tests {
         assert_eq!(get(at), Some(other));
         let large = Block { granules: 3, kind: Kind::Large, ..SHARED };
         assert_eq!(enter(at, large), Entered::InsteadOf(Packed(other.pack())));
+        let mapping = Block { kind: Kind::Mapping, ..large };
+        assert_eq!(enter(at, mapping), Entered::InsteadOf(Packed(large.pack())), "a mapping is no context's, whatever stands there");
+        assert_eq!(enter(at, mapping), Entered::New);
         let managed = Block { kind: Kind::Managed, ..SHARED };
         assert_eq!(
             (enter(at + (1 << 30), managed), enter(at + (1 << 30), Block { context: 4, ..managed })),

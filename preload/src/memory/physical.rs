@@ -1,5 +1,7 @@
 //! Physical memory (`cuMemCreate`) and its mappings. It lives while a handle or a mapping does.
 
+mod counts;
+
 use core::ffi::c_void;
 use core::sync::atomic::{Ordering::AcqRel, Ordering::Acquire};
 
@@ -8,66 +10,17 @@ use vgpu_region::ledger::pages;
 use super::GRANULE;
 use super::account::{self, claim};
 use super::blocks::{self, Block, Kind};
-use super::keepers;
 use super::table::Table;
+use super::{keepers, linear};
 use crate::cuda::{AllocationProp, Device, DevicePtr, LOCATION_DEVICE, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::session::{self, State};
+use counts::{By, MOST, Physical};
 
 /// Handles to [`Physical`], packed.
 static HANDLES: Table = Table::new();
 /// From a mapping's address to its handle.
 static MAPPINGS: Table = Table::new();
-
-#[derive(Clone, Copy)]
-struct Physical {
-    granules: u32,
-    device: Device,
-    handles: u32,
-    mappings: u32,
-}
-
-/// Granules, handles and mappings are kept in so many bits each.
-const BITS: u32 = 20;
-/// No count goes higher: what cannot be counted is refused.
-const MOST: u32 = (1 << BITS) - 1;
-const _: () = assert!(vgpu_region::MAX_GPUS <= 1 << (u64::BITS - 3 * BITS));
-
-/// What keeps memory alive.
-#[derive(Clone, Copy)]
-enum By {
-    Handle,
-    /// A mapping, or something else that is noted as one.
-    Mapping,
-}
-
-impl Physical {
-    fn pack(self) -> u64 {
-        let bits = |count: u32, place: u32| u64::from(count & MOST) << (place * BITS);
-        (self.device as u64) << (3 * BITS) | bits(self.granules, 2) | bits(self.handles, 1) | bits(self.mappings, 0)
-    }
-
-    fn unpack(word: u64) -> Self {
-        let bits = |place: u32| (word >> (place * BITS)) as u32 & MOST;
-        Self { granules: bits(2), device: (word >> (3 * BITS)) as Device, handles: bits(1), mappings: bits(0) }
-    }
-
-    fn count(&mut self, by: By) -> &mut u32 {
-        match by {
-            By::Handle => &mut self.handles,
-            By::Mapping => &mut self.mappings,
-        }
-    }
-
-    fn is_gone(self) -> bool {
-        self.handles == 0 && self.mappings == 0
-    }
-
-    /// Without memory of its own: a multicast object, or what was imported, which may be one.
-    fn is_object(self) -> bool {
-        self.granules == 0
-    }
-}
 
 /// Counts one thing more that keeps a handle's memory. `Ok(false)` if that is not charged here.
 ///
@@ -261,7 +214,7 @@ pub unsafe fn map(
     if status == SUCCESS && charged {
         MAPPINGS.insert(address, handle);
         let granules = (bytes as u64).div_ceil(GRANULE) as u32;
-        blocks::enter(address, Block { count: 1, granules, context: 0, kind: Kind::Mapping });
+        linear::note(address, Block { count: 1, granules, context: 0, kind: Kind::Mapping });
     } else if charged {
         let_go(handle);
     }
@@ -305,7 +258,32 @@ pub fn let_go_handle_for_test(handle: u64) {
 
 #[cfg(test)]
 mod tests {
+    use vgpu_region::uuid::Uuid;
+
     use super::*;
+    use crate::memory::{GRANULE_PAGES, known};
+    use crate::session::Gpu;
+
+    #[test]
+    fn a_mapping_gives_back_what_a_context_on_its_way_out_left_there() {
+        unsafe extern "C" fn succeed(_: DevicePtr, _: usize, _: usize, _: u64, _: u64) -> Status {
+            SUCCESS
+        }
+        // SAFETY: fresh pages, all zero, which are valid accounts, and never unmapped.
+        let (account, charge) = unsafe { (&*session::allocate(), &*session::allocate()) };
+        let gpu = Box::leak(Box::new(Gpu { device: 0, uuid: Uuid::default(), total: 0, place: 0, limit: None, account, charge }));
+        let context = known::remember(0x7000_0200 as crate::cuda::Handle, gpu, 0);
+        let (handle, at) = (0x7000_0201, 0x7c00_0000_0000);
+        account::charge(gpu, 5 * GRANULE_PAGES);
+        linear::note(at, Block { count: 1, granules: 3, context, kind: Kind::Large });
+        note_for_test(handle, 2);
+        for _ in 0..2 {
+            // SAFETY: a function that only answers.
+            unsafe { assert_eq!(map(succeed, at, 2 * GRANULE as usize, 0, handle, 0), SUCCESS) };
+            assert_eq!((gpu.charge.charge.held(), blocks::get(at).unwrap().kind), (2 * GRANULE_PAGES, Kind::Mapping));
+        }
+        known::record(context).unwrap().forget();
+    }
 
     #[test]
     fn more_than_can_be_counted_is_refused_and_nothing_wraps() {
@@ -318,12 +296,5 @@ mod tests {
         assert!(drop_one(handle, By::Handle).is_some_and(|physical| !physical.is_gone()));
         assert_eq!((add_one(handle, By::Handle), add_one(handle, By::Handle)), (Ok(true), Err(OUT_OF_MEMORY)));
         assert_eq!(keep(0x7000_0102), Ok(false));
-    }
-
-    #[test]
-    fn a_word_keeps_every_count() {
-        let word = Physical { granules: 0xabcde, device: 15, handles: 0x12345, mappings: 0x54321 }.pack();
-        let Physical { granules, device, handles, mappings } = Physical::unpack(word);
-        assert_eq!((granules, device, handles, mappings), (0xabcde, 15, 0x12345, 0x54321));
     }
 }
