@@ -59,144 +59,137 @@ fn frees_have_passed(gpu: &Gpu, before: u32) {
     }
 }
 
-/// Allocates from a pool with `call`. The stream is the one that is meant ([`meant`]).
-unsafe fn allocate_with(
-    current: Current,
-    (pool, known): (Handle, &Pool),
+/// An allocation that a program asks a pool for.
+struct Wanted<'a, C> {
+    pool: Handle,
+    known: &'a Pool,
+    /// Where the program wants to be told the address; not null.
     address: *mut DevicePtr,
     bytes: u64,
+    /// The stream that is meant ([`meant`]).
     stream: Handle,
-    call: impl Fn() -> Status,
-) -> Status {
-    let mut gpu = current.gpu;
-    let (device, before) = known.device_and_charge();
-    if device != gpu.device {
-        match session::ready().and_then(|session| session.gpu(device)) {
-            Some(other) => gpu = other,
-            None => return call(),
-        }
-    }
-    // In a captured stream nothing is taken now: the graph's launch is what counts. Nor may a pool be asked anything then.
-    if capture::is_under_way(stream) {
-        return call();
-    }
-    let Some(claim) = account::try_claim(gpu, rounded_pages(bytes, POOL_STEP)) else {
-        // SAFETY: as this function.
-        return unsafe {
-            if gpu.device == current.gpu.device && !pools::is_shared(pool) {
-                allocate_near_limit(gpu, (pool, known), address, bytes, stream, call)
-            } else {
-                allocate_in_pool(gpu, (pool, known), bytes, stream, call)
+    /// The program's call.
+    call: C,
+}
+
+impl<C: Fn() -> Status> Wanted<'_, C> {
+    /// Allocates it.
+    unsafe fn allocate(self, current: Current) -> Status {
+        let mut gpu = current.gpu;
+        let (device, before) = self.known.device_and_charge();
+        if device != gpu.device {
+            match session::ready().and_then(|session| session.gpu(device)) {
+                Some(other) => gpu = other,
+                None => return (self.call)(),
             }
+        }
+        // In a captured stream nothing is taken now: the graph's launch is what counts. Nor may a pool be asked anything then.
+        if capture::is_under_way(self.stream) {
+            return (self.call)();
+        }
+        let Some(claim) = account::try_claim(gpu, rounded_pages(self.bytes, POOL_STEP)) else {
+            // SAFETY: as this function.
+            return unsafe {
+                if gpu.device == current.gpu.device && !pools::is_shared(self.pool) {
+                    self.allocate_near_limit(gpu)
+                } else {
+                    self.allocate_in_pool(gpu)
+                }
+            };
         };
-    };
-    let status = call();
-    pools::settle_pool(gpu, pool, known, Some(claim));
-    if status == SUCCESS {
-        known.took(before, bytes);
-    }
-    status
-}
-
-/// Less than the pool's next step is left. What the pool does not use is given back to the device, and the allocation is made as a
-/// linear one, which takes no more than it needs; `cuMemFreeAsync` takes such addresses as well (seen on driver 580). If that does
-/// not fit either, the pool may still have room between its own allocations.
-///
-/// The stream is in no capture, but others may be, and stay whole.
-#[cold]
-unsafe fn allocate_near_limit(
-    gpu: &Gpu,
-    (pool, known): (Handle, &Pool),
-    address: *mut DevicePtr,
-    bytes: u64,
-    stream: Handle,
-    call: impl Fn() -> Status,
-) -> Status {
-    let _relaxed = capture::leave_alone();
-    let linear = || {
-        room::recover(gpu);
-        pools::settle_all_of(gpu);
-        (gpu.left() >= u64::from(rounded_pages(bytes, GRANULE))).then(|| {
-            // SAFETY: the program's own address, which it will get from a call that it did not make, of the same meaning.
-            unsafe { linear::allocate(driver::allocate_pointer, address, bytes as usize) }
-        })
-    };
-    // SAFETY: as this function.
-    let from_pool = || unsafe { from_room(gpu, (pool, known), address, bytes, stream, &call) };
-    if known.has_tail(bytes)
-        && let Some(status) = from_pool()
-    {
-        return status;
-    }
-    for wait in [false, true] {
-        if wait {
-            capture::wait(stream);
+        let status = (self.call)();
+        pools::settle_pool(gpu, self.pool, self.known, Some(claim));
+        if status == SUCCESS {
+            self.known.took(before, self.bytes);
         }
-        // SAFETY: a pool that the program itself is using.
-        unsafe { driver::pool_trim(pool, 0) };
-        if let Some(SUCCESS) = linear() {
-            return SUCCESS;
-        }
+        status
     }
-    if pools::has_room(pool, known, bytes)
-        && let Some(status) = from_pool()
-    {
-        return status;
-    }
-    // One last time with everything counted anew, and with a word about it if it fails.
-    // SAFETY: as above.
-    unsafe { linear::allocate(driver::allocate_pointer, address, bytes as usize) }
-}
 
-/// Takes from what a pool is thought to have room for. `None` if it grew past the limit instead, which is undone.
-unsafe fn from_room(
-    gpu: &Gpu,
-    (pool, known): (Handle, &Pool),
-    address: *mut DevicePtr,
-    bytes: u64,
-    stream: Handle,
-    call: &impl Fn() -> Status,
-) -> Option<Status> {
-    let (_, before) = known.device_and_charge();
-    let status = call();
-    pools::settle_pool(gpu, pool, known, None);
-    if status != SUCCESS {
-        return Some(status);
-    }
-    if gpu.account.total.pages() <= gpu.limit_pages() {
-        known.took(before, bytes);
-        return Some(SUCCESS);
-    }
-    pools::has_none(pool, known);
-    // SAFETY: the address was just written by the driver, and nobody has seen it. The memory is the stream's when it gets there, and is
-    // given back behind that.
-    unsafe {
-        driver::free_ordered(*address, stream);
-        *address = 0;
-        driver::stream_synchronize(stream);
-        driver::pool_trim(pool, 0);
-    }
-    pools::settle_pool(gpu, pool, known, None);
-    None
-}
-
-/// The same where linear memory of the current context will not do, as another GPU or another process is to get at it.
-#[cold]
-unsafe fn allocate_in_pool(gpu: &Gpu, (pool, known): (Handle, &Pool), bytes: u64, stream: Handle, call: impl Fn() -> Status) -> Status {
-    {
+    /// Less than the pool's next step is left. What the pool does not use is given back to the device, and the allocation is made as a
+    /// linear one, which takes no more than it needs; `cuMemFreeAsync` takes such addresses as well (seen on driver 580). If that does
+    /// not fit either, the pool may still have room between its own allocations.
+    ///
+    /// The stream is in no capture, but others may be, and stay whole.
+    #[cold]
+    unsafe fn allocate_near_limit(&self, gpu: &Gpu) -> Status {
         let _relaxed = capture::leave_alone();
-        capture::wait(stream);
-        // SAFETY: a pool that the program itself is using.
-        unsafe { driver::pool_trim(pool, 0) };
-        pools::settle_all_of(gpu);
-    }
-    match account::claim(gpu, rounded_pages(bytes, POOL_STEP)) {
-        Ok(claim) => {
-            let status = call();
-            pools::settle_pool(gpu, pool, known, Some(claim));
-            status
+        // SAFETY: the program's own address, which it will get from a call that it did not make, of the same meaning.
+        let linear = || unsafe { linear::allocate(driver::allocate_pointer, self.address, self.bytes as usize) };
+        let linear_if_it_fits = || {
+            room::recover(gpu);
+            pools::settle_all_of(gpu);
+            (gpu.left() >= u64::from(rounded_pages(self.bytes, GRANULE))).then(linear)
+        };
+        // SAFETY: as this function.
+        let from_pool = || unsafe { self.take_from_room(gpu) };
+        if self.known.has_tail(self.bytes)
+            && let Some(status) = from_pool()
+        {
+            return status;
         }
-        Err(status) => status,
+        for wait in [false, true] {
+            if wait {
+                capture::wait(self.stream);
+            }
+            // SAFETY: a pool that the program itself is using.
+            unsafe { driver::pool_trim(self.pool, 0) };
+            if let Some(SUCCESS) = linear_if_it_fits() {
+                return SUCCESS;
+            }
+        }
+        if pools::has_room(self.pool, self.known, self.bytes)
+            && let Some(status) = from_pool()
+        {
+            return status;
+        }
+        // One last time with everything counted anew, and with a word about it if it fails.
+        linear()
+    }
+
+    /// Takes from what a pool is thought to have room for. `None` if it grew past the limit instead, which is undone.
+    unsafe fn take_from_room(&self, gpu: &Gpu) -> Option<Status> {
+        let &Self { pool, known, address, stream, .. } = self;
+        let (_, before) = known.device_and_charge();
+        let status = (self.call)();
+        pools::settle_pool(gpu, pool, known, None);
+        if status != SUCCESS {
+            return Some(status);
+        }
+        if gpu.account.total.pages() <= gpu.limit_pages() {
+            known.took(before, self.bytes);
+            return Some(SUCCESS);
+        }
+        pools::has_none(pool, known);
+        // SAFETY: the address was just written by the driver, and nobody has seen it. The memory is the stream's when it gets there, and
+        // is given back behind that.
+        unsafe {
+            driver::free_ordered(*address, stream);
+            *address = 0;
+            driver::stream_synchronize(stream);
+            driver::pool_trim(pool, 0);
+        }
+        pools::settle_pool(gpu, pool, known, None);
+        None
+    }
+
+    /// Near the limit where linear memory of the current context will not do, as another GPU or another process is to get at it.
+    #[cold]
+    unsafe fn allocate_in_pool(&self, gpu: &Gpu) -> Status {
+        {
+            let _relaxed = capture::leave_alone();
+            capture::wait(self.stream);
+            // SAFETY: a pool that the program itself is using.
+            unsafe { driver::pool_trim(self.pool, 0) };
+            pools::settle_all_of(gpu);
+        }
+        match account::claim(gpu, rounded_pages(self.bytes, POOL_STEP)) {
+            Ok(claim) => {
+                let status = (self.call)();
+                pools::settle_pool(gpu, self.pool, self.known, Some(claim));
+                status
+            }
+            Err(status) => status,
+        }
     }
 }
 
@@ -207,7 +200,7 @@ pub unsafe fn allocate<const OWN: bool>(
     bytes: usize,
     stream: Handle,
 ) -> Status {
-    let call = || {
+    let call = move || {
         // SAFETY: the program's own arguments.
         unsafe { real(address, bytes, stream) }
     };
@@ -220,7 +213,7 @@ pub unsafe fn allocate<const OWN: bool>(
         && let Some(usual) = pools::usual(current.gpu)
     {
         // SAFETY: the address has been checked.
-        return unsafe { allocate_with(current, (usual.pool, usual.known), address, bytes as u64, stream, call) };
+        return unsafe { Wanted { pool: usual.pool, known: usual.known, address, bytes: bytes as u64, stream, call }.allocate(current) };
     }
     let current = match known::current() {
         Ok(current) => current,
@@ -234,7 +227,7 @@ pub unsafe fn allocate<const OWN: bool>(
         return if unsafe { driver::device_pool(&raw mut pool, current.gpu.device) } == SUCCESS { OUT_OF_MEMORY } else { call() };
     };
     // SAFETY: the address has been checked.
-    unsafe { allocate_with(current, (usual.pool, usual.known), address, bytes as u64, stream, call) }
+    unsafe { Wanted { pool: usual.pool, known: usual.known, address, bytes: bytes as u64, stream, call }.allocate(current) }
 }
 
 /// `cuMemAllocFromPoolAsync`
@@ -245,14 +238,16 @@ pub unsafe fn allocate_from<const OWN: bool>(
     pool: Handle,
     stream: Handle,
 ) -> Status {
-    let call = || {
+    let call = move || {
         // SAFETY: the program's own arguments.
         unsafe { real(address, bytes, pool, stream) }
     };
     match known::current() {
         Ok(current) if !address.is_null() && bytes != 0 && !pool.is_null() => match pools::known_of(pool) {
             // SAFETY: the address has been checked; a pool that is none is refused by the driver.
-            Some(known) => unsafe { allocate_with(current, (pool, known), address, bytes as u64, meant::<OWN>(stream), call) },
+            Some(known) => unsafe {
+                Wanted { pool, known, address, bytes: bytes as u64, stream: meant::<OWN>(stream), call }.allocate(current)
+            },
             None => OUT_OF_MEMORY,
         },
         Ok(_) | Err(None) => call(),
