@@ -1,13 +1,12 @@
 //! Memory pools, of the program's making and the driver's own. What counts is what they have reserved from the device, which the driver
 //! tells in 20 ns; it grows in steps of 32 MiB and shrinks when the host waits for a stream, so it is looked at then.
 
+mod met;
 mod usual;
 
-use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
-};
+use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
-use vgpu_region::ledger::{PAGE, pages};
+use vgpu_region::ledger::pages;
 
 use super::account::{self, Claim};
 use super::{capture, graph, ordered, truth};
@@ -16,105 +15,9 @@ use crate::cuda::{
 };
 use crate::driver;
 use crate::session::{self, Gpu};
+pub use met::Pool;
+use met::{ELSEWHERE, add, find, for_each_of};
 pub use usual::{forget_usual, set_usual, usual};
-
-/// A pool that this process has met.
-pub struct Pool {
-    handle: AtomicPtr<core::ffi::c_void>,
-    /// The device in the upper half, the reserved pages that were charged in the lower; or [`ELSEWHERE`].
-    record: AtomicU64,
-    /// How many threads ask the driver about it now.
-    readers: AtomicU32,
-    is_shared: AtomicBool,
-    /// Bytes in use when it turned out to have no room in one piece; 0 is never.
-    full_at: AtomicU64,
-    /// Bytes in one piece behind all that was ever taken, at least: what the last step has left.
-    tail: AtomicU64,
-}
-
-/// Pools place allocations at multiples of this (seen on driver 580).
-const STEP: u64 = 512;
-
-/// In place of a handle: a record that is being written, or given up.
-const WRITING: Handle = 1 as Handle;
-
-impl Pool {
-    /// The device of its memory, which none is if it is elsewhere, and the pages that it was charged.
-    #[inline]
-    pub fn device_and_charge(&self) -> (Device, u32) {
-        let record = self.record.load(Relaxed);
-        ((record >> 32) as Device, record as u32)
-    }
-
-    fn charged(&self) -> u32 {
-        self.record.load(Relaxed) as u32
-    }
-
-    /// So many bytes were taken, and when `before` pages were charged: from a step that was added, or from what was there.
-    #[inline]
-    pub fn took(&self, before: u32, bytes: u64) {
-        let bytes = bytes.next_multiple_of(STEP);
-        let tail = match self.charged().checked_sub(before) {
-            Some(grown) if grown != 0 => u64::from(grown) * PAGE,
-            _ => self.tail.load(Relaxed),
-        };
-        self.tail.store(tail.saturating_sub(bytes), Relaxed);
-    }
-
-    /// Whether it has certainly room for `bytes` without another step.
-    pub fn has_tail(&self, bytes: u64) -> bool {
-        self.tail.load(Relaxed) >= bytes.next_multiple_of(STEP)
-    }
-
-    /// Gives up its place, when nobody asks about it any more: each asks for some 20 ns, and a thread that is gone with a fork is not
-    /// waited for. Gives its record, and whether it was shared.
-    fn leave(&self) -> (u64, bool) {
-        self.handle.store(WRITING, Release);
-        for _ in 0..50 {
-            if self.readers.load(Acquire) == 0 {
-                break;
-            }
-            session::nap(1_000_000);
-        }
-        let left = (self.record.load(Acquire), self.is_shared.load(Relaxed));
-        // From here on the place may be another pool's.
-        self.handle.store(core::ptr::null_mut(), Release);
-        left
-    }
-}
-
-/// Few, and looked at after every wait, so they stand in a row. A place is taken by compare-and-swap and free again when its handle is
-/// null.
-static POOLS: [Pool; 512] = [const {
-    let (handle, record, full_at, tail) = (AtomicPtr::new(core::ptr::null_mut()), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    Pool { handle, record, readers: AtomicU32::new(0), is_shared: AtomicBool::new(false), full_at, tail }
-}; 512];
-/// One above the highest place ever taken.
-static POOLS_USED: AtomicUsize = AtomicUsize::new(0);
-/// The record of a pool whose memory is not a device's.
-pub const ELSEWHERE: u64 = u64::MAX;
-
-fn pools() -> impl Iterator<Item = &'static Pool> {
-    POOLS.iter().take(POOLS_USED.load(Acquire))
-}
-
-fn find(handle: Handle) -> Option<&'static Pool> {
-    pools().find(|pool| pool.handle.load(Acquire) == handle)
-}
-
-/// Notes a pool. `None` if there are more than can be kept.
-fn add(handle: Handle, record: u64) -> Option<&'static Pool> {
-    let free = |pool: &Pool| pool.handle.compare_exchange(core::ptr::null_mut(), WRITING, AcqRel, Relaxed).is_ok();
-    let place = POOLS.iter().position(free)?;
-    let pool = POOLS.get(place)?;
-    pool.record.store(record, Relaxed);
-    pool.is_shared.store(false, Relaxed);
-    pool.full_at.store(0, Relaxed);
-    pool.tail.store(0, Relaxed);
-    pool.handle.store(handle, Release);
-    POOLS_USED.fetch_max(place + 1, AcqRel);
-    Some(pool)
-}
 
 /// Notes a pool that the driver has of its own, and the device of its memory; `None` is elsewhere. `false` if it cannot be kept.
 pub fn note(handle: Handle, device: Option<Device>) -> bool {
@@ -236,18 +139,6 @@ pub fn settle_pool(gpu: &Gpu, pool: Handle, known: &Pool, claim: Option<Claim<'_
     }
 }
 
-/// Calls `with` for each pool of a GPU, which is not destroyed meanwhile.
-fn for_each_of(gpu: &Gpu, with: impl Fn(Handle, &Pool)) {
-    for pool in pools() {
-        pool.readers.fetch_add(1, AcqRel);
-        let (handle, value) = (pool.handle.load(Acquire), pool.record.load(Relaxed));
-        if handle as usize > 1 && value != ELSEWHERE && (value >> 32) as Device == gpu.device {
-            with(handle, pool);
-        }
-        pool.readers.fetch_sub(1, AcqRel);
-    }
-}
-
 /// Looks at every pool of a GPU.
 pub fn settle_all_of(gpu: &Gpu) {
     for_each_of(gpu, |pool, known| settle_pool(gpu, pool, known, None));
@@ -268,7 +159,7 @@ pub fn trim_idle(gpu: &Gpu) {
 /// Looks at every pool: a host's wait has let them shrink.
 #[inline]
 pub fn settle_after_wait() {
-    if POOLS_USED.load(Relaxed) != 0 {
+    if met::any() {
         settle_all();
     }
 }
@@ -333,12 +224,9 @@ pub unsafe fn destroy(real: unsafe extern "C" fn(Handle) -> Status, pool: Handle
 /// A device's primary context is gone, and maybe its pools with it: they are met anew when they are used again.
 pub fn forget_device(gpu: &Gpu) {
     forget_usual();
-    for pool in pools() {
-        let value = pool.record.load(Relaxed);
-        if pool.handle.load(Acquire) as usize > 1 && value != ELSEWHERE && (value >> 32) as Device == gpu.device {
-            let (value, _) = pool.leave();
-            account::release(gpu, value as u32);
-        }
+    for pool in met::all().filter(|pool| pool.handle_on(gpu).is_some()) {
+        let (value, _) = pool.leave();
+        account::release(gpu, value as u32);
     }
     truth::reconcile(gpu);
 }
