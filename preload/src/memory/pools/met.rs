@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    Ordering::SeqCst,
 };
 
 use vgpu_region::ledger::PAGE;
@@ -60,16 +61,18 @@ impl Pool {
 
     /// Its handle, if it is one, and its memory this GPU's.
     pub fn handle_on(&self, gpu: &Gpu) -> Option<Handle> {
-        let (handle, record) = (self.handle.load(Acquire), self.record.load(Relaxed));
+        // In one order with what `leave` does, as whoever asks is counted first.
+        let (handle, record) = (self.handle.load(SeqCst), self.record.load(Relaxed));
         (handle as usize > 1 && record != ELSEWHERE && (record >> 32) as Device == gpu.device).then_some(handle)
     }
 
     /// Gives up its place, when nobody asks about it any more: each asks for some 20 ns, and a thread that is gone with a fork is not
     /// waited for. Gives its record, and whether it was shared.
     pub(super) fn leave(&self) -> (u64, bool) {
-        self.handle.store(WRITING, Release);
+        // A plain store may be seen after the load behind it: then somebody who is not counted yet would find the handle still there.
+        self.handle.swap(WRITING, SeqCst);
         for _ in 0..50 {
-            if self.readers.load(Acquire) == 0 {
+            if self.readers.load(SeqCst) == 0 {
                 break;
             }
             session::nap(1_000_000);
@@ -125,7 +128,7 @@ pub fn any() -> bool {
 /// Calls `with` for each pool of a GPU, which is not destroyed meanwhile.
 pub fn for_each_of(gpu: &Gpu, with: impl Fn(Handle, &Pool)) {
     for pool in all() {
-        pool.readers.fetch_add(1, AcqRel);
+        pool.readers.fetch_add(1, SeqCst);
         if let Some(handle) = pool.handle_on(gpu) {
             with(handle, pool);
         }
