@@ -20,6 +20,11 @@ pub fn is_near(gpu: &Gpu) -> bool {
     limit.saturating_sub(gpu.account.total.pages()) < near(limit)
 }
 
+/// What is left in pages where it is near.
+pub fn margin(gpu: &Gpu) -> u64 {
+    near(gpu.limit_pages())
+}
+
 const fn near(limit: u64) -> u64 {
     const LEAST: u64 = pages(64 << 20) as u64;
     if limit / 16 > LEAST { limit / 16 } else { LEAST }

@@ -88,7 +88,8 @@ pub fn reconcile_after(gpu: &Gpu, before: usize) {
     }
 }
 
-fn charge_overhead(gpu: &Gpu, pages: u32) {
+/// Charges what no allocation call asked for.
+pub fn charge_overhead(gpu: &Gpu, pages: u32) {
     account::together(|| {
         account::add_overhead(gpu, pages);
         account::charge(gpu, pages);

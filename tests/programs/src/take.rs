@@ -68,6 +68,7 @@ pub const WAYS: &[Way] = &[
     exact("array3d", "cuArray3DCreate", ALL, arrays::deep),
     exact("mipmap", "cuMipmappedArrayCreate, one level", ALL, arrays::mipmap),
     coarse("mipmaps", "cuMipmappedArrayCreate, all levels", LARGE, arrays::mipmaps),
+    exact("arrayholes", "cuMemAlloc, after 100 in 12800 small arrays were left", &[64 * MIB], arrays::after_holes),
     exact("sparse", "sparse cuArray3DCreate, cuMemCreate, cuMemMapArrayAsync", LARGE, arrays::sparse),
     coarse("graph", "cuGraphAddMemAllocNode, cuGraphLaunch", ALL, graphs::node),
     coarse("graphany", "cuGraphAddNode, cuGraphUpload", LARGE, graphs::any_node),

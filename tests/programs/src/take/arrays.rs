@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
-use super::{Taker, physical, physical_properties, stream};
+use super::{Taker, linear, physical, physical_properties, stream};
 use crate::cuda::check;
 use crate::cuda::sys::{self, CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUarray_format, CUresult};
 
@@ -38,6 +38,22 @@ pub fn deep(_ordinal: i32) -> Result<Taker, CUresult> {
         check(unsafe { sys::cuArray3DCreate_v2(&mut null_mut(), &raw const descriptor) })?;
         Ok(size(&descriptor))
     }))
+}
+
+/// Linear memory, after many small arrays, which share the driver's pieces, were destroyed but for one in each piece.
+pub fn after_holes(ordinal: i32) -> Result<Taker, CUresult> {
+    // 64 rows of 256 bytes, and 128 of them in 2 MiB.
+    let descriptor = CUDA_ARRAY_DESCRIPTOR { Width: 64, Height: 64, Format: FLOAT, NumChannels: 1 };
+    let mut holes = Vec::new();
+    for number in 0..100 * 128 {
+        let mut array = null_mut();
+        // SAFETY: as above.
+        check(unsafe { sys::cuArrayCreate_v2(&raw mut array, &raw const descriptor) })?;
+        holes.extend((number % 128 != 0).then_some(array));
+    }
+    // SAFETY: each was made here, and is destroyed once.
+    holes.into_iter().try_for_each(|array| check(unsafe { sys::cuArrayDestroy(array) }))?;
+    linear::plain(ordinal)
 }
 
 fn pyramid(bytes: usize, levels: u32) -> Result<u64, CUresult> {
