@@ -155,13 +155,13 @@ impl Budget {
     /// clock. Processes of one container run one after the other, for a GPU that slices its time between them loses a tenth.
     /// False while another process has it. A turn ends by itself, so nobody waits for the dead.
     pub fn hold(&self, who: u16, now: u64, until: u64) -> bool {
-        let mine = u64::from(who) << 48 | until & TURN_MASK;
+        let mine = turn(who, until);
         let mut seen = self.holder.load(Acquire);
         loop {
             let (holder, end) = ((seen >> 48) as u16, seen & TURN_MASK);
             // An end further off than any turn is garbage, or from before the clock was set back by a restore.
             if holder != 0 && holder != who && end > now && end < now.saturating_add(LONGEST_TURN) {
-                self.contender.store(u64::from(who) << 48 | now & TURN_MASK, Relaxed);
+                self.ask(who, now);
                 return false;
             }
             match self.holder.compare_exchange_weak(seen, mine, AcqRel, Acquire) {
@@ -178,25 +178,51 @@ impl Budget {
         }
     }
 
-    /// Ends the turn of `who`. False if it is not its any more.
-    pub fn let_go(&self, who: u16) -> bool {
+    /// Ends the turn of `who` at `now`, in microseconds. False if it is not its any more.
+    pub fn let_go(&self, who: u16, now: u64) -> bool {
         let seen = self.holder.load(Acquire);
-        let ended = (seen >> 48) as u16 == who && self.holder.compare_exchange(seen, 0, AcqRel, Acquire).is_ok();
+        let ended = (seen >> 48) as u16 == who && self.holder.compare_exchange(seen, turn(who, now), AcqRel, Acquire).is_ok();
         if ended {
             self.handed.fetch_add(1, AcqRel);
         }
         ended
     }
 
+    /// Notes that `who` waits and is to go first when the GPU is free. Whoever asked before it still does.
+    pub fn ask(&self, who: u16, now: u64) {
+        let seen = self.contender.load(Relaxed);
+        if !is_of_another(seen, who, now, FIRST_REFUSED) {
+            _ = self.contender.compare_exchange(seen, turn(who, now), Relaxed, Relaxed);
+        }
+    }
+
+    /// Whether another process of the container had the GPU or waited for it lately. `now` in microseconds.
+    pub fn is_shared(&self, who: u16, now: u64) -> bool {
+        [&self.holder, &self.contender].iter().any(|turn| is_of_another(turn.load(Relaxed), who, now, LATELY))
+    }
+
     /// Whether another process than `who` was refused and has not had its turn since: it goes first, unless that was so long ago that
     /// it has probably given up. `now` in microseconds.
     pub fn is_contended(&self, who: u16, now: u64) -> bool {
-        let seen = self.contender.load(Relaxed);
-        seen != 0 && (seen >> 48) as u16 != who && now.wrapping_sub(seen & TURN_MASK) < FIRST_REFUSED
+        is_of_another(self.contender.load(Relaxed), who, now, FIRST_REFUSED)
     }
 }
 
 /// For how long who was refused goes first, in microseconds.
 pub(crate) const FIRST_REFUSED: u64 = 50_000;
+/// For how long a process counts as one that shares the GPU with the others of its container, in microseconds: with kernels of 100 ms at
+/// a few percent, each has a turn every few seconds.
+const LATELY: u64 = 3_000_000;
 const TURN_MASK: u64 = (1 << 48) - 1;
+
+/// A process and a time of its in microseconds, in one word.
+const fn turn(who: u16, at: u64) -> u64 {
+    (who as u64) << 48 | at & TURN_MASK
+}
+
+/// Whether the word is another process's, and its time not longer ago than so many microseconds. A time to come counts if no turn is longer.
+fn is_of_another(word: u64, who: u16, now: u64, window: u64) -> bool {
+    let (owner, at) = ((word >> 48) as u16, word & TURN_MASK);
+    owner != 0 && owner != who && at < now.saturating_add(LONGEST_TURN) && now.saturating_sub(at) < window
+}
 pub(crate) const LONGEST_TURN: u64 = 1_000_000;

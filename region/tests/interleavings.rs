@@ -50,7 +50,7 @@ fn take_a_turn(budget: &Budget, futex: &Futex, who: u16, inside: &AtomicU32) {
     }
     assert_eq!(inside.fetch_add(1, Relaxed), 0, "two hold the turn");
     inside.fetch_sub(1, Relaxed);
-    if budget.let_go(who) {
+    if budget.let_go(who, 100) {
         futex.wake();
     }
 }

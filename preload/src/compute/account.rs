@@ -38,6 +38,8 @@ pub struct Account {
     holding_since: AtomicU64,
     leaving: AtomicBool,
     handed: AtomicBool,
+    /// Threads that wait for budget.
+    pub waiting: AtomicU32,
     /// What NVIDIA's MPS holds this process to, in percent; 0 if it does not.
     mps_percent: u32,
     /// The container's turns.
@@ -143,6 +145,7 @@ impl Account {
             holding_since: zero(),
             leaving: AtomicBool::new(false),
             handed: AtomicBool::new(false),
+            waiting: AtomicU32::new(0),
             mps_percent: 0,
             gate,
             rounds: Rounds::default(),
@@ -200,9 +203,14 @@ impl Account {
             self.budget.drained.store(u64::from(word), Relaxed);
         }
         let room = self.budget.balance(now, rate).saturating_sub(in_flight as i64);
+        let micros = now / 1000;
         if room <= least {
             if in_flight == 0 {
-                self.let_go();
+                self.let_go(micros);
+                // Another process may be content with less, and would always be the first.
+                if self.budget.is_shared(self.who, micros) {
+                    self.budget.ask(self.who, micros);
+                }
             }
             return Verdict::Wait(rate.time_for(least.abs_diff(room)).max(1));
         }
@@ -210,7 +218,6 @@ impl Account {
             self.budget.want.store(u64::from(word), Relaxed);
             return Verdict::Closed;
         }
-        let micros = now / 1000;
         if self.budget.is_contended(self.who, micros) {
             match self.holding_since.load(Relaxed) {
                 // Whoever was refused goes first.
@@ -221,7 +228,7 @@ impl Account {
         }
         if self.leaving.load(Relaxed) {
             if in_flight == 0 {
-                self.let_go();
+                self.let_go(micros);
             }
             return Verdict::Yield;
         }
@@ -233,16 +240,78 @@ impl Account {
         if room > SPARE { Verdict::Spare } else { Verdict::Go }
     }
 
-    fn let_go(&self) {
-        if self.budget.let_go(self.who) {
+    fn let_go(&self, micros: u64) {
+        if self.holding_since.swap(0, AcqRel) != 0 && self.budget.let_go(self.who, micros) {
             self.handed.store(true, Relaxed);
         }
-        self.holding_since.store(0, Relaxed);
         self.leaving.store(false, Relaxed);
+    }
+
+    /// Whether other threads of this process wait for budget, or other processes of the container use it.
+    pub fn is_shared(&self, now: u64) -> bool {
+        self.waiting.load(Relaxed) > 1 || self.budget.is_shared(self.who, now / 1000)
     }
 
     /// Whether this process has ended its turn since this was last asked: others may sleep until it does.
     pub fn has_handed(&self) -> bool {
         self.handed.load(Relaxed) && self.handed.swap(false, Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{MS, Process, S, US, budget};
+    use super::*;
+
+    /// What two processes of one container get, that each run one kernel after the other and want so much budget before they go on.
+    fn shared(percent: u32, kernels: [u64; 2], least: [i64; 2]) -> [u64; 2] {
+        let (budget, rate) = (budget(), Rate::new(percent).unwrap());
+        let processes = [Process::new(budget, percent, 1), Process::new(budget, percent, 2)];
+        // SAFETY: all zero is an empty batch.
+        let mut batches: [Batch; 2] = unsafe { std::mem::zeroed() };
+        let (mut ends, mut looks, mut wants, mut got) = ([None; 2], [0; 2], [0; 2], [0; 2]);
+        for now in (S..6 * S).step_by(20 * US as usize) {
+            for who in 0..2 {
+                let account = processes[who].meter.account;
+                if looks[who] > now {
+                    continue;
+                }
+                if ends[who].is_some_and(|end| end <= now) {
+                    ends[who] = None;
+                    got[who] += kernels[who];
+                    account.arrived(&batches[who]);
+                    budget.charge(kernels[who] as i64, rate);
+                }
+                batches[who].expected = kernels[who];
+                looks[who] = now
+                    + match account.verdict(now, kernels[who], wants[who], rate) {
+                        Verdict::Go | Verdict::Spare if ends[who].is_none() => {
+                            account.departed(&batches[who]);
+                            (ends[who], wants[who]) = (Some(now + kernels[who]), 0);
+                            0
+                        }
+                        Verdict::Wait(time) => {
+                            wants[who] = least[who];
+                            if ends[who].is_some() { 0 } else { time.clamp(MS / 2, 6 * MS) }
+                        }
+                        _ => 300 * US,
+                    };
+            }
+        }
+        got
+    }
+
+    #[test]
+    fn no_process_starves_beside_one_that_is_content_with_less() {
+        for percent in [5, 10, 25, 50, 90] {
+            for (kernels, least) in [([2 * MS; 2], [MS / 2; 2]), ([2 * MS; 2], [2 * MS, 5 * MS]), ([200 * US, 5 * MS], [2 * MS; 2])] {
+                let got = shared(percent, kernels, [least[0], least[1]].map(|least| least as i64));
+                let sum = got.iter().sum::<u64>() as f64 / 50_000_000.0;
+                println!("{percent}%: {got:?} {sum:.1}");
+                assert!(got.iter().all(|got| got * 5 > u64::from(percent) * 50 * MS), "{percent}% of {kernels:?} with {least:?}: {got:?}");
+                // They look in on each other every 300 us here, and nobody is woken.
+                assert!(sum > f64::from(percent) * 0.85 && sum < f64::from(percent) + 1.5, "{percent}% of {kernels:?}: {sum:.2}");
+            }
+        }
     }
 }

@@ -16,8 +16,10 @@ const BURST: i64 = 2_000_000;
 /// The same for launches that the host makes hardly faster than the GPU runs them.
 const BURST_OF_SHORT: i64 = 3_000_000;
 const SHORT_LAUNCH: u64 = 50_000;
-/// The same for streams side by side: at a burst's begin and end not all of them are at work, and the time counts all the same.
-const BURST_OF_MANY: i64 = 4_000_000;
+/// The same for streams side by side: at a burst's begin and end not all of them are at work, and the time counts all the same. So much,
+/// and so much more for each percent of the limit: the more often there is a burst, the shorter it has to be for the same spread.
+const BURST_OF_MANY: i64 = 3_600_000;
+const BURST_OF_MANY_RISE: i64 = 20_000;
 /// The same for launches each of which makes a burst.
 const BURST_OF_LONG: i64 = 500_000;
 const LONG_LAUNCH: u64 = 1_000_000;
@@ -95,22 +97,11 @@ impl Launch<'_> {
                 },
                 // What is in flight may turn out cheaper than expected; what is owed cannot.
                 Verdict::Wait(time) => {
-                    least = if account.gate.takes_turns() {
-                        BURST_OF_LONG
-                    } else if self.slow {
-                        BURST_OF_SLOW
-                    } else if self.meter.has_many_streams() {
-                        BURST_OF_MANY
-                    } else if self.cost < SHORT_LAUNCH {
-                        BURST_OF_SHORT
-                    } else if self.cost < LONG_LAUNCH {
-                        BURST
-                    } else {
-                        BURST_OF_LONG
-                    };
-                    if !waited {
+                    let is_first = !core::mem::replace(&mut waited, true);
+                    account.waiting.fetch_add(u32::from(is_first), Relaxed);
+                    least = self.burst(now);
+                    if is_first {
                         end_batches(engine, self.meter);
-                        waited = true;
                         continue;
                     }
                     let nap = time.clamp(SHORT, if in_flight > FAR { 2 * SHORT } else { LONG });
@@ -134,6 +125,7 @@ impl Launch<'_> {
             }
         }
         if waited {
+            account.waiting.fetch_sub(1, Relaxed);
             account.rounds.begin(self.began);
             account.budget.waited.fetch_add(self.began.saturating_sub(began), Relaxed);
         }
@@ -150,6 +142,27 @@ impl Launch<'_> {
             crate::trace::span(kind, self.handle as u64, began, self.began, self.cost);
         }
         waited || closed
+    }
+
+    /// How much budget there must be before it goes on.
+    fn burst(&self, now: u64) -> i64 {
+        let account = self.meter.account;
+        if account.gate.takes_turns() {
+            BURST_OF_LONG
+        } else if self.meter.has_many_streams() {
+            BURST_OF_MANY + BURST_OF_MANY_RISE * i64::from(self.rate.percent())
+        } else if account.is_shared(now) {
+            // The same for all: who waited for more than others do would never have it.
+            BURST
+        } else if self.slow {
+            BURST_OF_SLOW
+        } else if self.cost < SHORT_LAUNCH {
+            BURST_OF_SHORT
+        } else if self.cost < LONG_LAUNCH {
+            BURST
+        } else {
+            BURST_OF_LONG
+        }
     }
 
     /// The turn is over, or full: how long to sleep until it makes sense to look again. `None` if that is done.

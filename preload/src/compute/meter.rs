@@ -313,17 +313,18 @@ impl Meter {
         let length = end - start;
         books.alone = if core::ptr::eq(books.last, stream) { books.alone.saturating_add(1) } else { 0 };
         books.last = stream;
-        self.side_by_side.store(books.alone <= MANY, Relaxed);
+        self.side_by_side.store(books.alone <= MANY && self.count.load(Relaxed) > 1, Relaxed);
         // The driver shares the GPU between this work and another container's: what is known of it counts, not how long it lay there.
         let crowded = self.account.gate.is_crowded() && !batch.unknown && length > batch.expected + batch.expected / 2;
         let steady = !crowded && batch.lagged < length / 16;
-        // Beside other streams' work the overhead takes no time of its own.
+        // Beside other streams' work the overhead holds up one stream of them.
+        let abreast = self.account.rounds.abreast();
         let news = end.saturating_sub(from.max(books.busy_until));
         let own = match batch.guessed {
             // Nobody saw when it ended: it is charged as expected, and leaves no mark on the time line, where it could be wrong.
             true => batch.expected,
             false if news >= length => news.saturating_sub(overhead),
-            false => news,
+            false => news.saturating_sub(if abreast > 1 { overhead / abreast } else { 0 }),
         };
         let own = if crowded { own.min(batch.expected) } else { own };
         self.pay(books, rate, own);

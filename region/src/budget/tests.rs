@@ -110,10 +110,27 @@ fn one_process_at_a_time_and_the_dead_time_out() {
     assert!(!budget.hold(2, 249, 300));
     assert!(budget.hold(2, 250, 300), "and is passed over when it is late");
     assert!(!budget.is_contended(1, 251), "it had its turn");
-    assert!(!budget.let_go(1) && budget.handed.load(Relaxed) == 0);
-    assert!(!budget.hold(1, 260, 400), "what is no longer held cannot be given up");
-    assert!(budget.let_go(2) && budget.handed.load(Relaxed) == 1);
-    assert!(budget.is_contended(2, 270), "who was refused goes first");
+    assert!(!budget.let_go(1, 252) && budget.handed.load(Relaxed) == 0, "what is no longer held cannot be given up");
+    assert!(!budget.hold(1, 260, 400));
+    assert!(budget.let_go(2, 265) && budget.handed.load(Relaxed) == 1);
+    assert!(budget.is_contended(2, 265), "who was refused goes first");
     assert!(!budget.is_contended(2, 260 + FIRST_REFUSED), "unless it never came back");
-    assert!(budget.hold(1, 260, 400));
+    assert!(budget.hold(1, 266, 400));
+}
+
+#[test]
+fn who_asks_first_goes_first_and_keeps_its_place() {
+    let budget = Budget::default();
+    assert!(budget.hold(1, 100, 200) && !budget.is_shared(1, 100) && budget.is_shared(2, 100));
+    budget.ask(2, 110);
+    assert!(!budget.hold(3, 120, 300), "refused, and no sooner than who asked before it");
+    assert!(budget.is_contended(3, 130) && budget.is_contended(1, 130) && !budget.is_contended(2, 130));
+    assert!(budget.let_go(1, 140) && budget.hold(2, 150, 300) && !budget.is_contended(1, 150));
+    assert!(!budget.hold(3, 160, 400) && budget.is_contended(2, 170), "then the next one");
+    // Who has given up is passed over, and forgotten in the end.
+    budget.ask(1, 180);
+    assert!(!budget.is_contended(3, 190) && budget.is_contended(1, 190));
+    budget.ask(1, 160 + FIRST_REFUSED);
+    assert!(budget.is_contended(3, 160 + FIRST_REFUSED));
+    assert!(!budget.is_shared(1, 10_000_000) && !budget.is_shared(2, 10_000_000));
 }
