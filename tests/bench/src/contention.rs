@@ -12,7 +12,7 @@ type Part = fn(&Bench<'_>) -> Io<()>;
 /// # Errors
 /// A tenant cannot be started or fails.
 pub fn run(bench: &Bench<'_>, wanted: impl Fn(&str) -> bool) -> Io<()> {
-    let parts: [(&str, Part); 7] = [
+    let parts: [(&str, Part); 8] = [
         ("tenants", tenants),
         ("four", four),
         ("neighbour", neighbour),
@@ -20,6 +20,7 @@ pub fn run(bench: &Bench<'_>, wanted: impl Fn(&str) -> bool) -> Io<()> {
         ("latency", latency),
         ("hostile", hostile::part),
         ("eight", eight),
+        ("mps", mps),
     ];
     parts.into_iter().filter(|(name, _)| wanted(name)).try_for_each(|(_, part)| part(bench))
 }
@@ -67,6 +68,33 @@ fn alike(bench: &Bench<'_>, count: u32, percent: u32) -> Io<(Vec<f64>, f64)> {
     let told = bench.together(&tenants)?;
     let cpu = arbiter.stop() / begin.elapsed().as_micros() as f64 * 100.0;
     Ok((told.iter().map(|told| bench.share(told, solo)).collect(), cpu))
+}
+
+/// What MPS makes of its percentages, alone and for two, and what the library takes for that.
+fn mps(bench: &Bench<'_>) -> Io<()> {
+    let Some(pipes) = &bench.options.mps else { return Ok(()) };
+    let side = |name: &str, percent: u32| {
+        let folder = bench.folder.join("mps").join(name);
+        run::client_of_mps(&folder, percent)?;
+        Ok::<_, std::io::Error>(Side::Mps(bench.options.library.clone(), folder, pipes.clone(), percent))
+    };
+    for length in [200.0, 2_000.0] {
+        let job = bench.job(length, 1, 0);
+        let solo = bench.solo(&job)?.0;
+        for &limit in &bench.options.limits {
+            let folder = bench.folder.join("mps/a");
+            let told = run::Tenant::start(&side("a", limit)?, "busy", &job)?.finish()?;
+            println!(
+                "under MPS, {length} us, {limit}%: {:.4}, charged {:.4}",
+                bench.share(&told, solo),
+                run::charged(&folder)? / bench.end()
+            );
+        }
+        let told = bench.together(&[(side("a", 30)?, "busy", job.clone()), (side("b", 70)?, "busy", job.clone())])?;
+        let parts: Vec<f64> = told.iter().map(|told| bench.share(told, solo)).collect();
+        println!("under MPS, {length} us, 30 / 70: {parts:.4?} sum {:.4}", parts.iter().sum::<f64>());
+    }
+    Ok(())
 }
 
 fn four(bench: &Bench<'_>) -> Io<()> {

@@ -1,9 +1,9 @@
-//! `vgpu-bench --library PATH [--peer PATH]... [--limits 25,50,75] [--seconds 5] [--jobs 0,1] [PART]...`, or
+//! `vgpu-bench --library PATH [--peer PATH]... [--limits 25,50,75] [--seconds 5] [--jobs 0,1] [--mps FOLDER] [PART]...`, or
 //! `vgpu-bench container FOLDER PERCENT`, which makes the files for `VGPU_DIR=FOLDER LD_PRELOAD=libvgpu.so PROGRAM`.
 //!
 //! Prints, for native, ours and each peer, the share of its own solo throughput that a tenant gets. Everything is measured in one
-//! run on one machine, native first. Parts: `shares`, `pair`, `tenants`, `soft`, `launch`, `latency`, `four`, `neighbour`, `hostile`,
-//! `eight`; all without any.
+//! run on one machine, native first. Parts: `shares`, `pair`, `mixed`, `tenants`, `soft`, `launch`, `latency`, `four`, `neighbour`, `hostile`,
+//! `eight`; all without any. `mps`, with the folder of a running daemon's pipes, is the same for containers that are its clients.
 //!
 //! A share is launches finished ÷ wall time × what one takes alone, which is native's wall time by its launches in the same job.
 
@@ -25,6 +25,7 @@ struct Options {
     limits: Vec<u32>,
     seconds: f64,
     jobs: Vec<usize>,
+    mps: Option<PathBuf>,
     parts: Vec<String>,
 }
 
@@ -64,6 +65,7 @@ fn run_tenant(words: &[String]) -> kernel::Result<()> {
     };
     match words.first().map(String::as_str) {
         Some("busy") => tenant::busy(&job),
+        Some("threads") => tenant::threads(&job),
         Some("now-and-then") => tenant::now_and_then(&job),
         Some("launches") => tenant::launches(job.streams),
         Some("garbage") => hostile::garbage(&job),
@@ -79,6 +81,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
         limits: vec![25, 50, 75],
         seconds: 5.0,
         jobs: (0..JOBS.len()).collect(),
+        mps: None,
         parts: vec![],
     };
     let mut words = arguments.iter();
@@ -88,6 +91,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
             "--library" => options.library = value()?.into(),
             "--peer" => options.peers.push(value()?.into()),
             "--limits" => options.limits = value()?.split(',').filter_map(|limit| limit.parse().ok()).collect(),
+            "--mps" => options.mps = Some(value()?.into()),
             "--seconds" => options.seconds = value()?.parse().map_err(|_| "--seconds needs a number")?,
             "--jobs" => options.jobs = value()?.split(',').filter_map(|job| job.parse().ok()).collect(),
             part if !part.starts_with('-') => options.parts.push(part.to_owned()),
@@ -124,6 +128,9 @@ fn measure(options: &Options) -> std::io::Result<()> {
     }
     if wanted("pair") {
         bench.pair()?;
+    }
+    if wanted("mixed") {
+        bench.mixed()?;
     }
     contention::run(&bench, wanted)
 }
@@ -245,6 +252,25 @@ impl Bench<'_> {
                 let told = self.together(&[(side.clone(), "busy", job.clone()), (side, "busy", job.clone())])?;
                 let parts: Vec<f64> = told.iter().map(|told| self.share(told, solo)).collect();
                 println!("two processes of one container, {length} us, {limit}%: {parts:.4?} sum {:.4}", parts.iter().sum::<f64>());
+            }
+        }
+        Ok(())
+    }
+
+    /// Processes, and threads, of one container whose kernels differ: nobody is to starve.
+    fn mixed(&self) -> std::io::Result<()> {
+        for lengths in [[20.0, 2_000.0], [200.0, 20_000.0]] {
+            let jobs = lengths.map(|length| self.job(length, 1, 0));
+            let solo = [self.solo(&jobs[0])?.0, self.solo(&jobs[1])?.0];
+            for &limit in &self.options.limits {
+                let side = self.ours("mixed", limit)?;
+                let [first, second] = jobs.clone();
+                let told = self.together(&[(side.clone(), "busy", first), (side, "busy", second)])?;
+                let parts = [self.share(&told[0], solo[0]), self.share(&told[1], solo[1])];
+                println!("processes of {lengths:?} us in one container, {limit}%: {parts:.4?} sum {:.4}", parts.iter().sum::<f64>());
+                let threads = Tenant::start(&self.ours("threads", limit)?, "threads", &jobs[0])?.finish()?;
+                let parts: Vec<f64> = threads.figures.iter().map(|work| work / (self.end() - 8e5)).collect();
+                println!("threads of one process, {} us and 200 times that, {limit}%: {parts:.4?}", lengths[0]);
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use vgpu_region::limits::{GpuLimit, LimitsPage, Selector};
-use vgpu_region::region;
+use vgpu_region::{map, region};
 
 use crate::tenant::{self, Job};
 
@@ -20,6 +20,8 @@ pub enum Side {
     Ours(PathBuf, PathBuf),
     /// Another preload library, told its limit by the variables that HAMi-core and its relatives read.
     Peer(PathBuf, u32),
+    /// Our library where NVIDIA's MPS shares out the time: it is told the percentage and where its daemon's pipes are.
+    Mps(PathBuf, PathBuf, PathBuf, u32),
 }
 
 /// A container's files outside any container: limits and region in a folder.
@@ -27,13 +29,40 @@ pub enum Side {
 /// # Errors
 /// The folder cannot be written to.
 pub fn container(folder: &Path, percent: u32, soft: u32) -> std::io::Result<()> {
-    std::fs::create_dir_all(folder)?;
     let limit = GpuLimit::new(Selector::All);
     limit.cores.store(percent, Ordering::Relaxed);
     limit.cores_soft.store(soft, Ordering::Relaxed);
-    std::fs::write(folder.join("limits"), LimitsPage::new([limit]).as_bytes())?;
+    write(folder, &LimitsPage::new([limit]))
+}
+
+/// The same for a client of MPS.
+///
+/// # Errors
+/// The folder cannot be written to.
+pub fn client_of_mps(folder: &Path, percent: u32) -> std::io::Result<()> {
+    let limit = GpuLimit::new(Selector::All);
+    limit.cores.store(percent, Ordering::Relaxed);
+    write(folder, &LimitsPage::new([limit]).with_mps())
+}
+
+fn write(folder: &Path, page: &LimitsPage) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    std::fs::write(folder.join("limits"), page.as_bytes())?;
     std::fs::write(folder.join("region"), region::header())?;
     std::fs::OpenOptions::new().write(true).open(folder.join("region"))?.set_len(region::SIZE as u64)
+}
+
+/// GPU time that a container was charged so far, in µs.
+///
+/// # Errors
+/// There is no container.
+pub fn charged(folder: &Path) -> std::io::Result<f64> {
+    let path = std::ffi::CString::new(folder.join("region").into_os_string().into_encoded_bytes())?;
+    let region = map::region(&path).map_err(|why| std::io::Error::other(format!("{why:?}")))?;
+    let sum = region.gpus.iter().map(|gpu| gpu.budget.used.load(Ordering::Relaxed)).sum::<u64>();
+    // SAFETY: nobody else in this program has the region.
+    unsafe { map::unmap(region) };
+    Ok(sum as f64 / 1e3)
 }
 
 /// The arbiter for the containers in a folder, in a thread of this process, until dropped.
@@ -91,6 +120,10 @@ impl Tenant {
         match side {
             Side::Native => {}
             Side::Ours(library, folder) => _ = command.env("LD_PRELOAD", library).env("VGPU_DIR", folder),
+            Side::Mps(library, folder, pipes, percent) => {
+                command.env("LD_PRELOAD", library).env("VGPU_DIR", folder).env("CUDA_MPS_PIPE_DIRECTORY", pipes);
+                command.env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percent.to_string());
+            }
             Side::Peer(library, percent) => {
                 let percent = percent.to_string();
                 command.env("LD_PRELOAD", library);

@@ -131,6 +131,38 @@ pub fn busy(job: &Job) -> Result<()> {
     Ok(())
 }
 
+/// Two threads with a stream each and kernels of different lengths: `job`'s, and 200 times as long, from 2 to 20 ms. Tells how many µs of work each got done after the first second.
+///
+/// # Errors
+/// What the driver says.
+pub fn threads(job: &Job) -> Result<()> {
+    let context = cuda::start(0)? as usize;
+    let kernels = Kernels::load()?;
+    let per_us = f64::from(job.rounds) / job.length;
+    let run = move |length: f64, seconds: f64| -> Result<f64> {
+        // SAFETY: the primary context, alive as long as the process.
+        check(unsafe { sys::cuCtxSetCurrent(context as sys::CUcontext) })?;
+        let stream = kernel::stream()?;
+        let (start, mut done) = (Instant::now(), 0.0);
+        let group = (1000.0 / length).clamp(1.0, 100.0) as u32;
+        while start.elapsed().as_secs_f64() < seconds {
+            for _ in 0..group {
+                kernels.work(stream, (length * per_us) as u32)?;
+            }
+            // SAFETY: a live stream.
+            check(unsafe { sys::cuStreamSynchronize(stream) })?;
+            done += if start.elapsed().as_secs_f64() > 1.0 { length * f64::from(group) } else { 0.0 };
+        }
+        Ok(done)
+    };
+    let (short, long, seconds) = (job.length, (job.length * 200.0).clamp(2_000.0, 20_000.0), job.seconds);
+    let other = std::thread::spawn(move || run(long, seconds));
+    let short = run(short, seconds)?;
+    let long = other.join().unwrap_or(Err(sys::CUresult::CUDA_ERROR_UNKNOWN))?;
+    println!("launch {short:.0} {long:.0}");
+    Ok(())
+}
+
 /// Asks for one kernel every now and then, and tells how long each took.
 ///
 /// # Errors

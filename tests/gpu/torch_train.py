@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""Trains in one of PyTorch's ways of managing memory, then takes memory until it is refused, and trains on.
+
+    torch_train.py MODE [--fill]    MODE: caching, expandable, async or graph. Prints one line of JSON.
+
+The loss must not depend on a limit. --fill takes what is left and says what the refusal was, and what was free then.
+"""
+import json
+import os
+import sys
+
+MODES = {"caching": "", "graph": "", "expandable": "expandable_segments:True", "async": "backend:cudaMallocAsync"}
+STEPS = 50
+CHUNK = 16 << 20
+
+mode = sys.argv[1]
+os.environ["PYTORCH_CUDA_ALLOC_CONF"] = MODES[mode]
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(6)]).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+inputs, targets = torch.randn(4096, 2048, device="cuda"), torch.randn(4096, 2048, device="cuda")
+
+
+def step():
+    optimizer.zero_grad(set_to_none=False)
+    loss = torch.nn.functional.mse_loss(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+if mode == "graph":
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = step()
+    for _ in range(STEPS - 3):
+        graph.replay()
+else:
+    for i in range(STEPS):
+        # What comes and goes in changing sizes makes the allocator split, grow and give back.
+        passing = torch.empty((i % 7 + 1) << 22, device="cuda")
+        loss = step()
+        del passing
+torch.cuda.synchronize()
+told = {"mode": mode, "loss": loss.item(), "reserved": torch.cuda.memory_reserved()}
+if "--fill" in sys.argv:
+    kept = []
+    try:
+        while len(kept) * CHUNK < 16 << 30:
+            kept.append(torch.empty(CHUNK, dtype=torch.uint8, device="cuda"))
+        told["refused"] = "no"
+    except Exception as refused:
+        told["refused"] = type(refused).__name__
+    told["obtained"], told["free"] = len(kept) * CHUNK, torch.cuda.mem_get_info()[0]
+    kept.clear()
+    torch.cuda.empty_cache()
+    told["after"] = step().item()
+print(json.dumps(told))
