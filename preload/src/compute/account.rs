@@ -46,6 +46,8 @@ pub struct Account {
     pub gate: Gate,
     /// How far each stream has come since launches were last held back.
     pub rounds: Rounds,
+    /// When the last of what is in flight is expected to end, by the host's clock.
+    ends: AtomicU64,
 }
 
 /// Streams that run side by side stop side by side, or the GPU would run the last launches of each burst one by one, and what is got
@@ -149,6 +151,7 @@ impl Account {
             mps_percent: 0,
             gate,
             rounds: Rounds::default(),
+            ends: zero(),
         }
     }
 
@@ -169,8 +172,9 @@ impl Account {
         self.limit.cores.store(percent, Relaxed);
     }
 
-    /// A batch has been closed.
-    pub fn departed(&self, batch: &Batch) {
+    /// A batch has been closed, whose stream is expected to be idle from then on.
+    pub fn departed(&self, batch: &Batch, idle_from: u64) {
+        self.ends.fetch_max(idle_from, AcqRel);
         let before = self.in_flight.fetch_add(batch.expected, AcqRel);
         self.budget.ahead.store(before + batch.expected, Relaxed);
         self.budget.activity.fetch_add(1, Relaxed);
@@ -181,7 +185,16 @@ impl Account {
     pub fn arrived(&self, batch: &Batch) {
         let before = self.in_flight.fetch_sub(batch.expected, AcqRel);
         self.budget.ahead.store(before.saturating_sub(batch.expected), Relaxed);
+        if before <= batch.expected {
+            self.ends.store(0, Relaxed);
+        }
         self.unknown.fetch_sub(u32::from(batch.unknown), AcqRel);
+    }
+
+    /// Whether what ends at `end` is over before what is in flight in another stream: beside that it takes no time of its own. Where it does,
+    /// since both cannot run at once, it is paid for afterwards.
+    pub fn covers(&self, end: u64) -> bool {
+        end <= self.ends.load(Acquire)
     }
 
     /// Whether something is in flight whose cost is not known.
@@ -286,7 +299,7 @@ mod tests {
                 looks[who] = now
                     + match account.verdict(now, kernels[who], wants[who], rate) {
                         Verdict::Go | Verdict::Spare if ends[who].is_none() => {
-                            account.departed(&batches[who]);
+                            account.departed(&batches[who], 0);
                             (ends[who], wants[who]) = (Some(now + kernels[who]), 0);
                             0
                         }

@@ -18,8 +18,9 @@ const BURST_OF_SHORT: i64 = 3_000_000;
 const SHORT_LAUNCH: u64 = 50_000;
 /// The same for streams side by side: at a burst's begin and end not all of them are at work, and the time counts all the same. So much,
 /// and so much more for each percent of the limit: the more often there is a burst, the shorter it has to be for the same spread.
-const BURST_OF_MANY: i64 = 3_600_000;
-const BURST_OF_MANY_RISE: i64 = 20_000;
+const BURST_OF_MANY: i64 = 2_400_000;
+const BURST_OF_MANY_RISE: i64 = 44_000;
+const LONGEST_BURST_OF_MANY: i64 = 5_200_000;
 /// The same for launches each of which makes a burst.
 const BURST_OF_LONG: i64 = 500_000;
 const LONG_LAUNCH: u64 = 1_000_000;
@@ -57,6 +58,12 @@ impl Launch<'_> {
         let mut moved = (self.meter.harvested.load(Relaxed), began);
         loop {
             self.meter.harvest(engine, self.rate);
+            // The last one of its kind may have been measured just now.
+            if !self.known
+                && let Some(cost) = account.costs.of(self.kind)
+            {
+                (self.known, self.cost) = (true, u64::from(cost));
+            }
             let now = engine.now();
             self.began = now;
             // Before the limit is read: a change in between ends the nap at once.
@@ -95,6 +102,8 @@ impl Launch<'_> {
                     Some(nap) => nap,
                     None => continue,
                 },
+                // Another thread has gone on in its stream, and this can run beside that.
+                Verdict::Wait(_) if waited && self.is_covered(now) && self.stream.waiting() < RING - 2 => break,
                 // What is in flight may turn out cheaper than expected; what is owed cannot.
                 Verdict::Wait(time) => {
                     let is_first = !core::mem::replace(&mut waited, true);
@@ -150,7 +159,7 @@ impl Launch<'_> {
         if account.gate.takes_turns() {
             BURST_OF_LONG
         } else if self.meter.has_many_streams() {
-            BURST_OF_MANY + BURST_OF_MANY_RISE * i64::from(self.rate.percent())
+            (BURST_OF_MANY + BURST_OF_MANY_RISE * i64::from(self.rate.percent())).min(LONGEST_BURST_OF_MANY)
         } else if account.is_shared(now) {
             // The same for all: who waited for more than others do would never have it.
             BURST

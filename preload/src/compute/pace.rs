@@ -52,6 +52,10 @@ pub struct Launch<'a> {
     pub(super) slow: bool,
     /// There is so much budget that nobody has to know soon what the launches take.
     pub(super) spare: bool,
+    /// When its stream runs out of work.
+    pub(super) idle_from: u64,
+    /// It may be made only because it runs beside what is in flight in another stream.
+    pub(super) covered: bool,
     /// There are no events to measure it by, and no memory for any.
     pub(super) unmeasured: bool,
 }
@@ -76,6 +80,8 @@ impl<'a> Launch<'a> {
             rate,
             slow: false,
             spare: false,
+            idle_from: u64::MAX,
+            covered: false,
             unmeasured: false,
         };
         let quick = launch.claim.as_mut().is_some_and(|claim| {
@@ -115,9 +121,12 @@ impl<'a> Launch<'a> {
         if claim.open().0.count == 0 || self.stream.waiting() >= RING - 1 {
             let had = claim.open().1.had;
             self.slow = claim.open().1.slow;
+            self.idle_from = claim.open().1.idle_from;
+            let goes_on = !shared && (account.rounds.is_behind(had, self.cost) || self.is_covered(self.began));
             // Held back with the others, if not in its own launch.
-            let waited = ((shared || !account.rounds.is_behind(had, self.cost)) && self.wait(engine)) || account.rounds.is_new(had);
+            let waited = (!goes_on && self.wait(engine)) || account.rounds.is_new(had);
             let (batch, open) = claim.open();
+            open.covered = self.covered;
             open.full = if self.spare { 2 * BATCH } else { BATCH / account.rounds.abreast() };
             let nothing_runs = self.stream.waiting() == 0 || engine.is_idle(self.handle);
             if !waited && !open.interrupted {
@@ -151,6 +160,12 @@ impl<'a> Launch<'a> {
             batch.woken = self.known && open.excuse != 0 && !self.meter.has_many_streams();
         }
         self.claim = Some(claim);
+    }
+
+    /// Whether it is over before what runs in another stream.
+    pub(super) fn is_covered(&mut self, now: u64) -> bool {
+        self.covered = self.known && self.meter.account.covers(self.idle_from.max(now).saturating_add(self.cost));
+        self.covered
     }
 
     /// The right to launch into the place that several streams share. `None` if another thread has it for very long.
@@ -195,7 +210,7 @@ impl<'a> Launch<'a> {
             rounds.join(&mut open.had);
         }
         open.had.nanos += self.cost;
-        if batch.count == 1 {
+        if batch.count == 1 && !open.covered {
             rounds.reach(open.had);
         }
         let mut reached = self.began;
@@ -313,7 +328,9 @@ fn close(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, c
         return;
     }
     let (batch, open): (&mut Batch, &mut Open) = claim.open();
-    meter.account.rounds.reach(open.had);
+    if !open.covered {
+        meter.account.rounds.reach(open.had);
+    }
     let guests = stream.guests.swap(0, Relaxed);
     if guests != 0 {
         // Who else launched is not known: nothing can be learned from such a batch.
@@ -325,7 +342,8 @@ fn close(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, c
         // The next ones are measured soon enough.
         open.most = 1;
     }
-    meter.account.departed(batch);
+    // What goes on beside others is nothing that others go on beside: there would be no end of it.
+    meter.account.departed(batch, if open.covered { 0 } else { open.idle_from });
     stream.dirty.store(false, Relaxed);
     claim.close();
 }

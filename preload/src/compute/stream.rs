@@ -98,6 +98,8 @@ pub struct Open {
     pub excuse: u64,
     /// The GPU was done with everything when the last batch began: the host does not keep up with it.
     pub slow: bool,
+    /// The batch was begun only because it runs beside what is in flight in another stream.
+    pub covered: bool,
     /// What the stream had since launches were last held back.
     pub had: Had,
 }

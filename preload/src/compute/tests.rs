@@ -180,6 +180,27 @@ fn overlapping_streams_count_once() {
     }
 }
 
+/// A stream of short kernels need not wait until the long one of another stream is paid for: it takes no time beside that.
+#[test]
+fn short_kernels_run_beside_a_long_one() {
+    let (gpu, process) = (Gpu::new(), Process::new(budget(), 10, 1));
+    let (long, short) = (process.stream(0), process.stream(1));
+    for (stream, kernel) in [(short, 200 * US), (long, 20 * MS)] {
+        process.launch(&gpu, stream, kernel, kernel);
+        gpu.synchronize(simulated::stream(stream.id.load(Relaxed) as usize));
+    }
+    process.launch(&gpu, long, 20 * MS, 20 * MS);
+    let (begin, naps) = (gpu.now(), gpu.naps.get());
+    let mut beside = 0;
+    while gpu.naps.get() == naps {
+        process.launch(&gpu, short, 200 * US, 200 * US);
+        gpu.synchronize(simulated::stream(short.id.load(Relaxed) as usize));
+        beside += 1;
+    }
+    assert!((80..110).contains(&beside), "{beside} beside it");
+    assert!(gpu.now() > begin + 150 * MS, "then both are paid for");
+}
+
 #[test]
 fn kinds_that_alternate_and_vary() {
     let mut random = 1u64;

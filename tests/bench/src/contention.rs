@@ -33,7 +33,9 @@ pub fn two(bench: &Bench<'_>, first: u32, second: u32) -> Io<[Side; 2]> {
 fn tenants(bench: &Bench<'_>) -> Io<()> {
     let solo = |length: f64| Ok::<_, std::io::Error>((length, bench.solo(&bench.job(length, 1, 0))?.0));
     let (short, long) = (solo(200.0)?, solo(2_000.0)?);
-    for (a, b) in [(long, long), (short, long), (long, short), (short, short)] {
+    // Those whose jobs are wanted: 2 and 3 are these lengths.
+    let wanted = |(length, _): &(f64, f64)| bench.options.jobs.contains(&if *length > 1_000.0 { 3 } else { 2 });
+    for (a, b) in [(long, long), (short, long), (long, short), (short, short)].into_iter().filter(|(a, b)| wanted(a) && wanted(b)) {
         let jobs = [bench.job(a.0, 1, 0), bench.job(b.0, 1, 0)];
         let row = |name: &str, [first, second]: [Side; 2]| -> Io<()> {
             let told = bench.together(&[(first, "busy", jobs[0].clone()), (second, "busy", jobs[1].clone())])?;
