@@ -178,11 +178,15 @@ impl Bench<'_> {
         share_between(told, 1e6, self.end(), solo)
     }
 
-    fn show(&self, name: &str, told: &Told, solo: f64, native_cpu: f64) {
-        let windows = told.windows(1e6, self.end(), 1e5);
-        let shares: Vec<f64> = windows.iter().map(|rate| rate * solo).collect();
+    /// Standard deviation of the shares of tenths of a second, after the first second.
+    fn spread(&self, told: &Told, solo: f64) -> f64 {
         let mean = self.share(told, solo);
-        let sd = (shares.iter().map(|share| (share - mean).powi(2)).sum::<f64>() / shares.len().max(1) as f64).sqrt();
+        let windows = told.windows(1e6, self.end(), 1e5);
+        (windows.iter().map(|rate| (rate * solo - mean).powi(2)).sum::<f64>() / windows.len().max(1) as f64).sqrt()
+    }
+
+    fn show(&self, name: &str, told: &Told, solo: f64, native_cpu: f64) {
+        let (mean, sd) = (self.share(told, solo), self.spread(told, solo));
         let first = told.between(0.0, 1e6) / 1e6 * solo;
         // What the tenant itself needs for its launches natively is not the limit's.
         let cpu = told.cpu / (self.end() + 2e5) - native_cpu * mean;
@@ -220,7 +224,8 @@ impl Bench<'_> {
             let job = self.job(length, streams, graph);
             let (solo, told) = self.solo(&job)?;
             let cpu = told.cpu / (self.end() + 2e5);
-            println!("{name}: alone {solo:.2} us each, {:.4} of the nominal", length * f64::from(graph.max(1)) / solo);
+            let (nominal, sd) = (length * f64::from(graph.max(1)) / solo, self.spread(&told, solo));
+            println!("{name}: alone {solo:.2} us each (sd {sd:.4}), {nominal:.4} of the nominal");
             for &limit in &self.options.limits {
                 let told = Tenant::start(&self.ours("shares", limit)?, "busy", &job)?.finish()?;
                 self.show(&format!("ours {limit}%"), &told, solo, cpu);
