@@ -9,6 +9,7 @@ pub mod capture;
 pub mod context;
 pub mod exclusive;
 pub mod graph;
+pub mod heap;
 pub mod holes;
 pub mod image;
 pub mod keepers;

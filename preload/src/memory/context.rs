@@ -8,7 +8,7 @@ use super::account::{self, claim};
 use super::blocks;
 use super::exclusive::Exclusive;
 use super::known::{self, Current, Known};
-use super::{array, library, linear, pools, refusal, truth};
+use super::{array, heap, library, linear, pools, refusal, truth};
 use crate::cuda::{
     Device, Handle, LIMIT_MALLOC_HEAP_SIZE, LIMIT_PRINTF_FIFO_SIZE, LIMIT_STACK_SIZE, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status,
 };
@@ -264,7 +264,7 @@ pub unsafe fn set_limit(real: unsafe extern "C" fn(i32, usize) -> Status, limit:
     let Ok(Current { gpu, known, .. }) = known::current() else { return call() };
     match (limit, known) {
         (LIMIT_STACK_SIZE, _) => set_stack(gpu, value, call),
-        (LIMIT_MALLOC_HEAP_SIZE, Some(known)) => set_promise(gpu, &known.promised[0], HEAP_EXTRA, limit, value, call),
+        (LIMIT_MALLOC_HEAP_SIZE, Some(known)) => set_promise(gpu, &known.promised[0], heap::EXTRA, limit, value, call),
         (LIMIT_PRINTF_FIFO_SIZE, Some(known)) => set_promise(gpu, &known.promised[1], 0, limit, value, call),
         // A context beyond the table: what cannot be kept account of cannot be had.
         (LIMIT_MALLOC_HEAP_SIZE | LIMIT_PRINTF_FIFO_SIZE, None) if value as u64 > limit_now(limit) => OUT_OF_MEMORY,
@@ -272,7 +272,9 @@ pub unsafe fn set_limit(real: unsafe extern "C" fn(i32, usize) -> Status, limit:
     }
 }
 
-fn limit_now(limit: i32) -> u64 {
+/// A limit of the current context's; 0 where it cannot be told.
+pub fn limit_now(limit: i32) -> u64 {
+    let _capture = driver::CaptureRelaxed::enter();
     let mut value = 0;
     // SAFETY: the driver writes one integer.
     unsafe { driver::context_limit(&raw mut value, limit) };
@@ -296,9 +298,6 @@ fn set_stack(gpu: &Gpu, value: usize, call: impl FnOnce() -> Status) -> Status {
     account::release_overhead(gpu, shrunk);
     status
 }
-
-/// What a heap takes beyond its size, whatever that is (seen on driver 580).
-const HEAP_EXTRA: u32 = super::GRANULE_PAGES;
 
 /// Heap and printf buffer are taken whole, and `extra` pages, when a kernel first uses them, which nothing could refuse then.
 fn set_promise(gpu: &Gpu, promised: &AtomicU32, extra: u32, limit: i32, value: usize, call: impl FnOnce() -> Status) -> Status {

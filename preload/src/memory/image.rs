@@ -1,7 +1,9 @@
-//! How much an image's global arrays take, where it can be read off: PTX text, a cubin, a fat binary with either, compressed or not.
+//! How much an image's global arrays take, and whether its kernels call `malloc`, where it can be read off: PTX text, a cubin, a fat
+//! binary with either, compressed or not.
 //!
 //! Whatever is not understood counts as nothing here, is said to be there, and is measured after it is loaded.
 
+mod cubin;
 mod fatbin;
 mod ptx;
 mod unpack;
@@ -12,19 +14,25 @@ use crate::cuda::{ATTRIBUTE_CAPABILITY_MAJOR, ATTRIBUTE_CAPABILITY_MINOR, SUCCES
 use crate::memory::context;
 use crate::{driver, session};
 
-/// What an image's global arrays take.
+/// What an image takes that can be told before it is loaded: its global arrays, and what comes with `malloc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Globals {
     /// Bytes of device memory, as far as they are known.
     pub bytes: u64,
     /// Whether there is no more than that.
     pub exact: bool,
+    /// Whether a kernel calls `malloc`, as far as that is known.
+    pub mallocs: bool,
 }
 
 impl Globals {
-    const NONE: Self = Self { bytes: 0, exact: true };
-    const UNKNOWN: Self = Self { bytes: 0, exact: false };
+    /// Nothing.
+    pub const NONE: Self = Self { bytes: 0, exact: true, mallocs: false };
+    const UNKNOWN: Self = Self { exact: false, ..Self::NONE };
 }
+
+/// Functions of the driver's that take from the heap: `malloc`, which `new` is too, and what both call for aligned memory.
+const MALLOCS: [&[u8]; 2] = [b"malloc", b"__cuda_syscall_aligned_malloc"];
 
 /// What `read` tells, which takes time, where a limit makes it worth knowing.
 pub fn if_limited(read: impl FnOnce() -> Globals) -> Globals {
@@ -91,7 +99,7 @@ unsafe fn globals_within(bytes: *const u8, room: usize) -> Globals {
     // SAFETY: as the caller promises.
     unsafe {
         if starts_with(bytes, ELF) {
-            return elf_globals(bytes, room);
+            return cubin::globals(bytes, room);
         }
         if starts_with(bytes, &FATBIN.to_le_bytes()) {
             let (list, count) = capabilities();
@@ -146,47 +154,13 @@ unsafe fn read<T: Copy>(image: *const u8, at: usize, room: usize) -> Option<T> {
     (at.checked_add(size_of::<T>())? <= room).then(|| unsafe { image.add(at).cast::<T>().read_unaligned() })
 }
 
-/// Sizes of the sections that become global memory: `.nv.global` and `.nv.global.init`.
-unsafe fn elf_globals(elf: *const u8, room: usize) -> Globals {
-    const NAME: &[u8; 10] = b".nv.global";
-    // SAFETY: a cubin's section table lies where its header says, with as many entries; nothing beyond `room` is read.
-    unsafe {
-        let Some(header) = read::<libc::Elf64_Ehdr>(elf, 0, room) else { return Globals::UNKNOWN };
-        if header.e_shoff == 0 || usize::from(header.e_shentsize) != size_of::<libc::Elf64_Shdr>() {
-            return Globals::UNKNOWN;
-        }
-        // Cubins of more sections than fit into these fields have both elsewhere.
-        if header.e_shstrndx >= header.e_shnum {
-            return Globals::UNKNOWN;
-        }
-        let section = |index: u16| {
-            let at = (header.e_shoff as usize).checked_add(usize::from(index) * size_of::<libc::Elf64_Shdr>())?;
-            read::<libc::Elf64_Shdr>(elf, at, room)
-        };
-        let Some(names) = section(header.e_shstrndx) else { return Globals::UNKNOWN };
-        let name = |section: libc::Elf64_Shdr| {
-            let at = (names.sh_offset as usize).saturating_add(section.sh_name as usize);
-            read::<[u8; NAME.len()]>(elf, at, room).map(|name| (name, section.sh_size))
-        };
-        let mut globals = Globals { bytes: 0, exact: true };
-        for index in 0..header.e_shnum {
-            match section(index).and_then(name) {
-                Some((name, bytes)) if name == *NAME => globals.bytes = globals.bytes.saturating_add(bytes),
-                Some(_) => {}
-                None => globals.exact = false,
-            }
-        }
-        globals
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn arrays_in_text_by_itself_and_in_a_file() {
-        let known = |bytes| Globals { bytes, exact: true };
+        let known = |bytes| Globals { bytes, ..Globals::NONE };
         let cases = [
             (".version 7.0\n.target sm_70\n.visible .entry f(){ ret; }", known(0)),
             (".version 7.0\n.visible .global .align 8 .b8 big[268435456];\n.visible .entry f(){ret;}", known(268_435_456)),
@@ -205,28 +179,9 @@ mod tests {
         }
     }
 
-    /// A cubin's header, a table of three sections, and their names; the second section is `.nv.global` of this many bytes.
-    fn cubin(bytes: u64) -> Vec<u8> {
-        // SAFETY: all-zero is valid for these structs of numbers, and each is written out as plain bytes.
-        unsafe {
-            let (mut header, mut sections) = (core::mem::zeroed::<libc::Elf64_Ehdr>(), core::mem::zeroed::<[libc::Elf64_Shdr; 3]>());
-            header.e_ident[..4].copy_from_slice(ELF);
-            header.e_shoff = size_of::<libc::Elf64_Ehdr>() as u64;
-            header.e_shentsize = size_of::<libc::Elf64_Shdr>() as u16;
-            (header.e_shnum, header.e_shstrndx) = (3, 2);
-            (sections[1].sh_name, sections[1].sh_size) = (1, bytes);
-            sections[2].sh_offset = (size_of_val(&header) + size_of_val(&sections)) as u64;
-            let plain = |start: *const u8, length: usize| core::slice::from_raw_parts(start, length);
-            let mut cubin = plain((&raw const header).cast(), size_of_val(&header)).to_vec();
-            cubin.extend_from_slice(plain(sections.as_ptr().cast(), size_of_val(&sections)));
-            cubin.extend_from_slice(b"\0.nv.global\0.shstrtab\0");
-            cubin
-        }
-    }
-
     #[test]
     fn arrays_in_cubins_by_themselves_and_in_fat_binaries() {
-        let cubin = cubin(1 << 26);
+        let cubin = cubin::tests::cubin(1 << 26);
         let mut fatbin = FATBIN.to_le_bytes().to_vec();
         fatbin.extend_from_slice(&(16_u32 << 16).to_le_bytes());
         fatbin.extend_from_slice(&(64 + cubin.len() as u64).to_le_bytes());
@@ -237,7 +192,7 @@ mod tests {
         for image in [&cubin, &fatbin] {
             // SAFETY: images that say how long they are; then ones that end too early, read no further than that.
             unsafe {
-                assert_eq!(globals(image.as_ptr().cast()), Globals { bytes: 1 << 26, exact: true });
+                assert_eq!(globals(image.as_ptr().cast()), Globals { bytes: 1 << 26, ..Globals::NONE });
                 for room in 4..image.len() {
                     let globals = globals_within(image[..room].to_vec().as_ptr(), room);
                     assert!(!globals.exact || globals.bytes == 1 << 26, "{room} bytes: {globals:?}");

@@ -1,7 +1,7 @@
 //! The contexts that this process has met: which one is current, on which GPU, and where its small allocations have got to.
 
 use core::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
 use super::GRANULE;
@@ -23,8 +23,10 @@ pub struct Known {
     hole: AtomicU64,
     /// What the context itself was charged, in pages.
     pub cost: AtomicU32,
-    /// What it was charged for a larger heap and a larger printf buffer, which the driver takes when a kernel first uses them, in pages.
+    /// What it was charged for its heap and a larger printf buffer, which the driver takes when a kernel first uses them, in pages.
     pub promised: [AtomicU32; 2],
+    /// Whether an image whose kernels call `malloc` was loaded into it: what comes with the first such has been charged.
+    pub mallocs: AtomicBool,
 }
 
 /// Places from here on stand for contexts beyond the table, by their GPU: their memory is accounted, but not given back when they are
@@ -32,11 +34,7 @@ pub struct Known {
 const BEYOND: u8 = 239;
 const MOST: usize = BEYOND as usize;
 const _: () = assert!(vgpu_region::MAX_GPUS <= (u8::MAX - BEYOND) as usize + 1);
-static KNOWN: [Known; MOST] = [const {
-    let (handle, gpu) = (AtomicPtr::new(core::ptr::null_mut()), AtomicPtr::new(core::ptr::null_mut()));
-    let (tail, last, hole) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    Known { handle, gpu, tail, last, hole, cost: AtomicU32::new(0), promised: [AtomicU32::new(0), AtomicU32::new(0)] }
-}; MOST];
+static KNOWN: [Known; MOST] = [const { Known::new() }; MOST];
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// The driver places small allocations at multiples of this (seen on driver 580).
 pub const STEP: u64 = 512;
@@ -111,6 +109,7 @@ pub fn remember(handle: Handle, gpu: &'static Gpu, cost: u32) -> u8 {
             known.gpu.store(core::ptr::from_ref(gpu).cast_mut(), Relaxed);
             known.cost.store(cost, Relaxed);
             known.promised.iter().for_each(|promised| promised.store(0, Relaxed));
+            known.mallocs.store(false, Relaxed);
             known.tail.store(0, Relaxed);
             known.last.store(0, Relaxed);
             known.hole.store(0, Relaxed);
@@ -181,6 +180,20 @@ fn is_taken(limit: i32) -> bool {
 }
 
 impl Known {
+    /// No context's.
+    pub const fn new() -> Self {
+        Self {
+            handle: AtomicPtr::new(core::ptr::null_mut()),
+            gpu: AtomicPtr::new(core::ptr::null_mut()),
+            tail: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+            hole: AtomicU64::new(0),
+            cost: AtomicU32::new(0),
+            promised: [const { AtomicU32::new(0) }; 2],
+            mallocs: AtomicBool::new(false),
+        }
+    }
+
     /// The context is about to go: it is not found any more, and its place not taken.
     pub fn hide(&self) {
         self.handle.store(WRITING, Release);
@@ -265,16 +278,9 @@ pub fn record(id: u8) -> Option<&'static Known> {
 mod tests {
     use super::*;
 
-    fn fresh() -> Known {
-        let (handle, gpu) = (AtomicPtr::new(core::ptr::null_mut()), AtomicPtr::new(core::ptr::null_mut()));
-        let (tail, last, hole) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        let promised = [AtomicU32::new(0), AtomicU32::new(0)];
-        Known { handle, gpu, tail, last, hole, cost: AtomicU32::new(0), promised }
-    }
-
     #[test]
     fn what_was_just_freed_is_room_once() {
-        let (known, block) = (fresh(), 0x7f00_0020_0000);
+        let (known, block) = (Known::new(), 0x7f00_0020_0000);
         known.placed(block, GRANULE - 4096, Entered::New);
         assert!(known.take_room(4096) && !known.take_room(512));
         known.placed(block + GRANULE - 4096, 4096, Entered::Joined);
@@ -290,7 +296,7 @@ mod tests {
 
     #[test]
     fn room_is_taken_once_and_never_beyond_the_block() {
-        let (known, block) = (fresh(), 0x7f00_0020_0000);
+        let (known, block) = (Known::new(), 0x7f00_0020_0000);
         assert!(!known.take_room(1));
         known.placed(block, GRANULE - 1024, Entered::New);
         assert!(!known.take_room(1025));
@@ -300,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_hole_further_down_does_not_lower_the_tail() {
-        let (known, block) = (fresh(), 0x7f00_0020_0000);
+        let (known, block) = (Known::new(), 0x7f00_0020_0000);
         known.placed(block, 4096, Entered::New);
         known.placed(block + 4096, 4096, Entered::Joined);
         known.placed(block, 512, Entered::Joined);

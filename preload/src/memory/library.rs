@@ -14,12 +14,22 @@ use crate::cuda::{DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::session::Gpu;
 
-/// Bytes of global arrays by library, as far as they are in plain sight.
+/// Bytes of global arrays by library, as far as they are in plain sight, and [`MALLOCS`].
 static GLOBALS: Table = Table::new();
+/// Its kernels call `malloc`.
+const MALLOCS: u64 = 1 << 63;
 /// Kernels to their libraries.
 static KERNELS: Table = Table::new();
 /// Libraries that are in a context: both in the key.
 static LOADED: Table = Table::new();
+
+fn pack(globals: Globals) -> u64 {
+    globals.bytes.min(MALLOCS - 1) | if globals.mallocs { MALLOCS } else { 0 }
+}
+
+fn unpack(word: u64) -> Globals {
+    Globals { bytes: word & !MALLOCS, mallocs: word & MALLOCS != 0, ..Globals::NONE }
+}
 
 /// A library in a context. Handles are addresses of 47 bits.
 fn key(library: Handle, context: u8) -> u64 {
@@ -42,7 +52,7 @@ fn bring_in(library: Handle, call: impl FnOnce() -> Status) -> Status {
     let Ok(current) = known::current() else { return call() };
     let key = key(library, current.id);
     let is_loaded = is_in(library, current);
-    let globals = GLOBALS.get(library as u64).filter(|_| !is_loaded).map_or(0, |bytes| bytes.load(Relaxed));
+    let globals = GLOBALS.get(library as u64).filter(|_| !is_loaded).map_or(Globals::NONE, |globals| unpack(globals.load(Relaxed)));
     let status = module::load_for_good(globals, call);
     if status == SUCCESS && !is_loaded && LOADED.get(key).is_none() {
         LOADED.insert(key, 1);
@@ -138,14 +148,15 @@ unsafe fn load_with(library: *mut Handle, globals: Globals, call: impl FnOnce() 
             *library = core::ptr::null_mut();
         }
     };
-    let status = module::load(0, call, Some(undo));
+    let at_once = Globals { mallocs: globals.mallocs && !globals.exact, ..Globals::NONE };
+    let status = module::load(at_once, call, Some(undo));
     if status != SUCCESS {
         return status;
     }
     // SAFETY: the driver has just written the handle.
     let handle = unsafe { *library };
-    if globals.bytes != 0 {
-        GLOBALS.insert(handle as u64, globals.bytes);
+    if pack(globals) != 0 {
+        GLOBALS.insert(handle as u64, pack(globals));
     }
     if is_here && let Ok(current) = known::current() {
         LOADED.insert(key(handle, current.id), 1);
@@ -221,7 +232,7 @@ pub unsafe fn function_of(real: unsafe extern "C" fn(*mut Handle, Handle) -> Sta
     let call = || unsafe { real(function, kernel) };
     match library_of(kernel) {
         Some(library) => bring_in(library, call),
-        None => module::load_for_good(0, call),
+        None => module::load_for_good(Globals::NONE, call),
     }
 }
 
@@ -245,13 +256,13 @@ pub unsafe fn function(
     name: *const c_char,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    module::load_for_good(0, || unsafe { real(function, module, name) })
+    module::load_for_good(Globals::NONE, || unsafe { real(function, module, name) })
 }
 
 /// `cuFuncLoad`
 pub unsafe fn load_function(real: unsafe extern "C" fn(Handle) -> Status, function: Handle) -> Status {
     // SAFETY: the program's own argument.
-    module::load_for_good(0, || unsafe { real(function) })
+    module::load_for_good(Globals::NONE, || unsafe { real(function) })
 }
 
 /// `cuModuleGetGlobal_v2`
@@ -263,5 +274,5 @@ pub unsafe fn module_global(
     name: *const c_char,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    module::load_for_good(0, || unsafe { real(address, bytes, module, name) })
+    module::load_for_good(Globals::NONE, || unsafe { real(address, bytes, module, name) })
 }

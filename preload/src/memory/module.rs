@@ -6,25 +6,30 @@ use core::ffi::{c_char, c_void};
 use vgpu_region::ledger::{PAGE, pages};
 
 use super::account::{self, claim};
+use super::heap::Coming;
+use super::image::{self, Globals};
 use super::known::{self, Current};
-use super::{GRANULE, GRANULE_PAGES, SMALL, image, local, near, refusal, rounded_pages, truth};
+use super::{GRANULE, GRANULE_PAGES, SMALL, local, near, refusal, rounded_pages, truth};
 use crate::cuda::{Handle, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::session::Gpu;
 
-/// Makes a call that takes memory for code and globals, `known` bytes of it for certain. Near the limit there must be a granule more for
-/// code; without that it may still fit, if `undo` can undo it.
-pub fn load(known: u64, call: impl FnOnce() -> Status, undo: Option<impl FnOnce(&Gpu)>) -> Status {
-    let Current { gpu, .. } = match known::current() {
+/// Makes a call that takes memory for code and globals, so much of it for certain. Near the limit there must be a granule more for code;
+/// without that it may still fit, if `undo` can undo it.
+pub fn load(globals: Globals, call: impl FnOnce() -> Status, undo: Option<impl FnOnce(&Gpu)>) -> Status {
+    let current = match known::current() {
         Ok(current) => current,
         Err(None) => return call(),
         Err(Some(status)) => return status,
     };
-    let known = if known > SMALL { rounded_pages(known, GRANULE) } else { pages(known) };
+    let gpu = current.gpu;
+    let arrays = if globals.bytes > SMALL { rounded_pages(globals.bytes, GRANULE) } else { pages(globals.bytes) };
+    let heap = if globals.mallocs { Coming::with_image(current) } else { None };
+    let known = heap.map_or(arrays, |heap| arrays.saturating_add(heap.at_once + heap.later));
     let code = if known != 0 && near::is_near(gpu) { GRANULE_PAGES } else { 0 };
-    let room = match account::try_claim(gpu, known + code) {
+    let room = match account::try_claim(gpu, known.saturating_add(code)) {
         Some(room) => Ok(room),
-        None => claim(gpu, if undo.is_some() { known } else { known + code }),
+        None => claim(gpu, if undo.is_some() { known } else { known.saturating_add(code) }),
     };
     let room = match room {
         Ok(room) => room,
@@ -36,8 +41,13 @@ pub fn load(known: u64, call: impl FnOnce() -> Status, undo: Option<impl FnOnce(
         room.drop_all();
         return status;
     }
-    room.settle(known);
-    account::add_overhead(gpu, known);
+    let (known, at_once, later) = account::together(|| {
+        let (at_once, later) = heap.map_or((0, 0), Coming::come);
+        let known = arrays.saturating_add(at_once);
+        account::add_overhead(gpu, known.saturating_add(later));
+        room.settle(known.saturating_add(later));
+        (known, at_once, later)
+    });
     // Others' allocations change the device's free memory too: then NVML is asked once too often.
     if known != 0 || truth::device_free() < before {
         // What was known is charged already.
@@ -47,6 +57,9 @@ pub fn load(known: u64, call: impl FnOnce() -> Status, undo: Option<impl FnOnce(
         && let Some(undo) = undo
     {
         undo(gpu);
+        if let Some(heap) = heap.filter(|_| at_once != 0) {
+            account::release_overhead(gpu, heap.go(later));
+        }
         truth::reconcile(gpu);
         refusal::refuse(gpu, pages(GRANULE));
         return OUT_OF_MEMORY;
@@ -55,8 +68,8 @@ pub fn load(known: u64, call: impl FnOnce() -> Status, undo: Option<impl FnOnce(
 }
 
 /// Makes a call that takes memory for code which nothing gives back; it only counts.
-pub fn load_for_good(known: u64, call: impl FnOnce() -> Status) -> Status {
-    load(known, call, None::<fn(&Gpu)>)
+pub fn load_for_good(globals: Globals, call: impl FnOnce() -> Status) -> Status {
+    load(globals, call, None::<fn(&Gpu)>)
 }
 
 /// Makes a call that may give memory for code and globals back.
@@ -71,7 +84,7 @@ fn unload(call: impl FnOnce() -> Status) -> Status {
     status
 }
 
-unsafe fn load_module(module: *mut Handle, known: u64, call: impl FnOnce() -> Status) -> Status {
+unsafe fn load_module(module: *mut Handle, globals: Globals, call: impl FnOnce() -> Status) -> Status {
     if module.is_null() {
         return call();
     }
@@ -82,7 +95,7 @@ unsafe fn load_module(module: *mut Handle, known: u64, call: impl FnOnce() -> St
             *module = core::ptr::null_mut();
         }
     };
-    load(known, call, Some(undo))
+    load(globals, call, Some(undo))
 }
 
 /// `cuModuleLoad`
@@ -92,7 +105,7 @@ pub unsafe fn load_file(
     path: *const c_char,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    unsafe { load_module(module, image::if_limited(|| image::globals_in_file(path)).bytes, || real(module, path)) }
+    unsafe { load_module(module, image::if_limited(|| image::globals_in_file(path)), || real(module, path)) }
 }
 
 /// `cuModuleLoadData` and `cuModuleLoadFatBinary`
@@ -102,7 +115,7 @@ pub unsafe fn load_data(
     data: *const c_void,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    unsafe { load_module(module, image::if_limited(|| image::globals(data)).bytes, || real(module, data)) }
+    unsafe { load_module(module, image::if_limited(|| image::globals(data)), || real(module, data)) }
 }
 
 /// `cuModuleLoadDataEx`
@@ -115,7 +128,7 @@ pub unsafe fn load_data_ex(
     values: *mut *mut c_void,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    unsafe { load_module(module, image::if_limited(|| image::globals(data)).bytes, || real(module, data, count, options, values)) }
+    unsafe { load_module(module, image::if_limited(|| image::globals(data)), || real(module, data, count, options, values)) }
 }
 
 /// `cuModuleUnload` and `cuLibraryUnload`

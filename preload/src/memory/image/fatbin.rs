@@ -63,7 +63,7 @@ impl Entry {
         unsafe {
             match self.kind {
                 _ if bytes <= 4 => Globals::UNKNOWN,
-                CUBIN if super::starts_with(image, super::ELF) => super::elf_globals(image, bytes),
+                CUBIN if super::starts_with(image, super::ELF) => super::cubin::globals(image, bytes),
                 PTX => super::text_globals(image, bytes),
                 _ => Globals::UNKNOWN,
             }
@@ -96,10 +96,12 @@ pub unsafe fn globals(fatbin: *const u8, room: usize, capabilities: &[u32]) -> G
         let (Some(header), Some(body)) = (read::<u32>(fatbin, 4, room), read::<u64>(fatbin, 8, room)) else { return Globals::UNKNOWN };
         let header = (header >> 16) as usize;
         let end = header.saturating_add(body as usize);
-        let mut most = Globals { bytes: 0, exact: end <= room };
+        let mut most = Globals { exact: end <= room, ..Globals::NONE };
         let end = end.min(room);
         let mut add = |globals: Globals| {
-            most = Globals { bytes: most.bytes.max(globals.bytes), exact: most.exact && globals.exact };
+            most.bytes = most.bytes.max(globals.bytes);
+            most.exact &= globals.exact;
+            most.mallocs |= globals.mallocs;
         };
         if capabilities.is_empty() || prefers_ptx() {
             let (mut at, mut found) = (header, false);
@@ -165,17 +167,47 @@ mod tests {
             for (capabilities, exact) in [(&[][..], true), (&[90], true), (&[100], true), (&[80, 100], false)] {
                 // SAFETY: as long as it is.
                 let globals = unsafe { globals(fatbin.as_ptr(), fatbin.len(), capabilities) };
-                assert_eq!(globals, Globals { bytes: BYTES, exact }, "{capabilities:?}");
+                assert_eq!(globals, Globals { bytes: BYTES, exact, mallocs: false }, "{capabilities:?}");
             }
             // SAFETY: as above.
             let none = unsafe { globals(fatbin.as_ptr(), fatbin.len(), &[80]) };
-            assert_eq!(none, Globals { bytes: 0, exact: false }, "nothing in it is for sm_80");
+            assert_eq!(none, Globals::UNKNOWN, "nothing in it is for sm_80");
         }
+    }
+
+    /// What fatbinary 13.5.37 made, with `-compress-all`, of a PTX text for sm_90 whose kernel calls `malloc`, and of its cubin.
+    const WITH_MALLOC: &[u8] = include_bytes!("testdata/malloc.fatbin");
+
+    #[test]
+    fn malloc_is_seen_in_text_and_in_code() {
+        // The cubin, the text, and both.
+        for capabilities in [&[90][..], &[100], &[]] {
+            // SAFETY: as long as it is.
+            let globals = unsafe { globals(WITH_MALLOC.as_ptr(), WITH_MALLOC.len(), capabilities) };
+            assert_eq!(globals, Globals { bytes: 8, exact: true, mallocs: true }, "{capabilities:?}");
+        }
+        // SAFETY: as above.
+        let mut code = unsafe {
+            let (entry, _) = Entry::at(WITH_MALLOC.as_ptr(), 16, WITH_MALLOC.len()).unwrap();
+            let (how, bytes) = entry.packed.unwrap();
+            assert_eq!(entry.kind, CUBIN);
+            unpack::with(core::slice::from_raw_parts(entry.image, entry.bytes), bytes, how, <[u8]>::to_vec).unwrap()
+        };
+        let at = |code: &[u8]| code.windows(8).position(|there| there == b"\0malloc\0");
+        for end in 4..code.len() {
+            let short = code[..end].to_vec();
+            // SAFETY: as long as it is.
+            assert!(!unsafe { super::super::cubin::globals(short.as_ptr(), end) }.mallocs || at(&short).is_some(), "{end} bytes");
+        }
+        let name = at(&code).unwrap() + 1;
+        code[name] = b'M';
+        // SAFETY: as long as it is.
+        assert!(!unsafe { super::super::cubin::globals(code.as_ptr(), code.len()) }.mallocs, "another function");
     }
 
     #[test]
     fn what_is_damaged_is_not_known_and_never_read_beyond_its_end() {
-        for fatbin in [BY_ZSTD, BY_LZ4] {
+        for fatbin in [BY_ZSTD, BY_LZ4, WITH_MALLOC] {
             for end in 4..fatbin.len() {
                 let short = fatbin[..end].to_vec();
                 for capabilities in [&[][..], &[90]] {

@@ -1,6 +1,6 @@
-//! Global arrays in PTX text, as ptxas 13.0 lays them out (seen of its cubins).
+//! Global arrays in PTX text, as ptxas 13.0 lays them out (seen of its cubins), and whether it speaks of `malloc`.
 
-use super::Globals;
+use super::{Globals, MALLOCS};
 
 /// What text consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +17,8 @@ enum Token<'a> {
 #[derive(Clone, Copy)]
 struct Tokens<'a> {
     rest: &'a [u8],
+    /// One of them was `malloc`.
+    mallocs: bool,
 }
 
 impl<'a> Tokens<'a> {
@@ -53,6 +55,7 @@ impl<'a> Iterator for Tokens<'a> {
                     let length = self.rest.iter().take_while(|byte| is_word(byte)).count();
                     let (word, rest) = self.rest.split_at_checked(length)?;
                     self.rest = rest;
+                    self.mallocs |= MALLOCS.contains(&word);
                     return Some(Token::Word(word));
                 }
                 [byte, ..] => {
@@ -73,7 +76,7 @@ fn directives(word: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Adds up the global arrays that a text declares. What is declared elsewhere (`.extern`) has to be here all the same, if its size is said.
 pub fn globals(text: &[u8]) -> Globals {
-    let mut tokens = Tokens { rest: text };
+    let mut tokens = Tokens { rest: text, mallocs: false };
     let mut globals = Globals::NONE;
     let (mut is_ptx, mut is_pointer) = (false, false);
     while let Some(token) = tokens.next() {
@@ -92,6 +95,7 @@ pub fn globals(text: &[u8]) -> Globals {
         }
     }
     globals.exact &= is_ptx;
+    globals.mallocs = tokens.mallocs;
     globals
 }
 
@@ -256,7 +260,7 @@ mod tests {
             ),
         ];
         for &(text, bytes) in cases {
-            assert_eq!(within(text), Globals { bytes, exact: true }, "{text}");
+            assert_eq!(within(text), Globals { bytes, ..Globals::NONE }, "{text}");
         }
         // In the order of alignments it is 14.
         assert_eq!(within(".visible .global .u16 a[3];.visible .global .u64 b;").bytes, 16);
@@ -281,8 +285,25 @@ mod tests {
         for text in unclear {
             assert!(!within(text).exact, "{text}");
         }
-        assert_eq!(within(".global .b8 a[99]; .global .b8 b[2*2]; .global .b8 c[1];"), Globals { bytes: 100, exact: false });
+        assert_eq!(within(".global .b8 a[99]; .global .b8 b[2*2]; .global .b8 c[1];"), Globals { bytes: 100, ..Globals::UNKNOWN });
         assert!(!globals(b"").exact && !globals(b"what is this?").exact);
+    }
+
+    #[test]
+    fn malloc_is_what_is_called_so() {
+        let declared = ".extern .func (.param .b64 r) malloc (.param .b64 s);";
+        for (text, mallocs) in [
+            (declared, true),
+            (".entry g(){ call.uni (r), malloc, (s); ret; }", true),
+            (".global .u64 f[] = {malloc};", true),
+            (".extern .func (.param .b64 r) __cuda_syscall_aligned_malloc (.param .b64 s, .param .b64 t);", true),
+            ("// malloc\n.file 1 \"malloc\"", false),
+            (".extern .func free (.param .b64 malloc_param_0);", false),
+            (".func (.param .b64 r) my_malloc (.param .b64 s);", false),
+        ] {
+            assert_eq!(within(text).mallocs, mallocs, "{text}");
+        }
+        assert!(within(&format!(".global .u32 a[4*4];\n{declared}")).mallocs, "whatever else was not understood");
     }
 
     #[test]
