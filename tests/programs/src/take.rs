@@ -38,6 +38,8 @@ const MIB: u64 = 1 << 20;
 const LARGE: &[u64] = &[64 * MIB, MIB + 4 * KIB, 2 * MIB + 512];
 /// And small ones, which share.
 const ALL: &[u64] = &[64 * MIB, MIB + 4 * KIB, 2 * MIB + 512, 4 * KIB];
+/// What is left for a kernel that calls `malloc`.
+const BESIDE: &[u64] = &[144 * MIB, 150 * MIB, 256 * MIB];
 const NO_SIZE: &[u64] = &[0];
 
 fn nothing() -> Result<(), CUresult> {
@@ -97,6 +99,14 @@ pub const WAYS: &[Way] = &[
     coarse("libraryfile", "cuLibraryLoadFromFile, large arrays, cuLibraryGetModule", LARGE, images::library_file),
     Way { finish: limits::use_heap, ..coarse("heap", "cuCtxSetLimit, malloc heap", &[4096 * MIB, 64 * MIB], limits::heap) },
     coarse("heapused", "cuCtxSetLimit, malloc heap, and a kernel that uses it", &[4096 * MIB, 64 * MIB], limits::heap_at_once),
+    // A piece more takes 2 MiB. Natively the launch would find nothing left.
+    Way {
+        finish: limits::use_heap,
+        ..coarse("devicemalloc", "cuMemAlloc, and a launch of a kernel that calls malloc", &[MIB + 4 * KIB], limits::heap_unset)
+    },
+    // What is left is enough for the code, but not for the heap; hardly for both; and for both.
+    coarse("mallocmodule", "cuModuleLoadData, launch of its kernel that calls malloc", BESIDE, limits::malloc_module),
+    coarse("malloclibrary", "cuLibraryLoadData, launch of its kernel that calls malloc", BESIDE, limits::malloc_library),
     Way { finish: limits::use_fifo, ..coarse("fifo", "cuCtxSetLimit, printf buffer", &[64 * MIB], limits::fifo) },
     // 64 KiB for each thread of an H200.
     coarse("stack", "cuCtxSetLimit, stack", &[16896 * MIB, 64 * MIB], limits::stack),

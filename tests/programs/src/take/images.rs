@@ -67,7 +67,7 @@ pub fn cubin(_ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
-fn load_library(image: &CStr) -> Result<CUlibrary, CUresult> {
+pub fn load_library(image: &CStr) -> Result<CUlibrary, CUresult> {
     let mut library = null_mut();
     // SAFETY: a text with an end, room for the answer, and no options.
     check(unsafe {

@@ -3,9 +3,9 @@
 use std::ffi::CString;
 use std::ptr::null_mut;
 
-use super::Taker;
+use super::{Taker, images, linear};
 use crate::cuda::sys::{self, CUdevice_attribute, CUfunction, CUlimit, CUresult};
-use crate::cuda::{check, synchronize};
+use crate::cuda::{check, memory, synchronize};
 use crate::ptx;
 
 fn limit(which: CUlimit) -> Result<usize, CUresult> {
@@ -80,6 +80,45 @@ pub fn heap_at_once(_ordinal: i32) -> Result<Taker, CUresult> {
         let got = raise(CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE, 1, &mut 0, bytes)?;
         used = true;
         launch(function).map(|()| got)
+    }))
+}
+
+/// A heap that nobody set: plain allocations, and in the end a kernel that uses it.
+pub fn heap_unset(ordinal: i32) -> Result<Taker, CUresult> {
+    PREPARED.set(Some(kernel(ptx::MALLOC, "take")?));
+    linear::plain(ordinal)
+}
+
+/// Takes all but so many bytes, and then once what `kernel` and its launch take.
+fn beside(kernel: fn() -> Result<CUfunction, CUresult>) -> Taker {
+    let mut used = false;
+    Box::new(move |bytes| {
+        if used {
+            return Err(CUresult::CUDA_SUCCESS);
+        }
+        for size in (1..=6).rev().map(|power| 1 << (20 + power)) {
+            while memory()?.0 >= bytes + size {
+                linear::allocate(size)?;
+            }
+        }
+        launch(kernel()?)?;
+        used = true;
+        Ok(0)
+    })
+}
+
+pub fn malloc_module(_ordinal: i32) -> Result<Taker, CUresult> {
+    Ok(beside(|| kernel(ptx::MALLOC, "take")))
+}
+
+/// Its kernel is loaded when it is launched.
+pub fn malloc_library(_ordinal: i32) -> Result<Taker, CUresult> {
+    Ok(beside(|| {
+        let library = images::load_library(&CString::new(ptx::MALLOC).expect("no zero in it"))?;
+        let mut kernel = null_mut();
+        // SAFETY: a library that was just loaded, and room for the answer.
+        check(unsafe { sys::cuLibraryGetKernel(&raw mut kernel, library, c"take".as_ptr()) })?;
+        Ok(kernel.cast())
     }))
 }
 
