@@ -113,7 +113,12 @@ impl Launch<'_> {
                         end_batches(engine, self.meter);
                         continue;
                     }
-                    let nap = time.clamp(SHORT, if in_flight > FAR { 2 * SHORT } else { LONG });
+                    let longest = match in_flight {
+                        _ if account.is_beside_enough() => SHORT,
+                        0..=FAR => LONG,
+                        _ => 2 * SHORT,
+                    };
+                    let nap = time.clamp(SHORT, longest);
                     match account.gate.turn() {
                         Some(turn) if account.gate.takes_turns() => {
                             engine.wait_for_change(&turn.word, account.gate.word(), nap.min(2 * SHORT));
@@ -158,10 +163,13 @@ impl Launch<'_> {
         let account = self.meter.account;
         if account.gate.takes_turns() {
             BURST_OF_LONG
+        } else if account.is_shared(now) {
+            // The same for all processes: who waited for more than others do would never have it.
+            BURST
         } else if self.meter.has_many_streams() {
             (BURST_OF_MANY + BURST_OF_MANY_RISE * i64::from(self.rate.percent())).min(LONGEST_BURST_OF_MANY)
-        } else if account.is_shared(now) {
-            // The same for all: who waited for more than others do would never have it.
+        } else if account.waiting.load(Relaxed) > 1 {
+            // And for all threads.
             BURST
         } else if self.slow {
             BURST_OF_SLOW

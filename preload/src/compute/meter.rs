@@ -331,15 +331,17 @@ impl Meter {
         books.busy_until = books.busy_until.max(end);
         stream.last_end.store(end, Relaxed);
         if !batch.guessed {
-            // A batch that others cover says little of what its launches cost: no less than its part of all that run side by side.
+            // A batch that others cover says little of what its launches cost: no less than its part of all that run side by side. Nor more
+            // than it lay there, though what others have begun and not finished is charged with it.
             let abreast = u64::from(self.count.load(Relaxed)).clamp(1, 16);
-            let seen = own.max(length.saturating_sub(overhead) / abreast);
+            let alone = length.saturating_sub(overhead);
+            let seen = own.clamp(alone / abreast, alone);
             // Of a uniform batch one launch stands for all.
             let (noted, part) = if batch.uniform { (1, seen / u64::from(batch.count.max(1))) } else { (batch.count, seen) };
             if let Some(kinds) = batch.kinds.get(..noted as usize) {
                 // What it added to the time line, not how long it lay there: four streams' launches side by side take a quarter each.
                 if steady {
-                    self.account.costs.learn(kinds, batch.expected, part);
+                    self.account.costs.learn(kinds, part);
                 }
             }
             // The anchor is an event that nobody will record again: the batch gets the old one for its next round.

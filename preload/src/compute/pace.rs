@@ -86,7 +86,12 @@ impl<'a> Launch<'a> {
         };
         let quick = launch.claim.as_mut().is_some_and(|claim| {
             let (batch, open) = claim.open();
-            batch.count != 0 && launch.known && cost < BATCH && began < open.idle_from + GAP && !open.interrupted
+            batch.count != 0
+                && batch.expected < open.full
+                && launch.known
+                && cost < BATCH
+                && began < open.idle_from + GAP
+                && !open.interrupted
         });
         if !quick {
             launch.prepare(engine);
@@ -122,11 +127,14 @@ impl<'a> Launch<'a> {
             let had = claim.open().1.had;
             self.slow = claim.open().1.slow;
             self.idle_from = claim.open().1.idle_from;
-            let goes_on = !shared && (account.rounds.is_behind(had, self.cost) || self.is_covered(self.began));
+            let goes_on =
+                !shared && self.stream.waiting() < RING - 2 && (account.rounds.is_behind(had, self.cost) || self.is_covered(self.began));
             // Held back with the others, if not in its own launch.
             let waited = (!goes_on && self.wait(engine)) || account.rounds.is_new(had);
             let (batch, open) = claim.open();
-            open.covered = self.covered;
+            if batch.count == 0 {
+                batch.covered = self.covered;
+            }
             open.full = if self.spare { 2 * BATCH } else { BATCH / account.rounds.abreast() };
             let nothing_runs = self.stream.waiting() == 0 || engine.is_idle(self.handle);
             if !waited && !open.interrupted {
@@ -210,7 +218,7 @@ impl<'a> Launch<'a> {
             rounds.join(&mut open.had);
         }
         open.had.nanos += self.cost;
-        if batch.count == 1 && !open.covered {
+        if batch.count == 1 && !batch.covered {
             rounds.reach(open.had);
         }
         let mut reached = self.began;
@@ -328,7 +336,7 @@ fn close(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, c
         return;
     }
     let (batch, open): (&mut Batch, &mut Open) = claim.open();
-    if !open.covered {
+    if !batch.covered {
         meter.account.rounds.reach(open.had);
     }
     let guests = stream.guests.swap(0, Relaxed);
@@ -342,8 +350,7 @@ fn close(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, c
         // The next ones are measured soon enough.
         open.most = 1;
     }
-    // What goes on beside others is nothing that others go on beside: there would be no end of it.
-    meter.account.departed(batch, if open.covered { 0 } else { open.idle_from });
+    meter.account.departed(batch, open.idle_from);
     stream.dirty.store(false, Relaxed);
     claim.close();
 }

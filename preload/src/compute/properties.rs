@@ -68,6 +68,20 @@ fn seed() -> u64 {
     seed
 }
 
+/// Kinds that cannot be told apart by what their batches took, in streams side by side: all of the share is had all the same.
+#[test]
+fn mixed_kinds_in_several_streams_get_their_share() {
+    let mut random = Random(seed());
+    for percent in [25, 50, 74, 90] {
+        for streams in [1, 2, 3] {
+            let program = Program { percent, lengths: vec![16 * US, 50 * US, 7 * US], streams, launches: u64::MAX, pause: 0 };
+            let (gpu, charged, _) = program.run(&mut random, 3);
+            let used = gpu.used(charged[0].0 + S, charged[0].0 + 3 * S) as f64 / 2e7;
+            assert!((used - f64::from(percent)).abs() < 1.5, "{program:?}: {used:.2}");
+        }
+    }
+}
+
 #[test]
 fn what_is_charged_is_what_was_used_and_debt_is_bounded() {
     let mut random = Random(seed());

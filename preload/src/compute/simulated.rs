@@ -29,6 +29,9 @@ pub struct Gpu {
     /// What a launch costs the host.
     pub host: Cell<u64>,
     pub naps: Cell<u64>,
+    /// Kernels fill the GPU: none runs beside another.
+    pub exclusive: Cell<bool>,
+    all_free_at: Cell<u64>,
     /// So many events can still be made.
     pub scarce: Cell<Option<usize>>,
     /// What somebody else does at this moment.
@@ -62,8 +65,12 @@ impl Gpu {
         let mut free_at = self.free_at.borrow_mut();
         let free = free_at.entry(stream as usize).or_default();
         let before = *free;
-        let start = (*free + BETWEEN).max(self.now.get() + LATENCY);
+        let mut start = (*free + BETWEEN).max(self.now.get() + LATENCY);
+        if self.exclusive.get() {
+            start = start.max(self.all_free_at.get() + BETWEEN);
+        }
         *free = start + nanos;
+        self.all_free_at.set(self.all_free_at.get().max(*free));
         // The pause between two kernels is nobody else's: the GPU is busy in it.
         self.busy.borrow_mut().push((if start == before + BETWEEN { before } else { start }, *free));
     }
@@ -77,6 +84,11 @@ impl Gpu {
     pub fn synchronize(&self, stream: Handle) {
         let free = self.free_at.borrow().get(&(stream as usize)).copied().unwrap_or(0);
         self.now.set(self.now.get().max(free + 3_000));
+    }
+
+    /// When the stream runs out of work.
+    pub fn free(&self, stream: Handle) -> u64 {
+        self.free_at.borrow().get(&(stream as usize)).copied().unwrap_or(0)
     }
 
     /// When the kernel of this number began.

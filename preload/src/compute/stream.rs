@@ -39,6 +39,8 @@ pub struct Batch {
     pub unknown: bool,
     /// Whether the launching thread had just been held back: it needs a while to get going again.
     pub woken: bool,
+    /// Whether it was begun only because it runs beside what is in flight in another stream.
+    pub covered: bool,
     /// Whether all its launches are of one kind.
     pub uniform: bool,
     /// How many launches.
@@ -98,8 +100,6 @@ pub struct Open {
     pub excuse: u64,
     /// The GPU was done with everything when the last batch began: the host does not keep up with it.
     pub slow: bool,
-    /// The batch was begun only because it runs beside what is in flight in another stream.
-    pub covered: bool,
     /// What the stream had since launches were last held back.
     pub had: Had,
 }

@@ -249,7 +249,8 @@ fn a_kernel_that_never_ends_is_paid_for_and_blocks_nobody_for_ever() {
         process.launch(&gpu, other, 2, 10 * US);
         launches += 1;
     }
-    assert!((100..1000).contains(&launches), "{launches} launches beside it");
+    // A batch of 0.8 ms each quarter of a second.
+    assert!((100..50_000).contains(&launches), "{launches} launches beside it");
     let charged = process.meter.account.budget.used.load(Relaxed);
     assert!(charged > 95 * S, "charged {charged}");
 }
@@ -341,5 +342,65 @@ fn waiting_after_every_few_launches() {
                 kernel / US
             );
         }
+    }
+}
+
+/// One thread, nothing waited for: a long kernel, then short ones of another stream, on and on.
+#[test]
+fn covered_launches_never_run_away() {
+    for percent in [5, 10, 25, 50] {
+        for long_kernel in [20 * MS, 50 * MS, 100 * MS] {
+            for kernel in [20 * US, 200 * US, 500 * US] {
+                let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
+                let (long, short) = (process.stream(0), process.stream(1));
+                for (stream, length) in [(short, kernel), (long, long_kernel)] {
+                    process.launch(&gpu, stream, length, length);
+                    gpu.synchronize(simulated::stream(stream.id.load(Relaxed) as usize));
+                }
+                process.launch(&gpu, long, long_kernel, long_kernel);
+                let start = gpu.now();
+                let free = |gpu: &Gpu| {
+                    // The driver takes about a thousand launches ahead.
+                    let handle = simulated::stream(short.id.load(Relaxed) as usize);
+                    let ahead = gpu.free(handle).saturating_sub(gpu.now());
+                    gpu.pass(ahead.saturating_sub(1000 * kernel));
+                };
+                while gpu.now() < start + 10 * S {
+                    process.launch(&gpu, short, kernel, kernel);
+                    free(&gpu);
+                }
+                let share = gpu.used(start, start + 10 * S) as f64 / 1e8;
+                let most = f64::from(percent) + 1.0 + long_kernel as f64 / 1e8;
+                assert!(share < most, "{percent}% of {} ms and then {} us: {share:.2}", long_kernel / MS, kernel / US);
+            }
+        }
+    }
+}
+
+/// The highest share of any second, in steps of 100 ms.
+fn busiest_second(gpu: &Gpu, start: u64, end: u64) -> f64 {
+    let most = (0..).map(|n| start + n * 100 * MS).take_while(|at| at + S <= end).map(|at| gpu.used(at, at + S)).max();
+    most.unwrap() as f64 / 1e7
+}
+
+/// Kernels that fill the GPU run one by one, whatever their streams: one long kernel is no reason to launch as much again in each stream.
+#[test]
+fn streams_of_kernels_that_fill_the_gpu_hold_the_limit_each_second() {
+    for streams in [2, 4, 8, 16] {
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), 10, 1));
+        gpu.exclusive.set(true);
+        let all: Vec<_> = (0..streams).map(|number| process.stream(number)).collect();
+        for (stream, kernel) in all.iter().map(|stream| (stream, 200 * US)).chain([(&all[0], 20 * MS)]) {
+            process.launch(&gpu, stream, kernel, kernel);
+            gpu.synchronize(simulated::stream(stream.id.load(Relaxed) as usize));
+        }
+        let start = gpu.now();
+        process.launch(&gpu, all[0], 20 * MS, 20 * MS);
+        while gpu.now() < start + 4 * S {
+            all[1..].iter().for_each(|stream| process.launch(&gpu, stream, 200 * US, 200 * US));
+        }
+        let most = busiest_second(&gpu, start, start + 4 * S);
+        println!("{streams} streams: {most:.1}");
+        assert!(most < 13.5, "{streams} streams: {most:.1}");
     }
 }
