@@ -16,7 +16,7 @@ use crate::cuda::{
 };
 use crate::driver;
 use crate::session::Gpu;
-pub use small::{has_small, uncertain};
+pub use small::{has_small, told, uncertain};
 
 /// Arrays by handle: bytes in the lower 48 bits, the context's place above.
 static ARRAYS: Table = Table::new();

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use vgpu_region::ledger::{PAGE, pages};
 
-use super::{account, known, near, pools};
+use super::{account, array, known, near, pools};
 use crate::list::List;
 use crate::nvml::sys::Process;
 use crate::session::Gpu;
@@ -120,6 +120,7 @@ fn set_overhead(gpu: &Gpu) -> Option<bool> {
         }
         account::charge(gpu, real.saturating_sub(overhead));
         account::release(gpu, overhead.saturating_sub(real));
+        array::told(gpu);
         Some(true)
     })
 }

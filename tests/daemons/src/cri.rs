@@ -45,9 +45,26 @@ impl Cri {
         Ok(Pod { cri: self, config, id: answer.pod_sandbox_id })
     }
 
+    /// Waits until an image that was imported into containerd is known here: that takes a moment, and it would be pulled meanwhile.
+    pub fn wait_for_image(&self, image: &str) -> Result<()> {
+        let request = m::ImageStatusRequest { image: Some(m::ImageSpec { image: image.into() }) };
+        for _ in 0..1000 {
+            let answer: m::ImageStatusResponse = self.ask("ImageService", "ImageStatus", &request)?;
+            if answer.image.is_some() {
+                return Ok(());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        Err(format!("{image} is not known").into())
+    }
+
     fn call<A: Message + Default>(&self, method: &str, request: &impl Message) -> Result<A> {
+        self.ask("RuntimeService", method, request)
+    }
+
+    fn ask<A: Message + Default>(&self, service: &str, method: &str, request: &impl Message) -> Result<A> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-        let answer = runtime.block_on(call(&self.socket, method, &request.encode_to_vec()));
+        let answer = runtime.block_on(call(&self.socket, &format!("runtime.v1.{service}/{method}"), &request.encode_to_vec()));
         Ok(A::decode(answer.map_err(|error| format!("{method}: {error}"))?)?)
     }
 }
@@ -103,7 +120,7 @@ async fn call(socket: &Path, method: &str, message: &[u8]) -> Result<Bytes> {
     let stream = tokio::net::UnixStream::connect(socket).await?;
     let (client, connection) = h2::client::handshake(stream).await?;
     let connection = tokio::spawn(connection);
-    let request = http::Request::post(format!("http://localhost/runtime.v1.RuntimeService/{method}"))
+    let request = http::Request::post(format!("http://localhost/{method}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
         .body(())?;

@@ -23,6 +23,7 @@ fn each_container_of_a_pod_gets_its_own_limit() {
             let archive = oci_archive(test.dir(), IMAGE, &["/bin/sleep", "1000"]);
             run(test.ctr().args(["--namespace", "k8s.io", "images", "import"]).arg(archive));
             let cri = Cri::new(test.socket());
+            cri.wait_for_image(IMAGE).unwrap_or_else(|error| panic!("{case}: {error}"));
             let sleep = ["/bin/sleep", "1000"];
             let probe = ["/bin/sh", "-c", PROBE];
 

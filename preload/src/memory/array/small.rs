@@ -89,7 +89,7 @@ pub fn verify(gpu: &Gpu, pages: u32) {
     }
     let unverified = small.unverified.swap(0, AcqRel);
     match truth::reconcile(gpu) {
-        Some(true) => small.kept.store(0, Relaxed),
+        Some(true) => {}
         Some(false) => _ = small.unverified.fetch_add(unverified, AcqRel),
         None => keep(gpu, small),
     }
@@ -103,6 +103,17 @@ fn keep(gpu: &Gpu, small: &Small) {
     let before = small.kept.swap(wanted, AcqRel);
     truth::charge_overhead(gpu, wanted.saturating_sub(before));
     account::release_overhead(gpu, before.saturating_sub(wanted));
+    // The last array may have gone meanwhile, and found nothing to give back.
+    if small.bytes.load(Acquire) == 0 {
+        account::release_overhead(gpu, small.kept.swap(0, AcqRel));
+    }
+}
+
+/// NVML has told what there is on a GPU: nothing is charged besides for what it could not tell before.
+pub fn told(gpu: &Gpu) {
+    if let Some(small) = SMALLS.get(gpu.place).filter(|small| small.kept.load(Relaxed) != 0) {
+        small.kept.store(0, Relaxed);
+    }
 }
 
 #[cfg(test)]

@@ -155,3 +155,21 @@ pub struct ExecSyncResponse {
     #[prost(int32, tag = "3")]
     pub exit_code: i32,
 }
+
+#[derive(Clone, PartialEq, Message)]
+pub struct ImageStatusRequest {
+    #[prost(message, optional, tag = "1")]
+    pub image: Option<ImageSpec>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct ImageStatusResponse {
+    #[prost(message, optional, tag = "1")]
+    pub image: Option<Image>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Image {
+    #[prost(string, tag = "1")]
+    pub id: String,
+}
