@@ -1,7 +1,8 @@
 //! The compute limit: launches are held back so that the container uses no more of a GPU's time than it was given.
 //!
 //! * [`meter`]: what finished work really took, from events around batches of launches ([`stream`]).
-//! * [`account`]: the container's budget, which accrues in time and pays for that; [`cost`]: what a launch will probably take.
+//! * [`account`]: the container's budget, which accrues in time and pays for that; [`cost`]: what a launch will probably take;
+//!   [`rounds`]: how far streams side by side have come.
 //! * [`pace`]: around every launch, the two together; [`hold`]: where it waits. [`engine`]: the clock and the events it does that with.
 //! * [`gate`]: the turns that the host's arbiter gives to containers.
 //! * [`state`]: from a stream to its meter and account. [`hooks`]: the entry points of launches; [`copies`], [`shapes`] of copies and
@@ -21,6 +22,7 @@ mod hold;
 pub mod hooks;
 mod meter;
 mod pace;
+mod rounds;
 pub mod shapes;
 mod state;
 mod stream;
@@ -28,7 +30,11 @@ mod ticks;
 pub mod waits;
 
 #[cfg(test)]
+mod processes;
+#[cfg(test)]
 mod properties;
+#[cfg(test)]
+mod side_by_side;
 #[cfg(test)]
 mod simulated;
 #[cfg(test)]

@@ -8,6 +8,7 @@ use vgpu_region::limits::GpuLimit;
 use super::gate::{Gate, Pass};
 
 use super::cost::Costs;
+use super::rounds::Rounds;
 use super::stream::Batch;
 
 /// A process lets the others of its container run after so many nanoseconds, if they want to.
@@ -16,10 +17,6 @@ const OWN_TURN: u64 = 10_000_000;
 const TURN_SLACK: u64 = 500;
 /// More budget than this is much, in nanoseconds.
 const SPARE: i64 = SAVED as i64 / 4 * 3;
-/// Threads that are held back together go on within so many nanoseconds.
-const ROUND: u64 = 1_000_000;
-/// A stream that has had so many nanoseconds less than another, and no more, was launched into at the same time.
-const KEPT_UP: u64 = 1_600_000;
 /// No more nanoseconds are in flight beside other streams' work.
 const BESIDE: u64 = 3_000_000;
 
@@ -52,72 +49,6 @@ pub struct Account {
     ends: AtomicU64,
     /// What is in flight of what goes on beside other streams, in nanoseconds expected.
     beside: AtomicU64,
-}
-
-/// Streams that run side by side stop side by side, or the GPU would run the last launches of each burst one by one, and what is got
-/// done in the time that is charged would be less than without a limit. A round begins when launches go on after they were held back.
-#[derive(Debug, Default)]
-pub struct Rounds {
-    number: AtomicU32,
-    began: AtomicU64,
-    /// Nanoseconds expected of what the stream that had the most was given in this round.
-    furthest: AtomicU64,
-    members: AtomicU32,
-    abreast: AtomicU32,
-}
-
-/// What one stream had in a round.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Had {
-    number: u32,
-    /// Nanoseconds expected of its launches.
-    pub nanos: u64,
-}
-
-impl Rounds {
-    /// Begins the next round, unless another thread that was held back has just done it.
-    pub fn begin(&self, now: u64) {
-        let began = self.began.load(Relaxed);
-        if now.saturating_sub(began) > ROUND && self.began.compare_exchange(began, now, AcqRel, Relaxed).is_ok() {
-            self.abreast.store(self.members.swap(0, Relaxed), Relaxed);
-            self.furthest.store(0, Relaxed);
-            self.number.fetch_add(1, AcqRel);
-        }
-    }
-
-    /// How many streams were at work in the last round.
-    pub fn abreast(&self) -> u64 {
-        u64::from(self.abreast.load(Relaxed).max(1))
-    }
-
-    /// Whether the stream has not had a launch in this round.
-    pub fn is_new(&self, had: Had) -> bool {
-        had.number != self.number.load(Acquire)
-    }
-
-    /// Whether the stream may have another `cost` nanoseconds without passing what others had already. One that is far behind was not
-    /// launched into, and is not given everything that the others had.
-    pub fn is_behind(&self, had: Had, cost: u64) -> bool {
-        let nanos = if self.is_new(had) { 0 } else { had.nanos };
-        let furthest = self.furthest.load(Relaxed);
-        nanos + cost <= furthest && furthest - nanos <= cost.max(KEPT_UP)
-    }
-
-    /// Notes that the stream takes part in the round.
-    pub fn join(&self, had: &mut Had) {
-        let number = self.number.load(Acquire);
-        if had.number != number {
-            *had = Had { number, nanos: 0 };
-            self.members.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// Notes how much a stream has had in the round.
-    pub fn reach(&self, had: Had) {
-        if !self.is_new(had) && had.nanos > self.furthest.load(Relaxed) {
-            self.furthest.store(had.nanos, Relaxed);
-        }
-    }
 }
 
 /// Whether a launch may go ahead.
@@ -285,93 +216,5 @@ impl Account {
     /// Whether this process has ended its turn since this was last asked: others may sleep until it does.
     pub fn has_handed(&self) -> bool {
         self.handed.load(Relaxed) && self.handed.swap(false, Relaxed)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::tests::{MS, Process, S, US, budget};
-    use super::*;
-
-    /// What the processes of one container get in 20 s, that each run one kernel after the other and want so much budget before they go on.
-    fn shared<const N: usize>(percent: u32, kernels: [u64; N], least: [i64; N], seed: u64) -> [u64; N] {
-        let (budget, rate) = (budget(), Rate::new(percent).unwrap());
-        let processes: [Process; N] = std::array::from_fn(|n| Process::new(budget, percent, n as u16 + 1));
-        // SAFETY: all zero is an empty batch.
-        let mut batches: [Batch; N] = unsafe { std::mem::zeroed() };
-        let (mut ends, mut looks, mut wants, mut got) = ([None; N], [0; N], [0; N], [0; N]);
-        let (mut random, mut others) = (seed, [false; N]);
-        let mut jitter = |most: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            if seed == 0 { 0 } else { (random >> 33) % most }
-        };
-        for now in (S..21 * S).step_by(20 * US as usize) {
-            for who in 0..N {
-                let account = processes[who].meter.account;
-                if looks[who] > now {
-                    continue;
-                }
-                if ends[who].is_some_and(|end| end <= now) {
-                    ends[who] = None;
-                    got[who] += kernels[who];
-                    account.arrived(&batches[who]);
-                    budget.charge(kernels[who] as i64, rate);
-                }
-                batches[who].expected = kernels[who];
-                looks[who] = now
-                    + match account.verdict(now, kernels[who], wants[who], rate) {
-                        Verdict::Go | Verdict::Spare if ends[who].is_none() => {
-                            account.departed(&batches[who], 0);
-                            (ends[who], wants[who]) = (Some(now + kernels[who]), 0);
-                            0
-                        }
-                        Verdict::Wait(time) => {
-                            wants[who] = least[who];
-                            if ends[who].is_some() { 0 } else { time.clamp(MS / 2, 6 * MS) + jitter(100 * US) }
-                        }
-                        Verdict::Other => {
-                            others[who] = true;
-                            900 * US + jitter(100 * US)
-                        }
-                        _ => 300 * US + jitter(60 * US),
-                    };
-                if account.has_handed() {
-                    for other in 0..N {
-                        if std::mem::take(&mut others[other]) {
-                            looks[other] = looks[other].min(now + 20 * US + jitter(40 * US));
-                        }
-                    }
-                }
-            }
-        }
-        got
-    }
-
-    /// As many do as ask for the same; whoever waits for more than two others do may be passed over.
-    #[test]
-    fn processes_that_want_the_same_get_about_the_same() {
-        for percent in [5, 10, 25, 50, 75, 90] {
-            for seed in [1, 2, 3] {
-                for kernels in [[200 * US; 4], [20 * US; 4], [2 * MS, 200 * US, 200 * US, 200 * US], [5 * MS, 2 * MS, 200 * US, 2 * MS]] {
-                    let got = shared(percent, kernels, [2 * MS as i64; 4], seed);
-                    let sum = got.iter().sum::<u64>();
-                    assert!(got.iter().all(|got| got * 12 > sum), "{percent}% of {kernels:?}, seed {seed}: {got:?}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn no_process_starves_beside_one_that_is_content_with_less() {
-        for percent in [5, 10, 25, 50, 90] {
-            for (kernels, least) in [([2 * MS; 2], [MS / 2; 2]), ([2 * MS; 2], [2 * MS, 5 * MS]), ([200 * US, 5 * MS], [2 * MS; 2])] {
-                let got = shared(percent, kernels, [least[0], least[1]].map(|least| least as i64), 0);
-                let sum = got.iter().sum::<u64>() as f64 / 200_000_000.0;
-                println!("{percent}%: {got:?} {sum:.1}");
-                assert!(got.iter().all(|got| got * 5 > u64::from(percent) * 200 * MS), "{percent}% of {kernels:?} with {least:?}: {got:?}");
-                // Whoever yields looks again every 300 us here.
-                assert!(sum > f64::from(percent) * 0.85 && sum < f64::from(percent) + 1.5, "{percent}% of {kernels:?}: {sum:.2}");
-            }
-        }
     }
 }

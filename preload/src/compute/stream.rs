@@ -6,8 +6,8 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use super::account::Had;
 use super::cost::Kind;
+use super::rounds::Had;
 use crate::cuda::Handle;
 
 /// Closed batches of one stream that can wait to be harvested.

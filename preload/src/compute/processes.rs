@@ -1,0 +1,89 @@
+//! Several processes that share a container's budget.
+
+use vgpu_region::budget::Rate;
+
+use super::account::Verdict;
+use super::stream::Batch;
+use super::tests::{MS, Process, S, US, budget};
+
+/// What the processes of one container get in 20 s, that each run one kernel after the other and want so much budget before they go on.
+fn shared<const N: usize>(percent: u32, kernels: [u64; N], least: [i64; N], seed: u64) -> [u64; N] {
+    let (budget, rate) = (budget(), Rate::new(percent).unwrap());
+    let processes: [Process; N] = std::array::from_fn(|n| Process::new(budget, percent, n as u16 + 1));
+    // SAFETY: all zero is an empty batch.
+    let mut batches: [Batch; N] = unsafe { std::mem::zeroed() };
+    let (mut ends, mut looks, mut wants, mut got) = ([None; N], [0; N], [0; N], [0; N]);
+    let (mut random, mut others) = (seed, [false; N]);
+    let mut jitter = |most: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        if seed == 0 { 0 } else { (random >> 33) % most }
+    };
+    for now in (S..21 * S).step_by(20 * US as usize) {
+        for who in 0..N {
+            let account = processes[who].meter.account;
+            if looks[who] > now {
+                continue;
+            }
+            if ends[who].is_some_and(|end| end <= now) {
+                ends[who] = None;
+                got[who] += kernels[who];
+                account.arrived(&batches[who]);
+                budget.charge(kernels[who] as i64, rate);
+            }
+            batches[who].expected = kernels[who];
+            looks[who] = now
+                + match account.verdict(now, kernels[who], wants[who], rate) {
+                    Verdict::Go | Verdict::Spare if ends[who].is_none() => {
+                        account.departed(&batches[who], 0);
+                        (ends[who], wants[who]) = (Some(now + kernels[who]), 0);
+                        0
+                    }
+                    Verdict::Wait(time) => {
+                        wants[who] = least[who];
+                        if ends[who].is_some() { 0 } else { time.clamp(MS / 2, 6 * MS) + jitter(100 * US) }
+                    }
+                    Verdict::Other => {
+                        others[who] = true;
+                        900 * US + jitter(100 * US)
+                    }
+                    _ => 300 * US + jitter(60 * US),
+                };
+            if account.has_handed() {
+                for other in 0..N {
+                    if std::mem::take(&mut others[other]) {
+                        looks[other] = looks[other].min(now + 20 * US + jitter(40 * US));
+                    }
+                }
+            }
+        }
+    }
+    got
+}
+
+/// As many do as ask for the same; whoever waits for more than two others do may be passed over.
+#[test]
+fn processes_that_want_the_same_get_about_the_same() {
+    for percent in [5, 10, 25, 50, 75, 90] {
+        for seed in [1, 2, 3] {
+            for kernels in [[200 * US; 4], [20 * US; 4], [2 * MS, 200 * US, 200 * US, 200 * US], [5 * MS, 2 * MS, 200 * US, 2 * MS]] {
+                let got = shared(percent, kernels, [2 * MS as i64; 4], seed);
+                let sum = got.iter().sum::<u64>();
+                assert!(got.iter().all(|got| got * 12 > sum), "{percent}% of {kernels:?}, seed {seed}: {got:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_process_starves_beside_one_that_is_content_with_less() {
+    for percent in [5, 10, 25, 50, 90] {
+        for (kernels, least) in [([2 * MS; 2], [MS / 2; 2]), ([2 * MS; 2], [2 * MS, 5 * MS]), ([200 * US, 5 * MS], [2 * MS; 2])] {
+            let got = shared(percent, kernels, [least[0], least[1]].map(|least| least as i64), 0);
+            let sum = got.iter().sum::<u64>() as f64 / 200_000_000.0;
+            println!("{percent}%: {got:?} {sum:.1}");
+            assert!(got.iter().all(|got| got * 5 > u64::from(percent) * 200 * MS), "{percent}% of {kernels:?} with {least:?}: {got:?}");
+            // Whoever yields looks again every 300 us here.
+            assert!(sum > f64::from(percent) * 0.85 && sum < f64::from(percent) + 1.5, "{percent}% of {kernels:?}: {sum:.2}");
+        }
+    }
+}
