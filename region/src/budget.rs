@@ -198,7 +198,7 @@ impl Budget {
 
     /// Whether another process of the container had the GPU or waited for it lately. `now` in microseconds.
     pub fn is_shared(&self, who: u16, now: u64) -> bool {
-        [&self.holder, &self.contender].iter().any(|turn| is_of_another(turn.load(Relaxed), who, now, LATELY))
+        [&self.holder, &self.contender].iter().any(|word| is_of_another(word.load(Relaxed), who, now, LATELY))
     }
 
     /// Whether another process than `who` was refused and has not had its turn since: it goes first, unless that was so long ago that
@@ -214,6 +214,7 @@ pub(crate) const FIRST_REFUSED: u64 = 50_000;
 /// a few percent, each has a turn every few seconds.
 const LATELY: u64 = 3_000_000;
 const TURN_MASK: u64 = (1 << 48) - 1;
+pub(crate) const LONGEST_TURN: u64 = 1_000_000;
 
 /// A process and a time of its in microseconds, in one word.
 const fn turn(who: u16, at: u64) -> u64 {
@@ -225,4 +226,3 @@ fn is_of_another(word: u64, who: u16, now: u64, window: u64) -> bool {
     let (owner, at) = ((word >> 48) as u16, word & TURN_MASK);
     owner != 0 && owner != who && at < now.saturating_add(LONGEST_TURN) && now.saturating_sub(at) < window
 }
-pub(crate) const LONGEST_TURN: u64 = 1_000_000;

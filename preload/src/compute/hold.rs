@@ -103,7 +103,7 @@ impl Launch<'_> {
                     None => continue,
                 },
                 // Another thread has gone on in its stream, and this can run beside that.
-                Verdict::Wait(_) if waited && self.is_covered(now) && self.stream.waiting() < RING - 2 => break,
+                Verdict::Wait(_) if waited && self.stream.waiting() < RING - 2 && self.is_covered(now) => break,
                 // What is in flight may turn out cheaper than expected; what is owed cannot.
                 Verdict::Wait(time) => {
                     let is_first = !core::mem::replace(&mut waited, true);
@@ -132,6 +132,7 @@ impl Launch<'_> {
             if harvested != moved.0 || in_flight == 0 {
                 moved = (harvested, now);
             } else if now.saturating_sub(moved.1) > if self.stream.waiting() == 0 { STUCK } else { STUCK_BEHIND } {
+                self.on_credit = true;
                 break;
             }
             if nap != 0 {

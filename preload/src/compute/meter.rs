@@ -317,7 +317,7 @@ impl Meter {
         // The driver shares the GPU between this work and another container's: what is known of it counts, not how long it lay there.
         let crowded = self.account.gate.is_crowded() && !batch.unknown && length > batch.expected + batch.expected / 2;
         let steady = !crowded && batch.lagged < length / 16;
-        // Beside other streams' work the overhead holds up one stream of them.
+        // Beside other streams' work the overhead holds up one of them.
         let abreast = self.account.rounds.abreast();
         let news = end.saturating_sub(from.max(books.busy_until));
         let own = match batch.guessed {
@@ -333,9 +333,9 @@ impl Meter {
         if !batch.guessed {
             // A batch that others cover says little of what its launches cost: no less than its part of all that run side by side. Nor more
             // than it lay there, though what others have begun and not finished is charged with it.
-            let abreast = u64::from(self.count.load(Relaxed)).clamp(1, 16);
+            let streams = u64::from(self.count.load(Relaxed)).clamp(1, 16);
             let alone = length.saturating_sub(overhead);
-            let seen = own.clamp(alone / abreast, alone);
+            let seen = own.clamp(alone / streams, alone);
             // Of a uniform batch one launch stands for all.
             let (noted, part) = if batch.uniform { (1, seen / u64::from(batch.count.max(1))) } else { (batch.count, seen) };
             if let Some(kinds) = batch.kinds.get(..noted as usize) {

@@ -56,6 +56,8 @@ pub struct Launch<'a> {
     pub(super) idle_from: u64,
     /// It may be made only because it runs beside what is in flight in another stream.
     pub(super) covered: bool,
+    /// It goes ahead although there is no budget, and alone.
+    pub(super) on_credit: bool,
     /// There are no events to measure it by, and no memory for any.
     pub(super) unmeasured: bool,
 }
@@ -82,6 +84,7 @@ impl<'a> Launch<'a> {
             spare: false,
             idle_from: u64::MAX,
             covered: false,
+            on_credit: false,
             unmeasured: false,
         };
         let quick = launch.claim.as_mut().is_some_and(|claim| {
@@ -135,7 +138,11 @@ impl<'a> Launch<'a> {
             if batch.count == 0 {
                 batch.covered = self.covered;
             }
-            open.full = if self.spare { 2 * BATCH } else { BATCH / account.rounds.abreast() };
+            open.full = match self.spare {
+                _ if self.on_credit => 0,
+                true => 2 * BATCH,
+                false => BATCH / account.rounds.abreast(),
+            };
             let nothing_runs = self.stream.waiting() == 0 || engine.is_idle(self.handle);
             if !waited && !open.interrupted {
                 open.slow = nothing_runs && !paused;

@@ -215,8 +215,7 @@ fn a_kernel_that_never_ends_is_paid_for_and_blocks_nobody_for_ever() {
         process.launch(&gpu, other, 2, 10 * US);
         launches += 1;
     }
-    // A batch of 0.8 ms each quarter of a second.
-    assert!((100..50_000).contains(&launches), "{launches} launches beside it");
+    assert!((100..1000).contains(&launches), "{launches} launches beside it");
     let charged = process.meter.account.budget.used.load(Relaxed);
     assert!(charged > 95 * S, "charged {charged}");
 }

@@ -113,7 +113,7 @@ fn one_process_at_a_time_and_the_dead_time_out() {
     assert!(!budget.let_go(1, 252) && budget.handed.load(Relaxed) == 0, "what is no longer held cannot be given up");
     assert!(!budget.hold(1, 260, 400));
     assert!(budget.let_go(2, 265) && budget.handed.load(Relaxed) == 1);
-    assert!(budget.is_contended(2, 265), "who was refused goes first");
+    assert!(budget.is_contended(2, 270), "who was refused goes first");
     assert!(!budget.is_contended(2, 260 + FIRST_REFUSED), "unless it never came back");
     assert!(budget.hold(1, 266, 400));
 }
