@@ -1,6 +1,24 @@
-"""The PyTorch loops that are measured: name, and a function that makes its step."""
+"""The PyTorch loops that are measured: name, and a function that makes its step. And how a step becomes a graph."""
 
 import torch
+
+
+def warm(step, times):
+    """Runs a step on a stream beside the current one, as a capture wants it before."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(times):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+
+
+def capture(step):
+    """A warm step as a CUDA graph, and what it gives."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = step()
+    return graph, result
 
 
 def make():
@@ -21,15 +39,7 @@ def make():
         optimizer.step()
 
     def captured():
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                train()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            train()
-        return graph.replay
+        warm(train, 3)
+        return capture(train)[0].replay
 
     return {"matmul": lambda: lambda: torch.mm(matrix, matrix), "mlp": lambda: forward, "train": lambda: train, "train-graph": captured}

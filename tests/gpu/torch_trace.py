@@ -17,6 +17,7 @@ MARK = 1234567
 
 
 def run(steps, graph):
+    import loops
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -35,19 +36,8 @@ def run(steps, graph):
         optimizer.step()
         return loss
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(4):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    if graph:
-        captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured):
-            step()
-        one = captured.replay
-    else:
-        one = step
+    loops.warm(step, 4)
+    one = loops.capture(step)[0].replay if graph else step
     one()
     torch.cuda.synchronize()
 

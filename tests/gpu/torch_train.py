@@ -15,6 +15,7 @@ CHUNK = 16 << 20
 
 mode = sys.argv[1]
 os.environ["PYTORCH_CUDA_ALLOC_CONF"] = MODES[mode]
+import loops
 import torch
 
 torch.manual_seed(0)
@@ -32,15 +33,8 @@ def step():
 
 
 if mode == "graph":
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss = step()
+    loops.warm(step, 3)
+    graph, loss = loops.capture(step)
     for _ in range(STEPS - 3):
         graph.replay()
 else:

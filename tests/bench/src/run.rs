@@ -29,10 +29,7 @@ pub enum Side {
 /// # Errors
 /// The folder cannot be written to.
 pub fn container(folder: &Path, percent: u32, soft: u32) -> std::io::Result<()> {
-    let limit = GpuLimit::new(Selector::All);
-    limit.cores.store(percent, Ordering::Relaxed);
-    limit.cores_soft.store(soft, Ordering::Relaxed);
-    write(folder, &LimitsPage::new([limit]))
+    write(folder, &page(percent, soft))
 }
 
 /// The same for a client of MPS.
@@ -40,9 +37,14 @@ pub fn container(folder: &Path, percent: u32, soft: u32) -> std::io::Result<()> 
 /// # Errors
 /// The folder cannot be written to.
 pub fn client_of_mps(folder: &Path, percent: u32) -> std::io::Result<()> {
+    write(folder, &page(percent, 0).with_mps())
+}
+
+fn page(percent: u32, soft: u32) -> LimitsPage {
     let limit = GpuLimit::new(Selector::All);
     limit.cores.store(percent, Ordering::Relaxed);
-    write(folder, &LimitsPage::new([limit]).with_mps())
+    limit.cores_soft.store(soft, Ordering::Relaxed);
+    LimitsPage::new([limit])
 }
 
 fn write(folder: &Path, page: &LimitsPage) -> std::io::Result<()> {

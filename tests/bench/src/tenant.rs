@@ -131,7 +131,8 @@ pub fn busy(job: &Job) -> Result<()> {
     Ok(())
 }
 
-/// Two threads with a stream each and kernels of different lengths: `job`'s, and 200 times as long, from 2 to 20 ms. Tells how many µs of work each got done after the first second.
+/// Two threads with a stream each and kernels of different lengths: `job`'s, and 200 times as long, from 2 to 20 ms. Tells how many µs
+/// of work each got done after the first second.
 ///
 /// # Errors
 /// What the driver says.
