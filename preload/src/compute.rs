@@ -16,10 +16,12 @@ pub mod between;
 pub mod copies;
 mod cost;
 mod cuda_engine;
+mod ends;
 mod engine;
 mod gate;
 mod hold;
 pub mod hooks;
+mod host;
 mod meter;
 mod pace;
 mod rounds;
@@ -29,6 +31,8 @@ mod stream;
 mod ticks;
 pub mod waits;
 
+#[cfg(test)]
+mod host_bound;
 #[cfg(test)]
 mod processes;
 #[cfg(test)]

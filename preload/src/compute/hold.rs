@@ -5,8 +5,9 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use vgpu_region::limits::LogLevel;
 
 use super::account::Verdict;
+use super::ends::end_batches;
 use super::engine::Engine;
-use super::pace::{Launch, end_batches};
+use super::pace::Launch;
 use super::stream::RING;
 use crate::log::{self, Seldom};
 
@@ -26,6 +27,11 @@ const BURST_OF_LONG: i64 = 500_000;
 const LONG_LAUNCH: u64 = 1_000_000;
 /// The same for a host that does not keep up with the GPU: it takes a millisecond or two until it is as quick as before its nap.
 const BURST_OF_SLOW: i64 = 8_000_000;
+/// A host that keeps the GPU waiting most of the time may go on for so many nanoseconds beyond its budget, and pays for that in one longer
+/// nap: what it loses by a nap hardly depends on the nap's length (H200's hosts: a training step loses 0.5 ms after 10 ms and 1.3 ms after 30).
+const CREDIT_OF_SLOW: i64 = 16_000_000;
+/// But there is a burst in each of so many nanoseconds.
+const PERIOD_OF_SLOW: i64 = 100_000_000;
 /// Shortest and longest waits before looking again, in nanoseconds. A wait costs about 6 µs of CPU time. A limit that is changed ends
 /// them, except those for a turn.
 const SHORT: u64 = 500_000;
@@ -54,7 +60,7 @@ impl Launch<'_> {
     pub(super) fn wait(&mut self, engine: &impl Engine) -> bool {
         let began = self.began;
         let account = self.meter.account;
-        let (mut least, mut peek, mut waited, mut closed) = (0, PEEK, false, false);
+        let (mut least, mut peek, mut waited, mut closed) = (-self.credit(), PEEK, false, false);
         let mut moved = (self.meter.harvested.load(Relaxed), began);
         loop {
             self.meter.harvest(engine, self.rate);
@@ -157,6 +163,15 @@ impl Launch<'_> {
             crate::trace::span(kind, self.handle as u64, began, self.began, self.cost);
         }
         waited || closed
+    }
+
+    /// How far beyond its budget it may go on.
+    fn credit(&self) -> i64 {
+        let account = self.meter.account;
+        if !self.behind || account.gate.takes_turns() || account.is_shared(self.began) || self.meter.has_many_streams() {
+            return 0;
+        }
+        (PERIOD_OF_SLOW / 100 * i64::from(self.rate.percent()) - BURST_OF_SLOW).clamp(0, CREDIT_OF_SLOW)
     }
 
     /// How much budget there must be before it goes on.

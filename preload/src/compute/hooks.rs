@@ -4,10 +4,10 @@
 
 use core::ffi::c_void;
 
-use super::cost;
 use super::cuda_engine::Cuda;
-use super::pace::{self, Launch};
+use super::pace::Launch;
 use super::state::{self, State};
+use super::{cost, ends};
 use crate::cuda::{Device, DevicePtr, Handle, LaunchConfig, LaunchParams, SUCCESS, Status};
 use crate::{driver, memory, session};
 
@@ -84,7 +84,7 @@ pub(super) fn interrupt(handle: Handle) {
         && !is_captured(handle)
         && let Some((stream, meter)) = state.find(handle)
     {
-        pace::interrupt(&Cuda { context: meter.context() }, meter, stream, handle);
+        ends::interrupt(&Cuda { context: meter.context() }, meter, stream, handle);
     }
 }
 

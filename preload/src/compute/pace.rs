@@ -5,9 +5,10 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use vgpu_region::budget::Rate;
 
 use super::cost::Kind;
+use super::ends::{close, ready};
 use super::engine::Engine;
 use super::meter::Meter;
-use super::stream::{Batch, Claim, MOST, Open, RING, Stream};
+use super::stream::{Claim, MOST, RING, Stream};
 use crate::cuda::Handle;
 
 /// A batch is closed when it is expected to take so many nanoseconds: long enough that its event (2 µs) does not matter, short
@@ -22,14 +23,12 @@ const GAP: u64 = 500_000;
 /// How much time a host may lose in a burst, until it is as quick as before its nap, without being charged for it. The GPU had nothing
 /// to do in that time. In nanoseconds.
 const WAKING: u64 = 200_000;
-/// The same for a host that does not keep up with the GPU.
-const WAKING_SLOW: u64 = 400_000;
+/// The same for a host that does not keep up with the GPU (H200's hosts: 0.4 to 1.5 ms).
+const WAKING_SLOW: u64 = 800_000;
 /// From the start event of a batch to its first launch, in nanoseconds.
 const START: u64 = 3_400;
 /// What a launch is taken to cost before one like it was measured, in nanoseconds.
 const UNKNOWN: u64 = 200_000;
-/// Who waited for an event does the accounts if they were not done for so many nanoseconds.
-const LATELY: u64 = 1_000_000;
 /// A launch that takes the host longer than this did something else first, such as loading the function.
 const SLOW: u64 = 100_000;
 
@@ -50,6 +49,8 @@ pub struct Launch<'a> {
     pub(super) rate: Rate,
     /// The stream's host does not keep up with the GPU.
     pub(super) slow: bool,
+    /// The GPU waits for the stream's host most of the time.
+    pub(super) behind: bool,
     /// There is so much budget that nobody has to know soon what the launches take.
     pub(super) spare: bool,
     /// When its stream runs out of work.
@@ -81,6 +82,7 @@ impl<'a> Launch<'a> {
             began,
             rate,
             slow: false,
+            behind: false,
             spare: false,
             idle_from: u64::MAX,
             covered: false,
@@ -105,7 +107,8 @@ impl<'a> Launch<'a> {
     #[cold]
     #[inline(never)]
     fn prepare(&mut self, engine: &impl Engine) {
-        self.began = engine.now();
+        let came = engine.now();
+        self.began = came;
         let shared = self.stream.shared.load(Relaxed);
         let Some(mut claim) = self.claim.take().or_else(|| if shared { self.claim_shared(engine) } else { None }) else {
             // Another thread launches into this stream right now. Its batch measures this launch too.
@@ -129,6 +132,7 @@ impl<'a> Launch<'a> {
         if claim.open().0.count == 0 || self.stream.waiting() >= RING - 1 {
             let had = claim.open().1.had;
             self.slow = claim.open().1.slow;
+            self.behind = claim.open().1.host.is_behind();
             self.idle_from = claim.open().1.idle_from;
             let goes_on =
                 !shared && self.stream.waiting() < RING - 2 && (account.rounds.is_behind(had, self.cost) || self.is_covered(self.began));
@@ -141,11 +145,21 @@ impl<'a> Launch<'a> {
             open.full = match self.spare {
                 _ if self.on_credit => 0,
                 true => 2 * BATCH,
+                // It is late anyway: the fewer stops, the better.
+                false if self.behind => 2 * BATCH,
                 false => BATCH / account.rounds.abreast(),
             };
             let nothing_runs = self.stream.waiting() == 0 || engine.is_idle(self.handle);
             if !waited && !open.interrupted {
                 open.slow = nothing_runs && !paused;
+                // After a wait there is nothing in the stream anyway.
+                if !open.has_waited && !paused {
+                    open.host.comes(nothing_runs);
+                }
+            }
+            open.has_waited = false;
+            if waited {
+                open.host.goes_on(self.began);
             }
             // The pause belongs to nobody, or to us.
             let idle = (waited || paused) && nothing_runs;
@@ -168,6 +182,9 @@ impl<'a> Launch<'a> {
                 };
                 // Few at first: the program may pause after them, and then they are measured. Not if it was us who made it pause.
                 open.most = if waited && !shared { MOST as u32 } else { 1 };
+            } else if batch.count == 0 && self.behind && nothing_runs && !waited {
+                // The GPU waited for the host, and the host was here.
+                batch.late = engine.about_now().saturating_sub(came);
             }
         }
         let (batch, open) = claim.open();
@@ -249,115 +266,4 @@ impl<'a> Launch<'a> {
             close(engine, self.meter, self.stream, self.handle, &mut claim, false);
         }
     }
-}
-
-/// Closes a stream's batch because something else follows in it: a copy, a wait for another stream, a host function. What that
-/// takes is not the kernels' time.
-pub fn interrupt(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle) {
-    let Some(mut claim) = stream.claim() else { return };
-    let (batch, open) = claim.open();
-    if open.interrupted {
-        return;
-    }
-    open.interrupted = true;
-    if batch.count != 0 {
-        close(engine, meter, stream, handle, &mut claim, false);
-    }
-}
-
-/// The program is about to wait for all that is in these streams: it is measured up to here, and not up to when somebody comes back.
-pub fn before_wait<'a>(engine: &impl Engine, meter: &Meter, streams: impl Iterator<Item = &'a Stream>) {
-    for stream in streams {
-        if !stream.dirty.load(Relaxed) && stream.waiting() == 0 {
-            continue;
-        }
-        if let Some(mut claim) = stream.visit() {
-            let handle = stream.handle.load(Relaxed);
-            if claim.open().0.count != 0 && !stream.retired.load(Acquire) && engine.reaches(handle) {
-                close(engine, meter, stream, handle, &mut claim, false);
-            }
-            stream.awaited.store(true, Relaxed);
-        }
-    }
-}
-
-/// Ends the open batches of all streams, so that what is in them is measured up to here.
-pub(super) fn end_batches(engine: &impl Engine, meter: &Meter) {
-    meter.end_batches(engine, |stream, handle, claim| {
-        if claim.open().0.count != 0 {
-            close(engine, meter, stream, handle, claim, false);
-        }
-    });
-}
-
-/// Nothing more comes: what has finished is charged.
-pub fn finish(engine: &impl Engine, meter: &Meter) {
-    end_batches(engine, meter);
-    settle(engine, meter);
-}
-
-/// Does the accounts: who launches nothing more has then told what it used.
-fn settle(engine: &impl Engine, meter: &Meter) {
-    if let Some(rate) = meter.account.rate()
-        && meter.account.in_flight.load(Relaxed) != 0
-    {
-        meter.harvest(engine, rate);
-    }
-}
-
-/// The program has waited for an event. It may be in a thread beside one that launches, and does the accounts now and then.
-pub fn after_event(engine: &impl Engine, meter: &Meter) {
-    if engine.about_now().saturating_sub(meter.mark.load(Relaxed)) > LATELY {
-        settle(engine, meter);
-    }
-}
-
-/// It has waited: whatever pause follows begins now.
-pub fn after_wait<'a>(engine: &impl Engine, meter: &Meter, streams: impl Iterator<Item = &'a Stream>) {
-    settle(engine, meter);
-    for stream in streams {
-        if stream.awaited.load(Relaxed)
-            && stream.awaited.swap(false, Relaxed)
-            && let Some(mut claim) = stream.visit()
-            && claim.open().0.count == 0
-        {
-            let open = claim.open().1;
-            open.idle_from = engine.about_now();
-            // It is awake by itself.
-            open.excuse = if open.slow { open.excuse } else { 0 };
-        }
-    }
-}
-
-fn ready(engine: &impl Engine, event: &mut Handle) -> bool {
-    if event.is_null() {
-        *event = engine.create().unwrap_or(core::ptr::null_mut());
-    }
-    !event.is_null()
-}
-
-/// Ends the open batch: with an event, or, if the stream has been idle since some time nobody saw, by guess. With no place for it,
-/// it stays open.
-fn close(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, claim: &mut Claim<'_>, guess: bool) {
-    if stream.waiting() >= RING - 1 {
-        return;
-    }
-    let (batch, open): (&mut Batch, &mut Open) = claim.open();
-    if !batch.covered {
-        meter.account.rounds.reach(open.had);
-    }
-    let guests = stream.guests.swap(0, Relaxed);
-    if guests != 0 {
-        // Who else launched is not known: nothing can be learned from such a batch.
-        batch.expected += guests;
-        (batch.count, batch.uniform) = (MOST as u32 + 1, false);
-    }
-    batch.guessed = guess || !(ready(engine, &mut batch.end) && engine.record(batch.end, handle));
-    if batch.guessed {
-        // The next ones are measured soon enough.
-        open.most = 1;
-    }
-    meter.account.departed(batch, open.idle_from);
-    stream.dirty.store(false, Relaxed);
-    claim.close();
 }

@@ -10,10 +10,10 @@ use vgpu_region::limits::LogLevel;
 use super::account::Account;
 use super::cost::Costs;
 use super::cuda_engine::Cuda;
+use super::ends;
 use super::engine::Engine;
 use super::gate::Gate;
 use super::meter::Meter;
-use super::pace;
 use super::stream::Stream;
 use crate::cuda::{Device, Handle, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
@@ -241,7 +241,7 @@ impl State {
             let Some(meter) = (unsafe { seen.as_ref() }) else { continue };
             if meter.context.load(Acquire) == context as u64 && !meter.gone.load(Acquire) {
                 let engine = Cuda { context };
-                pace::finish(&engine, meter);
+                ends::finish(&engine, meter);
                 let unfinished = meter.close(&engine);
                 if unfinished != 0 {
                     left = Some((meter.account, left.map_or(0, |(_, before)| before) + unfinished));

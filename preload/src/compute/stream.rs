@@ -7,6 +7,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use super::cost::Kind;
+use super::host::Host;
 use super::rounds::Had;
 use crate::cuda::Handle;
 
@@ -100,6 +101,10 @@ pub struct Open {
     pub excuse: u64,
     /// The GPU was done with everything when the last batch began: the host does not keep up with it.
     pub slow: bool,
+    /// Whether the GPU waits for it most of the time.
+    pub host: Host,
+    /// The program has waited for all that was in the stream since the last batch.
+    pub has_waited: bool,
     /// What the stream had since launches were last held back.
     pub had: Had,
 }

@@ -7,10 +7,11 @@ use vgpu_region::limits::{GpuLimit, LimitsPage, Selector};
 use vgpu_region::uuid::Uuid;
 
 use super::account::Account;
+use super::ends;
 use super::engine::Engine;
 use super::gate::Gate;
 use super::meter::Meter;
-use super::pace::{self, Launch};
+use super::pace::Launch;
 use super::simulated::{self, Gpu};
 use super::stream::Stream;
 
@@ -52,11 +53,11 @@ impl Process {
     pub(super) fn wait(&self, gpu: &Gpu, stream: &'static Stream, calls: bool) {
         let handle = simulated::stream(stream.id.load(Relaxed) as usize);
         if calls {
-            pace::before_wait(gpu, self.meter, [stream].into_iter());
+            ends::before_wait(gpu, self.meter, [stream].into_iter());
         }
         gpu.synchronize(handle);
         if calls {
-            pace::after_wait(gpu, self.meter, [stream].into_iter());
+            ends::after_wait(gpu, self.meter, [stream].into_iter());
         }
     }
 
@@ -228,7 +229,7 @@ fn copies_and_waits_are_not_charged() {
     while gpu.now() < start + 2 * S {
         process.launch(&gpu, stream, 1, 200 * US);
         kernels += 1;
-        pace::interrupt(&gpu, process.meter, stream, handle);
+        ends::interrupt(&gpu, process.meter, stream, handle);
         // A copy on another engine, in the same stream.
         gpu.copy(handle, 800 * US);
         gpu.synchronize(handle);

@@ -2,7 +2,7 @@
 
 use super::cuda_engine::Cuda;
 use super::hooks::meant;
-use super::{pace, state};
+use super::{ends, state};
 use crate::cuda::{Handle, Status};
 use crate::{driver, memory};
 
@@ -15,9 +15,9 @@ pub unsafe fn stream<const OWN: bool>(real: unsafe extern "C" fn(Handle) -> Stat
     let found = state::known().and_then(|state| state.find(meant::<OWN>(stream)));
     let Some((known, meter)) = found else { return wait() };
     let engine = Cuda { context: meter.context() };
-    pace::before_wait(&engine, meter, [known].into_iter());
+    ends::before_wait(&engine, meter, [known].into_iter());
     let status = wait();
-    pace::after_wait(&engine, meter, [known].into_iter());
+    ends::after_wait(&engine, meter, [known].into_iter());
     status
 }
 
@@ -27,7 +27,7 @@ pub unsafe fn event(real: unsafe extern "C" fn(Handle) -> Status, event: Handle)
     // SAFETY: the program's own argument.
     let status = unsafe { memory::ordered::after_wait(real, event) };
     if let Some(meter) = state::known().and_then(|state| state.known_meter(driver::current_context())) {
-        pace::after_event(&Cuda { context: meter.context() }, meter);
+        ends::after_event(&Cuda { context: meter.context() }, meter);
     }
     status
 }
@@ -50,8 +50,8 @@ pub unsafe fn context(real: unsafe extern "C" fn() -> Status) -> Status {
 fn around(context: Handle, wait: impl FnOnce() -> Status) -> Status {
     let Some(meter) = state::known().and_then(|state| state.known_meter(context)) else { return wait() };
     let engine = Cuda { context: meter.context() };
-    pace::before_wait(&engine, meter, meter.streams());
+    ends::before_wait(&engine, meter, meter.streams());
     let status = wait();
-    pace::after_wait(&engine, meter, meter.streams());
+    ends::after_wait(&engine, meter, meter.streams());
     status
 }

@@ -1,0 +1,125 @@
+//! Where batches end: when they are full, when something else follows, and when the program or a launch waits.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use super::engine::Engine;
+use super::meter::Meter;
+use super::stream::{Batch, Claim, MOST, Open, RING, Stream};
+use crate::cuda::Handle;
+
+/// Who waited for an event does the accounts if they were not done for so many nanoseconds.
+const LATELY: u64 = 1_000_000;
+
+/// Closes a stream's batch because something else follows in it: a copy, a wait for another stream, a host function. What that
+/// takes is not the kernels' time.
+pub fn interrupt(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle) {
+    let Some(mut claim) = stream.claim() else { return };
+    let (batch, open) = claim.open();
+    if open.interrupted {
+        return;
+    }
+    open.interrupted = true;
+    if batch.count != 0 {
+        close(engine, meter, stream, handle, &mut claim, false);
+    }
+}
+
+/// The program is about to wait for all that is in these streams: it is measured up to here, and not up to when somebody comes back.
+pub fn before_wait<'a>(engine: &impl Engine, meter: &Meter, streams: impl Iterator<Item = &'a Stream>) {
+    for stream in streams {
+        if !stream.dirty.load(Relaxed) && stream.waiting() == 0 {
+            continue;
+        }
+        if let Some(mut claim) = stream.visit() {
+            let handle = stream.handle.load(Relaxed);
+            if claim.open().0.count != 0 && !stream.retired.load(Acquire) && engine.reaches(handle) {
+                close(engine, meter, stream, handle, &mut claim, false);
+            }
+            claim.open().1.host.waits(engine.about_now());
+            stream.awaited.store(true, Relaxed);
+        }
+    }
+}
+
+/// Ends the open batches of all streams, so that what is in them is measured up to here.
+pub(super) fn end_batches(engine: &impl Engine, meter: &Meter) {
+    meter.end_batches(engine, |stream, handle, claim| {
+        if claim.open().0.count != 0 {
+            close(engine, meter, stream, handle, claim, false);
+        }
+    });
+}
+
+/// Nothing more comes: what has finished is charged.
+pub fn finish(engine: &impl Engine, meter: &Meter) {
+    end_batches(engine, meter);
+    settle(engine, meter);
+}
+
+/// Does the accounts: who launches nothing more has then told what it used.
+fn settle(engine: &impl Engine, meter: &Meter) {
+    if let Some(rate) = meter.account.rate()
+        && meter.account.in_flight.load(Relaxed) != 0
+    {
+        meter.harvest(engine, rate);
+    }
+}
+
+/// The program has waited for an event. It may be in a thread beside one that launches, and does the accounts now and then.
+pub fn after_event(engine: &impl Engine, meter: &Meter) {
+    if engine.about_now().saturating_sub(meter.mark.load(Relaxed)) > LATELY {
+        settle(engine, meter);
+    }
+}
+
+/// It has waited: whatever pause follows begins now.
+pub fn after_wait<'a>(engine: &impl Engine, meter: &Meter, streams: impl Iterator<Item = &'a Stream>) {
+    settle(engine, meter);
+    for stream in streams {
+        if stream.awaited.load(Relaxed)
+            && stream.awaited.swap(false, Relaxed)
+            && let Some(mut claim) = stream.visit()
+            && claim.open().0.count == 0
+        {
+            let open = claim.open().1;
+            open.idle_from = engine.about_now();
+            open.host.has_waited(open.idle_from);
+            open.has_waited = true;
+            // It is awake by itself.
+            open.excuse = if open.slow { open.excuse } else { 0 };
+        }
+    }
+}
+
+pub(super) fn ready(engine: &impl Engine, event: &mut Handle) -> bool {
+    if event.is_null() {
+        *event = engine.create().unwrap_or(core::ptr::null_mut());
+    }
+    !event.is_null()
+}
+
+/// Ends the open batch: with an event, or, if the stream has been idle since some time nobody saw, by guess. With no place for it,
+/// it stays open.
+pub(super) fn close(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, claim: &mut Claim<'_>, guess: bool) {
+    if stream.waiting() >= RING - 1 {
+        return;
+    }
+    let (batch, open): (&mut Batch, &mut Open) = claim.open();
+    if !batch.covered {
+        meter.account.rounds.reach(open.had);
+    }
+    let guests = stream.guests.swap(0, Relaxed);
+    if guests != 0 {
+        // Who else launched is not known: nothing can be learned from such a batch.
+        batch.expected += guests;
+        (batch.count, batch.uniform) = (MOST as u32 + 1, false);
+    }
+    batch.guessed = guess || !(ready(engine, &mut batch.end) && engine.record(batch.end, handle));
+    if batch.guessed {
+        // The next ones are measured soon enough.
+        open.most = 1;
+    }
+    meter.account.departed(batch, open.idle_from);
+    stream.dirty.store(false, Relaxed);
+    claim.close();
+}

@@ -1,0 +1,100 @@
+//! Programs whose host does not keep up with the GPU, and is slower for a while after it was held back.
+
+use std::cell::Cell;
+use std::sync::atomic::Ordering::Relaxed;
+
+use vgpu_region::budget::Rate;
+
+use super::engine::Engine;
+use super::simulated::Gpu;
+use super::tests::{MS, Process, S, US, budget};
+
+/// A loop of short kernels.
+struct Loop {
+    /// Time from one launch to the next.
+    host: u64,
+    kernel: u64,
+    /// Launches from one wait for all of them to the next.
+    wait_every: u64,
+}
+
+impl Loop {
+    /// Part of what the loop gets done alone, in percent, and what it is charged for, by a host that loses so much time after a nap of so long.
+    fn share(&self, percent: u32, loses: impl Fn(u64) -> u64) -> (f64, f64) {
+        let alone = {
+            let gpu = Gpu::new();
+            let start = gpu.now();
+            self.run(&gpu, 20, || gpu.launch(super::simulated::stream(1), self.kernel), || gpu.synchronize(super::simulated::stream(1)));
+            (gpu.now() - start) as f64 / 20.0
+        };
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
+        let stream = process.stream(0);
+        let (mut from, mut rounds, mut used) = (gpu.now(), 0, 0);
+        let (began, lost) = (from, Cell::new(0));
+        while gpu.now() < began + 4 * S {
+            if rounds == 0 && gpu.now() > began + S {
+                from = gpu.now();
+                used = process.meter.account.budget.used.load(Relaxed);
+            }
+            let launch = || {
+                let before = gpu.now();
+                process.launch(&gpu, stream, 1, self.kernel);
+                let napped = gpu.now() - before;
+                if napped > MS {
+                    lost.set(loses(napped));
+                }
+                let late = lost.get().min(self.host / 2);
+                lost.set(lost.get() - late);
+                gpu.pass(late);
+            };
+            self.run(&gpu, 1, launch, || process.wait(&gpu, stream, true));
+            rounds += u32::from(from != began);
+        }
+        let wall = (gpu.now() - from) as f64 / 100.0;
+        (f64::from(rounds) * alone / wall, (process.meter.account.budget.used.load(Relaxed) - used) as f64 / wall)
+    }
+
+    fn run(&self, gpu: &Gpu, rounds: u64, launch: impl Fn(), wait: impl Fn()) {
+        for _ in 0..rounds {
+            for _ in 0..self.wait_every {
+                gpu.pass(self.host.saturating_sub(gpu.host.get()));
+                launch();
+            }
+            wait();
+        }
+    }
+}
+
+/// What it loses grows with the nap, up to 30 ms, and comes off the pace of its launches, as on an H200's host.
+#[test]
+fn who_is_slow_after_a_nap_gets_its_share() {
+    for (host, kernel, wait_every) in [(13_600, 7_000, 96), (13_600, 7_000, 24), (13_600, 3_000, 1_000), (25_000, 6_000, 200)] {
+        let work = Loop { host, kernel, wait_every };
+        for percent in [10, 25, 50, 75] {
+            for loses in [0, 300, 600, 1_200] {
+                let (share, charged) = work.share(percent, |nap| loses * US * nap.min(30 * MS) / (30 * MS));
+                println!("{kernel} ns each {host}, {percent}%, loses {loses} us: {share:.2}, charged {charged:.2}");
+                let least = f64::from(percent) - if loses > 600 { 1.5 } else { 1.0 };
+                assert!(share > least && share < f64::from(percent) + 1.0, "{percent}%: {share:.2}");
+                assert!((charged - f64::from(percent)).abs() < 1.0, "{percent}%: charged {charged:.2}");
+            }
+        }
+    }
+}
+
+/// Who waits for the GPU has short bursts, however it waits.
+#[test]
+fn who_waits_for_the_gpu_has_no_credit() {
+    for (host, kernel, wait_every) in [(2_300, 20 * US, 16), (2_300, 5 * US, 1), (5_000, 200 * US, 4)] {
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
+        let stream = process.stream(0);
+        let (start, mut least) = (gpu.now(), 0);
+        while gpu.now() < start + S {
+            let launch = || process.launch(&gpu, stream, 1, kernel);
+            Loop { host, kernel, wait_every }.run(&gpu, 1, launch, || process.wait(&gpu, stream, true));
+            least = least.min(process.meter.account.budget.balance(gpu.now(), Rate::new(50).unwrap()));
+        }
+        println!("{wait_every} x {kernel} ns: {least}");
+        assert!(least > -2 * MS as i64, "{wait_every} x {kernel} ns: {least}");
+    }
+}
