@@ -1,6 +1,6 @@
 //! Who is next, and for how long.
 //!
-//! A turn is as long as the tenant's limit is of all that want one, out of a round of [`ROUND`] for each tenant in it. Whoever had
+//! A turn is as long as the tenant's limit is of all that want one, out of a round of [`ROUND`]. Whoever had
 //! the least by its weight is next, so a turn that was cut short or overran is made up for. Tenants that ask for nothing are not
 //! waited for; with fewer than two at work there are no turns at all.
 
@@ -9,14 +9,15 @@ use vgpu_region::limits::Turn;
 pub use crate::seat::PATIENCE;
 use crate::seat::Seat;
 
-/// A round is so long for each tenant that takes part in it, in µs. With 20 ms two tenants lost 2.1 to 3.4% to passing the GPU on, with 25 ms 2.1 to
-/// 3.2%, and with 30 ms no less (H200, nothing else at work); and two tenants' rounds fill tenths of a second.
-pub const ROUND: u64 = 25_000;
+/// A round of all who take part in it, in µs: three fill a tenth of a second, and what one saves up while the others have their turns stays below
+/// what its budget holds ([`SAVED`](vgpu_region::budget::SAVED)).
+pub const ROUND: u64 = 33_000;
+const _: () = assert!(ROUND / 4 * 1000 < vgpu_region::budget::SAVED, "half of a round at half of the GPU");
 /// No turn is shorter, in µs.
 const SHORTEST: u64 = 3_000;
-/// How far a tenant may be ahead of one that waits before its turn is cut short: what 2 ms are to one with 100%.
+/// How far a tenant may be ahead of one that rarely asks, and now waits, before its turn is cut short: what 2 ms are to one with 100%.
 const SLACK: f64 = 20.0;
-/// How far a tenant can be behind the one that had most, as [`SLACK`] counts: two turns.
+/// How far a tenant can be behind the one that had most, as [`SLACK`] counts: three turns.
 const CREDIT: f64 = 1_000.0;
 /// Tenants that were at work so recently take part in a round, in µs.
 const RECENT: u64 = 50_000;
@@ -101,6 +102,12 @@ impl Schedule {
         }
     }
 
+    /// A turn of each of these, by its weight.
+    fn turn_of(&self, places: &[usize]) -> f64 {
+        let total: u32 = places.iter().filter_map(|&place| self.seats[place].weight()).sum();
+        ROUND as f64 / f64::from(total.max(1))
+    }
+
     fn active(&self, now: u64) -> Vec<usize> {
         let recent =
             |seat: &Seat| seat.weight().is_some() && !seat.stuck && seat.last_seen != 0 && now.saturating_sub(seat.last_seen) < RECENT;
@@ -117,10 +124,11 @@ impl Schedule {
 
     fn during(&mut self, now: u64, active: &[usize], who: usize, since: u64, until: u64) -> u64 {
         let Some(seat) = self.seats.get(who) else { return self.open(now, active) };
-        let waiting = active.iter().filter(|&&other| other != who && self.seats[other].wants());
-        let least = waiting.map(|&other| self.seats[other].passed).fold(f64::INFINITY, f64::min);
+        // Who rarely asks does not wait for the end of a long turn; who uses up its own turns does.
+        let turn = (until - since) as f64 / f64::from(seat.weight().unwrap_or(1));
+        let waiting = active.iter().map(|&other| &self.seats[other]).filter(|other| !core::ptr::eq(*other, seat) && other.wants());
+        let least = waiting.map(|other| other.passed + if other.rests { 0.0 } else { turn }).fold(f64::INFINITY, f64::min);
         let others_want = least.is_finite();
-        // Who rarely asks need not wait for the end of a long turn.
         let had = seat.passed + (now - since) as f64 / f64::from(seat.weight().unwrap_or(1));
         let until = if others_want && had > least + SLACK && now > since + SHORTEST { now } else { until };
         let at_work = seat.is_busy(now) || now < since + AWAKE;
@@ -133,7 +141,7 @@ impl Schedule {
             self.account(who, since, now);
             return self.open(now, &[who]);
         }
-        seat.tell(Turn::CLOSED, 0);
+        self.seats[who].end_turn(now);
         self.stage = Stage::Draining { who, since, closed: now };
         self.drain(now, active, who, since, now)
     }
@@ -154,7 +162,12 @@ impl Schedule {
 
     fn free(&mut self) {
         self.stage = Stage::Free;
-        self.seats.iter().filter(|seat| !seat.stuck).for_each(|seat| seat.tell(Turn::FREE, 0));
+        for seat in &mut self.seats {
+            seat.rests = true;
+            if !seat.stuck {
+                seat.tell(Turn::FREE, 0);
+            }
+        }
     }
 
     fn account(&mut self, who: usize, since: u64, now: u64) {
@@ -180,9 +193,7 @@ impl Schedule {
             self.free();
             return TICK;
         };
-        let total: u32 = asking.iter().filter_map(|&place| self.seats[place].weight()).sum();
-        let weight = self.seats[next].weight().unwrap_or(1);
-        let length = (ROUND * asking.len() as u64 * u64::from(weight) / u64::from(total.max(1))).max(SHORTEST);
+        let length = ((self.turn_of(&asking) * f64::from(self.seats[next].weight().unwrap_or(1))) as u64).max(SHORTEST);
         self.seats[next].tell(Turn::OPEN, length);
         self.stage = Stage::Turn { who: next, since: now, until: now + length };
         TICK

@@ -66,6 +66,9 @@ const FORGOTTEN: u64 = 20_000_000;
 /// A tenant that has launched nothing for so long after its work should have ended is idle, in µs.
 const GAP: u64 = 1_000;
 
+/// A tenant that asks for its next turn sooner than this after its last one has had no rest, in µs.
+const REST: u64 = 2_000;
+
 /// A tenant's place at the table. Its memory outlives it.
 #[derive(Debug)]
 pub struct Seat {
@@ -85,6 +88,10 @@ pub struct Seat {
     pub stuck: bool,
     /// The word of a closed turn, and since when it is that.
     closed: (u32, u64),
+    /// It did not go on asking when its last turn was over, or has had none yet.
+    pub rests: bool,
+    /// When its last turn was over, until it asks again.
+    over_since: Option<u64>,
     /// GPU time it has had by its weight: who has the least is next.
     pub passed: f64,
 }
@@ -94,7 +101,20 @@ impl Seat {
     #[must_use]
     pub fn new(limit: &'static GpuLimit, turn: &'static Turn, source: Source, priority: u32) -> Self {
         let told = source.read();
-        Self { limit, turn, source, told, priority, busy_until: 0, last_seen: 0, stuck: false, closed: (0, 0), passed: 0.0 }
+        Self {
+            limit,
+            turn,
+            source,
+            told,
+            priority,
+            busy_until: 0,
+            last_seen: 0,
+            stuck: false,
+            closed: (0, 0),
+            rests: true,
+            over_since: None,
+            passed: 0.0,
+        }
     }
 
     /// Its share in percent, from 1 to 99; `None` without a limit: then it knows no turns.
@@ -115,6 +135,12 @@ impl Seat {
             self.busy_until = now + (told.ahead / 1000).min(MOST_AHEAD) + GAP;
         }
         self.told = told;
+        if let Some(over) = self.over_since
+            && self.wants()
+        {
+            self.rests = now > over + REST;
+            self.over_since = None;
+        }
         let word = self.turn.word.load(Relaxed);
         if self.closed.0 != word {
             self.closed = (word, now);
@@ -166,6 +192,12 @@ impl Seat {
         self.turn.length.store(u32::try_from(length).unwrap_or(u32::MAX), Relaxed);
         self.turn.word.store((word & !3).wrapping_add(4) | state, Release);
         wake(&self.turn.word);
+    }
+
+    /// Its turn is over.
+    pub fn end_turn(&mut self, now: u64) {
+        self.tell(Turn::CLOSED, 0);
+        (self.rests, self.over_since) = (true, Some(now));
     }
 
     /// Tells it whether others have work on the GPU outside their turns.

@@ -96,6 +96,19 @@ fn turns_follow_the_weights_whatever_the_kernels() {
     }
 }
 
+/// Passing the GPU on costs, so it is not done more often than a round says.
+#[test]
+fn turns_between_the_busy_are_not_cut_short() {
+    for (weights, kernel) in [([50, 50], 200), ([30, 70], 200), ([30, 70], 2_000), ([20, 20], 200), ([10, 90], 200)] {
+        let mut tenants = weights.map(|weight| tenant(weight, kernel, |_| true));
+        run(&mut tenants, 3_000_000);
+        // Each turn is told twice: when it begins, and when it is over.
+        let told = tenants.map(|tenant| u64::from(tenant.page.turn(GPU).unwrap().word.load(Relaxed) >> 2) / 2);
+        let rounds = 3_000_000 / ROUND;
+        assert!(told.iter().all(|turns| turns.abs_diff(rounds) <= rounds / 10), "{weights:?} {kernel}: {told:?} turns in {rounds} rounds");
+    }
+}
+
 #[test]
 fn four_alike_get_alike() {
     let mut tenants: Vec<_> = (0..4).map(|_| tenant(25, 500, |_| true)).collect();

@@ -168,7 +168,7 @@ impl Launch<'_> {
     /// How far beyond its budget it may go on.
     fn credit(&self) -> i64 {
         let account = self.meter.account;
-        if !self.behind || account.gate.takes_turns() || account.is_shared(self.began) || self.meter.has_many_streams() {
+        if !self.behind || account.gate.takes_turns() || account.is_shared(self.began) {
             return 0;
         }
         (PERIOD_OF_SLOW / 100 * i64::from(self.rate.percent()) - BURST_OF_SLOW).clamp(0, CREDIT_OF_SLOW)

@@ -132,7 +132,7 @@ impl<'a> Launch<'a> {
         if claim.open().0.count == 0 || self.stream.waiting() >= RING - 1 {
             let had = claim.open().1.had;
             self.slow = claim.open().1.slow;
-            self.behind = claim.open().1.host.is_behind();
+            self.behind = claim.open().1.host.is_behind() && !self.meter.has_many_streams();
             self.idle_from = claim.open().1.idle_from;
             let goes_on =
                 !shared && self.stream.waiting() < RING - 2 && (account.rounds.is_behind(had, self.cost) || self.is_covered(self.began));
