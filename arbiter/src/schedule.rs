@@ -4,15 +4,16 @@
 //! the least by its weight is next, so a turn that was cut short or overran is made up for. Tenants that ask for nothing are not
 //! waited for; with fewer than two at work there are no turns at all.
 
+use vgpu_region::budget::SAVED_BETWEEN_TURNS;
 use vgpu_region::limits::Turn;
 
 pub use crate::seat::PATIENCE;
 use crate::seat::Seat;
 
-/// A round of all who take part in it, in µs: three fill a tenth of a second, and what one saves up while the others have their turns stays below
-/// what its budget holds ([`SAVED`](vgpu_region::budget::SAVED)).
+/// A round of all who take part in it, in µs: three fill a tenth of a second. What one saves up while the others have their turns, and has
+/// launched ahead in its own, stays below what its budget holds.
 pub const ROUND: u64 = 33_000;
-const _: () = assert!(ROUND / 4 * 1000 < vgpu_region::budget::SAVED, "half of a round at half of the GPU");
+const _: () = assert!(ROUND / 4 * 1000 + 8_000_000 < SAVED_BETWEEN_TURNS, "half of a round at half of the GPU, and twice 4 ms");
 /// No turn is shorter, in µs.
 const SHORTEST: u64 = 3_000;
 /// How far a tenant may be ahead of one that rarely asks, and now waits, before its turn is cut short: what 2 ms are to one with 100%.

@@ -14,6 +14,8 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ord
 
 /// Most GPU time that can be saved up, in nanoseconds: how long a container that was idle may run at full speed.
 pub const SAVED: u64 = 10_000_000;
+/// The same for a container that takes turns with others: what accrues while they have theirs is not lost, nor what a turn was too short for.
+pub const SAVED_BETWEEN_TURNS: u64 = 20_000_000;
 /// A debt that takes longer than this to pay off is cut to it, in nanoseconds of wall time.
 pub const DEBT: u64 = 600_000_000_000;
 /// What a container starts with, in nanoseconds of GPU time.
@@ -96,6 +98,11 @@ impl Default for Budget {
 impl Budget {
     /// The GPU time that may be used now; negative is debt. Nanoseconds, between minus [`DEBT`] at this rate and [`SAVED`].
     pub fn balance(&self, now: u64, rate: Rate) -> i64 {
+        self.balance_up_to(SAVED, now, rate)
+    }
+
+    /// The same with another bound than [`SAVED`].
+    pub fn balance_up_to(&self, saved: u64, now: u64, rate: Rate) -> i64 {
         let mut zero_at = self.zero_at.load(Acquire);
         if zero_at == 0 {
             // The first look at a new budget starts it; of two that come first, one does.
@@ -105,8 +112,8 @@ impl Budget {
         if self.percent.load(Relaxed) != rate.percent() {
             zero_at = self.follow(now, rate);
         }
-        // No more than SAVED may have accrued: what came before is forfeit.
-        let earliest = now.saturating_sub(rate.time_for(SAVED));
+        // No more than that may have accrued: what came before is forfeit.
+        let earliest = now.saturating_sub(rate.time_for(saved));
         if zero_at < earliest {
             zero_at = self.zero_at.fetch_max(earliest, AcqRel).max(earliest);
         }

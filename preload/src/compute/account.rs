@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
-use vgpu_region::budget::{Budget, Rate, SAVED};
+use vgpu_region::budget::{Budget, Rate, SAVED, SAVED_BETWEEN_TURNS};
 use vgpu_region::limits::GpuLimit;
 
 use super::gate::{Gate, Pass};
@@ -163,7 +163,8 @@ impl Account {
         {
             self.budget.drained.store(u64::from(word), Relaxed);
         }
-        let room = self.budget.balance(now, rate).saturating_sub(in_flight as i64);
+        let saved = if self.gate.takes_turns() { SAVED_BETWEEN_TURNS } else { SAVED };
+        let room = self.budget.balance_up_to(saved, now, rate).saturating_sub(in_flight as i64);
         let micros = now / 1000;
         if room <= least {
             if in_flight == 0 {

@@ -13,7 +13,7 @@ const MOST_LENT: u32 = 99;
 /// How often to look whether there is an arbiter by now, in nanoseconds.
 const LOOK: u64 = 10_000_000;
 /// No more than so many nanoseconds of work are launched ahead in a turn: whoever is waited for by another is finished so soon.
-const AHEAD: u64 = 4_000_000;
+pub const AHEAD: u64 = 4_000_000;
 
 /// Whether launches may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

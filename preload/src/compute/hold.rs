@@ -7,6 +7,7 @@ use vgpu_region::limits::LogLevel;
 use super::account::Verdict;
 use super::ends::end_batches;
 use super::engine::Engine;
+use super::gate::AHEAD;
 use super::pace::Launch;
 use super::stream::RING;
 use crate::log::{self, Seldom};
@@ -168,10 +169,16 @@ impl Launch<'_> {
     /// How far beyond its budget it may go on.
     fn credit(&self) -> i64 {
         let account = self.meter.account;
-        if !self.behind || account.gate.takes_turns() || account.is_shared(self.began) {
-            return 0;
+        if account.is_shared(self.began) {
+            0
+        } else if account.gate.takes_turns() {
+            // What is launched ahead is paid for by what accrues until the turn is over.
+            AHEAD as i64
+        } else if self.behind {
+            (PERIOD_OF_SLOW / 100 * i64::from(self.rate.percent()) - BURST_OF_SLOW).clamp(0, CREDIT_OF_SLOW)
+        } else {
+            0
         }
-        (PERIOD_OF_SLOW / 100 * i64::from(self.rate.percent()) - BURST_OF_SLOW).clamp(0, CREDIT_OF_SLOW)
     }
 
     /// How much budget there must be before it goes on.

@@ -15,8 +15,11 @@ fn accrues_at_the_rate_and_no_further_than_saved() {
     assert_eq!(budget.balance(START, rate(25)), FIRST as i64);
     assert_eq!(budget.balance(START + 8 * MS, rate(25)), (FIRST + 2 * MS) as i64);
     assert_eq!(budget.balance(START + 1_000_000 * MS, rate(25)), SAVED as i64);
+    let longer = START + 2_000_000 * MS;
+    assert_eq!(budget.balance_up_to(SAVED_BETWEEN_TURNS, longer, rate(25)), SAVED_BETWEEN_TURNS as i64);
+    assert_eq!(budget.balance(longer, rate(25)), SAVED as i64, "no longer than there are turns");
     budget.charge(SAVED as i64, rate(25));
-    assert_eq!(budget.balance(START + 1_000_000 * MS, rate(25)), 0);
+    assert_eq!(budget.balance(longer, rate(25)), 0);
 }
 
 #[test]
