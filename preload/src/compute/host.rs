@@ -1,8 +1,9 @@
 //! Whether a stream's host keeps up with the GPU, or the GPU waits for the host.
 
-/// Evidence counts for about four batches, of this much in all.
+/// How sure one can be.
 const SURE: u16 = 256;
-const SHARE: u16 = 4;
+/// Of what was thought before, a part of so many goes with each new sign.
+const PARTS: u16 = 4;
 /// A host that waits for less than this part of the time keeps the GPU waiting for the rest of it.
 const SELDOM: u64 = 4;
 
@@ -17,9 +18,9 @@ pub struct Host {
 }
 
 impl Host {
-    /// A batch begins, the one before it being over or not.
+    /// A batch begins, and the GPU had run out of work by then, or not.
     pub fn comes(&mut self, late: bool) {
-        self.behind = self.behind - self.behind / SHARE + if late { SURE / SHARE } else { 0 };
+        self.behind = self.behind - self.behind / PARTS + if late { SURE / PARTS } else { 0 };
     }
 
     /// The program begins to wait for what it launched.
