@@ -20,6 +20,8 @@ done
 readelf -dW "$library" | grep -qE '\((INIT|FINI|INIT_ARRAY|FINI_ARRAY)\)' && wrong "has code that runs by itself (DT_INIT or DT_FINI)"
 readelf -dW "$library" | grep -qE 'TEXTREL|RPATH|RUNPATH' && wrong "has text relocations or a search path of its own"
 [ "$(readelf -lW "$library" | grep -c '^ *LOAD ')" = 2 ] || wrong "makes more mappings than two, which every process pays for (preload/link.ld)"
+pages=$(readelf -rW "$library" | sed -n 's/^\([0-9a-f]*\)[0-9a-f]\{3\} .*R_X86_64_.*/\1/p' | sort -u | wc -l)
+[ "$pages" = 1 ] || wrong "is relocated in $pages pages; each but the first costs every process a copy (preload/link.ld)"
 readelf -lW "$library" | grep -q 'GNU_STACK.*RWE' && wrong "asks for an executable stack"
 if [ $failed = 0 ]; then echo "$library: glibc ${newest:-none} at most, needs ${needed% }, runs nothing at loading"; fi
 exit $failed

@@ -98,3 +98,24 @@ fn who_waits_for_the_gpu_has_no_credit() {
         assert!(least > -2 * MS as i64, "{wait_every} x {kernel} ns: {least}");
     }
 }
+
+/// Every launch is of a kind that was never seen, as with shapes that change: each waits for the one before to be measured, so the GPU is
+/// idle whenever one comes, and that is no fault of the host's.
+#[test]
+fn launches_of_ever_new_kinds_are_paid_for() {
+    for kernel in [50 * US, 200 * US, 3 * MS] {
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), 25, 1));
+        let (stream, start, rate) = (process.stream(0), gpu.now(), Rate::new(25).unwrap());
+        let (mut kind, mut least) = (0, 0);
+        while gpu.now() < start + 4 * S {
+            kind += 1;
+            process.launch(&gpu, stream, kind, kernel);
+            least = least.min(process.meter.account.budget.balance(gpu.now(), rate));
+        }
+        let (used, told) = (gpu.used(start, gpu.now()), process.meter.account.budget.used.load(Relaxed));
+        let share = used as f64 / (gpu.now() - start) as f64 * 100.0;
+        println!("{kernel} ns: {share:.2}%, charged {told} of {used}, {least}");
+        assert!(share < 26.0 && told > used / 100 * 97, "{kernel} ns: {share:.2}%, charged {told} of {used}");
+        assert!(least > -(2 * kernel as i64) - MS as i64, "{kernel} ns: {least}");
+    }
+}

@@ -107,8 +107,8 @@ impl<'a> Launch<'a> {
     #[cold]
     #[inline(never)]
     fn prepare(&mut self, engine: &impl Engine) {
-        let came = engine.now();
-        self.began = came;
+        self.began = engine.now();
+        let known = self.known;
         let shared = self.stream.shared.load(Relaxed);
         let Some(mut claim) = self.claim.take().or_else(|| if shared { self.claim_shared(engine) } else { None }) else {
             // Another thread launches into this stream right now. Its batch measures this launch too.
@@ -152,8 +152,8 @@ impl<'a> Launch<'a> {
             let nothing_runs = self.stream.waiting() == 0 || engine.is_idle(self.handle);
             if !waited && !open.interrupted {
                 open.slow = nothing_runs && !paused;
-                // After a wait there is nothing in the stream anyway.
-                if !open.has_waited && !paused {
+                // After a wait there is nothing in the stream anyway, nor when a launch waited for the last one to be measured.
+                if known && !open.has_waited && !paused {
                     open.host.comes(nothing_runs);
                 }
             }
@@ -182,9 +182,6 @@ impl<'a> Launch<'a> {
                 };
                 // Few at first: the program may pause after them, and then they are measured. Not if it was us who made it pause.
                 open.most = if waited && !shared { MOST as u32 } else { 1 };
-            } else if batch.count == 0 && self.behind && nothing_runs && !waited {
-                // The GPU waited for the host, and the host was here.
-                batch.late = engine.about_now().saturating_sub(came);
             }
         }
         let (batch, open) = claim.open();
