@@ -19,6 +19,7 @@ mod cuda_engine;
 mod ends;
 mod engine;
 mod gate;
+mod heads;
 mod hold;
 pub mod hooks;
 mod host;

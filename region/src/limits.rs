@@ -86,7 +86,16 @@ impl GpuLimit {
 
     /// The device memory limit in bytes for a GPU of `total` bytes; `None` without one.
     #[must_use]
+    #[inline]
     pub fn memory_for(&self, total: u64) -> Option<u64> {
+        match self.memory.load(Acquire) {
+            0 => self.memory_looked_up(total),
+            bytes => Some(bytes),
+        }
+    }
+
+    #[inline(never)]
+    fn memory_looked_up(&self, total: u64) -> Option<u64> {
         // Bytes and percent are two words. Where one takes the other's place between the two looks, both seem to be none: then what is
         // there now is there at the next look, and only a third and a fourth change in between could hide it again.
         (0..4).find_map(|_| match (self.memory.load(Acquire), self.memory_percent.load(Acquire)) {

@@ -12,7 +12,8 @@ use core::sync::atomic::{
 use vgpu_region::budget::Rate;
 
 use super::account::Account;
-use super::engine::{Engine, Progress};
+use super::engine::Engine;
+use super::heads::{self, Head};
 use super::stream::{Claim, Stream};
 use crate::cuda::Handle;
 
@@ -53,11 +54,13 @@ pub struct Meter {
 
 /// The harvester's own.
 #[derive(Debug)]
-struct Books {
+pub(super) struct Books {
     /// A finished event whose place on the time line is known; every other one is placed by its distance from it.
-    anchor: Handle,
-    anchor_at: u64,
-    busy_until: u64,
+    pub anchor: Handle,
+    pub anchor_at: u64,
+    pub busy_until: u64,
+    /// Which harvest this is, from 1.
+    pub harvest: u64,
     /// Charged early and not yet seen in measured time.
     early: u64,
     /// The stream of the last batch, and how many were from it without another between.
@@ -78,17 +81,11 @@ impl Drop for Harvest<'_> {
     }
 }
 
-/// What a stream's oldest batch turned out to be.
-#[derive(Clone, Copy)]
-enum Head {
-    Finished { start: u64, end: u64 },
-    Running { since: Option<u64> },
-}
-
 impl Meter {
     /// A meter of a context, paid from `account`.
     pub fn new(context: u64, account: &'static Account) -> Self {
-        let books = Books { anchor: core::ptr::null_mut(), anchor_at: 0, busy_until: 0, early: 0, last: core::ptr::null(), alone: 0 };
+        let books =
+            Books { anchor: core::ptr::null_mut(), anchor_at: 0, busy_until: 0, harvest: 0, early: 0, last: core::ptr::null(), alone: 0 };
         Self {
             context: AtomicU64::new(context),
             account,
@@ -243,11 +240,12 @@ impl Meter {
         }
         // SAFETY: we are the harvester.
         let books = unsafe { &mut *self.books.get() };
+        books.harvest += 1;
         let running = loop {
             let mut first: Option<(&Stream, u64, u64)> = None;
             let (mut running, mut since) = (false, u64::MAX);
             for stream in self.streams() {
-                match self.head(engine, books, stream) {
+                match heads::head(engine, books, stream) {
                     None => {}
                     Some(Head::Running { since: begun }) => {
                         // What waits for something else (a copy, the host) has not begun.
@@ -264,45 +262,6 @@ impl Meter {
             self.settle(engine, books, rate, stream, (start.min(since), start, end));
         };
         self.charge_early(engine, books, rate, running);
-    }
-
-    /// Where a stream's oldest batch stands.
-    fn head(&self, engine: &impl Engine, books: &mut Books, stream: &Stream) -> Option<Head> {
-        // SAFETY: we are the harvester.
-        let batch = unsafe { stream.oldest() }?;
-        let before = stream.last_end.load(Relaxed);
-        if batch.guessed {
-            let start = if batch.fresh { self.place(engine, books, batch.start) } else { None }.unwrap_or(before);
-            return Some(Head::Finished { start, end: start });
-        }
-        match engine.progress(batch.end) {
-            Progress::Done => {
-                let end = self.place(engine, books, batch.end).unwrap_or(books.busy_until + batch.expected);
-                let start = if batch.fresh {
-                    engine.between(batch.start, batch.end).map_or(before, |length| end.saturating_sub_signed(length))
-                } else {
-                    before
-                };
-                Some(Head::Finished { start: start.min(end), end })
-            }
-            Progress::Pending if !batch.fresh => Some(Head::Running { since: Some(before) }),
-            Progress::Pending if engine.progress(batch.start) == Progress::Done => {
-                Some(Head::Running { since: self.place(engine, books, batch.start) })
-            }
-            Progress::Pending => Some(Head::Running { since: None }),
-            // What can no longer be asked counts as long as expected.
-            Progress::Lost => Some(Head::Finished { start: before, end: before + batch.expected }),
-        }
-    }
-
-    /// An event's place on the time line.
-    fn place(&self, engine: &impl Engine, books: &Books, event: Handle) -> Option<u64> {
-        // The line begins somewhere, so that what lies before its first event has a place too.
-        const ORIGIN: u64 = 1 << 60;
-        if books.anchor.is_null() {
-            return Some(ORIGIN);
-        }
-        engine.between(books.anchor, event).map(|distance| books.anchor_at.saturating_add_signed(distance))
     }
 
     /// Charges a finished batch: what of the time line from `from` to its end has not been charged yet.

@@ -147,7 +147,7 @@ impl<'a> Launch<'a> {
                 true => 2 * BATCH,
                 // It is late anyway: the fewer stops, the better.
                 false if self.behind => 2 * BATCH,
-                false => BATCH / account.rounds.abreast(),
+                false => (2 * BATCH / account.rounds.abreast()).min(BATCH),
             };
             let nothing_runs = self.stream.waiting() == 0 || engine.is_idle(self.handle);
             if !waited && !open.interrupted {

@@ -29,6 +29,8 @@ pub struct Gpu {
     /// What a launch costs the host.
     pub host: Cell<u64>,
     pub naps: Cell<u64>,
+    /// Calls of the driver that are not the program's.
+    pub calls: Cell<u64>,
     /// Kernels fill the GPU: none runs beside another.
     pub exclusive: Cell<bool>,
     all_free_at: Cell<u64>,
@@ -147,6 +149,7 @@ impl Engine for Gpu {
     }
 
     fn record(&self, event: Handle, stream: Handle) -> bool {
+        self.calls.set(self.calls.get() + 1);
         self.pass(700);
         let mut free_at = self.free_at.borrow_mut();
         let free = free_at.entry(stream as usize).or_default();
@@ -156,6 +159,7 @@ impl Engine for Gpu {
     }
 
     fn progress(&self, event: Handle) -> Progress {
+        self.calls.set(self.calls.get() + 1);
         self.pass(110);
         match self.events.borrow().get(&(event as usize)) {
             Some(&at) if at <= self.now.get() => Progress::Done,
@@ -165,6 +169,7 @@ impl Engine for Gpu {
     }
 
     fn between(&self, from: Handle, to: Handle) -> Option<i64> {
+        self.calls.set(self.calls.get() + 1);
         self.pass(40);
         let events = self.events.borrow();
         let at = |event: Handle| events.get(&(event as usize)).filter(|&&at| at <= self.now.get()).copied();
@@ -176,6 +181,7 @@ impl Engine for Gpu {
     }
 
     fn is_idle(&self, stream: Handle) -> bool {
+        self.calls.set(self.calls.get() + 1);
         self.pass(130);
         self.free_at.borrow().get(&(stream as usize)).is_none_or(|&free| free <= self.now.get())
     }

@@ -7,6 +7,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use super::cost::Kind;
+use super::heads::Seen;
 use super::host::Host;
 use super::rounds::Had;
 use crate::cuda::Handle;
@@ -53,6 +54,8 @@ pub struct Batch {
     pub late: u64,
     /// Nanoseconds by which the host lagged behind in all, excused or not.
     pub lagged: u64,
+    /// What the harvester saw of it.
+    pub seen: Seen,
     /// What was launched.
     pub kinds: [Kind; MOST],
 }
@@ -189,6 +192,7 @@ impl Claim<'_> {
         let (batch, _) = self.open();
         (batch.count, batch.expected, batch.late, batch.lagged) = (0, 0, 0, 0);
         (batch.fresh, batch.guessed, batch.unknown, batch.woken) = (false, false, false, false);
+        batch.seen = Seen::default();
     }
 }
 

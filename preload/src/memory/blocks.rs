@@ -134,6 +134,21 @@ pub fn enter(address: u64, block: Block) -> Entered {
     }
 }
 
+/// Counts one more small allocation in the block at `address`, if it is one of this context's blocks for them.
+#[inline]
+pub fn join(address: u64, context: u8) -> bool {
+    let Some(word) = word(address) else { return false };
+    let like = Block { count: 0, granules: 1, context, kind: Kind::Shared }.pack();
+    let mut seen = word.load(Acquire);
+    while seen & !COUNT == like && seen & COUNT != COUNT {
+        match word.compare_exchange_weak(seen, seen + 1, AcqRel, Acquire) {
+            Ok(_) => return true,
+            Err(now) => seen = now,
+        }
+    }
+    false
+}
+
 /// What a new block came in the place of, if anything: contexts share no granules (seen on driver 580), nor do mappings, which are no
 /// context's, so another's is on its way out.
 fn instead_of(seen: u64, new: Block) -> Entered {
@@ -205,17 +220,23 @@ pub fn for_each(mut visit: impl FnMut(u64, Block)) {
 mod tests {
     use super::*;
 
+    const GIB: u64 = 1 << 30;
     const SHARED: Block = Block { count: 1, granules: 1, context: 3, kind: Kind::Shared };
 
     #[test]
     fn small_ones_share_and_the_last_one_out_is_told() {
         let at = 0x7f00_0020_0000;
+        assert!(!join(at, 3), "nothing is known there");
         assert_eq!(enter(at, SHARED), Entered::New);
         assert_eq!(enter(at + 512, SHARED), Entered::Joined);
         assert_eq!(get(at + 0x1f_ffff), Some(Block { count: 2, ..SHARED }));
+        assert!(join(at + 1024, 3) && !join(at + 1024, 4) && leave(at + 1024).is_some());
         assert_eq!(leave(at + 512).map(|block| block.count), Some(1));
         assert_eq!(leave(at).map(|block| block.count), Some(0));
         assert_eq!(leave(at), None);
+        assert!(!join(at, 3), "the block is gone");
+        let (full, large) = (Block { count: 0xffff, ..SHARED }, Block { kind: Kind::Large, ..SHARED });
+        assert_eq!((enter(at, full), join(at, 3), enter(at + GIB, large), join(at + GIB, 3)), (Entered::New, false, Entered::New, false));
     }
 
     #[test]
@@ -244,10 +265,7 @@ mod tests {
         assert_eq!(enter(at, mapping), Entered::InsteadOf(Packed(large.pack())), "a mapping is no context's, whatever stands there");
         assert_eq!(enter(at, mapping), Entered::New);
         let managed = Block { kind: Kind::Managed, ..SHARED };
-        assert_eq!(
-            (enter(at + (1 << 30), managed), enter(at + (1 << 30), Block { context: 4, ..managed })),
-            (Entered::New, Entered::Joined)
-        );
+        assert_eq!((enter(at + GIB, managed), enter(at + GIB, Block { context: 4, ..managed })), (Entered::New, Entered::Joined));
     }
 
     #[test]

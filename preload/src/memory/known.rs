@@ -66,6 +66,18 @@ pub fn first() -> Option<Current> {
     Some(Current { gpu, id: 0, known: Some(first) })
 }
 
+/// The only context that the process has met so far, current or not, and its GPU.
+#[inline]
+pub fn sole() -> Option<(&'static Gpu, &'static Known)> {
+    let [first, ..] = &KNOWN;
+    if USED.load(Acquire) != 1 || first.handle.load(Acquire) as usize <= WRITING as usize {
+        return None;
+    }
+    // SAFETY: null, or a GPU of the session, which lives as long as the process.
+    let gpu = unsafe { first.gpu.load(Acquire).as_ref() }?;
+    Some((gpu, first))
+}
+
 /// The current context. `Err(None)`: there is none, the driver shall say so; `Err(Some(status))`: nothing may be had.
 ///
 /// A context in the table is this process's own: a forked child cannot have its parent's contexts current.

@@ -92,10 +92,14 @@ fn hole(gpu: &Gpu, bytes: u64, known: Option<&Known>) -> Option<Held<'static>> {
 /// undone.
 #[inline]
 fn into_hole(current: Current, bytes: u64, call: impl FnOnce() -> Given) -> Status {
-    let address = match call() {
-        Ok((address, _)) => address,
-        Err(status) => return status,
-    };
+    match call() {
+        Ok((address, _)) => small_at(current, address, bytes),
+        Err(status) => status,
+    }
+}
+
+/// A small allocation that nothing was claimed for lies at `address`.
+fn small_at(current: Current, address: DevicePtr, bytes: u64) -> Status {
     let block = Block { count: 1, granules: 1, context: current.id, kind: Kind::Shared };
     let entered = note(address, block);
     if let Some(known) = current.known {
@@ -125,19 +129,52 @@ fn took_another(gpu: &Gpu, address: DevicePtr) -> Status {
 }
 
 /// `cuMemAlloc_v2`
+#[inline]
 pub unsafe fn allocate(real: unsafe extern "C" fn(*mut DevicePtr, usize) -> Status, address: *mut DevicePtr, bytes: usize) -> Status {
-    // SAFETY: the program's own arguments; called only once the address has been checked.
-    let call = || unsafe { given(real(address, bytes), || (*address, bytes as u64)) };
-    // The common case in as few steps as can be: a small allocation behind the one before.
+    // The common case in as few steps as can be: a small allocation behind the one before, in the only context. Which one is current need
+    // not be asked: contexts share no blocks, so where the allocation lies tells whose it is.
     if !address.is_null()
         && (1..=SMALL as usize).contains(&bytes)
-        && let Some(current) = known::first()
-        && !near::is_near(current.gpu)
-        && current.known.is_some_and(|known| known.take_room(bytes as u64))
+        && let Some((gpu, known)) = known::sole()
+        && !near::is_near(gpu)
+        && known.take_room(bytes as u64)
     {
-        // SAFETY: the address has been checked.
-        return unsafe { answer(address, bytes as u64, into_hole(current, bytes as u64, call)) };
+        // SAFETY: the program's own arguments; the address has been checked.
+        unsafe {
+            return match real(address, bytes) {
+                SUCCESS if blocks::join(*address, 0) => {
+                    known.placed(*address, bytes as u64, Entered::Joined);
+                    SUCCESS
+                }
+                SUCCESS => elsewhere(address, bytes as u64),
+                status => answer(address, bytes as u64, status),
+            };
+        }
     }
+    // SAFETY: the program's own arguments.
+    unsafe { allocate_any(real, address, bytes) }
+}
+
+/// A small allocation is not in a block of the only context: it is in a new one, or in a context that nobody had met.
+#[cold]
+unsafe fn elsewhere(address: *mut DevicePtr, bytes: u64) -> Status {
+    // SAFETY: the caller has checked the address, and the driver has just written it.
+    unsafe {
+        match known::current() {
+            Ok(current) => answer(address, bytes, small_at(current, *address, bytes)),
+            Err(None) => SUCCESS,
+            Err(Some(status)) => {
+                driver::free(*address);
+                status
+            }
+        }
+    }
+}
+
+#[inline(never)]
+unsafe fn allocate_any(real: unsafe extern "C" fn(*mut DevicePtr, usize) -> Status, address: *mut DevicePtr, bytes: usize) -> Status {
+    // SAFETY: the program's own arguments; called only once the address has been checked.
+    let call = || unsafe { given(real(address, bytes), || (*address, bytes as u64)) };
     let current = match known::current() {
         Ok(current) if !address.is_null() && bytes != 0 => current,
         // SAFETY: the program's own arguments, for the driver to refuse.

@@ -1,0 +1,84 @@
+//! Where the oldest batch of each stream stands, and its place on the GPU's time line.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::engine::{Engine, Progress};
+use super::meter::Books;
+use super::stream::{Batch, Stream};
+use crate::cuda::Handle;
+
+/// What a stream's oldest batch turned out to be.
+#[derive(Clone, Copy)]
+pub enum Head {
+    Finished { start: u64, end: u64 },
+    Running { since: Option<u64> },
+}
+
+/// What the harvester saw of a batch, so that it need not ask again while it settles those of other streams. All zero is nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    start: u64,
+    /// 0: it has not been seen to be finished.
+    end: u64,
+    /// The harvest in which it still ran, and since when; 0 is unknown.
+    running_in: u64,
+    since: u64,
+}
+
+/// Where a stream's oldest batch stands; `None` if there is none. Only for the harvester.
+pub fn head(engine: &impl Engine, books: &Books, stream: &Stream) -> Option<Head> {
+    // SAFETY: we are the harvester.
+    let batch = unsafe { stream.oldest() }?;
+    if batch.seen.end != 0 {
+        return Some(Head::Finished { start: batch.seen.start, end: batch.seen.end });
+    }
+    if batch.seen.running_in == books.harvest {
+        return Some(Head::Running { since: (batch.seen.since != 0).then_some(batch.seen.since) });
+    }
+    let head = ask(engine, books, batch, stream.last_end.load(Relaxed));
+    match head {
+        // Before the line has its first event, places mean nothing yet.
+        Head::Finished { start, end } if !books.anchor.is_null() => (batch.seen.start, batch.seen.end) = (start, end),
+        Head::Finished { .. } => {}
+        Head::Running { since } => {
+            let known = if books.anchor.is_null() { None } else { since };
+            (batch.seen.running_in, batch.seen.since) = (books.harvest, known.unwrap_or(0));
+        }
+    }
+    Some(head)
+}
+
+/// Asks the driver; `before` is where the last batch ended.
+fn ask(engine: &impl Engine, books: &Books, batch: &Batch, before: u64) -> Head {
+    if batch.guessed {
+        let start = if batch.fresh { place(engine, books, batch.start) } else { None }.unwrap_or(before);
+        return Head::Finished { start, end: start };
+    }
+    match engine.progress(batch.end) {
+        Progress::Done => {
+            let end = place(engine, books, batch.end).unwrap_or(books.busy_until + batch.expected);
+            let start = if batch.fresh {
+                engine.between(batch.start, batch.end).map_or(before, |length| end.saturating_sub_signed(length))
+            } else {
+                before
+            };
+            Head::Finished { start: start.min(end), end }
+        }
+        Progress::Pending if !batch.fresh => Head::Running { since: Some(before) },
+        Progress::Pending if batch.seen.since != 0 => Head::Running { since: Some(batch.seen.since) },
+        Progress::Pending if engine.progress(batch.start) == Progress::Done => Head::Running { since: place(engine, books, batch.start) },
+        Progress::Pending => Head::Running { since: None },
+        // What can no longer be asked counts as long as expected.
+        Progress::Lost => Head::Finished { start: before, end: before + batch.expected },
+    }
+}
+
+/// An event's place on the time line.
+fn place(engine: &impl Engine, books: &Books, event: Handle) -> Option<u64> {
+    // The line begins somewhere, so that what lies before its first event has a place too.
+    const ORIGIN: u64 = 1 << 60;
+    if books.anchor.is_null() {
+        return Some(ORIGIN);
+    }
+    engine.between(books.anchor, event).map(|distance| books.anchor_at.saturating_add_signed(distance))
+}
