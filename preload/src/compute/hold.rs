@@ -87,6 +87,7 @@ impl Launch<'_> {
             }
             let nap = match verdict {
                 Verdict::Go | Verdict::Spare if !self.known && account.is_in_the_dark() => {
+                    self.in_the_dark = true;
                     peek = (peek * 2).min(SHORT);
                     peek / 2
                 }

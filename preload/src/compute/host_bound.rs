@@ -115,7 +115,7 @@ fn launches_of_ever_new_kinds_are_paid_for() {
         let (used, told) = (gpu.used(start, gpu.now()), process.meter.account.budget.used.load(Relaxed));
         let share = used as f64 / (gpu.now() - start) as f64 * 100.0;
         println!("{kernel} ns: {share:.2}%, charged {told} of {used}, {least}");
-        assert!(share < 26.0 && told > used / 100 * 97, "{kernel} ns: {share:.2}%, charged {told} of {used}");
+        assert!((24.0..26.0).contains(&share) && told > used / 100 * 97, "{kernel} ns: {share:.2}%, charged {told} of {used}");
         assert!(least > -(2 * kernel as i64) - MS as i64, "{kernel} ns: {least}");
     }
 }

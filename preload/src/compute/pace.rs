@@ -59,6 +59,8 @@ pub struct Launch<'a> {
     pub(super) covered: bool,
     /// It goes ahead although there is no budget, and alone.
     pub(super) on_credit: bool,
+    /// It has waited for a launch of unknown cost to be measured.
+    pub(super) in_the_dark: bool,
     /// There are no events to measure it by, and no memory for any.
     pub(super) unmeasured: bool,
 }
@@ -87,6 +89,7 @@ impl<'a> Launch<'a> {
             idle_from: u64::MAX,
             covered: false,
             on_credit: false,
+            in_the_dark: false,
             unmeasured: false,
         };
         let quick = launch.claim.as_mut().is_some_and(|claim| {
@@ -150,7 +153,8 @@ impl<'a> Launch<'a> {
                 false => (2 * BATCH / account.rounds.abreast()).min(BATCH),
             };
             let nothing_runs = self.stream.waiting() == 0 || engine.is_idle(self.handle);
-            if !waited && !open.interrupted {
+            let held = waited || self.in_the_dark;
+            if !held && !open.interrupted {
                 open.slow = nothing_runs && !paused;
                 // After a wait there is nothing in the stream anyway, nor when a launch waited for the last one to be measured.
                 if known && !open.has_waited && !paused {
@@ -162,7 +166,7 @@ impl<'a> Launch<'a> {
                 open.host.goes_on(self.began);
             }
             // The pause belongs to nobody, or to us.
-            let idle = (waited || paused) && nothing_runs;
+            let idle = (held || paused) && nothing_runs;
             let begins = batch.count == 0 && (open.interrupted || idle);
             if batch.count == 0 && !(ready(engine, &mut batch.end) && (!begins || ready(engine, &mut batch.start))) {
                 self.unmeasured = true;
