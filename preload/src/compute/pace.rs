@@ -150,7 +150,7 @@ impl<'a> Launch<'a> {
                 true => 2 * BATCH,
                 // It is late anyway: the fewer stops, the better.
                 false if self.behind => 2 * BATCH,
-                false => (2 * BATCH / account.rounds.abreast()).min(BATCH),
+                false => BATCH / account.rounds.abreast(),
             };
             let nothing_runs = self.stream.waiting() == 0 || engine.is_idle(self.handle);
             let held = waited || self.in_the_dark;
