@@ -1,6 +1,6 @@
 //! Makes a limits page and a region in a folder, for running a program under the library without a container:
-//! `mkshare DIR MEMORY_BYTES CORES`, then `VGPU_DIR=DIR LD_PRELOAD=libvgpu.so program`. `show DIR` prints the accounts. With VGPU_TRACED in its
-//! environment the program is traced, too.
+//! `mkshare DIR MEMORY_BYTES CORES`, then `VGPU_DIR=DIR LD_PRELOAD=libvgpu.so program`. More than one pair of figures are for the first GPU, the
+//! second and so on. `show DIR` prints the accounts. With VGPU_TRACED in its environment the program is traced, too.
 
 use std::ffi::CString;
 use std::os::fd::AsRawFd;
@@ -15,18 +15,21 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["show", folder] => show(Path::new(folder)),
-        [folder, memory, cores] => make(Path::new(folder), memory, cores),
-        _ => panic!("usage: mkshare DIR MEMORY_BYTES CORES | mkshare show DIR"),
+        [folder, ref figures @ ..] if !figures.is_empty() && figures.len().is_multiple_of(2) => make(Path::new(folder), figures),
+        _ => panic!("usage: mkshare DIR MEMORY_BYTES CORES [MEMORY_BYTES CORES]... | mkshare show DIR"),
     }
 }
 
-fn make(folder: &Path, memory: &str, cores: &str) {
-    let limit = GpuLimit::new(Selector::All);
-    limit.memory.store(memory.parse().expect("bytes"), Relaxed);
-    limit.cores.store(cores.parse().expect("percent"), Relaxed);
+fn make(folder: &Path, figures: &[&str]) {
+    let limits = figures.chunks_exact(2).enumerate().map(|(index, pair)| {
+        let limit = GpuLimit::new(if figures.len() == 2 { Selector::All } else { Selector::Index(index as u32) });
+        limit.memory.store(pair[0].parse().expect("bytes"), Relaxed);
+        limit.cores.store(pair[1].parse().expect("percent"), Relaxed);
+        limit
+    });
     let level = if std::env::var_os("VGPU_DEBUG").is_some() { LogLevel::Debug } else { LogLevel::Warn };
     std::fs::create_dir_all(folder).expect("folder");
-    let page = LimitsPage::new([limit]).with_log_level(level);
+    let page = LimitsPage::new(limits).with_log_level(level);
     page.set_traced(std::env::var_os("VGPU_TRACED").is_some());
     std::fs::write(folder.join("limits"), page.as_bytes()).expect("limits");
     let region = std::fs::File::create(folder.join("region")).expect("region");

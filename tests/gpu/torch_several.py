@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Two GPUs in one container: 4 GiB and 25% of the first, 8 GiB and 60% of the second.
+
+    torch_several.py check FOLDER    makes the containers' files in FOLDER, runs the parts below and prints what each did
+
+Parts, each in a process of its own: fill, hidden, share, reduce.
+"""
+import json
+import os
+import subprocess
+import sys
+import time
+
+GIB = 1 << 30
+LIMITS = [(4 * GIB, 25), (8 * GIB, 60)]
+CHUNK = 32 << 20
+SECONDS = 3.0
+# What reduce adds up: more than fits into one of NCCL's buffers.
+ELEMENTS = 1 << 24
+
+
+def fill():
+    """Takes all of both GPUs in turns, copies from one to the other, and lets the host look meanwhile."""
+    import torch
+    source = torch.arange(1 << 20, device="cuda:0")
+    moved = source.to("cuda:1")
+    told = {"equal": bool((moved.cpu() == source.cpu()).all()), "total": [torch.cuda.mem_get_info(gpu)[1] for gpu in (0, 1)]}
+    kept, refused = [], [None, None]
+    while None in refused:
+        for gpu in (0, 1):
+            try:
+                refused[gpu] or kept.append(torch.empty(CHUNK, dtype=torch.uint8, device=f"cuda:{gpu}"))
+            except torch.OutOfMemoryError:
+                refused[gpu] = torch.cuda.mem_get_info(gpu)[0]
+    told["free"] = refused
+    print(json.dumps(told), flush=True)
+    sys.stdin.readline()
+
+
+def hidden():
+    """What each ordinal has."""
+    import torch
+    print(json.dumps([torch.cuda.mem_get_info(gpu)[1] for gpu in range(torch.cuda.device_count())]))
+
+
+def share(gpu):
+    """Products of matrices on one GPU for a while; how many a second. Small enough to leave the card its clock."""
+    import torch
+    matrix = torch.randn(2048, 2048, device=f"cuda:{gpu}")
+    def run(seconds):
+        begin, count = time.monotonic(), 0
+        while time.monotonic() < begin + seconds:
+            for _ in range(4):
+                torch.mm(matrix, matrix)
+            torch.cuda.synchronize(gpu)
+            count += 4
+        return count / (time.monotonic() - begin)
+    run(1.0)
+    print(json.dumps(run(SECONDS)))
+
+
+def reduce(rank):
+    """Two processes add up a tensor with NCCL, a hundred times."""
+    import torch
+    import torch.distributed as group
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29517", RANK=str(rank), WORLD_SIZE="2")
+    torch.cuda.set_device(rank)
+    group.init_process_group("nccl")
+    tensor = torch.full((ELEMENTS,), float(rank + 1), device="cuda")
+    for _ in range(100):
+        group.all_reduce(tensor)
+        tensor /= 3
+        tensor *= rank + 1
+    group.all_reduce(tensor)
+    torch.cuda.synchronize()
+    print(json.dumps([tensor.min().item(), tensor.max().item()]), flush=True)
+    group.destroy_process_group()
+
+
+def start(part, *arguments, folder=None, visible=None):
+    environment = dict(os.environ, NCCL_NVLS_ENABLE="0")
+    if folder:
+        environment.update(VGPU_DIR=folder, LD_PRELOAD=f"{os.path.dirname(folder)}/libvgpu.so")
+    if visible:
+        environment["CUDA_VISIBLE_DEVICES"] = visible
+    return subprocess.Popen([sys.executable, __file__, part, *map(str, arguments)], env=environment, text=True,
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def answer(process):
+    lines = [line for line in process.communicate(timeout=120)[0].splitlines() if line.startswith(("[", "{")) or line[:1].isdigit()]
+    return json.loads(lines[-1]) if lines else None
+
+
+def on_the_host():
+    """MiB in use on each GPU, as NVML says."""
+    text = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True, check=True)
+    return [int(line) for line in text.stdout.split()]
+
+
+def check(work):
+    wrong = 0
+
+    def row(what, told, right):
+        nonlocal wrong
+        wrong += not right
+        print(f"| {what} | {told} | {'ok' if right else '**wrong**'} |", flush=True)
+
+    def container(name):
+        folder = f"{work}/{name}"
+        subprocess.run([f"{work}/mkshare", folder, *(str(figure) for pair in LIMITS for figure in pair)], check=True, stdout=sys.stderr)
+        return folder
+
+    print("| what | seen | |\n|---|---|---|", flush=True)
+    before = on_the_host()
+    process = start("fill", folder=container("fill"))
+    told = json.loads(process.stdout.readline())
+    held = [there - idle for there, idle in zip(on_the_host(), before)]
+    process.communicate("\n")
+    row("a copy from one to the other", told["equal"], told["equal"])
+    row("totals, MiB", [total >> 20 for total in told["total"]], told["total"] == [memory for memory, _ in LIMITS])
+    row("free when refused 32 MiB, MiB", [free >> 20 for free in told["free"]], all(free < CHUNK for free in told["free"]))
+    row("NVML meanwhile, MiB more than before", held, all(memory - 2 * CHUNK <= mib << 20 <= memory for mib, (memory, _) in zip(held, LIMITS)))
+    for visible in ("1", "1,0"):
+        seen = answer(start("hidden", folder=container("hidden" + visible), visible=visible))
+        row(f"totals with CUDA_VISIBLE_DEVICES={visible}, GiB", [total // GIB for total in seen],
+            seen == [LIMITS[int(gpu)][0] for gpu in visible.split(",")])
+    native = [answer(process) for process in [start("share", gpu) for gpu in (0, 1)]]
+    folder = container("share")
+    limited = [answer(process) for process in [start("share", gpu, folder=folder) for gpu in (0, 1)]]
+    shares = [ours / alone for ours, alone in zip(limited, native)]
+    row("shares of 25 and 60%, both at work", [f"{share:.3f}" for share in shares],
+        all(abs(share - cores / 100) < 0.03 for share, (_, cores) in zip(shares, LIMITS)))
+    alone = [answer(process) for process in [start("reduce", rank) for rank in (0, 1)]]
+    folder = container("reduce")
+    ours = [answer(process) for process in [start("reduce", rank, folder=folder) for rank in (0, 1)]]
+    row("NCCL's sums, natively and limited", f"{alone} {ours}", None not in alone and alone == ours)
+    return wrong != 0
+
+
+if __name__ == "__main__":
+    part, arguments = globals()[sys.argv[1]], sys.argv[2:]
+    sys.exit(part(*arguments) if sys.argv[1] == "check" else part(*map(int, arguments)))
