@@ -2,7 +2,7 @@
 //!
 //! * [`meter`]: what finished work really took, from events around batches of launches ([`stream`]).
 //! * [`account`]: the container's budget, which accrues in time and pays for that; [`cost`]: what a launch will probably take;
-//!   [`rounds`]: how far streams side by side have come.
+//!   [`rounds`]: how far streams side by side have come; [`collective`]: kernels that wait for other GPUs.
 //! * [`pace`]: around every launch, the two together; [`hold`]: where it waits. [`engine`]: the clock and the events it does that with.
 //! * [`gate`]: the turns that the host's arbiter gives to containers.
 //! * [`state`]: from a stream to its meter and account. [`hooks`]: the entry points of launches; [`copies`], [`shapes`] of copies and
@@ -13,6 +13,7 @@
 
 mod account;
 pub mod between;
+mod collective;
 pub mod copies;
 mod cost;
 mod cuda_engine;
@@ -44,5 +45,7 @@ mod side_by_side;
 mod simulated;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod together;
 #[cfg(test)]
 mod unmeasured;

@@ -60,19 +60,21 @@ def share(gpu):
 
 
 def reduce(rank):
-    """Two processes add up a tensor with NCCL, a hundred times."""
+    """Two processes add up a tensor with NCCL, a hundred times; each waits in its kernels while the other is held back."""
     import torch
     import torch.distributed as group
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29517", RANK=str(rank), WORLD_SIZE="2")
     torch.cuda.set_device(rank)
     group.init_process_group("nccl")
     tensor = torch.full((ELEMENTS,), float(rank + 1), device="cuda")
+    begin = time.monotonic()
     for _ in range(100):
         group.all_reduce(tensor)
         tensor /= 3
         tensor *= rank + 1
     group.all_reduce(tensor)
     torch.cuda.synchronize()
+    print(f"rank {rank}: {time.monotonic() - begin:.3f} s", file=sys.stderr)
     print(json.dumps([tensor.min().item(), tensor.max().item()]), flush=True)
     group.destroy_process_group()
 
@@ -88,14 +90,24 @@ def start(part, *arguments, folder=None, visible=None):
 
 
 def answer(process):
-    lines = [line for line in process.communicate(timeout=120)[0].splitlines() if line.startswith(("[", "{")) or line[:1].isdigit()]
+    """What it printed last; None if it failed, or was not done in a minute."""
+    try:
+        lines = [line for line in process.communicate(timeout=60)[0].splitlines() if line.startswith(("[", "{")) or line[:1].isdigit()]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return None
     return json.loads(lines[-1]) if lines else None
 
 
 def on_the_host():
-    """MiB in use on each GPU, as NVML says."""
-    text = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True, check=True)
-    return [int(line) for line in text.stdout.split()]
+    """MiB that NVML says processes have on each GPU, in its order."""
+    def ask(query):
+        text = subprocess.run(["nvidia-smi", query, "--format=csv,noheader,nounits"], capture_output=True, text=True, check=True).stdout
+        return [line.split(", ") for line in text.splitlines()]
+    held = {uuid: 0 for uuid, in ask("--query-gpu=uuid")}
+    for uuid, used in ask("--query-compute-apps=gpu_uuid,used_memory"):
+        held[uuid] += int(used)
+    return list(held.values())
 
 
 def check(work):
@@ -112,15 +124,14 @@ def check(work):
         return folder
 
     print("| what | seen | |\n|---|---|---|", flush=True)
-    before = on_the_host()
     process = start("fill", folder=container("fill"))
     told = json.loads(process.stdout.readline())
-    held = [there - idle for there, idle in zip(on_the_host(), before)]
+    held = on_the_host()
     process.communicate("\n")
     row("a copy from one to the other", told["equal"], told["equal"])
     row("totals, MiB", [total >> 20 for total in told["total"]], told["total"] == [memory for memory, _ in LIMITS])
     row("free when refused 32 MiB, MiB", [free >> 20 for free in told["free"]], all(free < CHUNK for free in told["free"]))
-    row("NVML meanwhile, MiB more than before", held, all(memory - 2 * CHUNK <= mib << 20 <= memory for mib, (memory, _) in zip(held, LIMITS)))
+    row("NVML meanwhile, MiB", held, all(memory - 2 * CHUNK <= mib << 20 <= memory for mib, (memory, _) in zip(held, LIMITS)))
     for visible in ("1", "1,0"):
         seen = answer(start("hidden", folder=container("hidden" + visible), visible=visible))
         row(f"totals with CUDA_VISIBLE_DEVICES={visible}, GiB", [total // GIB for total in seen],

@@ -24,6 +24,8 @@ pub struct Kind(pub u16);
 pub struct Costs {
     keys: [AtomicU64; KINDS],
     nanos: [AtomicU32; KINDS],
+    /// A bit for each kind that waits for other GPUs.
+    collective: [AtomicU64; KINDS / 64],
 }
 
 /// A key from the words that tell one kind of launch from another.
@@ -59,8 +61,25 @@ impl Costs {
         if let (Some(there), Some(nanos)) = (self.keys.get(place), self.nanos.get(place)) {
             there.store(key, Relaxed);
             nanos.store(0, Relaxed);
+            self.set_collective(Kind(place as u16), false);
         }
         Kind(place as u16)
+    }
+
+    /// Notes whether launches of this kind wait for other GPUs.
+    pub fn set_collective(&self, kind: Kind, is: bool) {
+        let Some(word) = self.collective.get(usize::from(kind.0) / 64) else { return };
+        let bit = 1 << (kind.0 % 64);
+        if is {
+            word.fetch_or(bit, Relaxed)
+        } else {
+            word.fetch_and(!bit, Relaxed)
+        };
+    }
+
+    /// Whether they do.
+    pub fn is_collective(&self, kind: Kind) -> bool {
+        self.collective.get(usize::from(kind.0) / 64).is_some_and(|word| word.load(Relaxed) >> (kind.0 % 64) & 1 != 0)
     }
 
     /// What a launch of this kind takes in nanoseconds, at most [`LONGEST`]; `None` before one was measured.
@@ -92,6 +111,21 @@ impl Costs {
                 self.store(kind, u64::from(known) * (whole - 1024 + ratio) / whole, count);
             } else {
                 self.store(kind, measured / kinds.len() as u64, 1);
+            }
+        }
+    }
+
+    /// Learns from a batch with launches that may have waited for other GPUs: the least there was is what it takes. What takes a little more
+    /// moves them, too, as it may be more work.
+    pub fn learn_least(&self, kinds: &[Kind], measured: u64) {
+        let expected: u64 = kinds.iter().filter_map(|&kind| self.of(kind)).map(u64::from).sum();
+        if kinds.iter().any(|&kind| self.of(kind).is_none()) || (expected..=expected + expected / 4).contains(&measured) {
+            self.learn(kinds, measured);
+        } else if measured < expected {
+            for &kind in kinds {
+                if let Some((known, count)) = self.entry(kind) {
+                    self.store(kind, u64::from(known) * measured / expected, count);
+                }
             }
         }
     }
@@ -163,6 +197,24 @@ mod tests {
             costs.learn(&batch, measured);
             assert!((least..most).contains(&costs.of(a).unwrap()), "{:?} after {measured}", costs.of(a));
         }
+    }
+
+    #[test]
+    fn what_waits_for_others_costs_the_least_that_was_seen() {
+        let costs = costs();
+        let (sum, other) = (costs.kind(key(&[1])), costs.kind(key(&[2])));
+        costs.set_collective(sum, true);
+        assert!(costs.is_collective(sum) && !costs.is_collective(other));
+        costs.learn_least(&[sum], 3_000_000);
+        costs.learn_least(&[sum], 90_000_000);
+        assert_eq!(costs.of(sum), Some(3_000_000), "it waited");
+        costs.learn_least(&[sum], 20_000);
+        assert_eq!(costs.of(sum), Some(20_000));
+        (0..100).for_each(|_| costs.learn_least(&[sum], 24_000));
+        assert!((23_000..24_001).contains(&costs.of(sum).unwrap()), "there is more to add up");
+        costs.learn(&[other], 48_000);
+        costs.learn_least(&[sum, other], 36_000);
+        assert!((17_900..24_100).contains(&costs.of(other).unwrap()), "{:?}", costs.of(other));
     }
 
     #[test]

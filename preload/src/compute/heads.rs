@@ -64,6 +64,8 @@ fn ask(engine: &impl Engine, books: &Books, batch: &Batch, before: u64) -> Head 
             };
             Head::Finished { start: start.min(end), end }
         }
+        // It may be waiting for other GPUs.
+        Progress::Pending if batch.collective => Head::Running { since: None },
         Progress::Pending if !batch.fresh => Head::Running { since: Some(before) },
         Progress::Pending if batch.seen.since != 0 => Head::Running { since: Some(batch.seen.since) },
         Progress::Pending if engine.progress(batch.start) == Progress::Done => Head::Running { since: place(engine, books, batch.start) },

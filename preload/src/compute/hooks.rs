@@ -7,7 +7,7 @@ use core::ffi::c_void;
 use super::cuda_engine::Cuda;
 use super::pace::Launch;
 use super::state::{self, State};
-use super::{cost, ends};
+use super::{collective, cost, ends};
 use crate::cuda::{Device, DevicePtr, Handle, LaunchConfig, LaunchParams, SUCCESS, Status};
 use crate::{driver, memory, session};
 
@@ -23,9 +23,15 @@ pub fn meant<const OWN: bool>(stream: Handle) -> Handle {
 /// Makes a launch when it may be made, and measures it. `key` says what kind of launch it is.
 #[inline]
 pub(super) fn around(stream: Handle, key: impl FnOnce() -> u64, call: impl FnOnce() -> Status) -> Status {
+    around_any(stream, key, || false, call)
+}
+
+/// The same for what may wait for other GPUs, as `is_collective` tells.
+#[inline]
+fn around_any(stream: Handle, key: impl FnOnce() -> u64, is_collective: impl FnOnce() -> bool, call: impl FnOnce() -> Status) -> Status {
     match state::limited() {
         Ok(None) => call(),
-        Ok(Some(state)) => held(state, stream, key(), call),
+        Ok(Some(state)) => held(state, stream, key(), is_collective, call),
         Err(status) => status,
     }
 }
@@ -33,10 +39,11 @@ pub(super) fn around(stream: Handle, key: impl FnOnce() -> u64, call: impl FnOnc
 /// The same for a kernel: its local memory has to fit first.
 #[inline]
 fn around_kernel(function: Handle, stream: Handle, key: impl FnOnce() -> u64, call: impl FnOnce() -> Status) -> Status {
+    let is_collective = || collective::is_one(function);
     match memory::local::before(function) {
-        Ok(None) => around(stream, key, call),
+        Ok(None) => around_any(stream, key, is_collective, call),
         Ok(Some(growth)) => {
-            let status = around(stream, key, call);
+            let status = around_any(stream, key, is_collective, call);
             growth.end();
             status
         }
@@ -45,9 +52,10 @@ fn around_kernel(function: Handle, stream: Handle, key: impl FnOnce() -> u64, ca
 }
 
 #[inline]
-fn held(state: &'static State, handle: Handle, key: u64, call: impl FnOnce() -> Status) -> Status {
+fn held(state: &'static State, handle: Handle, key: u64, is_collective: impl FnOnce() -> bool, call: impl FnOnce() -> Status) -> Status {
     // What is being captured takes no time now. The graph will.
     if is_captured(handle) {
+        collective::note_captured(is_collective);
         return call();
     }
     let (stream, meter) = match state.find(handle) {
@@ -60,7 +68,7 @@ fn held(state: &'static State, handle: Handle, key: u64, call: impl FnOnce() -> 
     };
     let Some(rate) = meter.account.rate() else { return call() };
     let engine = Cuda { context: meter.context() };
-    let launch = Launch::begin(&engine, meter, stream, handle, key, rate);
+    let launch = Launch::begin(&engine, meter, stream, handle, key, rate, is_collective);
     if launch.is_unmeasured() {
         return state::no_memory();
     }
@@ -221,8 +229,9 @@ pub unsafe fn launch_grid_async(
 
 /// `cuGraphLaunch`
 pub unsafe fn graph_launch<const OWN: bool>(real: unsafe extern "C" fn(Handle, Handle) -> Status, exec: Handle, stream: Handle) -> Status {
+    let key = || cost::key(&[exec as u64, 1]);
     // SAFETY: the program's own arguments.
-    around(meant::<OWN>(stream), || cost::key(&[exec as u64, 1]), || unsafe { memory::graph::launch(real, exec, stream) })
+    around_any(meant::<OWN>(stream), key, collective::may_be_in_graphs, || unsafe { memory::graph::launch(real, exec, stream) })
 }
 
 type CopyAsync = unsafe extern "C" fn(u64, u64, usize, Handle) -> Status;

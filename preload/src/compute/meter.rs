@@ -285,9 +285,10 @@ impl Meter {
             false if news >= length => news.saturating_sub(overhead),
             false => news.saturating_sub(if abreast > 1 { overhead / abreast } else { 0 }),
         };
-        let own = if crowded { own.min(batch.expected) } else { own };
+        let own = if crowded || batch.collective { own.min(batch.expected) } else { own };
         self.pay(books, rate, own);
-        books.busy_until = books.busy_until.max(end);
+        // What ran beside a kernel that waited for other GPUs is charged for itself.
+        books.busy_until = books.busy_until.max(if batch.collective { 0 } else { end });
         stream.last_end.store(end, Relaxed);
         if !batch.guessed {
             // A batch that others cover says little of what its launches cost: no less than its part of all that run side by side. Nor more
@@ -299,7 +300,12 @@ impl Meter {
             let (noted, part) = if batch.uniform { (1, seen / u64::from(batch.count.max(1))) } else { (batch.count, seen) };
             if let Some(kinds) = batch.kinds.get(..noted as usize) {
                 // What it added to the time line, not how long it lay there: four streams' launches side by side take a quarter each.
-                if steady {
+                if batch.collective {
+                    self.account.costs.learn_least(
+                        kinds,
+                        length.saturating_sub(overhead) / if batch.uniform { u64::from(batch.count.max(1)) } else { 1 },
+                    );
+                } else if steady {
                     self.account.costs.learn(kinds, part);
                 }
             }

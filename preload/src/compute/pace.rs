@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use vgpu_region::budget::Rate;
 
+use super::account::Account;
 use super::cost::Kind;
 use super::ends::{close, ready};
 use super::engine::Engine;
@@ -61,6 +62,8 @@ pub struct Launch<'a> {
     pub(super) on_credit: bool,
     /// It has waited for a launch of unknown cost to be measured.
     pub(super) in_the_dark: bool,
+    /// It may wait for other GPUs.
+    pub(super) collective: bool,
     /// There are no events to measure it by, and no memory for any.
     pub(super) unmeasured: bool,
 }
@@ -68,9 +71,23 @@ pub struct Launch<'a> {
 impl<'a> Launch<'a> {
     /// Waits until the launch may be made, and prepares to measure it.
     #[inline]
-    pub fn begin(engine: &impl Engine, meter: &'a Meter, stream: &'a Stream, handle: Handle, key: u64, rate: Rate) -> Self {
-        let kind = meter.account.costs.kind(key);
-        let known = meter.account.costs.of(kind);
+    pub fn begin(
+        engine: &impl Engine,
+        meter: &'a Meter,
+        stream: &'a Stream,
+        handle: Handle,
+        key: u64,
+        rate: Rate,
+        is_collective: impl FnOnce() -> bool,
+    ) -> Self {
+        let Account { costs, has_collectives, .. } = meter.account;
+        let kind = costs.kind(key);
+        let known = costs.of(kind);
+        if known.is_none() && is_collective() {
+            costs.set_collective(kind, true);
+            has_collectives.store(true, Relaxed);
+        }
+        let collective = has_collectives.load(Relaxed) && costs.is_collective(kind);
         let cost = known.map_or(UNKNOWN, u64::from);
         let began = engine.about_now();
         let mut launch = Self {
@@ -79,7 +96,8 @@ impl<'a> Launch<'a> {
             handle,
             claim: stream.claim(),
             kind,
-            known: known.is_some(),
+            // What waits for others is measured when they have come, and nobody may wait for that.
+            known: known.is_some() || collective,
             cost,
             began,
             rate,
@@ -90,6 +108,7 @@ impl<'a> Launch<'a> {
             covered: false,
             on_credit: false,
             in_the_dark: false,
+            collective,
             unmeasured: false,
         };
         let quick = launch.claim.as_mut().is_some_and(|claim| {
@@ -238,6 +257,7 @@ impl<'a> Launch<'a> {
         self.stream.dirty.store(true, Relaxed);
         batch.expected += self.cost;
         batch.unknown |= !self.known;
+        batch.collective |= self.collective;
         let rounds = &self.meter.account.rounds;
         if batch.count == 1 {
             rounds.join(&mut open.had);

@@ -45,6 +45,8 @@ pub struct Batch {
     pub covered: bool,
     /// Whether all its launches are of one kind.
     pub uniform: bool,
+    /// Whether one of them may wait for other GPUs.
+    pub collective: bool,
     /// How many launches.
     pub count: u32,
     /// Nanoseconds that the launches are expected to take.
@@ -191,7 +193,7 @@ impl Claim<'_> {
         self.0.head.store(self.0.head.load(Relaxed).wrapping_add(1), Release);
         let (batch, _) = self.open();
         (batch.count, batch.expected, batch.late, batch.lagged) = (0, 0, 0, 0);
-        (batch.fresh, batch.guessed, batch.unknown, batch.woken) = (false, false, false, false);
+        (batch.fresh, batch.guessed, batch.unknown, batch.woken, batch.collective) = (false, false, false, false, false);
         batch.seen = Seen::default();
     }
 }

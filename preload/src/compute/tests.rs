@@ -69,7 +69,7 @@ impl Process {
     fn launch_after(&self, gpu: &Gpu, stream: &Stream, kind: u64, nanos: u64, loading: u64) {
         let handle = simulated::stream(stream.id.load(Relaxed) as usize);
         let rate = self.meter.account.rate().unwrap();
-        let launch = Launch::begin(gpu, self.meter, stream, handle, super::cost::key(&[kind]), rate);
+        let launch = Launch::begin(gpu, self.meter, stream, handle, super::cost::key(&[kind]), rate, || false);
         gpu.pass(loading);
         gpu.launch(handle, nanos);
         launch.end(gpu, true);

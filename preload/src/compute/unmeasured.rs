@@ -17,7 +17,7 @@ fn make() -> *mut Stream {
 /// Launches a kernel into a stream of this number. Whether it was made.
 fn launch(gpu: &Gpu, process: &Process, place: &'static Stream, number: usize, kind: u64, nanos: u64) -> bool {
     let (handle, rate) = (simulated::stream(number), process.meter.account.rate().unwrap());
-    let launch = Launch::begin(gpu, process.meter, place, handle, super::cost::key(&[kind]), rate);
+    let launch = Launch::begin(gpu, process.meter, place, handle, super::cost::key(&[kind]), rate, || false);
     if launch.is_unmeasured() {
         return false;
     }

@@ -25,7 +25,7 @@ impl Names {
         if found << 16 >> 16 == handle && found != 0 {
             return (found >> 48) as u16;
         }
-        let name = ask(handle as Handle).map_or(0, |name| ring.name(name.to_bytes()));
+        let name = of_kernel(handle as Handle).map_or(0, |name| ring.name(name.to_bytes()));
         // Of two kernels in one place each is asked for in turn, which is slow and right.
         if handle >> 48 == 0 {
             known.store(u64::from(name) << 48 | handle, Relaxed);
@@ -39,7 +39,8 @@ impl Names {
     }
 }
 
-fn ask(handle: Handle) -> Option<&'static CStr> {
+/// A kernel's name, by the handle that it is launched by.
+pub fn of_kernel(handle: Handle) -> Option<&'static CStr> {
     let _capture = driver::CaptureRelaxed::enter();
     let mut name: *const c_char = core::ptr::null();
     // SAFETY: the driver writes a pointer to a text that lives as long as the kernel, or fails for what is none. A launch takes a

@@ -1,0 +1,59 @@
+//! Kernels that wait for other GPUs: those of NCCL, of NVSHMEM, and all-reduces of their own that inference engines have.
+//!
+//! How long such a kernel waits is the others' doing. Were it charged, two GPUs that work together would pay for each other's pauses: each
+//! held back makes the other's kernel longer, and so the other's next pause, without end (limits of 25 and 60%: each pause twice as long as
+//! the one before, and NCCL's hundredth sum never came).
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use crate::cuda::Handle;
+use crate::trace::names;
+
+/// What is part of their names: NCCL's and NVSHMEM's, of PyTorch's symmetric memory and FlashInfer, TensorRT-LLM's, vLLM's.
+const PARTS: [&[u8]; 6] = [b"nccl", b"nvshmem", b"all_reduce", b"allreduce", b"AllReduce", b"cross_device_reduce"];
+
+/// Whether one of them was captured into a graph: then any graph may hold it.
+static CAPTURED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a kernel waits for other GPUs, by its name. Drivers before 12.3 tell no names.
+#[cold]
+pub fn is_one(function: Handle) -> bool {
+    names::of_kernel(function).is_some_and(is_named_so)
+}
+
+fn is_named_so(name: &CStr) -> bool {
+    PARTS.iter().any(|part| name.to_bytes().windows(part.len()).any(|window| window == *part))
+}
+
+/// Notes what is captured into a graph.
+#[cold]
+pub fn note_captured(is_one: impl FnOnce() -> bool) {
+    if !CAPTURED.load(Relaxed) && is_one() {
+        CAPTURED.store(true, Relaxed);
+    }
+}
+
+/// Whether graphs may hold one.
+pub fn may_be_in_graphs() -> bool {
+    CAPTURED.load(Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_by_name() {
+        for name in [
+            c"_Z40ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE",
+            c"_ZN4vllm26cross_device_reduce_2stageI13__nv_bfloat16Li2EEEvPNS_8RankDataE",
+            c"_ZN5flash33trtllm_allreduce_fusion_kernelE",
+        ] {
+            assert!(is_named_so(name), "{name:?}");
+        }
+        for name in [c"_ZN2at6native13reduce_kernelILi512ELi1EEEv", c"ampere_bf16_s16816gemm_bf16_128x128", c"nc", c""] {
+            assert!(!is_named_so(name), "{name:?}");
+        }
+    }
+}

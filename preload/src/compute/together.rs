@@ -1,0 +1,75 @@
+//! Two GPUs that work together: each sums up with the other what it has computed, in a kernel that waits for the other's.
+
+use super::cost;
+use super::engine::Engine;
+use super::pace::Launch;
+use super::simulated::{self, BETWEEN, Gpu};
+use super::stream::Stream;
+use super::tests::{MS, Process, S, US, budget};
+
+const SUM: u64 = 50 * US;
+const WORK: u64 = 100 * US;
+const KERNELS: u64 = 10;
+
+struct Rank {
+    gpu: Gpu,
+    process: Process,
+    work: &'static Stream,
+    sums: &'static Stream,
+}
+
+impl Rank {
+    fn new(percent: u32) -> Self {
+        let process = Process::new(budget(), percent, 1);
+        let (work, sums) = (process.stream(0), process.stream(1));
+        Self { gpu: Gpu::new(), process, work, sums }
+    }
+
+    /// The sum may be launched from here on, and could begin then.
+    fn begin(&self) -> (Launch<'static>, u64) {
+        let (work, sums) = (simulated::stream(1), simulated::stream(2));
+        // As after `cuStreamWaitEvent`.
+        super::ends::interrupt(&self.gpu, self.process.meter, self.sums, sums);
+        let rate = self.process.meter.account.rate().unwrap();
+        let launch = Launch::begin(&self.gpu, self.process.meter, self.sums, sums, cost::key(&[77]), rate, || true);
+        (launch, self.gpu.free(work).max(self.gpu.free(sums)).max(self.gpu.now()) + BETWEEN)
+    }
+
+    fn end(&self, launch: Launch<'_>, from: u64, to: u64) {
+        let sums = simulated::stream(2);
+        // It waits for the work before it, and then for the other's.
+        let begins = (self.gpu.free(sums) + BETWEEN).max(self.gpu.now() + 2 * US).max(from);
+        let idle = begins.saturating_sub(self.gpu.free(sums));
+        if idle > BETWEEN {
+            self.gpu.copy(sums, idle - BETWEEN);
+        }
+        self.gpu.launch(sums, to.saturating_sub(begins).max(US));
+        launch.end(&self.gpu, true);
+        self.gpu.synchronize(sums);
+    }
+}
+
+#[test]
+fn pauses_of_one_are_not_paid_for_by_the_other() {
+    for (one, other) in [(25, 60), (30, 30), (10, 90), (50, 50)] {
+        let ranks = [Rank::new(one), Rank::new(other)];
+        let start = ranks[0].gpu.now();
+        let mut steps = 0;
+        while ranks.iter().all(|rank| rank.gpu.now() < start + 10 * S) {
+            steps += 1;
+            for rank in &ranks {
+                (0..KERNELS).for_each(|_| rank.process.launch(&rank.gpu, rank.work, 1, WORK));
+            }
+            let [(first, a), (second, b)] = ranks.each_ref().map(Rank::begin);
+            let done = a.max(b) + SUM;
+            ranks[0].end(first, a, done);
+            ranks[1].end(second, b, done);
+        }
+        // Of the time of the one that has less, what the work and the sum take of it.
+        let share = f64::from(steps) * (KERNELS * (WORK + BETWEEN) + SUM) as f64 / (10 * S) as f64 * 100.0;
+        let apart = ranks[0].gpu.now().abs_diff(ranks[1].gpu.now()) / MS;
+        println!("{one} and {other}: {steps} steps, {share:.1}% of the lesser's time; {apart} ms apart");
+        let limit = f64::from(one.min(other));
+        assert!((limit * 0.8..limit + 1.0).contains(&share), "{one} and {other}: {share:.1}%");
+    }
+}
