@@ -3,7 +3,7 @@
 
     torch_several.py check FOLDER    makes the containers' files in FOLDER, runs the parts below and prints what each did
 
-Parts, each in a process of its own: fill, hidden, share, reduce.
+Parts, each in a process of its own: fill, hidden, share, reduce, train.
 """
 import json
 import os
@@ -17,6 +17,7 @@ CHUNK = 32 << 20
 SECONDS = 3.0
 # What reduce adds up: more than fits into one of NCCL's buffers.
 ELEMENTS = 1 << 24
+STEPS = 60
 
 
 def fill():
@@ -59,23 +60,59 @@ def share(gpu):
     print(json.dumps(run(SECONDS)))
 
 
-def reduce(rank):
-    """Two processes add up a tensor with NCCL, a hundred times; each waits in its kernels while the other is held back."""
+def group_of_two(rank):
+    """PyTorch with NCCL between two processes, one on each GPU."""
     import torch
     import torch.distributed as group
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29517", RANK=str(rank), WORLD_SIZE="2")
     torch.cuda.set_device(rank)
-    group.init_process_group("nccl")
+    group.init_process_group("nccl", device_id=torch.device("cuda", rank))
+    return torch, group
+
+
+def reduce(rank, captured):
+    """Adds up a tensor a hundred times, as it is or in a graph. Each waits in its kernels while the other is held back."""
+    torch, group = group_of_two(rank)
     tensor = torch.full((ELEMENTS,), float(rank + 1), device="cuda")
-    begin = time.monotonic()
-    for _ in range(100):
+    group.all_reduce(torch.zeros(1, device="cuda"))
+
+    def sum_up():
         group.all_reduce(tensor)
-        tensor /= 3
-        tensor *= rank + 1
+        tensor.div_(3).mul_(rank + 1)
+
+    again = sum_up
+    if captured:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            sum_up()
+        again = graph.replay
+    for _ in range(100):
+        again()
     group.all_reduce(tensor)
     torch.cuda.synchronize()
-    print(f"rank {rank}: {time.monotonic() - begin:.3f} s", file=sys.stderr)
     print(json.dumps([tensor.min().item(), tensor.max().item()]), flush=True)
+    group.destroy_process_group()
+
+
+def train(rank):
+    """Trains one model on both, its gradients summed up while others are still computed; how many steps a second."""
+    torch, group = group_of_two(rank)
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096) for _ in range(6)]).cuda()
+    model = torch.nn.parallel.DistributedDataParallel(layers, device_ids=[rank])
+    optimizer, batch = torch.optim.SGD(model.parameters(), 1e-3), torch.randn(4096, 4096, device="cuda")
+
+    def run(steps):
+        begin = time.monotonic()
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+        torch.cuda.synchronize()
+        return steps / (time.monotonic() - begin)
+
+    run(10)
+    print(json.dumps(run(STEPS)), flush=True)
     group.destroy_process_group()
 
 
@@ -142,10 +179,19 @@ def check(work):
     shares = [ours / alone for ours, alone in zip(limited, native)]
     row("shares of 25 and 60%, both at work", [f"{share:.3f}" for share in shares],
         all(abs(share - cores / 100) < 0.03 for share, (_, cores) in zip(shares, LIMITS)))
-    alone = [answer(process) for process in [start("reduce", rank) for rank in (0, 1)]]
-    folder = container("reduce")
-    ours = [answer(process) for process in [start("reduce", rank, folder=folder) for rank in (0, 1)]]
-    row("NCCL's sums, natively and limited", f"{alone} {ours}", None not in alone and alone == ours)
+
+    def both(part, *arguments, folder=None):
+        return [answer(process) for process in [start(part, rank, *arguments, folder=folder) for rank in (0, 1)]]
+
+    folder = container("together")
+    for captured, how in enumerate(("", ", in a graph")):
+        alone, ours = both("reduce", captured), both("reduce", captured, folder=folder)
+        row(f"NCCL's sums{how}, natively and limited", f"{alone} {ours}", None not in alone and alone == ours)
+    alone, ours = both("train"), both("train", folder=folder)
+    shares = [limited / native for limited, native in zip(ours, alone)] if None not in alone + ours else []
+    least = min(cores for _, cores in LIMITS) / 100
+    row("shares of a training step on both: of the lesser limit", [f"{share:.3f}" for share in shares],
+        bool(shares) and all(least * 0.7 < share < least + 0.03 for share in shares))
     return wrong != 0
 
 
