@@ -8,8 +8,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use super::image::{self, Globals};
 use super::known::{self, Current};
-use super::module;
 use super::table::Table;
+use super::{capture, module};
 use crate::cuda::{DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::session::Gpu;
@@ -71,6 +71,8 @@ pub fn before_launch(kernel: Handle) -> Result<(), Status> {
         return Ok(());
     }
     let mut module = core::ptr::null_mut();
+    // The first launch may be one that is captured. It would load the library without harm to the capture; asked for, it ends it.
+    let _relaxed = capture::leave_alone();
     // SAFETY: a library that the program has; the driver writes one handle.
     match bring_in(library, || unsafe { driver::library_module(&raw mut module, library) }) {
         OUT_OF_MEMORY => Err(OUT_OF_MEMORY),
