@@ -2,7 +2,7 @@
 //! one goes on.
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
 use crate::compute::hooks::meant;
 use crate::cuda::{CAPTURE_IMPLICIT, CAPTURE_INVALIDATED, CAPTURE_UNJOINED, Handle, SUCCESS, Status};
@@ -12,15 +12,29 @@ use crate::driver::{self, CaptureRelaxed};
 static CAPTURES: AtomicBool = AtomicBool::new(false);
 /// Captures that have begun and not ended; rather too many than too few.
 static GOING_ON: AtomicU32 = AtomicU32::new(0);
+/// The streams that they began in, as far as there is room. Others that joined may come and go: NCCL's do.
+static ORIGINS: [AtomicPtr<c_void>; 64] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 64];
 
-fn beginning(call: impl FnOnce() -> Status) -> Status {
+fn beginning(stream: Handle, call: impl FnOnce() -> Status) -> Status {
     CAPTURES.store(true, Relaxed);
     GOING_ON.fetch_add(1, AcqRel);
     let status = call();
-    if status != SUCCESS {
+    if status == SUCCESS {
+        note_origin(stream);
+    } else {
         one_less();
     }
     status
+}
+
+fn note_origin(stream: Handle) {
+    _ = ORIGINS.iter().find(|origin| origin.compare_exchange(core::ptr::null_mut(), stream, AcqRel, Relaxed).is_ok());
+}
+
+/// Whether a capture began in this stream. It is forgotten.
+fn take_origin(stream: Handle) -> bool {
+    let take = |origin: &AtomicPtr<c_void>| origin.compare_exchange(stream, core::ptr::null_mut(), AcqRel, Relaxed).is_ok();
+    !stream.is_null() && ORIGINS.iter().any(take)
 }
 
 fn one_less() {
@@ -30,13 +44,13 @@ fn one_less() {
 /// `cuStreamBeginCapture_v2`
 pub unsafe fn begin(real: unsafe extern "C" fn(Handle, i32) -> Status, stream: Handle, mode: i32) -> Status {
     // SAFETY: the program's own arguments.
-    beginning(|| unsafe { real(stream, mode) })
+    beginning(stream, || unsafe { real(stream, mode) })
 }
 
 /// `cuStreamBeginCapture`
 pub unsafe fn begin_v1(real: unsafe extern "C" fn(Handle) -> Status, stream: Handle) -> Status {
     // SAFETY: the program's own argument.
-    beginning(|| unsafe { real(stream) })
+    beginning(stream, || unsafe { real(stream) })
 }
 
 /// `cuStreamBeginCaptureToGraph`
@@ -50,7 +64,7 @@ pub unsafe fn begin_to_graph(
     mode: i32,
 ) -> Status {
     // SAFETY: the program's own arguments.
-    beginning(|| unsafe { real(stream, graph, dependencies, edges, count, mode) })
+    beginning(stream, || unsafe { real(stream, graph, dependencies, edges, count, mode) })
 }
 
 /// `cuStreamEndCapture`: also of a capture that was spoiled. A stream that is captured still has not ended it.
@@ -62,17 +76,23 @@ pub unsafe fn end<const OWN: bool>(
     // SAFETY: the program's own arguments.
     let status = unsafe { real(stream, graph) };
     if matches!(status, SUCCESS | CAPTURE_INVALIDATED | CAPTURE_UNJOINED) && !is_under_way(meant::<OWN>(stream)) {
+        take_origin(stream);
         one_less();
     }
     status
 }
 
-/// Destroys a stream with `call`; a capture of it ends with it.
+/// Destroys a stream with `call`; a capture that began in it ends with it.
 pub fn ending(stream: Handle, call: impl FnOnce() -> Status) -> Status {
-    let captured = is_under_way(stream);
+    // Before the call: afterwards another thread may be given the same handle.
+    if !(is_under_way(stream) && take_origin(stream)) {
+        return call();
+    }
     let status = call();
-    if captured && status == SUCCESS {
+    if status == SUCCESS {
         one_less();
+    } else {
+        note_origin(stream);
     }
     status
 }
@@ -149,5 +169,8 @@ mod tests {
         assert_eq!((end(SUCCESS), may_go_on()), (SUCCESS, false));
         end(SUCCESS);
         assert!(!may_go_on(), "one end too many is none");
+        begin(SUCCESS);
+        assert!(take_origin(stream) && !take_origin(stream) && !take_origin(0x20 as Handle));
+        end(SUCCESS);
     }
 }

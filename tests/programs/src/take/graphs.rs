@@ -61,14 +61,38 @@ pub fn any_node(ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
+/// A stream joins a capture, takes part in it, and is destroyed before it ends, as NCCL's are.
+fn come_and_go(captured: CUstream) -> Result<(), CUresult> {
+    let (other, mut event) = (stream()?, null_mut());
+    // SAFETY: two streams, of which one is this function's own, and an event of its own.
+    unsafe {
+        check(sys::cuEventCreate(&raw mut event, 2))?;
+        for (from, to) in [(captured, other), (other, captured)] {
+            check(sys::cuEventRecord(event, from))?;
+            check(sys::cuStreamWaitEvent(to, event, 0))?;
+        }
+        check(sys::cuEventDestroy_v2(event))?;
+        check(sys::cuStreamDestroy_v2(other))
+    }
+}
+
 pub fn captured(_ordinal: i32) -> Result<Taker, CUresult> {
-    let stream = stream()?;
+    let (stream, mut address) = (stream()?, 0);
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    // There is a pool that may be looked at whenever something is waited for.
+    // SAFETY: room for the address, which is freed once.
+    unsafe {
+        check(sys::cuMemAllocAsync(&raw mut address, 4096, stream))?;
+        check(sys::cuMemFreeAsync(address, stream))?;
+        check(sys::cuStreamSynchronize(stream))?;
+    }
     Ok(Box::new(move |bytes| {
         let (mut graph, mut address) = (null_mut(), 0);
         // SAFETY: a stream of this way's own, and room for the answers.
         let code = unsafe {
             check(sys::cuStreamBeginCapture_v2(stream, mode))?;
+            come_and_go(stream)?;
+            come_and_go(stream)?;
             let code = sys::cuMemAllocAsync(&raw mut address, bytes, stream);
             check(sys::cuStreamEndCapture(stream, &raw mut graph))?;
             code
