@@ -13,7 +13,7 @@
 
 mod account;
 pub mod between;
-mod collective;
+pub mod collective;
 pub mod copies;
 mod cost;
 mod cuda_engine;

@@ -17,7 +17,7 @@ CHUNK = 32 << 20
 SECONDS = 3.0
 # What reduce adds up: more than fits into one of NCCL's buffers.
 ELEMENTS = 1 << 24
-STEPS = 60
+STEPS = 40
 
 
 def fill():

@@ -49,8 +49,6 @@ pub struct Account {
     ends: AtomicU64,
     /// What is in flight of what goes on beside other streams, in nanoseconds expected.
     beside: AtomicU64,
-    /// Whether any kind of launch was found to wait for other GPUs.
-    pub has_collectives: AtomicBool,
 }
 
 /// Whether a launch may go ahead.
@@ -90,7 +88,6 @@ impl Account {
             rounds: Rounds::default(),
             ends: zero(),
             beside: zero(),
-            has_collectives: AtomicBool::new(false),
         }
     }
 

@@ -2,19 +2,16 @@
 //!
 //! How long such a kernel waits is the others' doing. Were it charged, two GPUs that work together would pay for each other's pauses: each
 //! held back makes the other's kernel longer, and so the other's next pause, without end (limits of 25 and 60%: each pause twice as long as
-//! the one before, and NCCL's hundredth sum never came).
+//! the one before, and NCCL's hundredth sum never came). So no more is charged than such a kernel is known to take, which is about the least
+//! that was seen: see [`super::cost::Costs::learn_least`].
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::cuda::Handle;
 use crate::trace::names;
 
 /// What is part of their names: NCCL's and NVSHMEM's, of PyTorch's symmetric memory and FlashInfer, TensorRT-LLM's, vLLM's.
 const PARTS: [&[u8]; 6] = [b"nccl", b"nvshmem", b"all_reduce", b"allreduce", b"AllReduce", b"cross_device_reduce"];
-
-/// Whether one of them was captured into a graph: then any graph may hold it.
-static CAPTURED: AtomicBool = AtomicBool::new(false);
 
 /// Whether a kernel waits for other GPUs, by its name. Drivers before 12.3 tell no names.
 #[cold]
@@ -24,19 +21,6 @@ pub fn is_one(function: Handle) -> bool {
 
 fn is_named_so(name: &CStr) -> bool {
     PARTS.iter().any(|part| name.to_bytes().windows(part.len()).any(|window| window == *part))
-}
-
-/// Notes what is captured into a graph.
-#[cold]
-pub fn note_captured(is_one: impl FnOnce() -> bool) {
-    if !CAPTURED.load(Relaxed) && is_one() {
-        CAPTURED.store(true, Relaxed);
-    }
-}
-
-/// Whether graphs may hold one.
-pub fn may_be_in_graphs() -> bool {
-    CAPTURED.load(Relaxed)
 }
 
 #[cfg(test)]

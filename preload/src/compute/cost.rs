@@ -1,9 +1,9 @@
 //! What each kind of launch is known to cost: one entry for a function with its grid and block, learned from measured batches.
 //!
 //! The costs decide how much may be in flight and where a batch ends. What is *charged* is measured, so a wrong entry makes the
-//! pace uneven for a moment and nothing else.
+//! pace uneven for a moment and nothing else; but for kinds that wait for other GPUs, of which no more is charged than is known.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// How many kinds are remembered. When they are all taken, a new kind takes the place of an old one.
 pub const KINDS: usize = 4096;
@@ -14,6 +14,8 @@ const COUNT_BITS: u32 = 3;
 const EARLY: u32 = 7;
 /// What takes longer is entered as this many nanoseconds.
 const LONGEST: u32 = u32::MAX >> COUNT_BITS;
+/// What waits for other GPUs is taken to cost more by at most one part in so many with each batch that took longer.
+const RISE: u32 = 8;
 
 /// The place of a kind in the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,8 +26,9 @@ pub struct Kind(pub u16);
 pub struct Costs {
     keys: [AtomicU64; KINDS],
     nanos: [AtomicU32; KINDS],
-    /// A bit for each kind that waits for other GPUs.
+    /// A bit for each kind that waits for other GPUs, and whether there is any.
     collective: [AtomicU64; KINDS / 64],
+    has_collective: AtomicBool,
 }
 
 /// A key from the words that tell one kind of launch from another.
@@ -59,9 +62,9 @@ impl Costs {
     #[cold]
     fn replace(&self, place: usize, key: u64) -> Kind {
         if let (Some(there), Some(nanos)) = (self.keys.get(place), self.nanos.get(place)) {
-            there.store(key, Relaxed);
-            nanos.store(0, Relaxed);
             self.set_collective(Kind(place as u16), false);
+            nanos.store(0, Relaxed);
+            there.store(key, Relaxed);
         }
         Kind(place as u16)
     }
@@ -75,11 +78,14 @@ impl Costs {
         } else {
             word.fetch_and(!bit, Relaxed)
         };
+        self.has_collective.fetch_or(is, Relaxed);
     }
 
     /// Whether they do.
+    #[inline]
     pub fn is_collective(&self, kind: Kind) -> bool {
-        self.collective.get(usize::from(kind.0) / 64).is_some_and(|word| word.load(Relaxed) >> (kind.0 % 64) & 1 != 0)
+        self.has_collective.load(Relaxed)
+            && self.collective.get(usize::from(kind.0) / 64).is_some_and(|word| word.load(Relaxed) >> (kind.0 % 64) & 1 != 0)
     }
 
     /// What a launch of this kind takes in nanoseconds, at most [`LONGEST`]; `None` before one was measured.
@@ -115,17 +121,23 @@ impl Costs {
         }
     }
 
-    /// Learns from a batch with launches that may have waited for other GPUs: the least there was is what it takes. What takes a little more
-    /// moves them, too, as it may be more work.
-    pub fn learn_least(&self, kinds: &[Kind], measured: u64) {
-        let expected: u64 = kinds.iter().filter_map(|&kind| self.of(kind)).map(u64::from).sum();
-        if kinds.iter().any(|&kind| self.of(kind).is_none()) || (expected..=expected + expected / 4).contains(&measured) {
-            self.learn(kinds, measured);
-        } else if measured < expected {
-            for &kind in kinds {
-                if let Some((known, count)) = self.entry(kind) {
-                    self.store(kind, u64::from(known) * measured / expected, count);
-                }
+    /// Learns from launches that may have waited for other GPUs, and took so many nanoseconds each. The least there was is what they take;
+    /// what takes longer moves that up little by little, as it may be more work. If it does not stop, this GPU is held back for it until the
+    /// others are the ones that wait, and then there is a new least.
+    pub fn learn_least(&self, kind: Kind, seen: u64) {
+        match self.entry(kind) {
+            Some((known, count)) => self.store(kind, seen.min(u64::from(known + known / RISE + 1)), count),
+            None => self.store(kind, seen, 1),
+        }
+    }
+
+    /// Launches of the kind with this key are others now: what was known of it is forgotten, if it waits for other GPUs or will.
+    pub fn renew(&self, key: u64, is_collective: bool) {
+        let kind = self.kind(key);
+        if is_collective || self.is_collective(kind) {
+            self.set_collective(kind, is_collective);
+            if let Some(nanos) = self.nanos.get(usize::from(kind.0)) {
+                nanos.store(0, Relaxed);
             }
         }
     }
@@ -200,21 +212,20 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_others_costs_the_least_that_was_seen() {
+    fn what_waits_for_others_costs_about_the_least_that_was_seen() {
         let costs = costs();
         let (sum, other) = (costs.kind(key(&[1])), costs.kind(key(&[2])));
         costs.set_collective(sum, true);
         assert!(costs.is_collective(sum) && !costs.is_collective(other));
-        costs.learn_least(&[sum], 3_000_000);
-        costs.learn_least(&[sum], 90_000_000);
-        assert_eq!(costs.of(sum), Some(3_000_000), "it waited");
-        costs.learn_least(&[sum], 20_000);
+        costs.learn_least(sum, 90_000_000);
+        costs.learn_least(sum, 20_000);
         assert_eq!(costs.of(sum), Some(20_000));
-        (0..100).for_each(|_| costs.learn_least(&[sum], 24_000));
-        assert!((23_000..24_001).contains(&costs.of(sum).unwrap()), "there is more to add up");
-        costs.learn(&[other], 48_000);
-        costs.learn_least(&[sum, other], 36_000);
-        assert!((17_900..24_100).contains(&costs.of(other).unwrap()), "{:?}", costs.of(other));
+        costs.learn_least(sum, 90_000_000);
+        assert!((20_001..23_000).contains(&costs.of(sum).unwrap()), "it waited");
+        (0..100).for_each(|_| costs.learn_least(sum, 40_000));
+        assert_eq!(costs.of(sum), Some(40_000), "there is more to add up");
+        costs.renew(key(&[1]), false);
+        assert_eq!((costs.of(sum), costs.is_collective(sum)), (None, false));
     }
 
     #[test]

@@ -55,7 +55,6 @@ fn around_kernel(function: Handle, stream: Handle, key: impl FnOnce() -> u64, ca
 fn held(state: &'static State, handle: Handle, key: u64, is_collective: impl FnOnce() -> bool, call: impl FnOnce() -> Status) -> Status {
     // What is being captured takes no time now. The graph will.
     if is_captured(handle) {
-        collective::note_captured(is_collective);
         return call();
     }
     let (stream, meter) = match state.find(handle) {
@@ -227,11 +226,22 @@ pub unsafe fn launch_grid_async(
     around_kernel(function, stream, key, || unsafe { real(function, width, height, stream) })
 }
 
+fn graph_key(exec: Handle) -> u64 {
+    cost::key(&[exec as u64, 1])
+}
+
+/// A graph was made launchable, or made anew, and waits for other GPUs or not.
+pub fn renew_graph(exec: Handle, is_collective: bool) {
+    if let Some(state) = state::known() {
+        state.renew(graph_key(exec), is_collective);
+    }
+}
+
 /// `cuGraphLaunch`
 pub unsafe fn graph_launch<const OWN: bool>(real: unsafe extern "C" fn(Handle, Handle) -> Status, exec: Handle, stream: Handle) -> Status {
-    let key = || cost::key(&[exec as u64, 1]);
+    // Whether it waits for other GPUs was noted when it was made.
     // SAFETY: the program's own arguments.
-    around_any(meant::<OWN>(stream), key, collective::may_be_in_graphs, || unsafe { memory::graph::launch(real, exec, stream) })
+    around(meant::<OWN>(stream), || graph_key(exec), || unsafe { memory::graph::launch(real, exec, stream) })
 }
 
 type CopyAsync = unsafe extern "C" fn(u64, u64, usize, Handle) -> Status;

@@ -119,3 +119,22 @@ fn launches_of_ever_new_kinds_are_paid_for() {
         assert!(least > -(2 * kernel as i64) - MS as i64, "{kernel} ns: {least}");
     }
 }
+
+/// The same in two streams, and others with them.
+#[test]
+fn new_kinds_among_others_are_paid_for() {
+    for percent in [25, 50, 75] {
+        for known in [10, 20] {
+            let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
+            let streams = [process.stream(0), process.stream(1)];
+            let (start, mut kind) = (gpu.now(), 1000);
+            for stream in streams.iter().cycle().take_while(|_| gpu.now() < start + 3 * S) {
+                kind += 1;
+                process.launch(&gpu, stream, kind, 5 * US);
+                (0..known).for_each(|_| process.launch(&gpu, stream, 1, 5 * US));
+            }
+            let share = gpu.used(start, gpu.now()) as f64 / (gpu.now() - start) as f64 * 100.0;
+            assert!((-4.0..3.0).contains(&(share - f64::from(percent))), "{percent}%, {known}: {share:.1}%");
+        }
+    }
+}

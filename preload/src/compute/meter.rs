@@ -2,7 +2,8 @@
 //!
 //! A batch lasts from its start (an event before it if its stream was idle, else the end of the batch before) to its end event. Work
 //! of several streams that overlaps is counted once. Work that has begun and is not finished is charged as time goes by, so that
-//! a kernel that never ends is paid for too; when it ends, the measured time replaces that.
+//! a kernel that never ends is paid for too; when it ends, the measured time replaces that. Of kernels that wait for other GPUs no
+//! more is charged than they are known to take ([`super::collective`]).
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{
@@ -173,7 +174,7 @@ impl Meter {
                 }
                 stream.id.store(id, Release);
                 let (batch, open) = claim.open();
-                (batch.count, batch.expected, batch.late) = (0, 0, 0);
+                batch.clear();
                 (open.interrupted, open.idle_from) = (true, 0);
                 stream.dirty.store(false, Relaxed);
                 stream.guests.store(0, Relaxed);
@@ -287,8 +288,9 @@ impl Meter {
         };
         let own = if crowded || batch.collective { own.min(batch.expected) } else { own };
         self.pay(books, rate, own);
-        // What ran beside a kernel that waited for other GPUs is charged for itself.
-        books.busy_until = books.busy_until.max(if batch.collective { 0 } else { end });
+        // What ran beside a kernel that waited for other GPUs is charged, but for as much as that was.
+        let charged_to = if batch.collective { end.min(from.max(books.busy_until) + own) } else { end };
+        books.busy_until = books.busy_until.max(charged_to);
         stream.last_end.store(end, Relaxed);
         if !batch.guessed {
             // A batch that others cover says little of what its launches cost: no less than its part of all that run side by side. Nor more
@@ -297,17 +299,12 @@ impl Meter {
             let alone = length.saturating_sub(overhead);
             let seen = own.clamp(alone / streams, alone);
             // Of a uniform batch one launch stands for all.
-            let (noted, part) = if batch.uniform { (1, seen / u64::from(batch.count.max(1))) } else { (batch.count, seen) };
-            if let Some(kinds) = batch.kinds.get(..noted as usize) {
+            let (each, noted) = if batch.uniform { (u64::from(batch.count.max(1)), 1) } else { (1, batch.count) };
+            match batch.kinds.get(..noted as usize) {
+                Some(&[kind]) if batch.collective => self.account.costs.learn_least(kind, alone / each),
                 // What it added to the time line, not how long it lay there: four streams' launches side by side take a quarter each.
-                if batch.collective {
-                    self.account.costs.learn_least(
-                        kinds,
-                        length.saturating_sub(overhead) / if batch.uniform { u64::from(batch.count.max(1)) } else { 1 },
-                    );
-                } else if steady {
-                    self.account.costs.learn(kinds, part);
-                }
+                Some(kinds) if steady && !batch.collective => self.account.costs.learn(kinds, seen / each),
+                _ => {}
             }
             // The anchor is an event that nobody will record again: the batch gets the old one for its next round.
             (books.anchor, books.anchor_at, batch.end) = (batch.end, end, books.anchor);

@@ -4,7 +4,6 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use vgpu_region::budget::Rate;
 
-use super::account::Account;
 use super::cost::Kind;
 use super::ends::{close, ready};
 use super::engine::Engine;
@@ -80,14 +79,13 @@ impl<'a> Launch<'a> {
         rate: Rate,
         is_collective: impl FnOnce() -> bool,
     ) -> Self {
-        let Account { costs, has_collectives, .. } = meter.account;
+        let costs = meter.account.costs;
         let kind = costs.kind(key);
         let known = costs.of(kind);
         if known.is_none() && is_collective() {
             costs.set_collective(kind, true);
-            has_collectives.store(true, Relaxed);
         }
-        let collective = has_collectives.load(Relaxed) && costs.is_collective(kind);
+        let collective = costs.is_collective(kind);
         let cost = known.map_or(UNKNOWN, u64::from);
         let began = engine.about_now();
         let mut launch = Self {
@@ -96,7 +94,8 @@ impl<'a> Launch<'a> {
             handle,
             claim: stream.claim(),
             kind,
-            // What waits for others is measured when they have come, and nobody may wait for that.
+            // What waits for others is measured when they have come, and nobody may wait for that: it counts as known, and a first one is
+            // charged at most what an unknown one is taken to cost.
             known: known.is_some() || collective,
             cost,
             began,
@@ -118,6 +117,7 @@ impl<'a> Launch<'a> {
                 && launch.known
                 && cost < BATCH
                 && began < open.idle_from + GAP
+                && !batch.must_not_mix(launch.kind, collective)
                 && !open.interrupted
         });
         if !quick {
@@ -147,7 +147,8 @@ impl<'a> Launch<'a> {
         if batch.count != 0 || self.stream.guests.load(Relaxed) != 0 {
             let idle = paused && engine.is_idle(self.handle);
             // A long launch, or one of unknown length, gets a batch of its own.
-            if idle || open.interrupted || !self.known || self.cost >= BATCH {
+            let apart = !self.known || self.cost >= BATCH || claim.open().0.must_not_mix(self.kind, self.collective);
+            if idle || claim.open().1.interrupted || apart {
                 close(engine, self.meter, self.stream, self.handle, &mut claim, idle);
             }
         }
@@ -204,7 +205,7 @@ impl<'a> Launch<'a> {
                     (true, true) => WAKING_SLOW,
                 };
                 // Few at first: the program may pause after them, and then they are measured. Not if it was us who made it pause.
-                open.most = if waited && !shared { MOST as u32 } else { 1 };
+                open.most = if held && !shared { MOST as u32 } else { 1 };
             }
         }
         let (batch, open) = claim.open();

@@ -114,6 +114,11 @@ impl State {
         (0..PROBES).map(move |step| start.wrapping_add(step) % STREAMS)
     }
 
+    /// See [`Costs::renew`].
+    pub fn renew(&self, key: u64, is_collective: bool) {
+        self.costs.renew(key, is_collective);
+    }
+
     /// What is known of a stream. `handle` is the driver's, legacy and per-thread default streams included.
     #[inline]
     pub fn find(&'static self, handle: Handle) -> Option<(&'static Stream, &'static Meter)> {

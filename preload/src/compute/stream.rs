@@ -62,6 +62,22 @@ pub struct Batch {
     pub kinds: [Kind; MOST],
 }
 
+impl Batch {
+    /// Whether a launch of this kind must not be measured together with what is in the batch: one that waits for other GPUs goes with its kind
+    /// only.
+    #[inline]
+    pub fn must_not_mix(&self, kind: Kind, collective: bool) -> bool {
+        (self.collective || collective) && !(self.uniform && self.kinds.first() == Some(&kind))
+    }
+
+    /// Empties it; its events stay.
+    pub fn clear(&mut self) {
+        (self.count, self.expected, self.late, self.lagged) = (0, 0, 0, 0);
+        (self.fresh, self.guessed, self.unknown, self.woken, self.collective) = (false, false, false, false, false);
+        self.seen = Seen::default();
+    }
+}
+
 /// A stream's state. All zero is a free one.
 #[derive(Debug)]
 pub struct Stream {
@@ -191,10 +207,7 @@ impl Claim<'_> {
     /// Hands the batch to the harvester; the next one is empty. The caller has made sure that [`Stream::waiting`] is below [`RING`] - 1.
     pub fn close(&mut self) {
         self.0.head.store(self.0.head.load(Relaxed).wrapping_add(1), Release);
-        let (batch, _) = self.open();
-        (batch.count, batch.expected, batch.late, batch.lagged) = (0, 0, 0, 0);
-        (batch.fresh, batch.guessed, batch.unknown, batch.woken, batch.collective) = (false, false, false, false, false);
-        batch.seen = Seen::default();
+        self.open().0.clear();
     }
 }
 

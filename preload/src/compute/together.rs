@@ -1,5 +1,7 @@
 //! Two GPUs that work together: each sums up with the other what it has computed, in a kernel that waits for the other's.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::cost;
 use super::engine::Engine;
 use super::pace::Launch;
@@ -72,4 +74,70 @@ fn pauses_of_one_are_not_paid_for_by_the_other() {
         let limit = f64::from(one.min(other));
         assert!((limit * 0.8..limit + 1.0).contains(&share), "{one} and {other}: {share:.1}%");
     }
+}
+
+/// Launches into one stream, of which some wait for other GPUs.
+fn launch(gpu: &Gpu, process: &Process, stream: &Stream, kind: u64, nanos: u64, collective: bool) {
+    let handle = simulated::stream(stream.id.load(Relaxed) as usize);
+    let rate = process.meter.account.rate().unwrap();
+    let launch = Launch::begin(gpu, process.meter, stream, handle, cost::key(&[kind]), rate, || collective);
+    gpu.launch(handle, nanos);
+    launch.end(gpu, true);
+}
+
+/// The share that a program got of the GPU, in percent.
+fn share(percent: u32, streams: u64, mut step: impl FnMut(&Gpu, &Process, &[&'static Stream])) -> f64 {
+    let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
+    let streams: Vec<_> = (0..streams).map(|number| process.stream(number)).collect();
+    let start = gpu.now();
+    while gpu.now() < start + 5 * S {
+        step(&gpu, &process, &streams);
+    }
+    gpu.used(start, gpu.now()) as f64 / (gpu.now() - start) as f64 * 100.0
+}
+
+/// However long the first sum waited, what is between the sums is charged as it is.
+#[test]
+fn kernels_between_sums_are_paid_for() {
+    for first in [20 * US, 100 * MS] {
+        for (few, many) in [(9, 9), (3, 15), (12, 18)] {
+            let mut sum = first;
+            let share = share(25, 1, |gpu, process, streams| {
+                for count in [few, many] {
+                    (0..count).for_each(|_| launch(gpu, process, streams[0], 1, 50 * US, false));
+                    launch(gpu, process, streams[0], 77, std::mem::replace(&mut sum, 20 * US), true);
+                }
+            });
+            // The first wait is nobody's.
+            let most = 25.5 + first as f64 / (5 * S) as f64 * 100.0;
+            assert!((24.0..most).contains(&share), "first {first}, {few} and {many}: {share:.1}%");
+        }
+    }
+}
+
+/// What waits for nobody is charged once, whatever it is called.
+#[test]
+fn sums_beside_others_are_paid_for_once() {
+    let overlapping = share(50, 2, |gpu, process, streams| {
+        launch(gpu, process, streams[0], 1, 200 * US, false);
+        launch(gpu, process, streams[1], 77, 190 * US, true);
+    });
+    assert!((48.0..51.0).contains(&overlapping), "{overlapping:.1}%");
+    for (percent, count) in [(25, 2), (50, 2), (25, 4), (50, 4)] {
+        let share = share(percent, count, |gpu, process, streams| {
+            streams.iter().for_each(|stream| launch(gpu, process, stream, 77, 400 * US, true));
+        });
+        let limit = f64::from(percent);
+        assert!((limit - 2.0..limit + 1.0).contains(&share), "{percent}% of {count}: {share:.1}%");
+    }
+}
+
+/// How much a sum adds up is not known from its kernel: a larger one is charged as the small one for a while.
+#[test]
+fn larger_sums_come_to_be_paid_for() {
+    let mut sum = 200 * US;
+    let share = share(25, 1, |gpu, process, streams| {
+        launch(gpu, process, streams[0], 77, std::mem::replace(&mut sum, 5 * MS), true);
+    });
+    assert!(share < 33.0, "{share:.1}%");
 }

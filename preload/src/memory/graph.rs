@@ -17,7 +17,7 @@ use super::{POOL_STEP, capture, context, known, near, pools, rounded_pages, trut
 use crate::cuda::{Device, GRAPH_RESERVED_CURRENT, Handle, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::log::{self, Seldom};
 use crate::session::{self, Gpu, Session, State};
-use crate::{driver, trace};
+use crate::{compute, driver, trace};
 
 /// Instantiated graphs with memory nodes, by device ([`key`]): what those ask for in bytes, and [`RESIDENT`].
 static EXECS: Table = Table::new();
@@ -88,6 +88,7 @@ unsafe fn contents(graph: Handle) -> Result<(Option<Contents>, Option<Growth>), 
 /// Notes what an instantiated graph will take. `false` if that cannot be kept.
 fn note(exec: Handle, contents: Contents) -> bool {
     trace::names::note_graph(exec, contents.kernels);
+    compute::hooks::renew_graph(exec, contents.collective);
     forget(exec);
     let gpus = session::ready().map_or(&[][..], Session::gpus);
     let kept = gpus.iter().map(|gpu| (gpu.device, contents.bytes_on(gpu.device))).filter(|&(_, bytes)| bytes != 0);

@@ -56,9 +56,14 @@ pub struct Current {
 /// The first context that the process met, if it is current: nearly always.
 #[inline]
 pub fn first() -> Option<Current> {
-    let handle = driver::current_context();
+    let current = driver::current_context();
+    first_if(|handle| !current.is_null() && handle == current)
+}
+
+#[inline]
+fn first_if(is_meant: impl FnOnce(Handle) -> bool) -> Option<Current> {
     let [first, ..] = &KNOWN;
-    if handle.is_null() || first.handle.load(Acquire) != handle {
+    if !is_meant(first.handle.load(Acquire)) {
         return None;
     }
     // SAFETY: null, or a GPU of the session, which lives as long as the process.
@@ -66,16 +71,10 @@ pub fn first() -> Option<Current> {
     Some(Current { gpu, id: 0, known: Some(first) })
 }
 
-/// The only context that the process has met so far, current or not, and its GPU.
+/// The only context that the process has met so far, current or not.
 #[inline]
-pub fn sole() -> Option<(&'static Gpu, &'static Known)> {
-    let [first, ..] = &KNOWN;
-    if USED.load(Acquire) != 1 || first.handle.load(Acquire) as usize <= WRITING as usize {
-        return None;
-    }
-    // SAFETY: null, or a GPU of the session, which lives as long as the process.
-    let gpu = unsafe { first.gpu.load(Acquire).as_ref() }?;
-    Some((gpu, first))
+pub fn sole() -> Option<Current> {
+    first_if(|handle| handle as usize > WRITING as usize && USED.load(Acquire) == 1)
 }
 
 /// The current context. `Err(None)`: there is none, the driver shall say so; `Err(Some(status))`: nothing may be had.

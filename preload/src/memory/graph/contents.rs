@@ -1,5 +1,6 @@
 //! What is in a graph: kernels, and memory nodes with their addresses.
 
+use crate::compute::collective;
 use crate::cuda::{
     AllocNodeParams, Device, Handle, KernelNodeParams, LOCATION_DEVICE, NODE_CHILD_GRAPH, NODE_KERNEL, NODE_MEM_ALLOC, SUCCESS, Status,
 };
@@ -35,6 +36,8 @@ pub struct Contents {
     pub kernels: u64,
     /// The most local memory that a thread of any of them needs, in bytes.
     pub local: u64,
+    /// Whether any of them waits for other GPUs.
+    pub collective: bool,
     ranges: List<Range, MOST>,
 }
 
@@ -47,7 +50,7 @@ impl Contents {
     /// # Safety
     /// A handle that the program gave.
     pub unsafe fn read(graph: Handle) -> Result<Self, Unfit> {
-        let mut contents = Self { kernels: 0, local: 0, ranges: List::new() };
+        let mut contents = Self { kernels: 0, local: 0, collective: false, ranges: List::new() };
         let mut count = 0;
         // SAFETY: the driver tells the number of nodes when it is given no array.
         if unsafe { driver::graph_nodes(graph, core::ptr::null_mut(), &raw mut count) } == SUCCESS {
@@ -127,6 +130,7 @@ impl Contents {
         // What it belongs to comes with the graph.
         library::before_launch(function).map_err(Unfit::Refused)?;
         self.local = self.local.max(local::size_of(function));
+        self.collective = self.collective || collective::is_one(function);
         Ok(())
     }
 
@@ -154,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_lies_at_the_same_addresses_counts_once() {
-        let mut contents = Contents { kernels: 0, local: 0, ranges: List::new() };
+        let mut contents = Contents { kernels: 0, local: 0, collective: false, ranges: List::new() };
         let granules = |device, start: u64, count: u64| Range { device, start: start * GRANULE, end: (start + count) * GRANULE };
         for range in
             [granules(0, 10, 5), granules(0, 12, 1), granules(1, 10, 3), granules(0, 14, 4), granules(0, 30, 2), granules(0, 30, 2)]
