@@ -71,7 +71,7 @@ pub fn before_launch(kernel: Handle) -> Result<(), Status> {
         return Ok(());
     }
     let mut module = core::ptr::null_mut();
-    // The first launch may be one that is captured. It would load the library without harm to the capture; asked for, it ends it.
+    // The first launch may be one that is captured, and what is brought in for it here must not end that.
     let _relaxed = capture::leave_alone();
     // SAFETY: a library that the program has; the driver writes one handle.
     match bring_in(library, || unsafe { driver::library_module(&raw mut module, library) }) {
