@@ -4,6 +4,7 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use vgpu_region::map::Census;
+use vgpu_region::region::SLOTS;
 
 use super::account::{Claim, try_claim};
 use super::{kept, near, pools, shared, truth};
@@ -70,13 +71,20 @@ pub fn recover(gpu: &Gpu) {
     let session::State::Ready(session) = session::current() else { return };
     kept::recheck(gpu);
     let census = Census::open(session::region_path());
-    let own = session.membership.index;
-    let mut listed = None;
-    let recovered = session.membership.region.recover(gpu.place, |index, slot| {
-        index != own && census.is_dead(index) && {
-            let listed = listed.get_or_insert_with(|| truth::processes(gpu));
-            !listed.as_ref().is_some_and(|list| list.contains(slot.pid.load(Relaxed)))
+    let (own, region) = (session.membership.index, session.membership.region);
+    // NVML is asked when it is known who is dead: one that died after that could have made its context after it, too.
+    let mut dead = [0_u64; SLOTS / 64];
+    for (index, slot) in region.used_slots().filter(|(index, _)| *index != own) {
+        let holds = slot.gpus.get(gpu.place).is_some_and(|charge| charge.charge.most() + charge.spill.most() != 0);
+        if let Some(word) = dead.get_mut(index / 64).filter(|_| holds && census.is_dead(index)) {
+            *word |= 1 << (index % 64);
         }
+    }
+    let listed = if dead == [0; SLOTS / 64] { None } else { truth::processes(gpu) };
+    let recovered = region.recover(gpu.place, |index, slot| {
+        dead.get(index / 64).is_some_and(|word| word >> (index % 64) & 1 != 0)
+            && census.is_dead(index)
+            && !listed.as_ref().is_some_and(|list| list.contains(slot.pid.load(Relaxed)))
     });
     // What the dead had shared lives on in those who imported it.
     if recovered && listed.is_some() {
