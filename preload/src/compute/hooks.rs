@@ -230,6 +230,11 @@ fn graph_key(exec: Handle) -> u64 {
     cost::key(&[exec as u64, 1])
 }
 
+/// Whether launches are held to a compute limit.
+pub fn is_limited() -> bool {
+    state::known().is_some()
+}
+
 /// A graph was made launchable, or made anew, and waits for other GPUs or not.
 pub fn renew_graph(exec: Handle, is_collective: bool) {
     if let Some(state) = state::known() {

@@ -1,6 +1,6 @@
 //! What is in a graph: kernels, and memory nodes with their addresses.
 
-use crate::compute::collective;
+use crate::compute::{collective, hooks};
 use crate::cuda::{
     AllocNodeParams, Device, Handle, KernelNodeParams, LOCATION_DEVICE, NODE_CHILD_GRAPH, NODE_KERNEL, NODE_MEM_ALLOC, SUCCESS, Status,
 };
@@ -36,7 +36,7 @@ pub struct Contents {
     pub kernels: u64,
     /// The most local memory that a thread of any of them needs, in bytes.
     pub local: u64,
-    /// Whether any of them waits for other GPUs.
+    /// Whether any of them waits for other GPUs; asked only under a compute limit.
     pub collective: bool,
     ranges: List<Range, MOST>,
 }
@@ -130,7 +130,7 @@ impl Contents {
         // What it belongs to comes with the graph.
         library::before_launch(function).map_err(Unfit::Refused)?;
         self.local = self.local.max(local::size_of(function));
-        self.collective = self.collective || collective::is_one(function);
+        self.collective = self.collective || (hooks::is_limited() && collective::is_one(function));
         Ok(())
     }
 
