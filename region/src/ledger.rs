@@ -75,6 +75,12 @@ impl Seen {
     pub fn most(self) -> u64 {
         u64::from(held(self.0)) + u64::from(intent(self.0))
     }
+
+    /// Which of the processes that have had the place it was, as far as eight bits can tell.
+    #[must_use]
+    pub fn generation(self) -> u8 {
+        (self.0 / GENERATION) as u8
+    }
 }
 
 /// A reservation did not fit.
@@ -225,12 +231,13 @@ impl Charge {
     }
 }
 
-/// Lowers `total` to what `charges` add up to, if nobody touched it meanwhile. Returns whether it was lowered.
+/// Lowers `total` to what the charges add up to, if nobody touched it meanwhile. Returns whether it was lowered.
 ///
-/// The caller has cleared the charges of the dead before.
-pub fn recount<'a>(total: &Total, charges: impl Iterator<Item = &'a Charge>) -> bool {
+/// The caller has cleared the charges of the dead before. `charges` is called once the total was read: who comes between a look at who is
+/// there and one at the total would be in the total and not in the sum.
+pub fn recount<'a, I: Iterator<Item = &'a Charge>>(total: &Total, charges: impl FnOnce() -> I) -> bool {
     let seen = total.0.load(Acquire);
-    let sum = charges.fold(0u64, |sum, charge| sum.saturating_add(charge.most()));
+    let sum = charges().fold(0u64, |sum, charge| sum.saturating_add(charge.most()));
     sum < seen >> VERSION_BITS && total.0.compare_exchange(seen, pack_total(sum, seen), AcqRel, Acquire).is_ok()
 }
 
@@ -298,9 +305,21 @@ mod tests {
             }
             assert!(total.pages() >= 5 + u64::from(dead.held()), "step {step}");
             assert!(dead.clear(dead.see()));
-            assert!(recount(&total, [&alive, &dead].into_iter()));
+            assert!(recount(&total, || [&alive, &dead].into_iter()));
             assert_eq!(total.pages(), 5, "step {step}");
         }
+    }
+
+    /// Whoever comes while the charges are added up is not forgotten, whether the sum has them or not.
+    #[test]
+    fn a_charge_that_comes_during_a_recount_stays() {
+        let (total, first, second) = (Total::default(), Charge::default(), Charge::default());
+        first.reserve(&total, 5, 100).unwrap();
+        let lowered = recount(&total, || {
+            second.reserve(&total, 7, 100).unwrap();
+            core::iter::once(&first)
+        });
+        assert_eq!((lowered, total.pages()), (false, 12));
     }
 
     /// One who looked at a dead process's charge and was then held up must not clear that of the process that has moved in.
@@ -340,11 +359,11 @@ mod tests {
             }
             scope.spawn(|| {
                 while !stop.load(SeqCst) {
-                    recount(&total, charges.iter().chain([&base]));
+                    recount(&total, || charges.iter().chain([&base]));
                 }
             });
         });
-        recount(&total, charges.iter().chain([&base]));
+        recount(&total, || charges.iter().chain([&base]));
         assert_eq!(total.pages(), 1000);
     }
 }

@@ -221,14 +221,20 @@ pub fn join(path: &CStr, pid: u32, now: u64) -> Result<Membership, Error> {
     // that process; only if nothing else is free is it taken over here.
     for take_over in [false, true] {
         for (index, slot) in region.slots.iter().enumerate() {
-            let charged = slot.gpus.iter().any(|charge| charge.charge.most() != 0);
-            if (charged && !take_over) || file.lock(libc::F_OFD_SETLK, index).is_none() {
+            let is_charged = || slot.gpus.iter().any(|charge| charge.charge.most() != 0);
+            if (is_charged() && !take_over) || file.lock(libc::F_OFD_SETLK, index).is_none() {
+                continue;
+            }
+            // Somebody may have had it for a moment in between, and be dead.
+            let charged = is_charged();
+            if charged && !take_over {
+                file.change_lock(libc::F_OFD_SETLK, libc::F_UNLCK, index);
                 continue;
             }
             for (gpu, charge) in slot.gpus.iter().enumerate() {
                 charge.begin_anew();
                 if charged {
-                    region.recover(gpu, |_, _| false);
+                    region.recover(gpu, |_, _, _| false);
                 }
             }
             slot.making_context.store(0, Relaxed);

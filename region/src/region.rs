@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acqui
 
 use crate::MAX_GPUS;
 use crate::budget::Budget;
-use crate::ledger::{Charge, Total};
+use crate::ledger::{Charge, Seen, Total};
 use crate::uuid::Uuid;
 
 /// First word of the file: `vgpureg` and a zero.
@@ -169,22 +169,22 @@ impl Region {
         self.slots.iter().enumerate().take(self.slots_used.load(Acquire) as usize)
     }
 
-    /// Brings a GPU's totals down to what its processes hold. `dead` tells whether a slot's process is gone; what such a process
-    /// held is given back. Returns whether a total became lower.
-    pub fn recover(&self, gpu: usize, mut dead: impl FnMut(usize, &Slot) -> bool) -> bool {
+    /// Brings a GPU's totals down to what its processes hold. `dead` tells whether a slot's process is gone, which is the one that had the
+    /// place when the charge was seen; what such a process held is given back. Returns whether a total became lower.
+    pub fn recover(&self, gpu: usize, mut dead: impl FnMut(usize, &Slot, Seen) -> bool) -> bool {
         let Some(account) = self.gpus.get(gpu) else { return false };
         for (index, slot) in self.used_slots() {
             let Some(charge) = slot.gpus.get(gpu) else { continue };
             // Seen before asking: an answer is about whoever had the place then.
             let (seen, spilled) = (charge.charge.see(), charge.spill.see());
-            if seen.most() + spilled.most() != 0 && dead(index, slot) {
-                charge.charge.clear(seen);
+            // What was seen of the spill is the same process's if nobody has moved in since.
+            if seen.most() + spilled.most() != 0 && dead(index, slot, seen) && charge.charge.clear(seen) {
                 charge.spill.clear(spilled);
             }
         }
         let charges = || self.used_slots().filter_map(|(_, slot)| slot.gpus.get(gpu));
-        let lower = crate::ledger::recount(&account.total, charges().map(|charge| &charge.charge));
-        crate::ledger::recount(&account.spilled, charges().map(|charge| &charge.spill)) || lower
+        let lower = crate::ledger::recount(&account.total, || charges().map(|charge| &charge.charge));
+        crate::ledger::recount(&account.spilled, || charges().map(|charge| &charge.spill)) || lower
     }
 }
 
@@ -259,9 +259,9 @@ mod tests {
             slot.gpus[gpu].charge.reserve(&region.gpus[gpu].total, 10, u64::MAX).unwrap();
             slot.gpus[gpu].spill.reserve(&region.gpus[gpu].spilled, 7, u64::MAX).unwrap();
         }
-        assert!(!region.recover(gpu, |_, _| false));
-        assert!(region.recover(gpu, |index, _| index == 1));
+        assert!(!region.recover(gpu, |_, _, _| false));
+        assert!(region.recover(gpu, |index, _, _| index == 1));
         assert_eq!((region.gpus[gpu].total.pages(), region.gpus[gpu].spilled.pages()), (20, 14));
-        assert!(!region.recover(gpu, |index, _| index == 1));
+        assert!(!region.recover(gpu, |index, _, _| index == 1));
     }
 }

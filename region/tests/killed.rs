@@ -78,7 +78,7 @@ fn what_the_killed_held_comes_back() {
             }
         }
         let census = Census::open(&c_path(&path));
-        region.recover(gpu, |slot, _| census.is_dead(slot));
+        region.recover(gpu, |slot, _, _| census.is_dead(slot));
         let most: u64 = map::living(region, &census).map(|(_, slot)| slot.gpus[gpu].charge.most()).sum();
         let held: u64 = map::living(region, &census).map(|(_, slot)| u64::from(slot.gpus[gpu].charge.held())).sum();
         assert!((held..=most).contains(&account.total.pages()), "round {round}: {held} <= {} <= {most}", account.total.pages());
@@ -97,7 +97,7 @@ fn what_the_killed_held_comes_back() {
         child.wait().unwrap();
     }
     let census = Census::open(&c_path(&path));
-    region.recover(gpu, |slot, _| census.is_dead(slot));
+    region.recover(gpu, |slot, _, _| census.is_dead(slot));
     assert_eq!(account.total.pages(), 0);
     assert!(map::living(region, &census).next().is_none());
 }

@@ -72,17 +72,19 @@ pub fn recover(gpu: &Gpu) {
     kept::recheck(gpu);
     let census = Census::open(session::region_path());
     let (own, region) = (session.membership.index, session.membership.region);
-    // NVML is asked when it is known who is dead: one that died after that could have made its context after it, too.
-    let mut dead = [0_u64; SLOTS / 64];
-    for (index, slot) in region.used_slots().filter(|(index, _)| *index != own) {
-        let holds = slot.gpus.get(gpu.place).is_some_and(|charge| charge.charge.most() + charge.spill.most() != 0);
-        if let Some(word) = dead.get_mut(index / 64).filter(|_| holds && census.is_dead(index)) {
-            *word |= 1 << (index % 64);
+    // NVML is asked when it is known who is dead, and what it says goes for these alone: who died later, maybe at the same place, could
+    // have made its context after it was asked.
+    let mut dead = [None; SLOTS];
+    for ((index, slot), dead) in region.used_slots().zip(&mut dead).filter(|((index, _), _)| *index != own) {
+        let Some(charge) = slot.gpus.get(gpu.place) else { continue };
+        let seen = charge.charge.see();
+        if seen.most() + charge.spill.most() != 0 && census.is_dead(index) {
+            *dead = Some(seen.generation());
         }
     }
-    let listed = if dead == [0; SLOTS / 64] { None } else { truth::processes(gpu) };
-    let recovered = region.recover(gpu.place, |index, slot| {
-        dead.get(index / 64).is_some_and(|word| word >> (index % 64) & 1 != 0)
+    let listed = if dead == [None; SLOTS] { None } else { truth::processes(gpu) };
+    let recovered = region.recover(gpu.place, |index, slot, seen| {
+        dead.get(index) == Some(&Some(seen.generation()))
             && census.is_dead(index)
             && !listed.as_ref().is_some_and(|list| list.contains(slot.pid.load(Relaxed)))
     });

@@ -111,12 +111,17 @@ impl World {
         let gpu = driver.physical(ordinal)?;
         let config = driver.device().config();
         std::thread::sleep(std::time::Duration::from_nanos(config.context_ns));
-        driver.charge(ordinal, config.context, Part::Visible)?;
-        if let Err(error) = driver.charge(ordinal, config.context_hidden, Part::Hidden) {
-            driver.release(ordinal, config.context, Part::Visible);
-            return Err(error);
-        }
+        // Listed before it holds anything: one killed in between would hold what nobody is shown to hold.
         driver.slot.count_context(gpu, true);
+        let hidden = || {
+            driver
+                .charge(ordinal, config.context_hidden, Part::Hidden)
+                .inspect_err(|_| driver.release(ordinal, config.context, Part::Visible))
+        };
+        driver
+            .charge(ordinal, config.context, Part::Visible)
+            .and_then(|()| hidden())
+            .inspect_err(|_| driver.slot.count_context(gpu, false))?;
         self.contexts.ids += 1;
         let context = Context {
             ordinal,
