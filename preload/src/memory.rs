@@ -31,7 +31,7 @@ pub mod shared;
 pub mod spill;
 pub mod table;
 pub mod truth;
-
+pub mod unclaimed;
 pub mod view;
 
 /// The driver hands out device memory in pieces of this many bytes (seen on driver 580, H200: larger allocations are rounded up to it,

@@ -19,7 +19,7 @@
 //! version, so "touched and put back" counts). Every part was constant in that interval, so the sum is never below the truth; it
 //! can be above it by what was in flight, and the next recount mends that.
 
-use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire};
+use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::SeqCst};
 
 /// Accounts are kept in pages of this many bytes.
 pub const PAGE: u64 = 4096;
@@ -94,7 +94,7 @@ impl Total {
     /// Pages in use, by the account.
     #[must_use]
     pub fn pages(&self) -> u64 {
-        self.0.load(Acquire) >> VERSION_BITS
+        self.0.load(SeqCst) >> VERSION_BITS
     }
 
     /// Bytes in use, by the account.
@@ -111,7 +111,7 @@ impl Total {
             if after > limit {
                 return Err(Full { used });
             }
-            match self.0.compare_exchange_weak(seen, pack_total(after, seen), AcqRel, Acquire) {
+            match self.0.compare_exchange_weak(seen, pack_total(after, seen), SeqCst, Acquire) {
                 Ok(_) => return Ok(()),
                 Err(now) => seen = now,
             }

@@ -1,7 +1,9 @@
 //! The accounting region: a file shared by one container's processes and read by the host side.
 
 use core::mem::size_of;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{
+    AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
+};
 
 use crate::MAX_GPUS;
 use crate::budget::Budget;
@@ -48,7 +50,8 @@ pub struct GpuCharge {
     pub managed: AtomicU32,
     /// Pages of [`GpuAccount::spilled`].
     pub spill: Charge,
-    reserved: [u64; 1],
+    unclaimed: AtomicU32,
+    reserved: [u32; 1],
 }
 
 /// One process's place in the region. Whether it lives is told by the file lock on its byte (see [`crate::map`]), never by
@@ -169,6 +172,16 @@ impl Region {
         self.slots.iter().enumerate().take(self.slots_used.load(Acquire) as usize)
     }
 
+    /// How many calls are under way for which nothing was charged, though the driver may take a granule for each. Whoever makes one counts
+    /// it first and then sees that the total is far from the limit ([`GpuCharge::begin_unclaimed`]); whoever charges memory charges it first
+    /// and then, if the total is near the limit, sees here for how much more there has to be room. All of it in one order (sequentially
+    /// consistent), so one of two at once sees the other.
+    pub fn unclaimed(&self, gpu: usize) -> u64 {
+        // Such a call lies among others of its process, which are charged: the calls of those whose charges were given back have ended.
+        let charges = self.used_slots().filter_map(|(_, slot)| slot.gpus.get(gpu)).filter(|charge| charge.charge.most() != 0);
+        charges.map(|charge| u64::from(charge.unclaimed.load(SeqCst))).sum()
+    }
+
     /// Brings a GPU's totals down to what its processes hold. `dead` tells whether a slot's process is gone, which is the one that had the
     /// place when the charge was seen; what such a process held is given back. Returns whether a total became lower.
     pub fn recover(&self, gpu: usize, mut dead: impl FnMut(usize, &Slot, Seen) -> bool) -> bool {
@@ -197,6 +210,30 @@ impl GpuAccount {
 }
 
 impl GpuCharge {
+    /// Counts a call that nothing is charged for, if the limit is far then, which is asked once it is counted.
+    /// [`GpuCharge::end_unclaimed`] must follow.
+    #[inline]
+    pub fn begin_unclaimed(&self, is_far: impl FnOnce() -> bool) -> bool {
+        self.unclaimed.fetch_add(1, SeqCst);
+        let far = is_far();
+        if !far {
+            self.end_unclaimed();
+        }
+        far
+    }
+
+    /// What such a call has taken, if anything, is charged.
+    #[inline]
+    pub fn end_unclaimed(&self) {
+        self.unclaimed.fetch_sub(1, Release);
+    }
+
+    /// Whether such a call is under way (or was, when its process was killed).
+    #[must_use]
+    pub fn is_unclaimed(&self) -> bool {
+        self.unclaimed.load(Relaxed) != 0
+    }
+
     /// Begins anew for another process. Only the owner of the slot may do this. What a dead process had beside its charge stays
     /// readable until then.
     pub fn begin_anew(&self) {
@@ -204,64 +241,9 @@ impl GpuCharge {
         self.spill.begin_anew();
         self.overhead.store(0, Relaxed);
         self.managed.store(0, Relaxed);
+        self.unclaimed.store(0, Relaxed);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A fresh region on the heap, as a new file would be mapped.
-    pub(crate) fn fresh() -> Box<Region> {
-        let layout = std::alloc::Layout::new::<Region>();
-        // SAFETY: an all-zero region is valid (atomics and integers only), and the layout is the box's own.
-        let region = unsafe { Box::from_raw(std::alloc::alloc_zeroed(layout).cast::<Region>()) };
-        // SAFETY: the header is shorter than the region, and nobody else has it.
-        unsafe { core::ptr::copy_nonoverlapping(header().as_ptr(), core::ptr::from_ref(&*region).cast_mut().cast(), 24) };
-        region
-    }
-
-    #[test]
-    fn a_new_file_passes_its_own_check() {
-        let region = fresh();
-        assert_eq!(region.check(), Ok(()));
-        region.version.store(9, Relaxed);
-        assert_eq!(region.check(), Err(Invalid::Version(9)));
-        region.magic.store(0, Relaxed);
-        assert_eq!(region.check(), Err(Invalid::Magic));
-    }
-
-    #[test]
-    fn gpus_keep_their_places() {
-        let region = fresh();
-        for round in 0..2 {
-            for number in 0..MAX_GPUS as u8 {
-                assert_eq!(region.gpu(Uuid([number; 16])), Some(usize::from(number)), "round {round}");
-            }
-        }
-        assert_eq!(region.gpu(Uuid([99; 16])), None);
-    }
-
-    #[test]
-    fn a_place_left_half_claimed_is_passed_over() {
-        let region = fresh();
-        region.gpus[0].claimed.store(1, Relaxed);
-        assert_eq!(region.gpu(Uuid([7; 16])), Some(1));
-        assert_eq!(region.gpu(Uuid([7; 16])), Some(1));
-    }
-
-    #[test]
-    fn the_dead_give_back_what_they_held() {
-        let region = fresh();
-        let gpu = region.gpu(Uuid([1; 16])).unwrap();
-        region.slots_used.store(3, Relaxed);
-        for slot in &region.slots[..3] {
-            slot.gpus[gpu].charge.reserve(&region.gpus[gpu].total, 10, u64::MAX).unwrap();
-            slot.gpus[gpu].spill.reserve(&region.gpus[gpu].spilled, 7, u64::MAX).unwrap();
-        }
-        assert!(!region.recover(gpu, |_, _, _| false));
-        assert!(region.recover(gpu, |index, _, _| index == 1));
-        assert_eq!((region.gpus[gpu].total.pages(), region.gpus[gpu].spilled.pages()), (20, 14));
-        assert!(!region.recover(gpu, |index, _, _| index == 1));
-    }
-}
+mod tests;

@@ -3,7 +3,7 @@
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire};
 
-use super::{near, refusal, room, spill};
+use super::{near, refusal, room, spill, unclaimed};
 use crate::cuda::{OUT_OF_MEMORY, Status};
 use crate::session::Gpu;
 
@@ -60,7 +60,12 @@ pub fn try_claim(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
 /// Takes `pages` if the account has room for them, and asks nobody.
 #[inline]
 pub fn begin(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
-    gpu.charge.charge.begin(&gpu.account.total, pages, gpu.limit_pages()).ok().map(|()| Claim { gpu, pages })
+    let claim = gpu.charge.charge.begin(&gpu.account.total, pages, gpu.limit_pages()).ok().map(|()| Claim { gpu, pages })?;
+    if near::is_near(gpu) && !unclaimed::have_room(gpu) {
+        claim.drop_all();
+        return None;
+    }
+    Some(claim)
 }
 
 impl Claim<'_> {

@@ -27,16 +27,15 @@ static FILLING: Exclusive = Exclusive::new();
 /// In nanoseconds.
 const PATIENCE: u64 = 50_000_000;
 
-/// The right to fill a hole, if `bytes` fit between others; `last` is where the last small allocation was placed, behind which there is room
-/// most often. While it is held nobody else of this process looks for a hole: of two that find the same one, the driver would give a new
-/// block to the second.
-pub fn enter(bytes: u64, last: DevicePtr) -> Option<Held<'static>> {
-    let held = FILLING.take(PATIENCE);
-    fit(bytes, last).then_some(held)
+/// While it is held nobody else of this process makes a small allocation near the limit: of two that see the same hole, the driver would
+/// give a new block to the second.
+pub fn alone() -> Held<'static> {
+    FILLING.take(PATIENCE)
 }
 
-/// Whether some shared block has `bytes` free in a row.
-fn fit(bytes: u64, placed: DevicePtr) -> bool {
+/// Whether some shared block has `bytes` free in a row; `placed` is where the last small allocation was, behind which there is room most
+/// often.
+pub fn fit(bytes: u64, placed: DevicePtr) -> bool {
     let freed = FREED.load(Relaxed);
     if SEEN.load(Relaxed) == freed && bytes >= TOO_LARGE.load(Relaxed) {
         return false;

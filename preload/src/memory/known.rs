@@ -242,7 +242,8 @@ impl Known {
     pub fn placed(&self, address: u64, bytes: u64, entered: Entered) {
         self.last.store(span(address, bytes), Relaxed);
         let (tail, end) = (self.tail.load(Relaxed), (address + bytes).next_multiple_of(STEP));
-        let same_block = (tail ^ address) & !(GRANULE - 1) == 0;
+        // A tail on a border is the end of the block before it.
+        let same_block = (tail.wrapping_sub(1) ^ address) & !(GRANULE - 1) == 0;
         if entered == Entered::New || (same_block && end > tail) {
             self.tail.store(end, Relaxed);
         }
@@ -251,6 +252,11 @@ impl Known {
     /// Where the last small allocation was placed; 0 if it was freed.
     pub fn last(&self) -> u64 {
         self.last.load(Relaxed) & ADDRESS
+    }
+
+    /// What went into a block without having been seen to fit may be where the hole was.
+    pub fn forget_hole(&self) {
+        self.hole.store(0, Relaxed);
     }
 
     /// A small allocation was freed; its block is still there.
@@ -275,7 +281,7 @@ impl Known {
 
 const ADDRESS: u64 = (1 << 48) - 1;
 
-/// An address of 48 bits, and above it how many steps from there are meant: at most 2048, half a block.
+/// An address of 48 bits, and above it how many steps from there are meant: at most 4096, a block.
 fn span(address: u64, bytes: u64) -> u64 {
     bytes.div_ceil(STEP) << 48 | (address & ADDRESS)
 }
@@ -328,5 +334,13 @@ mod tests {
         assert!(known.take_room(1));
         known.block_gone(block);
         assert!(!known.take_room(1));
+    }
+
+    #[test]
+    fn a_full_block_says_nothing_of_the_next() {
+        let (known, block) = (Known::new(), 0x7f00_0020_0000);
+        known.placed(block, GRANULE - 1, Entered::New);
+        known.placed(block + GRANULE + 512, 512, Entered::Joined);
+        assert!(!known.take_room(1), "what lies further up there is not known");
     }
 }

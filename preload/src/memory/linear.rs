@@ -7,8 +7,8 @@ use vgpu_region::ledger::pages;
 
 use super::account::{self, claim_here};
 use super::blocks::{self, Block, Entered, Kind};
-use super::exclusive::Held;
 use super::known::{self, Current, Known};
+use super::unclaimed::{self, Unclaimed};
 use super::{GRANULE, GRANULE_PAGES, SMALL, holes, near, ordered, rounded_pages, spill};
 use crate::cuda::{DevicePtr, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
@@ -25,20 +25,19 @@ fn given(status: Status, result: impl FnOnce() -> (DevicePtr, u64)) -> Given {
 fn allocate_with(current: Current, kind: Kind, bytes: u64, call: impl FnOnce() -> Given) -> Status {
     let Current { gpu, id, known } = current;
     let shared = kind == Kind::Shared;
-    if shared && !near::is_near(gpu) && known.is_some_and(|known| known.take_room(bytes)) {
-        return into_hole(current, bytes, call);
+    if shared && let Some(unclaimed) = unclaimed::begin(gpu, || known.is_some_and(|known| known.take_room(bytes))) {
+        return into_hole(current, bytes, Some(unclaimed), call);
     }
+    let _alone = (shared && near::is_near(gpu)).then(holes::alone);
     let most = rounded_pages(bytes, GRANULE);
     let taken = match if shared { account::try_claim(gpu, most).ok_or(OUT_OF_MEMORY) } else { claim_here(gpu, most) } {
         Ok(claim) => claim,
         Err(status) if !shared => return status,
         // A small allocation may yet fit between others, where it costs nothing.
-        Err(_) => match hole(gpu, bytes, known) {
-            Some(_held) => return into_hole(current, bytes, call),
-            None => match claim_here(gpu, most) {
-                Ok(claim) => claim,
-                Err(status) => return status,
-            },
+        Err(_) if is_hole(gpu, bytes, known) => return into_hole(current, bytes, None, call),
+        Err(_) => match claim_here(gpu, most) {
+            Ok(claim) => claim,
+            Err(status) => return status,
         },
     };
     let (address, bytes) = match call() {
@@ -56,6 +55,9 @@ fn allocate_with(current: Current, kind: Kind, bytes: u64, call: impl FnOnce() -
     }
     if let (true, Some(known)) = (shared, known) {
         known.placed(address, bytes, entered);
+        if entered == Entered::Joined {
+            known.forget_hole();
+        }
     }
     taken.settle(cost);
     SUCCESS
@@ -82,24 +84,24 @@ fn gone_with_its_context(gone: blocks::Packed) {
     }
 }
 
-/// A hole for a small allocation, seen for certain: nothing freed is on the device still.
+/// Whether there is a hole for a small allocation, for certain: nothing freed is on the device still.
 #[cold]
-fn hole(gpu: &Gpu, bytes: u64, known: Option<&Known>) -> Option<Held<'static>> {
-    if ordered::wait_for_frees(gpu) { holes::enter(bytes, known.map_or(0, Known::last)) } else { None }
+fn is_hole(gpu: &Gpu, bytes: u64, known: Option<&Known>) -> bool {
+    ordered::wait_for_frees(gpu) && holes::fit(bytes, known.map_or(0, Known::last))
 }
 
 /// There is room in a block that is paid for. Should the driver take a new one all the same, that is charged, or, if it does not fit,
 /// undone.
 #[inline]
-fn into_hole(current: Current, bytes: u64, call: impl FnOnce() -> Given) -> Status {
+fn into_hole(current: Current, bytes: u64, unclaimed: Option<Unclaimed<'_>>, call: impl FnOnce() -> Given) -> Status {
     match call() {
-        Ok((address, _)) => small_at(current, address, bytes),
+        Ok((address, _)) => small_at(current, address, bytes, unclaimed),
         Err(status) => status,
     }
 }
 
 /// A small allocation that nothing was claimed for lies at `address`.
-fn small_at(current: Current, address: DevicePtr, bytes: u64) -> Status {
+fn small_at(current: Current, address: DevicePtr, bytes: u64, unclaimed: Option<Unclaimed<'_>>) -> Status {
     let block = Block { count: 1, granules: 1, context: current.id, kind: Kind::Shared };
     let entered = note(address, block);
     if let Some(known) = current.known {
@@ -108,12 +110,18 @@ fn small_at(current: Current, address: DevicePtr, bytes: u64) -> Status {
     if entered == Entered::Joined {
         return SUCCESS;
     }
-    took_another(current.gpu, address)
+    took_another(current.gpu, address, unclaimed)
 }
 
 /// The driver took a new block.
 #[cold]
-fn took_another(gpu: &Gpu, address: DevicePtr) -> Status {
+fn took_another(gpu: &Gpu, address: DevicePtr, unclaimed: Option<Unclaimed<'_>>) -> Status {
+    // Others leave room for it until it is charged.
+    if unclaimed.as_ref().is_some_and(|unclaimed| unclaimed.is_on(gpu)) {
+        account::charge(gpu, GRANULE_PAGES);
+        return SUCCESS;
+    }
+    drop(unclaimed);
     match claim_here(gpu, GRANULE_PAGES) {
         Ok(claim) => {
             claim.keep();
@@ -136,8 +144,7 @@ pub unsafe fn allocate(real: unsafe extern "C" fn(*mut DevicePtr, usize) -> Stat
     if !address.is_null()
         && (1..=SMALL as usize).contains(&bytes)
         && let Some(Current { gpu, id, known: Some(known) }) = known::sole()
-        && !near::is_near(gpu)
-        && known.take_room(bytes as u64)
+        && let Some(unclaimed) = unclaimed::begin(gpu, || known.take_room(bytes as u64))
     {
         // SAFETY: the program's own arguments; the address has been checked.
         unsafe {
@@ -146,8 +153,11 @@ pub unsafe fn allocate(real: unsafe extern "C" fn(*mut DevicePtr, usize) -> Stat
                     known.placed(*address, bytes as u64, Entered::Joined);
                     SUCCESS
                 }
-                SUCCESS => elsewhere(address, bytes as u64),
-                status => answer(address, bytes as u64, status),
+                SUCCESS => elsewhere(address, bytes as u64, unclaimed),
+                status => {
+                    drop(unclaimed);
+                    answer(address, bytes as u64, status)
+                }
             };
         }
     }
@@ -157,11 +167,11 @@ pub unsafe fn allocate(real: unsafe extern "C" fn(*mut DevicePtr, usize) -> Stat
 
 /// A small allocation is not in a block of the only context: it is in a new one, or in a context that nobody had met.
 #[cold]
-unsafe fn elsewhere(address: *mut DevicePtr, bytes: u64) -> Status {
+unsafe fn elsewhere(address: *mut DevicePtr, bytes: u64, unclaimed: Unclaimed<'_>) -> Status {
     // SAFETY: the caller has checked the address, and the driver has just written it.
     unsafe {
         match known::current() {
-            Ok(current) => answer(address, bytes, small_at(current, *address, bytes)),
+            Ok(current) => answer(address, bytes, small_at(current, *address, bytes, Some(unclaimed))),
             Err(None) => SUCCESS,
             Err(Some(status)) => {
                 driver::free(*address);

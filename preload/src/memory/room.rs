@@ -4,7 +4,7 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use vgpu_region::map::Census;
-use vgpu_region::region::SLOTS;
+use vgpu_region::region::{GpuCharge, SLOTS};
 
 use super::account::{Claim, try_claim};
 use super::{kept, near, pools, shared, truth};
@@ -60,7 +60,8 @@ pub fn find(gpu: &Gpu, pages: u32, context: bool) -> Option<Claim<'_>> {
 /// Whether a call of some process is under way that may give back a part of what it has claimed.
 fn someone_is_taking(gpu: &Gpu) -> bool {
     let Some(session) = session::ready() else { return false };
-    session.membership.region.used_slots().any(|(_, slot)| slot.gpus.get(gpu.place).is_some_and(|charge| charge.charge.in_flight()))
+    let takes = |charge: &GpuCharge| charge.charge.in_flight() || charge.is_unclaimed();
+    session.membership.region.used_slots().any(|(_, slot)| slot.gpus.get(gpu.place).is_some_and(takes))
 }
 
 /// Gives back what dead processes held.

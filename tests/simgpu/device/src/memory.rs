@@ -125,7 +125,6 @@ impl Device {
 
     /// Empties a slot whose owner is gone. Called under the mutex.
     pub(crate) fn free_slot(&self, slot: &SlotState) {
-        slot.pid.store(0, Ordering::Relaxed);
         for (gpu, held) in slot.gpus.iter().enumerate() {
             let shared = &self.state.gpus[gpu];
             shared.visible.fetch_sub(held.visible.swap(0, Ordering::Relaxed), Ordering::Relaxed);
@@ -134,6 +133,8 @@ impl Device {
             held.runnable.store(0, Ordering::Relaxed);
             held.busy.clear();
         }
+        // Last: of one who is killed on the way here, the rest is taken back by whoever comes next.
+        slot.pid.store(0, Ordering::Relaxed);
     }
 }
 

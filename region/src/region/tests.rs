@@ -1,0 +1,126 @@
+use super::*;
+
+/// A fresh region on the heap, as a new file would be mapped.
+pub(crate) fn fresh() -> Box<Region> {
+    let layout = std::alloc::Layout::new::<Region>();
+    // SAFETY: an all-zero region is valid (atomics and integers only), and the layout is the box's own.
+    let region = unsafe { Box::from_raw(std::alloc::alloc_zeroed(layout).cast::<Region>()) };
+    // SAFETY: the header is shorter than the region, and nobody else has it.
+    unsafe { core::ptr::copy_nonoverlapping(header().as_ptr(), core::ptr::from_ref(&*region).cast_mut().cast(), 24) };
+    region
+}
+
+#[test]
+fn a_new_file_passes_its_own_check() {
+    let region = fresh();
+    assert_eq!(region.check(), Ok(()));
+    region.version.store(9, Relaxed);
+    assert_eq!(region.check(), Err(Invalid::Version(9)));
+    region.magic.store(0, Relaxed);
+    assert_eq!(region.check(), Err(Invalid::Magic));
+}
+
+#[test]
+fn gpus_keep_their_places() {
+    let region = fresh();
+    for round in 0..2 {
+        for number in 0..MAX_GPUS as u8 {
+            assert_eq!(region.gpu(Uuid([number; 16])), Some(usize::from(number)), "round {round}");
+        }
+    }
+    assert_eq!(region.gpu(Uuid([99; 16])), None);
+}
+
+#[test]
+fn a_place_left_half_claimed_is_passed_over() {
+    let region = fresh();
+    region.gpus[0].claimed.store(1, Relaxed);
+    assert_eq!(region.gpu(Uuid([7; 16])), Some(1));
+    assert_eq!(region.gpu(Uuid([7; 16])), Some(1));
+}
+
+#[test]
+fn an_unclaimed_call_is_counted_before_the_limit_is_found_to_be_far() {
+    let region = fresh();
+    let gpu = region.gpu(Uuid([1; 16])).unwrap();
+    let charge = &region.slots[0].gpus[gpu];
+    region.slots_used.store(1, Relaxed);
+    charge.charge.reserve(&region.gpus[gpu].total, 1, 100).unwrap();
+    assert!(charge.begin_unclaimed(|| region.unclaimed(gpu) == 1));
+    assert!(!charge.begin_unclaimed(|| region.unclaimed(gpu) != 2));
+    assert_eq!((region.unclaimed(gpu), charge.is_unclaimed()), (1, true));
+    charge.end_unclaimed();
+    assert_eq!((region.unclaimed(gpu), charge.is_unclaimed()), (0, false));
+}
+
+/// Two who take without a charge, and two who charge all that they find, with what the driver really gave beside it.
+#[test]
+fn what_is_taken_unclaimed_finds_room() {
+    const LIMIT: u64 = 100;
+    let (region, truth) = (fresh(), AtomicU64::new(4));
+    let (taken, refused, most) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let gpu = region.gpu(Uuid([1; 16])).unwrap();
+    let total = &region.gpus[gpu].total;
+    region.slots_used.store(4, Relaxed);
+    region.slots[..4].iter().for_each(|slot| slot.gpus[gpu].charge.reserve(total, 1, LIMIT).unwrap());
+    let is_near = || LIMIT.saturating_sub(total.pages()) < 12;
+    let take = || most.fetch_max(truth.fetch_add(4, SeqCst) + 4, Relaxed);
+    let go_on = || most.load(Relaxed) <= LIMIT && (taken.load(Relaxed) < 200_000 || refused.load(Relaxed) < 1_000);
+    let unclaimed = |charge: &GpuCharge| {
+        while go_on() {
+            if charge.begin_unclaimed(|| !is_near()) {
+                take();
+                charge.charge.reserve(total, 4, u64::MAX).unwrap();
+                charge.end_unclaimed();
+                taken.fetch_add(1, Relaxed);
+                truth.fetch_sub(4, SeqCst);
+                charge.charge.release(total, 4);
+            }
+        }
+    };
+    let claimed = |charge: &Charge| {
+        let mut held = 0;
+        while go_on() {
+            if charge.begin(total, 4, LIMIT).is_err() {
+                truth.fetch_sub(u64::from(held), SeqCst);
+                charge.release(total, held);
+                held = 0;
+                continue;
+            }
+            let room = !is_near() || total.pages() + 4 * region.unclaimed(gpu) <= LIMIT;
+            if room {
+                take();
+                held += 4;
+            } else {
+                refused.fetch_add(1, Relaxed);
+            }
+            charge.finish(total, 4, if room { 4 } else { 0 });
+        }
+        truth.fetch_sub(u64::from(held), SeqCst);
+        charge.release(total, held);
+    };
+    std::thread::scope(|scope| {
+        let [first, second, third, fourth] = [0, 1, 2, 3].map(|index| &region.slots[index].gpus[gpu]);
+        scope.spawn(|| unclaimed(first));
+        scope.spawn(|| unclaimed(second));
+        scope.spawn(|| claimed(&third.charge));
+        scope.spawn(|| claimed(&fourth.charge));
+    });
+    assert!(most.load(Relaxed) <= LIMIT, "{} of {LIMIT}", most.load(Relaxed));
+    assert_eq!((region.unclaimed(gpu), total.pages(), truth.load(SeqCst)), (0, 4, 4));
+}
+
+#[test]
+fn the_dead_give_back_what_they_held() {
+    let region = fresh();
+    let gpu = region.gpu(Uuid([1; 16])).unwrap();
+    region.slots_used.store(3, Relaxed);
+    for slot in &region.slots[..3] {
+        slot.gpus[gpu].charge.reserve(&region.gpus[gpu].total, 10, u64::MAX).unwrap();
+        slot.gpus[gpu].spill.reserve(&region.gpus[gpu].spilled, 7, u64::MAX).unwrap();
+    }
+    assert!(!region.recover(gpu, |_, _, _| false));
+    assert!(region.recover(gpu, |index, _, _| index == 1));
+    assert_eq!((region.gpus[gpu].total.pages(), region.gpus[gpu].spilled.pages()), (20, 14));
+    assert!(!region.recover(gpu, |index, _, _| index == 1));
+}
