@@ -103,7 +103,7 @@ impl Total {
         self.pages().saturating_mul(PAGE)
     }
 
-    fn add(&self, count: u32, limit: u64) -> Result<(), Full> {
+    fn add(&self, count: u32, limit: u64) -> Result<u64, Full> {
         let mut seen = self.0.load(Acquire);
         loop {
             let used = seen >> VERSION_BITS;
@@ -112,7 +112,7 @@ impl Total {
                 return Err(Full { used });
             }
             match self.0.compare_exchange_weak(seen, pack_total(after, seen), SeqCst, Acquire) {
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(after),
                 Err(now) => seen = now,
             }
         }
@@ -157,11 +157,11 @@ impl Charge {
     }
 
     /// Steps 1 and 2: takes `count` pages from `total`, unless that would put it over `limit` pages, or this charge over [`MOST`].
-    /// [`Charge::finish`] must follow.
+    /// [`Charge::finish`] must follow. Gives the pages that the container holds then.
     ///
     /// # Errors
     /// [`Full`], and nothing has changed.
-    pub fn begin(&self, total: &Total, count: u32, limit: u64) -> Result<(), Full> {
+    pub fn begin(&self, total: &Total, count: u32, limit: u64) -> Result<u64, Full> {
         let mut seen = self.0.load(Acquire);
         loop {
             if Seen(seen).most() + u64::from(count) > u64::from(MOST) {
@@ -185,7 +185,7 @@ impl Charge {
             total.subtract(begun - taken);
         } else if taken > begun {
             match self.begin(total, taken - begun, u64::MAX) {
-                Ok(()) => begun = taken,
+                Ok(_) => begun = taken,
                 // A process with more than 1 TiB on one GPU: no figure for it.
                 Err(_) => taken = begun,
             }

@@ -38,6 +38,13 @@ pub struct GpuAccount {
     pub budget: Budget,
 }
 
+/// No call of this process is under way for which nothing is charged.
+const NO_CALL: u32 = 0;
+/// One is.
+const CALL: u32 = 1;
+/// None is, and none begins before the limit is seen to be far.
+const HELD_BACK: u32 = 2;
+
 /// What one process has on one GPU.
 #[repr(C)]
 #[derive(Debug)]
@@ -50,6 +57,7 @@ pub struct GpuCharge {
     pub managed: AtomicU32,
     /// Pages of [`GpuAccount::spilled`].
     pub spill: Charge,
+    /// [`NO_CALL`], [`CALL`] or [`HELD_BACK`].
     unclaimed: AtomicU32,
     reserved: [u32; 1],
 }
@@ -172,14 +180,18 @@ impl Region {
         self.slots.iter().enumerate().take(self.slots_used.load(Acquire) as usize)
     }
 
-    /// How many calls are under way for which nothing was charged, though the driver may take a granule for each. Whoever makes one counts
-    /// it first and then sees that the total is far from the limit ([`GpuCharge::begin_unclaimed`]); whoever charges memory charges it first
-    /// and then, if the total is near the limit, sees here for how much more there has to be room. All of it in one order (sequentially
-    /// consistent), so one of two at once sees the other.
-    pub fn unclaimed(&self, gpu: usize) -> u64 {
+    /// Holds back all calls for which nothing is charged, though the driver may take a granule for each, and tells how many have begun.
+    ///
+    /// Whoever charges memory, and finds the total near the limit then, calls this and leaves room for as many granules. So there is room
+    /// for a granule of each process that is not held back, of which each makes one such call at a time; and it is held back when it has
+    /// charged one.
+    pub fn hold_back(&self, gpu: usize) -> u64 {
         // Such a call lies among others of its process, which are charged: the calls of those whose charges were given back have ended.
         let charges = self.used_slots().filter_map(|(_, slot)| slot.gpus.get(gpu)).filter(|charge| charge.charge.most() != 0);
-        charges.map(|charge| u64::from(charge.unclaimed.load(SeqCst))).sum()
+        let has_begun = |charge: &&GpuCharge| {
+            charge.unclaimed.load(SeqCst) != HELD_BACK && charge.unclaimed.compare_exchange(NO_CALL, HELD_BACK, SeqCst, SeqCst) == Err(CALL)
+        };
+        charges.filter(has_begun).count() as u64
     }
 
     /// Brings a GPU's totals down to what its processes hold. `dead` tells whether a slot's process is gone, which is the one that had the
@@ -210,28 +222,39 @@ impl GpuAccount {
 }
 
 impl GpuCharge {
-    /// Counts a call that nothing is charged for, if the limit is far then, which is asked once it is counted.
-    /// [`GpuCharge::end_unclaimed`] must follow.
+    /// Begins a call that nothing is charged for, if the process makes no other at the time and is not held back. If it is, that ends with
+    /// `is_far`, which tells whether the total is far from the limit. [`GpuCharge::end_unclaimed`] must follow.
     #[inline]
-    pub fn begin_unclaimed(&self, is_far: impl FnOnce() -> bool) -> bool {
-        self.unclaimed.fetch_add(1, SeqCst);
+    pub fn begin_unclaimed(&self, is_far: impl Fn() -> bool) -> bool {
+        match self.unclaimed.compare_exchange(NO_CALL, CALL, SeqCst, Relaxed) {
+            Err(HELD_BACK) => self.begin_again(is_far),
+            begun => begun.is_ok(),
+        }
+    }
+
+    #[cold]
+    fn begin_again(&self, is_far: impl Fn() -> bool) -> bool {
+        if !is_far() || self.unclaimed.compare_exchange(HELD_BACK, CALL, SeqCst, Relaxed).is_err() {
+            return false;
+        }
+        // Whoever has come near since may have seen it held back.
         let far = is_far();
         if !far {
-            self.end_unclaimed();
+            self.unclaimed.store(HELD_BACK, Release);
         }
         far
     }
 
-    /// What such a call has taken, if anything, is charged.
+    /// Such a call has taken nothing, or what it took is charged, and then the next one is `held_back` until it is seen how far the limit is.
     #[inline]
-    pub fn end_unclaimed(&self) {
-        self.unclaimed.fetch_sub(1, Release);
+    pub fn end_unclaimed(&self, held_back: bool) {
+        self.unclaimed.store(if held_back { HELD_BACK } else { NO_CALL }, Release);
     }
 
     /// Whether such a call is under way (or was, when its process was killed).
     #[must_use]
     pub fn is_unclaimed(&self) -> bool {
-        self.unclaimed.load(Relaxed) != 0
+        self.unclaimed.load(Relaxed) == CALL
     }
 
     /// Begins anew for another process. Only the owner of the slot may do this. What a dead process had beside its charge stays

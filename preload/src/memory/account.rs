@@ -60,8 +60,10 @@ pub fn try_claim(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
 /// Takes `pages` if the account has room for them, and asks nobody.
 #[inline]
 pub fn begin(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
-    let claim = gpu.charge.charge.begin(&gpu.account.total, pages, gpu.limit_pages()).ok().map(|()| Claim { gpu, pages })?;
-    if near::is_near(gpu) && !unclaimed::have_room(gpu) {
+    let limit = gpu.limit_pages();
+    let used = gpu.charge.charge.begin(&gpu.account.total, pages, limit).ok()?;
+    let claim = Claim { gpu, pages };
+    if near::is_near_at(limit, used) && !unclaimed::have_room(gpu) {
         claim.drop_all();
         return None;
     }
@@ -96,8 +98,13 @@ impl Claim<'_> {
 
 /// Charges what is there already, whatever the limit.
 pub fn charge(gpu: &Gpu, pages: u32) {
-    if pages != 0 && gpu.charge.charge.begin(&gpu.account.total, pages, u64::MAX).is_ok() {
+    if pages == 0 {
+        return;
+    }
+    if let Ok(used) = gpu.charge.charge.begin(&gpu.account.total, pages, u64::MAX) {
         gpu.charge.charge.finish(&gpu.account.total, pages, pages);
+        // There is no asking for it, but who takes more without a claim has to ask from now on.
+        _ = near::is_near_at(gpu.limit_pages(), used) && unclaimed::have_room(gpu);
     }
 }
 

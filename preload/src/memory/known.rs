@@ -222,19 +222,22 @@ impl Known {
 
     /// Takes room for a small allocation behind the last one, or where the last one was. The driver takes a new block only if a small
     /// allocation fits nowhere else (seen on driver 580), so one that fits here costs nothing, and the account need not be touched.
-    /// Only a hint: what was freed may have been taken again together with what lay beside it. Near the limit nobody goes by it, as a
-    /// block taken after all would be past the limit until it is given back.
+    /// Only a hint: what was freed may have been taken again together with what lay beside it, which is what [`super::unclaimed`] is for.
     #[inline]
     pub fn take_room(&self, bytes: u64) -> bool {
         let hole = self.hole.load(Relaxed);
-        if hole >> 48 >= bytes.div_ceil(STEP) && self.hole.compare_exchange(hole, 0, Relaxed, Relaxed).is_ok() {
+        if hole >> 48 >= bytes.div_ceil(STEP) {
+            self.hole.store(0, Relaxed);
             return true;
         }
         let tail = self.tail.load(Relaxed);
         let end = tail + bytes.next_multiple_of(STEP);
         // A tail on a block's border says that the block is full, or that nothing is known.
         let fits = tail & (GRANULE - 1) != 0 && (tail & !(GRANULE - 1)) + GRANULE >= end;
-        fits && self.tail.compare_exchange(tail, end, Relaxed, Relaxed).is_ok()
+        if fits {
+            self.tail.store(end, Relaxed);
+        }
+        fits
     }
 
     /// A small allocation was placed.

@@ -116,12 +116,11 @@ fn small_at(current: Current, address: DevicePtr, bytes: u64, unclaimed: Option<
 /// The driver took a new block.
 #[cold]
 fn took_another(gpu: &Gpu, address: DevicePtr, unclaimed: Option<Unclaimed<'_>>) -> Status {
-    // Others leave room for it until it is charged.
-    if unclaimed.as_ref().is_some_and(|unclaimed| unclaimed.is_on(gpu)) {
-        account::charge(gpu, GRANULE_PAGES);
+    // Where others have left room for it.
+    if let Some(unclaimed) = unclaimed.filter(|unclaimed| unclaimed.is_on(gpu)) {
+        unclaimed.took_one();
         return SUCCESS;
     }
-    drop(unclaimed);
     match claim_here(gpu, GRANULE_PAGES) {
         Ok(claim) => {
             claim.keep();

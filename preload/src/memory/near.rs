@@ -16,8 +16,13 @@ use crate::session::{self, Gpu};
 /// Whether so little is left that estimates will not do: less than 64 MiB, or a sixteenth of the limit.
 #[inline]
 pub fn is_near(gpu: &Gpu) -> bool {
-    let limit = gpu.limit_pages();
-    limit.saturating_sub(gpu.account.total.pages()) < near(limit)
+    is_near_at(gpu.limit_pages(), gpu.account.total.pages())
+}
+
+/// The same where the limit and what is used of it are known, in pages.
+#[inline]
+pub const fn is_near_at(limit: u64, used: u64) -> bool {
+    limit.saturating_sub(used) < near(limit)
 }
 
 /// What is left in pages where it is near.

@@ -40,17 +40,25 @@ fn a_place_left_half_claimed_is_passed_over() {
 }
 
 #[test]
-fn an_unclaimed_call_is_counted_before_the_limit_is_found_to_be_far() {
+fn a_call_that_nothing_is_charged_for_is_held_back_or_told() {
     let region = fresh();
     let gpu = region.gpu(Uuid([1; 16])).unwrap();
     let charge = &region.slots[0].gpus[gpu];
     region.slots_used.store(1, Relaxed);
+    assert!(charge.begin_unclaimed(|| false), "nobody has held it back");
+    assert_eq!(region.hold_back(gpu), 0, "a process that holds nothing has none under way");
     charge.charge.reserve(&region.gpus[gpu].total, 1, 100).unwrap();
-    assert!(charge.begin_unclaimed(|| region.unclaimed(gpu) == 1));
-    assert!(!charge.begin_unclaimed(|| region.unclaimed(gpu) != 2));
-    assert_eq!((region.unclaimed(gpu), charge.is_unclaimed()), (1, true));
-    charge.end_unclaimed();
-    assert_eq!((region.unclaimed(gpu), charge.is_unclaimed()), (0, false));
+    assert_eq!((region.hold_back(gpu), charge.is_unclaimed(), charge.begin_unclaimed(|| true)), (1, true, false), "one at a time");
+    charge.end_unclaimed(false);
+    assert_eq!((region.hold_back(gpu), charge.is_unclaimed()), (0, false));
+    assert!(!charge.begin_unclaimed(|| false) && !charge.is_unclaimed());
+    // The limit is far, and near again before the call has begun.
+    let asked = core::cell::Cell::new(0);
+    assert!(!charge.begin_unclaimed(|| asked.replace(asked.get() + 1) == 0) && !charge.begin_unclaimed(|| false));
+    // Who comes near while it begins sees it, and is seen.
+    assert!(charge.begin_unclaimed(|| charge.is_unclaimed() == (region.hold_back(gpu) == 1)));
+    charge.end_unclaimed(true);
+    assert!(!charge.begin_unclaimed(|| false) && charge.begin_unclaimed(|| true));
 }
 
 /// Two who take without a charge, and two who charge all that they find, with what the driver really gave beside it.
@@ -71,7 +79,7 @@ fn what_is_taken_unclaimed_finds_room() {
             if charge.begin_unclaimed(|| !is_near()) {
                 take();
                 charge.charge.reserve(total, 4, u64::MAX).unwrap();
-                charge.end_unclaimed();
+                charge.end_unclaimed(true);
                 taken.fetch_add(1, Relaxed);
                 truth.fetch_sub(4, SeqCst);
                 charge.charge.release(total, 4);
@@ -87,7 +95,7 @@ fn what_is_taken_unclaimed_finds_room() {
                 held = 0;
                 continue;
             }
-            let room = !is_near() || total.pages() + 4 * region.unclaimed(gpu) <= LIMIT;
+            let room = !is_near() || total.pages() + 4 * region.hold_back(gpu) <= LIMIT;
             if room {
                 take();
                 held += 4;
@@ -107,7 +115,7 @@ fn what_is_taken_unclaimed_finds_room() {
         scope.spawn(|| claimed(&fourth.charge));
     });
     assert!(most.load(Relaxed) <= LIMIT, "{} of {LIMIT}", most.load(Relaxed));
-    assert_eq!((region.unclaimed(gpu), total.pages(), truth.load(SeqCst)), (0, 4, 4));
+    assert_eq!((region.hold_back(gpu), total.pages(), truth.load(SeqCst)), (0, 4, 4));
 }
 
 #[test]
