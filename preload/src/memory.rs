@@ -28,6 +28,7 @@ pub mod pools;
 pub mod refusal;
 pub mod room;
 pub mod shared;
+pub mod small;
 pub mod spill;
 pub mod table;
 pub mod truth;

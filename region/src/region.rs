@@ -184,7 +184,7 @@ impl Region {
     ///
     /// Whoever charges memory, and finds the total near the limit then, calls this and leaves room for as many granules. So there is room
     /// for a granule of each process that is not held back, of which each makes one such call at a time; and it is held back when it has
-    /// charged one.
+    /// charged one. What is near has to be a granule for each process, or more.
     pub fn hold_back(&self, gpu: usize) -> u64 {
         // Such a call lies among others of its process, which are charged: the calls of those whose charges were given back have ended.
         let charges = self.used_slots().filter_map(|(_, slot)| slot.gpus.get(gpu)).filter(|charge| charge.charge.most() != 0);
@@ -251,10 +251,17 @@ impl GpuCharge {
         self.unclaimed.store(if held_back { HELD_BACK } else { NO_CALL }, Release);
     }
 
+    /// Whether none begins before the limit is seen to be far.
+    #[must_use]
+    #[inline]
+    pub fn is_held_back(&self) -> bool {
+        self.unclaimed.load(Relaxed) == HELD_BACK
+    }
+
     /// Whether such a call is under way (or was, when its process was killed).
     #[must_use]
-    pub fn is_unclaimed(&self) -> bool {
-        self.unclaimed.load(Relaxed) == CALL
+    pub fn makes_unclaimed_call(&self) -> bool {
+        self.unclaimed.load(Acquire) == CALL && self.charge.most() != 0
     }
 
     /// Begins anew for another process. Only the owner of the slot may do this. What a dead process had beside its charge stays
@@ -264,7 +271,7 @@ impl GpuCharge {
         self.spill.begin_anew();
         self.overhead.store(0, Relaxed);
         self.managed.store(0, Relaxed);
-        self.unclaimed.store(0, Relaxed);
+        self.unclaimed.store(NO_CALL, Relaxed);
     }
 }
 

@@ -61,7 +61,10 @@ pub fn try_claim(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
 #[inline]
 pub fn begin(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
     let limit = gpu.limit_pages();
-    let used = gpu.charge.charge.begin(&gpu.account.total, pages, limit).ok()?;
+    let Ok(used) = gpu.charge.charge.begin(&gpu.account.total, pages, limit) else {
+        hold_back_near_the_limit(gpu);
+        return None;
+    };
     let claim = Claim { gpu, pages };
     if near::is_near_at(limit, used) && !unclaimed::have_room(gpu) {
         claim.drop_all();
@@ -75,6 +78,9 @@ impl Claim<'_> {
     #[inline]
     pub fn settle(self, taken: u32) {
         self.gpu.charge.charge.finish(&self.gpu.account.total, self.pages, taken);
+        if taken > self.pages {
+            hold_back_near_the_limit(self.gpu);
+        }
     }
 
     /// The call has taken what was claimed.
@@ -98,13 +104,17 @@ impl Claim<'_> {
 
 /// Charges what is there already, whatever the limit.
 pub fn charge(gpu: &Gpu, pages: u32) {
-    if pages == 0 {
-        return;
-    }
-    if let Ok(used) = gpu.charge.charge.begin(&gpu.account.total, pages, u64::MAX) {
+    if pages != 0 && gpu.charge.charge.begin(&gpu.account.total, pages, u64::MAX).is_ok() {
         gpu.charge.charge.finish(&gpu.account.total, pages, pages);
-        // There is no asking for it, but who takes more without a claim has to ask from now on.
-        _ = near::is_near_at(gpu.limit_pages(), used) && unclaimed::have_room(gpu);
+        hold_back_near_the_limit(gpu);
+    }
+}
+
+/// After a charge that nobody was asked for: who takes memory without a claim has to see how far the limit is now.
+#[cold]
+pub fn hold_back_near_the_limit(gpu: &Gpu) {
+    if near::is_near(gpu) {
+        unclaimed::hold_back(gpu);
     }
 }
 

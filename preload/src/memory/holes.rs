@@ -24,11 +24,11 @@ pub fn freed(address: DevicePtr) {
 
 /// Held by the thread that is about to fill a hole.
 static FILLING: Exclusive = Exclusive::new();
-/// In nanoseconds.
-const PATIENCE: u64 = 50_000_000;
+/// In nanoseconds: much longer than a call of the driver takes, and than its thread may have to wait for a processor.
+const PATIENCE: u64 = 1_000_000_000;
 
-/// While it is held nobody else of this process makes a small allocation near the limit: of two that see the same hole, the driver would
-/// give a new block to the second.
+/// While it is held nobody else of this process makes or frees a small allocation near the limit: of two that see the same hole, the
+/// driver would give a new block to the second.
 pub fn alone() -> Held<'static> {
     FILLING.take(PATIENCE)
 }

@@ -222,7 +222,7 @@ impl Known {
 
     /// Takes room for a small allocation behind the last one, or where the last one was. The driver takes a new block only if a small
     /// allocation fits nowhere else (seen on driver 580), so one that fits here costs nothing, and the account need not be touched.
-    /// Only a hint: what was freed may have been taken again together with what lay beside it, which is what [`super::unclaimed`] is for.
+    /// Only a hint, as what was freed may have been taken again together with what lay beside it: it is for one in [`super::unclaimed`] alone.
     #[inline]
     pub fn take_room(&self, bytes: u64) -> bool {
         let hole = self.hole.load(Relaxed);

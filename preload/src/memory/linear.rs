@@ -7,39 +7,46 @@ use vgpu_region::ledger::pages;
 
 use super::account::{self, claim_here};
 use super::blocks::{self, Block, Entered, Kind};
-use super::known::{self, Current, Known};
+use super::known::{self, Current};
 use super::unclaimed::{self, Unclaimed};
-use super::{GRANULE, GRANULE_PAGES, SMALL, holes, near, ordered, rounded_pages, spill};
+use super::{GRANULE, SMALL, holes, near, rounded_pages, small, spill};
 use crate::cuda::{DevicePtr, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::session::Gpu;
 
 /// What an allocating call gave: the address and the size in bytes, or the driver's refusal.
-type Given = Result<(DevicePtr, u64), Status>;
+pub type Given = Result<(DevicePtr, u64), Status>;
 
 fn given(status: Status, result: impl FnOnce() -> (DevicePtr, u64)) -> Given {
     if status == SUCCESS { Ok(result()) } else { Err(status) }
 }
 
 /// Allocates with `call`, after at most `bytes` were found to fit.
-fn allocate_with(current: Current, kind: Kind, bytes: u64, call: impl FnOnce() -> Given) -> Status {
+fn allocate_with(current: Current, kind: Kind, bytes: u64, mut call: impl FnMut() -> Given) -> Status {
     let Current { gpu, id, known } = current;
     let shared = kind == Kind::Shared;
     if shared && let Some(unclaimed) = unclaimed::begin(gpu, || known.is_some_and(|known| known.take_room(bytes))) {
-        return into_hole(current, bytes, Some(unclaimed), call);
+        return match call() {
+            Ok((address, _)) => small::lies_at(current, address, bytes, unclaimed),
+            Err(status) => status,
+        };
     }
-    let _alone = (shared && near::is_near(gpu)).then(holes::alone);
     let most = rounded_pages(bytes, GRANULE);
     let taken = match if shared { account::try_claim(gpu, most).ok_or(OUT_OF_MEMORY) } else { claim_here(gpu, most) } {
         Ok(claim) => claim,
         Err(status) if !shared => return status,
         // A small allocation may yet fit between others, where it costs nothing.
-        Err(_) if is_hole(gpu, bytes, known) => return into_hole(current, bytes, None, call),
-        Err(_) => match claim_here(gpu, most) {
-            Ok(claim) => claim,
-            Err(status) => return status,
-        },
+        Err(_) => {
+            if let Some(status) = small::fill_hole(current, bytes, &mut call) {
+                return status;
+            }
+            match claim_here(gpu, most) {
+                Ok(claim) => claim,
+                Err(status) => return status,
+            }
+        }
     };
+    let _alone = (shared && near::is_near(gpu)).then(holes::alone);
     let (address, bytes) = match call() {
         Ok(given) => given,
         Err(status) => {
@@ -84,57 +91,6 @@ fn gone_with_its_context(gone: blocks::Packed) {
     }
 }
 
-/// Whether there is a hole for a small allocation, for certain: nothing freed is on the device still.
-#[cold]
-fn is_hole(gpu: &Gpu, bytes: u64, known: Option<&Known>) -> bool {
-    ordered::wait_for_frees(gpu) && holes::fit(bytes, known.map_or(0, Known::last))
-}
-
-/// There is room in a block that is paid for. Should the driver take a new one all the same, that is charged, or, if it does not fit,
-/// undone.
-#[inline]
-fn into_hole(current: Current, bytes: u64, unclaimed: Option<Unclaimed<'_>>, call: impl FnOnce() -> Given) -> Status {
-    match call() {
-        Ok((address, _)) => small_at(current, address, bytes, unclaimed),
-        Err(status) => status,
-    }
-}
-
-/// A small allocation that nothing was claimed for lies at `address`.
-fn small_at(current: Current, address: DevicePtr, bytes: u64, unclaimed: Option<Unclaimed<'_>>) -> Status {
-    let block = Block { count: 1, granules: 1, context: current.id, kind: Kind::Shared };
-    let entered = note(address, block);
-    if let Some(known) = current.known {
-        known.placed(address, bytes, entered);
-    }
-    if entered == Entered::Joined {
-        return SUCCESS;
-    }
-    took_another(current.gpu, address, unclaimed)
-}
-
-/// The driver took a new block.
-#[cold]
-fn took_another(gpu: &Gpu, address: DevicePtr, unclaimed: Option<Unclaimed<'_>>) -> Status {
-    // Where others have left room for it.
-    if let Some(unclaimed) = unclaimed.filter(|unclaimed| unclaimed.is_on(gpu)) {
-        unclaimed.took_one();
-        return SUCCESS;
-    }
-    match claim_here(gpu, GRANULE_PAGES) {
-        Ok(claim) => {
-            claim.keep();
-            SUCCESS
-        }
-        Err(status) => {
-            _ = blocks::leave(address);
-            // SAFETY: the allocation was just made, and the program is about to hear that it was not.
-            unsafe { driver::free(address) };
-            status
-        }
-    }
-}
-
 /// `cuMemAlloc_v2`
 #[inline]
 pub unsafe fn allocate(real: unsafe extern "C" fn(*mut DevicePtr, usize) -> Status, address: *mut DevicePtr, bytes: usize) -> Status {
@@ -170,7 +126,7 @@ unsafe fn elsewhere(address: *mut DevicePtr, bytes: u64, unclaimed: Unclaimed<'_
     // SAFETY: the caller has checked the address, and the driver has just written it.
     unsafe {
         match known::current() {
-            Ok(current) => answer(address, bytes, small_at(current, *address, bytes, Some(unclaimed))),
+            Ok(current) => answer(address, bytes, small::lies_at(current, *address, bytes, unclaimed)),
             Err(None) => SUCCESS,
             Err(Some(status)) => {
                 driver::free(*address);
@@ -319,6 +275,7 @@ pub unsafe fn free_v1(real: unsafe extern "C" fn(u32) -> Status, address: u32) -
 
 /// Frees with `call` whatever is known at `address`; what is unknown is the driver's business.
 pub unsafe fn free_with(address: DevicePtr, call: impl FnOnce() -> Status) -> Status {
+    let _alone = small::one_at_a_time(address);
     let Some(left) = blocks::leave(address) else { return call() };
     if left.count == 0 { account::together(|| free_block(address, left, call)) } else { free_block(address, left, call) }
 }
@@ -340,6 +297,10 @@ fn free_block(address: DevicePtr, left: Block, call: impl FnOnce() -> Status) ->
     if left.count == 0
         && let Some(gpu) = known::gpu_of(left.context)
     {
+        if left.kind == Kind::Shared {
+            // Another thread may just have put something into the block, unclaimed, and be about to charge it.
+            unclaimed::let_end(gpu);
+        }
         give_back(gpu, left);
     }
     status

@@ -41,6 +41,7 @@ pub fn find(gpu: &Gpu, pages: u32, context: bool) -> Option<Claim<'_>> {
     // What calls under way have claimed may be more than they take, and what they take is not certain before they end.
     for microseconds in [0, 100, 200, 400, 800, 1600] {
         nap(microseconds * 1_000);
+        let taking = someone_is_taking(gpu);
         // NVML takes milliseconds where many processes are: once it was certain, it is asked again only if the account has room.
         if (!certain || gpu.left() >= u64::from(wanted()))
             && let Some(claim) = near::begin_certain(gpu, wanted(), |now| {
@@ -50,7 +51,8 @@ pub fn find(gpu: &Gpu, pages: u32, context: bool) -> Option<Claim<'_>> {
         {
             return Some(claim);
         }
-        if !someone_is_taking(gpu) {
+        // Who was at it when the account was asked may have been what was in the way.
+        if !taking && !someone_is_taking(gpu) {
             break;
         }
     }
@@ -60,7 +62,7 @@ pub fn find(gpu: &Gpu, pages: u32, context: bool) -> Option<Claim<'_>> {
 /// Whether a call of some process is under way that may give back a part of what it has claimed.
 fn someone_is_taking(gpu: &Gpu) -> bool {
     let Some(session) = session::ready() else { return false };
-    let takes = |charge: &GpuCharge| charge.charge.in_flight() || charge.is_unclaimed();
+    let takes = |charge: &GpuCharge| charge.charge.in_flight() || charge.makes_unclaimed_call();
     session.membership.region.used_slots().any(|(_, slot)| slot.gpus.get(gpu.place).is_some_and(takes))
 }
 

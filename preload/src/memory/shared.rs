@@ -66,7 +66,10 @@ pub fn charge_others(gpu: &Gpu) {
         let overhead = charge.overhead.load(Acquire);
         let held = charge.charge.held().saturating_sub(charge.managed.load(Relaxed));
         let more = pages(bytes).saturating_sub(held);
-        let still = before == Some(charge.charge.see()) && !charge.charge.in_flight() && slot.making_context.load(Acquire) == 0;
+        let still = before == Some(charge.charge.see())
+            && !charge.charge.in_flight()
+            && !charge.makes_unclaimed_call()
+            && slot.making_context.load(Acquire) == 0;
         if more == 0 || !still || census.is_dead(index) {
             continue;
         }
@@ -74,6 +77,7 @@ pub fn charge_others(gpu: &Gpu) {
             // Of several that see it at once, one charges it.
             let first = charge.overhead.compare_exchange(overhead, overhead + more, AcqRel, Relaxed).is_ok();
             charge.charge.finish(&gpu.account.total, more, if first { more } else { 0 });
+            account::hold_back_near_the_limit(gpu);
         }
     }
 }

@@ -100,14 +100,15 @@ pub fn charge_overhead(gpu: &Gpu, pages: u32) {
 fn set_overhead(gpu: &Gpu) -> Option<bool> {
     let charge = &gpu.charge.charge;
     let Some(changes) = account::quiet() else { return Some(false) };
-    let (held, in_flight) = (charge.held(), charge.in_flight());
+    let is_busy = || charge.in_flight() || gpu.charge.makes_unclaimed_call();
+    let (held, was_busy) = (charge.held(), is_busy());
     let overhead = gpu.charge.overhead.load(Acquire);
     // Asked first: what is taken in between counts twice rather than not at all.
     let promised = known::promises(gpu);
     let bytes = own_bytes(gpu)?;
     // Pools may have shrunk at another thread's wait, which has not told the account yet.
     pools::settle_all_of(gpu);
-    if in_flight || charge.in_flight() || charge.held() != held || account::quiet() != Some(changes) {
+    if was_busy || is_busy() || charge.held() != held || account::quiet() != Some(changes) {
         return Some(false);
     }
     let asked_for = held.saturating_sub(overhead).saturating_sub(gpu.charge.managed.load(Relaxed));

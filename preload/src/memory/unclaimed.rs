@@ -11,8 +11,8 @@ use crate::session::{self, Gpu};
 #[derive(Debug)]
 pub struct Unclaimed<'a>(&'a Gpu);
 
-/// Begins one, if that is far from the limit and there seems to be `room` for it, and no other thread of the process is at it: then
-/// `room` has the hints for itself.
+/// Begins one, if the process is not held back from it, no other thread is at it, and there seems to be `room`, which has the hints for
+/// itself.
 #[inline]
 pub fn begin(gpu: &Gpu, room: impl FnOnce() -> bool) -> Option<Unclaimed<'_>> {
     let unclaimed = gpu.charge.begin_unclaimed(|| !near::is_near(gpu)).then(|| Unclaimed(gpu));
@@ -40,10 +40,55 @@ impl Drop for Unclaimed<'_> {
     }
 }
 
-/// Whether the limit has room for what such calls may yet take. Those that have not begun are held back.
+/// Holds back those that have not begun, and tells how many have.
+#[cold]
+pub fn hold_back(gpu: &Gpu) -> u64 {
+    session::ready().map_or(0, |session| session.membership.region.hold_back(gpu.place))
+}
+
+/// Whether the limit has room for what such calls may yet take. Those that have not begun are held back, and those that have are given a
+/// moment to end: most take a microsecond or two.
 #[cold]
 pub fn have_room(gpu: &Gpu) -> bool {
-    let calls = session::ready().map_or(0, |session| session.membership.region.hold_back(gpu.place));
-    // What such a call took may just have put the total over the limit, together with a claim that is about to be dropped for it.
-    gpu.account.total.pages().saturating_add(calls.saturating_mul(u64::from(GRANULE_PAGES))) <= gpu.limit_pages()
+    for _ in 0..64 {
+        let calls = hold_back(gpu);
+        // What such a call took may just have put the total over the limit, together with a claim that is about to be dropped for it.
+        let most = gpu.account.total.pages().saturating_add(calls.saturating_mul(u64::from(GRANULE_PAGES)));
+        if most <= gpu.limit_pages() || calls == 0 {
+            return most <= gpu.limit_pages();
+        }
+        (0..16).for_each(|_| core::hint::spin_loop());
+    }
+    false
+}
+
+/// In nanoseconds: much longer than a call of the driver takes, and than its thread may have to wait for a processor.
+const PATIENCE: u64 = 1_000_000_000;
+
+/// Holds back this process's own, and waits for the one that has begun. Whether it has ended.
+pub fn have_ended(gpu: &Gpu) -> bool {
+    hold_back(gpu);
+    wait(gpu)
+}
+
+/// Waits for the one that another thread has begun.
+#[inline]
+pub fn let_end(gpu: &Gpu) {
+    if gpu.charge.makes_unclaimed_call() {
+        wait(gpu);
+    }
+}
+
+/// Whether it has come to an end.
+#[cold]
+fn wait(gpu: &Gpu) -> bool {
+    let begin = session::monotonic();
+    while gpu.charge.makes_unclaimed_call() {
+        if session::monotonic().saturating_sub(begin) > PATIENCE {
+            return false;
+        }
+        // SAFETY: the call takes nothing.
+        unsafe { libc::sched_yield() };
+    }
+    true
 }

@@ -48,15 +48,15 @@ fn a_call_that_nothing_is_charged_for_is_held_back_or_told() {
     assert!(charge.begin_unclaimed(|| false), "nobody has held it back");
     assert_eq!(region.hold_back(gpu), 0, "a process that holds nothing has none under way");
     charge.charge.reserve(&region.gpus[gpu].total, 1, 100).unwrap();
-    assert_eq!((region.hold_back(gpu), charge.is_unclaimed(), charge.begin_unclaimed(|| true)), (1, true, false), "one at a time");
+    assert_eq!((region.hold_back(gpu), charge.makes_unclaimed_call(), charge.begin_unclaimed(|| true)), (1, true, false), "one at a time");
     charge.end_unclaimed(false);
-    assert_eq!((region.hold_back(gpu), charge.is_unclaimed()), (0, false));
-    assert!(!charge.begin_unclaimed(|| false) && !charge.is_unclaimed());
+    assert_eq!((region.hold_back(gpu), charge.makes_unclaimed_call()), (0, false));
+    assert!(!charge.begin_unclaimed(|| false) && !charge.makes_unclaimed_call());
     // The limit is far, and near again before the call has begun.
     let asked = core::cell::Cell::new(0);
     assert!(!charge.begin_unclaimed(|| asked.replace(asked.get() + 1) == 0) && !charge.begin_unclaimed(|| false));
     // Who comes near while it begins sees it, and is seen.
-    assert!(charge.begin_unclaimed(|| charge.is_unclaimed() == (region.hold_back(gpu) == 1)));
+    assert!(charge.begin_unclaimed(|| charge.makes_unclaimed_call() == (region.hold_back(gpu) == 1)));
     charge.end_unclaimed(true);
     assert!(!charge.begin_unclaimed(|| false) && charge.begin_unclaimed(|| true));
 }
@@ -73,10 +73,18 @@ fn what_is_taken_unclaimed_finds_room() {
     region.slots[..4].iter().for_each(|slot| slot.gpus[gpu].charge.reserve(total, 1, LIMIT).unwrap());
     let is_near = || LIMIT.saturating_sub(total.pages()) < 12;
     let take = || most.fetch_max(truth.fetch_add(4, SeqCst) + 4, Relaxed);
-    let go_on = || most.load(Relaxed) <= LIMIT && (taken.load(Relaxed) < 200_000 || refused.load(Relaxed) < 1_000);
+    let go_on = || most.load(Relaxed) <= LIMIT && (taken.load(Relaxed) < 100_000 || refused.load(Relaxed) < 1_000);
     let unclaimed = |charge: &GpuCharge| {
-        while go_on() {
+        for calls in 0_u32.. {
+            if !go_on() {
+                break;
+            }
             if charge.begin_unclaimed(|| !is_near()) {
+                // What it finds most often is room.
+                if calls % 4 != 0 {
+                    charge.end_unclaimed(false);
+                    continue;
+                }
                 take();
                 charge.charge.reserve(total, 4, u64::MAX).unwrap();
                 charge.end_unclaimed(true);

@@ -48,6 +48,14 @@ fn sixty_four_processes_race_with_no_byte_over() {
 }
 
 #[test]
+fn threads_that_share_granules_race_with_no_byte_over() {
+    // Small ones, in so little room that the limit is met all the time: each thread fills what others of its process leave.
+    let race = ["--processes", "6", "--threads", "8", "--allocations", "3000", "--chunk", "1M", "--limit", "120M"];
+    let peak = run("race", &race, &["context=2M"], 1)[0];
+    assert!((116 * MIB..=120 * MIB).contains(&peak), "{peak} bytes at most, so the limit was passed or never met");
+}
+
+#[test]
 fn contexts_that_take_long_all_find_room() {
     // Each is taken for larger than it is until one was measured, and so not all are begun at once; those that are, take long side by side.
     let race = ["--processes", "16", "--allocations", "20", "--chunk", "1M", "--limit", "8600M"];

@@ -1,10 +1,10 @@
 //! Many processes that allocate and free at once, for tests that kill some of them, and for seeing that they keep to a limit together.
 //!
-//!     race --processes N [--seconds S | --rounds K | --allocations K] [--chunk MAX_BYTES] [--seed X] [--gpu ORDINAL] [--keep]
+//!     race --processes N [--threads T] [--seconds S | --rounds K | --allocations K] [--chunk MAX_BYTES] [--seed X] [--gpu ORDINAL] [--keep]
 //!         [--library libvgpu.so --limit BYTES | --native]
 //!
-//! Starts itself N times and prints `child PID` for each; every child allocates and frees random sizes up to MAX_BYTES until its time,
-//! rounds or allocations are over. At the end each child prints `done PID rounds allocated refused`; with --keep it then fills what it
+//! Starts itself N times and prints `child PID` for each; every thread (1) of every child allocates and frees random sizes up to MAX_BYTES
+//! until its time, rounds or allocations are over. At the end each child prints `done PID rounds allocated refused`; with --keep it then fills what it
 //! can get, prints `filled PID bytes`, and waits for its standard input to end. Any error but out-of-memory ends a child with status 1.
 //! With a library, the children share so many bytes under it, begin only when all have their contexts, and NVML is read all the time.
 //! Then all that is printed is a line of JSON that tells the most that it showed, and how long they raced; if that was past the limit, the
@@ -108,15 +108,43 @@ fn child(arguments: &Arguments) -> ExitCode {
 }
 
 fn allocate_and_free(arguments: &Arguments) -> Result<(), sys::CUresult> {
-    cuda::start(arguments.number("gpu", 0) as i32)?;
+    let context = cuda::start(arguments.number("gpu", 0) as i32)? as usize;
     if is_watched(arguments) {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     }
-    let largest = arguments.number("chunk", 8 << 20).max(1);
+    let thread = |number| {
+        // SAFETY: the primary context, alive as long as the process.
+        check(unsafe { sys::cuCtxSetCurrent(context as sys::CUcontext) })?;
+        one_thread(arguments, number)
+    };
+    let told = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..arguments.number("threads", 1)).map(|number| scope.spawn(move || thread(number))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or(Err(sys::CUresult::CUDA_ERROR_UNKNOWN))).collect::<Result<Vec<_>, _>>()
+    })?;
+    let (round, allocated, refused) = told.iter().fold((0, 0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1, sum.2 + one.2));
+    println!("done {} {round} {allocated} {refused}", std::process::id());
+    if arguments.has("keep") {
+        let (mut bytes, largest) = (0, largest(arguments));
+        while allocate(largest).is_ok() {
+            bytes += largest;
+        }
+        println!("filled {} {bytes}", std::process::id());
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    }
+    Ok(())
+}
+
+fn largest(arguments: &Arguments) -> u64 {
+    arguments.number("chunk", 8 << 20).max(1)
+}
+
+/// How many rounds there were, and what was allocated and refused in them.
+fn one_thread(arguments: &Arguments, number: u64) -> Result<(u64, u64, u64), sys::CUresult> {
+    let largest = largest(arguments);
     let allocations = arguments.number("allocations", u64::MAX);
     let rounds = arguments.number("rounds", if arguments.has("seconds") || arguments.has("allocations") { u64::MAX } else { 1000 });
     let until = Instant::now() + Duration::from_secs(arguments.number("seconds", 3600));
-    let mut random = Random::new(arguments.number("own-seed", 1));
+    let mut random = Random::new(arguments.number("own-seed", 1) + (number << 32));
     let mut held = Vec::new();
     let (mut round, mut allocated, mut refused) = (0, 0_u64, 0_u64);
     while round < rounds && allocated + refused < allocations && Instant::now() < until {
@@ -136,16 +164,7 @@ fn allocate_and_free(arguments: &Arguments) -> Result<(), sys::CUresult> {
             Err(code) => return Err(code),
         }
     }
-    println!("done {} {round} {allocated} {refused}", std::process::id());
-    if arguments.has("keep") {
-        let mut bytes = 0;
-        while allocate(largest).is_ok() {
-            bytes += largest;
-        }
-        println!("filled {} {bytes}", std::process::id());
-        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-    }
-    Ok(())
+    Ok((round, allocated, refused))
 }
 
 fn allocate(bytes: u64) -> Result<u64, sys::CUresult> {
