@@ -184,7 +184,8 @@ impl Region {
     ///
     /// Whoever charges memory, and finds the total near the limit then, calls this and leaves room for as many granules. So there is room
     /// for a granule of each process that is not held back, of which each makes one such call at a time; and it is held back when it has
-    /// charged one. What is near has to be a granule for each process, or more.
+    /// charged one. What is near has to be a granule for each process, or more. Charging, reading the total and the words are in one order
+    /// for all (sequentially consistent): of two who come near and begin again at once, one sees the other.
     pub fn hold_back(&self, gpu: usize) -> u64 {
         // Such a call lies among others of its process, which are charged: the calls of those whose charges were given back have ended.
         let charges = self.used_slots().filter_map(|(_, slot)| slot.gpus.get(gpu)).filter(|charge| charge.charge.most() != 0);

@@ -110,7 +110,8 @@ pub fn charge(gpu: &Gpu, pages: u32) {
     }
 }
 
-/// After a charge that nobody was asked for: who takes memory without a claim has to see how far the limit is now.
+/// After a charge that nobody was asked for, or a claim that found no room: who takes memory without a claim has to see how far the limit
+/// is from now on.
 #[cold]
 pub fn hold_back_near_the_limit(gpu: &Gpu) {
     if near::is_near(gpu) {

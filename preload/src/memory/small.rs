@@ -14,7 +14,7 @@ use crate::driver;
 /// put something there. `None` if there is no such place.
 #[cold]
 pub fn fill_hole(current: Current, bytes: u64, call: &mut impl FnMut() -> Given) -> Option<Status> {
-    let Current { gpu, id, known } = current;
+    let Current { gpu, known, .. } = current;
     if !ordered::wait_for_frees(gpu) {
         return None;
     }
@@ -24,16 +24,7 @@ pub fn fill_hole(current: Current, bytes: u64, call: &mut impl FnMut() -> Given)
     }
     match call() {
         Ok((address, _)) if enter_small(current, address, bytes) => Some(SUCCESS),
-        Ok((address, _)) => match account::begin(gpu, GRANULE_PAGES) {
-            Some(claim) => {
-                claim.keep();
-                Some(SUCCESS)
-            }
-            None => {
-                undo_small(id, address);
-                None
-            }
-        },
+        Ok((address, _)) => charge_or_undo(current, address).then_some(SUCCESS),
         Err(status) => Some(status),
     }
 }
@@ -48,14 +39,20 @@ fn enter_small(current: Current, address: DevicePtr, bytes: u64) -> bool {
     entered == Entered::Joined
 }
 
-/// Gives a new block back to the driver before the program has heard of it.
-fn undo_small(context: u8, address: DevicePtr) {
+/// Charges a new block that nobody has left room for; or gives it back to the driver, before the program has heard of it, if there is none.
+/// Whether it stays.
+fn charge_or_undo(current: Current, address: DevicePtr) -> bool {
+    if let Some(claim) = account::begin(current.gpu, GRANULE_PAGES) {
+        claim.keep();
+        return true;
+    }
     _ = blocks::leave(address);
     // SAFETY: the allocation was just made, and the program does not know of it.
     unsafe { driver::free(address) };
-    if let Some(known) = known::record(context) {
+    if let Some(known) = current.known {
         known.block_gone(address);
     }
+    false
 }
 
 /// A small allocation that nothing was claimed for lies at `address`. If it is in a new block, that is charged; or given back, if it is on
@@ -68,16 +65,7 @@ pub fn lies_at(current: Current, address: DevicePtr, bytes: u64, unclaimed: Uncl
         unclaimed.took_one();
         return SUCCESS;
     }
-    match account::begin(current.gpu, GRANULE_PAGES) {
-        Some(claim) => {
-            claim.keep();
-            SUCCESS
-        }
-        None => {
-            undo_small(current.id, address);
-            OUT_OF_MEMORY
-        }
-    }
+    if charge_or_undo(current, address) { SUCCESS } else { OUT_OF_MEMORY }
 }
 
 /// Near the limit, small allocations are freed one at a time: of two that leave a block at once, the second would give it back before the

@@ -65,7 +65,7 @@ pub fn have_room(gpu: &Gpu) -> bool {
 /// In nanoseconds: much longer than a call of the driver takes, and than its thread may have to wait for a processor.
 const PATIENCE: u64 = 1_000_000_000;
 
-/// Holds back this process's own, and waits for the one that has begun. Whether it has ended.
+/// Holds all of them back, and waits for this process's own that has begun. Whether it has ended.
 pub fn have_ended(gpu: &Gpu) -> bool {
     hold_back(gpu);
     wait(gpu)

@@ -4,8 +4,8 @@
 //!         [--library libvgpu.so --limit BYTES | --native]
 //!
 //! Starts itself N times and prints `child PID` for each; every thread (1) of every child allocates and frees random sizes up to MAX_BYTES
-//! until its time, rounds or allocations are over. At the end each child prints `done PID rounds allocated refused`; with --keep it then fills what it
-//! can get, prints `filled PID bytes`, and waits for its standard input to end. Any error but out-of-memory ends a child with status 1.
+//! until its time, rounds or allocations are over. At the end each child prints `done PID rounds allocated refused`; with --keep it then
+//! fills what it can get, prints `filled PID bytes`, and waits for its standard input to end. Any error but out-of-memory ends a child with status 1.
 //! With a library, the children share so many bytes under it, begin only when all have their contexts, and NVML is read all the time.
 //! Then all that is printed is a line of JSON that tells the most that it showed, and how long they raced; if that was past the limit, the
 //! status is 1. With --native it is the same without a library, to compare.
