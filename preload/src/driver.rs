@@ -352,6 +352,14 @@ calls! { Nvml, crate::nvml::sys::FUNCTION_NOT_FOUND;
     nvml_uuid = nvmlDeviceGetUUID(device: Handle, uuid: *mut core::ffi::c_char, length: u32);
     /// The device's place in NVML's order.
     nvml_index = nvmlDeviceGetIndex(device: Handle, index: *mut u32);
+    /// The power it draws, in milliwatts.
+    nvml_power = nvmlDeviceGetPowerUsage(device: Handle, milliwatts: *mut u32);
+    /// The power limit in force, in milliwatts.
+    nvml_power_limit = nvmlDeviceGetEnforcedPowerLimit(device: Handle, milliwatts: *mut u32);
+    /// The power limit as it comes, in milliwatts.
+    nvml_usual_power_limit = nvmlDeviceGetPowerManagementDefaultLimit(device: Handle, milliwatts: *mut u32);
+    /// How busy it is.
+    nvml_utilization = nvmlDeviceGetUtilizationRates(device: Handle, rates: *mut crate::nvml::sys::UtilizationRates);
     /// What each process used since a time.
     nvml_process_utilization = nvmlDeviceGetProcessUtilization(
         device: Handle,

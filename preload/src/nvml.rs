@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
 use vgpu_region::uuid::Uuid;
 
+use crate::compute::power::Power;
 use crate::cuda::{Handle, Status};
 use crate::driver;
 use crate::list::List;
@@ -100,6 +101,30 @@ pub fn index_of(uuid: Uuid) -> Option<u32> {
     // SAFETY: a handle from NVML, and a variable for the answer.
     ask(uuid, |device| unsafe { driver::nvml_index(device, &raw mut index) })?;
     Some(index)
+}
+
+/// The power of a GPU; `None` if it does not tell, as parts of one do not.
+pub fn power(uuid: Uuid) -> Option<Power> {
+    let mut power = Power { drawn: 0, limit: 0, usual: 0 };
+    // SAFETY: a handle from NVML, and a variable for each answer.
+    ask(uuid, |device| unsafe {
+        match driver::nvml_power(device, &raw mut power.drawn) {
+            sys::SUCCESS => match driver::nvml_power_limit(device, &raw mut power.limit) {
+                sys::SUCCESS => driver::nvml_usual_power_limit(device, &raw mut power.usual),
+                status => status,
+            },
+            status => status,
+        }
+    })?;
+    Some(power)
+}
+
+/// In how many percent of NVML's last sample period, a second or less, the GPU was busy, whoever made it so.
+pub fn busy(uuid: Uuid) -> Option<u32> {
+    let mut rates = sys::UtilizationRates::default();
+    // SAFETY: a handle from NVML, and a variable for the answer.
+    ask(uuid, |device| unsafe { driver::nvml_utilization(device, &raw mut rates) })?;
+    Some(rates.gpu)
 }
 
 /// Fills `list` with the processes on a GPU.

@@ -147,8 +147,13 @@ impl Budget {
     /// Takes GPU time that was used, or gives back (negative) what was charged too early. Nanoseconds. `rate` is what is in force where
     /// nobody has looked at the balance yet.
     pub fn charge(&self, gpu: i64, rate: Rate) {
+        self.charge_as(gpu, gpu, rate);
+    }
+
+    /// The same where that time counts for `worth` nanoseconds, taken or given back alike.
+    pub fn charge_as(&self, gpu: i64, worth: i64, rate: Rate) {
         let rate = Rate::new(self.percent.load(Relaxed)).unwrap_or(rate);
-        let (amount, wall) = (gpu.unsigned_abs(), rate.time_for(gpu.unsigned_abs()).min(DEBT));
+        let (amount, wall) = (gpu.unsigned_abs(), rate.time_for(worth.unsigned_abs()).min(DEBT));
         if gpu >= 0 {
             self.used.fetch_add(amount, Relaxed);
             self.zero_at.fetch_add(wall, AcqRel);

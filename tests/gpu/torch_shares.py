@@ -16,6 +16,8 @@ import torch
 
 # Where the page has its generation and the first entry's cores (region/src/limits.rs).
 GENERATION, CORES = 32, 64 + 44
+# Before each measurement goes as long a run, and no less than this, in seconds: what a matmul draws is known after a second and believed after
+# a few.
 SETTLE = 0.5
 
 
@@ -44,7 +46,7 @@ def main():
         for _ in range(rounds):
             for percent in (0, *shares):
                 limit(percent)
-                rate(step, SETTLE)
+                rate(step, max(SETTLE, seconds))
                 got = rate(step, seconds)
                 notes[percent] = f"{torch.cuda.clock_rate()} MHz {torch.cuda.power_draw() / 1000:.0f} W"
                 if percent == 0:

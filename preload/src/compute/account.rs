@@ -8,6 +8,7 @@ use vgpu_region::limits::GpuLimit;
 use super::gate::{Gate, Pass};
 
 use super::cost::Costs;
+use super::power::Worth;
 use super::rounds::Rounds;
 use super::stream::Batch;
 
@@ -49,6 +50,8 @@ pub struct Account {
     ends: AtomicU64,
     /// What is in flight of what goes on beside other streams, in nanoseconds expected.
     beside: AtomicU64,
+    /// What the GPU's time counts for.
+    pub worth: Worth,
 }
 
 /// Whether a launch may go ahead.
@@ -88,6 +91,7 @@ impl Account {
             rounds: Rounds::default(),
             ends: zero(),
             beside: zero(),
+            worth: Worth::new(),
         }
     }
 
@@ -106,6 +110,11 @@ impl Account {
     #[cfg(test)]
     pub fn set_percent(&self, percent: u32) {
         self.limit.cores.store(percent, Relaxed);
+    }
+
+    /// Takes GPU time that was used, or gives back (negative) what was charged too early. Nanoseconds.
+    pub fn charge(&self, gpu: i64, rate: Rate) {
+        self.budget.charge_as(gpu, self.worth.of(gpu), rate);
     }
 
     /// A batch has been closed, whose stream is expected to be idle from then on.
@@ -164,7 +173,7 @@ impl Account {
             self.budget.drained.store(u64::from(word), Relaxed);
         }
         let saved = if self.gate.takes_turns() { SAVED_BETWEEN_TURNS } else { SAVED };
-        let room = self.budget.balance_up_to(saved, now, rate).saturating_sub(in_flight as i64);
+        let room = self.budget.balance_up_to(saved, now, rate).saturating_sub(self.worth.of(in_flight as i64));
         let micros = now / 1000;
         if room <= least {
             if in_flight == 0 {

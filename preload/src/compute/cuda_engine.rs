@@ -2,10 +2,13 @@
 
 use core::sync::atomic::AtomicU32;
 
+use vgpu_region::uuid::Uuid;
+
 use super::engine::{Engine, Progress};
+use super::power::Power;
 use crate::cuda::{Handle, NOT_READY, SUCCESS};
 use crate::driver::CaptureRelaxed;
-use crate::{driver, session};
+use crate::{driver, nvml, session};
 
 /// How much longer than asked a sleep lasts by default (`PR_GET_TIMERSLACK` is 50 µs).
 const SLACK: u64 = 50_000;
@@ -123,5 +126,13 @@ impl Engine for Cuda {
         let _relaxed = CaptureRelaxed::enter();
         // SAFETY: a stream that the program is using in this very call.
         unsafe { driver::stream_query(stream) == SUCCESS }
+    }
+
+    fn power(&self, gpu: Uuid) -> Option<Power> {
+        nvml::power(gpu)
+    }
+
+    fn busy(&self, gpu: Uuid) -> Option<u32> {
+        nvml::busy(gpu)
     }
 }

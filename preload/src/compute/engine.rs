@@ -2,6 +2,9 @@
 
 use core::sync::atomic::AtomicU32;
 
+use vgpu_region::uuid::Uuid;
+
+use super::power::Power;
 use crate::cuda::Handle;
 
 /// How far the work before an event has come.
@@ -43,4 +46,8 @@ pub trait Engine {
     fn reaches(&self, stream: Handle) -> bool;
     /// Whether everything launched into the stream is finished.
     fn is_idle(&self, stream: Handle) -> bool;
+    /// What the GPU with this UUID draws, if it tells.
+    fn power(&self, gpu: Uuid) -> Option<Power>;
+    /// In how many percent of the last second or less the GPU was busy, whoever made it so. Asking takes milliseconds (NVML on H100: 2.5).
+    fn busy(&self, gpu: Uuid) -> Option<u32>;
 }

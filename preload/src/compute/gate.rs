@@ -58,6 +58,11 @@ impl Gate {
         }
     }
 
+    /// Whose gate it is.
+    pub fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+
     /// The limits page.
     pub fn page(&self) -> &'static LimitsPage {
         self.page

@@ -122,6 +122,7 @@ impl Launch<'_> {
                         end_batches(engine, self.meter);
                         continue;
                     }
+                    account.worth.look(engine, account.budget, &account.gate, now);
                     let longest = match in_flight {
                         _ if account.is_beside_enough() => SHORT,
                         0..=FAR => LONG,

@@ -325,7 +325,7 @@ fn ending(context: Handle, call: impl FnOnce() -> Status) -> Status {
         && let Some(rate) = account.rate()
     {
         let took = session::monotonic().saturating_sub(began);
-        account.budget.charge(took.saturating_sub(expected) as i64, rate);
+        account.charge(took.saturating_sub(expected) as i64, rate);
     }
     status
 }

@@ -14,8 +14,6 @@ use crate::cuda::Handle;
 /// A batch is closed when it is expected to take so many nanoseconds: long enough that its event (2 µs) does not matter, short
 /// enough that what it took is known soon.
 const BATCH: u64 = 800_000;
-/// Most launches of one kind in a batch. An event, and the accounts after it, then come with fewer than one launch in a hundred.
-const MOST_ALIKE: u32 = 256;
 /// A pause in a stream that is shorter than this counts as used: nobody else can have the GPU for less, since passing it from one
 /// process to another and back takes twice 100 µs, and twice as much again to wake them. So a program that keeps the GPU waiting for a
 /// moment again and again gets its share of what it would get done alone.
@@ -163,7 +161,7 @@ impl<'a> Launch<'a> {
             let waited = (!goes_on && self.wait(engine)) || account.rounds.is_new(had);
             let (batch, open) = claim.open();
             if batch.count == 0 {
-                batch.covered = self.covered;
+                (batch.covered, batch.behind) = (self.covered, self.behind);
             }
             open.full = match self.spare {
                 _ if self.on_credit => 0,
@@ -281,9 +279,7 @@ impl<'a> Launch<'a> {
             // The function was loaded first, and the stream was idle meanwhile.
             batch.late = if took > SLOW { took } else { 0 };
         }
-        // Batches of one kind may be longer: there is nothing to note of each launch.
-        let full = batch.count >= open.most && (!batch.uniform || batch.count >= MOST_ALIKE || open.most < MOST as u32);
-        if full || batch.expected >= open.full || !self.known {
+        if batch.count >= open.most || batch.expected >= open.full || !self.known {
             open.most = (open.most * 2).clamp(1, MOST as u32);
             close(engine, self.meter, self.stream, self.handle, &mut claim, false);
         }

@@ -4,7 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
 
+use vgpu_region::uuid::Uuid;
+
 use super::engine::{Engine, Progress};
+use super::power::Power;
 use crate::cuda::Handle;
 
 /// What an event between two kernels takes of the GPU's time.
@@ -36,6 +39,10 @@ pub struct Gpu {
     all_free_at: Cell<u64>,
     /// So many events can still be made.
     pub scarce: Cell<Option<usize>>,
+    /// What its kernels draw beyond what it draws at rest, in watts; it does not tell where that is 0.
+    pub draws: Cell<u32>,
+    /// How busy others make it, in percent.
+    pub others: Cell<u32>,
     /// What somebody else does at this moment.
     pub later: RefCell<Option<Later>>,
 }
@@ -184,5 +191,15 @@ impl Engine for Gpu {
         self.calls.set(self.calls.get() + 1);
         self.pass(130);
         self.free_at.borrow().get(&(stream as usize)).is_none_or(|&free| free <= self.now.get())
+    }
+
+    fn power(&self, _gpu: Uuid) -> Option<Power> {
+        let used = self.used(self.now.get() - 1_000_000_000, self.now.get());
+        let drawn = 122_500 + (u64::from(self.draws.get()) * used / 1_000_000) as u32;
+        (self.draws.get() != 0).then_some(Power { drawn, limit: 700_000, usual: 700_000 })
+    }
+
+    fn busy(&self, _gpu: Uuid) -> Option<u32> {
+        Some((self.used(self.now.get() - 1_000_000_000, self.now.get()) / 10_000_000) as u32 + self.others.get())
     }
 }

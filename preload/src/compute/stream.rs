@@ -14,8 +14,8 @@ use crate::cuda::Handle;
 
 /// Closed batches of one stream that can wait to be harvested.
 pub const RING: u32 = 32;
-/// Most launches of different kinds in a batch.
-pub const MOST: usize = 64;
+/// Most launches in a batch: an event, and the accounts after it, then come with fewer than one launch in a hundred.
+pub const MOST: usize = 256;
 
 /// Nobody is at the stream.
 const FREE: u32 = 0;
@@ -47,6 +47,8 @@ pub struct Batch {
     pub uniform: bool,
     /// Whether one of them may wait for other GPUs.
     pub collective: bool,
+    /// Whether the GPU waits for the stream's host most of the time.
+    pub behind: bool,
     /// How many launches.
     pub count: u32,
     /// Nanoseconds that the launches are expected to take.
@@ -73,7 +75,7 @@ impl Batch {
     /// Empties it; its events stay.
     pub fn clear(&mut self) {
         (self.count, self.expected, self.late, self.lagged) = (0, 0, 0, 0);
-        (self.fresh, self.guessed, self.unknown, self.woken, self.collective) = (false, false, false, false, false);
+        (self.fresh, self.guessed, self.unknown, self.woken, self.collective, self.behind) = (false, false, false, false, false, false);
         self.seen = Seen::default();
     }
 }

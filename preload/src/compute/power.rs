@@ -1,0 +1,192 @@
+//! What the clock gives a program beyond its time: a GPU that reaches its power limit lowers its clock, and one that rests in between does
+//! not have to. A matmul that has an H200 for itself runs at 1.6 GHz and 700 W. Given half of the time it runs at 1.9 GHz, and got 0.6 of what
+//! it gets alone. So that half is half, each nanosecond of such work counts for as many as it would take at the clock that the power limit
+//! leaves to who has the GPU for itself.
+//!
+//! That is looked at once a second, only while launches are held back anyway.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
+
+use vgpu_region::budget::Budget;
+
+use super::engine::Engine;
+use super::gate::Gate;
+
+/// How often it is looked at, in nanoseconds: NVML's power is a mean over one second ("on Ampere or newer", says its documentation).
+const PERIOD: u64 = 1_000_000_000;
+/// Two looks that lie further apart say nothing: what was used since is not what the power was drawn for.
+const LONGEST: u64 = PERIOD / 4 * 5;
+/// Who uses less than this part of the time is not looked at: what it draws cannot be told from what the GPU draws at rest.
+const SELDOM: u64 = 16;
+/// What a GPU draws at rest with its clock up, in thousandths of its usual limit (H200: 124 W of 700 W).
+const REST: u64 = 175;
+/// What time counts for, in parts of so many.
+const WHOLE: u32 = 1024;
+/// A clock lower than half cannot be.
+const MOST: u64 = 2 * WHOLE as u64;
+
+/// A GPU's power, in milliwatts.
+#[derive(Clone, Copy, Debug)]
+pub struct Power {
+    /// What it draws, as a mean over the last second.
+    pub drawn: u32,
+    /// The most that it may draw now.
+    pub limit: u32,
+    /// The most that it may draw unless somebody changes that.
+    pub usual: u32,
+}
+
+/// What time on one GPU counts for.
+#[derive(Debug)]
+pub struct Worth {
+    /// In parts of [`WHOLE`]; 0 before anything was looked at.
+    each: AtomicU32,
+    next: AtomicU64,
+    since: AtomicU64,
+    used: AtomicU64,
+}
+
+impl Worth {
+    pub fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self { each: AtomicU32::new(0), next: zero(), since: zero(), used: zero() }
+    }
+
+    /// What so many nanoseconds of GPU time count for.
+    pub fn of(&self, nanos: i64) -> i64 {
+        (i128::from(nanos) * i128::from(self.each.load(Relaxed).max(WHOLE)) / i128::from(WHOLE)) as i64
+    }
+
+    /// A launch is held back: a good moment to look, if it is time.
+    pub fn look(&self, engine: &impl Engine, budget: &Budget, gate: &Gate, now: u64) {
+        let next = self.next.load(Relaxed);
+        if now < next || self.next.compare_exchange(next, now + PERIOD, AcqRel, Relaxed).is_err() {
+            return;
+        }
+        let used = budget.used.load(Relaxed);
+        let (since, before) = (self.since.swap(now, Relaxed), self.used.swap(used, Relaxed));
+        let passed = now.saturating_sub(since);
+        if passed > LONGEST {
+            return;
+        }
+        let seen = self.see(engine, gate, used.saturating_sub(before), passed);
+        let each = match self.each.load(Relaxed) {
+            0 => seen,
+            known => known.midpoint(seen),
+        };
+        self.each.store(each, Relaxed);
+    }
+
+    fn see(&self, engine: &impl Engine, gate: &Gate, used: u64, passed: u64) -> u32 {
+        // Where others use the GPU too, nobody's clock is higher for this one's rests.
+        if used < passed / SELDOM || gate.takes_turns() {
+            return WHOLE;
+        }
+        let Some(power) = engine.power(gate.uuid()) else { return WHOLE };
+        match power.slows(used, passed) {
+            WHOLE => WHOLE,
+            _ => match engine.busy(gate.uuid()) {
+                // Others may be there without turns.
+                Some(percent) => power.slows(used.max(passed / 100 * u64::from(percent)), passed),
+                None => WHOLE,
+            },
+        }
+    }
+}
+
+impl Power {
+    /// How much longer work takes that has the GPU for itself than work that has it for `used` of `passed` nanoseconds and draws this power, in
+    /// parts of [`WHOLE`].
+    fn slows(&self, used: u64, passed: u64) -> u32 {
+        let rest = u64::from(self.usual) * REST / 1000;
+        let most = u64::from(self.limit).saturating_sub(rest);
+        let drawn = u64::from(self.drawn).saturating_sub(rest).saturating_mul(passed) / used.max(1);
+        if most == 0 || drawn <= most {
+            return WHOLE;
+        }
+        let over = (drawn.saturating_mul(u64::from(WHOLE)) / most).min(MOST) - u64::from(WHOLE);
+        // The power goes with the speed to the 2.25 (H200 and H100, matmuls of three sizes at 10 to 90%: 2.2 to 2.4). This is within half a percent
+        // of the root.
+        (u64::from(WHOLE) * (18 * u64::from(WHOLE) + 13 * over) / (18 * u64::from(WHOLE) + 5 * over)) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::simulated::Gpu;
+    use super::super::tests::{Process, S, US, budget};
+    use super::*;
+
+    /// The part of the time that a loop gets whose kernels draw so many watts, with others that make the GPU busy for so many percent.
+    fn share(percent: u32, draws: u32, others: u32) -> f64 {
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
+        gpu.draws.set(draws);
+        gpu.others.set(others);
+        let (stream, start) = (process.stream(0), gpu.now());
+        while gpu.now() < start + 6 * S {
+            process.launch(&gpu, stream, 1, 200 * US);
+        }
+        let (used, charged) = (gpu.used(start, start + 6 * S), process.meter.account.budget.used.load(Relaxed));
+        assert!(used.abs_diff(charged) < used / 100 + 5_000 * US, "what is told is the time: used {used}, charged {charged}");
+        gpu.used(start + 3 * S, start + 6 * S) as f64 / (3 * S) as f64 * 100.0
+    }
+
+    /// 868 W beyond rest is what a matmul draws at full clock; alone it is held to 577, and takes 1.2 times as long.
+    #[test]
+    fn work_that_would_be_slower_alone_counts_for_more() {
+        for percent in [10, 25, 50] {
+            let within = |share: f64, of: f64| (share - of).abs() < 1.0;
+            let expected = f64::from(percent) / 1.2;
+            let got = share(percent, 868, 0);
+            assert!(within(got, expected), "{percent}%: {got:.2} of the time, not {expected:.2}");
+            for (draws, others, why) in
+                [(560, 0, "it draws little"), (868, 100 - percent, "others keep the clock down"), (0, 0, "nobody tells")]
+            {
+                let got = share(percent, draws, others);
+                assert!(within(got, f64::from(percent)), "{percent}%, {why}: {got:.2}");
+            }
+        }
+    }
+
+    /// What was measured: GPU, percent of the time, watts, and the speed beside that of the same work with the GPU for itself.
+    #[test]
+    fn speeds_are_those_that_were_seen() {
+        for (gpu, percent, watts, seen) in [
+            ("H200, matmul 4096", 10, 214, 1.218),
+            ("H200, matmul 4096", 25, 341, 1.211),
+            ("H200, matmul 4096", 50, 553, 1.198),
+            ("H200, matmul 4096", 75, 663, 1.107),
+            ("H200, matmul 4096", 90, 677, 1.028),
+            ("H200, matmul 8192", 25, 341, 1.212),
+            ("H200, matmul 8192", 50, 536, 1.171),
+            ("H200, matmul 8192", 75, 689, 1.120),
+            ("H200, copies", 25, 242, 1.030),
+            ("H200, copies", 75, 465, 1.008),
+            ("H200, sines", 25, 232, 1.037),
+            ("H100, matmul 4096", 10, 212, 1.179),
+            ("H100, matmul 4096", 25, 341, 1.185),
+            ("H100, matmul 4096", 50, 545, 1.204),
+            ("H100, matmul 4096", 75, 657, 1.104),
+            ("H100, matmul 4096", 90, 674, 1.039),
+            ("H100, fp32 matmul", 25, 280, 1.043),
+            ("H100, fp32 matmul", 50, 422, 1.029),
+            ("H100, spinning", 25, 133, 1.02),
+        ] {
+            let power = Power { drawn: watts * 1000, limit: 700_000, usual: 700_000 };
+            let slows = f64::from(power.slows(percent, 100)) / f64::from(WHOLE);
+            let share = f64::from(u32::try_from(percent).unwrap()) * seen / slows;
+            println!("{gpu} at {percent}%: {slows:.3}, seen {seen}: {share:.1}");
+            assert!((share - percent as f64).abs() < 1.5, "{gpu} at {percent}%: {slows:.3}, seen {seen}: {share:.1}");
+        }
+    }
+
+    #[test]
+    fn nonsense_counts_as_it_is() {
+        for (drawn, limit, usual) in [(0, 0, 0), (700_000, 0, 0), (700_000, 100_000, 700_000), (0, u32::MAX, u32::MAX), (u32::MAX, 1, 0)] {
+            for (used, passed) in [(0, 1), (1, 1), (u64::MAX, u64::MAX), (1, u64::MAX)] {
+                let slows = Power { drawn, limit, usual }.slows(used, passed);
+                assert!((WHOLE..=MOST as u32).contains(&slows), "{slows}");
+            }
+        }
+    }
+}
