@@ -113,24 +113,25 @@ fn who_waits_for_the_gpu_has_no_credit() {
 /// idle whenever one comes, and that is no fault of the host's.
 #[test]
 fn launches_of_ever_new_kinds_are_paid_for() {
-    for kernel in [50 * US, 200 * US, 3 * MS] {
+    for (streams, kernel) in [(1, 50 * US), (1, 200 * US), (1, 3 * MS), (2, 50 * US), (2, 200 * US), (2, 3 * MS)] {
         let (gpu, process) = (Gpu::new(), Process::new(budget(), 25, 1));
-        let (stream, start, rate) = (process.stream(0), gpu.now(), Rate::new(25).unwrap());
+        let all: Vec<_> = (0..streams).map(|number| process.stream(number)).collect();
+        let (start, rate) = (gpu.now(), Rate::new(25).unwrap());
         let (mut kind, mut least) = (0, 0);
-        while gpu.now() < start + 4 * S {
+        for stream in all.iter().cycle().take_while(|_| gpu.now() < start + 4 * S) {
             kind += 1;
             process.launch(&gpu, stream, kind, kernel);
             least = least.min(process.meter.account.budget.balance(gpu.now(), rate));
         }
         let (used, told) = (gpu.used(start, gpu.now()), process.meter.account.budget.used.load(Relaxed));
         let share = used as f64 / (gpu.now() - start) as f64 * 100.0;
-        println!("{kernel} ns: {share:.2}%, charged {told} of {used}, {least}");
-        assert!((24.0..26.0).contains(&share) && told > used / 100 * 97, "{kernel} ns: {share:.2}%, charged {told} of {used}");
-        assert!(least > -(2 * kernel as i64) - MS as i64, "{kernel} ns: {least}");
+        println!("{streams} x {kernel} ns: {share:.2}%, charged {told} of {used}, {least}");
+        assert!((24.0..26.0).contains(&share) && told > used / 100 * 97, "{streams} x {kernel} ns: {share:.2}%, charged {told} of {used}");
+        assert!(least > -(2 * kernel as i64) - MS as i64, "{streams} x {kernel} ns: {least}");
     }
 }
 
-/// The same in two streams, and others with them.
+/// Others with them.
 #[test]
 fn new_kinds_among_others_are_paid_for() {
     for percent in [25, 50, 75] {

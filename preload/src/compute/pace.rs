@@ -183,8 +183,8 @@ impl<'a> Launch<'a> {
             if waited {
                 open.host.goes_on(self.began);
             }
-            // The pause belongs to nobody, or to us.
-            let idle = (held || paused) && nothing_runs;
+            // The pause belongs to nobody, or to us: what is new may have waited for the driver to load it, or for another stream's to be measured.
+            let idle = (held || paused || !known) && nothing_runs;
             let begins = batch.count == 0 && (open.interrupted || idle);
             if batch.count == 0 && !(ready(engine, &mut batch.end) && (!begins || ready(engine, &mut batch.start))) {
                 self.unmeasured = true;
