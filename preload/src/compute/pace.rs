@@ -14,6 +14,11 @@ use crate::cuda::Handle;
 /// A batch is closed when it is expected to take so many nanoseconds: long enough that its event (2 µs) does not matter, short
 /// enough that what it took is known soon.
 const BATCH: u64 = 800_000;
+/// Batches grow from one to the next by so much, and with budget to spare by so much.
+const GROWTH: u32 = 2;
+const GROWTH_TO_SPARE: u32 = 4;
+/// Most launches of one kind in a batch with budget to spare: of a hundred launches less than one then takes longer than the others.
+const MOST_TO_SPARE: u32 = 1024;
 /// A pause in a stream that is shorter than this counts as used: nobody else can have the GPU for less, since passing it from one
 /// process to another and back takes twice 100 µs, and twice as much again to wake them. So a program that keeps the GPU waiting for a
 /// moment again and again gets its share of what it would get done alone.
@@ -163,6 +168,7 @@ impl<'a> Launch<'a> {
             if batch.count == 0 {
                 (batch.covered, batch.behind) = (self.covered, self.behind);
             }
+            open.spare = self.spare;
             open.full = match self.spare {
                 _ if self.on_credit => 0,
                 true => 2 * BATCH,
@@ -279,8 +285,9 @@ impl<'a> Launch<'a> {
             // The function was loaded first, and the stream was idle meanwhile.
             batch.late = if took > SLOW { took } else { 0 };
         }
-        if batch.count >= open.most || batch.expected >= open.full || !self.known {
-            open.most = (open.most * 2).clamp(1, MOST as u32);
+        let most = if open.spare && batch.uniform && open.most == MOST as u32 { MOST_TO_SPARE } else { open.most };
+        if batch.count >= most || batch.expected >= open.full || !self.known {
+            open.most = (open.most * if open.spare { GROWTH_TO_SPARE } else { GROWTH }).clamp(1, MOST as u32);
             close(engine, self.meter, self.stream, self.handle, &mut claim, false);
         }
     }

@@ -118,6 +118,8 @@ pub struct Open {
     pub interrupted: bool,
     /// The batch is full when it is expected to take so many nanoseconds.
     pub full: u64,
+    /// There was so much budget when the batch began that nobody has to know soon what it takes.
+    pub spare: bool,
     /// How many launches the next batch may have: few after a pause, so that a pause after them finds them measured.
     pub most: u32,
     /// Nanoseconds for which the host may still lag behind after it was held back.
