@@ -26,7 +26,7 @@ pub mod hooks;
 mod host;
 mod meter;
 mod pace;
-pub mod power;
+mod power;
 mod rounds;
 pub mod shapes;
 mod state;

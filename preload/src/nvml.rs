@@ -11,7 +11,6 @@ use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
 use vgpu_region::uuid::Uuid;
 
-use crate::compute::power::Power;
 use crate::cuda::{Handle, Status};
 use crate::driver;
 use crate::list::List;
@@ -30,6 +29,17 @@ fn started() -> bool {
         }
         state => state == 1,
     }
+}
+
+/// A GPU's power, in milliwatts.
+#[derive(Clone, Copy, Debug)]
+pub struct Power {
+    /// What it draws, as a mean over the last second.
+    pub drawn: u32,
+    /// The most that it may draw now.
+    pub limit: u32,
+    /// The most that it may draw unless somebody changes that.
+    pub usual: u32,
 }
 
 struct Text {

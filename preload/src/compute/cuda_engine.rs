@@ -5,10 +5,10 @@ use core::sync::atomic::AtomicU32;
 use vgpu_region::uuid::Uuid;
 
 use super::engine::{Engine, Progress};
-use super::power::Power;
 use crate::cuda::{Handle, NOT_READY, SUCCESS};
 use crate::driver::CaptureRelaxed;
-use crate::{driver, nvml, session};
+use crate::nvml::{self, Power};
+use crate::{driver, session};
 
 /// How much longer than asked a sleep lasts by default (`PR_GET_TIMERSLACK` is 50 µs).
 const SLACK: u64 = 50_000;

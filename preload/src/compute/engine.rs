@@ -4,8 +4,8 @@ use core::sync::atomic::AtomicU32;
 
 use vgpu_region::uuid::Uuid;
 
-use super::power::Power;
 use crate::cuda::Handle;
+use crate::nvml::Power;
 
 /// How far the work before an event has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use vgpu_region::budget::Budget;
 
 use super::engine::Engine;
 use super::gate::Gate;
+use crate::nvml::Power;
 
 /// How often it is looked at, in nanoseconds: NVML's power is a mean over one second ("on Ampere or newer", says its documentation).
 const PERIOD: u64 = 1_000_000_000;
@@ -22,19 +23,8 @@ const SELDOM: u64 = 16;
 const REST: u64 = 175;
 /// What time counts for, in parts of so many.
 const WHOLE: u32 = 1024;
-/// A clock lower than half cannot be.
+/// Work that draws more than twice what the GPU may draw is not believed; what was seen drew 1.5 times as much. In parts of [`WHOLE`].
 const MOST: u64 = 2 * WHOLE as u64;
-
-/// A GPU's power, in milliwatts.
-#[derive(Clone, Copy, Debug)]
-pub struct Power {
-    /// What it draws, as a mean over the last second.
-    pub drawn: u32,
-    /// The most that it may draw now.
-    pub limit: u32,
-    /// The most that it may draw unless somebody changes that.
-    pub usual: u32,
-}
 
 /// What time on one GPU counts for.
 #[derive(Debug)]
@@ -47,6 +37,7 @@ pub struct Worth {
 }
 
 impl Worth {
+    /// Each nanosecond counts as one.
     pub fn new() -> Self {
         let zero = || AtomicU64::new(0);
         Self { each: AtomicU32::new(0), next: zero(), since: zero(), used: zero() }
@@ -77,38 +68,37 @@ impl Worth {
         self.each.store(each, Relaxed);
     }
 
+    /// What a nanosecond counts for, by what was used in the time that has passed, both in nanoseconds.
     fn see(&self, engine: &impl Engine, gate: &Gate, used: u64, passed: u64) -> u32 {
         // Where others use the GPU too, nobody's clock is higher for this one's rests.
         if used < passed / SELDOM || gate.takes_turns() {
             return WHOLE;
         }
         let Some(power) = engine.power(gate.uuid()) else { return WHOLE };
-        match power.slows(used, passed) {
+        match slowdown(power, used, passed) {
             WHOLE => WHOLE,
             _ => match engine.busy(gate.uuid()) {
                 // Others may be there without turns.
-                Some(percent) => power.slows(used.max(passed / 100 * u64::from(percent)), passed),
+                Some(percent) => slowdown(power, used.max(passed / 100 * u64::from(percent)), passed),
                 None => WHOLE,
             },
         }
     }
 }
 
-impl Power {
-    /// How much longer work takes that has the GPU for itself than work that has it for `used` of `passed` nanoseconds and draws this power, in
-    /// parts of [`WHOLE`].
-    fn slows(&self, used: u64, passed: u64) -> u32 {
-        let rest = u64::from(self.usual) * REST / 1000;
-        let most = u64::from(self.limit).saturating_sub(rest);
-        let drawn = u64::from(self.drawn).saturating_sub(rest).saturating_mul(passed) / used.max(1);
-        if most == 0 || drawn <= most {
-            return WHOLE;
-        }
-        let over = (drawn.saturating_mul(u64::from(WHOLE)) / most).min(MOST) - u64::from(WHOLE);
-        // The power goes with the speed to the 2.25 (H200 and H100, matmuls of three sizes at 10 to 90%: 2.2 to 2.4). This is within half a percent
-        // of the root.
-        (u64::from(WHOLE) * (18 * u64::from(WHOLE) + 13 * over) / (18 * u64::from(WHOLE) + 5 * over)) as u32
+/// How much longer work takes that has the GPU for itself than work that has it for `used` of `passed` nanoseconds and draws this power, in
+/// parts of [`WHOLE`].
+fn slowdown(power: Power, used: u64, passed: u64) -> u32 {
+    let rest = u64::from(power.usual) * REST / 1000;
+    let most = u64::from(power.limit).saturating_sub(rest);
+    let drawn = u64::from(power.drawn).saturating_sub(rest).saturating_mul(passed) / used.max(1);
+    if most == 0 || drawn <= most {
+        return WHOLE;
     }
+    let over = (drawn.saturating_mul(u64::from(WHOLE)) / most).min(MOST) - u64::from(WHOLE);
+    // The power goes with the speed to the 2.25 (H200 and H100, matmuls of three sizes at 10 to 90%: 2.2 to 2.4). This is within half a percent
+    // of the root.
+    (u64::from(WHOLE) * (18 * u64::from(WHOLE) + 13 * over) / (18 * u64::from(WHOLE) + 5 * over)) as u32
 }
 
 #[cfg(test)]
@@ -173,7 +163,7 @@ mod tests {
             ("H100, spinning", 25, 133, 1.02),
         ] {
             let power = Power { drawn: watts * 1000, limit: 700_000, usual: 700_000 };
-            let slows = f64::from(power.slows(percent, 100)) / f64::from(WHOLE);
+            let slows = f64::from(slowdown(power, percent, 100)) / f64::from(WHOLE);
             let share = f64::from(u32::try_from(percent).unwrap()) * seen / slows;
             println!("{gpu} at {percent}%: {slows:.3}, seen {seen}: {share:.1}");
             assert!((share - percent as f64).abs() < 1.5, "{gpu} at {percent}%: {slows:.3}, seen {seen}: {share:.1}");
@@ -184,7 +174,7 @@ mod tests {
     fn nonsense_counts_as_it_is() {
         for (drawn, limit, usual) in [(0, 0, 0), (700_000, 0, 0), (700_000, 100_000, 700_000), (0, u32::MAX, u32::MAX), (u32::MAX, 1, 0)] {
             for (used, passed) in [(0, 1), (1, 1), (u64::MAX, u64::MAX), (1, u64::MAX)] {
-                let slows = Power { drawn, limit, usual }.slows(used, passed);
+                let slows = slowdown(Power { drawn, limit, usual }, used, passed);
                 assert!((WHOLE..=MOST as u32).contains(&slows), "{slows}");
             }
         }

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicU32;
 use vgpu_region::uuid::Uuid;
 
 use super::engine::{Engine, Progress};
-use super::power::Power;
 use crate::cuda::Handle;
+use crate::nvml::Power;
 
 /// What an event between two kernels takes of the GPU's time.
 const EVENT: u64 = 2_000;
