@@ -38,8 +38,8 @@ const PERIOD_OF_SLOW: i64 = 100_000_000;
 /// them, except those for a turn.
 const SHORT: u64 = 500_000;
 const LONG: u64 = 6_000_000;
-/// The longest where nobody else waits and nothing is in flight that could turn out to be cheaper: a host that is woken in between is slower afterwards (H200's hosts:
-/// by a twentieth all through the burst when it is woken every half millisecond).
+/// The longest where nobody else waits and nothing is in flight that could turn out to be cheaper: a host that is woken in between is slower
+/// afterwards (H200's hosts: by a twentieth all through the burst when it is woken every half millisecond).
 const LONGEST: u64 = 25_000_000;
 /// The shortest wait for the last launches of a turn.
 const DRAIN: u64 = 60_000;
