@@ -17,7 +17,9 @@ const BATCH: u64 = 800_000;
 /// Batches grow from one to the next by so much, and with budget to spare by so much.
 const GROWTH: u32 = 2;
 const GROWTH_TO_SPARE: u32 = 4;
-/// Most launches of one kind in a batch with budget to spare: of a hundred launches less than one then takes longer than the others.
+/// With budget to spare a batch is closed when it is expected to take so many nanoseconds, or has so many launches of one kind: of a thousand
+/// launches some three then take longer than the others.
+const BATCH_TO_SPARE: u64 = 3_200_000;
 const MOST_TO_SPARE: u32 = 1024;
 /// A pause in a stream that is shorter than this counts as used: nobody else can have the GPU for less, since passing it from one
 /// process to another and back takes twice 100 µs, and twice as much again to wake them. So a program that keeps the GPU waiting for a
@@ -171,7 +173,8 @@ impl<'a> Launch<'a> {
             open.spare = self.spare;
             open.full = match self.spare {
                 _ if self.on_credit => 0,
-                true => 2 * BATCH,
+                true if account.gate.takes_turns() => 2 * BATCH,
+                true => BATCH_TO_SPARE,
                 // It is late anyway: the fewer stops, the better.
                 false if self.behind => 2 * BATCH,
                 false => BATCH / account.rounds.abreast(),

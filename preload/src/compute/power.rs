@@ -19,6 +19,8 @@ const PERIOD: u64 = 1_000_000_000;
 const LONGEST: u64 = PERIOD / 4 * 5;
 /// Who uses less than this part of the time is not looked at: what it draws cannot be told from what the GPU draws at rest.
 const SELDOM: u64 = 16;
+/// NVML's percentage is up to so much higher than what was used (H200: by 4 to 8 in the steps of a matmul); what is more than that, others use.
+const OFF: u32 = 12;
 /// What a GPU draws at rest with its clock up, in thousandths of its usual limit (H200: 124 W of 700 W).
 const REST: u64 = 175;
 /// What time counts for, in parts of so many.
@@ -75,14 +77,14 @@ impl Worth {
             return WHOLE;
         }
         let Some(power) = engine.power(gate.uuid()) else { return WHOLE };
-        match slowdown(power, used, passed) {
-            WHOLE => WHOLE,
-            _ => match engine.busy(gate.uuid()) {
-                // Others may be there without turns.
-                Some(percent) => slowdown(power, used.max(passed / 100 * u64::from(percent)), passed),
-                None => WHOLE,
-            },
+        let alone = slowdown(power, used, passed);
+        if alone == WHOLE {
+            return WHOLE;
         }
+        // Others may be there without turns.
+        let Some(percent) = engine.busy(gate.uuid()) else { return WHOLE };
+        let part = |percent: u32| passed / 100 * u64::from(percent);
+        if part(percent) > used + part(OFF) { slowdown(power, part(percent), passed) } else { alone }
     }
 }
 
@@ -129,6 +131,8 @@ mod tests {
             let expected = f64::from(percent) / 1.2;
             let got = share(percent, 868, 0);
             assert!(within(got, expected), "{percent}%: {got:.2} of the time, not {expected:.2}");
+            let beside_little = share(percent, 868, 8);
+            assert!(within(beside_little, expected), "{percent}%, beside little: {beside_little:.2} of the time");
             for (draws, others, why) in
                 [(560, 0, "it draws little"), (868, 100 - percent, "others keep the clock down"), (0, 0, "nobody tells")]
             {
