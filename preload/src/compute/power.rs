@@ -98,7 +98,7 @@ fn slowdown(power: Power, used: u64, passed: u64) -> u32 {
         return WHOLE;
     }
     let over = (drawn.saturating_mul(u64::from(WHOLE)) / most).min(MOST) - u64::from(WHOLE);
-    // The power goes with the speed to the 2.25 (H200 and H100, matmuls of three sizes at 10 to 90%: 2.2 to 2.4). This is within half a percent
+    // The power goes with the speed to the 2.25 (H200 and H100, matmuls at 10 to 90%: 2.1 to 2.7). This is within half a percent
     // of the root.
     (u64::from(WHOLE) * (18 * u64::from(WHOLE) + 13 * over) / (18 * u64::from(WHOLE) + 5 * over)) as u32
 }
