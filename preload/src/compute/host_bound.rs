@@ -131,7 +131,7 @@ fn launches_of_ever_new_kinds_are_paid_for() {
     }
 }
 
-/// Others with them.
+/// New kinds in two streams, and others with them.
 #[test]
 fn new_kinds_among_others_are_paid_for() {
     for percent in [25, 50, 75] {

@@ -24,9 +24,8 @@ pub const STREAMS: usize = 256;
 const EVENT_COST: u64 = 2_000;
 /// What a pair of events around a batch adds in an idle stream (H200, driver 580: 3.4 µs).
 const PAIR_COST: u64 = 3_400;
-/// What we take of the host's time for each launch and for each batch, in nanoseconds, and the most that this is in parts of a batch (H200 and
-/// H100, host-bound PyTorch loops: 0.2 us, and 5 us in which
-/// the GPU has nothing left to do). It is not charged where the GPU waits for the host.
+/// What we take of the host's time for each launch and for each batch, in nanoseconds, while the GPU has nothing left to do (H200 and H100,
+/// host-bound PyTorch loops), and the part of a batch that this is at most. It is not charged where the GPU waits for the host.
 const OWN_LAUNCH: u64 = 200;
 const OWN_BATCH: u64 = 5_000;
 const OWN_PART: u64 = 32;
