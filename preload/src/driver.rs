@@ -352,8 +352,8 @@ calls! { Nvml, crate::nvml::sys::FUNCTION_NOT_FOUND;
     nvml_uuid = nvmlDeviceGetUUID(device: Handle, uuid: *mut core::ffi::c_char, length: u32);
     /// The device's place in NVML's order.
     nvml_index = nvmlDeviceGetIndex(device: Handle, index: *mut u32);
-    /// The power it draws, in milliwatts.
-    nvml_power = nvmlDeviceGetPowerUsage(device: Handle, milliwatts: *mut u32);
+    /// Values by number.
+    nvml_fields = nvmlDeviceGetFieldValues(device: Handle, count: i32, values: *mut crate::nvml::sys::FieldValue);
     /// The power limit in force, in milliwatts.
     nvml_power_limit = nvmlDeviceGetEnforcedPowerLimit(device: Handle, milliwatts: *mut u32);
     /// The power limit as it comes, in milliwatts.

@@ -115,18 +115,17 @@ pub fn index_of(uuid: Uuid) -> Option<u32> {
 
 /// The power of a GPU; `None` if it does not tell, as parts of one do not.
 pub fn power(uuid: Uuid) -> Option<Power> {
-    let mut power = Power { drawn: 0, limit: 0, usual: 0 };
+    let (mut limit, mut usual, mut drawn) = (0, 0, sys::FieldValue { field: sys::POWER_AVERAGE, ..sys::FieldValue::default() });
+    let first_wrong = |statuses: [Status; 3]| statuses.into_iter().find(|&status| status != sys::SUCCESS).unwrap_or(sys::SUCCESS);
     // SAFETY: a handle from NVML, and a variable for each answer.
     ask(uuid, |device| unsafe {
-        match driver::nvml_power(device, &raw mut power.drawn) {
-            sys::SUCCESS => match driver::nvml_power_limit(device, &raw mut power.limit) {
-                sys::SUCCESS => driver::nvml_usual_power_limit(device, &raw mut power.usual),
-                status => status,
-            },
-            status => status,
-        }
+        first_wrong([
+            driver::nvml_fields(device, 1, &raw mut drawn),
+            driver::nvml_power_limit(device, &raw mut limit),
+            driver::nvml_usual_power_limit(device, &raw mut usual),
+        ])
     })?;
-    Some(power)
+    (drawn.status == sys::SUCCESS).then_some(Power { drawn: drawn.value as u32, limit, usual })
 }
 
 /// In how many percent of NVML's last sample period, a second or less, the GPU was busy, whoever made it so.

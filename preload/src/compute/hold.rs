@@ -38,8 +38,8 @@ const PERIOD_OF_SLOW: i64 = 100_000_000;
 /// them, except those for a turn.
 const SHORT: u64 = 500_000;
 const LONG: u64 = 6_000_000;
-/// The longest where nobody else waits and nothing is in flight that could turn out to be cheaper: a host that is woken in between is slower
-/// afterwards (H200's hosts: by a twentieth all through the burst when it is woken every half millisecond).
+/// The longest where nobody else waits, no arbiter could give turns, and nothing is in flight that could turn out to be cheaper: a host that is
+/// woken in between is slower afterwards (H200's hosts: by a twentieth all through the burst when it is woken every half millisecond).
 const LONGEST: u64 = 25_000_000;
 /// The shortest wait for the last launches of a turn.
 const DRAIN: u64 = 60_000;
@@ -128,7 +128,7 @@ impl Launch<'_> {
                     account.worth.look(engine, account.budget, &account.gate, now);
                     let longest = match in_flight {
                         _ if account.is_beside_enough() => SHORT,
-                        0 if account.waiting.load(Relaxed) == 1 && !account.is_shared(now) => LONGEST,
+                        0 if account.waiting.load(Relaxed) == 1 && account.gate.turn().is_none() && !account.is_shared(now) => LONGEST,
                         0..=FAR => LONG,
                         _ => 2 * SHORT,
                     };

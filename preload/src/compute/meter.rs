@@ -283,14 +283,15 @@ impl Meter {
         // The driver shares the GPU between this work and another container's: what is known of it counts, not how long it lay there.
         let crowded = self.account.gate.is_crowded() && !batch.unknown && length > batch.expected + batch.expected / 2;
         let steady = !crowded && batch.lagged < length / 16;
-        // Beside other streams' work the overhead holds up one of them; who had none in flight has not held up any.
+        // Beside other streams' work the overhead holds up one of them; the events of who had none in flight have not held up any.
         let abreast = self.account.rounds.abreast();
         let news = end.saturating_sub(from.max(books.busy_until));
         let own = match batch.guessed {
             // Nobody saw when it ended: it is charged as expected, and leaves no mark on the time line, where it could be wrong.
             true => batch.expected,
             false if news >= length => news.saturating_sub(overhead),
-            false => news.saturating_sub(if abreast > 1 && !batch.fresh { overhead / abreast } else { 0 }),
+            false if abreast > 1 => news.saturating_sub(if batch.fresh { batch.late } else { overhead } / abreast),
+            false => news,
         };
         let own = if crowded || batch.collective { own.min(batch.expected) } else { own };
         self.pay(books, rate, own);

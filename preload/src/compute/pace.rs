@@ -21,6 +21,10 @@ const GROWTH_TO_SPARE: u32 = 4;
 /// launches some three then take longer than the others.
 const BATCH_TO_SPARE: u64 = 3_200_000;
 const MOST_TO_SPARE: u32 = 1024;
+/// A batch is closed with the first launch after so many nanoseconds, however little is in it: nothing is charged before. In a turn sooner, as
+/// the arbiter counts batches to see who is at work.
+const OPEN: u64 = 4_000_000;
+const OPEN_IN_TURN: u64 = 1_000_000;
 /// A pause in a stream that is shorter than this counts as used: nobody else can have the GPU for less, since passing it from one
 /// process to another and back takes twice 100 µs, and twice as much again to wake them. So a program that keeps the GPU waiting for a
 /// moment again and again gets its share of what it would get done alone.
@@ -122,6 +126,7 @@ impl<'a> Launch<'a> {
                 && launch.known
                 && cost < BATCH
                 && began < open.idle_from + GAP
+                && began < open.closes_at
                 && !batch.must_not_mix(launch.kind, collective)
                 && !open.interrupted
         });
@@ -153,7 +158,8 @@ impl<'a> Launch<'a> {
             let idle = paused && engine.is_idle(self.handle);
             // A long launch, or one of unknown length, gets a batch of its own.
             let apart = !self.known || self.cost >= BATCH || claim.open().0.must_not_mix(self.kind, self.collective);
-            if idle || claim.open().1.interrupted || apart {
+            let open = claim.open().1;
+            if idle || open.interrupted || apart || self.began >= open.closes_at {
                 close(engine, self.meter, self.stream, self.handle, &mut claim, idle);
             }
         }
@@ -170,11 +176,13 @@ impl<'a> Launch<'a> {
             if batch.count == 0 {
                 (batch.covered, batch.behind) = (self.covered, self.behind);
             }
-            open.spare = self.spare;
+            let in_turns = account.gate.takes_turns();
+            open.spare = self.spare && !in_turns;
+            open.closes_at = self.began + if in_turns { OPEN_IN_TURN } else { OPEN };
             open.full = match self.spare {
                 _ if self.on_credit => 0,
-                true if account.gate.takes_turns() => 2 * BATCH,
-                true => BATCH_TO_SPARE,
+                true if in_turns => 2 * BATCH,
+                true => BATCH_TO_SPARE / account.rounds.abreast(),
                 // It is late anyway: the fewer stops, the better.
                 false if self.behind => 2 * BATCH,
                 false => BATCH / account.rounds.abreast(),
@@ -245,6 +253,11 @@ impl<'a> Launch<'a> {
         self.unmeasured
     }
 
+    /// Whether a call that took long did so as it lasted until its work was done, as with `CUDA_LAUNCH_BLOCKING`.
+    fn has_blocked(&self, engine: &impl Engine) -> bool {
+        engine.is_idle(self.handle)
+    }
+
     /// After the driver's answer.
     #[inline]
     pub fn end(mut self, engine: &impl Engine, launched: bool) {
@@ -277,6 +290,9 @@ impl<'a> Launch<'a> {
         let mut reached = self.began;
         if batch.woken {
             reached = engine.about_now();
+            if reached.saturating_sub(self.began) > SLOW && self.has_blocked(engine) {
+                reached = self.began;
+            }
             let late = reached.saturating_sub(open.idle_from);
             let excused = late.min(open.excuse);
             open.excuse -= excused;
@@ -286,7 +302,7 @@ impl<'a> Launch<'a> {
         if !self.known && batch.fresh && batch.count == 1 {
             let took = engine.now().saturating_sub(self.began);
             // The function was loaded first, and the stream was idle meanwhile.
-            batch.late = if took > SLOW { took } else { 0 };
+            batch.late = if took > SLOW && !self.has_blocked(engine) { took } else { 0 };
         }
         let most = if open.spare && batch.uniform && open.most == MOST as u32 { MOST_TO_SPARE } else { open.most };
         if batch.count >= most || batch.expected >= open.full || !self.known {

@@ -13,16 +13,18 @@ use super::engine::Engine;
 use super::gate::Gate;
 use crate::nvml::Power;
 
-/// How often it is looked at, in nanoseconds: NVML's power is a mean over one second ("on Ampere or newer", says its documentation).
+/// How often it is looked at, in nanoseconds: NVML's power is a mean over one second.
 const PERIOD: u64 = 1_000_000_000;
 /// Two looks that lie further apart say nothing: what was used since is not what the power was drawn for.
 const LONGEST: u64 = PERIOD / 4 * 5;
 /// Who uses less than this part of the time is not looked at: what it draws cannot be told from what the GPU draws at rest.
-const SELDOM: u64 = 16;
-/// NVML's percentage is up to so much higher than what was used (H200: by 4 to 8 in the steps of a matmul); what is more than that, others use.
-const OFF: u32 = 12;
+const SELDOM: u64 = 6;
+/// NVML's percentage may be higher than what was used by this part of that (an H200's matmuls got what fits a tenth); what is more, others use.
+const OFF: u64 = 4;
 /// What a GPU draws at rest with its clock up, in thousandths of its usual limit (H200: 124 W of 700 W).
 const REST: u64 = 175;
+/// GPUs of a lower limit, in milliwatts, draw a larger part of it at rest, and nobody has looked at one.
+const LARGE: u32 = 300_000;
 /// What time counts for, in parts of so many.
 const WHOLE: u32 = 1024;
 /// Work that draws more than twice what the GPU may draw is not believed; what was seen drew 1.5 times as much. In parts of [`WHOLE`].
@@ -59,33 +61,34 @@ impl Worth {
         let used = budget.used.load(Relaxed);
         let (since, before) = (self.since.swap(now, Relaxed), self.used.swap(used, Relaxed));
         let passed = now.saturating_sub(since);
-        if passed > LONGEST {
-            return;
-        }
-        let seen = self.see(engine, gate, used.saturating_sub(before), passed);
-        let each = match self.each.load(Relaxed) {
-            0 => seen,
-            known => known.midpoint(seen),
+        let known = self.each.load(Relaxed);
+        let each = match known {
+            // Where others use the GPU too, nobody's clock is higher for this one's rests.
+            _ if gate.takes_turns() => WHOLE,
+            // Nothing can be said, and what was said before gets old.
+            1.. if passed > LONGEST => known.midpoint(WHOLE),
+            0 if passed > LONGEST => return,
+            0 => see(engine, gate, used.saturating_sub(before), passed),
+            _ => known.midpoint(see(engine, gate, used.saturating_sub(before), passed)),
         };
         self.each.store(each, Relaxed);
     }
+}
 
-    /// What a nanosecond counts for, by what was used in the time that has passed, both in nanoseconds.
-    fn see(&self, engine: &impl Engine, gate: &Gate, used: u64, passed: u64) -> u32 {
-        // Where others use the GPU too, nobody's clock is higher for this one's rests.
-        if used < passed / SELDOM || gate.takes_turns() {
-            return WHOLE;
-        }
-        let Some(power) = engine.power(gate.uuid()) else { return WHOLE };
-        let alone = slowdown(power, used, passed);
-        if alone == WHOLE {
-            return WHOLE;
-        }
-        // Others may be there without turns.
-        let Some(percent) = engine.busy(gate.uuid()) else { return WHOLE };
-        let part = |percent: u32| passed / 100 * u64::from(percent);
-        if part(percent) > used + part(OFF) { slowdown(power, part(percent), passed) } else { alone }
+/// What a nanosecond counts for, by what was used of the time that has passed, both in nanoseconds.
+fn see(engine: &impl Engine, gate: &Gate, used: u64, passed: u64) -> u32 {
+    if used < passed / SELDOM {
+        return WHOLE;
     }
+    let Some(power) = engine.power(gate.uuid()).filter(|power| power.usual >= LARGE) else { return WHOLE };
+    let alone = slowdown(power, used, passed);
+    if alone == WHOLE {
+        return WHOLE;
+    }
+    // Others may be there without turns.
+    let Some(percent) = engine.busy(gate.uuid()) else { return WHOLE };
+    let busy = passed / 100 * u64::from(percent);
+    if busy > used + used / OFF { slowdown(power, busy, passed) } else { alone }
 }
 
 /// How much longer work takes that has the GPU for itself than work that has it for `used` of `passed` nanoseconds and draws this power, in
@@ -98,8 +101,8 @@ fn slowdown(power: Power, used: u64, passed: u64) -> u32 {
         return WHOLE;
     }
     let over = (drawn.saturating_mul(u64::from(WHOLE)) / most).min(MOST) - u64::from(WHOLE);
-    // The power goes with the speed to the 2.25 (H200 and H100, matmuls at 10 to 90%: 2.1 to 2.7). This is within half a percent
-    // of the root.
+    // The power goes with the speed to the 2.25 (H200 and H100, matmuls at 10 to 90%: 2.1 to 2.7). This is within a percent of
+    // the root.
     (u64::from(WHOLE) * (18 * u64::from(WHOLE) + 13 * over) / (18 * u64::from(WHOLE) + 5 * over)) as u32
 }
 
@@ -126,20 +129,18 @@ mod tests {
     /// 868 W beyond rest is what a matmul draws at full clock; alone it is held to 577, and takes 1.2 times as long.
     #[test]
     fn work_that_would_be_slower_alone_counts_for_more() {
-        for percent in [10, 25, 50] {
-            let within = |share: f64, of: f64| (share - of).abs() < 1.0;
-            let expected = f64::from(percent) / 1.2;
-            let got = share(percent, 868, 0);
-            assert!(within(got, expected), "{percent}%: {got:.2} of the time, not {expected:.2}");
-            let beside_little = share(percent, 868, 8);
-            assert!(within(beside_little, expected), "{percent}%, beside little: {beside_little:.2} of the time");
-            for (draws, others, why) in
-                [(560, 0, "it draws little"), (868, 100 - percent, "others keep the clock down"), (0, 0, "nobody tells")]
-            {
-                let got = share(percent, draws, others);
-                assert!(within(got, f64::from(percent)), "{percent}%, {why}: {got:.2}");
-            }
+        let check = |percent: u32, draws, others, counts: f64, why| {
+            let (got, expected) = (share(percent, draws, others), f64::from(percent) / counts);
+            assert!((got - expected).abs() < 1.0, "{percent}%, {why}: {got:.2} of the time, not {expected:.2}");
+        };
+        for percent in [25, 50] {
+            check(percent, 868, 0, 1.2, "alone");
+            check(percent, 868, percent / 8, 1.2, "as NVML says more than was used");
+            check(percent, 868, 100 - percent, 1.0, "others keep the clock down");
+            check(percent, 560, 0, 1.0, "it draws little");
+            check(percent, 0, 0, 1.0, "nobody tells");
         }
+        check(10, 868, 0, 1.0, "too seldom to tell");
     }
 
     /// What was measured: GPU, percent of the time, watts, and the speed beside that of the same work with the GPU for itself.

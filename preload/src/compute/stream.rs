@@ -14,7 +14,7 @@ use crate::cuda::Handle;
 
 /// Closed batches of one stream that can wait to be harvested.
 pub const RING: u32 = 32;
-/// Most launches in a batch: an event, and the accounts after it, then come with fewer than one launch in a hundred.
+/// Most launches in a batch, but for those of one kind: an event, and the accounts after it, then come with fewer than one launch in a hundred.
 pub const MOST: usize = 256;
 
 /// Nobody is at the stream.
@@ -116,6 +116,8 @@ pub struct Open {
     pub idle_from: u64,
     /// The next batch must not begin where the last one ended: something else came between.
     pub interrupted: bool,
+    /// The batch is closed with the first launch from then on.
+    pub closes_at: u64,
     /// The batch is full when it is expected to take so many nanoseconds.
     pub full: u64,
     /// There was so much budget when the batch began that nobody has to know soon what it takes.

@@ -67,11 +67,17 @@ impl Process {
 
     /// A launch whose function the driver loads first, for so many nanoseconds.
     fn launch_after(&self, gpu: &Gpu, stream: &Stream, kind: u64, nanos: u64, loading: u64) {
+        self.launch_around(gpu, stream, kind, || {
+            gpu.pass(loading);
+            gpu.launch(simulated::stream(stream.id.load(Relaxed) as usize), nanos);
+        });
+    }
+
+    fn launch_around(&self, gpu: &Gpu, stream: &Stream, kind: u64, call: impl FnOnce()) {
         let handle = simulated::stream(stream.id.load(Relaxed) as usize);
         let rate = self.meter.account.rate().unwrap();
         let launch = Launch::begin(gpu, self.meter, stream, handle, super::cost::key(&[kind]), rate, || false);
-        gpu.pass(loading);
-        gpu.launch(handle, nanos);
+        call();
         launch.end(gpu, true);
     }
 }
@@ -182,6 +188,48 @@ fn kinds_that_alternate_and_vary() {
         }
         let (share, _) = shares(&gpu, start + S, start + 4 * S);
         assert!((share - f64::from(percent)).abs() < 1.5, "{percent}%: {share:.2}");
+    }
+}
+
+/// With `CUDA_LAUNCH_BLOCKING` a call lasts as long as the kernel, which is no time of loading.
+#[test]
+fn calls_that_wait_for_their_kernel_are_paid_for() {
+    for kernel in [300 * US, 3 * MS] {
+        for new in [0, 1] {
+            let (gpu, process) = (Gpu::new(), Process::new(budget(), 25, 1));
+            let (stream, start, mut kind) = (process.stream(0), gpu.now(), 0);
+            while gpu.now() < start + 4 * S {
+                kind += new;
+                process.launch_around(&gpu, stream, kind, || {
+                    gpu.launch(simulated::stream(1), kernel);
+                    gpu.synchronize(simulated::stream(1));
+                });
+            }
+            let share = gpu.used(start, gpu.now()) as f64 / (gpu.now() - start) as f64 * 100.0;
+            assert!((share - 25.0).abs() < 1.5, "{kernel} ns, {new}: {share:.2}%");
+        }
+    }
+}
+
+/// However few launches there are, and however much budget: what is not charged is not seen by anybody.
+#[test]
+fn no_batch_stays_open_for_long() {
+    for (percent, kinds, host) in [(10, 8, 20 * US), (10, 8, 100 * US), (50, 1, 100 * US), (90, 1, 400 * US)] {
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
+        let (stream, start) = (process.stream(0), gpu.now());
+        let activity = || (process.meter.account.budget.activity.load(Relaxed), gpu.naps.get());
+        let (mut launches, mut since, mut longest) = (0, (start, activity()), 0);
+        while gpu.now() < start + S {
+            process.launch(&gpu, stream, launches % kinds, 3 * US);
+            launches += 1;
+            gpu.pass(host);
+            if activity() != since.1 {
+                since = (gpu.now(), activity());
+            }
+            longest = longest.max(gpu.now() - since.0);
+        }
+        println!("{percent}%, {kinds} kinds, each {host} ns: {longest}");
+        assert!(longest < 5 * MS, "{percent}%, {kinds} kinds, each {host} ns: {longest}");
     }
 }
 

@@ -153,6 +153,30 @@ pub struct UtilizationRates {
     pub memory: u32,
 }
 
+/// `NVML_FI_DEV_POWER_AVERAGE`: milliwatts, as a mean over one second. Where `nvmlDeviceGetPowerUsage` gives what is drawn at the moment (GA100
+/// and before, says NVML's documentation), there is no such value.
+pub const POWER_AVERAGE: u32 = 185;
+
+/// `nvmlFieldValue_t`
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FieldValue {
+    /// Which value.
+    pub field: u32,
+    /// Of which part of the device.
+    pub scope: u32,
+    /// Microseconds of `CLOCK_REALTIME`.
+    pub time: i64,
+    /// How long it took to be read, in microseconds.
+    pub latency: i64,
+    /// Which member of the union it is.
+    pub kind: u32,
+    /// Whether there is a value.
+    pub status: Status,
+    /// A union; of unsigned integers of 32 and 64 bits both.
+    pub value: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,6 +203,10 @@ mod tests {
         assert_eq!(size_of::<Utilizations>(), size_of::<sys::nvmlProcessesUtilizationInfo_t>());
         assert_eq!(offset_of!(Utilizations, entries), offset_of!(sys::nvmlProcessesUtilizationInfo_t, procUtilArray));
         assert_eq!(size_of::<UtilizationRates>(), size_of::<sys::nvmlUtilization_t>());
+        assert_eq!(POWER_AVERAGE, sys::field_id::NVML_FI_DEV_POWER_AVERAGE);
+        assert_eq!(size_of::<FieldValue>(), size_of::<sys::nvmlFieldValue_t>());
+        assert_eq!(offset_of!(FieldValue, status), offset_of!(sys::nvmlFieldValue_t, nvmlReturn));
+        assert_eq!(offset_of!(FieldValue, value), offset_of!(sys::nvmlFieldValue_t, value));
         assert_eq!(size_of::<Memory>(), size_of::<sys::nvmlMemory_t>());
         assert_eq!(offset_of!(Memory, used), offset_of!(sys::nvmlMemory_t, used));
         assert_eq!(size_of::<MemoryV2>(), size_of::<sys::nvmlMemory_v2_t>());
