@@ -275,8 +275,8 @@ impl Meter {
         // SAFETY: we are the harvester, and `head` has just seen this batch.
         let Some(batch) = (unsafe { stream.oldest() }) else { return };
         let length = end - start;
-        let own = if batch.behind { (OWN_BATCH + OWN_LAUNCH * u64::from(batch.count)).min(length / OWN_PART) } else { 0 };
-        let overhead = if batch.guessed { 0 } else { batch.late + own + if batch.fresh { PAIR_COST } else { EVENT_COST } };
+        let by_us = if batch.behind { (OWN_BATCH + OWN_LAUNCH * u64::from(batch.count)).min(length / OWN_PART) } else { 0 };
+        let overhead = if batch.guessed { 0 } else { batch.late + by_us + if batch.fresh { PAIR_COST } else { EVENT_COST } };
         books.alone = if core::ptr::eq(books.last, stream) { books.alone.saturating_add(1) } else { 0 };
         books.last = stream;
         self.side_by_side.store(books.alone <= MANY && self.count.load(Relaxed) > 1, Relaxed);

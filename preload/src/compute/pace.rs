@@ -179,13 +179,15 @@ impl<'a> Launch<'a> {
             let in_turns = account.gate.takes_turns();
             open.spare = self.spare && !in_turns;
             open.closes_at = self.began + if in_turns { OPEN_IN_TURN } else { OPEN };
-            open.full = match self.spare {
-                _ if self.on_credit => 0,
-                true if in_turns => 2 * BATCH,
-                true => BATCH_TO_SPARE / account.rounds.abreast(),
-                // It is late anyway: the fewer stops, the better.
-                false if self.behind => 2 * BATCH,
-                false => BATCH / account.rounds.abreast(),
+            open.full = if self.on_credit {
+                0
+            } else if open.spare {
+                BATCH_TO_SPARE / account.rounds.abreast()
+            } else if self.spare || self.behind {
+                // Who keeps the GPU waiting is late anyway: the fewer stops, the better.
+                2 * BATCH
+            } else {
+                BATCH / account.rounds.abreast()
             };
             let nothing_runs = self.stream.waiting() == 0 || engine.is_idle(self.handle);
             let held = waited || self.in_the_dark;

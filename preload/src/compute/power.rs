@@ -88,7 +88,7 @@ fn see(engine: &impl Engine, gate: &Gate, used: u64, passed: u64) -> u32 {
     // Others may be there without turns.
     let Some(percent) = engine.busy(gate.uuid()) else { return WHOLE };
     let busy = passed / 100 * u64::from(percent);
-    if busy > used + used / OFF { slowdown(power, busy, passed) } else { alone }
+    if busy > used.saturating_add(used / OFF) { slowdown(power, busy, passed) } else { alone }
 }
 
 /// How much longer work takes that has the GPU for itself than work that has it for `used` of `passed` nanoseconds and draws this power, in
@@ -108,8 +108,10 @@ fn slowdown(power: Power, used: u64, passed: u64) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::simulated::Gpu;
-    use super::super::tests::{Process, S, US, budget};
+    use vgpu_region::budget::Rate;
+
+    use super::super::simulated::{self, Gpu};
+    use super::super::tests::{Process, S, US, budget, give_turn};
     use super::*;
 
     /// The part of the time that a loop gets whose kernels draw so many watts, with others that make the GPU busy for so many percent.
@@ -141,6 +143,40 @@ mod tests {
             check(percent, 0, 0, 1.0, "nobody tells");
         }
         check(10, 868, 0, 1.0, "too seldom to tell");
+    }
+
+    /// What a thousand nanoseconds count for after so long, in half of which the GPU worked.
+    fn after(gpu: &Gpu, process: &Process, length: u64) -> i64 {
+        let account = process.meter.account;
+        let end = gpu.now() + length;
+        gpu.launch(simulated::stream(1), length / 2);
+        account.budget.charge(length as i64 / 2, Rate::new(50).unwrap());
+        gpu.pass(end - gpu.now());
+        account.worth.look(gpu, account.budget, &account.gate, gpu.now());
+        account.worth.of(1000)
+    }
+
+    #[test]
+    fn what_was_seen_gets_old() {
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
+        gpu.draws.set(868);
+        let told = [S, S, S, 2 * S, 2 * S, S].map(|length| after(&gpu, &process, length));
+        assert!(told[0] == 1000 && told[1] > 1180 && told[2] > 1180, "{told:?}");
+        assert!(told[3] < 1110 && told[4] < 1060 && told[5] > 1110, "{told:?}");
+        give_turn(&process);
+        process.meter.account.gate.pass(gpu.now() + 1, 0);
+        assert_eq!(after(&gpu, &process, S), 1000, "others are at work, too");
+    }
+
+    #[test]
+    fn small_cards_are_not_judged() {
+        for (limit, least, most) in [(150, 1000, 1000), (350, 1150, 1250)] {
+            let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
+            gpu.limit.set(limit);
+            gpu.draws.set(limit * 868 / 700);
+            let told = [S, S].map(|length| after(&gpu, &process, length));
+            assert!((least..=most).contains(&told[1]), "{limit} W: {told:?}");
+        }
     }
 
     /// What was measured: GPU, percent of the time, watts, and the speed beside that of the same work with the GPU for itself.

@@ -41,6 +41,8 @@ pub struct Gpu {
     pub scarce: Cell<Option<usize>>,
     /// What its kernels draw beyond what it draws at rest, in watts; it does not tell where that is 0.
     pub draws: Cell<u32>,
+    /// Its power limit, in watts.
+    pub limit: Cell<u32>,
     /// How busy others make it, in percent.
     pub others: Cell<u32>,
     /// What somebody else does at this moment.
@@ -56,6 +58,7 @@ impl Gpu {
         let gpu = Self::default();
         gpu.now.set(1_000_000_000_000);
         gpu.host.set(2_300);
+        gpu.limit.set(700);
         gpu
     }
 
@@ -195,8 +198,9 @@ impl Engine for Gpu {
 
     fn power(&self, _gpu: Uuid) -> Option<Power> {
         let used = self.used(self.now.get() - 1_000_000_000, self.now.get());
-        let drawn = 122_500 + (u64::from(self.draws.get()) * used / 1_000_000) as u32;
-        (self.draws.get() != 0).then_some(Power { drawn, limit: 700_000, usual: 700_000 })
+        let limit = self.limit.get() * 1000;
+        let drawn = limit / 1000 * 175 + (u64::from(self.draws.get()) * used / 1_000_000) as u32;
+        (self.draws.get() != 0).then_some(Power { drawn, limit, usual: limit })
     }
 
     fn busy(&self, _gpu: Uuid) -> Option<u32> {

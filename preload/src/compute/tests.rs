@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use vgpu_region::budget::Budget;
-use vgpu_region::limits::{GpuLimit, LimitsPage, Selector};
+use vgpu_region::limits::{GpuLimit, LimitsPage, Selector, Turn};
 use vgpu_region::uuid::Uuid;
 
 use super::account::Account;
@@ -80,6 +80,15 @@ impl Process {
         call();
         launch.end(gpu, true);
     }
+}
+
+/// The arbiter gives the process a turn of a second, or says that it is still there.
+pub(super) fn give_turn(process: &Process) {
+    let gate = &process.meter.account.gate;
+    let turn = gate.page().turn_for(gate.uuid()).unwrap();
+    turn.length.store(1_000_000, Relaxed);
+    turn.word.store(4 + Turn::OPEN, Relaxed);
+    turn.beat.fetch_add(1, Relaxed);
 }
 
 pub(super) fn budget() -> &'static Budget {
@@ -230,6 +239,38 @@ fn no_batch_stays_open_for_long() {
         }
         println!("{percent}%, {kinds} kinds, each {host} ns: {longest}");
         assert!(longest < 5 * MS, "{percent}%, {kinds} kinds, each {host} ns: {longest}");
+    }
+}
+
+/// The arbiter sees who is at work by the batches, and another container waits for the end of what is in them.
+#[test]
+fn batches_are_short_in_a_turn() {
+    for host in [2_300, 100 * US] {
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), 90, 1));
+        let (stream, start) = (process.stream(0), gpu.now());
+        gpu.host.set(host);
+        let activity = || (process.meter.account.budget.activity.load(Relaxed), gpu.naps.get());
+        let (mut since, mut seen, mut launches) = ((start, 0), activity(), 0);
+        let (mut longest, mut most) = (0, 0);
+        while gpu.now() < start + 500 * MS {
+            give_turn(&process);
+            process.launch(&gpu, stream, 1, 10 * US);
+            launches += 1;
+            if activity() != seen {
+                (since, seen) = ((gpu.now(), launches), activity());
+            }
+            if gpu.now() > start + 50 * MS {
+                (longest, most) = (longest.max(gpu.now() - since.0), most.max(launches - since.1));
+            }
+            // Seldom enough for much budget to be left.
+            if launches % 1000 == 0 {
+                process.wait(&gpu, stream, true);
+                gpu.pass(20 * MS);
+                since = (gpu.now(), launches);
+            }
+        }
+        println!("each {host} ns: {longest} ns and {most} launches");
+        assert!(longest < 3 * MS / 2 && most <= 256, "each {host} ns: {longest} ns and {most} launches");
     }
 }
 

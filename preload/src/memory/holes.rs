@@ -24,8 +24,9 @@ pub fn freed(address: DevicePtr) {
 
 /// Held by the thread that is about to fill a hole.
 static FILLING: Exclusive = Exclusive::new();
-/// In nanoseconds: much longer than a call of the driver takes, and than its thread may have to wait for a processor.
-const PATIENCE: u64 = 1_000_000_000;
+/// For how long to wait for another thread's small allocation, in nanoseconds: much longer than a call of the driver takes, and than its
+/// thread may have to wait for a processor.
+pub const PATIENCE: u64 = 1_000_000_000;
 
 /// While it is held nobody else of this process makes or frees a small allocation near the limit: of two that see the same hole, the
 /// driver would give a new block to the second.

@@ -3,7 +3,7 @@
 
 use core::mem::ManuallyDrop;
 
-use super::{GRANULE_PAGES, account, near};
+use super::{GRANULE_PAGES, account, holes, near};
 use crate::session::{self, Gpu};
 
 /// Such a call under way.
@@ -62,9 +62,6 @@ pub fn have_room(gpu: &Gpu) -> bool {
     false
 }
 
-/// In nanoseconds: much longer than a call of the driver takes, and than its thread may have to wait for a processor.
-const PATIENCE: u64 = 1_000_000_000;
-
 /// Holds all of them back, and waits for this process's own that has begun. Whether it has ended.
 pub fn have_ended(gpu: &Gpu) -> bool {
     hold_back(gpu);
@@ -84,7 +81,7 @@ pub fn let_end(gpu: &Gpu) {
 fn wait(gpu: &Gpu) -> bool {
     let begin = session::monotonic();
     while gpu.charge.makes_unclaimed_call() {
-        if session::monotonic().saturating_sub(begin) > PATIENCE {
+        if session::monotonic().saturating_sub(begin) > holes::PATIENCE {
             return false;
         }
         // SAFETY: the call takes nothing.

@@ -153,8 +153,8 @@ pub struct UtilizationRates {
     pub memory: u32,
 }
 
-/// `NVML_FI_DEV_POWER_AVERAGE`: milliwatts, as a mean over one second. Where `nvmlDeviceGetPowerUsage` gives what is drawn at the moment (GA100
-/// and before, says NVML's documentation), there is no such value.
+/// `NVML_FI_DEV_POWER_AVERAGE`: milliwatts, as a mean over one second, "supported on Ampere (except GA100) or newer architectures" (nvml.h).
+/// On the others `nvmlDeviceGetPowerUsage` tells what is drawn at the moment (its documentation).
 pub const POWER_AVERAGE: u32 = 185;
 
 /// `nvmlFieldValue_t`
