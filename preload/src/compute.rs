@@ -33,6 +33,7 @@ mod state;
 mod stream;
 mod ticks;
 pub mod waits;
+mod waking;
 
 #[cfg(test)]
 mod host_bound;

@@ -35,7 +35,9 @@ pub fn before_wait<'a>(engine: &impl Engine, meter: &Meter, streams: impl Iterat
             if claim.open().0.count != 0 && !stream.retired.load(Acquire) && engine.reaches(handle) {
                 close(engine, meter, stream, handle, &mut claim, false);
             }
-            claim.open().1.host.waits(engine.about_now());
+            let open = claim.open().1;
+            open.host.waits(engine.about_now());
+            open.unseen = 0;
             stream.awaited.store(true, Relaxed);
         }
     }
@@ -108,6 +110,7 @@ pub(super) fn close(engine: &impl Engine, meter: &Meter, stream: &Stream, handle
     if !batch.covered {
         meter.account.rounds.reach(open.had);
     }
+    open.waking.launched(batch.count);
     let guests = stream.guests.swap(0, Relaxed);
     if guests != 0 {
         // Who else launched is not known: nothing can be learned from such a batch.
@@ -117,7 +120,7 @@ pub(super) fn close(engine: &impl Engine, meter: &Meter, stream: &Stream, handle
     batch.guessed = guess || !(ready(engine, &mut batch.end) && engine.record(batch.end, handle));
     if batch.guessed {
         // The next ones are measured soon enough.
-        open.most = 1;
+        (open.most, open.unseen) = (1, open.unseen.wrapping_add(1));
     }
     meter.account.departed(batch, open.idle_from);
     stream.dirty.store(false, Relaxed);

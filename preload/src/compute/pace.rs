@@ -14,9 +14,11 @@ use crate::cuda::Handle;
 /// A batch is closed when it is expected to take so many nanoseconds: long enough that its event (2 µs) does not matter, short
 /// enough that what it took is known soon.
 const BATCH: u64 = 800_000;
-/// Batches grow from one to the next by so much, and with budget to spare by so much.
+/// Batches grow from one to the next by so much, and with budget to spare by so much, unless the last ones before pauses were never seen to end.
 const GROWTH: u32 = 2;
-const GROWTH_TO_SPARE: u32 = 4;
+const GROWTH_TO_SPARE: u32 = 16;
+/// After so many such pauses each launch is measured by itself until the next one: those before a pause may cost more than they did once.
+const SINGLY: u32 = 8;
 /// With budget to spare a batch is closed when it is expected to take so many nanoseconds, or has so many launches of one kind: of a thousand
 /// launches some three then take longer than the others.
 const BATCH_TO_SPARE: u64 = 3_200_000;
@@ -29,11 +31,9 @@ const OPEN_IN_TURN: u64 = 1_000_000;
 /// process to another and back takes twice 100 µs, and twice as much again to wake them. So a program that keeps the GPU waiting for a
 /// moment again and again gets its share of what it would get done alone.
 const GAP: u64 = 500_000;
-/// How much time a host may lose in a burst, until it is as quick as before its nap, without being charged for it. The GPU had nothing
-/// to do in that time. In nanoseconds.
+/// How much time a host may lose in a burst, until it is as quick as before its nap, without being charged for it, unless it does not keep up
+/// with the GPU ([`super::waking`]). The GPU had nothing to do in that time. In nanoseconds.
 const WAKING: u64 = 200_000;
-/// The same for a host that does not keep up with the GPU (H200's hosts: 0.4 to 1.5 ms).
-const WAKING_SLOW: u64 = 800_000;
 /// From the start event of a batch to its first launch, in nanoseconds.
 const START: u64 = 3_400;
 /// What a launch is taken to cost before one like it was measured, in nanoseconds.
@@ -153,6 +153,11 @@ impl<'a> Launch<'a> {
         let (batch, open) = claim.open();
         open.interrupted |= shared;
         let paused = self.began >= open.idle_from + GAP;
+        if paused {
+            open.waking.pauses();
+        } else {
+            open.waking.goes_on(self.began);
+        }
         // Looked at before anything is waited for: afterwards the stream is idle because we waited.
         if batch.count != 0 || self.stream.guests.load(Relaxed) != 0 {
             let idle = paused && engine.is_idle(self.handle);
@@ -170,6 +175,9 @@ impl<'a> Launch<'a> {
             self.idle_from = claim.open().1.idle_from;
             let goes_on =
                 !shared && self.stream.waiting() < RING - 2 && (account.rounds.is_behind(had, self.cost) || self.is_covered(self.began));
+            // Who goes on with the others was not asked what there is to spare.
+            self.spare = goes_on && claim.open().1.spare;
+            let came = self.began;
             // Held back with the others, if not in its own launch.
             let waited = (!goes_on && self.wait(engine)) || account.rounds.is_new(had);
             let (batch, open) = claim.open();
@@ -201,6 +209,7 @@ impl<'a> Launch<'a> {
             open.has_waited = false;
             if waited {
                 open.host.goes_on(self.began);
+                open.waking.is_held(came, self.began);
             }
             // The pause belongs to nobody, or to us: what is new may have waited for the driver to load it, or for another stream's to be measured.
             let idle = (held || paused || !known) && nothing_runs;
@@ -219,7 +228,7 @@ impl<'a> Launch<'a> {
                 open.excuse = match (waited, open.slow) {
                     (false, _) => 0,
                     (true, false) => WAKING,
-                    (true, true) => WAKING_SLOW,
+                    (true, true) => open.waking.loses(self.behind),
                 };
                 // Few at first: the program may pause after them, and then they are measured. Not if it was us who made it pause.
                 open.most = if held && !shared { MOST as u32 } else { 1 };
@@ -308,7 +317,9 @@ impl<'a> Launch<'a> {
         }
         let most = if open.spare && batch.uniform && open.most == MOST as u32 { MOST_TO_SPARE } else { open.most };
         if batch.count >= most || batch.expected >= open.full || !self.known {
-            open.most = (open.most * if open.spare { GROWTH_TO_SPARE } else { GROWTH }).clamp(1, MOST as u32);
+            let growth = if open.spare && open.unseen == 0 { GROWTH_TO_SPARE } else { GROWTH };
+            let singly = open.unseen % SINGLY == SINGLY - 1 && self.stream.waiting() < RING / 2;
+            open.most = if singly { 1 } else { (open.most * growth).clamp(1, MOST as u32) };
             close(engine, self.meter, self.stream, self.handle, &mut claim, false);
         }
     }

@@ -10,6 +10,7 @@ use super::cost::Kind;
 use super::heads::Seen;
 use super::host::Host;
 use super::rounds::Had;
+use super::waking::Waking;
 use crate::cuda::Handle;
 
 /// Closed batches of one stream that can wait to be harvested.
@@ -124,12 +125,16 @@ pub struct Open {
     pub spare: bool,
     /// How many launches the next batch may have: few after a pause, so that a pause after them finds them measured.
     pub most: u32,
+    /// After so many pauses since the program last waited the launches before it were charged as expected, as nobody saw when they ended.
+    pub unseen: u32,
     /// Nanoseconds for which the host may still lag behind after it was held back.
     pub excuse: u64,
     /// The GPU was done with everything when the last batch began: the host does not keep up with it.
     pub slow: bool,
     /// Whether the GPU waits for it most of the time.
     pub host: Host,
+    /// What it loses after it was held back.
+    pub waking: Waking,
     /// The program has waited for all that was in the stream since the last batch.
     pub has_waited: bool,
     /// What the stream had since launches were last held back.

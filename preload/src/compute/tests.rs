@@ -274,7 +274,7 @@ fn batches_are_short_in_a_turn() {
     }
 }
 
-/// Those that ask the driver take a few microseconds longer: with fewer than one in a hundred the 99th percentile is not theirs.
+/// Those that ask the driver take a few microseconds longer: the fewer, the less of the 99th percentile is theirs.
 #[test]
 fn few_launches_ask_with_budget_to_spare() {
     for (percent, threads) in [(50, 1), (90, 1), (90, 4)] {
@@ -296,7 +296,7 @@ fn few_launches_ask_with_budget_to_spare() {
             gpu.pass(if percent < 90 { 24 * MS } else { 12 * MS });
         }
         println!("{percent}% in {threads} streams: {asked} of {launches} launches asked the driver");
-        assert!(asked * 200 < launches, "{percent}% in {threads} streams: {asked} of {launches}");
+        assert!(asked * 300 < launches, "{percent}% in {threads} streams: {asked} of {launches}");
     }
 }
 

@@ -67,3 +67,22 @@ fn without_events_there_are_no_launches() {
     let (used, charged) = (gpu.used(0, gpu.now()), process.meter.account.budget.used.load(Relaxed));
     assert!(charged + 10 * MS > used && used < 11 * S / 20, "used {used}, charged {charged}");
 }
+
+/// A program that never waits pauses after some launches, and nobody sees when the last of them ended: what they cost is learned all the same.
+#[test]
+fn launches_before_a_pause_that_nobody_waits_for_are_measured_too() {
+    for (short, long, rest) in [(1, 12, 20 * MS), (3, 3, 5 * MS), (7, 6, 10 * MS)] {
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), 25, 1));
+        let (stream, start) = (process.stream(0), gpu.now());
+        while gpu.now() < start + 5 * S {
+            // From the second second on the last ones take thirty times as long.
+            let last = if gpu.now() < start + S { 20 * US } else { 600 * US };
+            (0..short).for_each(|_| process.launch(&gpu, stream, 1, 20 * US));
+            (0..long).for_each(|_| process.launch(&gpu, stream, 2, last));
+            gpu.pass(rest);
+        }
+        let share = gpu.used(start + 2 * S, start + 5 * S) as f64 / (3 * S) as f64 * 100.0;
+        println!("{short} and {long}: {share:.2}%");
+        assert!(share < 26.0, "{short} and {long}: {share:.2}%");
+    }
+}
