@@ -1,12 +1,16 @@
-"""Four PyTorch loops, each without a limit and at 25, 50 and 75% in turn, in one process: what each gets of the rate just before without.
+"""Four PyTorch loops, each without a limit and at 25, 50 and 75% in turn, in one process: what each gets of the mean rate without.
 
-The host's pace changes from minute to minute and decides how quick small kernels come, so only neighbouring figures are compared. The
+A processor shared with other machines is at times a third slower, for a second or a few, whatever runs on it, and decides how quick small
+kernels come. So the limits take turns, in another order each round, and loops that are bound by the host time a little work without any
+GPU after every few steps: what they get is told a second time, of what they get without a limit on as quick a processor. The
 limit is changed in the page that the library reads, as `vgpu set` does it:
 `vgpu-bench container DIR 0; VGPU_DIR=DIR LD_PRELOAD=libvgpu.so python3 torch_shares.py DIR [SECONDS] [ROUNDS] [LOOP...]`.
 NVML's clock and power beside each share tell whether the card was held back by its power limit.
 """
 
+import math
 import mmap
+import statistics
 import struct
 import sys
 import time
@@ -16,9 +20,59 @@ import torch
 
 # Where the page has its generation and the first entry's cores (region/src/limits.rs).
 GENERATION, CORES = 32, 64 + 44
-# Before each measurement goes as long a run, and no less than this, in seconds: what a matmul draws is known after a second and believed after
-# a few.
-SETTLE = 0.5
+# Before each measurement goes a run of so many seconds; as long a one as is measured where the card is at its power limit, as what it draws is
+# known after a second and believed after a few.
+SETTLE = 0.15
+POWER_LIMITED = ("matmul",)
+HOST_BOUND = ("mlp", "train")
+# Processors count as equally quick where the work without a GPU takes the same but for so much.
+ALIKE = 1.1
+
+
+# So many steps are launched before a wait.
+FEW = 4
+
+
+def work():
+    """Something without a GPU. How long it took, in seconds."""
+    start, sum = time.perf_counter(), 0
+    for number in range(1500):
+        sum += number * number
+    return time.perf_counter() - start
+
+
+def deviation(rates):
+    return statistics.stdev(rates) if len(rates) > 1 else 0.0
+
+
+def quickness(took):
+    return round(math.log(took) / math.log(ALIKE))
+
+
+def tell(name, runs, notes):
+    rates = {percent: [count / length for count, length, _ in each] for percent, each in runs.items()}
+    alone = {}
+    for _, _, seen in runs[0]:
+        for length, took in seen:
+            alone.setdefault(quickness(took), []).append(length)
+    native = rates.pop(0)
+    mean = statistics.mean(native)
+    print(f"{name}: {mean:.0f}/s without a limit ({min(native):.0f} to {max(native):.0f}; {notes[0]})")
+    if alone:
+        told = (f"{ALIKE**key * 1e6:.0f} us: {FEW / statistics.mean(alone[key]):.0f}/s in {len(alone[key])}" for key in sorted(alone))
+        print("  by what the work without a GPU took:", ", ".join(told))
+    for percent, seen in rates.items():
+        # Of the quotient of two means that each have an error of their own.
+        error = math.hypot(*(deviation(each) / statistics.mean(each) for each in (seen, native))) / math.sqrt(len(seen))
+        share = statistics.mean(seen) / mean
+        print(f"  {percent}%: {share:.4f} +- {share * error:.4f} ({min(seen):.0f} to {max(seen):.0f}/s; {notes[percent]})", end="")
+        if alone:
+            def solo(took):
+                return statistics.mean(alone[min(alone, key=lambda key: abs(key - quickness(took)))])
+
+            shares = [sum(solo(took) for _, took in seen) / length for _, length, seen in runs[percent]]
+            print(f"; on as quick a processor {statistics.mean(shares):.4f} +- {deviation(shares) / math.sqrt(len(shares)):.4f}", end="")
+        print(flush=True)
 
 
 def main():
@@ -30,33 +84,37 @@ def main():
         struct.pack_into("<I", page, CORES, percent)
         struct.pack_into("<Q", page, GENERATION, struct.unpack_from("<Q", page, GENERATION)[0] + 1)
 
-    def rate(step, length):
-        start, count = time.perf_counter(), 0
-        while time.perf_counter() - start < length:
-            for _ in range(4):
+    def run(step, length, probed):
+        """How many steps were made in how many seconds, and of every few of them how long they and the work after them took."""
+        start, count, seen = time.perf_counter(), 0, []
+        before = start
+        while before - start < length:
+            for _ in range(FEW):
                 step()
-            count += 4
             torch.cuda.synchronize()
-        return count / (time.perf_counter() - start)
+            count += FEW
+            if probed:
+                took = work()
+                now = time.perf_counter()
+                seen.append((now - before, took))
+            before = time.perf_counter()
+        return count, before - start, seen
 
     def measure(name, step):
-        shares, native, notes = {25: [], 50: [], 75: []}, [], {}
+        runs, notes = {0: [], 25: [], 50: [], 75: []}, {}
+        settle = max(SETTLE, seconds) if name in POWER_LIMITED else SETTLE
+        probed = name in HOST_BOUND
         limit(0)
-        rate(step, SETTLE)
-        for _ in range(rounds):
-            for percent in (0, *shares):
+        run(step, max(SETTLE, 0.5), probed)
+        for first in range(rounds):
+            for place in range(len(runs)):
+                percent = list(runs)[(first + place) % len(runs)]
                 limit(percent)
-                rate(step, max(SETTLE, seconds))
-                got = rate(step, seconds)
+                run(step, settle, probed)
+                runs[percent].append(run(step, seconds, probed))
                 notes[percent] = f"{torch.cuda.clock_rate()} MHz {torch.cuda.power_draw() / 1000:.0f} W"
-                if percent == 0:
-                    native.append(got)
-                else:
-                    shares[percent].append(got / native[-1])
         limit(0)
-        print(f"{name}: {sum(native) / rounds:.0f}/s without a limit ({min(native):.0f} to {max(native):.0f}; {notes[0]})")
-        for percent, seen in shares.items():
-            print(f"  {percent}%: {sum(seen) / rounds:.4f} ({min(seen):.3f} to {max(seen):.3f}; {notes[percent]})", flush=True)
+        tell(name, runs, notes)
 
     steps = loops.make()
     for name in sys.argv[4:] or steps:
