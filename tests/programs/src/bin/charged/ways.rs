@@ -9,7 +9,7 @@ use vgpu_test_programs::ptx::SPIN;
 type Took = Result<u64, CUresult>;
 
 /// Their names.
-pub const NAMES: [&str; 17] = [
+pub const NAMES: [&str; 18] = [
     "plain",
     "ex",
     "cooperative",
@@ -18,6 +18,7 @@ pub const NAMES: [&str; 17] = [
     "streams",
     "graph",
     "graph-updated",
+    "graphs-new",
     "captured",
     "host-function",
     "mem-ops",
@@ -134,6 +135,7 @@ pub fn go(way: &str, ordinal: i32) -> Took {
         "streams" => streams(gpu),
         "graph" => graph(gpu, false),
         "graph-updated" => graph(gpu, true),
+        "graphs-new" => graphs_new(gpu),
         "captured" => gpu.captured(50, LENGTH).map(|_| 0),
         "host-function" => host_function(gpu),
         "mem-ops" => mem_ops(gpu),
@@ -210,6 +212,24 @@ fn graph(gpu: Gpu, updated: bool) -> Took {
         cuda::synchronize()?;
         Ok(20 * each)
     }
+}
+
+/// Graphs of many short kernels, each launched once: the driver uploads it as it launches it.
+fn graphs_new(gpu: Gpu) -> Took {
+    const KERNELS: u64 = 400;
+    const EACH: u64 = MS / 50;
+    let graph = gpu.captured(KERNELS, EACH)?;
+    let mut exec = null_mut();
+    for _ in 0..20 {
+        // SAFETY: room for the answer; the executable graph is destroyed when it has run.
+        unsafe {
+            check(cuGraphInstantiateWithFlags(&raw mut exec, graph, 0))?;
+            check(cuGraphLaunch(exec, gpu.stream))?;
+            cuda::synchronize()?;
+            check(cuGraphExecDestroy(exec))?;
+        }
+    }
+    Ok(20 * KERNELS * EACH)
 }
 
 unsafe extern "C" fn nothing(_data: *mut c_void) {}
