@@ -18,11 +18,15 @@ use super::stream::Stream;
 use crate::cuda::{Device, Handle, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status};
 use crate::driver;
 use crate::log::{self, Seldom};
+use crate::memory::known;
 use crate::session::{self, Session, State as Limits};
 
 const STREAMS: usize = 1024;
 const PROBES: usize = 16;
 const METERS: usize = 64;
+/// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`
+const LEGACY: usize = 1;
+const PER_THREAD: usize = 2;
 /// The mark of a place whose stream is gone.
 const GONE: u64 = u64::MAX;
 
@@ -268,21 +272,25 @@ pub(super) fn no_memory() -> Status {
     OUT_OF_MEMORY
 }
 
-/// A number for a stream: its handle, which is retired with it, or for a default stream the driver's number of the one that it means
-/// here; with a driver before 12.0, one made of what tells them apart.
+/// A number for a stream: its handle, which is retired with it; for the legacy default stream one made of its context, and for the thread's own
+/// the driver's number of it or, with a driver before 12.0, one made of what tells it apart.
 #[inline]
 fn number(handle: Handle) -> u64 {
-    if handle as usize > 2 {
-        return handle as u64;
+    match handle as usize {
+        // Odd, unlike any handle, and none of the table's marks.
+        0 | LEGACY => known::current_handle() as u64 | 1 << 61 | 1,
+        PER_THREAD => number_of_own(handle),
+        _ => handle as u64,
     }
+}
+
+fn number_of_own(handle: Handle) -> u64 {
     let mut id = 0;
     // SAFETY: the program's own stream; the driver writes one number.
     if unsafe { driver::stream_id(handle, &raw mut id) } == SUCCESS {
-        // Odd, unlike any handle, and none of the table's marks.
         return id << 1 | 1 << 62 | 1;
     }
-    let thread = if handle as usize == 2 { thread_number() } else { 0 };
-    super::cost::key(&[handle as u64, driver::current_context() as u64, thread]).clamp(2, GONE - 1)
+    super::cost::key(&[handle as u64, driver::current_context() as u64, thread_number()]).clamp(2, GONE - 1)
 }
 
 fn thread_number() -> u64 {

@@ -77,6 +77,19 @@ pub fn sole() -> Option<Current> {
     first_if(|handle| handle as usize > WRITING as usize && USED.load(Acquire) == 1)
 }
 
+/// The current context's handle; of the only one that the process has met, also where none is current.
+#[inline]
+pub fn current_handle() -> Handle {
+    let [first, ..] = &KNOWN;
+    if sole().is_some() { first.handle.load(Relaxed) } else { driver::current_context() }
+}
+
+/// There may be contexts that nobody tells us of: the one that was met is not the only one.
+pub fn has_others() {
+    // Nothing is found in a place that was never filled.
+    USED.fetch_max(2, AcqRel);
+}
+
 /// The current context. `Err(None)`: there is none, the driver shall say so; `Err(Some(status))`: nothing may be had.
 ///
 /// A context in the table is this process's own: a forked child cannot have its parent's contexts current.

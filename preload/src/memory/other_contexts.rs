@@ -40,6 +40,8 @@ pub unsafe fn create_green(
 ) -> Status {
     // SAFETY: the program's own arguments.
     let call = || unsafe { real(green, description, device, flags) };
+    // It can be made current, and nobody tells us of that.
+    known::has_others();
     let session = match session::current() {
         session::State::Ready(session) => session,
         session::State::NotYet => return call(),

@@ -9,11 +9,12 @@ use vgpu_test_programs::ptx::SPIN;
 type Took = Result<u64, CUresult>;
 
 /// Their names.
-pub const NAMES: [&str; 18] = [
+pub const NAMES: [&str; 19] = [
     "plain",
     "ex",
     "cooperative",
     "own-default",
+    "default-streams",
     "threads",
     "streams",
     "graph",
@@ -131,6 +132,7 @@ pub fn go(way: &str, ordinal: i32) -> Took {
     let context = cuda::start(ordinal)?;
     let gpu = Gpu::here()?;
     match way {
+        "default-streams" => default_streams(ordinal, context),
         "threads" => threads(gpu, context),
         "streams" => streams(gpu),
         "graph" => graph(gpu, false),
@@ -302,6 +304,28 @@ fn destroyed(ordinal: i32) -> Took {
             took += Gpu::here()?.launch(200 * MS)?;
             check(cuCtxDestroy_v2(context))?;
         }
+    }
+    Ok(took)
+}
+
+/// In the default streams of one context, and of others that come and go beside it.
+fn default_streams(ordinal: i32, first: CUcontext) -> Took {
+    type Create = unsafe extern "C" fn(*mut CUcontext, u32, i32) -> CUresult;
+    let default = || Gpu::here().map(|gpu| gpu.into(null_mut()));
+    let mut took = default()?.several("plain", 10)?;
+    for _ in 0..3 {
+        let mut other = null_mut();
+        // SAFETY: room for the answer; nothing of the context is used after its end.
+        unsafe {
+            check(cuda::symbol::<Create>(c"cuCtxCreate_v2")(&raw mut other, 0, ordinal))?;
+            for context in [other, first, other] {
+                check(cuCtxSetCurrent(context))?;
+                took += default()?.several("plain", 10)?;
+            }
+            check(cuCtxDestroy_v2(other))?;
+            check(cuCtxSetCurrent(first))?;
+        }
+        took += default()?.several("plain", 10)?;
     }
     Ok(took)
 }

@@ -16,8 +16,13 @@ fn record(event: CUevent, stream: CUstream) -> Answer {
     let event_ns = crate::driver::driver()?.device().config().event_ns;
     let (number, ns) = {
         let mut queues = queues()?;
-        let capturing = queues.streams.get(&key).is_some_and(|queue| queue.capture.is_some());
+        let queue = queues.streams.get(&key);
+        let (context, capturing) = (queue.map(|queue| queue.context), queue.is_some_and(|queue| queue.capture.is_some()));
         let event = queues.events.get_mut(event)?;
+        // As CUDA documents it.
+        if context.is_some_and(|context| context != event.context) {
+            return Err(INVALID_HANDLE);
+        }
         if !capturing {
             event.asked += 1;
             event.captured = None;
