@@ -1,11 +1,13 @@
-//! `vgpu-bench --library PATH [--peer PATH]... [--limits 25,50,75] [--seconds 5] [--jobs 0,1] [--mps FOLDER] [PART]...`, or
+//! `vgpu-bench --library PATH [--peer PATH]... [--limits 25,50,75] [--seconds 5] [--rounds 1] [--jobs 0,1] [--mps FOLDER] [PART]...`, or
 //! `vgpu-bench container FOLDER PERCENT`, which makes the files for `VGPU_DIR=FOLDER LD_PRELOAD=libvgpu.so PROGRAM`.
 //!
 //! Prints, for native, ours and each peer, the share of its own solo throughput that a tenant gets. Everything is measured in one
 //! run on one machine, native first. Parts: `shares`, `pair`, `mixed`, `tenants`, `soft`, `launch`, `latency`, `four`, `neighbour`, `hostile`,
 //! `eight`; all without any. `mps`, with the folder of a running daemon's pipes, is the same for containers that are its clients.
 //!
-//! A share is launches finished ÷ wall time × what one takes alone, which is native's wall time by its launches in the same job.
+//! A share is launches finished ÷ wall time × what one takes alone, which is native's wall time by its launches in the same job. With
+//! `--rounds` the sides of `shares` and `launch` take turns so often: very short kernels take 3% longer in some starts of a program than in others,
+//! with or without a library.
 
 mod contention;
 mod hostile;
@@ -24,6 +26,7 @@ struct Options {
     peers: Vec<PathBuf>,
     limits: Vec<u32>,
     seconds: f64,
+    rounds: usize,
     jobs: Vec<usize>,
     mps: Option<PathBuf>,
     parts: Vec<String>,
@@ -80,6 +83,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
         peers: vec![],
         limits: vec![25, 50, 75],
         seconds: 5.0,
+        rounds: 1,
         jobs: (0..JOBS.len()).collect(),
         mps: None,
         parts: vec![],
@@ -93,6 +97,7 @@ fn options(arguments: &[String]) -> Result<Options, String> {
             "--limits" => options.limits = value()?.split(',').filter_map(|limit| limit.parse().ok()).collect(),
             "--mps" => options.mps = Some(value()?.into()),
             "--seconds" => options.seconds = value()?.parse().map_err(|_| "--seconds needs a number")?,
+            "--rounds" => options.rounds = value()?.parse().ok().filter(|&rounds| rounds > 0).ok_or("--rounds needs a number from 1")?,
             "--jobs" => options.jobs = value()?.split(',').filter_map(|job| job.parse().ok()).collect(),
             part if !part.starts_with('-') => options.parts.push(part.to_owned()),
             other => return Err(format!("unknown option {other}")),
@@ -145,6 +150,16 @@ fn share_between(told: &Told, from: f64, to: f64, solo: f64) -> f64 {
     told.between(from, to) / (to - from) * solo
 }
 
+fn average(figures: &[f64]) -> f64 {
+    figures.iter().sum::<f64>() / figures.len() as f64
+}
+
+/// The least and the greatest of several, for behind their mean or median.
+fn from_to(figures: &[f64], digits: usize) -> String {
+    let (least, most) = (figures.iter().copied().fold(f64::MAX, f64::min), figures.iter().copied().fold(f64::MIN, f64::max));
+    if figures.len() > 1 { format!(" [{least:.digits$}..{most:.digits$}]") } else { String::new() }
+}
+
 struct Bench<'a> {
     options: &'a Options,
     folder: PathBuf,
@@ -167,6 +182,11 @@ impl Bench<'_> {
         (self.options.seconds + 1.0) * 1e6
     }
 
+    /// µs that a tenant is at work after its first second.
+    fn after_first(&self) -> f64 {
+        (self.options.seconds + 0.2) * 1e6
+    }
+
     /// µs that a launch takes alone.
     fn solo(&self, job: &Job) -> std::io::Result<(f64, Told)> {
         let told = Tenant::start(&Side::Native, "busy", job)?.finish()?;
@@ -185,15 +205,18 @@ impl Bench<'_> {
         (windows.iter().map(|rate| (rate * solo - mean).powi(2)).sum::<f64>() / windows.len().max(1) as f64).sqrt()
     }
 
-    fn show(&self, name: &str, told: &Told, solo: f64, native_cpu: f64) {
-        let (mean, sd) = (self.share(told, solo), self.spread(told, solo));
-        let first = told.between(0.0, 1e6) / 1e6 * solo;
+    /// Prints what a tenant got, as the mean of its runs.
+    fn show(&self, name: &str, runs: &[Told], solo: f64, native_cpu: f64) {
+        let shares: Vec<f64> = runs.iter().map(|told| self.share(told, solo)).collect();
+        let mean = |of: &dyn Fn(&Told) -> f64| average(&runs.iter().map(of).collect::<Vec<_>>());
+        let (share, sd) = (average(&shares), mean(&|told| self.spread(told, solo)));
+        let first = mean(&|told| told.between(0.0, 1e6) / 1e6 * solo);
         // What the tenant itself needs for its launches natively is not the limit's.
-        let cpu = told.cpu / (self.end() + 2e5) - native_cpu * mean;
-        println!("  {name:<24} {mean:.4} (sd {sd:.4}; first {first:.3}) cpu {:.1}%", cpu * 100.0);
+        let cpu = mean(&|told| told.cpu) / self.after_first() - native_cpu * share;
+        println!("  {name:<24} {share:.4}{} (sd {sd:.4}; first {first:.3}) cpu {:.1}%", from_to(&shares, 4), cpu * 100.0);
     }
 
-    /// Sides take turns, so that a machine that slows down slows all of them; what is shown is the median of three.
+    /// Sides take turns, so that a machine that slows down slows all of them; what is shown is the median of three or more, and the least.
     fn launch(&self) -> std::io::Result<()> {
         println!("an empty launch, bursts of 900 and a pause: median and 99th percentile in ns");
         for threads in [1, 4] {
@@ -202,37 +225,50 @@ impl Bench<'_> {
                 vec![("native", Side::Native), ("ours, no limit", self.ours("free", 0)?), ("ours, 90%", self.ours("spare", 90)?)];
             sides.extend(self.options.peers.iter().map(|peer| ("peer, no limit", Side::Peer(peer.clone(), 0))));
             let mut figures = vec![vec![]; sides.len()];
-            for _ in 0..3 {
+            for _ in 0..self.options.rounds.max(3) {
                 for ((_, side), figures) in sides.iter().zip(&mut figures) {
                     figures.push(Tenant::start(side, "launches", &job)?.finish()?.figures);
                 }
             }
             for ((name, _), figures) in sides.iter().zip(figures) {
-                let middle = |place: usize| {
+                let told = |place: usize| {
                     let mut all: Vec<f64> = figures.iter().filter_map(|figures| figures.get(place).copied()).collect();
                     all.sort_by(f64::total_cmp);
-                    all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
+                    format!("{:.0}{}", all.get(all.len() / 2).copied().unwrap_or(f64::NAN), from_to(&all, 0))
                 };
-                println!("  {threads} thread(s), {name:<16} {:.0} {:.0}", middle(0), middle(1));
+                println!("  {threads} thread(s), {name:<16} {} {}", told(0), told(1));
             }
         }
         Ok(())
     }
 
     fn shares(&self) -> std::io::Result<()> {
+        // Ours is none, and has a new container each time.
+        let peers: Vec<Option<&PathBuf>> = std::iter::once(None).chain(self.options.peers.iter().map(Some)).collect();
+        let sides: Vec<_> = self.options.limits.iter().flat_map(|&limit| peers.iter().map(move |&peer| (limit, peer))).collect();
         for (name, length, streams, graph) in self.options.jobs.iter().filter_map(|&job| JOBS.get(job).copied()) {
             let job = self.job(length, streams, graph);
-            let (solo, told) = self.solo(&job)?;
-            let cpu = told.cpu / (self.end() + 2e5);
-            let (nominal, sd) = (length * f64::from(graph.max(1)) / solo, self.spread(&told, solo));
-            println!("{name}: alone {solo:.2} us each (sd {sd:.4}), {nominal:.4} of the nominal");
-            for &limit in &self.options.limits {
-                let told = Tenant::start(&self.ours("shares", limit)?, "busy", &job)?.finish()?;
-                self.show(&format!("ours {limit}%"), &told, solo, cpu);
-                for peer in &self.options.peers {
-                    let told = Tenant::start(&Side::Peer(peer.clone(), limit), "busy", &job)?.finish()?;
-                    self.show(&format!("{} {limit}%", peer.file_name().unwrap_or_default().to_string_lossy()), &told, solo, cpu);
+            let (mut solos, mut native, mut runs) = (vec![], vec![], vec![vec![]; sides.len()]);
+            for _ in 0..self.options.rounds {
+                let (solo, told) = self.solo(&job)?;
+                solos.push(solo);
+                native.push(told);
+                for (&(limit, peer), runs) in sides.iter().zip(&mut runs) {
+                    let side = match peer {
+                        None => self.ours("shares", limit)?,
+                        Some(peer) => Side::Peer(peer.clone(), limit),
+                    };
+                    runs.push(Tenant::start(&side, "busy", &job)?.finish()?);
                 }
+            }
+            let solo = average(&solos);
+            let cpu = average(&native.iter().map(|told| told.cpu).collect::<Vec<_>>()) / self.after_first();
+            let sd = average(&native.iter().map(|told| self.spread(told, solo)).collect::<Vec<_>>());
+            let nominal = length * f64::from(graph.max(1)) / solo;
+            println!("{name}: alone {solo:.2}{} us each (sd {sd:.4}), {nominal:.4} of the nominal", from_to(&solos, 2));
+            for ((limit, peer), runs) in sides.iter().zip(&runs) {
+                let name = peer.and_then(|peer| peer.file_name()).map_or("ours".into(), std::ffi::OsStr::to_string_lossy);
+                self.show(&format!("{name} {limit}%"), runs, solo, cpu);
             }
         }
         Ok(())

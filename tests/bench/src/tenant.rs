@@ -1,6 +1,7 @@
 //! What runs inside: one tenant that keeps the GPU busy (or asks for it now and then) and tells what it got done and when.
 //!
-//! Prints one line for each fact: `rounds_per_us X`, `done MICROSECONDS COUNT`, `cpu MICROSECONDS`, `launch P50 P99`, `wait MICROSECONDS`.
+//! Prints one line for each fact: `rounds_per_us X`, `done MICROSECONDS COUNT`, `cpu MICROSECONDS` after the first second, `launch P50
+//! P99`, `wait MICROSECONDS`.
 
 use std::time::{Duration, Instant};
 
@@ -86,7 +87,8 @@ pub fn busy(job: &Job) -> Result<()> {
     let count = 5 * streams.len();
     let events = (0..count).map(|_| kernel::event().map(|event| event as usize)).collect::<Result<Vec<_>>>()?;
     until(job.begin);
-    let (start, cpu) = (Instant::now(), rusage(libc::RUSAGE_SELF));
+    // What happens once belongs to the first second.
+    let (start, mut cpu) = (Instant::now(), None);
     let (sender, receiver) = std::sync::mpsc::sync_channel::<usize>(3 * streams.len());
     let seen = std::thread::spawn(move || -> Result<Vec<f64>> {
         // SAFETY: the primary context, alive as long as the process.
@@ -101,6 +103,9 @@ pub fn busy(job: &Job) -> Result<()> {
     });
     let mut next = events.iter().cycle();
     while start.elapsed().as_secs_f64() < job.seconds {
+        if cpu.is_none() && start.elapsed().as_secs() >= 1 {
+            cpu = Some(rusage(libc::RUSAGE_SELF));
+        }
         if job.every != 0 && start.elapsed().as_millis() as u64 / job.every % 2 == 1 {
             std::thread::sleep(Duration::from_millis(1));
             continue;
@@ -122,7 +127,7 @@ pub fn busy(job: &Job) -> Result<()> {
         }
     }
     drop(sender);
-    let cpu = rusage(libc::RUSAGE_SELF) - cpu;
+    let cpu = rusage(libc::RUSAGE_SELF) - cpu.unwrap_or(f64::NAN);
     let times = seen.join().unwrap_or(Err(sys::CUresult::CUDA_ERROR_UNKNOWN))?;
     println!("cpu {cpu}");
     for time in times {
