@@ -58,7 +58,7 @@ fn ask(engine: &impl Engine, books: &Books, batch: &Batch, before: u64) -> Head 
         Progress::Done => {
             let end = place(engine, books, batch.end).unwrap_or(books.busy_until + batch.expected);
             let start = if batch.fresh {
-                engine.between(batch.start, batch.end).map_or(before, |length| end.saturating_sub_signed(length))
+                engine.between(batch.start, batch.end).map_or(before, |length| end.saturating_sub_signed(length) + batch.loading)
             } else {
                 before
             };
@@ -68,7 +68,9 @@ fn ask(engine: &impl Engine, books: &Books, batch: &Batch, before: u64) -> Head 
         Progress::Pending if batch.collective => Head::Running { since: None },
         Progress::Pending if !batch.fresh => Head::Running { since: Some(before) },
         Progress::Pending if batch.seen.since != 0 => Head::Running { since: Some(batch.seen.since) },
-        Progress::Pending if engine.progress(batch.start) == Progress::Done => Head::Running { since: place(engine, books, batch.start) },
+        Progress::Pending if engine.progress(batch.start) == Progress::Done => {
+            Head::Running { since: place(engine, books, batch.start).map(|start| start + batch.loading) }
+        }
         Progress::Pending => Head::Running { since: None },
         // What can no longer be asked counts as long as expected.
         Progress::Lost => Head::Finished { start: before, end: before + batch.expected },

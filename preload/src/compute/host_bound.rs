@@ -91,6 +91,21 @@ fn who_is_slow_after_a_nap_gets_its_share() {
     }
 }
 
+/// What is woken in between is slower afterwards, so who is alone sleeps as long as it has to.
+#[test]
+fn naps_are_few() {
+    for (percent, most) in [(10, 60), (25, 60)] {
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
+        let (stream, start) = (process.stream(0), gpu.now());
+        while gpu.now() < start + 4 * S {
+            let work = Loop { host: 13_600, kernel: 7_000, wait_every: 96 };
+            work.run(&gpu, 1, || process.launch(&gpu, stream, 1, 7_000), || process.wait(&gpu, stream, true));
+        }
+        println!("{percent}%: {} naps a second", gpu.naps.get() / 4);
+        assert!(gpu.naps.get() / 4 < most, "{percent}%: {} naps a second", gpu.naps.get() / 4);
+    }
+}
+
 /// Who waits for the GPU has short bursts, however it waits.
 #[test]
 fn who_waits_for_the_gpu_has_no_credit() {

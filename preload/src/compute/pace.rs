@@ -313,7 +313,7 @@ impl<'a> Launch<'a> {
         if !self.known && batch.fresh && batch.count == 1 {
             let took = engine.now().saturating_sub(self.began);
             // The function was loaded first, and the stream was idle meanwhile.
-            batch.late = if took > SLOW && !self.has_blocked(engine) { took } else { 0 };
+            batch.loading = if took > SLOW && !self.has_blocked(engine) { took } else { 0 };
         }
         let most = if open.spare && batch.uniform && open.most == MOST as u32 { MOST_TO_SPARE } else { open.most };
         if batch.count >= most || batch.expected >= open.full || !self.known {

@@ -54,8 +54,9 @@ pub struct Batch {
     pub count: u32,
     /// Nanoseconds that the launches are expected to take.
     pub expected: u64,
-    /// Nanoseconds of the batch in which there was nothing to run because of us or the driver: the host loaded a function, or had just
-    /// been woken.
+    /// Nanoseconds from its start until the driver had loaded what it runs: only then did it begin.
+    pub loading: u64,
+    /// Nanoseconds of the batch in which there was nothing to run as the host had just been woken.
     pub late: u64,
     /// Nanoseconds by which the host lagged behind in all, excused or not.
     pub lagged: u64,
@@ -75,7 +76,7 @@ impl Batch {
 
     /// Empties it; its events stay.
     pub fn clear(&mut self) {
-        (self.count, self.expected, self.late, self.lagged) = (0, 0, 0, 0);
+        (self.count, self.expected, self.loading, self.late, self.lagged) = (0, 0, 0, 0, 0);
         (self.fresh, self.guessed, self.unknown, self.woken, self.collective, self.behind) = (false, false, false, false, false, false);
         self.seen = Seen::default();
     }

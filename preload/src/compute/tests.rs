@@ -66,7 +66,7 @@ impl Process {
     }
 
     /// A launch whose function the driver loads first, for so many nanoseconds.
-    fn launch_after(&self, gpu: &Gpu, stream: &Stream, kind: u64, nanos: u64, loading: u64) {
+    pub(super) fn launch_after(&self, gpu: &Gpu, stream: &Stream, kind: u64, nanos: u64, loading: u64) {
         self.launch_around(gpu, stream, kind, || {
             gpu.pass(loading);
             gpu.launch(simulated::stream(stream.id.load(Relaxed) as usize), nanos);

@@ -86,3 +86,23 @@ fn launches_before_a_pause_that_nobody_waits_for_are_measured_too() {
         assert!(share < 26.0, "{short} and {long}: {share:.2}%");
     }
 }
+
+/// While a function is loaded for one stream, another's kernels run: they are paid for, and the loading is not.
+#[test]
+fn loading_beside_another_stream_costs_nothing_and_hides_nothing() {
+    for loading in [500 * US, 2 * MS, 8 * MS, 30 * MS] {
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
+        let (busy, other, start) = (process.stream(0), process.stream(1), gpu.now());
+        for kind in 100.. {
+            (0..20).for_each(|_| process.launch(&gpu, busy, 1, 100 * US));
+            process.launch_after(&gpu, other, kind, 50 * US, loading);
+            if gpu.now() > start + 4 * S {
+                break;
+            }
+        }
+        let (used, charged) = (gpu.used(start, gpu.now()), process.meter.account.budget.used.load(Relaxed));
+        let share = used as f64 / (gpu.now() - start) as f64 * 100.0;
+        println!("{} us: {share:.2}%, used {used}, charged {charged}", loading / US);
+        assert!(charged.abs_diff(used) < used / 25 && share < 50.6, "{} us: {share:.2}%, used {used}, charged {charged}", loading / US);
+    }
+}
