@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use super::engine::Engine;
 use super::meter::Meter;
+use super::pace::GAP;
 use super::stream::{Batch, Claim, MOST, Open, RING, Stream};
 use crate::cuda::Handle;
 
@@ -14,13 +15,22 @@ const LATELY: u64 = 1_000_000;
 /// takes is not the kernels' time.
 pub fn interrupt(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle) {
     let Some(mut claim) = stream.claim() else { return };
-    let (batch, open) = claim.open();
+    let open = claim.open().1;
     if open.interrupted {
         return;
     }
     open.interrupted = true;
+    end(engine, meter, stream, handle, &mut claim);
+}
+
+/// Ends what is in the stream now. If it has been idle for long, an event would say when it was recorded, and nothing of the work before it: that is
+/// guessed, and what comes next begins anew.
+fn end(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, claim: &mut Claim<'_>) {
+    let (batch, open) = claim.open();
+    let paused = engine.about_now() >= open.idle_from.saturating_add(GAP) && engine.is_idle(handle);
+    open.interrupted |= paused;
     if batch.count != 0 {
-        close(engine, meter, stream, handle, &mut claim, false);
+        close(engine, meter, stream, handle, claim, paused);
     }
 }
 
@@ -32,23 +42,24 @@ pub fn before_wait<'a>(engine: &impl Engine, meter: &Meter, streams: impl Iterat
         }
         if let Some(mut claim) = stream.visit() {
             let handle = stream.handle.load(Relaxed);
-            if claim.open().0.count != 0 && !stream.retired.load(Acquire) && engine.reaches(handle) {
-                close(engine, meter, stream, handle, &mut claim, false);
+            claim.open().1.unseen = false;
+            if !stream.retired.load(Acquire) && engine.reaches(handle) {
+                end(engine, meter, stream, handle, &mut claim);
             }
-            let open = claim.open().1;
-            open.host.waits(engine.about_now());
-            open.unseen = 0;
+            claim.open().1.host.waits(engine.about_now());
             stream.awaited.store(true, Relaxed);
         }
+    }
+    // What the others have is over before the wait is, perhaps.
+    if meter.has_many_streams() {
+        end_batches(engine, meter);
     }
 }
 
 /// Ends the open batches of all streams, so that what is in them is measured up to here.
 pub(super) fn end_batches(engine: &impl Engine, meter: &Meter) {
     meter.end_batches(engine, |stream, handle, claim| {
-        if claim.open().0.count != 0 {
-            close(engine, meter, stream, handle, claim, false);
-        }
+        end(engine, meter, stream, handle, claim);
     });
 }
 
@@ -119,8 +130,8 @@ pub(super) fn close(engine: &impl Engine, meter: &Meter, stream: &Stream, handle
     }
     batch.guessed = guess || !(ready(engine, &mut batch.end) && engine.record(batch.end, handle));
     if batch.guessed {
-        // The next ones are measured soon enough.
-        (open.most, open.unseen) = (1, open.unseen.wrapping_add(1));
+        // The next ones are measured soon enough, and not from where this one ended.
+        (open.most, open.unseen, open.interrupted) = (1, true, true);
     }
     meter.account.departed(batch, open.idle_from);
     stream.dirty.store(false, Relaxed);

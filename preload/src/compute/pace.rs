@@ -17,8 +17,9 @@ const BATCH: u64 = 800_000;
 /// Batches grow from one to the next by so much, and with budget to spare by so much, unless the last ones before pauses were never seen to end.
 const GROWTH: u32 = 2;
 const GROWTH_TO_SPARE: u32 = 16;
-/// After so many such pauses each launch is measured by itself until the next one: those before a pause may cost more than they did once.
-const SINGLY: u32 = 8;
+/// After one in so many such pauses, which one is chance, each launch is measured by itself until the next: those before a pause may cost more
+/// than they did once.
+const SINGLY: u64 = 8;
 /// With budget to spare a batch is closed when it is expected to take so many nanoseconds, or has so many launches of one kind: of a thousand
 /// launches some three then take longer than the others.
 const BATCH_TO_SPARE: u64 = 3_200_000;
@@ -30,7 +31,7 @@ const OPEN_IN_TURN: u64 = 1_000_000;
 /// A pause in a stream that is shorter than this counts as used: nobody else can have the GPU for less, since passing it from one
 /// process to another and back takes twice 100 µs, and twice as much again to wake them. So a program that keeps the GPU waiting for a
 /// moment again and again gets its share of what it would get done alone.
-const GAP: u64 = 500_000;
+pub const GAP: u64 = 500_000;
 /// How much time a host may lose in a burst, until it is as quick as before its nap, without being charged for it, unless it does not keep up
 /// with the GPU ([`super::waking`]). The GPU had nothing to do in that time. In nanoseconds.
 const WAKING: u64 = 200_000;
@@ -44,6 +45,11 @@ const SLOW: u64 = 100_000;
 /// How long to wait for another thread's launch in a place that several streams share, in nanoseconds, and how often.
 const SHORT_CLAIM: u64 = 20_000;
 const LONG_CLAIM: u32 = 5_000;
+
+/// Whether it is one of so many moments, in no order that a program could know.
+fn is_one_in(many: u64, now: u64) -> bool {
+    (now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).is_multiple_of(many)
+}
 
 /// A launch that is under way.
 pub struct Launch<'a> {
@@ -230,6 +236,7 @@ impl<'a> Launch<'a> {
                     (true, false) => WAKING,
                     (true, true) => open.waking.loses(self.behind),
                 };
+                open.singly = open.unseen && !held && is_one_in(SINGLY, self.began);
                 // Few at first: the program may pause after them, and then they are measured. Not if it was us who made it pause.
                 open.most = if held && !shared { MOST as u32 } else { 1 };
             }
@@ -317,8 +324,8 @@ impl<'a> Launch<'a> {
         }
         let most = if open.spare && batch.uniform && open.most == MOST as u32 { MOST_TO_SPARE } else { open.most };
         if batch.count >= most || batch.expected >= open.full || !self.known {
-            let growth = if open.spare && open.unseen == 0 { GROWTH_TO_SPARE } else { GROWTH };
-            let singly = open.unseen % SINGLY == SINGLY - 1 && self.stream.waiting() < RING / 2;
+            let growth = if open.spare && !open.unseen { GROWTH_TO_SPARE } else { GROWTH };
+            let singly = open.singly && self.stream.waiting() < RING / 2;
             open.most = if singly { 1 } else { (open.most * growth).clamp(1, MOST as u32) };
             close(engine, self.meter, self.stream, self.handle, &mut claim, false);
         }

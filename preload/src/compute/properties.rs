@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::ends;
 use super::engine::Engine;
-use super::simulated::Gpu;
+use super::simulated::{self, Gpu};
 use super::tests::{MS, Process, S, US, budget};
 
 struct Random(u64);
@@ -15,7 +16,17 @@ impl Random {
     }
 }
 
-/// A program: kinds of kernels with a length each, streams, how many launches between two waits, and how long it pauses then.
+/// What a program does around a pause.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Around {
+    WaitsBefore,
+    WaitsAfterwards,
+    WaitsForOneAfterwards,
+    CopiesAfterwards,
+    Nothing,
+}
+
+/// A program: kinds of kernels with a length each, streams, how many launches between two pauses, how long these are, and what it does then.
 #[derive(Debug)]
 struct Program {
     percent: u32,
@@ -23,6 +34,7 @@ struct Program {
     streams: u64,
     launches: u64,
     pause: u64,
+    around: Around,
 }
 
 impl Program {
@@ -36,6 +48,13 @@ impl Program {
             streams: 1 + random.below(3),
             launches: [20, 200, u64::MAX][random.below(3) as usize],
             pause: 2 * MS + random.below(20 * MS),
+            around: [
+                Around::WaitsBefore,
+                Around::WaitsAfterwards,
+                Around::WaitsForOneAfterwards,
+                Around::CopiesAfterwards,
+                Around::Nothing,
+            ][random.below(5) as usize],
         }
     }
 
@@ -51,8 +70,19 @@ impl Program {
             process.launch(&gpu, stream, 1 + kind, self.lengths[kind as usize]);
             count += 1;
             if count % self.launches == 0 {
-                streams.iter().for_each(|stream| process.wait(&gpu, stream, true));
+                if self.around == Around::WaitsBefore {
+                    streams.iter().for_each(|stream| process.wait(&gpu, stream, true));
+                }
                 gpu.pass(self.pause);
+                match self.around {
+                    Around::WaitsAfterwards => streams.iter().for_each(|stream| process.wait(&gpu, stream, true)),
+                    Around::WaitsForOneAfterwards => process.wait(&gpu, streams[0], true),
+                    Around::CopiesAfterwards => {
+                        ends::interrupt(&gpu, process.meter, streams[0], simulated::stream(1));
+                        gpu.copy(simulated::stream(1), 100 * US);
+                    }
+                    Around::WaitsBefore | Around::Nothing => {}
+                }
             }
             charged.push((gpu.now(), account.budget.used.load(Relaxed)));
             deepest = deepest.min(account.budget.balance(gpu.now(), account.rate().unwrap()));
@@ -74,7 +104,14 @@ fn mixed_kinds_in_several_streams_get_their_share() {
     let mut random = Random(seed());
     for percent in [25, 50, 74, 90] {
         for streams in [1, 2, 3] {
-            let program = Program { percent, lengths: vec![16 * US, 50 * US, 7 * US], streams, launches: u64::MAX, pause: 0 };
+            let program = Program {
+                percent,
+                lengths: vec![16 * US, 50 * US, 7 * US],
+                streams,
+                launches: u64::MAX,
+                pause: 0,
+                around: Around::Nothing,
+            };
             let (gpu, charged, _) = program.run(&mut random, 3);
             let used = gpu.used(charged[0].0 + S, charged[0].0 + 3 * S) as f64 / 2e7;
             assert!((used - f64::from(percent)).abs() < 1.5, "{program:?}: {used:.2}");
@@ -92,19 +129,25 @@ fn what_is_charged_is_what_was_used_and_debt_is_bounded() {
         let start = charged[0].0;
         // A charge comes when a launch finds the work finished, so each end of a second may be late by a burst or the longest kernel.
         let late = 10 * MS + longest;
+        // What nobody saw the end of counts as expected: kinds that come together are not told apart, nor what streams side by side take.
+        let guessed = match program.around {
+            Around::WaitsBefore => 0,
+            _ if program.streams == 1 => 10,
+            _ => 45,
+        };
         for first in (0..charged.len()).step_by(charged.len() / 20 + 1) {
             let Some(last) = charged.iter().position(|(when, _)| *when >= charged[first].0 + S) else { break };
             let ((from, before), (to, after)) = (charged[first], charged[last]);
             let (told, used) = (after - before, gpu.used(from, to));
             assert!(
-                told.abs_diff(used) < (to - from) / 100 + late,
+                told.abs_diff(used) < (to - from) / 100 + late + used * guessed / 100,
                 "{program:?}: charged {told}, used {used} from {} ms",
                 (from - start) / MS
             );
         }
         // Over the whole run the ends do not matter.
         let (told, used) = (charged.last().unwrap().1, gpu.used(start, charged.last().unwrap().0));
-        assert!(told.abs_diff(used) < used / 100 + late, "{program:?}: charged {told} of {used}");
+        assert!(told.abs_diff(used) < used / 100 + late + used * guessed / 100, "{program:?}: charged {told} of {used}");
         // Two launches of unknown cost in each stream, or a burst that turned out longer than it looked.
         let most = 10 * MS + 3 * longest * program.streams;
         assert!(-deepest < most as i64, "{program:?}: a debt of {deepest}, at most {most}");

@@ -126,8 +126,10 @@ pub struct Open {
     pub spare: bool,
     /// How many launches the next batch may have: few after a pause, so that a pause after them finds them measured.
     pub most: u32,
-    /// After so many pauses since the program last waited the launches before it were charged as expected, as nobody saw when they ended.
-    pub unseen: u32,
+    /// The last launches before a pause were charged as expected, as nobody saw when they ended.
+    pub unseen: bool,
+    /// So each launch is measured by itself until the next pause.
+    pub singly: bool,
     /// Nanoseconds for which the host may still lag behind after it was held back.
     pub excuse: u64,
     /// The GPU was done with everything when the last batch began: the host does not keep up with it.

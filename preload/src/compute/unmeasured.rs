@@ -68,18 +68,24 @@ fn without_events_there_are_no_launches() {
     assert!(charged + 10 * MS > used && used < 11 * S / 20, "used {used}, charged {charged}");
 }
 
-/// A program that never waits pauses after some launches, and nobody sees when the last of them ended: what they cost is learned all the same.
+/// A program pauses after some launches, and waits for them when they are long over, or never: nobody sees when the last of them ended. What they
+/// cost is learned all the same.
 #[test]
 fn launches_before_a_pause_that_nobody_waits_for_are_measured_too() {
-    for (short, long, rest) in [(1, 12, 20 * MS), (3, 3, 5 * MS), (7, 6, 10 * MS)] {
+    for (short, long, rest, waits) in
+        [(1, 12, 20 * MS, false), (3, 3, 5 * MS, false), (7, 6, 10 * MS, false), (3, 3, 5 * MS, true), (1, 1, 3 * MS, true)]
+    {
         let (gpu, process) = (Gpu::new(), Process::new(budget(), 25, 1));
         let (stream, start) = (process.stream(0), gpu.now());
         while gpu.now() < start + 5 * S {
             // From the second second on the last ones take thirty times as long.
-            let last = if gpu.now() < start + S { 20 * US } else { 600 * US };
+            let last = if gpu.now() < start + S { 20 * US } else { if long == 1 { 2 * MS } else { 600 * US } };
             (0..short).for_each(|_| process.launch(&gpu, stream, 1, 20 * US));
             (0..long).for_each(|_| process.launch(&gpu, stream, 2, last));
             gpu.pass(rest);
+            if waits {
+                process.wait(&gpu, stream, true);
+            }
         }
         let share = gpu.used(start + 2 * S, start + 5 * S) as f64 / (3 * S) as f64 * 100.0;
         println!("{short} and {long}: {share:.2}%");
