@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use super::engine::Engine;
 use super::meter::Meter;
 use super::pace::GAP;
+use super::state::LEGACY;
 use super::stream::{Batch, Claim, MOST, Open, RING, Stream};
 use crate::cuda::Handle;
 
@@ -23,15 +24,19 @@ pub fn interrupt(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: H
     end(engine, meter, stream, handle, &mut claim);
 }
 
-/// Ends what is in the stream now. If it has been idle for long, an event would say when it was recorded, and nothing of the work before it: that is
-/// guessed, and what comes next begins anew.
-fn end(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, claim: &mut Claim<'_>) {
+/// Ends what is in the stream now, and says whether that was measured. If the stream has been idle for long, an event would say when it was recorded,
+/// and nothing of the work before it: that is guessed, and what comes next begins anew.
+fn end(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, claim: &mut Claim<'_>) -> bool {
     let (batch, open) = claim.open();
-    let paused = engine.about_now() >= open.idle_from.saturating_add(GAP) && engine.is_idle(handle);
-    open.interrupted |= paused;
-    if batch.count != 0 {
-        close(engine, meter, stream, handle, claim, paused);
+    let late = engine.about_now() >= open.idle_from.saturating_add(GAP);
+    if batch.count == 0 {
+        // Whoever waits now leaves the stream idle. It is not asked: it may be gone.
+        open.interrupted |= late;
+        return false;
     }
+    let paused = late && engine.is_idle(handle);
+    close(engine, meter, stream, handle, claim, paused);
+    !paused
 }
 
 /// The program is about to wait for all that is in these streams: it is measured up to here, and not up to when somebody comes back.
@@ -42,17 +47,21 @@ pub fn before_wait<'a>(engine: &impl Engine, meter: &Meter, streams: impl Iterat
         }
         if let Some(mut claim) = stream.visit() {
             let handle = stream.handle.load(Relaxed);
-            claim.open().1.unseen = false;
-            if !stream.retired.load(Acquire) && engine.reaches(handle) {
-                end(engine, meter, stream, handle, &mut claim);
+            if claim.open().0.count == 0 || !stream.retired.load(Acquire) && engine.reaches(handle) {
+                let seen = end(engine, meter, stream, handle, &mut claim);
+                claim.open().1.unseen &= !seen;
             }
             claim.open().1.host.waits(engine.about_now());
             stream.awaited.store(true, Relaxed);
         }
     }
-    // What the others have is over before the wait is, perhaps.
+    // What the others have is over before the wait is, perhaps. An event in the legacy stream would wait for them.
     if meter.has_many_streams() {
-        end_batches(engine, meter);
+        meter.end_batches(engine, |stream, handle, claim| {
+            if handle as usize > LEGACY {
+                end(engine, meter, stream, handle, claim);
+            }
+        });
     }
 }
 
@@ -124,7 +133,8 @@ pub(super) fn close(engine: &impl Engine, meter: &Meter, stream: &Stream, handle
     open.waking.launched(batch.count);
     let guests = stream.guests.swap(0, Relaxed);
     if guests != 0 {
-        // Who else launched is not known: nothing can be learned from such a batch.
+        // Who else launched is not known: nothing can be learned from such a batch, nor were they held up by what was loaded.
+        batch.loading = 0;
         batch.expected += guests;
         (batch.count, batch.uniform) = (MOST as u32 + 1, false);
     }

@@ -17,9 +17,9 @@ const BATCH: u64 = 800_000;
 /// Batches grow from one to the next by so much, and with budget to spare by so much, unless the last ones before pauses were never seen to end.
 const GROWTH: u32 = 2;
 const GROWTH_TO_SPARE: u32 = 16;
-/// After one in so many such pauses, which one is chance, each launch is measured by itself until the next: those before a pause may cost more
-/// than they did once.
-const SINGLY: u64 = 8;
+/// And then a batch is closed after one in so many launches, or as many as it has, which one is chance: those before a pause may cost more than
+/// they did once.
+const UNSEEN: u32 = 8;
 /// With budget to spare a batch is closed when it is expected to take so many nanoseconds, or has so many launches of one kind: of a thousand
 /// launches some three then take longer than the others.
 const BATCH_TO_SPARE: u64 = 3_200_000;
@@ -47,8 +47,8 @@ const SHORT_CLAIM: u64 = 20_000;
 const LONG_CLAIM: u32 = 5_000;
 
 /// Whether it is one of so many moments, in no order that a program could know.
-fn is_one_in(many: u64, now: u64) -> bool {
-    (now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).is_multiple_of(many)
+fn is_one_in(many: u32, now: u64) -> bool {
+    (now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).is_multiple_of(many.into())
 }
 
 /// A launch that is under way.
@@ -159,11 +159,6 @@ impl<'a> Launch<'a> {
         let (batch, open) = claim.open();
         open.interrupted |= shared;
         let paused = self.began >= open.idle_from + GAP;
-        if paused {
-            open.waking.pauses();
-        } else {
-            open.waking.goes_on(self.began);
-        }
         // Looked at before anything is waited for: afterwards the stream is idle because we waited.
         if batch.count != 0 || self.stream.guests.load(Relaxed) != 0 {
             let idle = paused && engine.is_idle(self.handle);
@@ -174,6 +169,12 @@ impl<'a> Launch<'a> {
                 close(engine, self.meter, self.stream, self.handle, &mut claim, idle);
             }
         }
+        let waking = &mut claim.open().1.waking;
+        if paused {
+            waking.pauses();
+        } else {
+            waking.goes_on(self.began);
+        }
         if claim.open().0.count == 0 || self.stream.waiting() >= RING - 1 {
             let had = claim.open().1.had;
             self.slow = claim.open().1.slow;
@@ -182,7 +183,7 @@ impl<'a> Launch<'a> {
             let goes_on =
                 !shared && self.stream.waiting() < RING - 2 && (account.rounds.is_behind(had, self.cost) || self.is_covered(self.began));
             // Who goes on with the others was not asked what there is to spare.
-            self.spare = goes_on && claim.open().1.spare;
+            self.spare = goes_on && !self.covered && claim.open().1.spare && account.in_flight.load(Acquire) < BATCH_TO_SPARE;
             let came = self.began;
             // Held back with the others, if not in its own launch.
             let waited = (!goes_on && self.wait(engine)) || account.rounds.is_new(had);
@@ -229,14 +230,13 @@ impl<'a> Launch<'a> {
                     self.meter.mark.store(self.began, Relaxed);
                 }
                 batch.fresh = engine.record(batch.start, self.handle);
-                open.interrupted = false;
+                open.interrupted = !batch.fresh;
                 open.idle_from = self.began + START;
                 open.excuse = match (waited, open.slow) {
                     (false, _) => 0,
                     (true, false) => WAKING,
                     (true, true) => open.waking.loses(self.behind),
                 };
-                open.singly = open.unseen && !held && is_one_in(SINGLY, self.began);
                 // Few at first: the program may pause after them, and then they are measured. Not if it was us who made it pause.
                 open.most = if held && !shared { MOST as u32 } else { 1 };
             }
@@ -323,10 +323,12 @@ impl<'a> Launch<'a> {
             batch.loading = if took > SLOW && !self.has_blocked(engine) { took } else { 0 };
         }
         let most = if open.spare && batch.uniform && open.most == MOST as u32 { MOST_TO_SPARE } else { open.most };
-        if batch.count >= most || batch.expected >= open.full || !self.known {
-            let growth = if open.spare && !open.unseen { GROWTH_TO_SPARE } else { GROWTH };
-            let singly = open.singly && self.stream.waiting() < RING / 2;
-            open.most = if singly { 1 } else { (open.most * growth).clamp(1, MOST as u32) };
+        let is_full = batch.count >= most || batch.expected >= open.full || !self.known;
+        if is_full || open.unseen && is_one_in(batch.count.max(UNSEEN), engine.about_now()) {
+            if is_full {
+                let growth = if open.spare && !open.unseen { GROWTH_TO_SPARE } else { GROWTH };
+                open.most = (open.most * growth).clamp(1, MOST as u32);
+            }
             close(engine, self.meter, self.stream, self.handle, &mut claim, false);
         }
     }

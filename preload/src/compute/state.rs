@@ -25,7 +25,7 @@ const STREAMS: usize = 1024;
 const PROBES: usize = 16;
 const METERS: usize = 64;
 /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`
-const LEGACY: usize = 1;
+pub const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 /// The mark of a place whose stream is gone.
 const GONE: u64 = u64::MAX;

@@ -128,8 +128,6 @@ pub struct Open {
     pub most: u32,
     /// The last launches before a pause were charged as expected, as nobody saw when they ended.
     pub unseen: bool,
-    /// So each launch is measured by itself until the next pause.
-    pub singly: bool,
     /// Nanoseconds for which the host may still lag behind after it was held back.
     pub excuse: u64,
     /// The GPU was done with everything when the last batch began: the host does not keep up with it.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::ends;
 use super::engine::Engine;
 use super::meter::STREAMS;
 use super::pace::Launch;
@@ -68,28 +69,39 @@ fn without_events_there_are_no_launches() {
     assert!(charged + 10 * MS > used && used < 11 * S / 20, "used {used}, charged {charged}");
 }
 
-/// A program pauses after some launches, and waits for them when they are long over, or never: nobody sees when the last of them ended. What they
-/// cost is learned all the same.
+/// A program pauses after some launches, and waits for them when they are long over, after a copy or not, or never: nobody sees when the last of
+/// them ended. What they cost is learned all the same.
 #[test]
 fn launches_before_a_pause_that_nobody_waits_for_are_measured_too() {
-    for (short, long, rest, waits) in
-        [(1, 12, 20 * MS, false), (3, 3, 5 * MS, false), (7, 6, 10 * MS, false), (3, 3, 5 * MS, true), (1, 1, 3 * MS, true)]
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Then {
+        Nothing,
+        Waits,
+        CopiesAndWaits,
+    }
+    let programs = [(1, 12, 600, 20), (3, 3, 600, 5), (7, 6, 600, 10), (1, 1, 2_000, 3), (40, 20, 80, 5)];
+    for ((short, long, each, rest), then) in
+        programs.iter().flat_map(|&program| [Then::Nothing, Then::Waits, Then::CopiesAndWaits].map(|then| (program, then)))
     {
         let (gpu, process) = (Gpu::new(), Process::new(budget(), 25, 1));
-        let (stream, start) = (process.stream(0), gpu.now());
-        while gpu.now() < start + 5 * S {
-            // From the second second on the last ones take thirty times as long.
-            let last = if gpu.now() < start + S { 20 * US } else { if long == 1 { 2 * MS } else { 600 * US } };
+        let (stream, start, handle) = (process.stream(0), gpu.now(), simulated::stream(1));
+        while gpu.now() < start + 6 * S {
+            // From the second second on the last ones take much longer.
+            let last = if gpu.now() < start + S { 4 * US } else { each * US };
             (0..short).for_each(|_| process.launch(&gpu, stream, 1, 20 * US));
             (0..long).for_each(|_| process.launch(&gpu, stream, 2, last));
-            gpu.pass(rest);
-            if waits {
+            gpu.pass(rest * MS);
+            if then == Then::CopiesAndWaits {
+                ends::interrupt(&gpu, process.meter, stream, handle);
+                gpu.copy(handle, 50 * US);
+            }
+            if then != Then::Nothing {
                 process.wait(&gpu, stream, true);
             }
         }
-        let share = gpu.used(start + 2 * S, start + 5 * S) as f64 / (3 * S) as f64 * 100.0;
-        println!("{short} and {long}: {share:.2}%");
-        assert!(share < 26.0, "{short} and {long}: {share:.2}%");
+        let share = gpu.used(start + 3 * S, start + 6 * S) as f64 / (3 * S) as f64 * 100.0;
+        println!("{short} and {long}, {then:?}: {share:.2}%");
+        assert!(share < 26.0, "{short} and {long}, {then:?}: {share:.2}%");
     }
 }
 

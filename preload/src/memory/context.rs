@@ -46,6 +46,10 @@ fn make(device: Device, call: impl FnOnce() -> Status, handle: impl FnOnce() -> 
             return status;
         }
     };
+    if known::sole().is_some() {
+        // It can be used before we hear of it.
+        known::has_others();
+    }
     let status = call();
     if status != SUCCESS {
         claim.drop_all();
