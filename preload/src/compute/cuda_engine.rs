@@ -124,7 +124,7 @@ impl Engine for Cuda {
 
     fn is_idle(&self, stream: Handle) -> bool {
         let _relaxed = CaptureRelaxed::enter();
-        // SAFETY: a stream that the program is using in this very call.
+        // SAFETY: a stream that the program is using in this very call, or one that is claimed and not retired, as above.
         unsafe { driver::stream_query(stream) == SUCCESS }
     }
 

@@ -24,13 +24,13 @@ pub fn interrupt(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: H
     end(engine, meter, stream, handle, &mut claim);
 }
 
-/// Ends what is in the stream now, and says whether that was measured. If the stream has been idle for long, an event would say when it was recorded,
-/// and nothing of the work before it: that is guessed, and what comes next begins anew.
+/// Ends what is in the stream now, and says whether that was measured. If the stream has been idle for long, an event would say when it was
+/// recorded, and nothing of the work before it: that is guessed, and what comes next begins anew.
 fn end(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, claim: &mut Claim<'_>) -> bool {
     let (batch, open) = claim.open();
     let late = engine.about_now() >= open.idle_from.saturating_add(GAP);
     if batch.count == 0 {
-        // Whoever waits now leaves the stream idle. It is not asked: it may be gone.
+        // A start event is right in any stream, so this one, which may be gone, need not be asked.
         open.interrupted |= late;
         return false;
     }

@@ -1,6 +1,6 @@
-//! What a host that does not keep up with the GPU loses in a burst until it is as quick as before its nap: its caches, its clock and, in a virtual
-//! machine, its processor are others afterwards. It is learned from its own bursts: how long the first launches took, and how long as many
-//! took later.
+//! What a host that does not keep up with the GPU loses in a burst until it is as quick as before its nap: its caches, its clock and, in a
+//! virtual machine, its processor are others afterwards. It is learned from its own bursts: how long the first launches took, and how long
+//! as many took later.
 
 /// It is taken to be as quick as ever so long after a nap, and then looked at for as long as this at least, in nanoseconds (H200's hosts: 2 ms).
 const EARLY: u64 = 4_000_000;
