@@ -1,6 +1,6 @@
 """Four PyTorch loops, each without a limit and at 25, 50 and 75% in turn, in one process: what each gets of the mean rate without.
 
-A processor shared with other machines is at times a third slower, for a second or a few, whatever runs on it, and decides how quick small
+What runs on a processor shared with other machines takes at times 1.6 times as long, for a second or a few, and that decides how quick small
 kernels come. So the limits take turns, in another order each round, and loops that are bound by the host time a little work without any
 GPU after every few steps: what they get is told a second time, of what they get without a limit on as quick a processor. The
 limit is changed in the page that the library reads, as `vgpu set` does it:
@@ -27,17 +27,15 @@ POWER_LIMITED = ("matmul",)
 HOST_BOUND = ("mlp", "train")
 # Processors count as equally quick where the work without a GPU takes the same but for so much.
 ALIKE = 1.1
-
-
 # So many steps are launched before a wait.
 FEW = 4
 
 
 def work():
     """Something without a GPU. How long it took, in seconds."""
-    start, sum = time.perf_counter(), 0
+    start, total = time.perf_counter(), 0
     for number in range(1500):
-        sum += number * number
+        total += number * number
     return time.perf_counter() - start
 
 
@@ -55,11 +53,12 @@ def tell(name, runs, notes):
     for _, _, seen in runs[0]:
         for length, took in seen:
             alone.setdefault(quickness(took), []).append(length)
+    alone = {key: (statistics.mean(lengths), len(lengths)) for key, lengths in sorted(alone.items())}
     native = rates.pop(0)
     mean = statistics.mean(native)
     print(f"{name}: {mean:.0f}/s without a limit ({min(native):.0f} to {max(native):.0f}; {notes[0]})")
     if alone:
-        told = (f"{ALIKE**key * 1e6:.0f} us: {FEW / statistics.mean(alone[key]):.0f}/s in {len(alone[key])}" for key in sorted(alone))
+        told = (f"{ALIKE**key * 1e6:.0f} us: {FEW / length:.0f}/s in {count}" for key, (length, count) in alone.items())
         print("  by what the work without a GPU took:", ", ".join(told))
     for percent, seen in rates.items():
         # Of the quotient of two means that each have an error of their own.
@@ -68,7 +67,7 @@ def tell(name, runs, notes):
         print(f"  {percent}%: {share:.4f} +- {share * error:.4f} ({min(seen):.0f} to {max(seen):.0f}/s; {notes[percent]})", end="")
         if alone:
             def solo(took):
-                return statistics.mean(alone[min(alone, key=lambda key: abs(key - quickness(took)))])
+                return alone[min(alone, key=lambda key: abs(key - quickness(took)))][0]
 
             shares = [sum(solo(took) for _, took in seen) / length for _, length, seen in runs[percent]]
             print(f"; on as quick a processor {statistics.mean(shares):.4f} +- {deviation(shares) / math.sqrt(len(shares)):.4f}", end="")

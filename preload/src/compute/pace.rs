@@ -17,8 +17,8 @@ const BATCH: u64 = 800_000;
 /// Batches grow from one to the next by so much, and with budget to spare by so much, unless the last ones before pauses were never seen to end.
 const GROWTH: u32 = 2;
 const GROWTH_TO_SPARE: u32 = 16;
-/// And then a batch is closed after one in so many launches, or as many as it has, which one is chance: those before a pause may cost more than
-/// they did once.
+/// And then a batch is also closed after one in so many times as many launches as there were since the pause, and which one is chance: those
+/// before a pause may cost more than they did once.
 const UNSEEN: u32 = 8;
 /// With budget to spare a batch is closed when it is expected to take so many nanoseconds, or has so many launches of one kind: of a thousand
 /// launches some three then take longer than the others.
@@ -238,7 +238,7 @@ impl<'a> Launch<'a> {
                     (true, true) => open.waking.loses(self.behind),
                 };
                 // Few at first: the program may pause after them, and then they are measured. Not if it was us who made it pause.
-                open.most = if held && !shared { MOST as u32 } else { 1 };
+                (open.most, open.since_pause) = (if held && !shared { MOST as u32 } else { 1 }, 0);
             }
         }
         let (batch, open) = claim.open();
@@ -323,11 +323,11 @@ impl<'a> Launch<'a> {
             batch.loading = if took > SLOW && !self.has_blocked(engine) { took } else { 0 };
         }
         let most = if open.spare && batch.uniform && open.most == MOST as u32 { MOST_TO_SPARE } else { open.most };
-        let is_full = batch.count >= most || batch.expected >= open.full || !self.known;
-        if is_full || open.unseen && is_one_in(batch.count.max(UNSEEN), engine.about_now()) {
-            if is_full {
-                let growth = if open.spare && !open.unseen { GROWTH_TO_SPARE } else { GROWTH };
-                open.most = (open.most * growth).clamp(1, MOST as u32);
+        let by_chance = open.unseen && is_one_in(open.since_pause.saturating_add(batch.count).saturating_mul(UNSEEN), engine.about_now());
+        if batch.count >= most || batch.expected >= open.full || !self.known || by_chance {
+            open.since_pause = open.since_pause.saturating_add(batch.count);
+            if !by_chance {
+                open.most = (open.most * if open.spare && !open.unseen { GROWTH_TO_SPARE } else { GROWTH }).clamp(1, MOST as u32);
             }
             close(engine, self.meter, self.stream, self.handle, &mut claim, false);
         }

@@ -128,6 +128,8 @@ pub struct Open {
     pub most: u32,
     /// The last launches before a pause were charged as expected, as nobody saw when they ended.
     pub unseen: bool,
+    /// How many launches there were since a pause in closed batches.
+    pub since_pause: u32,
     /// Nanoseconds for which the host may still lag behind after it was held back.
     pub excuse: u64,
     /// The GPU was done with everything when the last batch began: the host does not keep up with it.

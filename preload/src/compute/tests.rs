@@ -277,7 +277,7 @@ fn batches_are_short_in_a_turn() {
 /// Those that ask the driver take a few microseconds longer: the fewer, the less of the 99th percentile is theirs.
 #[test]
 fn few_launches_ask_with_budget_to_spare() {
-    for (percent, threads) in [(50, 1), (90, 1), (90, 4)] {
+    for (percent, threads, waits) in [(50, 1, true), (90, 1, true), (90, 4, true), (50, 1, false), (90, 1, false)] {
         let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
         let streams: Vec<_> = (0..threads).map(|number| process.stream(number)).collect();
         let (mut launches, mut asked) = (0, 0);
@@ -292,11 +292,12 @@ fn few_launches_ask_with_budget_to_spare() {
                     }
                 }
             }
-            streams.iter().for_each(|stream| process.wait(&gpu, stream, true));
+            streams.iter().for_each(|stream| process.wait(&gpu, stream, waits));
             gpu.pass(if percent < 90 { 24 * MS } else { 12 * MS });
         }
-        println!("{percent}% in {threads} streams: {asked} of {launches} launches asked the driver");
-        assert!(asked * 200 < launches, "{percent}% in {threads} streams: {asked} of {launches}");
+        let what = format!("{percent}% in {threads} streams{}: {asked} of {launches}", if waits { "" } else { ", unseen" });
+        println!("{what} launches asked the driver");
+        assert!(asked * if waits { 200 } else { 100 } < launches, "{what}");
     }
 }
 
