@@ -101,9 +101,9 @@ fn slowdown(power: Power, used: u64, passed: u64) -> u32 {
         return WHOLE;
     }
     let over = (drawn.saturating_mul(u64::from(WHOLE)) / most).min(MOST) - u64::from(WHOLE);
-    // The power goes with the speed to the 2.25 (H200 and H100, matmuls at 10 to 90%: 2.1 to 2.7). This is within a percent of
+    // The power goes with the speed to the 2.4 (three H200s and an H100, matmuls at 10 to 90%: 2.1 to 3). This is within a percent of
     // the root.
-    (u64::from(WHOLE) * (18 * u64::from(WHOLE) + 13 * over) / (18 * u64::from(WHOLE) + 5 * over)) as u32
+    (u64::from(WHOLE) * (24 * u64::from(WHOLE) + 17 * over) / (24 * u64::from(WHOLE) + 7 * over)) as u32
 }
 
 #[cfg(test)]
