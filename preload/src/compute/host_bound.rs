@@ -9,10 +9,13 @@ use super::engine::Engine;
 use super::simulated::Gpu;
 use super::tests::{MS, Process, S, US, budget};
 
-/// What the library takes of the host's time for a launch that goes into the open batch, and after a wait beyond what the
-/// simulated driver takes, in nanoseconds (H200's host).
-const OWN: u64 = 200;
+/// What the library takes of the host's time after a wait beyond what the simulated driver takes, in nanoseconds (H200's host).
 const OWN_STOP: u64 = 4_000;
+
+/// And for a launch that goes into the open batch, by the time from one to the next.
+fn own(host: u64) -> u64 {
+    if host < 20 * US { 230 } else { 600 }
+}
 
 /// A loop of short kernels.
 struct Loop {
@@ -43,7 +46,7 @@ impl Loop {
             }
             let launch = || {
                 let before = gpu.now();
-                gpu.pass(OWN);
+                gpu.pass(own(self.host));
                 process.launch(&gpu, stream, 1, self.kernel);
                 let napped = gpu.now() - before;
                 if napped > MS {

@@ -24,11 +24,14 @@ pub const STREAMS: usize = 256;
 const EVENT_COST: u64 = 2_000;
 /// What a pair of events around a batch adds in an idle stream (H200, driver 580: 3.4 µs).
 const PAIR_COST: u64 = 3_400;
-/// What we take of the host's time for each launch and for each batch, in nanoseconds, while the GPU has nothing left to do (H200 and H100,
-/// host-bound PyTorch loops), and the part of a batch that this is at most. It is not charged where the GPU waits for the host.
-const OWN_LAUNCH: u64 = 200;
+/// What we take of the host's time for each batch, in nanoseconds, while the GPU has nothing left to do (H200 and H100, host-bound PyTorch
+/// loops), and the part of a batch that this is at most. It is not charged where the GPU waits for the host.
 const OWN_BATCH: u64 = 5_000;
 const OWN_PART: u64 = 32;
+/// And for each launch: one part of so many of the time from one to the next, as the more the program does in between, the less of what we
+/// need is left in the caches (H200's host: 0.2 µs in 15 and 0.7 in 28); at least and at most so many nanoseconds.
+const OWN_LAUNCH_PART: u64 = 50;
+const OWN_LAUNCH: (u64, u64) = (200, 700);
 /// How often to look whether another thread's harvest is over.
 const SPINS: u32 = 1_000;
 /// So many batches in a row from one stream mean that it is the only one.
@@ -275,7 +278,7 @@ impl Meter {
         // SAFETY: we are the harvester, and `head` has just seen this batch.
         let Some(batch) = (unsafe { stream.oldest() }) else { return };
         let length = end - start;
-        let by_us = if batch.behind { (OWN_BATCH + OWN_LAUNCH * u64::from(batch.count)).min(length / OWN_PART) } else { 0 };
+        let by_us = if batch.behind { taken_of_host(length, batch.count) } else { 0 };
         let overhead = if batch.guessed { 0 } else { batch.late + by_us + if batch.fresh { PAIR_COST } else { EVENT_COST } };
         books.alone = if core::ptr::eq(books.last, stream) { books.alone.saturating_add(1) } else { 0 };
         books.last = stream;
@@ -341,4 +344,11 @@ impl Meter {
             books.early = 0;
         }
     }
+}
+
+/// What we took of the host's time in a batch of this length and so many launches, in nanoseconds.
+fn taken_of_host(length: u64, count: u32) -> u64 {
+    let count = u64::from(count.max(1));
+    let (least, most) = OWN_LAUNCH;
+    (OWN_BATCH + count * (length / count / OWN_LAUNCH_PART).clamp(least, most)).min(length / OWN_PART)
 }
