@@ -39,16 +39,15 @@ fn around_any(stream: Handle, key: impl FnOnce() -> u64, is_collective: impl FnO
 /// The same for a kernel: its local memory has to fit first.
 #[inline]
 fn around_kernel(function: Handle, stream: Handle, key: impl FnOnce() -> u64, call: impl FnOnce() -> Status) -> Status {
-    let is_collective = || collective::is_one(function);
-    match memory::local::before(function) {
-        Ok(None) => around_any(stream, key, is_collective, call),
-        Ok(Some(growth)) => {
-            let status = around_any(stream, key, is_collective, call);
-            growth.end();
-            status
-        }
-        Err(status) => status,
+    let growth = match memory::local::before(function) {
+        Ok(growth) => growth,
+        Err(status) => return status,
+    };
+    let status = around_any(stream, key, move || collective::is_one(function), call);
+    if let Some(growth) = growth {
+        growth.end();
     }
+    status
 }
 
 #[inline]
@@ -67,7 +66,8 @@ fn held(state: &'static State, handle: Handle, key: u64, is_collective: impl FnO
     };
     let Some(rate) = meter.account.rate() else { return call() };
     let engine = Cuda { context: meter.context() };
-    let launch = Launch::begin(&engine, meter, stream, handle, key, rate, is_collective);
+    let mut launch = Launch::new(&engine, meter, stream, handle, key, rate, is_collective);
+    launch.begin(&engine);
     if launch.is_unmeasured() {
         return state::no_memory();
     }
@@ -126,9 +126,9 @@ pub unsafe fn launch_kernel<const OWN: bool>(
     around_kernel(
         function,
         meant::<OWN>(stream),
-        || kernel_key(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]),
+        move || kernel_key(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]),
         // SAFETY: the program's own arguments.
-        || unsafe { real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra) },
+        move || unsafe { real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra) },
     )
 }
 
@@ -152,9 +152,9 @@ pub unsafe fn cooperative<const OWN: bool>(
     around_kernel(
         function,
         meant::<OWN>(stream),
-        || kernel_key(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]),
+        move || kernel_key(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z]),
         // SAFETY: the program's own arguments.
-        || unsafe { real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters) },
+        move || unsafe { real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters) },
     )
 }
 
@@ -170,9 +170,11 @@ pub unsafe fn launch_ex<const OWN: bool>(
 ) -> Status {
     // SAFETY: the program's own arguments; the configuration is null or a whole one.
     unsafe {
-        let call = || real(config, function, parameters, extra);
+        let call = move || real(config, function, parameters, extra);
         match config.as_ref() {
-            Some(config) => around_kernel(function, meant::<OWN>(config.stream), || kernel_key(function, config.grid, config.block), call),
+            Some(config) => {
+                around_kernel(function, meant::<OWN>(config.stream), move || kernel_key(function, config.grid, config.block), call)
+            }
             None => call(),
         }
     }

@@ -83,9 +83,9 @@ pub struct Launch<'a> {
 }
 
 impl<'a> Launch<'a> {
-    /// Waits until the launch may be made, and prepares to measure it.
+    /// A launch that the program wants to make.
     #[inline]
-    pub fn begin(
+    pub fn new(
         engine: &impl Engine,
         meter: &'a Meter,
         stream: &'a Stream,
@@ -101,19 +101,17 @@ impl<'a> Launch<'a> {
             costs.set_collective(kind, true);
         }
         let collective = costs.is_collective(kind);
-        let cost = known.map_or(UNKNOWN, u64::from);
-        let began = engine.about_now();
-        let mut launch = Self {
+        Self {
             meter,
             stream,
             handle,
+            began: engine.about_now(),
             claim: stream.claim(),
             kind,
             // What waits for others is measured when they have come, and nobody may wait for that: it counts as known, and a first one is
             // charged at most what an unknown one is taken to cost.
             known: known.is_some() || collective,
-            cost,
-            began,
+            cost: known.map_or(UNKNOWN, u64::from),
             rate,
             slow: false,
             behind: false,
@@ -124,22 +122,31 @@ impl<'a> Launch<'a> {
             in_the_dark: false,
             collective,
             unmeasured: false,
-        };
-        let quick = launch.claim.as_mut().is_some_and(|claim| {
+        }
+    }
+
+    /// Waits until it may be made, and prepares to measure it.
+    #[inline]
+    pub fn begin(&mut self, engine: &impl Engine) {
+        if !self.is_one_more() {
+            self.prepare(engine);
+        }
+    }
+
+    /// Whether it goes into the open batch and nothing else has to be done, as with nearly all of them.
+    #[inline]
+    fn is_one_more(&mut self) -> bool {
+        self.claim.as_mut().is_some_and(|claim| {
             let (batch, open) = claim.open();
             batch.count != 0
                 && batch.expected < open.full
-                && launch.known
-                && cost < BATCH
-                && began < open.idle_from + GAP
-                && began < open.closes_at
-                && !batch.must_not_mix(launch.kind, collective)
+                && self.known
+                && self.cost < BATCH
+                && self.began < open.idle_from + GAP
+                && self.began < open.closes_at
+                && !batch.must_not_mix(self.kind, self.collective)
                 && !open.interrupted
-        });
-        if !quick {
-            launch.prepare(engine);
-        }
-        launch
+        })
     }
 
     #[cold]
@@ -278,7 +285,7 @@ impl<'a> Launch<'a> {
 
     /// After the driver's answer.
     #[inline]
-    pub fn end(mut self, engine: &impl Engine, launched: bool) {
+    pub fn end(&mut self, engine: &impl Engine, launched: bool) {
         if !launched {
             return;
         }

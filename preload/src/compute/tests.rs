@@ -76,7 +76,8 @@ impl Process {
     fn launch_around(&self, gpu: &Gpu, stream: &Stream, kind: u64, call: impl FnOnce()) {
         let handle = simulated::stream(stream.id.load(Relaxed) as usize);
         let rate = self.meter.account.rate().unwrap();
-        let launch = Launch::begin(gpu, self.meter, stream, handle, super::cost::key(&[kind]), rate, || false);
+        let mut launch = Launch::new(gpu, self.meter, stream, handle, super::cost::key(&[kind]), rate, || false);
+        launch.begin(gpu);
         call();
         launch.end(gpu, true);
     }

@@ -33,11 +33,12 @@ impl Rank {
         // As after `cuStreamWaitEvent`.
         super::ends::interrupt(&self.gpu, self.process.meter, self.sums, sums);
         let rate = self.process.meter.account.rate().unwrap();
-        let launch = Launch::begin(&self.gpu, self.process.meter, self.sums, sums, cost::key(&[77]), rate, || true);
+        let mut launch = Launch::new(&self.gpu, self.process.meter, self.sums, sums, cost::key(&[77]), rate, || true);
+        launch.begin(&self.gpu);
         (launch, self.gpu.free(work).max(self.gpu.free(sums)).max(self.gpu.now()) + BETWEEN)
     }
 
-    fn end(&self, launch: Launch<'_>, from: u64, to: u64) {
+    fn end(&self, mut launch: Launch<'_>, from: u64, to: u64) {
         let sums = simulated::stream(2);
         // It waits for the work before it, and then for the other's.
         let begins = (self.gpu.free(sums) + BETWEEN).max(self.gpu.now() + 2 * US).max(from);
@@ -80,7 +81,8 @@ fn pauses_of_one_are_not_paid_for_by_the_other() {
 fn launch(gpu: &Gpu, process: &Process, stream: &Stream, kind: u64, nanos: u64, collective: bool) {
     let handle = simulated::stream(stream.id.load(Relaxed) as usize);
     let rate = process.meter.account.rate().unwrap();
-    let launch = Launch::begin(gpu, process.meter, stream, handle, cost::key(&[kind]), rate, || collective);
+    let mut launch = Launch::new(gpu, process.meter, stream, handle, cost::key(&[kind]), rate, || collective);
+    launch.begin(gpu);
     gpu.launch(handle, nanos);
     launch.end(gpu, true);
 }

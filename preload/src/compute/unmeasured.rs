@@ -18,7 +18,8 @@ fn make() -> *mut Stream {
 /// Launches a kernel into a stream of this number. Whether it was made.
 fn launch(gpu: &Gpu, process: &Process, place: &'static Stream, number: usize, kind: u64, nanos: u64) -> bool {
     let (handle, rate) = (simulated::stream(number), process.meter.account.rate().unwrap());
-    let launch = Launch::begin(gpu, process.meter, place, handle, super::cost::key(&[kind]), rate, || false);
+    let mut launch = Launch::new(gpu, process.meter, place, handle, super::cost::key(&[kind]), rate, || false);
+    launch.begin(gpu);
     if launch.is_unmeasured() {
         return false;
     }
