@@ -45,6 +45,21 @@ again:
 /// Result of a driver call.
 pub type Result<T> = std::result::Result<T, sys::CUresult>;
 
+/// `cuLaunchKernel`
+pub type Launch = unsafe extern "C" fn(
+    sys::CUfunction,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    sys::CUstream,
+    *mut *mut c_void,
+    *mut *mut c_void,
+) -> sys::CUresult;
+
 /// The loaded kernels.
 #[derive(Clone, Copy)]
 pub struct Kernels {
@@ -92,6 +107,15 @@ impl Kernels {
     pub fn empty(&self, stream: sys::CUstream) -> Result<()> {
         // SAFETY: the kernel has no parameters.
         check(unsafe { sys::cuLaunchKernel(self.empty, 1, 1, 1, 1, 1, 1, 0, stream, std::ptr::null_mut(), std::ptr::null_mut()) })
+    }
+
+    /// The same by this function.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn empty_by(&self, launch: Launch, stream: sys::CUstream) -> Result<()> {
+        // SAFETY: as above.
+        check(unsafe { launch(self.empty, 1, 1, 1, 1, 1, 1, 0, stream, std::ptr::null_mut(), std::ptr::null_mut()) })
     }
 }
 

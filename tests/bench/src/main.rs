@@ -3,20 +3,23 @@
 //!
 //! Prints, for native, ours and each peer, the share of its own solo throughput that a tenant gets. Everything is measured in one
 //! run on one machine, native first. Parts: `shares`, `pair`, `mixed`, `tenants`, `soft`, `launch`, `latency`, `four`, `neighbour`, `hostile`,
-//! `eight`; all without any. `mps`, with the folder of a running daemon's pipes, is the same for containers that are its clients.
+//! `beside`, `eight`; all without any. `mps`, with the folder of a running daemon's pipes, is the same for containers that are its clients.
 //!
 //! A share is launches finished ÷ wall time × what one takes alone, which is native's wall time by its launches in the same job. With
 //! `--rounds` the sides of `shares` and `launch` take turns so often: very short kernels take 3% longer in some starts of a program than in others,
 //! with or without a library.
 
+mod beside;
 mod contention;
 mod hostile;
 mod kernel;
 mod run;
 mod tenant;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use vgpu_test_programs::cuda;
 
 use run::{Side, Tenant, Told};
 use tenant::Job;
@@ -34,16 +37,15 @@ struct Options {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [what, folder, percent] = arguments.as_slice()
-        && what == "container"
-    {
-        return run::container(std::path::Path::new(folder), percent.parse().unwrap_or(0), 0)
-            .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
-    }
-    let result = if arguments.first().is_some_and(|first| first == "tenant") {
-        run_tenant(&arguments[1..]).map_err(|code| format!("tenant: {}", vgpu_test_programs::cuda::name(code)))
-    } else {
-        options(&arguments).and_then(|options| measure(&options).map_err(|error| error.to_string()))
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match words.as_slice() {
+        ["container", folder, percent] => {
+            run::container(Path::new(folder), percent.parse().unwrap_or(0), 0).map_err(|error| format!("{folder}: {error}"))
+        }
+        ["beside", library, folder, stream] => beside::launches(Path::new(library), Path::new(folder), *stream == beside::DEFAULT)
+            .map_err(|code| format!("beside: {}", cuda::name(code))),
+        ["tenant", ..] => run_tenant(&arguments[1..]).map_err(|code| format!("tenant: {}", cuda::name(code))),
+        _ => options(&arguments).and_then(|options| measure(&options).map_err(|error| error.to_string())),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -127,6 +129,11 @@ fn measure(options: &Options) -> std::io::Result<()> {
     println!("rounds per us {per_us:.1}; {} s after the first; share (sd over 100 ms; first second) cpu of a core", options.seconds);
     if wanted("launch") {
         bench.launch()?;
+    }
+    if wanted("beside") {
+        for stream in ["own", beside::DEFAULT] {
+            run::beside(&options.library, &bench.folder.join("beside"), stream)?;
+        }
     }
     if wanted("shares") {
         bench.shares()?;

@@ -54,6 +54,17 @@ fn write(folder: &Path, page: &LimitsPage) -> std::io::Result<()> {
     std::fs::OpenOptions::new().write(true).open(folder.join("region"))?.set_len(region::SIZE as u64)
 }
 
+/// Runs [`crate::beside`] in a process of its own, with a container's files in this folder.
+///
+/// # Errors
+/// It cannot be started, or fails.
+pub fn beside(library: &Path, folder: &Path, stream: &str) -> std::io::Result<()> {
+    container(folder, 0, 0)?;
+    let mut command = Command::new(std::env::current_exe()?);
+    let status = command.arg("beside").arg(library).arg(folder).arg(stream).env("VGPU_DIR", folder).status()?;
+    if status.success() { Ok(()) } else { Err(std::io::Error::other(format!("beside ended with {status}"))) }
+}
+
 /// GPU time that a container was charged so far, in µs.
 ///
 /// # Errors
