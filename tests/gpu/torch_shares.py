@@ -2,7 +2,8 @@
 
 What runs on a processor shared with other machines takes at times 1.6 times as long, for a second or a few, and that decides how quick small
 kernels come. So the limits take turns, in another order each round, and loops that are bound by the host time a little work without any
-GPU after every few steps: what they get is told a second time, of what they get without a limit on as quick a processor. The
+GPU after every few steps: what they get is told a second time, of what they get without a limit on as quick a processor. Of the same
+time, many rounds of 0.4 s tell more of them than a few long ones. The
 limit is changed in the page that the library reads, as `vgpu set` does it:
 `vgpu-bench container DIR 0; VGPU_DIR=DIR LD_PRELOAD=libvgpu.so python3 torch_shares.py DIR [SECONDS] [ROUNDS] [LOOP...]`.
 NVML's clock and power beside each share tell whether the card was held back by its power limit.
