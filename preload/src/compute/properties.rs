@@ -26,11 +26,13 @@ enum Around {
     Nothing,
 }
 
-/// A program: kinds of kernels with a length each, streams, how many launches between two pauses, how long these are, and what it does then.
+/// A program: kinds of kernels with a length each, by how many percent at most one is longer or shorter than that, streams, how many launches
+/// between two pauses, for how long the GPU has nothing to do then, which is never so short that it counts as used, and what it does.
 #[derive(Debug)]
 struct Program {
     percent: u32,
     lengths: Vec<u64>,
+    varies: u64,
     streams: u64,
     launches: u64,
     pause: u64,
@@ -45,6 +47,7 @@ impl Program {
         Self {
             percent: 5 + random.below(90) as u32,
             lengths,
+            varies: [0, 10][random.below(2) as usize],
             streams: 1 + random.below(3),
             launches: [20, 200, u64::MAX][random.below(3) as usize],
             pause: 2 * MS + random.below(20 * MS),
@@ -67,13 +70,15 @@ impl Program {
         while gpu.now() < start + seconds * S {
             let kind = random.below(self.lengths.len() as u64);
             let stream = streams[(count % self.streams) as usize];
-            process.launch(&gpu, stream, 1 + kind, self.lengths[kind as usize]);
+            let length = self.lengths[kind as usize] * (100 - self.varies + random.below(2 * self.varies + 1)) / 100;
+            process.launch(&gpu, stream, 1 + kind, length);
             count += 1;
             if count % self.launches == 0 {
                 if self.around == Around::WaitsBefore {
                     streams.iter().for_each(|stream| process.wait(&gpu, stream, true));
                 }
-                gpu.pass(self.pause);
+                let all_done = streams.iter().map(|stream| gpu.free(simulated::stream(stream.id.load(Relaxed) as usize))).max();
+                gpu.pass(all_done.unwrap_or(0).saturating_sub(gpu.now()) + self.pause);
                 match self.around {
                     Around::WaitsAfterwards => streams.iter().for_each(|stream| process.wait(&gpu, stream, true)),
                     Around::WaitsForOneAfterwards => process.wait(&gpu, streams[0], true),
@@ -107,6 +112,7 @@ fn mixed_kinds_in_several_streams_get_their_share() {
             let program = Program {
                 percent,
                 lengths: vec![16 * US, 50 * US, 7 * US],
+                varies: 0,
                 streams,
                 launches: u64::MAX,
                 pause: 0,
@@ -125,7 +131,7 @@ fn what_is_charged_is_what_was_used_and_debt_is_bounded() {
     for _ in 0..40 {
         let program = Program::any(&mut random);
         let (gpu, charged, deepest) = program.run(&mut random, 4);
-        let longest = program.lengths.iter().copied().max().unwrap();
+        let longest = program.lengths.iter().max().unwrap() * (100 + program.varies) / 100;
         let start = charged[0].0;
         // A charge comes when a launch finds the work finished, so each end of a second may be late by a burst or the longest kernel.
         let late = 10 * MS + longest;
