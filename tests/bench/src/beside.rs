@@ -1,4 +1,4 @@
-//! What a launch costs beyond what the driver takes, to a few nanoseconds: one process launches by the driver's function and by the library's,
+//! What a launch costs beyond what the driver takes, to a few nanoseconds on the simulated GPU and some forty on an H200: one process launches by the driver's function and by the library's,
 //! burst by burst in turn. Two processes, or one machine now and later, differ by more than what is looked for.
 
 use std::ffi::{CStr, CString, c_void};
@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use vgpu_region::map;
-use vgpu_test_programs::cuda::{self, check, sys};
+use vgpu_test_programs::cuda::{self, LaunchKernel, check, sys};
 
-use crate::kernel::{self, Kernels, Launch, Result};
+use crate::kernel::{self, Kernels, Result};
 
 /// How a child is told to launch into the default stream.
 pub const DEFAULT: &str = "default";
@@ -38,11 +38,11 @@ pub fn launches(library: &Path, folder: &Path, in_default_stream: bool) -> Resul
     // SAFETY: a library that is made for any process.
     let library = unsafe { libc::dlopen(name(library)?.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     // SAFETY: the library has these of the driver's functions under their names.
-    let (retain, ours): (Option<Retain>, (Option<Launch>, Option<Synchronize>)) =
+    let (retain, ours): (Option<Retain>, (Option<LaunchKernel>, Option<Synchronize>)) =
         unsafe { (find(library, c"cuDevicePrimaryCtxRetain"), (find(library, c"cuLaunchKernel"), find(library, c"cuStreamSynchronize"))) };
     let (Some(retain), (Some(launch), Some(synchronize))) = (retain, ours) else { return Err(WRONG) };
     // SAFETY: the driver's own, with their signatures.
-    let native: (Launch, Synchronize) = unsafe { (cuda::symbol(c"cuLaunchKernel"), cuda::symbol(c"cuStreamSynchronize")) };
+    let native: (LaunchKernel, Synchronize) = unsafe { (cuda::symbol(c"cuLaunchKernel"), cuda::symbol(c"cuStreamSynchronize")) };
     let mut context = null_mut();
     cuda::start(0)?;
     // SAFETY: room for the answer. The library knows of the context from then on.
@@ -83,7 +83,7 @@ unsafe fn find<F: Copy>(library: *mut c_void, name: &CStr) -> Option<F> {
 }
 
 /// How long each launch of a burst took, in ns, the least first.
-fn burst(launch: Launch, synchronize: Synchronize, kernels: Kernels, stream: sys::CUstream) -> Result<Vec<f64>> {
+fn burst(launch: LaunchKernel, synchronize: Synchronize, kernels: Kernels, stream: sys::CUstream) -> Result<Vec<f64>> {
     let mut nanos = Vec::with_capacity(LAUNCHES);
     for number in 0..LAUNCHES {
         let begin = Instant::now();

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use vgpu_test_programs::cuda::{check, sys};
+use vgpu_test_programs::cuda::{LaunchKernel, check, sys};
 
 /// `work(u32 rounds, u64 sink)`: 8 dependent multiplications each round. `empty()` does nothing.
 const PTX: &str = "\
@@ -44,21 +44,6 @@ again:
 
 /// Result of a driver call.
 pub type Result<T> = std::result::Result<T, sys::CUresult>;
-
-/// `cuLaunchKernel`
-pub type Launch = unsafe extern "C" fn(
-    sys::CUfunction,
-    u32,
-    u32,
-    u32,
-    u32,
-    u32,
-    u32,
-    u32,
-    sys::CUstream,
-    *mut *mut c_void,
-    *mut *mut c_void,
-) -> sys::CUresult;
 
 /// The loaded kernels.
 #[derive(Clone, Copy)]
@@ -113,7 +98,7 @@ impl Kernels {
     ///
     /// # Errors
     /// What the driver says.
-    pub fn empty_by(&self, launch: Launch, stream: sys::CUstream) -> Result<()> {
+    pub fn empty_by(&self, launch: LaunchKernel, stream: sys::CUstream) -> Result<()> {
         // SAFETY: as above.
         check(unsafe { launch(self.empty, 1, 1, 1, 1, 1, 1, 0, stream, std::ptr::null_mut(), std::ptr::null_mut()) })
     }

@@ -1,9 +1,13 @@
 //! The CUDA driver API with Rust's errors.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
 
 pub use cudarc::driver::sys;
 use sys::{CUcontext, CUresult};
+
+/// `cuLaunchKernel`
+pub type LaunchKernel =
+    unsafe extern "C" fn(sys::CUfunction, u32, u32, u32, u32, u32, u32, u32, sys::CUstream, *mut *mut c_void, *mut *mut c_void) -> CUresult;
 
 /// Makes a code a result.
 ///

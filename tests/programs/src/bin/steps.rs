@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::ptr::null_mut;
 
 use vgpu_test_programs::arguments::Arguments;
-use vgpu_test_programs::cuda::{self, check, sys::*};
+use vgpu_test_programs::cuda::{self, LaunchKernel, check, sys::*};
 use vgpu_test_programs::ptx::SPIN;
 
 const MIB: usize = 1 << 20;
@@ -81,19 +81,6 @@ impl Step {
         let ns = LENGTH;
         let mut arguments = [(&raw const ns).cast_mut().cast()];
         let (spin, stream, arguments) = (self.spin, self.stream, arguments.as_mut_ptr());
-        type Ptsz = unsafe extern "C" fn(
-            CUfunction,
-            u32,
-            u32,
-            u32,
-            u32,
-            u32,
-            u32,
-            u32,
-            CUstream,
-            *mut *mut std::ffi::c_void,
-            *mut *mut std::ffi::c_void,
-        ) -> CUresult;
         // SAFETY: the argument is the one that `spin` takes, and is read before the call returns; all-zero is a valid configuration.
         unsafe {
             check(match way {
@@ -105,7 +92,7 @@ impl Step {
                     cuLaunchKernelEx(&raw const config, spin, arguments, null_mut())
                 }
                 2 => cuLaunchCooperativeKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments),
-                _ => cuda::symbol::<Ptsz>(c"cuLaunchKernel_ptsz")(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, null_mut()),
+                _ => cuda::symbol::<LaunchKernel>(c"cuLaunchKernel_ptsz")(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, null_mut()),
             })
         }
     }
