@@ -3,8 +3,8 @@
 //! A session belongs to one process. The pointer to it lies in a page that the kernel empties in a forked child, so a child starts
 //! its own at its first call, however it was forked.
 
-use core::ffi::CStr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use vgpu_region::ledger::{PAGE, pages};
 use vgpu_region::limits::{GpuLimit, LimitsPage, LogLevel};
@@ -100,12 +100,43 @@ pub enum State {
     Refused,
 }
 
-/// Emptied by the kernel in a forked child.
+/// Emptied by the kernel in a forked child. What every launch asks lies in one cache line.
 #[repr(C, align(4096))]
 struct Page {
     session: AtomicPtr<Session>,
     refused: AtomicU32,
     pid: AtomicU32,
+    kept: Kept,
+}
+
+/// What somebody has made of the numbers in the limits page, and of which of their generations.
+#[derive(Debug)]
+struct Kept {
+    limits: AtomicPtr<LimitsPage>,
+    /// One more than the generation; 0 is none.
+    generation: AtomicU64,
+    made: AtomicPtr<c_void>,
+}
+
+/// What this process has made of its limits, if they are still the same: null if that was nothing. `None` if it has to be made anew.
+#[inline]
+pub fn kept() -> Option<*mut c_void> {
+    // SAFETY: the page is never unmapped, nor are the limits.
+    unsafe {
+        let kept = &PAGE_AT.load(Acquire).as_ref()?.kept;
+        let now = kept.limits.load(Acquire).as_ref()?.generation.load(Relaxed);
+        (kept.generation.load(Acquire) == now.wrapping_add(1)).then(|| kept.made.load(Acquire))
+    }
+}
+
+/// Keeps what was made of a generation of the limits. Of two threads that do so for different ones either may win: who asks compares.
+pub fn keep(session: &'static Session, generation: u64, made: *mut c_void) {
+    // SAFETY: the page is never unmapped.
+    if let Some(page) = unsafe { PAGE_AT.load(Acquire).as_ref() } {
+        page.kept.made.store(made, Release);
+        page.kept.generation.store(generation.wrapping_add(1), Release);
+        page.kept.limits.store(core::ptr::from_ref(session.limits).cast_mut(), Release);
+    }
 }
 
 static PAGE_AT: AtomicPtr<Page> = AtomicPtr::new(core::ptr::null_mut());
@@ -124,7 +155,7 @@ pub fn ready() -> Option<&'static Session> {
 }
 
 /// Zeroed memory, in bytes; null if there is none. It is the caller's to unmap.
-pub fn map_anonymous(size: usize) -> *mut core::ffi::c_void {
+pub fn map_anonymous(size: usize) -> *mut c_void {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
     // SAFETY: a new private mapping at an address of the kernel's choice.
     match unsafe { libc::mmap(core::ptr::null_mut(), size, protection, flags, -1, 0) } {

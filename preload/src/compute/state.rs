@@ -30,6 +30,8 @@ const PER_THREAD: usize = 2;
 /// The mark of a place whose stream is gone.
 const GONE: u64 = u64::MAX;
 
+/// In one cache line.
+#[repr(align(32))]
 struct Entry {
     id: AtomicU64,
     stream: AtomicPtr<Stream>,
@@ -39,8 +41,6 @@ struct Entry {
 /// The tables. All zero is empty.
 pub struct State {
     session: AtomicPtr<Session>,
-    /// Of the limits page, when its numbers were last looked at.
-    generation: AtomicU64,
     costs: Costs,
     entries: [Entry; STREAMS],
     accounts: [AtomicPtr<Account>; MAX_GPUS],
@@ -48,8 +48,6 @@ pub struct State {
 }
 
 static STATE: AtomicPtr<State> = AtomicPtr::new(core::ptr::null_mut());
-/// One more than the generation of the limits page in which no GPU had a compute limit.
-static UNLIMITED: AtomicU64 = AtomicU64::new(0);
 
 /// The state, if any GPU has a compute limit.
 ///
@@ -57,21 +55,10 @@ static UNLIMITED: AtomicU64 = AtomicU64::new(0);
 /// What a launch is refused with, as nobody could tell what it took: the limits cannot be known, or there is no memory.
 #[inline]
 pub fn limited() -> Result<Option<&'static State>, Status> {
-    let session = match session::ready() {
-        Some(session) => session,
-        None => match session::current() {
-            Limits::Ready(session) => session,
-            Limits::NotYet => return Ok(None),
-            Limits::Refused => return Err(OPERATING_SYSTEM),
-        },
-    };
-    if session.limits.generation.load(Relaxed).wrapping_add(1) == UNLIMITED.load(Relaxed) {
-        return Ok(None);
-    }
-    // SAFETY: a state is never given back.
-    match unsafe { STATE.load(Acquire).as_ref() } {
-        Some(state) if state.is_of(session) && session.limits.generation.load(Relaxed) == state.generation.load(Relaxed) => Ok(Some(state)),
-        _ => start(session),
+    match session::kept() {
+        // SAFETY: null, or a state, which is never given back.
+        Some(state) => Ok(unsafe { state.cast::<State>().as_ref() }),
+        None => look(),
     }
 }
 
@@ -82,33 +69,38 @@ pub fn known() -> Option<&'static State> {
 }
 
 #[cold]
-fn start(session: &'static Session) -> Result<Option<&'static State>, Status> {
+fn look() -> Result<Option<&'static State>, Status> {
+    let session = match session::current() {
+        Limits::Ready(session) => session,
+        Limits::NotYet => return Ok(None),
+        Limits::Refused => return Err(OPERATING_SYSTEM),
+    };
     // Read first: a limit that is set in between is seen by the next launch.
     let generation = session.limits.generation.load(Acquire);
     crate::trace::look(session);
-    if session.gpus().iter().all(|gpu| gpu.limit.and_then(|limit| limit.cores_limit()).is_none()) {
-        UNLIMITED.store(generation.wrapping_add(1), Relaxed);
-        return Ok(None);
-    }
+    let is_limited = session.gpus().iter().any(|gpu| gpu.limit.and_then(|limit| limit.cores_limit()).is_some());
+    let state = if is_limited { start(session)? } else { core::ptr::null_mut() };
+    session::keep(session, generation, state.cast());
+    // SAFETY: null, or a state, which is never given back.
+    Ok(unsafe { state.as_ref() })
+}
+
+/// The state of this session, made if there is none yet.
+fn start(session: &'static Session) -> Result<*mut State, Status> {
     let before = STATE.load(Acquire);
     // SAFETY: a state is never given back.
-    if let Some(state) = unsafe { before.as_ref() }.filter(|state| state.is_of(session)) {
-        state.generation.store(generation, Relaxed);
-        return Ok(Some(state));
+    if unsafe { before.as_ref() }.is_some_and(|state| state.is_of(session)) {
+        return Ok(before);
     }
     let state: *mut State = session::allocate();
     // SAFETY: fresh zeroed memory, or null.
     let Some(fresh) = (unsafe { state.as_ref() }) else { return Err(no_memory()) };
-    fresh.generation.store(generation, Relaxed);
     fresh.session.store(core::ptr::from_ref(session).cast_mut(), Relaxed);
     // Of two threads that come first one wins; the other's memory was never used and costs nothing.
-    _ = STATE.compare_exchange(before, state, AcqRel, Acquire);
-    // SAFETY: a state is never given back.
-    Ok(unsafe { STATE.load(Acquire).as_ref() })
+    Ok(STATE.compare_exchange(before, state, AcqRel, Acquire).map_or_else(|other| other, |_| state))
 }
 
 impl State {
-    #[inline]
     fn is_of(&self, session: &Session) -> bool {
         core::ptr::eq(self.session.load(Relaxed), session)
     }
