@@ -19,6 +19,7 @@ mod cost;
 mod cuda_engine;
 mod ends;
 mod engine;
+mod gaps;
 mod gate;
 mod heads;
 mod hold;

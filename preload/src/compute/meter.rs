@@ -14,6 +14,7 @@ use vgpu_region::budget::Rate;
 
 use super::account::Account;
 use super::engine::Engine;
+use super::gaps::Gaps;
 use super::heads::{self, Head};
 use super::stream::{Claim, Stream};
 use crate::cuda::Handle;
@@ -68,6 +69,8 @@ pub(super) struct Books {
     pub anchor: Handle,
     pub anchor_at: u64,
     pub busy_until: u64,
+    /// Where nothing was charged before that.
+    gaps: Gaps,
     /// Which harvest this is, from 1.
     pub harvest: u64,
     /// Charged early and not yet seen in measured time.
@@ -93,8 +96,16 @@ impl Drop for Harvest<'_> {
 impl Meter {
     /// A meter of a context, paid from `account`.
     pub fn new(context: u64, account: &'static Account) -> Self {
-        let books =
-            Books { anchor: core::ptr::null_mut(), anchor_at: 0, busy_until: 0, harvest: 0, early: 0, last: core::ptr::null(), alone: 0 };
+        let books = Books {
+            anchor: core::ptr::null_mut(),
+            anchor_at: 0,
+            busy_until: 0,
+            gaps: Gaps::new(),
+            harvest: 0,
+            early: 0,
+            last: core::ptr::null(),
+            alone: 0,
+        };
         Self {
             context: AtomicU64::new(context),
             account,
@@ -288,19 +299,33 @@ impl Meter {
         let steady = !crowded && batch.lagged < length / 16;
         // Beside other streams' work the overhead holds up one of them; the events of who had none in flight have not held up any.
         let abreast = self.account.rounds.abreast();
-        let news = end.saturating_sub(from.max(books.busy_until));
+        let begins = from.max(books.busy_until);
+        // While this was in its stream, others' work may have come and gone.
+        let is_sure = !batch.guessed && !batch.collective && start < books.busy_until;
+        let filled = if is_sure { books.gaps.fill(start) } else { 0 };
+        let news = end.saturating_sub(begins) + filled;
+        let is_alone = !batch.guessed && news >= length;
         let own = match batch.guessed {
             // Nobody saw when it ended: it is charged as expected, and leaves no mark on the time line, where it could be wrong.
             true => batch.expected,
-            false if news >= length => news.saturating_sub(overhead),
+            false if is_alone => news.saturating_sub(overhead),
             false if abreast > 1 => news.saturating_sub(if batch.fresh { batch.late } else { overhead } / abreast),
             false => news,
         };
         let own = if crowded || batch.collective { own.min(batch.expected) } else { own };
         self.pay(books, rate, own);
         // What ran beside a kernel that waited for other GPUs is charged, but for as much as that was.
-        let charged_to = if batch.collective { end.min(from.max(books.busy_until) + own) } else { end };
-        books.busy_until = books.busy_until.max(charged_to);
+        let charged_to = if batch.collective { end.min(begins + own) } else { end };
+        let before = books.busy_until;
+        books.busy_until = before.max(charged_to);
+        if before != 0 {
+            books.gaps.leave(before, if batch.guessed { end } else { begins.min(charged_to) });
+        }
+        if is_alone && batch.fresh {
+            // Its own events, or its host's being late, are no pause of who worked meanwhile.
+            let spared = news.saturating_sub(own).min(charged_to.saturating_sub(begins));
+            books.gaps.leave(charged_to - spared, charged_to);
+        }
         stream.last_end.store(end, Relaxed);
         if !batch.guessed {
             // A batch that others cover says little of what its launches cost: no less than its part of all that run side by side. Nor more

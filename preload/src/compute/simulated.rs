@@ -115,12 +115,18 @@ impl Gpu {
 
     /// GPU time used between two moments.
     pub fn used(&self, from: u64, to: u64) -> u64 {
+        self.used_but_for(from, to, 0)
+    }
+
+    /// The same, with the pauses between that are shorter than `pause`.
+    pub fn used_but_for(&self, from: u64, to: u64, pause: u64) -> u64 {
         let mut busy: Vec<_> =
             self.busy.borrow().iter().map(|&(start, end)| (start.max(from), end.min(to))).filter(|(s, e)| s < e).collect();
         busy.sort_unstable();
         let (mut total, mut reached) = (0, 0);
         for (start, end) in busy {
-            total += end.saturating_sub(start.max(reached));
+            let begins = if reached != 0 && start < reached + pause { reached } else { start.max(reached) };
+            total += end.saturating_sub(begins);
             reached = reached.max(end);
         }
         total
