@@ -28,6 +28,7 @@ mod host;
 mod meter;
 mod pace;
 mod power;
+mod quick;
 mod rounds;
 pub mod shapes;
 mod state;

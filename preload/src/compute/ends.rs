@@ -12,6 +12,9 @@ use crate::cuda::Handle;
 /// Who waited for an event does the accounts if they were not done for so many nanoseconds.
 const LATELY: u64 = 1_000_000;
 
+/// No driver lets a program wait because so many launches are in flight (driver 580: 1024).
+const FEW: u32 = 512;
+
 /// Closes a stream's batch because something else follows in it: a copy, a wait for another stream, a host function. What that
 /// takes is not the kernels' time.
 pub fn interrupt(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle) {
@@ -27,16 +30,44 @@ pub fn interrupt(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: H
 /// Ends what is in the stream now, and says whether that was measured. If the stream has been idle for long, an event would say when it was
 /// recorded, and nothing of the work before it: that is guessed, and what comes next begins anew.
 fn end(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, claim: &mut Claim<'_>) -> bool {
+    let now = engine.about_now();
     let (batch, open) = claim.open();
-    let late = engine.about_now() >= open.idle_from.saturating_add(GAP);
     if batch.count == 0 {
         // A start event is right in any stream, so this one, which may be gone, need not be asked.
-        open.interrupted |= late;
+        open.interrupted |= now >= open.idle_from.saturating_add(GAP);
         return false;
     }
-    let paused = late && engine.is_idle(handle);
+    let paused = has_paused(engine, meter, stream, claim, now, || engine.is_idle(handle));
     close(engine, meter, stream, handle, claim, paused);
     !paused
+}
+
+/// Whether the stream had nothing to do for so long that it does not count as used, before now or before the last launches that did not ask what
+/// time it is. `is_idle` says whether it has nothing to do now.
+pub(super) fn has_paused(
+    engine: &impl Engine,
+    meter: &Meter,
+    stream: &Stream,
+    claim: &mut Claim<'_>,
+    now: u64,
+    is_idle: impl FnOnce() -> bool,
+) -> bool {
+    let (batch, open) = claim.open();
+    if now < open.idle_from.saturating_add(GAP) {
+        return false;
+    }
+    if is_idle() {
+        return true;
+    }
+    // If they are all that there is to do: the program made none for long before them, and it was not the driver that let it wait, as it does
+    // when too many are in flight.
+    if !open.unasked || now.saturating_sub(open.asked_at) < GAP || batch.count > FEW {
+        return false;
+    }
+    if let Some(rate) = meter.account.rate() {
+        meter.harvest(engine, rate);
+    }
+    stream.waiting() == 0
 }
 
 /// The program is about to wait for all that is in these streams: it is measured up to here, and not up to when somebody comes back.

@@ -5,9 +5,8 @@
 use core::ffi::c_void;
 
 use super::cuda_engine::Cuda;
-use super::pace::Launch;
 use super::state::{self, State};
-use super::{collective, cost, ends};
+use super::{collective, cost, ends, pace};
 use crate::cuda::{Device, DevicePtr, Handle, LaunchConfig, LaunchParams, SUCCESS, Status};
 use crate::{driver, memory, session};
 
@@ -64,16 +63,8 @@ fn held(state: &'static State, handle: Handle, key: u64, is_collective: impl FnO
             Err(status) => return status,
         },
     };
-    let Some(rate) = meter.account.rate() else { return call() };
     let engine = Cuda { context: meter.context() };
-    let mut launch = Launch::new(&engine, meter, stream, handle, key, rate, is_collective);
-    launch.begin(&engine);
-    if launch.is_unmeasured() {
-        return state::no_memory();
-    }
-    let status = call();
-    launch.end(&engine, status == SUCCESS);
-    status
+    pace::launch(&engine, meter, (stream, handle), key, is_collective, call).unwrap_or_else(state::no_memory)
 }
 
 /// Whether launches into the stream are recorded instead of run; also where the driver will refuse them because of a capture.

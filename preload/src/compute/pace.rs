@@ -5,11 +5,11 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use vgpu_region::budget::Rate;
 
 use super::cost::Kind;
-use super::ends::{close, ready};
+use super::ends::{close, has_paused, ready};
 use super::engine::Engine;
 use super::meter::Meter;
-use super::stream::{Claim, MOST, RING, Stream};
-use crate::cuda::Handle;
+use super::stream::{Claim, MOST, QuickClaim, RING, Stream};
+use crate::cuda::{Handle, SUCCESS, Status};
 
 /// A batch is closed when it is expected to take so many nanoseconds: long enough that its event (2 µs) does not matter, short
 /// enough that what it took is known soon.
@@ -51,12 +51,46 @@ fn is_one_in(many: u32, now: u64) -> bool {
     (now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).is_multiple_of(many.into())
 }
 
+/// Makes a launch by `call` when it may be made, and measures it. `key` says what kind of launch it is, and `is_collective` whether it may wait for
+/// other GPUs. `None` if it was not made, as nobody could have told what it took.
+#[inline]
+pub fn launch(
+    engine: &impl Engine,
+    meter: &Meter,
+    (stream, handle): (&Stream, Handle),
+    key: u64,
+    is_collective: impl FnOnce() -> bool,
+    call: impl FnOnce() -> Status,
+) -> Option<Status> {
+    let mut claim = stream.claim_quickly();
+    if let Some(claim) = &mut claim
+        && claim.quick().takes(key, || meter.account.costs)
+    {
+        let status = call();
+        if status != SUCCESS {
+            claim.quick().refused();
+        }
+        return Some(status);
+    }
+    let claim = claim.map(QuickClaim::whole);
+    let Some(rate) = meter.account.rate() else { return Some(call()) };
+    let mut launch = Launch::new(engine, meter, (stream, handle), claim, key, rate, is_collective);
+    launch.begin(engine);
+    if launch.unmeasured {
+        return None;
+    }
+    let status = call();
+    launch.end(engine, status == SUCCESS);
+    Some(status)
+}
+
 /// A launch that is under way.
 pub struct Launch<'a> {
     pub(super) meter: &'a Meter,
     pub(super) stream: &'a Stream,
     pub(super) handle: Handle,
     pub(super) claim: Option<Claim<'a>>,
+    key: u64,
     pub(super) kind: Kind,
     pub(super) known: bool,
     pub(super) cost: u64,
@@ -83,13 +117,13 @@ pub struct Launch<'a> {
 }
 
 impl<'a> Launch<'a> {
-    /// A launch that the program wants to make.
+    /// A launch that the program wants to make. `claim` is the right to launch into its stream, unless another thread has that.
     #[inline]
     pub fn new(
         engine: &impl Engine,
         meter: &'a Meter,
-        stream: &'a Stream,
-        handle: Handle,
+        (stream, handle): (&'a Stream, Handle),
+        claim: Option<Claim<'a>>,
         key: u64,
         rate: Rate,
         is_collective: impl FnOnce() -> bool,
@@ -106,7 +140,8 @@ impl<'a> Launch<'a> {
             stream,
             handle,
             began: engine.about_now(),
-            claim: stream.claim(),
+            claim,
+            key,
             kind,
             // What waits for others is measured when they have come, and nobody may wait for that: it counts as known, and a first one is
             // charged at most what an unknown one is taken to cost.
@@ -168,7 +203,7 @@ impl<'a> Launch<'a> {
         let paused = self.began >= open.idle_from + GAP;
         // Looked at before anything is waited for: afterwards the stream is idle because we waited.
         if batch.count != 0 || self.stream.guests.load(Relaxed) != 0 {
-            let idle = paused && engine.is_idle(self.handle);
+            let idle = has_paused(engine, self.meter, self.stream, &mut claim, self.began, || engine.is_idle(self.handle));
             // A long launch, or one of unknown length, gets a batch of its own.
             let apart = !self.known || self.cost >= BATCH || claim.open().0.must_not_mix(self.kind, self.collective);
             let open = claim.open().1;
@@ -272,12 +307,6 @@ impl<'a> Launch<'a> {
         })
     }
 
-    /// Whether nobody could tell what it takes, so that it must not be made.
-    #[inline]
-    pub fn is_unmeasured(&self) -> bool {
-        self.unmeasured
-    }
-
     /// Whether a call that took long did so as it lasted until its work was done, as with `CUDA_LAUNCH_BLOCKING`.
     fn has_blocked(&self, engine: &impl Engine) -> bool {
         engine.is_idle(self.handle)
@@ -294,11 +323,7 @@ impl<'a> Launch<'a> {
             return;
         };
         let (batch, open) = claim.open();
-        batch.uniform = batch.count == 0 || batch.uniform && batch.kinds.first() == Some(&self.kind);
-        if let Some(place) = batch.kinds.get_mut(batch.count as usize) {
-            *place = self.kind;
-        }
-        batch.count += 1;
+        batch.add(self.kind);
         self.stream.handle.store(self.handle, Relaxed);
         self.stream.dirty.store(true, Relaxed);
         batch.expected += self.cost;
@@ -337,6 +362,12 @@ impl<'a> Launch<'a> {
                 open.most = (open.most * if open.spare && !open.unseen { GROWTH_TO_SPARE } else { GROWTH }).clamp(1, MOST as u32);
             }
             close(engine, self.meter, self.stream, self.handle, &mut claim, false);
+        } else {
+            (open.asked_at, open.unasked) = (reached, false);
+            if !(open.unseen || batch.collective || self.stream.shared.load(Relaxed)) {
+                let (launches, nanos) = (most - batch.count - 1, open.full - batch.expected);
+                claim.quick().grant(self.key, (self.kind, self.cost), launches as usize, nanos);
+            }
         }
     }
 }

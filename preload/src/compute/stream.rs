@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::
 use super::cost::Kind;
 use super::heads::Seen;
 use super::host::Host;
+use super::quick::Quick;
 use super::rounds::Had;
 use super::waking::Waking;
 use crate::cuda::Handle;
@@ -74,6 +75,16 @@ impl Batch {
         (self.collective || collective) && !(self.uniform && self.kinds.first() == Some(&kind))
     }
 
+    /// Enters a launch.
+    #[inline]
+    pub fn add(&mut self, kind: Kind) {
+        self.uniform = self.count == 0 || self.uniform && self.kinds.first() == Some(&kind);
+        if let Some(place) = self.kinds.get_mut(self.count as usize) {
+            *place = kind;
+        }
+        self.count += 1;
+    }
+
     /// Empties it; its events stay.
     pub fn clear(&mut self) {
         (self.count, self.expected, self.loading, self.late, self.lagged) = (0, 0, 0, 0, 0);
@@ -82,13 +93,15 @@ impl Batch {
     }
 }
 
-/// A stream's state. All zero is a free one.
+/// A stream's state. All zero is a free one. What most launches need of it lies in one cache line.
+#[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Stream {
-    /// The driver's number for the stream; 0 while free.
-    pub id: AtomicU64,
+    quick: UnsafeCell<Quick>,
     /// What a thread is doing here: one of [`FREE`], [`LAUNCHING`] and [`VISITED`].
     claimed: AtomicU32,
+    /// The driver's number for the stream; 0 while free.
+    pub id: AtomicU64,
     /// Set once the program has destroyed it.
     pub retired: AtomicBool,
     /// Several of the program's streams have this one place: no event in one of them says anything of the others, so every launch is a
@@ -116,6 +129,10 @@ pub struct Open {
     /// When the stream runs out of work, as far as the host can tell: after the last launch's expected end, or when the program had
     /// waited for all of it.
     pub idle_from: u64,
+    /// When a launch last asked what time it is.
+    pub asked_at: u64,
+    /// Whether others followed that did not.
+    pub unasked: bool,
     /// The next batch must not begin where the last one ended: something else came between.
     pub interrupted: bool,
     /// The batch is closed with the first launch from then on.
@@ -144,12 +161,15 @@ pub struct Open {
     pub had: Had,
 }
 
-// SAFETY: `mine` and the batch at `head` are only reached through a `Claim`, the batches from `tail` to `head` only by the one
+// SAFETY: `quick`, `mine` and the batch at `head` are only reached through a `Claim`, the batches from `tail` to `head` only by the one
 // harvester; the counters hand them over with release and acquire.
 unsafe impl Sync for Stream {}
 
 /// The right to launch into a stream's batch.
 pub struct Claim<'a>(&'a Stream);
+
+/// The same before it is known what was launched without asking.
+pub struct QuickClaim<'a>(Claim<'a>);
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
@@ -160,10 +180,10 @@ impl Drop for Claim<'_> {
 impl Stream {
     /// Takes the stream for one launch. `None` while another thread launches into it.
     #[inline]
-    pub fn claim(&self) -> Option<Claim<'_>> {
+    pub fn claim_quickly(&self) -> Option<QuickClaim<'_>> {
         for _ in 0..SPINS {
             match self.claimed.compare_exchange(FREE, LAUNCHING, Acquire, Relaxed) {
-                Ok(_) => return Some(Claim(self)),
+                Ok(_) => return Some(QuickClaim(Claim(self))),
                 Err(VISITED) => core::hint::spin_loop(),
                 Err(_) => break,
             }
@@ -171,9 +191,14 @@ impl Stream {
         None
     }
 
+    /// The same, with all that was launched in the batch.
+    pub fn claim(&self) -> Option<Claim<'_>> {
+        self.claim_quickly().map(QuickClaim::whole)
+    }
+
     /// Takes the stream for a moment, to end its batch. `None` while any other thread has it.
     pub fn visit(&self) -> Option<Claim<'_>> {
-        self.claimed.compare_exchange(FREE, VISITED, Acquire, Relaxed).is_ok().then_some(Claim(self))
+        self.claimed.compare_exchange(FREE, VISITED, Acquire, Relaxed).is_ok().then(|| QuickClaim(Claim(self)).whole())
     }
 
     /// How many closed batches have not been harvested.
@@ -210,7 +235,39 @@ impl Stream {
     }
 }
 
+impl<'a> QuickClaim<'a> {
+    /// What may be launched without asking.
+    #[inline]
+    pub fn quick(&mut self) -> &mut Quick {
+        self.0.quick()
+    }
+
+    /// Enters what was launched without asking into the batch.
+    pub fn whole(mut self) -> Claim<'a> {
+        // SAFETY: as in `Claim::quick`, beside which `Claim::open` gives other parts of the stream.
+        let quick = unsafe { &mut *self.0.0.quick.get() };
+        let (kinds, nanos) = quick.launched();
+        if !kinds.is_empty() {
+            let (batch, open) = self.0.open();
+            kinds.iter().for_each(|&kind| batch.add(kind));
+            batch.expected += nanos;
+            open.had.nanos += nanos;
+            open.idle_from += nanos;
+            open.unasked = true;
+        }
+        quick.end();
+        self.0
+    }
+}
+
 impl Claim<'_> {
+    /// What may be launched without asking, from the next launch on.
+    #[inline]
+    pub fn quick(&mut self) -> &mut Quick {
+        // SAFETY: the claim is the only way here.
+        unsafe { &mut *self.0.quick.get() }
+    }
+
     /// The batch being filled, and what is known of it.
     #[inline]
     pub fn open(&mut self) -> (&mut Batch, &mut Open) {

@@ -11,9 +11,10 @@ use super::ends;
 use super::engine::Engine;
 use super::gate::Gate;
 use super::meter::Meter;
-use super::pace::Launch;
+use super::pace;
 use super::simulated::{self, Gpu};
 use super::stream::Stream;
+use crate::cuda::SUCCESS;
 
 pub(super) const US: u64 = 1_000;
 pub(super) const MS: u64 = 1_000_000;
@@ -75,11 +76,11 @@ impl Process {
 
     fn launch_around(&self, gpu: &Gpu, stream: &Stream, kind: u64, call: impl FnOnce()) {
         let handle = simulated::stream(stream.id.load(Relaxed) as usize);
-        let rate = self.meter.account.rate().unwrap();
-        let mut launch = Launch::new(gpu, self.meter, stream, handle, super::cost::key(&[kind]), rate, || false);
-        launch.begin(gpu);
-        call();
-        launch.end(gpu, true);
+        let call = || {
+            call();
+            SUCCESS
+        };
+        assert_eq!(pace::launch(gpu, self.meter, (stream, handle), super::cost::key(&[kind]), || false, call), Some(SUCCESS));
     }
 }
 

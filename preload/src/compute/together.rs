@@ -4,10 +4,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::cost;
 use super::engine::Engine;
-use super::pace::Launch;
+use super::pace::{self, Launch};
 use super::simulated::{self, BETWEEN, Gpu};
 use super::stream::Stream;
 use super::tests::{MS, Process, S, US, budget};
+use crate::cuda::SUCCESS;
 
 const SUM: u64 = 50 * US;
 const WORK: u64 = 100 * US;
@@ -33,7 +34,8 @@ impl Rank {
         // As after `cuStreamWaitEvent`.
         super::ends::interrupt(&self.gpu, self.process.meter, self.sums, sums);
         let rate = self.process.meter.account.rate().unwrap();
-        let mut launch = Launch::new(&self.gpu, self.process.meter, self.sums, sums, cost::key(&[77]), rate, || true);
+        let claim = self.sums.claim();
+        let mut launch = Launch::new(&self.gpu, self.process.meter, (self.sums, sums), claim, cost::key(&[77]), rate, || true);
         launch.begin(&self.gpu);
         (launch, self.gpu.free(work).max(self.gpu.free(sums)).max(self.gpu.now()) + BETWEEN)
     }
@@ -80,11 +82,11 @@ fn pauses_of_one_are_not_paid_for_by_the_other() {
 /// Launches into one stream, of which some wait for other GPUs.
 fn launch(gpu: &Gpu, process: &Process, stream: &Stream, kind: u64, nanos: u64, collective: bool) {
     let handle = simulated::stream(stream.id.load(Relaxed) as usize);
-    let rate = process.meter.account.rate().unwrap();
-    let mut launch = Launch::new(gpu, process.meter, stream, handle, cost::key(&[kind]), rate, || collective);
-    launch.begin(gpu);
-    gpu.launch(handle, nanos);
-    launch.end(gpu, true);
+    let call = || {
+        gpu.launch(handle, nanos);
+        SUCCESS
+    };
+    assert_eq!(pace::launch(gpu, process.meter, (stream, handle), cost::key(&[kind]), || collective, call), Some(SUCCESS));
 }
 
 /// The share that a program got of the GPU, in percent.

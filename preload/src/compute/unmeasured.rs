@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::ends;
 use super::engine::Engine;
 use super::meter::STREAMS;
-use super::pace::Launch;
+use super::pace;
 use super::simulated::{self, Gpu};
 use super::stream::Stream;
 use super::tests::{MS, Process, S, US, budget};
+use crate::cuda::SUCCESS;
 
 fn make() -> *mut Stream {
     // SAFETY: all zero is a free stream.
@@ -17,15 +18,12 @@ fn make() -> *mut Stream {
 
 /// Launches a kernel into a stream of this number. Whether it was made.
 fn launch(gpu: &Gpu, process: &Process, place: &'static Stream, number: usize, kind: u64, nanos: u64) -> bool {
-    let (handle, rate) = (simulated::stream(number), process.meter.account.rate().unwrap());
-    let mut launch = Launch::new(gpu, process.meter, place, handle, super::cost::key(&[kind]), rate, || false);
-    launch.begin(gpu);
-    if launch.is_unmeasured() {
-        return false;
-    }
-    gpu.launch(handle, nanos);
-    launch.end(gpu, true);
-    true
+    let handle = simulated::stream(number);
+    let call = || {
+        gpu.launch(handle, nanos);
+        SUCCESS
+    };
+    pace::launch(gpu, process.meter, (place, handle), super::cost::key(&[kind]), || false, call).is_some()
 }
 
 /// A program with more streams than can be told apart launches short kernels into one and long ones into another: an event in one says
