@@ -37,7 +37,9 @@ fn end(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, cla
         open.interrupted |= now >= open.idle_from.saturating_add(GAP);
         return false;
     }
-    let paused = has_paused(engine, meter, stream, claim, now, || engine.is_idle(handle));
+    batch.at_most = now >= open.idle_from && engine.is_idle(handle);
+    let idle = batch.at_most;
+    let paused = has_paused(engine, meter, stream, claim, now, || idle);
     close(engine, meter, stream, handle, claim, paused);
     !paused
 }

@@ -338,7 +338,10 @@ impl Meter {
             match batch.kinds.get(..noted as usize) {
                 Some(&[kind]) if batch.collective => self.account.costs.learn_least(kind, alone / each),
                 // What it added to the time line, not how long it lay there: four streams' launches side by side take a quarter each.
-                Some(kinds) if steady && !batch.collective => self.account.costs.learn(kinds, seen / each),
+                // A pause that counts as used is none of its cost, or the next one would look shorter than it is.
+                Some(kinds) if steady && !batch.collective && (!batch.at_most || seen < batch.expected) => {
+                    self.account.costs.learn(kinds, seen / each)
+                }
                 _ => {}
             }
             // The anchor is an event that nobody will record again: the batch gets the old one for its next round.

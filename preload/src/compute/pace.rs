@@ -247,6 +247,10 @@ impl<'a> Launch<'a> {
                 BATCH / account.rounds.abreast()
             };
             let nothing_runs = self.stream.waiting() == 0 || engine.is_idle(self.handle);
+            if !nothing_runs {
+                // What was launched last takes longer than expected: nobody is late.
+                open.idle_from = open.idle_from.max(self.began);
+            }
             let held = waited || self.in_the_dark;
             if !held && !open.interrupted {
                 open.slow = nothing_runs && !paused;

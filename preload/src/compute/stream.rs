@@ -39,6 +39,8 @@ pub struct Batch {
     pub fresh: bool,
     /// Whether `end` was not recorded and the batch is taken to last as long as expected.
     pub guessed: bool,
+    /// Whether the stream was found idle when it was ended, so that it took no longer than measured, and perhaps less.
+    pub at_most: bool,
     /// Whether it holds a launch of unknown cost.
     pub unknown: bool,
     /// Whether the launching thread had just been held back: it needs a while to get going again.
@@ -88,7 +90,8 @@ impl Batch {
     /// Empties it; its events stay.
     pub fn clear(&mut self) {
         (self.count, self.expected, self.loading, self.late, self.lagged) = (0, 0, 0, 0, 0);
-        (self.fresh, self.guessed, self.unknown, self.woken, self.collective, self.behind) = (false, false, false, false, false, false);
+        (self.fresh, self.guessed, self.at_most, self.unknown) = (false, false, false, false);
+        (self.woken, self.collective, self.behind) = (false, false, false);
         self.seen = Seen::default();
     }
 }
