@@ -31,7 +31,7 @@ const BURST_OF_SLOW: i64 = 8_000_000;
 /// A host that keeps the GPU waiting most of the time may go on for so many nanoseconds beyond its budget, and pays for that in a longer nap:
 /// it loses less by few long naps than by many short ones (H200's hosts: a training step takes 0.2 ms longer after 2 ms, 0.5 after 10 and 1.3
 /// after 30).
-const CREDIT_OF_SLOW: i64 = 16_000_000;
+pub(super) const CREDIT_OF_SLOW: i64 = 16_000_000;
 /// But there is a burst in each of so many nanoseconds.
 const PERIOD_OF_SLOW: i64 = 100_000_000;
 /// Shortest and longest waits before looking again, in nanoseconds. A wait costs about 6 µs of CPU time. A limit that is changed ends
