@@ -109,12 +109,15 @@ struct Page {
     kept: Kept,
 }
 
-/// What somebody has made of the numbers in the limits page, and of which of their generations.
+/// What somebody has made of the numbers in the limits page. Each word stands for itself: of two threads that look at different generations
+/// neither can make the other's answer look like one to its own.
 #[derive(Debug)]
 struct Kept {
     limits: AtomicPtr<LimitsPage>,
-    /// One more than the generation; 0 is none.
-    generation: AtomicU64,
+    /// One more than the generation that nothing was made of, and than the one that something was; 0 is none.
+    none_of: AtomicU64,
+    made_of: AtomicU64,
+    /// What that is: the same as long as the session lives.
     made: AtomicPtr<c_void>,
 }
 
@@ -124,17 +127,24 @@ pub fn kept() -> Option<*mut c_void> {
     // SAFETY: the page is never unmapped, nor are the limits.
     unsafe {
         let kept = &PAGE_AT.load(Acquire).as_ref()?.kept;
-        let now = kept.limits.load(Acquire).as_ref()?.generation.load(Relaxed);
-        (kept.generation.load(Acquire) == now.wrapping_add(1)).then(|| kept.made.load(Acquire))
+        let now = kept.limits.load(Acquire).as_ref()?.generation.load(Relaxed).wrapping_add(1);
+        if kept.none_of.load(Relaxed) == now {
+            return Some(core::ptr::null_mut());
+        }
+        (kept.made_of.load(Acquire) == now).then(|| kept.made.load(Relaxed))
     }
 }
 
-/// Keeps what was made of a generation of the limits. Of two threads that do so for different ones either may win: who asks compares.
+/// Keeps what was made of a generation of the limits: nothing if that is null, else always the same in a session.
 pub fn keep(session: &'static Session, generation: u64, made: *mut c_void) {
     // SAFETY: the page is never unmapped.
     if let Some(page) = unsafe { PAGE_AT.load(Acquire).as_ref() } {
-        page.kept.made.store(made, Release);
-        page.kept.generation.store(generation.wrapping_add(1), Release);
+        if made.is_null() {
+            page.kept.none_of.store(generation.wrapping_add(1), Relaxed);
+        } else {
+            page.kept.made.store(made, Relaxed);
+            page.kept.made_of.store(generation.wrapping_add(1), Release);
+        }
         page.kept.limits.store(core::ptr::from_ref(session.limits).cast_mut(), Release);
     }
 }
