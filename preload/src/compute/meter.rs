@@ -324,7 +324,7 @@ impl Meter {
         if is_alone && batch.fresh {
             // Its own events, or its host's being late, are no pause of who worked meanwhile.
             let spared = news.saturating_sub(own).min(charged_to.saturating_sub(begins));
-            books.gaps.leave(charged_to - spared, charged_to);
+            books.gaps.leave(begins, begins + spared);
         }
         stream.last_end.store(end, Relaxed);
         if !batch.guessed {
