@@ -162,7 +162,7 @@ fn what_is_charged_is_what_was_used_and_debt_is_bounded() {
             _ => 45,
         };
         // Pauses that are too short for others count as used, and how long one is goes by when the work is expected to end.
-        let rests = matches!(program.pause, Pause::AfterWork(_));
+        let rests = program.launches == u64::MAX || matches!(program.pause, Pause::AfterWork(_));
         let short = if rests { 0 } else { GAP + program.launches.min(200) * longest * guessed / 100 };
         let check = |told: u64, from: u64, to: u64, part: u64| {
             let (used, most) = (gpu.used(from, to), gpu.used_but_for(from, to, short));
