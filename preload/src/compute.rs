@@ -3,7 +3,8 @@
 //! * [`meter`]: what finished work really took, from events around batches of launches ([`stream`]), and what ran in pauses ([`gaps`]).
 //! * [`account`]: the container's budget, which accrues in time and pays for that; [`cost`]: what a launch will probably take;
 //!   [`rounds`]: how far streams side by side have come; [`collective`]: kernels that wait for other GPUs; [`power`]: what the time counts for.
-//! * [`pace`]: around every launch, the two together; [`quick`]: those that need not ask; [`hold`]: where it waits. [`engine`]: the clock and the events it does that with.
+//! * [`pace`]: around every launch, the two together; [`quick`]: those that need not ask; [`hold`]: where it waits. [`engine`]: the clock and
+//!   the events it does that with.
 //! * [`gate`]: the turns that the host's arbiter gives to containers.
 //! * [`state`]: from a stream to its meter and account. [`hooks`]: the entry points of launches; [`copies`], [`shapes`] of copies and
 //!   fills; [`between`]: of what is no work; [`waits`]: where the program waits for its work.
