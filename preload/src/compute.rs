@@ -31,6 +31,7 @@ mod pace;
 mod power;
 mod quick;
 mod rounds;
+mod settle;
 pub mod shapes;
 mod state;
 mod stream;
