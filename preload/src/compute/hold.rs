@@ -15,6 +15,8 @@ use crate::log::{self, Seldom};
 /// Who had to wait goes on when there is so much budget, in nanoseconds: each burst costs two naps, and its ends are known to a few
 /// microseconds only, so it must not be too short; nor so long that a tenth of a second shows it.
 const BURST: i64 = 2_000_000;
+/// And so much more for each percent of the limit where nobody else waits: a nap costs the host as much as ten launches.
+const BURST_RISE: i64 = 20_000;
 /// The same for launches that the host makes hardly faster than the GPU runs them.
 const BURST_OF_SHORT: i64 = 3_000_000;
 const SHORT_LAUNCH: u64 = 50_000;
@@ -26,6 +28,9 @@ const LONGEST_BURST_OF_MANY: i64 = 5_200_000;
 /// The same for launches each of which makes a burst.
 const BURST_OF_LONG: i64 = 500_000;
 const LONG_LAUNCH: u64 = 1_000_000;
+/// But where two of them accrue in so many nanoseconds, two or three make one: a tenth of a second does not show it.
+const PERIOD_OF_FEW: i64 = 10_000_000;
+const BURST_OF_FEW: i64 = BURST_OF_LONG + 2_000_000;
 /// The same for a host that does not keep up with the GPU: it takes a millisecond or two until it is as quick as before its nap.
 const BURST_OF_SLOW: i64 = 8_000_000;
 /// A host that keeps the GPU waiting most of the time may go on for so many nanoseconds beyond its budget, and pays for that in a longer nap:
@@ -37,7 +42,7 @@ const PERIOD_OF_SLOW: i64 = 100_000_000;
 /// Shortest and longest waits before looking again, in nanoseconds. A wait costs about 6 µs of CPU time. A limit that is changed ends
 /// them, except those for a turn.
 const SHORT: u64 = 500_000;
-const LONG: u64 = 6_000_000;
+const LONG: u64 = 8_000_000;
 /// The longest where nobody else waits, no arbiter could give turns, and nothing is in flight that could turn out to be cheaper: a host that is
 /// woken in between is slower afterwards (H200's hosts: by a twentieth all through the burst when it is woken every half millisecond).
 const LONGEST: u64 = 25_000_000;
@@ -190,14 +195,14 @@ impl Launch<'_> {
 
     /// How much budget there must be before it goes on.
     fn burst(&self, now: u64) -> i64 {
-        let account = self.meter.account;
+        let (account, percent) = (self.meter.account, i64::from(self.rate.percent()));
         if account.gate.takes_turns() {
             BURST_OF_LONG
         } else if account.is_shared(now) {
             // The same for all processes: who waited for more than others do would never have it.
             BURST
         } else if self.meter.has_many_streams() {
-            (BURST_OF_MANY + BURST_OF_MANY_RISE * i64::from(self.rate.percent())).min(LONGEST_BURST_OF_MANY)
+            (BURST_OF_MANY + BURST_OF_MANY_RISE * percent).min(LONGEST_BURST_OF_MANY)
         } else if account.waiting.load(Relaxed) > 1 {
             // And for all threads.
             BURST
@@ -206,7 +211,9 @@ impl Launch<'_> {
         } else if self.cost < SHORT_LAUNCH {
             BURST_OF_SHORT
         } else if self.cost < LONG_LAUNCH {
-            BURST
+            (BURST + BURST_RISE * percent).min(BURST_OF_SHORT)
+        } else if 2 * (self.cost as i64) < PERIOD_OF_FEW / 100 * percent {
+            BURST_OF_FEW
         } else {
             BURST_OF_LONG
         }

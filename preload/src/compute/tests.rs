@@ -164,7 +164,7 @@ fn back_to_back_kernels_get_their_share() {
             assert!((share - want).abs() < 1.0 + kernel as f64 / 5e9 * 100.0, "{what}");
             assert!(spread <= 2.0 || kernel > 5 * MS, "{what}");
             assert!((first - want).abs() < 3.0 + kernel as f64 / 1e7, "{what}");
-            assert!(gpu.naps.get() < 6 * 2500, "{what}: {} naps", gpu.naps.get());
+            assert!(gpu.naps.get() < 6 * if kernel > 5 * MS { 1000 } else { 300 }, "{what}: {} naps", gpu.naps.get());
             let (used, charged) = (gpu.used(start, gpu.now()), process.meter.account.budget.used.load(Relaxed));
             assert!(used.abs_diff(charged) < used / 100 + kernel.max(10 * MS), "{what}: used {used}, charged {charged}");
         }
