@@ -3,8 +3,8 @@
 What runs on a processor shared with other machines takes at times 1.6 times as long, for a second or a few, and that decides how quick small
 kernels come. So the limits take turns, in another order each round, and loops that are bound by the host time a little work without any
 GPU after every few steps: what they get is told a second time, of what they get without a limit on as quick a processor. Of the same
-time, many rounds of 0.4 s tell more of them than a few long ones. The
-limit is changed in the page that the library reads, as `vgpu set` does it:
+time, many short rounds tell more of them than a few long ones; as they are held back for up to 0.1 s at a time, what is measured begins and ends
+with that. The limit is changed in the page that the library reads, as `vgpu set` does it:
 `vgpu-bench container DIR 0; VGPU_DIR=DIR LD_PRELOAD=libvgpu.so python3 torch_shares.py DIR [SECONDS] [ROUNDS] [LOOP...]`.
 NVML's clock and power beside each share tell whether the card was held back by its power limit.
 """
@@ -30,6 +30,8 @@ HOST_BOUND = ("mlp", "train")
 ALIKE = 1.1
 # So many steps are launched before a wait.
 FEW = 4
+# What takes so many times as long as usual, and so many seconds longer, was held back.
+HELD = (2.5, 0.004)
 
 
 def work():
@@ -48,7 +50,22 @@ def quickness(took):
     return round(math.log(took) / math.log(ALIKE))
 
 
+def whole(runs):
+    """Of runs with a limit what lies between the first and the last time that they were held back: so many steps in so many seconds."""
+    usual = statistics.median(length for _, _, seen in runs[0] for length, _ in seen)
+
+    def cut(run):
+        held = [place for place, (length, _) in enumerate(run[2]) if length > HELD[0] * usual and length > HELD[1] + usual]
+        seen = run[2][held[0] + 1 : held[-1] + 1] if len(held) > 1 else run[2]
+        return FEW * len(seen), sum(length for length, _ in seen), seen
+
+    return {percent: [cut(run) for run in each] if percent else each for percent, each in runs.items()}
+
+
 def tell(name, runs, notes):
+    of_all = {percent: sum(count for count, _, _ in each) / sum(length for _, length, _ in each) for percent, each in runs.items()}
+    if name in HOST_BOUND:
+        runs = whole(runs)
     rates = {percent: [count / length for count, length, _ in each] for percent, each in runs.items()}
     alone = {}
     for _, _, seen in runs[0]:
@@ -72,6 +89,7 @@ def tell(name, runs, notes):
 
             shares = [sum(solo(took) for _, took in seen) / length for _, length, seen in runs[percent]]
             print(f"; on as quick a processor {statistics.mean(shares):.4f} +- {deviation(shares) / math.sqrt(len(shares)):.4f}", end="")
+            print(f"; as measured, with parts of times held back, {of_all[percent] / of_all[0]:.4f}", end="")
         print(flush=True)
 
 
@@ -93,11 +111,11 @@ def main():
                 step()
             torch.cuda.synchronize()
             count += FEW
+            took = work() if probed else 0.0
+            now = time.perf_counter()
             if probed:
-                took = work()
-                now = time.perf_counter()
                 seen.append((now - before, took))
-            before = time.perf_counter()
+            before = now
         return count, before - start, seen
 
     def measure(name, step):
