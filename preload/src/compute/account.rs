@@ -18,6 +18,8 @@ const OWN_TURN: u64 = 10_000_000;
 const TURN_SLACK: u64 = 500;
 /// More budget than this is much, in nanoseconds.
 const SPARE: i64 = SAVED as i64 / 4 * 3;
+/// Other processes that were seen may come again within so many nanoseconds.
+const LATELY: u64 = 3_000_000_000;
 /// No more nanoseconds are in flight beside other streams' work.
 const BESIDE: u64 = 3_000_000;
 
@@ -52,6 +54,8 @@ pub struct Account {
     beside: AtomicU64,
     /// What the GPU's time counts for.
     pub worth: Worth,
+    /// Until when other processes that were seen to use the budget may come again.
+    shared_until: AtomicU64,
 }
 
 /// Whether a launch may go ahead.
@@ -92,6 +96,7 @@ impl Account {
             ends: zero(),
             beside: zero(),
             worth: Worth::new(),
+            shared_until: zero(),
         }
     }
 
@@ -220,7 +225,16 @@ impl Account {
 
     /// Whether other processes of the container use the budget, too.
     pub fn is_shared(&self, now: u64) -> bool {
-        self.budget.is_shared(self.who, now / 1000)
+        let shared = self.budget.is_shared(self.who, now / 1000);
+        if shared {
+            self.shared_until.store(now + LATELY, Relaxed);
+        }
+        shared
+    }
+
+    /// The same, though the other may not have asked again since its last turn.
+    pub fn was_shared(&self, now: u64) -> bool {
+        self.is_shared(now) || self.shared_until.load(Relaxed) > now
     }
 
     /// Whether this process has ended its turn since this was last asked: others may sleep until it does.

@@ -15,16 +15,17 @@ use crate::log::{self, Seldom};
 /// Who had to wait goes on when there is so much budget, in nanoseconds: each burst costs two naps, and its ends are known to a few
 /// microseconds only, so it must not be too short; nor so long that a tenth of a second shows it.
 const BURST: i64 = 2_000_000;
-/// And so much more for each percent of the limit where nobody else waits: a nap costs the host as much as ten launches.
+/// And so much more for each percent of the limit where no other process waited lately: a nap costs the host as much as ten launches.
 const BURST_RISE: i64 = 20_000;
 /// The same for launches that the host makes hardly faster than the GPU runs them.
 const BURST_OF_SHORT: i64 = 3_000_000;
 const SHORT_LAUNCH: u64 = 50_000;
-/// The same for streams side by side: at a burst's begin and end not all of them are at work, and the time counts all the same. So much,
-/// and so much more for each percent of the limit: the more often there is a burst, the shorter it has to be for the same spread.
+/// The same for streams side by side: at a burst's begin and end not all of them are at work, and the time counts all the same. So much, and so
+/// much more for each percent of the limit; but from 50 on less, or a tenth of a second would hold a pause more, or less, than the one before.
 const BURST_OF_MANY: i64 = 2_400_000;
 const BURST_OF_MANY_RISE: i64 = 44_000;
-const LONGEST_BURST_OF_MANY: i64 = 5_200_000;
+const BURST_OF_MANY_MOST: i64 = 5_200_000;
+const BURST_OF_MANY_FALL: i64 = 12_000;
 /// The same for launches each of which makes a burst.
 const BURST_OF_LONG: i64 = 500_000;
 const LONG_LAUNCH: u64 = 1_000_000;
@@ -42,7 +43,7 @@ const PERIOD_OF_SLOW: i64 = 100_000_000;
 /// Shortest and longest waits before looking again, in nanoseconds. A wait costs about 6 µs of CPU time. A limit that is changed ends
 /// them, except those for a turn.
 const SHORT: u64 = 500_000;
-const LONG: u64 = 8_000_000;
+const LONG: u64 = 6_000_000;
 /// The longest where nobody else waits, no arbiter could give turns, and nothing is in flight that could turn out to be cheaper: a host that is
 /// woken in between is slower afterwards (H200's hosts: by a twentieth all through the burst when it is woken every half millisecond).
 const LONGEST: u64 = 25_000_000;
@@ -202,7 +203,7 @@ impl Launch<'_> {
             // The same for all processes: who waited for more than others do would never have it.
             BURST
         } else if self.meter.has_many_streams() {
-            (BURST_OF_MANY + BURST_OF_MANY_RISE * percent).min(LONGEST_BURST_OF_MANY)
+            (BURST_OF_MANY + BURST_OF_MANY_RISE * percent).min(BURST_OF_MANY_MOST - BURST_OF_MANY_FALL * percent)
         } else if account.waiting.load(Relaxed) > 1 {
             // And for all threads.
             BURST
@@ -211,8 +212,8 @@ impl Launch<'_> {
         } else if self.cost < SHORT_LAUNCH {
             BURST_OF_SHORT
         } else if self.cost < LONG_LAUNCH {
-            (BURST + BURST_RISE * percent).min(BURST_OF_SHORT)
-        } else if 2 * (self.cost as i64) < PERIOD_OF_FEW / 100 * percent {
+            if account.was_shared(now) { BURST } else { (BURST + BURST_RISE * percent).min(BURST_OF_SHORT) }
+        } else if 2 * (self.cost as i64) < PERIOD_OF_FEW / 100 * percent && !account.was_shared(now) {
             BURST_OF_FEW
         } else {
             BURST_OF_LONG

@@ -87,3 +87,20 @@ fn no_process_starves_beside_one_that_is_content_with_less() {
         }
     }
 }
+
+/// Between its turns the other one may be nowhere to be seen.
+#[test]
+fn who_shared_the_budget_lately_does_so_still() {
+    let budget = budget();
+    let [first, second] = [1, 2].map(|who| Process::new(budget, 75, who));
+    let (first, second) = (first.meter.account, second.meter.account);
+    let now = S;
+    assert!(!first.was_shared(now), "nobody else was there");
+    let rate = Rate::new(75).unwrap();
+    assert!(matches!(second.verdict(now, 2 * MS, 0, rate), Verdict::Go), "it has its turn");
+    assert!(first.is_shared(now) && first.was_shared(now));
+    let later = now + 10 * MS;
+    assert!(matches!(first.verdict(later, 2 * MS, 0, rate), Verdict::Go | Verdict::Spare), "the other's is over");
+    assert!(!first.is_shared(later), "the other does not wait");
+    assert!(first.was_shared(later) && !first.was_shared(later + 3 * S));
+}
