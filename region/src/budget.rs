@@ -224,7 +224,7 @@ impl Budget {
 pub(crate) const FIRST_REFUSED: u64 = 50_000;
 /// For how long a process counts as one that shares the GPU with the others of its container, in microseconds: with kernels of 100 ms at
 /// a few percent, each has a turn every few seconds.
-const LATELY: u64 = 3_000_000;
+pub const LATELY: u64 = 3_000_000;
 const TURN_MASK: u64 = (1 << 48) - 1;
 pub(crate) const LONGEST_TURN: u64 = 1_000_000;
 

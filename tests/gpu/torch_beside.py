@@ -81,7 +81,7 @@ def main():
             ask(process, name, 0.3)
         seen = []
         for first in range(rounds):
-            # Each has each place in a round as often.
+            # Nobody is always the first.
             rates = [0.0] * len(processes)
             for place in range(len(processes)):
                 number = (first + place) % len(processes)

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
-use vgpu_region::budget::{Budget, Rate, SAVED, SAVED_BETWEEN_TURNS};
+use vgpu_region::budget::{Budget, LATELY, Rate, SAVED, SAVED_BETWEEN_TURNS};
 use vgpu_region::limits::GpuLimit;
 
 use super::gate::{Gate, Pass};
@@ -18,8 +18,6 @@ const OWN_TURN: u64 = 10_000_000;
 const TURN_SLACK: u64 = 500;
 /// More budget than this is much, in nanoseconds.
 const SPARE: i64 = SAVED as i64 / 4 * 3;
-/// Other processes that were seen may come again within so many nanoseconds.
-const LATELY: u64 = 3_000_000_000;
 /// No more nanoseconds are in flight beside other streams' work.
 const BESIDE: u64 = 3_000_000;
 
@@ -227,7 +225,7 @@ impl Account {
     pub fn is_shared(&self, now: u64) -> bool {
         let shared = self.budget.is_shared(self.who, now / 1000);
         if shared {
-            self.shared_until.store(now + LATELY, Relaxed);
+            self.shared_until.store(now + LATELY * 1000, Relaxed);
         }
         shared
     }
