@@ -3,6 +3,8 @@
 use vgpu_region::budget::Rate;
 
 use super::account::Verdict;
+use super::engine::Engine;
+use super::simulated::Gpu;
 use super::stream::Batch;
 use super::tests::{MS, Process, S, US, budget};
 
@@ -86,6 +88,29 @@ fn no_process_starves_beside_one_that_is_content_with_less() {
             assert!(sum > f64::from(percent) * 0.85 && sum < f64::from(percent) + 1.5, "{percent}% of {kernels:?}: {sum:.2}");
         }
     }
+}
+
+/// Two of 2 ms make one burst, but for three seconds after another process was seen: two processes lose by that (an H200: .73 of .75).
+#[test]
+fn bursts_are_longer_where_nobody_else_is() {
+    let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
+    let (stream, budget, start) = (process.stream(0), process.meter.account.budget, gpu.now());
+    let launch_until = |end: u64| {
+        while gpu.now() < end {
+            process.launch(&gpu, stream, 1, 2 * MS);
+        }
+    };
+    launch_until(start + 2 * S);
+    let seen_at = gpu.now();
+    assert!(budget.let_go(1, seen_at / 1000) && budget.hold(2, seen_at / 1000, (seen_at + 20 * MS) / 1000), "another has a turn");
+    launch_until(seen_at + 100 * MS);
+    assert!(!budget.is_shared(1, gpu.now() / 1000), "it has gone");
+    launch_until(seen_at + 6 * S);
+    // The pause after two kernels is 4 ms, and 2 ms after one.
+    let without_short_pauses = |from: u64, to: u64| gpu.used_but_for(from, to, 3 * MS) * 100 / (to - from);
+    let alone = without_short_pauses(start + S, start + 2 * S);
+    let [beside, again] = [(100 * MS, 2 * S), (4 * S, 6 * S)].map(|(from, to)| without_short_pauses(seen_at + from, seen_at + to));
+    assert!(alone < 60 && beside > 90 && again < 60, "{alone}%, {beside}% where another was seen, {again}% later");
 }
 
 /// Between its turns the other one may be nowhere to be seen.
