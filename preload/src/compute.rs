@@ -1,6 +1,7 @@
 //! The compute limit: launches are held back so that the container uses no more of a GPU's time than it was given.
 //!
-//! * [`meter`]: what finished work really took, from events around batches of launches ([`stream`]), and what ran in pauses ([`gaps`]).
+//! * [`meter`]: what finished work really took, from events around batches of launches ([`stream`]), and what ran in pauses ([`gaps`]); [`settle`]: what of
+//!   that is charged, and what is learned from it.
 //! * [`account`]: the container's budget, which accrues in time and pays for that; [`cost`]: what a launch will probably take;
 //!   [`rounds`]: how far streams side by side have come; [`collective`]: kernels that wait for other GPUs; [`power`]: what the time counts for.
 //! * [`pace`]: around every launch, the two together; [`quick`]: those that need not ask; [`hold`]: where it waits. [`engine`]: the clock and

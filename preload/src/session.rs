@@ -121,6 +121,8 @@ struct Kept {
     made: AtomicPtr<c_void>,
 }
 
+const _: () = assert!(core::mem::offset_of!(Page, kept) + size_of::<Kept>() <= 64, "what every launch asks is in one cache line");
+
 /// What this process has made of its limits, if they are still the same: null if that was nothing. `None` if it has to be made anew.
 #[inline]
 pub fn kept() -> Option<*mut c_void> {

@@ -15,7 +15,8 @@ use crate::log::{self, Seldom};
 /// Who had to wait goes on when there is so much budget, in nanoseconds: each burst costs two naps, and its ends are known to a few
 /// microseconds only, so it must not be too short; nor so long that a tenth of a second shows it.
 const BURST: i64 = 2_000_000;
-/// And so much more for each percent of the limit where no other process waited lately: a nap costs the host as much as ten launches.
+/// And so much more for each percent of the limit where no other process was seen lately: a burst costs the host some 75 µs (H200's, with kernels
+/// of 200 µs).
 const BURST_RISE: i64 = 20_000;
 /// The same for launches that the host makes hardly faster than the GPU runs them.
 const BURST_OF_SHORT: i64 = 3_000_000;
@@ -29,7 +30,7 @@ const BURST_OF_MANY_FALL: i64 = 12_000;
 /// The same for launches each of which makes a burst.
 const BURST_OF_LONG: i64 = 500_000;
 const LONG_LAUNCH: u64 = 1_000_000;
-/// But where two of them accrue in so many nanoseconds, two or three make one: a tenth of a second does not show it.
+/// But where two of them accrue in so many nanoseconds, two or three of up to 2.5 ms make one: a tenth of a second does not show it.
 const PERIOD_OF_FEW: i64 = 10_000_000;
 const BURST_OF_FEW: i64 = BURST_OF_LONG + 2_000_000;
 /// The same for a host that does not keep up with the GPU: it takes a millisecond or two until it is as quick as before its nap.

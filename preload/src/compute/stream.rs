@@ -164,6 +164,9 @@ pub struct Open {
     pub had: Had,
 }
 
+const _: () =
+    assert!(core::mem::offset_of!(Stream, claimed) + size_of::<AtomicU32>() <= 64, "what most launches need is in one cache line");
+
 // SAFETY: `quick`, `mine` and the batch at `head` are only reached through a `Claim`, the batches from `tail` to `head` only by the one
 // harvester; the counters hand them over with release and acquire.
 unsafe impl Sync for Stream {}
