@@ -1,5 +1,6 @@
 //! What a launch costs beyond what the driver takes, to a few nanoseconds on the simulated GPU and some forty on an H200: one process launches
-//! by the driver's function and by the library's, burst by burst in turn. Two processes, or one machine now and later, differ by more than what is looked for.
+//! by the driver's function and by the library's, burst by burst in turn. Two processes, or one machine now and later, differ by more than what is
+//! looked for.
 
 use std::ffi::{CStr, CString, c_void};
 use std::path::Path;
