@@ -47,6 +47,8 @@ mod processes;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
+mod recorded;
+#[cfg(test)]
 mod side_by_side;
 #[cfg(test)]
 mod simulated;

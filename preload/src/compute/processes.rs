@@ -10,6 +10,11 @@ use super::tests::{MS, Process, S, US, budget};
 
 /// What the processes of one container get in 20 s, that each run one kernel after the other and want so much budget before they go on.
 fn shared<const N: usize>(percent: u32, kernels: [u64; N], least: [i64; N], seed: u64) -> [u64; N] {
+    shared_for(20 * S, percent, kernels, least, seed)
+}
+
+/// The same in `length` nanoseconds.
+pub(super) fn shared_for<const N: usize>(length: u64, percent: u32, kernels: [u64; N], least: [i64; N], seed: u64) -> [u64; N] {
     let (budget, rate) = (budget(), Rate::new(percent).unwrap());
     let processes: [Process; N] = std::array::from_fn(|n| Process::new(budget, percent, n as u16 + 1));
     // SAFETY: all zero is an empty batch.
@@ -20,7 +25,7 @@ fn shared<const N: usize>(percent: u32, kernels: [u64; N], least: [i64; N], seed
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         if seed == 0 { 0 } else { (random >> 33) % most }
     };
-    for now in (S..21 * S).step_by(20 * US as usize) {
+    for now in (S..S + length).step_by(20 * US as usize) {
         for who in 0..N {
             let account = processes[who].meter.account;
             if looks[who] > now {

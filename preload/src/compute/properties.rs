@@ -9,10 +9,10 @@ use super::pace::GAP;
 use super::simulated::{self, Gpu};
 use super::tests::{MS, Process, S, US, budget};
 
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, most: u64) -> u64 {
+    pub(super) fn below(&mut self, most: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % most
     }
@@ -41,7 +41,7 @@ enum Pause {
 /// A program: kinds of kernels with a length each, by how many percent at most one is longer or shorter than that, streams, how many launches
 /// between two pauses, how long these are, and what it does then.
 #[derive(Debug)]
-struct Program {
+pub(super) struct Program {
     percent: u32,
     lengths: Vec<u64>,
     varies: u64,
@@ -52,7 +52,7 @@ struct Program {
 }
 
 impl Program {
-    fn any(random: &mut Random) -> Self {
+    pub(super) fn any(random: &mut Random) -> Self {
         // From 10 µs to 10 ms, short ones as likely as long ones.
         let length = |random: &mut Random| ((10 * US) << random.below(10)) + random.below(10 * US);
         let lengths = (0..1 + random.below(6)).map(|_| length(random)).collect();
@@ -77,7 +77,7 @@ impl Program {
     }
 
     /// Runs it for some seconds. What was charged at which time, and the deepest debt, in nanoseconds.
-    fn run(&self, random: &mut Random, seconds: u64) -> (Gpu, Vec<(u64, u64)>, i64) {
+    pub(super) fn run(&self, random: &mut Random, seconds: u64) -> (Gpu, Vec<(u64, u64)>, i64) {
         let (gpu, process) = (Gpu::new(), Process::new(budget(), self.percent, 1));
         let streams: Vec<_> = (0..self.streams).map(|number| process.stream(number)).collect();
         let (start, account) = (gpu.now(), process.meter.account);

@@ -113,6 +113,15 @@ impl Gpu {
         self.busy.borrow().iter().filter(|&&(_, end)| from <= end && end < to).count()
     }
 
+    /// Hash of the times at which all kernels began and ended.
+    pub fn fingerprint(&self) -> u64 {
+        self.busy
+            .borrow()
+            .iter()
+            .flat_map(|&(start, end)| [start, end])
+            .fold(0, |hash: u64, time| (hash ^ time).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29))
+    }
+
     /// GPU time used between two moments.
     pub fn used(&self, from: u64, to: u64) -> u64 {
         self.used_but_for(from, to, 0)

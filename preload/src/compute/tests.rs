@@ -30,7 +30,7 @@ impl Process {
         Self::make(budget, percent, who, 0)
     }
 
-    fn with_mps(budget: &'static Budget, percent: u32, mps: u32) -> Self {
+    pub(super) fn with_mps(budget: &'static Budget, percent: u32, mps: u32) -> Self {
         Self::make(budget, percent, 1, mps)
     }
 
