@@ -30,9 +30,10 @@ record() {
     seq 0 $chunk $((count - 1)) | xargs -P "$(nproc)" -I FROM sh -euc '
         from=$1 to=$(($1 + $2))
         [ $to -le $3 ] || to=$3
-        VGPU_RECORD_SEEDS=$from..$to VGPU_RECORD=$4/$(printf %010d "$from") "$5" "$6" --include-ignored >"$4.log" 2>&1 || { cat "$4.log" >&2; exit 255; }
+        part=$4/$(printf %010d "$from")
+        VGPU_RECORD_SEEDS=$from..$to VGPU_RECORD=$part.txt "$5" "$6" --include-ignored >"$part.log" 2>&1 || { cat "$part.log" >&2; exit 255; }
     ' sh FROM $chunk "$count" "$folder/$2" "$binary" $test
-    cat "$folder/$2"/* >"$folder/$2.txt"
+    cat "$folder/$2"/*.txt >"$folder/$2.txt"
     [ "$(wc -l <"$folder/$2.txt")" -eq "$count" ] || { echo "$2: expected $count lines" >&2; return 2; }
 }
 
