@@ -10,12 +10,9 @@ packages cc:gcc libc6-dev
 zigbuild
 
 kit=$target/kit
-old=x86_64-unknown-linux-gnu.2.17
 built=$target/x86_64-unknown-linux-gnu/release
 
-# By itself: it has no std, and the others would ask its dependencies for theirs. Only without read-only relocations does the compiler make
-# calls that can be bound when they are first made (preload/build.rs). zstd's hooks for tracing would be looked up in every process.
-CFLAGS=-DZSTD_TRACE=0 CARGO_ENCODED_RUSTFLAGS=-Crelro-level=off cargo zigbuild --quiet --release --target $old -p vgpu-preload
+library
 mkdir -p "$kit/programs"
 scripts/fronts.sh "$kit/front"
 tests/simgpu/build.sh "$kit/simgpu" >/dev/null

@@ -44,6 +44,14 @@ zigbuild() {
     PATH="$target/tools/bin:$PATH"
 }
 
+# Builds libvgpu.so of the tree in the working directory, as it is shipped. In a call of its own: it has no std, and the others would ask its
+# dependencies for theirs. Only without read-only relocations does the compiler make calls that can be bound when they are first made
+# (preload/build.rs). zstd's hooks for tracing would be looked up in every process.
+library() {
+    CFLAGS=-DZSTD_TRACE=0 CARGO_ENCODED_RUSTFLAGS=-Crelro-level=off \
+        cargo zigbuild --quiet --release --target x86_64-unknown-linux-gnu.2.17 -p vgpu-preload
+}
+
 # Only what is needed of it is built, and that quickly.
 cargo_deb() {
     [ -x "$target/packaging/bin/cargo-deb" ] && PATH="$target/packaging/bin:$PATH"
