@@ -11,13 +11,14 @@
 #![cfg_attr(test, allow(dead_code))]
 
 mod compute;
-mod cuda;
-mod driver;
-mod intercept;
-mod list;
-mod log;
+mod dispatch;
+mod entry_points;
+mod hooks;
+mod image;
+mod loader;
 mod memory;
-mod nvml;
+mod nvml_query;
+mod os;
 mod session;
 mod table;
 mod trace;
@@ -26,7 +27,7 @@ mod trace;
 #[cfg(not(test))]
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    log::line(vgpu_region::limits::LogLevel::Error, format_args!("bug: {info}"));
+    os::log::line(vgpu_region::limits::LogLevel::Error, format_args!("bug: {info}"));
     // SAFETY: abort takes nothing and does not return.
     unsafe { libc::abort() }
 }

@@ -1,51 +1,7 @@
-//! Device memory: every way to take it is reserved against the container's account before the driver is asked, charged at what the
-//! driver really takes, and given back when the memory really is.
+//! Device memory: reserved against the account before the driver is asked, charged at what the driver really takes.
 
-pub mod account;
-pub mod array;
-pub mod array_v1;
-pub mod blocks;
-pub mod capture;
-pub mod context;
-pub mod exclusive;
-pub mod graph;
-pub mod heap;
-pub mod holes;
-pub mod image;
-pub mod keepers;
-pub mod kept;
-pub mod known;
-pub mod library;
-pub mod linear;
-pub mod local;
-pub mod module;
-pub mod near;
-pub mod ordered;
-pub mod other_contexts;
-pub mod physical;
-pub mod places;
-pub mod pools;
-pub mod refusal;
-pub mod room;
-pub mod shared;
-pub mod small;
-pub mod spill;
-pub mod table;
-pub mod truth;
-pub mod unclaimed;
-pub mod view;
-
-/// The driver hands out device memory in pieces of this many bytes (seen on driver 580, H200: larger allocations are rounded up to it,
-/// smaller ones share blocks of it).
-pub const GRANULE: u64 = 2 << 20;
-/// A granule in pages of the account.
-pub const GRANULE_PAGES: u32 = (GRANULE / vgpu_region::ledger::PAGE) as u32;
-/// Linear allocations up to this size share granules.
-pub const SMALL: u64 = GRANULE - 1;
-/// Pools grow by multiples of this (seen on driver 580).
-pub const POOL_STEP: u64 = 32 << 20;
-
-/// `bytes` rounded up to a multiple of `step`, a power of two, in pages.
-pub const fn rounded_pages(bytes: u64, step: u64) -> u32 {
-    vgpu_region::ledger::pages(bytes.saturating_add(step - 1) & !(step - 1))
-}
+pub mod admission;
+pub mod granules;
+pub mod ledger;
+pub mod objects;
+pub mod reconcile;

@@ -4,19 +4,22 @@
 //! its own at its first call, however it was forked.
 
 use core::ffi::{CStr, c_void};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
 use vgpu_region::ledger::{PAGE, pages};
 use vgpu_region::limits::{GpuLimit, LimitsPage, LogLevel};
-use vgpu_region::map::{self, Membership};
+use vgpu_region::map::Membership;
 use vgpu_region::region::{GpuAccount, GpuCharge};
-use vgpu_region::trace::Kind;
 use vgpu_region::uuid::Uuid;
-use vgpu_region::{MAX_GPUS, paths};
+use vgpu_region::{MAX_GPUS, map, paths};
 
-use crate::cuda::{Device, OPERATING_SYSTEM, SUCCESS, Status};
-use crate::intercept::elf;
-use crate::{driver, log, trace};
+use crate::loader::{driver, elf};
+use crate::nvml_query;
+use crate::os::clock::realtime;
+use crate::os::log;
+use crate::os::mmap::allocate;
+use vgpu_cuda_abi::cuda::{Device, SUCCESS};
 
 /// One GPU that this process sees.
 #[derive(Clone, Copy, Debug)]
@@ -166,19 +169,13 @@ pub fn ready() -> Option<&'static Session> {
     unsafe { PAGE_AT.load(Acquire).as_ref()?.session.load(Acquire).as_ref() }
 }
 
-/// Zeroed memory, in bytes; null if there is none. It is the caller's to unmap.
-pub fn map_anonymous(size: usize) -> *mut c_void {
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
-    // SAFETY: a new private mapping at an address of the kernel's choice.
-    match unsafe { libc::mmap(core::ptr::null_mut(), size, protection, flags, -1, 0) } {
-        libc::MAP_FAILED => core::ptr::null_mut(),
-        address => address,
+/// Whether any GPU of this process has a memory limit, or nobody can know.
+pub fn is_memory_limited() -> bool {
+    match current() {
+        State::Ready(session) => session.gpus().iter().any(|gpu| gpu.memory_limit().is_some()),
+        State::NotYet => false,
+        State::Refused => true,
     }
-}
-
-/// Zeroed memory for the life of the process: what we need is little and never freed. Null if there is none.
-pub fn allocate<T>() -> *mut T {
-    map_anonymous(size_of::<T>()).cast()
 }
 
 fn page() -> Option<&'static Page> {
@@ -216,7 +213,6 @@ fn start() -> State {
             Ok(_) => {
                 // SAFETY: just built, and never freed.
                 let session = unsafe { &*session };
-                trace::look(session);
                 State::Ready(session)
             }
             Err(other) => {
@@ -357,58 +353,9 @@ fn find_gpu(ordinal: i32, limits: &'static LimitsPage, membership: Membership) -
         }
     }
     let uuid = Uuid(uuid);
-    let index = if limits.has_index_entries() { crate::nvml::index_of(uuid) } else { None };
+    let index = if limits.has_index_entries() { nvml_query::index_of(uuid) } else { None };
     let place = map::account(region_path(), membership.region, uuid).ok()?;
     let account = membership.region.gpus.get(place)?;
     let charge = membership.slot().gpus.get(place)?;
     Some(Gpu { device, uuid, total: total as u64, place, limit: limits.find(uuid, index), account, charge })
-}
-
-/// Sleeps, unless a signal comes.
-pub fn nap(nanoseconds: i64) {
-    let pause = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
-    // SAFETY: the structure is valid; the rest of an interrupted sleep is not needed.
-    unsafe { libc::nanosleep(&raw const pause, core::ptr::null_mut()) };
-}
-
-/// Nanoseconds of `CLOCK_MONOTONIC`.
-pub fn monotonic() -> u64 {
-    clock(libc::CLOCK_MONOTONIC)
-}
-
-/// Which second it is, by a clock that is quick to read.
-#[inline]
-pub fn coarse_second() -> u64 {
-    clock(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000_000
-}
-
-/// Nanoseconds of `CLOCK_REALTIME`.
-pub fn realtime() -> u64 {
-    clock(libc::CLOCK_REALTIME)
-}
-
-fn clock(which: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call fills the structure it is given.
-    unsafe { libc::clock_gettime(which, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// `cuInit`: the driver's, then ours. A container whose limits cannot be known gets no GPU.
-pub unsafe fn init(real: unsafe extern "C" fn(u32) -> Status, flags: u32) -> Status {
-    let began = monotonic();
-    // SAFETY: the program's own argument.
-    let status = unsafe { real(flags) };
-    if status != SUCCESS {
-        return status;
-    }
-    let ended = monotonic();
-    match current() {
-        State::Refused => OPERATING_SYSTEM,
-        State::NotYet => SUCCESS,
-        State::Ready(_) => {
-            trace::span(Kind::Init, 0, began, ended, 0);
-            SUCCESS
-        }
-    }
 }

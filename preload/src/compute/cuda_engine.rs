@@ -2,13 +2,18 @@
 
 use core::sync::atomic::AtomicU32;
 
+use vgpu_region::limits::LogLevel;
+use vgpu_region::trace::Kind;
 use vgpu_region::uuid::Uuid;
 
-use super::engine::{Engine, Progress};
-use crate::cuda::{Handle, NOT_READY, SUCCESS};
-use crate::driver::CaptureRelaxed;
-use crate::nvml::{self, Power};
-use crate::{driver, session};
+use crate::loader::driver;
+use crate::loader::driver::CaptureRelaxed;
+use crate::nvml_query;
+use crate::os::log::{self, Seldom};
+use crate::os::{clock, tsc};
+use crate::trace::sink;
+use vgpu_cuda_abi::cuda::{Handle, NOT_READY, SUCCESS};
+use vgpu_gpu_limiter::engine::{Engine, Power, Progress, Waited};
 
 /// How much longer than asked a sleep lasts by default (`PR_GET_TIMERSLACK` is 50 µs).
 const SLACK: u64 = 50_000;
@@ -18,6 +23,8 @@ fn less_slack(nanos: u64) -> u64 {
     if nanos > 2 * SLACK { nanos - SLACK } else { nanos }
 }
 
+static HELD: Seldom = Seldom::new();
+
 /// A context. Every question about events is asked in relaxed mode: the program may be capturing a stream.
 pub struct Cuda {
     /// Where events are made.
@@ -26,14 +33,14 @@ pub struct Cuda {
 
 impl Engine for Cuda {
     fn now(&self) -> u64 {
-        let now = session::monotonic();
-        super::ticks::compare(now);
+        let now = clock::monotonic();
+        tsc::compare(now);
         now
     }
 
     #[inline]
     fn about_now(&self) -> u64 {
-        super::ticks::now().unwrap_or_else(session::monotonic)
+        tsc::now().unwrap_or_else(clock::monotonic)
     }
 
     fn sleep(&self, nanos: u64) {
@@ -129,10 +136,23 @@ impl Engine for Cuda {
     }
 
     fn power(&self, gpu: Uuid) -> Option<Power> {
-        nvml::power(gpu)
+        nvml_query::power(gpu)
     }
 
     fn busy(&self, gpu: Uuid) -> Option<u32> {
-        nvml::busy(gpu)
+        nvml_query::busy(gpu)
+    }
+
+    fn waited(&self, waited: &Waited) {
+        let &Waited { for_budget, for_turn, stream, began, ended, cost, percent } = waited;
+        if for_budget && HELD.now() {
+            let millis = ended.saturating_sub(began) / 1_000_000;
+            log::line(
+                LogLevel::Info,
+                format_args!("launches wait: the container has {percent}% of the GPU's time; the last waited {millis} ms"),
+            );
+        }
+        let kind = if for_turn { Kind::Turn } else { Kind::Budget };
+        sink::span(kind, stream, began, ended, cost);
     }
 }

@@ -2,11 +2,9 @@
 
 use vgpu_region::trace::{Direction, Kind};
 
-use crate::compute::shapes::Described;
-use crate::cuda::{Handle, LaunchConfig, LaunchParams, SUCCESS, Status};
-
-/// `CU_STREAM_PER_THREAD`
-const PER_THREAD: Handle = 2 as Handle;
+use crate::trace::names;
+use vgpu_cuda_abi::copies::Described;
+use vgpu_cuda_abi::cuda::{Handle, LaunchConfig, LaunchParams, SUCCESS, Status};
 
 /// A call that is recorded.
 #[derive(Clone, Copy, Debug)]
@@ -53,11 +51,6 @@ impl Call {
     }
 }
 
-/// The stream that a form with `_ptsz` or `_ptds` means.
-pub fn own(stream: Handle) -> Handle {
-    if stream.is_null() { PER_THREAD } else { stream }
-}
-
 /// The default stream.
 pub const DEFAULT: Handle = core::ptr::null_mut();
 
@@ -88,7 +81,7 @@ pub unsafe fn kernels(list: *const LaunchParams, count: u32) -> Call {
 
 /// A graph.
 pub fn graph(stream: Handle, exec: Handle) -> Call {
-    Call::work(Kind::Graph, stream, super::names::kernels_in(exec))
+    Call::work(Kind::Graph, stream, names::kernels_in(exec))
 }
 
 /// A copy.

@@ -1,12 +1,13 @@
 //! Kernels by name, and how many kernels are in a graph.
 
 use core::ffi::{CStr, c_char};
-use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use vgpu_region::trace::Ring;
 
-use crate::cuda::{Handle, SUCCESS};
-use crate::driver;
+use crate::loader::driver;
+use vgpu_cuda_abi::cuda::{Handle, SUCCESS};
 
 const PLACES: usize = 4096;
 

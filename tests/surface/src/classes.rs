@@ -116,16 +116,17 @@ impl Classes {
     }
 }
 
-/// The names in the library's table, each with its handler: lines `Library handler => (arguments) [what is traced]: names;` between `hooks! {` and `}`.
+/// The names in the library's table, each with its handler: rows `Library handler => (arguments) [trace]: names | per-thread names;` between
+/// `$consumer! {` and `}`.
 fn in_table(source: &str) -> BTreeMap<String, String> {
-    let body = source.split_once("\nhooks! {\n").and_then(|(_, rest)| rest.split_once("\n}")).map_or("", |(body, _)| body);
+    let body = source.split_once("$consumer! {\n").and_then(|(_, rest)| rest.split_once("\n        }\n")).map_or("", |(body, _)| body);
     let lines: String = body.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join(" ");
     let mut names = BTreeMap::new();
     for entry in lines.split(';') {
         let (Some((head, _)), Some((_, list))) = (entry.split_once("=>"), entry.rsplit_once(':')) else { continue };
         let handler = head.split_whitespace().nth(1).unwrap_or_default();
         let handler = handler.split("::<").next().unwrap_or_default();
-        names.extend(list.split(',').map(|name| (name.trim().to_owned(), handler.to_owned())));
+        names.extend(list.split([',', '|']).map(|name| (name.trim().to_owned(), handler.to_owned())));
     }
     names
 }
@@ -136,7 +137,8 @@ mod tests {
 
     #[test]
     fn the_table_is_read() {
-        let text = "x\nhooks! {\n    // What: it; is.\n    Cuda a::b => (x: *const c_char, y: i32): cuOne,\n        cuOne_ptsz;\n    Nvml c::d::<true> => (): nvmlTwo;\n    Cuda e::f => () [g::h(x)]: cuThree;\n}\n";
+        let text = "x\n        $consumer! {\n    // What: it; is.\n    Cuda a::b::<OWN> => (x: *const c_char, y: i32) [g(x)]:\n        cuOne | cuOne_ptsz;\n    \
+                    Nvml c::d => (): nvmlTwo;\n    Cuda e::f => () [g::h(x)]: cuThree;\n        }\n    };\n";
         let names = in_table(text);
         let pairs: Vec<(&str, &str)> = names.iter().map(|(name, handler)| (name.as_str(), handler.as_str())).collect();
         assert_eq!(pairs, [("cuOne", "a::b"), ("cuOne_ptsz", "a::b"), ("cuThree", "e::f"), ("nvmlTwo", "c::d")]);

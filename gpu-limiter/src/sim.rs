@@ -1,0 +1,11 @@
+//! The limiter on a simulated GPU with a deterministic clock.
+
+mod collectives;
+pub mod gpu;
+mod host_bound;
+pub mod limits;
+mod processes;
+mod properties;
+mod recorded;
+mod side_by_side;
+mod unmeasured;

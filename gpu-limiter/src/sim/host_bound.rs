@@ -1,0 +1,169 @@
+//! Programs whose host does not keep up with the GPU, and is slower for a while after it was held back.
+
+use std::cell::Cell;
+use std::sync::atomic::Ordering::Relaxed;
+
+use vgpu_region::budget::Rate;
+
+use crate::engine::Engine;
+use crate::sim::gpu;
+use crate::sim::gpu::Gpu;
+use crate::sim::limits::{MS, Process, S, US, budget};
+
+/// What the library takes of the host's time after a wait beyond what the simulated driver takes, in nanoseconds (H200's host).
+const OWN_STOP: u64 = 4_000;
+
+/// And for a launch that goes into the open batch, by the time from one to the next.
+fn own(host: u64) -> u64 {
+    if host < 20 * US { 230 } else { 600 }
+}
+
+/// A loop of short kernels.
+struct Loop {
+    /// Time from one launch to the next.
+    host: u64,
+    kernel: u64,
+    /// Launches from one wait for all of them to the next.
+    wait_every: u64,
+}
+
+impl Loop {
+    /// Part of what the loop gets done alone, in percent, and what it is charged for, by a host that loses so much time after a nap of so long.
+    fn share(&self, percent: u32, loses: impl Fn(u64) -> u64) -> (f64, f64) {
+        let alone = {
+            let gpu = Gpu::new();
+            let start = gpu.now();
+            self.run(&gpu, 20, || gpu.launch(gpu::stream(1), self.kernel), || gpu.synchronize(gpu::stream(1)));
+            (gpu.now() - start) as f64 / 20.0
+        };
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
+        let stream = process.stream(0);
+        let (mut from, mut rounds, mut used) = (gpu.now(), 0, 0);
+        let (began, lost) = (from, Cell::new(0));
+        while gpu.now() < began + 8 * S {
+            if rounds == 0 && gpu.now() > began + S {
+                from = gpu.now();
+                used = process.meter.account.budget.used.load(Relaxed);
+            }
+            let launch = || {
+                let before = gpu.now();
+                gpu.pass(own(self.host));
+                process.launch(&gpu, stream, 1, self.kernel);
+                let napped = gpu.now() - before;
+                if napped > MS {
+                    lost.set(loses(napped));
+                }
+                let late = lost.get().min(self.host / 2);
+                lost.set(lost.get() - late);
+                gpu.pass(late);
+            };
+            let wait = || {
+                process.wait(&gpu, stream, true);
+                gpu.pass(OWN_STOP);
+            };
+            self.run(&gpu, 1, launch, wait);
+            rounds += u32::from(from != began);
+        }
+        let wall = (gpu.now() - from) as f64 / 100.0;
+        (f64::from(rounds) * alone / wall, (process.meter.account.budget.used.load(Relaxed) - used) as f64 / wall)
+    }
+
+    fn run(&self, gpu: &Gpu, rounds: u64, launch: impl Fn(), wait: impl Fn()) {
+        for _ in 0..rounds {
+            for _ in 0..self.wait_every {
+                gpu.pass(self.host.saturating_sub(gpu.host.get()));
+                launch();
+            }
+            wait();
+        }
+    }
+}
+
+/// What it loses grows with the nap, up to 30 ms, and comes off the pace of its launches, as on an H200's host.
+#[test]
+fn who_is_slow_after_a_nap_gets_its_share() {
+    for (host, kernel, wait_every) in [(13_600, 7_000, 96), (13_600, 7_000, 24), (13_600, 3_000, 1_000), (25_000, 6_000, 200)] {
+        let work = Loop { host, kernel, wait_every };
+        for percent in [10, 25, 50, 75] {
+            for loses in [0, 300, 600, 1_200] {
+                let (share, charged) = work.share(percent, |nap| loses * US * nap.min(30 * MS) / (30 * MS));
+                println!("{kernel} ns each {host}, {percent}%, loses {loses} us: {share:.2}, charged {charged:.2}");
+                assert!((share - f64::from(percent)).abs() < 0.6, "{percent}%: {share:.2}");
+                assert!((charged - f64::from(percent)).abs() < 1.0, "{percent}%: charged {charged:.2}");
+            }
+        }
+    }
+}
+
+/// What is woken in between is slower afterwards, so who is alone sleeps as long as it has to.
+#[test]
+fn naps_are_few() {
+    for percent in [10, 25] {
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
+        let (stream, start) = (process.stream(0), gpu.now());
+        while gpu.now() < start + 4 * S {
+            let work = Loop { host: 13_600, kernel: 7_000, wait_every: 96 };
+            work.run(&gpu, 1, || process.launch(&gpu, stream, 1, 7_000), || process.wait(&gpu, stream, true));
+        }
+        println!("{percent}%: {} naps a second", gpu.naps.get() / 4);
+        assert!(gpu.naps.get() / 4 < 60, "{percent}%: {} naps a second", gpu.naps.get() / 4);
+    }
+}
+
+/// Who waits for the GPU has short bursts, however it waits.
+#[test]
+fn who_waits_for_the_gpu_has_no_credit() {
+    for (host, kernel, wait_every) in [(2_300, 20 * US, 16), (2_300, 5 * US, 1), (5_000, 200 * US, 4)] {
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
+        let stream = process.stream(0);
+        let (start, mut least) = (gpu.now(), 0);
+        while gpu.now() < start + S {
+            let launch = || process.launch(&gpu, stream, 1, kernel);
+            Loop { host, kernel, wait_every }.run(&gpu, 1, launch, || process.wait(&gpu, stream, true));
+            least = least.min(process.meter.account.budget.balance(gpu.now(), Rate::new(50).unwrap()));
+        }
+        println!("{wait_every} x {kernel} ns: {least}");
+        assert!(least > -2 * MS as i64, "{wait_every} x {kernel} ns: {least}");
+    }
+}
+
+/// Every launch is of a kind that was never seen, as with shapes that change: each waits for the one before to be measured, so the GPU is
+/// idle whenever one comes, and that is no fault of the host's.
+#[test]
+fn launches_of_ever_new_kinds_are_paid_for() {
+    for (streams, kernel) in [(1, 50 * US), (1, 200 * US), (1, 3 * MS), (2, 50 * US), (2, 200 * US), (2, 3 * MS)] {
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), 25, 1));
+        let all: Vec<_> = (0..streams).map(|number| process.stream(number)).collect();
+        let (start, rate) = (gpu.now(), Rate::new(25).unwrap());
+        let (mut kind, mut least) = (0, 0);
+        for stream in all.iter().cycle().take_while(|_| gpu.now() < start + 4 * S) {
+            kind += 1;
+            process.launch(&gpu, stream, kind, kernel);
+            least = least.min(process.meter.account.budget.balance(gpu.now(), rate));
+        }
+        let (used, told) = (gpu.used(start, gpu.now()), process.meter.account.budget.used.load(Relaxed));
+        let share = used as f64 / (gpu.now() - start) as f64 * 100.0;
+        println!("{streams} x {kernel} ns: {share:.2}%, charged {told} of {used}, {least}");
+        assert!((24.0..26.0).contains(&share) && told > used / 100 * 97, "{streams} x {kernel} ns: {share:.2}%, charged {told} of {used}");
+        assert!(least > -(2 * kernel as i64) - MS as i64, "{streams} x {kernel} ns: {least}");
+    }
+}
+
+/// New kinds in two streams, and others with them.
+#[test]
+fn new_kinds_among_others_are_paid_for() {
+    for percent in [25, 50, 75] {
+        for known in [10, 20] {
+            let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
+            let streams = [process.stream(0), process.stream(1)];
+            let (start, mut kind) = (gpu.now(), 1000);
+            for stream in streams.iter().cycle().take_while(|_| gpu.now() < start + 3 * S) {
+                kind += 1;
+                process.launch(&gpu, stream, kind, 5 * US);
+                (0..known).for_each(|_| process.launch(&gpu, stream, 1, 5 * US));
+            }
+            let share = gpu.used(start, gpu.now()) as f64 / (gpu.now() - start) as f64 * 100.0;
+            assert!((-4.0..3.0).contains(&(share - f64::from(percent))), "{percent}%, {known}: {share:.1}%");
+        }
+    }
+}

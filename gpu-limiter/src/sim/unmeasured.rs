@@ -1,0 +1,125 @@
+//! Where something is lacking to measure a launch with: it is measured otherwise, or not made.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::engine::Engine;
+use crate::engine::SUCCESS;
+use crate::meter::STREAMS;
+use crate::sim::gpu;
+use crate::sim::gpu::Gpu;
+use crate::sim::limits::{MS, Process, S, US, budget};
+use crate::stream::Stream;
+use crate::{batch_close, cost_model, launch};
+
+fn make() -> *mut Stream {
+    // SAFETY: all zero is a free stream.
+    Box::leak(Box::new(unsafe { std::mem::zeroed() }))
+}
+
+/// Launches a kernel into a stream of this number. Whether it was made.
+fn launch(gpu: &Gpu, process: &Process, place: &'static Stream, number: usize, kind: u64, nanos: u64) -> bool {
+    let handle = gpu::stream(number);
+    let call = || {
+        gpu.launch(handle, nanos);
+        SUCCESS
+    };
+    launch::launch(gpu, process.meter, (place, handle), cost_model::key(&[kind]), || false, call).is_some()
+}
+
+/// A program with more streams than can be told apart launches short kernels into one and long ones into another: an event in one says
+/// nothing of the other.
+#[test]
+fn streams_beyond_those_that_are_told_apart_pay_for_all_that_they_run() {
+    for percent in [25, 50, 90] {
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
+        for number in 0..STREAMS as u64 {
+            assert!(process.meter.adopt(1000 + number, make).is_some());
+        }
+        assert!(process.meter.adopt(7, || panic!("there is no place for it")).is_none());
+        let place = process.meter.crowd(make).unwrap();
+        assert!(std::ptr::eq(place, process.meter.crowd(|| panic!("it is there")).unwrap()));
+        let start = gpu.now();
+        while gpu.now() < start + 3 * S {
+            launch(&gpu, &process, place, 0, 1, 700 * US);
+            launch(&gpu, &process, place, 1, 2, 20 * US);
+            launch(&gpu, &process, place, 2, 3, 200 * US);
+        }
+        let (used, charged) = (gpu.used(start, gpu.now()), process.meter.account.budget.used.load(Relaxed));
+        let share = gpu.used(start + S, start + 3 * S) as f64 / (2 * S) as f64 * 100.0;
+        println!("{percent}%: {share:.2}, used {used}, charged {charged}");
+        // Each launch is measured by itself, which costs the GPU an event and so this program some of its share.
+        assert!(charged + 10 * MS > used && share < f64::from(percent) + 1.0 && share > f64::from(percent) * 0.8, "{percent}%: {share:.2}");
+    }
+}
+
+#[test]
+fn without_events_there_are_no_launches() {
+    let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
+    let place = process.meter.adopt(9, make).unwrap();
+    gpu.scarce.set(Some(5));
+    let made = (0..200).filter(|_| launch(&gpu, &process, place, 0, 1, 2 * MS)).count();
+    assert!((1..=5).contains(&made), "{made} launches with five events");
+    gpu.scarce.set(None);
+    let start = gpu.now();
+    while gpu.now() < start + S {
+        assert!(launch(&gpu, &process, place, 0, 1, 2 * MS), "there are events again");
+    }
+    let (used, charged) = (gpu.used(0, gpu.now()), process.meter.account.budget.used.load(Relaxed));
+    assert!(charged + 10 * MS > used && used < 11 * S / 20, "used {used}, charged {charged}");
+}
+
+/// A program pauses after some launches, and waits for them when they are long over, after a copy or not, or never: nobody sees when the last of
+/// them ended. What they cost is learned all the same.
+#[test]
+fn launches_before_a_pause_that_nobody_waits_for_are_measured_too() {
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Then {
+        Nothing,
+        Waits,
+        CopiesAndWaits,
+    }
+    let programs = [(1, 12, 600, 20), (3, 3, 600, 5), (7, 6, 600, 10), (1, 1, 2_000, 3), (40, 20, 80, 5)];
+    for ((short, long, each, rest), then) in
+        programs.iter().flat_map(|&program| [Then::Nothing, Then::Waits, Then::CopiesAndWaits].map(|then| (program, then)))
+    {
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), 25, 1));
+        let (stream, start, handle) = (process.stream(0), gpu.now(), gpu::stream(1));
+        while gpu.now() < start + 6 * S {
+            // From the second second on the last ones take much longer.
+            let last = if gpu.now() < start + S { 4 * US } else { each * US };
+            (0..short).for_each(|_| process.launch(&gpu, stream, 1, 20 * US));
+            (0..long).for_each(|_| process.launch(&gpu, stream, 2, last));
+            gpu.pass(rest * MS);
+            if then == Then::CopiesAndWaits {
+                batch_close::interrupt(&gpu, process.meter, stream, handle);
+                gpu.copy(handle, 50 * US);
+            }
+            if then != Then::Nothing {
+                process.wait(&gpu, stream, true);
+            }
+        }
+        let share = gpu.used(start + 3 * S, start + 6 * S) as f64 / (3 * S) as f64 * 100.0;
+        println!("{short} and {long}, {then:?}: {share:.2}%");
+        assert!(share < 26.0, "{short} and {long}, {then:?}: {share:.2}%");
+    }
+}
+
+/// While a function is loaded for one stream, another's kernels run: they are paid for, and the loading is not.
+#[test]
+fn loading_beside_another_stream_costs_nothing_and_hides_nothing() {
+    for loading in [500 * US, 2 * MS, 8 * MS, 30 * MS] {
+        let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
+        let (busy, other, start) = (process.stream(0), process.stream(1), gpu.now());
+        for kind in 100.. {
+            (0..20).for_each(|_| process.launch(&gpu, busy, 1, 100 * US));
+            process.launch_after(&gpu, other, kind, 50 * US, loading);
+            if gpu.now() > start + 4 * S {
+                break;
+            }
+        }
+        let (used, charged) = (gpu.used(start, gpu.now()), process.meter.account.budget.used.load(Relaxed));
+        let share = used as f64 / (gpu.now() - start) as f64 * 100.0;
+        println!("{} us: {share:.2}%, used {used}, charged {charged}", loading / US);
+        assert!(charged.abs_diff(used) < used / 25 && share < 50.6, "{} us: {share:.2}%, used {used}, charged {charged}", loading / US);
+    }
+}

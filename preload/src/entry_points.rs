@@ -1,0 +1,4 @@
+//! The names of all intercepted functions, and which library each belongs to.
+
+pub mod library;
+pub mod names;

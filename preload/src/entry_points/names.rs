@@ -1,0 +1,134 @@
+//! From a symbol's name to its place in the table: a hash table made by the compiler, without a single relocation.
+
+use core::ffi::CStr;
+
+use super::library::Library;
+use crate::table::entry_points;
+
+macro_rules! names {
+    ($($library:ident $handler:path => $arguments:tt $([$trace:expr])?: $($symbol:ident),+ $(| $($own:ident),+)?;)*) => {
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy)]
+        /// The entry points, by their place in the table.
+        pub enum Entry { $($(#[doc = ""] $symbol,)+ $($(#[doc = ""] $own,)+)?)* #[doc = ""] Count }
+
+        /// How many entry points there are.
+        pub const COUNT: usize = Entry::Count as usize;
+
+        /// Their names, each zero-terminated, in one text: a table of pointers would have to be relocated in every process.
+        pub static NAMES: &str = concat!($($(stringify!($symbol), "\0",)+ $($(stringify!($own), "\0",)+)?)*);
+
+        static LIBRARIES: [Library; COUNT] = [$($({ _ = Entry::$symbol; Library::$library },)+ $($({ _ = Entry::$own; Library::$library },)+)?)*];
+    };
+}
+
+entry_points!(names);
+
+/// An entry's name.
+pub fn name_of(entry: usize) -> &'static CStr {
+    // SAFETY: the names are terminated.
+    unsafe { CStr::from_ptr(name(entry)) }
+}
+
+/// Which library an entry belongs to.
+pub fn library(entry: usize) -> Library {
+    LIBRARIES.get(entry).copied().unwrap_or(Library::Cuda)
+}
+
+const SIZE: usize = 1024;
+const _: () = assert!(COUNT * 2 < SIZE);
+
+const fn hash_byte(hash: u32, byte: u8) -> u32 {
+    (hash ^ byte as u32).wrapping_mul(0x0100_0193)
+}
+
+const SEED: u32 = 0x811c_9dc5;
+
+/// Where each name starts in [`NAMES`].
+static STARTS: [u16; COUNT] = {
+    let (mut starts, bytes) = ([0; COUNT], NAMES.as_bytes());
+    let (mut at, mut entry) = (0, 0);
+    while entry < COUNT {
+        starts[entry] = at as u16;
+        while bytes[at] != 0 {
+            at += 1;
+        }
+        (at, entry) = (at + 1, entry + 1);
+    }
+    starts
+};
+
+/// Entry + 1 by hash, with linear probing; 0 is empty.
+static INDEX: [u16; SIZE] = {
+    let (mut index, bytes) = ([0; SIZE], NAMES.as_bytes());
+    let mut entry = 0;
+    while entry < COUNT {
+        let (mut hash, mut at) = (SEED, STARTS[entry] as usize);
+        while bytes[at] != 0 {
+            hash = hash_byte(hash, bytes[at]);
+            at += 1;
+        }
+        let mut place = hash as usize % SIZE;
+        while index[place] != 0 {
+            place = (place + 1) % SIZE;
+        }
+        index[place] = entry as u16 + 1;
+        entry += 1;
+    }
+    index
+};
+
+/// The name of a table entry, zero-terminated.
+pub fn name(entry: usize) -> *const core::ffi::c_char {
+    let start = STARTS.get(entry).copied().unwrap_or(0);
+    NAMES.as_ptr().wrapping_add(usize::from(start)).cast()
+}
+
+/// The table's entry for a name, if it is one of ours.
+///
+/// # Safety
+/// `wanted` is a C string.
+pub unsafe fn find(wanted: *const core::ffi::c_char) -> Option<usize> {
+    let mut hash = SEED;
+    let mut at = wanted.cast::<u8>();
+    // SAFETY: a C string is read up to its end.
+    unsafe {
+        while *at != 0 {
+            hash = hash_byte(hash, *at);
+            at = at.add(1);
+        }
+    }
+    let mut place = hash as usize % SIZE;
+    loop {
+        let entry = usize::from(*INDEX.get(place)?).checked_sub(1)?;
+        // SAFETY: both are C strings.
+        if unsafe { libc::strcmp(name(entry), wanted) } == 0 {
+            return Some(entry);
+        }
+        place = (place + 1) % SIZE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::{CStr, CString};
+
+    #[test]
+    fn every_name_finds_itself_and_only_itself() {
+        let names: Vec<&str> = NAMES.split_terminator('\0').collect();
+        assert_eq!(names.len(), COUNT);
+        for (entry, text) in names.iter().enumerate() {
+            let wanted = CString::new(*text).unwrap();
+            // SAFETY: C strings both.
+            unsafe {
+                assert_eq!(find(wanted.as_ptr()), Some(entry), "{text} stands in the table twice");
+                assert_eq!(CStr::from_ptr(name(entry)), wanted.as_c_str());
+            }
+        }
+        for other in [c"", c"curl_easy_init", c"cublasCreate_v2", c"cuMemAlloc_v", c"cuMemAlloc_v22", c"nvtxMarkA"] {
+            // SAFETY: a C string.
+            assert_eq!(unsafe { find(other.as_ptr()) }, None);
+        }
+    }
+}

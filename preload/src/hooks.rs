@@ -1,0 +1,34 @@
+//! One function for each intercepted entry point, or for several of one shape.
+
+pub mod alloc;
+pub mod arrays;
+pub mod arrays_v1;
+pub mod capture;
+pub mod context_end;
+pub mod contexts;
+pub mod copy;
+pub mod copy_shapes;
+pub mod graph_contents;
+pub mod graph_nodes;
+pub mod graphs;
+pub mod green_contexts;
+pub mod host_moves;
+pub mod init;
+pub mod ipc;
+pub mod launch;
+pub mod libraries;
+pub mod local_memory;
+pub mod memory_info;
+pub mod modules;
+pub mod multicast;
+pub mod nvml_memory;
+pub mod nvml_processes;
+pub mod nvml_utilization;
+pub mod ordered;
+pub mod pool_locations;
+pub mod pools;
+pub mod spill;
+pub mod stream_order;
+pub mod streams;
+pub mod sync;
+pub mod vmm;

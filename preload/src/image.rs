@@ -1,0 +1,8 @@
+//! What a program image takes on the device, read before the driver loads it.
+
+pub mod cubin;
+pub mod fatbin;
+pub mod globals;
+pub mod ptx;
+pub mod reader;
+pub mod unpack;

@@ -1,0 +1,92 @@
+//! Cubins: sections for global memory, and functions that the driver has to provide, as ptxas 13 writes them.
+
+use crate::image::globals::{Globals, MALLOCS, read};
+
+/// Sizes of the sections that become global memory: `.nv.global` and `.nv.global.init`.
+///
+/// # Safety
+/// An ELF file at most `room` bytes long.
+pub unsafe fn globals(elf: *const u8, room: usize) -> Globals {
+    const NAME: &[u8; 10] = b".nv.global";
+    // SAFETY: a cubin's section table lies where its header says, with as many entries; nothing beyond `room` is read.
+    unsafe {
+        let Some(header) = read::<libc::Elf64_Ehdr>(elf, 0, room) else { return Globals::UNKNOWN };
+        if header.e_shoff == 0 || usize::from(header.e_shentsize) != size_of::<libc::Elf64_Shdr>() {
+            return Globals::UNKNOWN;
+        }
+        // Cubins of more sections than fit into these fields have both elsewhere.
+        if header.e_shstrndx >= header.e_shnum {
+            return Globals::UNKNOWN;
+        }
+        let section = |index: u16| {
+            let at = (header.e_shoff as usize).checked_add(usize::from(index) * size_of::<libc::Elf64_Shdr>())?;
+            read::<libc::Elf64_Shdr>(elf, at, room)
+        };
+        let Some(names) = section(header.e_shstrndx) else { return Globals::UNKNOWN };
+        let name = |section: libc::Elf64_Shdr| {
+            let at = (names.sh_offset as usize).saturating_add(section.sh_name as usize);
+            read::<[u8; NAME.len()]>(elf, at, room).map(|name| (name, section))
+        };
+        let mut globals = Globals::NONE;
+        for index in 0..header.e_shnum {
+            match section(index).and_then(name) {
+                Some((name, section)) if name == *NAME => globals.bytes = globals.bytes.saturating_add(section.sh_size),
+                Some((_, symbols)) if symbols.sh_type == SYMBOLS => {
+                    let names = u16::try_from(symbols.sh_link).ok().and_then(section);
+                    globals.mallocs |= names.is_some_and(|names| wants_malloc(elf, room, &symbols, &names));
+                }
+                Some(_) => {}
+                None => globals.exact = false,
+            }
+        }
+        globals
+    }
+}
+
+/// `SHT_SYMTAB`
+const SYMBOLS: u32 = 2;
+/// `SHN_UNDEF`
+const ELSEWHERE: u16 = 0;
+
+/// Whether `malloc` is among the functions that a cubin does not have itself.
+unsafe fn wants_malloc(elf: *const u8, room: usize, symbols: &libc::Elf64_Shdr, names: &libc::Elf64_Shdr) -> bool {
+    let start = symbols.sh_offset as usize;
+    // A table that claims to be longer than the file ends with it.
+    let end = start.saturating_add(symbols.sh_size as usize).min(room);
+    // SAFETY: nothing beyond `end`, or `room`, is read.
+    let mut wanted = (start..end).step_by(size_of::<libc::Elf64_Sym>()).map_while(|at| unsafe { read::<libc::Elf64_Sym>(elf, at, end) });
+    wanted.any(|symbol| {
+        let at = (names.sh_offset as usize).saturating_add(symbol.st_name as usize);
+        symbol.st_shndx == ELSEWHERE
+            && MALLOCS.iter().any(|name| {
+                // SAFETY: as above.
+                name.iter()
+                    .chain(&[0])
+                    .enumerate()
+                    .all(|(index, &letter)| unsafe { read(elf, at.saturating_add(index), room) } == Some(letter))
+            })
+    })
+}
+
+#[cfg(test)]
+pub mod tests {
+    use crate::image::globals;
+    /// A cubin's header, a table of three sections, and their names; the second section is `.nv.global` of this many bytes.
+    pub fn cubin(bytes: u64) -> Vec<u8> {
+        // SAFETY: all-zero is valid for these structs of numbers, and each is written out as plain bytes.
+        unsafe {
+            let (mut header, mut sections) = (core::mem::zeroed::<libc::Elf64_Ehdr>(), core::mem::zeroed::<[libc::Elf64_Shdr; 3]>());
+            header.e_ident[..4].copy_from_slice(globals::ELF);
+            header.e_shoff = size_of::<libc::Elf64_Ehdr>() as u64;
+            header.e_shentsize = size_of::<libc::Elf64_Shdr>() as u16;
+            (header.e_shnum, header.e_shstrndx) = (3, 2);
+            (sections[1].sh_name, sections[1].sh_size) = (1, bytes);
+            sections[2].sh_offset = (size_of_val(&header) + size_of_val(&sections)) as u64;
+            let plain = |start: *const u8, length: usize| core::slice::from_raw_parts(start, length);
+            let mut cubin = plain((&raw const header).cast(), size_of_val(&header)).to_vec();
+            cubin.extend_from_slice(plain(sections.as_ptr().cast(), size_of_val(&sections)));
+            cubin.extend_from_slice(b"\0.nv.global\0.shstrtab\0");
+            cubin
+        }
+    }
+}

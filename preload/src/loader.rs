@@ -1,0 +1,8 @@
+//! How the real functions of the driver and NVML are found and called.
+
+pub mod by_address;
+pub mod dlsym;
+pub mod driver;
+pub mod elf;
+pub mod symbols;
+pub mod unknown_launch;

@@ -1,0 +1,24 @@
+//! The driver's limits of a context.
+
+use crate::loader::driver;
+use vgpu_cuda_abi::cuda;
+use vgpu_cuda_abi::cuda::{Device, SUCCESS};
+
+/// A limit of the current context's; 0 where it cannot be told.
+pub fn limit_now(limit: i32) -> u64 {
+    let _capture = driver::CaptureRelaxed::enter();
+    let mut value = 0;
+    // SAFETY: the driver writes one integer.
+    unsafe { driver::context_limit(&raw mut value, limit) };
+    value as u64
+}
+
+/// How many threads a device holds at once: each has a stack.
+pub fn resident_threads(device: Device) -> u64 {
+    let attribute = |which| {
+        let mut value = 0;
+        // SAFETY: the driver writes one integer.
+        if unsafe { driver::device_attribute(&raw mut value, which, device) } == SUCCESS { value as u64 } else { 0 }
+    };
+    attribute(cuda::ATTRIBUTE_MULTIPROCESSORS) * attribute(cuda::ATTRIBUTE_THREADS_PER_MULTIPROCESSOR)
+}

@@ -1,0 +1,364 @@
+//! The contexts that this process has met: which one is current, on which GPU, and where its small allocations have got to.
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+
+use crate::loader::driver;
+use crate::memory::granules::GRANULE;
+use crate::memory::objects::address_map::Entered;
+use crate::session;
+use crate::session::{Gpu, Session, State};
+use vgpu_cuda_abi::cuda::{Handle, INVALID_VALUE, LIMIT_MALLOC_HEAP_SIZE, LIMIT_PRINTF_FIFO_SIZE, OPERATING_SYSTEM, SUCCESS, Status};
+
+/// A context. All that an allocation needs of it lies in one cache line.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Known {
+    handle: AtomicPtr<core::ffi::c_void>,
+    gpu: AtomicPtr<Gpu>,
+    /// The address up to which the last shared block is taken; 0 is nothing known.
+    tail: AtomicU64,
+    /// The last small allocation, as [`span`]; and the room that it left when it was freed, if it was.
+    last: AtomicU64,
+    hole: AtomicU64,
+    /// What the context itself was charged, in pages.
+    pub cost: AtomicU32,
+    /// What it was charged for its heap and a larger printf buffer, which the driver takes when a kernel first uses them, in pages.
+    pub promised: [AtomicU32; 2],
+    /// Whether an image whose kernels call `malloc` was loaded into it: what comes with the first such has been charged.
+    pub mallocs: AtomicBool,
+}
+
+/// Places from here on stand for contexts beyond the table, by their GPU: their memory is accounted, but not given back when they are
+/// destroyed.
+const BEYOND: u8 = 239;
+const MOST: usize = BEYOND as usize;
+const _: () = assert!(vgpu_region::MAX_GPUS <= (u8::MAX - BEYOND) as usize + 1);
+static KNOWN: [Known; MOST] = [const { Known::new() }; MOST];
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// The driver places small allocations at multiples of this (seen on driver 580).
+pub const STEP: u64 = 512;
+/// In place of a handle: a record that is being written, or given up.
+const WRITING: Handle = 1 as Handle;
+
+/// The current context.
+#[derive(Clone, Copy, Debug)]
+pub struct Current {
+    /// Its GPU.
+    pub gpu: &'static Gpu,
+    /// Its place in the table.
+    pub id: u8,
+    /// Its record; `None` beyond the table.
+    pub known: Option<&'static Known>,
+}
+
+/// The first context that the process met, if it is current: nearly always.
+#[inline]
+pub fn first() -> Option<Current> {
+    let current = driver::current_context();
+    first_if(|handle| !current.is_null() && handle == current)
+}
+
+#[inline]
+fn first_if(is_meant: impl FnOnce(Handle) -> bool) -> Option<Current> {
+    let [first, ..] = &KNOWN;
+    if !is_meant(first.handle.load(Acquire)) {
+        return None;
+    }
+    // SAFETY: null, or a GPU of the session, which lives as long as the process.
+    let gpu = unsafe { first.gpu.load(Acquire).as_ref() }?;
+    Some(Current { gpu, id: 0, known: Some(first) })
+}
+
+/// The only context that the process has met so far, current or not.
+#[inline]
+pub fn sole() -> Option<Current> {
+    first_if(|handle| handle as usize > WRITING as usize && USED.load(Acquire) == 1)
+}
+
+/// The current context's handle; of the only one that the process has met, also where none is current.
+#[inline]
+pub fn current_handle() -> Handle {
+    let [first, ..] = &KNOWN;
+    if sole().is_some() { first.handle.load(Relaxed) } else { driver::current_context() }
+}
+
+/// There may be contexts that nobody tells us of: the one that was met is not the only one.
+pub fn has_others() {
+    // Nothing is found in a place that was never filled.
+    USED.fetch_max(2, AcqRel);
+}
+
+/// The current context. `Err(None)`: there is none, the driver shall say so; `Err(Some(status))`: nothing may be had.
+///
+/// A context in the table is this process's own: a forked child cannot have its parent's contexts current.
+#[inline]
+pub fn current() -> Result<Current, Option<Status>> {
+    let handle = driver::current_context();
+    for (id, known) in KNOWN.iter().enumerate().take(USED.load(Acquire)).filter(|_| !handle.is_null()) {
+        if known.handle.load(Acquire) != handle {
+            continue;
+        }
+        // SAFETY: null, or a GPU of the session, which lives as long as the process.
+        if let Some(gpu) = unsafe { known.gpu.load(Acquire).as_ref() } {
+            return Ok(Current { gpu, id: id as u8, known: Some(known) });
+        }
+    }
+    first_met(handle)
+}
+
+/// A context made by a call that we do not know, or by one that does not give its handle; or none.
+#[cold]
+fn first_met(handle: Handle) -> Result<Current, Option<Status>> {
+    let session: &'static Session = match session::current() {
+        State::Ready(session) => session,
+        State::NotYet => return Err(None),
+        State::Refused => return Err(Some(OPERATING_SYSTEM)),
+    };
+    let mut device = 0;
+    // SAFETY: the driver writes one integer.
+    if handle.is_null() || unsafe { driver::current_device(&raw mut device) } != SUCCESS {
+        return Err(None);
+    }
+    let gpu = session.gpu(device).ok_or(None)?;
+    let id = remember(handle, gpu, 0);
+    Ok(Current { gpu, id, known: KNOWN.get(usize::from(id)) })
+}
+
+/// Notes a context. Two threads that meet it at once may note it twice; the first note is found from then on.
+pub fn remember(handle: Handle, gpu: &'static Gpu, cost: u32) -> u8 {
+    for (id, known) in KNOWN.iter().enumerate() {
+        if known.handle.compare_exchange(core::ptr::null_mut(), WRITING, AcqRel, Acquire).is_ok() {
+            known.gpu.store(core::ptr::from_ref(gpu).cast_mut(), Relaxed);
+            known.cost.store(cost, Relaxed);
+            known.promised.iter().for_each(|promised| promised.store(0, Relaxed));
+            known.mallocs.store(false, Relaxed);
+            known.tail.store(0, Relaxed);
+            known.last.store(0, Relaxed);
+            known.hole.store(0, Relaxed);
+            known.handle.store(handle, Release);
+            USED.fetch_max(id + 1, AcqRel);
+            return id as u8;
+        }
+        if known.handle.load(Acquire) == handle {
+            known.cost.fetch_add(cost, AcqRel);
+            return id as u8;
+        }
+    }
+    BEYOND + gpu.device as u8
+}
+
+/// The place and record of a context.
+pub fn find(handle: Handle) -> Option<(u8, &'static Known)> {
+    let mut known = KNOWN.iter().enumerate().take(USED.load(Acquire));
+    known.find(|(_, known)| !handle.is_null() && known.handle.load(Acquire) == handle).map(|(id, known)| (id as u8, known))
+}
+
+/// The GPU of a context by its place.
+pub fn gpu_of(id: u8) -> Option<&'static Gpu> {
+    match KNOWN.get(usize::from(id)) {
+        // SAFETY: as in `current`.
+        Some(known) => unsafe { known.gpu.load(Acquire).as_ref() },
+        None => session::ready()?.gpu(i32::from(id - BEYOND)),
+    }
+}
+
+/// What the living contexts on a GPU were charged, in pages.
+pub fn costs(gpu: &Gpu) -> u32 {
+    let living = KNOWN.iter().take(USED.load(Acquire)).filter(|known| known.handle.load(Acquire) as usize > 1);
+    // SAFETY: null, or a GPU of the session, which lives as long as the process.
+    let living = living.filter(|known| unsafe { known.gpu.load(Acquire).as_ref() }.is_some_and(|there| there.place == gpu.place));
+    living.fold(0, |sum, known| sum.saturating_add(known.cost.load(Relaxed)))
+}
+
+/// What the driver has promised on a GPU and not yet taken, in pages. Whether a promise was kept can be asked for the current context
+/// only.
+pub fn promises(gpu: &Gpu) -> u32 {
+    let current = driver::current_context();
+    let mut sum = 0u32;
+    for known in KNOWN.iter().take(USED.load(Acquire)) {
+        let handle = known.handle.load(Acquire);
+        for (promised, limit) in known.promised.iter().zip([LIMIT_MALLOC_HEAP_SIZE, LIMIT_PRINTF_FIFO_SIZE]) {
+            // SAFETY: null, or a GPU of the session, which lives as long as the process.
+            let here = handle as usize > 1 && unsafe { known.gpu.load(Acquire).as_ref() }.is_some_and(|there| there.place == gpu.place);
+            if !here || promised.load(Relaxed) == 0 {
+                continue;
+            }
+            if handle == current && is_taken(limit) {
+                promised.store(0, Relaxed);
+            }
+            sum = sum.saturating_add(promised.load(Relaxed));
+        }
+    }
+    sum
+}
+
+/// Whether a kernel has used the current context's heap or printf buffer: then the driver does not let it be set any more, not even to
+/// what it is (as CUDA documents).
+fn is_taken(limit: i32) -> bool {
+    let _capture = driver::CaptureRelaxed::enter();
+    let mut value = 0;
+    // SAFETY: the driver writes one integer; setting a limit to what it is changes nothing.
+    unsafe { driver::context_limit(&raw mut value, limit) == SUCCESS && driver::set_context_limit(limit, value) == INVALID_VALUE }
+}
+
+impl Known {
+    /// No context's.
+    pub const fn new() -> Self {
+        Self {
+            handle: AtomicPtr::new(core::ptr::null_mut()),
+            gpu: AtomicPtr::new(core::ptr::null_mut()),
+            tail: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+            hole: AtomicU64::new(0),
+            cost: AtomicU32::new(0),
+            promised: [const { AtomicU32::new(0) }; 2],
+            mallocs: AtomicBool::new(false),
+        }
+    }
+
+    /// The context is about to go: it is not found any more, and its place not taken.
+    pub fn hide(&self) {
+        self.handle.store(WRITING, Release);
+    }
+
+    /// It did not go.
+    pub fn show(&self, handle: Handle) {
+        self.handle.store(handle, Release);
+    }
+
+    /// The context is gone. Its GPU stays readable for whoever still asks by place.
+    pub fn forget(&self) {
+        self.handle.store(core::ptr::null_mut(), Release);
+    }
+
+    /// Takes room for a small allocation behind the last one, or where the last one was. The driver takes a new block only if a small
+    /// allocation fits nowhere else (seen on driver 580), so one that fits here costs nothing, and the account need not be touched.
+    /// Only a hint, as what was freed may have been taken again together with what lay beside it: it is for one in [`super::unclaimed`] alone.
+    #[inline]
+    pub fn take_room(&self, bytes: u64) -> bool {
+        let hole = self.hole.load(Relaxed);
+        if hole >> 48 >= bytes.div_ceil(STEP) {
+            self.hole.store(0, Relaxed);
+            return true;
+        }
+        let tail = self.tail.load(Relaxed);
+        let end = tail + bytes.next_multiple_of(STEP);
+        // A tail on a block's border says that the block is full, or that nothing is known.
+        let fits = tail & (GRANULE - 1) != 0 && (tail & !(GRANULE - 1)) + GRANULE >= end;
+        if fits {
+            self.tail.store(end, Relaxed);
+        }
+        fits
+    }
+
+    /// A small allocation was placed.
+    #[inline]
+    pub fn placed(&self, address: u64, bytes: u64, entered: Entered) {
+        self.last.store(span(address, bytes), Relaxed);
+        let (tail, end) = (self.tail.load(Relaxed), (address + bytes).next_multiple_of(STEP));
+        // A tail on a border is the end of the block before it.
+        let same_block = (tail.wrapping_sub(1) ^ address) & !(GRANULE - 1) == 0;
+        if entered == Entered::New || (same_block && end > tail) {
+            self.tail.store(end, Relaxed);
+        }
+    }
+
+    /// Where the last small allocation was placed; 0 if it was freed.
+    pub fn last(&self) -> u64 {
+        self.last.load(Relaxed) & ADDRESS
+    }
+
+    /// What went into a block without having been seen to fit may be where the hole was.
+    pub fn forget_hole(&self) {
+        self.hole.store(0, Relaxed);
+    }
+
+    /// A small allocation was freed; its block is still there.
+    #[inline]
+    pub fn freed(&self, address: u64) {
+        let last = self.last.load(Relaxed);
+        if (last ^ address) & ADDRESS == 0 {
+            self.hole.store(last, Relaxed);
+            self.last.store(0, Relaxed);
+        }
+    }
+
+    /// A shared block was given back.
+    pub fn block_gone(&self, address: u64) {
+        for hint in [&self.tail, &self.last, &self.hole] {
+            if (hint.load(Relaxed) ^ address) & ADDRESS & !(GRANULE - 1) == 0 {
+                hint.store(0, Relaxed);
+            }
+        }
+    }
+}
+
+const ADDRESS: u64 = (1 << 48) - 1;
+
+/// An address of 48 bits, and above it how many steps from there are meant: at most 4096, a block.
+fn span(address: u64, bytes: u64) -> u64 {
+    bytes.div_ceil(STEP) << 48 | (address & ADDRESS)
+}
+
+/// The record of a context by its place.
+pub fn record(id: u8) -> Option<&'static Known> {
+    KNOWN.get(usize::from(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::granules::GRANULE;
+    use crate::memory::objects::address_map::Entered;
+    use core::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn what_was_just_freed_is_room_once() {
+        let (known, block) = (Known::new(), 0x7f00_0020_0000);
+        known.placed(block, GRANULE - 4096, Entered::New);
+        assert!(known.take_room(4096) && !known.take_room(512));
+        known.placed(block + GRANULE - 4096, 4096, Entered::Joined);
+        known.freed(block);
+        assert!(!known.take_room(512), "not the last one");
+        known.freed(block + GRANULE - 4096);
+        assert!(!known.take_room(4097) && known.take_room(4096) && !known.take_room(1));
+        known.placed(block + GRANULE - 4096, 4096, Entered::Joined);
+        known.freed(block + GRANULE - 4096);
+        known.block_gone(block);
+        assert!(!known.take_room(1));
+    }
+
+    #[test]
+    fn room_is_taken_once_and_never_beyond_the_block() {
+        let (known, block) = (Known::new(), 0x7f00_0020_0000);
+        assert!(!known.take_room(1));
+        known.placed(block, GRANULE - 1024, Entered::New);
+        assert!(!known.take_room(1025));
+        assert!(known.take_room(1) && known.take_room(512));
+        assert!(!known.take_room(1));
+    }
+
+    #[test]
+    fn a_hole_further_down_does_not_lower_the_tail() {
+        let (known, block) = (Known::new(), 0x7f00_0020_0000);
+        known.placed(block, 4096, Entered::New);
+        known.placed(block + 4096, 4096, Entered::Joined);
+        known.placed(block, 512, Entered::Joined);
+        assert_eq!(known.tail.load(Relaxed), block + 8192);
+        known.placed(block + GRANULE, 512, Entered::Joined);
+        assert_eq!(known.tail.load(Relaxed), block + 8192);
+        known.block_gone(block + GRANULE);
+        assert!(known.take_room(1));
+        known.block_gone(block);
+        assert!(!known.take_room(1));
+    }
+
+    #[test]
+    fn a_full_block_says_nothing_of_the_next() {
+        let (known, block) = (Known::new(), 0x7f00_0020_0000);
+        known.placed(block, GRANULE - 1, Entered::New);
+        known.placed(block + GRANULE + 512, 512, Entered::Joined);
+        assert!(!known.take_room(1), "what lies further up there is not known");
+    }
+}

@@ -1,0 +1,38 @@
+//! What this process has exported to others.
+
+use core::ffi::c_void;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::loader::driver;
+use crate::memory::objects::handle_map::Table;
+use crate::memory::objects::orphans::{BY_NAME, BY_SEVERAL, is_kept, mark};
+use crate::memory::objects::physical;
+use vgpu_cuda_abi::cuda::DevicePtr;
+
+/// What was exported: handles of physical memory, and addresses of linear memory; with the [`mark`] of a descriptor that keeps it.
+pub static EXPORTED: Table = Table::new();
+
+pub fn is_exported(key: u64) -> bool {
+    !EXPORTED.is_unused() && EXPORTED.get(key).is_some()
+}
+
+pub fn note(key: u64, by: u64) {
+    match EXPORTED.get(key) {
+        None => _ = EXPORTED.insert(key, by),
+        Some(known) if is_kept(known.load(Relaxed)) => known.store(if by == BY_NAME { known.load(Relaxed) } else { BY_SEVERAL }, Relaxed),
+        Some(known) => known.store(by, Relaxed),
+    }
+}
+
+/// Kinds 1 of both sorts of exports are descriptors.
+pub unsafe fn mark_of(out: *const c_void, kind: i32) -> u64 {
+    // SAFETY: the driver has just written an integer there.
+    if kind == 1 { mark(unsafe { out.cast::<i32>().read_unaligned() }) } else { BY_NAME }
+}
+
+pub fn note_address(address: DevicePtr, by: u64) {
+    let (mut base, mut size) = (address, 0);
+    // SAFETY: the driver writes into the two variables.
+    unsafe { driver::address_range(&raw mut base, &raw mut size, address) };
+    note(physical::mapped_at(base).unwrap_or(base), by);
+}

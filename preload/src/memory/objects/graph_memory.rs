@@ -1,0 +1,60 @@
+//! Graph memory of each device, and the instantiated graphs that use it.
+
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+
+use vgpu_region::MAX_GPUS;
+
+use crate::loader::driver;
+use crate::memory::ledger::account::Claim;
+use crate::memory::objects::handle_map::Table;
+use crate::memory::objects::reservoir;
+use crate::session::Gpu;
+use vgpu_cuda_abi::cuda::{Device, GRAPH_RESERVED_CURRENT, Handle, SUCCESS};
+
+/// Instantiated graphs with memory nodes, by device ([`key`]): what those ask for in bytes, and [`RESIDENT`].
+pub static EXECS: Table = Table::new();
+/// It has been launched: its memory is there, until the device's graph memory is trimmed.
+pub const RESIDENT: u64 = 1 << 63;
+/// The graph memory charged for each device; as the records of pools.
+static RESERVED: [AtomicU64; MAX_GPUS] = [const { AtomicU64::new(0) }; MAX_GPUS];
+
+/// A graph's memory on a device. Handles are addresses of 47 bits.
+pub fn key(exec: Handle, device: Device) -> u64 {
+    exec as u64 | (device as u64 + 1) << 48
+}
+
+fn reserved(device: Device) -> Option<u64> {
+    let mut value = 0;
+    // SAFETY: the driver writes one word.
+    (unsafe { driver::device_graph_memory(device, GRAPH_RESERVED_CURRENT, &raw mut value) } == SUCCESS).then_some(value)
+}
+
+/// Brings a device's graph memory in line.
+pub fn settle(gpu: &Gpu) {
+    if !EXECS.is_unused() {
+        settle_claim(gpu, None);
+    }
+}
+
+pub fn settle_claim(gpu: &Gpu, claim: Option<Claim<'_>>) {
+    if let Some(record) = RESERVED.get(gpu.device as usize) {
+        reservoir::settle(gpu, record, claim, || reserved(gpu.device));
+    }
+}
+
+/// The device's graph memory was trimmed: what is launched next may grow it again.
+pub fn trimmed() {
+    for (_, record) in EXECS.iter() {
+        record.fetch_and(!RESIDENT, AcqRel);
+    }
+}
+
+/// Gives back to the device what no graph uses now.
+pub fn trim_idle(gpu: &Gpu) {
+    let held = RESERVED.get(gpu.device as usize).is_some_and(|record| record.load(Relaxed) as u32 != 0);
+    // SAFETY: a plain call.
+    if held && unsafe { driver::trim_graphs(gpu.device) } == SUCCESS {
+        trimmed();
+    }
+}

@@ -1,0 +1,172 @@
+//! Physical memory (`cuMemCreate`) and its mappings. It lives while a handle or a mapping does.
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU64, AtomicUsize};
+
+use vgpu_region::ledger::pages;
+
+use crate::memory::granules::GRANULE;
+use crate::memory::ledger::account;
+use crate::memory::objects::handle_map::Table;
+use crate::memory::objects::physical_counts::{By, MOST, Physical};
+use crate::session;
+use vgpu_cuda_abi::cuda::{Device, DevicePtr, OUT_OF_MEMORY, SUCCESS, Status};
+
+/// Handles to [`Physical`], packed.
+pub static HANDLES: Table = Table::new();
+/// From a mapping's address to its handle.
+pub static MAPPINGS: Table = Table::new();
+
+/// Counts one thing more that keeps a handle's memory. `Ok(false)` if that is not charged here.
+///
+/// # Errors
+/// CUDA's out-of-memory code if there are more than can be counted.
+pub fn add_one(handle: u64, by: By) -> Result<bool, Status> {
+    let Some(record) = HANDLES.get(handle) else { return Ok(false) };
+    let more = |word| {
+        let mut physical = Physical::unpack(word);
+        let count = physical.count(by);
+        *count += 1;
+        (*count <= MOST).then(|| physical.pack())
+    };
+    record.fetch_update(AcqRel, Acquire, more).map(|_| true).map_err(|_| OUT_OF_MEMORY)
+}
+
+/// Takes a count away before the driver is asked to: afterwards the handle may be another's. Gives what has to be given back to the
+/// account if the driver succeeds; `None` if nothing was counted, so that the driver will refuse.
+pub fn drop_one(handle: u64, by: By) -> Option<Physical> {
+    let less = |word| {
+        let mut physical = Physical::unpack(word);
+        let count = physical.count(by);
+        *count = count.checked_sub(1)?;
+        Some(physical.pack())
+    };
+    let mut now = Physical::unpack(HANDLES.get(handle)?.fetch_update(AcqRel, Acquire, less).ok()?);
+    *now.count(by) -= 1;
+    if now.is_gone() {
+        HANDLES.remove(handle);
+    }
+    Some(now)
+}
+
+/// The device and the granules of a handle's memory, while it is charged here.
+pub fn charged(handle: u64) -> Option<(Device, u32)> {
+    HANDLES.get(handle).map(|record| Physical::unpack(record.load(Acquire))).map(|physical| (physical.device, physical.granules))
+}
+
+/// The handle that is mapped at an address, if a mapping begins there.
+pub fn mapped_at(address: DevicePtr) -> Option<u64> {
+    MAPPINGS.get(address).map(|handle| handle.load(Acquire))
+}
+
+/// One thing more keeps the memory: it counts as a mapping. `Ok(false)` if the memory is not charged here.
+///
+/// # Errors
+/// CUDA's out-of-memory code if there are more than can be counted.
+pub fn keep(handle: u64) -> Result<bool, Status> {
+    add_one(handle, By::Mapping)
+}
+
+/// Undoes [`keep`].
+pub fn let_go(handle: u64) {
+    if let Some(physical) = drop_one(handle, By::Mapping) {
+        give_back(handle, physical);
+    }
+}
+
+pub fn give_back(handle: u64, physical: Physical) {
+    if !physical.is_gone() {
+        return;
+    }
+    if physical.is_object() {
+        forget_owner(handle);
+    }
+    if let Some(gpu) = session::ready().and_then(|session| session.gpu(physical.device)) {
+        account::release(gpu, pages(u64::from(physical.granules) * GRANULE));
+    }
+}
+
+/// A handle of this many granules, as if it had just been made.
+#[cfg(test)]
+pub fn note_for_test(handle: u64, granules: u32) {
+    HANDLES.insert(handle, Physical { granules, device: 0, handles: 1, mappings: 0 }.pack());
+}
+
+/// Its release.
+#[cfg(test)]
+pub fn let_go_handle_for_test(handle: u64) {
+    drop_one(handle, By::Handle);
+}
+
+/// One keeper: what keeps (0 is a free place, 1 one being written), where in it, and which handle's memory.
+pub struct Keeper {
+    pub owner: AtomicU64,
+    offset: AtomicU64,
+    handle: AtomicU64,
+}
+
+pub static KEEPERS: [Keeper; 1024] =
+    [const { Keeper { owner: AtomicU64::new(0), offset: AtomicU64::new(0), handle: AtomicU64::new(0) } }; 1024];
+
+/// One above the highest place ever taken.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes that `owner` keeps the memory behind `handle`, once for each offset. Whether that is new.
+///
+/// # Errors
+/// CUDA's out-of-memory code if it cannot be noted.
+pub fn add(owner: u64, offset: u64, handle: u64) -> Result<bool, Status> {
+    let same = |keeper: &&Keeper| {
+        keeper.owner.load(Acquire) == owner && keeper.offset.load(Relaxed) == offset && keeper.handle.load(Relaxed) == handle
+    };
+    if charged(handle).is_none() || KEEPERS.iter().any(|keeper| same(&keeper)) {
+        return Ok(false);
+    }
+    let free = |keeper: &Keeper| keeper.owner.compare_exchange(0, 1, AcqRel, Relaxed).is_ok();
+    let Some((place, keeper)) = KEEPERS.iter().enumerate().find(|(_, keeper)| free(keeper)) else { return Err(OUT_OF_MEMORY) };
+    USED.fetch_max(place + 1, AcqRel);
+    keeper.offset.store(offset, Relaxed);
+    keeper.handle.store(handle, Relaxed);
+    let kept = keep(handle);
+    // What was released meanwhile is nobody's to keep.
+    keeper.owner.store(if kept == Ok(true) { owner } else { 0 }, Release);
+    kept
+}
+
+pub fn remove(which: impl Fn(u64, u64, u64) -> bool) {
+    for keeper in KEEPERS.iter().take(USED.load(Acquire)) {
+        let owner = keeper.owner.load(Acquire);
+        let is_meant = owner > 1 && which(owner, keeper.offset.load(Relaxed), keeper.handle.load(Relaxed));
+        if is_meant && keeper.owner.compare_exchange(owner, 1, AcqRel, Relaxed).is_ok() {
+            let handle = keeper.handle.load(Relaxed);
+            keeper.owner.store(0, Release);
+            let_go(handle);
+        }
+    }
+}
+
+/// An array or a multicast object is gone, and keeps nothing any more.
+pub fn forget_owner(owner: u64) {
+    remove(|there, _, _| there == owner);
+}
+
+/// Said of an owner whose handle may be another's by the time that it is forgotten.
+const PARTING: u64 = 1 << 63;
+
+fn rename(from: u64, to: u64) {
+    for keeper in KEEPERS.iter().take(USED.load(Acquire)) {
+        _ = keeper.owner.compare_exchange(from, to, AcqRel, Relaxed);
+    }
+}
+
+/// Lets go of an object with `call`, and then of what it keeps, unless that fails.
+pub fn part(owner: u64, call: impl FnOnce() -> Status) -> Status {
+    rename(owner, owner | PARTING);
+    let status = call();
+    if status == SUCCESS {
+        forget_owner(owner | PARTING)
+    } else {
+        rename(owner | PARTING, owner)
+    }
+    status
+}

@@ -1,0 +1,189 @@
+//! The pools that this process has met.
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+
+use vgpu_region::ledger::PAGE;
+
+use crate::loader::driver;
+use crate::os::clock;
+use crate::session;
+use crate::session::Gpu;
+use vgpu_cuda_abi::cuda::{Device, Handle, POOL_RESERVED_CURRENT, POOL_USED_CURRENT, SUCCESS};
+
+/// Notes a pool that the driver has of its own, and the device of its memory; `None` is elsewhere. `false` if it cannot be kept.
+pub fn note(handle: Handle, device: Option<Device>) -> bool {
+    find(handle).or_else(|| add(handle, device.map_or(ELSEWHERE, |device| (device as u64) << 32))).is_some()
+}
+
+/// Whether others than its own GPU and process can get at a pool's memory, so that no other memory can stand in for it.
+pub fn is_shared(handle: Handle) -> bool {
+    find(handle).is_none_or(|pool| pool.is_shared.load(Relaxed))
+}
+
+/// Whether a pool probably has room for `bytes` between its allocations. Only it knows whether that is in one piece, and if it is not, it
+/// grows by a step, which is undone: so there has to be twice as much, unless it is known to be behind them all, and once it had none, it
+/// is not tried again until something was freed.
+pub fn has_room(pool: Handle, known: &Pool, bytes: u64) -> bool {
+    if known.has_tail(bytes) {
+        return true;
+    }
+    let (Some(reserved), Some(used)) = (attribute(pool, POOL_RESERVED_CURRENT), attribute(pool, POOL_USED_CURRENT)) else { return false };
+    let full_at = known.full_at.load(Relaxed);
+    reserved.saturating_sub(used) >= bytes.saturating_mul(2) && (full_at == 0 || used < full_at)
+}
+
+/// It had no room in one piece.
+pub fn has_none(pool: Handle, known: &Pool) {
+    known.tail.store(0, Relaxed);
+    if let Some(used) = attribute(pool, POOL_USED_CURRENT) {
+        known.full_at.store(used.max(1), Relaxed);
+    }
+}
+
+pub fn attribute(pool: Handle, attribute: i32) -> Option<u64> {
+    let mut value = 0;
+    // SAFETY: the driver writes one word, or fails for a handle that is no pool.
+    (unsafe { driver::pool_attribute(pool, attribute, &raw mut value) } == SUCCESS).then_some(value)
+}
+
+/// What is known of a pool. One that no call of ours gave is a device's own, or imported: of that nothing can be allocated.
+pub fn known_of(pool: Handle) -> Option<&'static Pool> {
+    let own = |gpu: &&Gpu| {
+        let (mut usual, mut first) = (core::ptr::null_mut(), core::ptr::null_mut());
+        // SAFETY: the driver writes one handle each.
+        unsafe {
+            driver::device_pool(&raw mut usual, gpu.device);
+            driver::device_default_pool(&raw mut first, gpu.device);
+        }
+        pool == usual || pool == first
+    };
+    let met = || session::ready()?.gpus().iter().find(own).and_then(|gpu| add(pool, (gpu.device as u64) << 32));
+    find(pool).or_else(met)
+}
+
+/// A pool that this process has met.
+pub struct Pool {
+    handle: AtomicPtr<core::ffi::c_void>,
+    /// The device in the upper half, the reserved pages that were charged in the lower; or [`ELSEWHERE`].
+    pub record: AtomicU64,
+    /// How many threads ask the driver about it now.
+    readers: AtomicU32,
+    pub is_shared: AtomicBool,
+    /// Bytes in use when it turned out to have no room in one piece; 0 is never.
+    pub(super) full_at: AtomicU64,
+    /// Bytes in one piece behind all that was ever taken, at least: what the last step has left.
+    pub(super) tail: AtomicU64,
+}
+
+/// Pools place allocations at multiples of this (seen on driver 580).
+const STEP: u64 = 512;
+/// In place of a handle: a record that is being written, or given up.
+const WRITING: Handle = 1 as Handle;
+
+impl Pool {
+    /// The device of its memory, which none is if it is elsewhere, and the pages that it was charged.
+    #[inline]
+    pub fn device_and_charge(&self) -> (Device, u32) {
+        let record = self.record.load(Relaxed);
+        ((record >> 32) as Device, record as u32)
+    }
+
+    /// The pages that it was charged.
+    pub(super) fn charged(&self) -> u32 {
+        self.record.load(Relaxed) as u32
+    }
+
+    /// So many bytes were taken, and when `before` pages were charged: from a step that was added, or from what was there.
+    #[inline]
+    pub fn took(&self, before: u32, bytes: u64) {
+        let bytes = bytes.next_multiple_of(STEP);
+        let tail = match self.charged().checked_sub(before) {
+            Some(grown) if grown != 0 => u64::from(grown) * PAGE,
+            _ => self.tail.load(Relaxed),
+        };
+        self.tail.store(tail.saturating_sub(bytes), Relaxed);
+    }
+
+    /// Whether it has certainly room for `bytes` without another step.
+    pub fn has_tail(&self, bytes: u64) -> bool {
+        self.tail.load(Relaxed) >= bytes.next_multiple_of(STEP)
+    }
+
+    /// Its handle, if it is one, and its memory this GPU's.
+    pub fn handle_on(&self, gpu: &Gpu) -> Option<Handle> {
+        // In one order with what `leave` does, as whoever asks is counted first.
+        let (handle, record) = (self.handle.load(SeqCst), self.record.load(Relaxed));
+        (handle as usize > 1 && record != ELSEWHERE && (record >> 32) as Device == gpu.device).then_some(handle)
+    }
+
+    /// Gives up its place, when nobody asks about it any more: each asks for some 20 ns, and a thread that is gone with a fork is not
+    /// waited for. Gives its record, and whether it was shared.
+    pub fn leave(&self) -> (u64, bool) {
+        // A plain store may be seen after the load behind it: then somebody who is not counted yet would find the handle still there.
+        self.handle.swap(WRITING, SeqCst);
+        for _ in 0..50 {
+            if self.readers.load(SeqCst) == 0 {
+                break;
+            }
+            clock::nap(1_000_000);
+        }
+        let left = (self.record.load(Acquire), self.is_shared.load(Relaxed));
+        // From here on the place may be another pool's.
+        self.handle.store(core::ptr::null_mut(), Release);
+        left
+    }
+}
+
+/// Few, and looked at after every wait, so they stand in a row. A place is taken by compare-and-swap and free again when its handle is
+/// null.
+static POOLS: [Pool; 512] = [const {
+    let (handle, record, full_at, tail) = (AtomicPtr::new(core::ptr::null_mut()), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    Pool { handle, record, readers: AtomicU32::new(0), is_shared: AtomicBool::new(false), full_at, tail }
+}; 512];
+
+/// One above the highest place ever taken.
+static POOLS_USED: AtomicUsize = AtomicUsize::new(0);
+/// The record of a pool whose memory is not a device's.
+pub const ELSEWHERE: u64 = u64::MAX;
+
+/// All of them, and places that were given up.
+pub fn all() -> impl Iterator<Item = &'static Pool> {
+    POOLS.iter().take(POOLS_USED.load(Acquire))
+}
+
+/// What is known of a pool that was met.
+pub fn find(handle: Handle) -> Option<&'static Pool> {
+    all().find(|pool| pool.handle.load(Acquire) == handle)
+}
+
+/// Notes a pool. `None` if there are more than can be kept.
+pub fn add(handle: Handle, record: u64) -> Option<&'static Pool> {
+    let free = |pool: &Pool| pool.handle.compare_exchange(core::ptr::null_mut(), WRITING, AcqRel, Relaxed).is_ok();
+    let place = POOLS.iter().position(free)?;
+    let pool = POOLS.get(place)?;
+    pool.record.store(record, Relaxed);
+    pool.is_shared.store(false, Relaxed);
+    pool.full_at.store(0, Relaxed);
+    pool.tail.store(0, Relaxed);
+    pool.handle.store(handle, Release);
+    POOLS_USED.fetch_max(place + 1, AcqRel);
+    Some(pool)
+}
+
+/// Whether any was ever met.
+#[inline]
+pub fn any() -> bool {
+    POOLS_USED.load(Relaxed) != 0
+}
+
+/// Calls `with` for each pool of a GPU, which is not destroyed meanwhile.
+pub fn for_each_of(gpu: &Gpu, with: impl Fn(Handle, &Pool)) {
+    for pool in all() {
+        pool.readers.fetch_add(1, SeqCst);
+        if let Some(handle) = pool.handle_on(gpu) {
+            with(handle, pool);
+        }
+        pool.readers.fetch_sub(1, AcqRel);
+    }
+}

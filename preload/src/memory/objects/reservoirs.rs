@@ -1,0 +1,52 @@
+//! All reservoirs of a GPU.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::loader::driver;
+use crate::memory::ledger::account::Claim;
+use crate::memory::objects::pool_table::{Pool, attribute, for_each_of};
+use crate::memory::objects::reservoir::settle;
+use crate::memory::objects::{captures, graph_memory, pool_table};
+use crate::session;
+use crate::session::Gpu;
+use vgpu_cuda_abi::cuda::{Handle, POOL_RESERVED_CURRENT};
+
+pub fn settle_pool(gpu: &Gpu, pool: Handle, known: &Pool, claim: Option<Claim<'_>>) {
+    let before = known.charged();
+    settle(gpu, &known.record, claim, || attribute(pool, POOL_RESERVED_CURRENT));
+    if known.charged() < before {
+        // What is behind the last allocation may be gone.
+        known.tail.store(0, Relaxed);
+    }
+}
+
+/// Looks at every pool of a GPU.
+pub fn settle_all_of(gpu: &Gpu) {
+    for_each_of(gpu, |pool, known| settle_pool(gpu, pool, known, None));
+    graph_memory::settle(gpu);
+}
+
+/// Gives back to the device what this process's pools and graphs hold and do not use, as another allocation needs it.
+pub fn trim_idle(gpu: &Gpu) {
+    if captures::may_go_on() {
+        return;
+    }
+    // SAFETY: a pool of the program's, which lives.
+    for_each_of(gpu, |pool, _| unsafe { _ = driver::pool_trim(pool, 0) });
+    graph_memory::trim_idle(gpu);
+    settle_all_of(gpu);
+}
+
+/// Looks at every pool: a host's wait has let them shrink.
+#[inline]
+pub fn settle_after_wait() {
+    if pool_table::any() {
+        settle_all();
+    }
+}
+
+pub fn settle_all() {
+    if let Some(session) = session::ready() {
+        session.gpus().iter().for_each(settle_all_of);
+    }
+}

@@ -1,0 +1,8 @@
+//! Brings the account in line with what NVML says.
+
+pub mod dead;
+pub mod driver_view;
+pub mod frees;
+pub mod importers;
+pub mod overhead;
+pub mod small_arrays;

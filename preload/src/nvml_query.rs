@@ -1,0 +1,163 @@
+//! NVML: the view that programs get of their share, and what we ask it ourselves.
+
+use core::ffi::c_char;
+use core::fmt::Write;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use core::sync::atomic::{AtomicPtr, AtomicU64};
+
+use vgpu_region::uuid::Uuid;
+
+use crate::loader::driver;
+use crate::os::list::List;
+use vgpu_cuda_abi::cuda::{Handle, Status};
+use vgpu_cuda_abi::nvml;
+use vgpu_gpu_limiter::engine::Power;
+
+/// Whether NVML has been started by us: 0 is untried, 1 yes, 2 it cannot be.
+static STARTED: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+
+/// Starts NVML for our own questions, once.
+fn started() -> bool {
+    match STARTED.load(Acquire) {
+        0 => {
+            // SAFETY: the call takes nothing and may be made any number of times.
+            let started = unsafe { driver::nvml_init() } == nvml::SUCCESS;
+            STARTED.store(if started { 1 } else { 2 }, Release);
+            started
+        }
+        state => state == 1,
+    }
+}
+
+struct Text {
+    bytes: [u8; 64],
+    length: usize,
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        for &byte in text.as_bytes() {
+            // The last byte stays zero: NVML reads a C string.
+            *self.bytes.get_mut(self.length).filter(|_| self.length < 63).ok_or(core::fmt::Error)? = byte;
+            self.length += 1;
+        }
+        Ok(())
+    }
+}
+
+/// NVML's handle of a GPU, by the first half of its UUID; 0 is a free place.
+struct Cached {
+    key: AtomicU64,
+    handle: AtomicPtr<core::ffi::c_void>,
+}
+
+static HANDLES: [Cached; vgpu_region::MAX_GPUS] =
+    [const { Cached { key: AtomicU64::new(0), handle: AtomicPtr::new(core::ptr::null_mut()) } }; vgpu_region::MAX_GPUS];
+
+/// The place for a GPU's handle; `None` if all places are taken by others.
+fn cached(uuid: Uuid) -> Option<&'static AtomicPtr<core::ffi::c_void>> {
+    let key = u64::from_le_bytes(*uuid.0.first_chunk()?);
+    let is_own = |place: &&Cached| match place.key.compare_exchange(0, key, AcqRel, Acquire) {
+        Ok(_) => true,
+        Err(there) => there == key,
+    };
+    HANDLES.iter().find(is_own).map(|place| &place.handle)
+}
+
+/// Asks NVML about a GPU. It counts starts and shutdowns for the whole process: a program that shuts it down once too often does so for us,
+/// too. Then it is started again.
+fn ask(uuid: Uuid, mut question: impl FnMut(Handle) -> Status) -> Option<()> {
+    let mut once = || match started() {
+        true => handle(uuid).map_or_else(|status| status, &mut question),
+        false => nvml::FUNCTION_NOT_FOUND,
+    };
+    let mut status = once();
+    if status == nvml::UNINITIALIZED {
+        STARTED.store(0, Release);
+        HANDLES.iter().for_each(|place| place.handle.store(core::ptr::null_mut(), Release));
+        status = once();
+    }
+    (status == nvml::SUCCESS).then_some(())
+}
+
+fn handle(uuid: Uuid) -> Result<Handle, Status> {
+    let cached = cached(uuid);
+    if let Some(handle) = cached.map(|cached| cached.load(Acquire)).filter(|handle| !handle.is_null()) {
+        return Ok(handle);
+    }
+    let mut handle = core::ptr::null_mut();
+    // A MIG device has the same digits behind another prefix.
+    for prefix in ["GPU", "MIG"] {
+        let mut text = Text { bytes: [0; 64], length: 0 };
+        let written = write!(text, "{uuid}").is_ok();
+        let Some(start) = text.bytes.get_mut(..3).filter(|_| written) else { return Err(nvml::NOT_FOUND) };
+        start.copy_from_slice(prefix.as_bytes());
+        // SAFETY: a C string, and a variable for the answer.
+        match unsafe { driver::nvml_by_uuid(text.bytes.as_ptr().cast(), &raw mut handle) } {
+            nvml::SUCCESS => break,
+            nvml::UNINITIALIZED => return Err(nvml::UNINITIALIZED),
+            status if prefix == "MIG" => return Err(status),
+            _ => {}
+        }
+    }
+    if let Some(cached) = cached {
+        cached.store(handle, Release);
+    }
+    Ok(handle)
+}
+
+/// The GPU's place in NVML's order: the container's, whatever `CUDA_VISIBLE_DEVICES` makes of it.
+pub fn index_of(uuid: Uuid) -> Option<u32> {
+    let mut index = 0;
+    // SAFETY: a handle from NVML, and a variable for the answer.
+    ask(uuid, |device| unsafe { driver::nvml_index(device, &raw mut index) })?;
+    Some(index)
+}
+
+/// The power of a GPU; `None` if it does not tell, as parts of one do not.
+pub fn power(uuid: Uuid) -> Option<Power> {
+    let (mut limit, mut usual, mut drawn) = (0, 0, nvml::FieldValue { field: nvml::POWER_AVERAGE, ..nvml::FieldValue::default() });
+    let first_wrong = |statuses: [Status; 3]| statuses.into_iter().find(|&status| status != nvml::SUCCESS).unwrap_or(nvml::SUCCESS);
+    // SAFETY: a handle from NVML, and a variable for each answer.
+    ask(uuid, |device| unsafe {
+        first_wrong([
+            driver::nvml_fields(device, 1, &raw mut drawn),
+            driver::nvml_power_limit(device, &raw mut limit),
+            driver::nvml_usual_power_limit(device, &raw mut usual),
+        ])
+    })?;
+    (drawn.status == nvml::SUCCESS).then_some(Power { drawn: drawn.value as u32, limit, usual })
+}
+
+/// In how many percent of NVML's last sample period, a second or less, the GPU was busy, whoever made it so.
+pub fn busy(uuid: Uuid) -> Option<u32> {
+    let mut rates = nvml::UtilizationRates::default();
+    // SAFETY: a handle from NVML, and a variable for the answer.
+    ask(uuid, |device| unsafe { driver::nvml_utilization(device, &raw mut rates) })?;
+    Some(rates.gpu)
+}
+
+/// Fills `list` with the processes on a GPU.
+pub fn compute_processes<const MOST: usize>(uuid: Uuid, list: &mut List<nvml::Process, MOST>) -> Option<()> {
+    let (room, mut count) = (list.room()?, 0);
+    // SAFETY: NVML writes at most `count` entries, and says how many.
+    unsafe {
+        ask(uuid, |device| {
+            count = MOST as u32;
+            driver::nvml_compute_processes(device, &raw mut count, room)
+        })?;
+        list.set_count(count as usize);
+    }
+    Some(())
+}
+
+/// The UUID behind a program's NVML handle.
+pub fn uuid_of(device: Handle) -> Option<Uuid> {
+    let mut text = [0u8; 96];
+    // SAFETY: NVML writes at most the length it is told, zero included.
+    if unsafe { driver::nvml_uuid(device, text.as_mut_ptr().cast::<c_char>(), text.len() as u32) } != nvml::SUCCESS {
+        return None;
+    }
+    let text = core::ffi::CStr::from_bytes_until_nul(&text).ok()?.to_str().ok()?;
+    Uuid::parse(text)
+}

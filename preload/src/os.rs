@@ -1,0 +1,8 @@
+//! The few things that this library asks of the kernel and the C library: clocks, sleep, memory, locks, log lines.
+
+pub mod clock;
+pub mod list;
+pub mod lock;
+pub mod log;
+pub mod mmap;
+pub mod tsc;
