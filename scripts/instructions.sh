@@ -36,7 +36,7 @@ cp "$built/release/libsimgpu_nvml.so" "$folder/simgpu/libnvidia-ml.so.1"
 for name in base now; do
     rm -f "$folder/state"
     LD_LIBRARY_PATH="$folder/simgpu" SIMGPU_STATE="$folder/state" \
-        "$built/release/instructions" --library "$folder/$name/libvgpu.so" >"$folder/$name.txt"
+        "$built/release/instructions" --library "$folder/$name/libvgpu.so" >"$folder/$name.txt" || exit 2
 done
 paste "$folder/base.txt" "$folder/now.txt" | awk -F '\t' '
     $1 != $3 { print "the tables have other calls: " $1 ", " $3; exit 2 }
