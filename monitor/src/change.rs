@@ -178,7 +178,7 @@ mod tests {
     use super::*;
     use crate::account::Reader;
     use crate::container::{find, list};
-    use crate::stand_in::Host;
+    use crate::test_host::Host;
     use vgpu_config::limits::Which;
 
     fn limits(gpu: Which, memory: u64, cores: u32) -> GpuLimits {

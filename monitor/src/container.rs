@@ -152,7 +152,7 @@ pub fn find<'a>(containers: &'a [Container], name: &str) -> Result<&'a Container
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stand_in::Host;
+    use crate::test_host::Host;
     use vgpu_config::limits::{GpuLimits, Which};
 
     #[test]

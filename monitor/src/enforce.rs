@@ -11,12 +11,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::processes::Process;
-use crate::snapshot::{ContainerState, Member, Share, Snapshot};
+use crate::snapshot::{ContainerState, GpuProcess, Share, Snapshot};
 
 /// Looks in a row before a finding counts.
-const LOOKS: u32 = 3;
+const MIN_SAMPLES: u32 = 3;
 /// Longest time for which figures may be about to change because a process says that it is making a context.
-const IN_BETWEEN: Duration = Duration::from_secs(5);
+const MAX_TRANSIENT: Duration = Duration::from_secs(5);
 /// What the driver may take for itself before anybody is to blame, in bytes: for a container, and for each of its processes.
 const SLACK: (u64, u64) = (32 << 20, 4 << 20);
 
@@ -100,13 +100,13 @@ type Key = (String, u64, String);
 
 /// Judges one snapshot after the other.
 #[derive(Debug)]
-pub struct Judge {
+pub struct ViolationDetector {
     grace: Duration,
     allowed: HashMap<Key, Allowed>,
     seen: HashMap<(Key, Option<(u32, u64)>), Seen>,
 }
 
-impl Judge {
+impl ViolationDetector {
     /// Violations are due when they have lasted for `grace`.
     #[must_use]
     pub fn new(grace: Duration) -> Self {
@@ -139,13 +139,13 @@ impl Judge {
     fn look(&mut self, key: (Key, Option<(u32, u64)>), now: Duration, in_between: bool) -> Option<(bool, bool)> {
         let seen = self.seen.entry(key).or_insert(Seen { since: now, looks: 0, told: false, last: now });
         seen.last = now;
-        if !in_between || now.saturating_sub(seen.since) > IN_BETWEEN {
+        if !in_between || now.saturating_sub(seen.since) > MAX_TRANSIENT {
             seen.looks += 1;
         }
-        if seen.looks < LOOKS && !seen.told {
+        if seen.looks < MIN_SAMPLES && !seen.told {
             return None;
         }
-        let due = seen.looks >= LOOKS && now.saturating_sub(seen.since) >= self.grace;
+        let due = seen.looks >= MIN_SAMPLES && now.saturating_sub(seen.since) >= self.grace;
         if due {
             // Whoever is ended takes a moment to go; the next one is due after as many looks again.
             seen.looks = 0;
@@ -157,7 +157,7 @@ impl Judge {
     fn allow(&mut self, container: &ContainerState, limit: u64, held: u64, key: &Key) -> u64 {
         let by_right = || {
             // Its limit was changed before we first saw it; what its account knows of may be from before that.
-            let known = |member: &&Member| member.charged.is_some();
+            let known = |member: &&GpuProcess| member.charged.is_some();
             let known_held = || container.gpus.iter().filter(|share| share.uuid == key.2).flat_map(|share| &share.processes);
             let held: u64 = known_held().filter(known).filter_map(|member| Some(member.held?.min(member.charged?))).sum();
             if container.changes == 0 { limit } else { limit.max(held) }
@@ -189,7 +189,7 @@ impl Judge {
             return Vec::new();
         }
         let mut found = Vec::new();
-        let unknown = |member: &&Member| member.listed && member.charged.is_none() && !member.in_between && member.held != Some(0);
+        let unknown = |member: &&GpuProcess| member.listed && member.charged.is_none() && !member.in_between && member.held != Some(0);
         for member in share.processes.iter().filter(unknown) {
             let Some(offender) = offender(member) else { continue };
             let identity = Some((offender.pid, offender.started));
@@ -224,18 +224,18 @@ fn violation(
     }
 }
 
-fn offender(member: &Member) -> Option<Offender> {
+fn offender(member: &GpuProcess) -> Option<Offender> {
     Some(Offender { pid: member.pid?, started: member.started, name: member.name.clone(), held: member.held })
 }
 
 /// Those whose end brings a share back to what is allowed: first whoever the account does not know, then whoever holds more than it
 /// has charged, the most first; and if all of them claim to have charged it, whoever holds most.
 fn offenders(share: &Share, held: u64, allowed: u64) -> Vec<Offender> {
-    let excess = |member: &Member| {
+    let excess = |member: &GpuProcess| {
         let (held, charged) = (member.held.unwrap_or(0), member.charged.unwrap_or(0));
         Some(held.saturating_sub(charged)).filter(|excess| *excess > SLACK.1).unwrap_or(0)
     };
-    let mut members: Vec<&Member> = share.processes.iter().filter(|member| member.listed && !member.in_between).collect();
+    let mut members: Vec<&GpuProcess> = share.processes.iter().filter(|member| member.listed && !member.in_between).collect();
     members.sort_by_key(|member| std::cmp::Reverse((member.charged.is_none(), excess(member), member.held)));
     let mut left = held;
     let mut chosen = Vec::new();
@@ -253,7 +253,7 @@ fn offenders(share: &Share, held: u64, allowed: u64) -> Vec<Offender> {
 ///
 /// # Errors
 /// The kernel does not let us.
-pub fn end(offender: &Offender, belongs: impl Fn(&Process) -> bool) -> std::io::Result<bool> {
+pub fn kill(offender: &Offender, belongs: impl Fn(&Process) -> bool) -> std::io::Result<bool> {
     use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
     let Some(pid) = i32::try_from(offender.pid).ok().and_then(Pid::from_raw) else { return Ok(false) };
     // The descriptor stands for one process for good; only then is it asked which one it is.

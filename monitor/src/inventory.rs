@@ -28,7 +28,7 @@ pub fn write(state_dir: &Path, inventory: &Inventory) -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stand_in::Host;
+    use crate::test_host::Host;
 
     #[test]
     fn what_is_written_is_read() {

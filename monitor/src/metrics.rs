@@ -49,7 +49,7 @@ pub fn text(snapshot: &Snapshot, node: &str, dialect: Dialect, tally: impl Fn(&s
     own::write(&mut sheet, snapshot, &tally)?;
     hami::write(&mut sheet, snapshot, node, dialect)?;
     let mut text = Vec::new();
-    TextEncoder::new().encode(&sheet.families(), &mut text)?;
+    TextEncoder::new().encode(&sheet.owners(), &mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
@@ -70,7 +70,7 @@ impl Sheet {
         Ok(vec)
     }
 
-    fn families(&self) -> Vec<MetricFamily> {
+    fn owners(&self) -> Vec<MetricFamily> {
         self.0.gather()
     }
 }

@@ -9,15 +9,15 @@ use vgpu_config::{Inventory, devices};
 use vgpu_region::uuid::Uuid;
 
 use crate::account::{self, Account, Reader};
-use crate::belongs::{Families, Marks};
 use crate::container::{self, Container};
 use crate::gpus::{self, Gpus, Holder, State};
+use crate::ownership::{Identity, ProcessOwners};
 use crate::processes::Process;
-use crate::snapshot::{ContainerState, Gpu, Member, Share, Snapshot};
+use crate::snapshot::{ContainerState, Gpu, GpuProcess, Share, Snapshot};
 
 /// What was seen of a share before.
 #[derive(Clone, Copy, Debug)]
-struct Before {
+struct Previous {
     at: Instant,
     used: u64,
     waited: u64,
@@ -26,7 +26,7 @@ struct Before {
 }
 
 /// Rates are measured over at least this long.
-const SHORTEST: Duration = Duration::from_millis(100);
+const MIN_RATE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Looks, again and again.
 #[derive(Debug)]
@@ -36,14 +36,14 @@ pub struct Observer {
     opened: Instant,
     inventory: Inventory,
     reader: Reader,
-    families: Families,
-    marks: HashMap<PathBuf, Marks>,
+    owners: ProcessOwners,
+    identities: HashMap<PathBuf, Identity>,
     bundles: HashMap<(PathBuf, u64), Vec<Uuid>>,
-    before: HashMap<(PathBuf, Uuid), Before>,
+    before: HashMap<(PathBuf, Uuid), Previous>,
 }
 
 /// How long to wait before NVML is tried again.
-const AGAIN: Duration = Duration::from_secs(10);
+const NVML_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Observer {
     /// Looks at this state directory's containers, and at this machine's GPUs if NVML can be had.
@@ -55,8 +55,8 @@ impl Observer {
             opened: Instant::now(),
             inventory: Inventory::load(state_dir).ok().flatten().unwrap_or_default(),
             reader: Reader::default(),
-            families: Families::default(),
-            marks: HashMap::new(),
+            owners: ProcessOwners::default(),
+            identities: HashMap::new(),
             bundles: HashMap::new(),
             before: HashMap::new(),
         };
@@ -89,22 +89,22 @@ impl Observer {
     /// Whether a process belongs to a container, the name of whose folder is given, as things were at the last look.
     #[must_use]
     pub fn is_of(&self, process: &Process, place: &str) -> bool {
-        self.families.is_of(process, place)
+        self.owners.is_of(process, place)
     }
 
     /// Looks now.
-    pub fn look(&mut self) -> Snapshot {
-        if self.nvml.is_err() && self.opened.elapsed() > AGAIN {
+    pub fn sample(&mut self) -> Snapshot {
+        if self.nvml.is_err() && self.opened.elapsed() > NVML_RETRY_INTERVAL {
             self.open();
         }
         let containers = container::list(&self.state_dir, &mut self.reader);
-        let families = Families::of(&containers, &mut self.marks);
+        let owners = ProcessOwners::of(&containers, &mut self.identities);
         let states = self.nvml.as_ref().map(|nvml| nvml.states(&self.inventory)).unwrap_or_default();
         if states.is_empty() && !self.inventory.gpus.is_empty() && self.nvml.is_ok() {
             // The driver was reloaded, or every GPU is lost: begin anew, after a while.
             (self.nvml, self.opened) = (Err("it no longer tells of any GPU".to_owned()), Instant::now());
         }
-        let found: Vec<Found> = states.into_iter().map(|state| Found::new(state, &families)).collect();
+        let found: Vec<ObservedGpu> = states.into_iter().map(|state| ObservedGpu::new(state, &owners)).collect();
         let now = (Instant::now(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()));
         let mut snapshot = Snapshot {
             time: now.1,
@@ -124,9 +124,9 @@ impl Observer {
                 seen.insert(key.clone(), rates(&mut share, self.before.get(&key), now, container, uuid, gpu, place));
                 shares.push(share);
             }
-            snapshot.containers.push(state(container, shares, families.init(place)));
+            snapshot.containers.push(state(container, shares, owners.init(place)));
         }
-        (self.before, self.families) = (seen, families);
+        (self.before, self.owners) = (seen, owners);
         self.bundles.retain(|(place, _), _| containers.iter().any(|container| container.place == *place));
         snapshot
     }
@@ -140,16 +140,16 @@ impl Observer {
 }
 
 /// A GPU, and its processes with the containers that they belong to.
-struct Found {
+struct ObservedGpu {
     state: State,
     processes: Vec<(Holder, Process, Option<usize>)>,
 }
 
-impl Found {
-    fn new(mut state: State, families: &Families) -> Self {
+impl ObservedGpu {
+    fn new(mut state: State, owners: &ProcessOwners) -> Self {
         let known = |holder: &Holder| {
             let process = Process::read(holder.pid)?;
-            let container = families.of_process(&process);
+            let container = owners.container_of(&process);
             Some((*holder, process, container))
         };
         let processes: Vec<_> = state.processes.iter().flatten().filter_map(known).collect();
@@ -165,7 +165,7 @@ impl Found {
     }
 }
 
-fn gpus(inventory: &Inventory, found: &[Found]) -> Vec<Gpu> {
+fn gpus(inventory: &Inventory, found: &[ObservedGpu]) -> Vec<Gpu> {
     let gpu = |known: &vgpu_config::inventory::Gpu| {
         let state = found.iter().map(|found| &found.state).find(|state| state.uuid == known.uuid);
         Gpu {
@@ -205,7 +205,7 @@ fn state(container: &Container, gpus: Vec<Share>, init: Option<&Process>) -> Con
     }
 }
 
-fn share(container: &Container, place: usize, uuid: Uuid, nth: usize, gpu: Option<&Found>, inventory: &Inventory) -> Share {
+fn share(container: &Container, place: usize, uuid: Uuid, nth: usize, gpu: Option<&ObservedGpu>, inventory: &Inventory) -> Share {
     let text = gpu.map_or_else(|| uuid.to_string(), |gpu| gpu.state.uuid.clone());
     let limit = container.limit(uuid, nth);
     let whole = inventory.gpus.iter().map(|gpu| (&gpu.uuid, gpu.memory));
@@ -220,7 +220,7 @@ fn share(container: &Container, place: usize, uuid: Uuid, nth: usize, gpu: Optio
     let mut members = Vec::new();
     for (holder, process, _) in &listed {
         let own = account.processes.iter().find(|own| own.pid == process.inner);
-        members.push(Member {
+        members.push(GpuProcess {
             pid: Some(process.pid),
             inner: process.inner,
             started: process.started,
@@ -235,7 +235,7 @@ fn share(container: &Container, place: usize, uuid: Uuid, nth: usize, gpu: Optio
     for own in account.processes.iter().filter(|own| charge(own).most != 0) {
         if listed.iter().all(|(_, process, _)| process.inner != own.pid) {
             let (charged, overhead) = (Some(charge(own).most), charge(own).overhead);
-            members.push(Member { inner: own.pid, charged, overhead, in_between: own.making_context, ..Member::default() });
+            members.push(GpuProcess { inner: own.pid, charged, overhead, in_between: own.making_context, ..GpuProcess::default() });
         }
     }
     let figures = of_gpu.and_then(|at| account.gpus.get(at)).copied();
@@ -265,13 +265,13 @@ fn share(container: &Container, place: usize, uuid: Uuid, nth: usize, gpu: Optio
 /// Fills in what takes two looks, and gives what the next look needs.
 fn rates(
     share: &mut Share,
-    before: Option<&Before>,
+    before: Option<&Previous>,
     (now, time): (Instant, f64),
     container: &Container,
     uuid: Uuid,
-    gpu: Option<&Found>,
+    gpu: Option<&ObservedGpu>,
     place: usize,
-) -> Before {
+) -> Previous {
     let account = container.account.iter().flat_map(|account| &account.gpus).find(|gpu| gpu.uuid == uuid);
     let activity = account.map_or(0, |gpu| gpu.activity).wrapping_add(share.used_ns);
     let last_kernel = match before {
@@ -284,10 +284,10 @@ fn rates(
         let told = gpu?.of_container(place).map(|(holder, ..)| holder.utilization);
         told.sum::<Option<u32>>().map(|percent| f64::from(percent.min(100)))
     };
-    let kept = before.filter(|before| now.duration_since(before.at) < SHORTEST);
+    let kept = before.filter(|before| now.duration_since(before.at) < MIN_RATE_INTERVAL);
     if let Some(before) = kept {
         (share.utilization, share.throttled) = before.rates;
-        return Before { activity: (activity, last_kernel), ..*before };
+        return Previous { activity: (activity, last_kernel), ..*before };
     }
     let rate = |was: u64, is: u64| {
         let passed = now.duration_since(before?.at).as_nanos() as f64;
@@ -296,7 +296,7 @@ fn rates(
     let (used, waited) = before.map_or((0, 0), |before| (before.used, before.waited));
     share.utilization = if share.cores.is_some() { rate(used, share.used_ns).map(|percent| percent.min(100.0)) } else { nvml() };
     share.throttled = rate(waited, share.throttled_ns);
-    Before {
+    Previous {
         at: now,
         used: share.used_ns,
         waited: share.throttled_ns,
@@ -308,7 +308,7 @@ fn rates(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stand_in::Host;
+    use crate::test_host::Host;
     use std::os::unix::ffi::OsStrExt;
     use vgpu_config::limits::{GpuLimits, Which};
     use vgpu_oci_hook::state::REGION;
@@ -326,7 +326,7 @@ mod tests {
             utilization: None,
             processes: Some(pids.iter().copied().map(holder).collect()),
         };
-        let known = |pids: &[u32]| Found::new(state(pids), &Families::default()).state.processes.is_some();
+        let known = |pids: &[u32]| ObservedGpu::new(state(pids), &ProcessOwners::default()).state.processes.is_some();
         assert!(known(&[]) && known(&[u32::MAX, std::process::id()]) && !known(&[u32::MAX]));
     }
 
@@ -340,22 +340,22 @@ mod tests {
         let path = std::ffi::CString::new(host.place("c").join(REGION).as_os_str().as_bytes()).unwrap();
         let mut observer = Observer::new(host.path());
         observer.inventory = inventory;
-        let first = observer.look().containers.remove(0).gpus.remove(0);
+        let first = observer.sample().containers.remove(0).gpus.remove(0);
         assert_eq!((first.memory_limit, first.cores, first.charged), (Some(20 << 30), Some(40), 0), "there before any process is");
         let member = map::join(&path, 4, 5).unwrap();
         let place = member.region.gpu(uuids[0]).unwrap();
         let account = &member.region.gpus[place];
         member.slot().gpus[place].charge.reserve(&account.total, 7, 100).unwrap();
-        std::thread::sleep(SHORTEST * 2);
-        observer.look();
+        std::thread::sleep(MIN_RATE_INTERVAL * 2);
+        observer.sample();
         account.budget.used.fetch_add(1 << 60, Relaxed);
         account.budget.waited.fetch_add(10_000_000, Relaxed);
-        std::thread::sleep(SHORTEST * 2);
-        let share = observer.look().containers.remove(0).gpus.remove(0);
+        std::thread::sleep(MIN_RATE_INTERVAL * 2);
+        let share = observer.sample().containers.remove(0).gpus.remove(0);
         assert_eq!((share.charged, share.utilization), (7 * 4096, Some(100.0)), "never more than all of it, whatever the account says");
         assert!(share.throttled.is_some_and(|percent| percent > 0.0) && share.last_kernel.is_some());
         assert_eq!(share.processes.iter().map(|member| (member.inner, member.charged)).collect::<Vec<_>>(), [(4, Some(7 * 4096))]);
-        let soon = observer.look().containers.remove(0).gpus.remove(0);
+        let soon = observer.sample().containers.remove(0).gpus.remove(0);
         assert_eq!((soon.utilization, soon.throttled), (share.utilization, share.throttled), "too soon for another rate");
         // SAFETY: nothing of the region is used after this.
         unsafe { map::unmap(member.region) };

@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 use vgpu_config::policy::OnViolation;
 use vgpu_oci_hook::state::CONTAINERS;
 
-use crate::enforce::{self, Judge, Kind, Violation};
-use crate::hami::Files;
+use crate::enforce::{self, Kind, Violation, ViolationDetector};
+use crate::hami_region::RegionFiles;
 use crate::metrics::{Dialect, Tally};
 use crate::observer::Observer;
 use crate::snapshot::Snapshot;
-use crate::trace::folder::Followers;
+use crate::trace::log_dir::LogWriters;
 use crate::{http, inventory};
 
 /// How long between two looks: with three looks, whatever is wrong is told within two seconds.
 const INTERVAL: Duration = Duration::from_millis(400);
 /// Healthy is who has looked within this time.
-const STALE: Duration = Duration::from_secs(10);
+const MAX_SAMPLE_AGE: Duration = Duration::from_secs(10);
 
 /// What the operator wants.
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ impl Shared {
     /// Whether there was a look of late.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
-        self.with(|known| known.looked.is_some_and(|looked| looked.elapsed() < STALE))
+        self.with(|known| known.looked.is_some_and(|looked| looked.elapsed() < MAX_SAMPLE_AGE))
     }
 }
 
@@ -87,23 +87,23 @@ pub fn run(settings: &Settings, stop: &Arc<AtomicBool>, say: &(dyn Fn(&str) + Sy
     }
     let arbiter = settings.turns.then(|| {
         let (folder, stop) = (settings.state_dir.join(CONTAINERS), Arc::clone(stop));
-        thread::spawn(move || vgpu_arbiter::watch::run(&folder, &stop))
+        thread::spawn(move || vgpu_arbiter::service::run(&folder, &stop))
     });
-    // Files in containers may be on file systems that never answer; that is nobody else's trouble.
+    // RegionFiles in containers may be on file systems that never answer; that is nobody else's trouble.
     let (to_files, snapshots) = mpsc::sync_channel::<Arc<Snapshot>>(1);
     thread::spawn(move || {
-        let mut files = Files::default();
+        let mut files = RegionFiles::default();
         for snapshot in snapshots {
             files.update(&snapshot).iter().for_each(|problem| eprintln!("vgpu monitor: {problem}"));
         }
     });
     let (to_traces, traced) = mpsc::sync_channel::<Arc<Snapshot>>(1);
-    let mut followers = Followers::new(&settings.state_dir);
+    let mut followers = LogWriters::new(&settings.state_dir);
     let traces = thread::spawn(move || {
         traced.iter().for_each(|snapshot| followers.update(&snapshot));
         followers.finish();
     });
-    let mut judge = Judge::new(settings.grace);
+    let mut judge = ViolationDetector::new(settings.grace);
     let (start, mut known) = (Instant::now(), None);
     while !stop.load(Relaxed) {
         if known.as_ref() != Some(observer.inventory()) && observer.nvml_error().is_none() {
@@ -113,7 +113,7 @@ pub fn run(settings: &Settings, stop: &Arc<AtomicBool>, say: &(dyn Fn(&str) + Sy
             }
         }
         let looked = Instant::now();
-        let snapshot = Arc::new(observer.look());
+        let snapshot = Arc::new(observer.sample());
         let violations = judge.judge(&snapshot, start.elapsed());
         let ended = act(settings, &violations, &observer, say);
         shared.with(|known| {
@@ -146,7 +146,7 @@ fn act(settings: &Settings, violations: &[Violation], observer: &Observer, say: 
         }
         for offender in &violation.offenders {
             let who = format!("process {} ({}) of container {}", offender.pid, offender.name, violation.name);
-            match enforce::end(offender, |process| observer.is_of(process, &violation.place)) {
+            match enforce::kill(offender, |process| observer.is_of(process, &violation.place)) {
                 Ok(false) => say(&format!("{who} has ended by itself, or is elsewhere by now")),
                 Ok(true) => {
                     say(&format!("ended {who}: {}", violation.kind.name()));

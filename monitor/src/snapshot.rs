@@ -103,12 +103,12 @@ pub struct Share {
     /// When its used GPU time was last seen to grow, in seconds since 1970.
     pub last_kernel: Option<f64>,
     /// Its processes on this GPU.
-    pub processes: Vec<Member>,
+    pub processes: Vec<GpuProcess>,
 }
 
 /// A container's process on a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Member {
+pub struct GpuProcess {
     /// Its PID on the host, where NVML lists it or it was found.
     pub pid: Option<u32>,
     /// Its PID in the container.

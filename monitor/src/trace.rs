@@ -2,12 +2,12 @@
 //!
 //! The processes write into rings in their region's file ([`vgpu_region::trace`]); [`rings`] copies out of them, `clock` puts the GPU's
 //! times on the host's clock, [`chrome`] writes the Trace Event Format that Perfetto and Chrome open, [`alnair`] Alnair's two logs.
-//! [`folder`] keeps the files of the containers that asked for them when they were made.
+//! [`log_dir`] keeps the files of the containers that asked for them when they were made.
 
 pub mod alnair;
 pub mod chrome;
 mod clock;
-pub mod folder;
+pub mod log_dir;
 pub mod rings;
 
 use std::ffi::CString;
@@ -60,17 +60,17 @@ impl Event {
 
 /// A container that is being traced. When this goes, it is not any more, unless it asked for that itself.
 #[derive(Debug)]
-pub struct Traced {
+pub struct TraceSession {
     page: &'static LimitsPage,
     stays: bool,
 }
 
-impl Traced {
+impl TraceSession {
     /// Turns tracing on.
     ///
     /// # Errors
     /// The container's files cannot be changed.
-    pub fn begin(container: &Container) -> Result<Self, Error> {
+    pub fn start(container: &Container) -> Result<Self, Error> {
         let region = container.place.join(REGION);
         let grow = || {
             let file = OpenOptions::new().write(true).open(&region)?;
@@ -86,7 +86,7 @@ impl Traced {
     }
 }
 
-impl Drop for Traced {
+impl Drop for TraceSession {
     fn drop(&mut self) {
         if !self.stays {
             self.page.set_traced(false);

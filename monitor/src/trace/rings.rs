@@ -215,7 +215,7 @@ impl Rings {
     }
 
     /// What is recorded from now on does not count any more.
-    pub fn end(&mut self) {
+    pub fn stop(&mut self) {
         for slot in 0..SLOTS {
             let end = if slot < self.slots() { self.header(slot).map_or(0, |header| header.head) } else { 0 };
             self.seen(slot).end.get_or_insert(end);
@@ -224,7 +224,7 @@ impl Rings {
 
     /// Whether anything was left for the next time.
     #[must_use]
-    pub fn has_open(&self) -> bool {
+    pub fn has_pending(&self) -> bool {
         let behind = |(slot, seen): (usize, &Seen)| {
             let head = self.header(slot).map_or(0, |header| header.head).min(seen.end.unwrap_or(u64::MAX));
             seen.next.is_some_and(|next| next < head)

@@ -184,13 +184,13 @@ fn alnairs_logs_are_as_its_readme_shows_them() {
 
 #[test]
 fn tracing_goes_on_and_off_in_the_page() {
-    let host = crate::stand_in::Host::new();
+    let host = crate::test_host::Host::new();
     host.container("c", "a", "p", &[]);
     let containers = crate::container::list(host.path(), &mut crate::account::Reader::default());
     let page = map::limits(&CString::new(host.place("c").join(LIMITS).as_os_str().as_bytes()).unwrap()).unwrap();
     assert!(!page.is_traced());
     let before = page.generation.load(Relaxed);
-    let traced = Traced::begin(&containers[0]).unwrap();
+    let traced = TraceSession::start(&containers[0]).unwrap();
     assert!(page.is_traced() && page.generation.load(Relaxed) > before);
     assert_eq!(std::fs::metadata(host.place("c").join(REGION)).unwrap().len(), FILE_SIZE);
     drop(traced);

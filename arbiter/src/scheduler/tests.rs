@@ -5,10 +5,10 @@ use vgpu_region::limits::{GpuLimit, LimitsPage, Selector, Turn};
 use vgpu_region::uuid::Uuid;
 
 use super::*;
-use crate::seat::Source;
+use crate::tenant::Source;
 
 /// A tenant that behaves as the library does, on the test's clock.
-struct Tenant {
+struct SimulatedTenant {
     page: &'static LimitsPage,
     budget: &'static Budget,
     /// Length of its kernels in µs.
@@ -25,16 +25,16 @@ struct Tenant {
 
 const GPU: Uuid = Uuid([3; 16]);
 
-fn tenant(weight: u32, kernel: u64, wants: fn(u64) -> bool) -> Tenant {
+fn simulated(weight: u32, kernel: u64, wants: fn(u64) -> bool) -> SimulatedTenant {
     let limit = GpuLimit::new(Selector::All);
     limit.cores.store(weight, Relaxed);
     let page = Box::leak(Box::new(LimitsPage::new([limit])));
-    Tenant { page, budget: Box::leak(Box::default()), kernel, wants, yields: true, free_at: 0, word: 0, began: 0, used: 0 }
+    SimulatedTenant { page, budget: Box::leak(Box::default()), kernel, wants, yields: true, free_at: 0, word: 0, began: 0, used: 0 }
 }
 
-impl Tenant {
-    fn seat(&self) -> Seat {
-        Seat::new(self.page.find(GPU, None).unwrap(), self.page.turn_for(GPU).unwrap(), Source::Memory(self.budget), 1)
+impl SimulatedTenant {
+    fn tenant(&self) -> Tenant {
+        Tenant::new(self.page.find(GPU, None).unwrap(), self.page.turn_for(GPU).unwrap(), Source::Memory(self.budget), 1)
     }
 
     /// Launches at `now` if it may; the GPU runs one kernel after the other, whoever's. Returns whether it did.
@@ -71,9 +71,9 @@ impl Tenant {
 }
 
 /// Runs tenants for so many µs and returns each one's part.
-fn run(tenants: &mut [Tenant], length: u64) -> Vec<f64> {
-    let mut schedule = Schedule::default();
-    schedule.reseat(|_| true, tenants.iter().map(Tenant::seat).collect());
+fn run(tenants: &mut [SimulatedTenant], length: u64) -> Vec<f64> {
+    let mut schedule = Scheduler::default();
+    schedule.replace_tenants(|_| true, tenants.iter().map(SimulatedTenant::tenant).collect());
     let (mut next, mut gpu) = (0, 0);
     for now in (1_000_000..1_000_000 + length).step_by(20) {
         if now >= next {
@@ -89,7 +89,7 @@ fn run(tenants: &mut [Tenant], length: u64) -> Vec<f64> {
 #[test]
 fn turns_follow_the_weights_whatever_the_kernels() {
     for (weights, kernels) in [([30, 70], [200, 200]), ([30, 70], [2000, 200]), ([50, 50], [200, 2000]), ([50, 50], [2000, 2000])] {
-        let mut tenants = [tenant(weights[0], kernels[0], |_| true), tenant(weights[1], kernels[1], |_| true)];
+        let mut tenants = [simulated(weights[0], kernels[0], |_| true), simulated(weights[1], kernels[1], |_| true)];
         let parts = run(&mut tenants, 3_000_000);
         assert!((parts[0] - f64::from(weights[0]) / 100.0).abs() < 0.02, "{weights:?} {kernels:?}: {parts:?}");
         assert!(parts[0] + parts[1] > 0.97, "{weights:?} {kernels:?}: {parts:?}");
@@ -100,7 +100,7 @@ fn turns_follow_the_weights_whatever_the_kernels() {
 #[test]
 fn turns_between_the_busy_are_not_cut_short() {
     for (weights, kernel) in [([50, 50], 200), ([30, 70], 200), ([30, 70], 2_000), ([20, 20], 200), ([10, 90], 200)] {
-        let mut tenants = weights.map(|weight| tenant(weight, kernel, |_| true));
+        let mut tenants = weights.map(|weight| simulated(weight, kernel, |_| true));
         run(&mut tenants, 3_000_000);
         // Each turn is told twice: when it begins, and when it is over.
         let told = tenants.map(|tenant| u64::from(tenant.page.turn(GPU).unwrap().word.load(Relaxed) >> 2) / 2);
@@ -111,7 +111,7 @@ fn turns_between_the_busy_are_not_cut_short() {
 
 #[test]
 fn four_alike_get_alike() {
-    let mut tenants: Vec<_> = (0..4).map(|_| tenant(25, 500, |_| true)).collect();
+    let mut tenants: Vec<_> = (0..4).map(|_| simulated(25, 500, |_| true)).collect();
     let parts = run(&mut tenants, 4_000_000);
     let (sum, squares): (f64, f64) = (parts.iter().sum(), parts.iter().map(|part| part * part).sum());
     assert!(sum * sum / (4.0 * squares) > 0.999 && sum > 0.97, "{parts:?}");
@@ -120,20 +120,20 @@ fn four_alike_get_alike() {
 #[test]
 fn nobody_waits_for_the_idle() {
     // The second works for 100 ms out of 400.
-    let mut tenants = [tenant(50, 200, |_| true), tenant(50, 200, |now| now % 400_000 < 100_000)];
+    let mut tenants = [simulated(50, 200, |_| true), simulated(50, 200, |now| now % 400_000 < 100_000)];
     let parts = run(&mut tenants, 4_000_000);
     assert!((parts[1] - 0.125).abs() < 0.02 && parts[0] + parts[1] > 0.97, "{parts:?}");
     // Alone, there are no turns.
-    let mut tenants = [tenant(10, 200, |_| true), tenant(50, 200, |_| false)];
+    let mut tenants = [simulated(10, 200, |_| true), simulated(50, 200, |_| false)];
     assert!(run(&mut tenants, 1_000_000)[0] > 0.98);
     assert_eq!(Turn::state(tenants[0].page.turn(GPU).unwrap().word.load(Relaxed)), Turn::FREE);
 }
 
 #[test]
 fn one_that_does_not_yield_holds_nobody_up_for_long() {
-    let mut bad = tenant(50, 200, |_| true);
+    let mut bad = simulated(50, 200, |_| true);
     bad.yields = false;
-    let mut tenants = [bad, tenant(50, 200, |_| true)];
+    let mut tenants = [bad, simulated(50, 200, |_| true)];
     let parts = run(&mut tenants, 3_000_000);
     // On this GPU without time slicing it gets half of its own turn back; on a real one the driver slices fairly.
     assert!(parts[1] > 0.2, "{parts:?}");
@@ -142,9 +142,9 @@ fn one_that_does_not_yield_holds_nobody_up_for_long() {
 #[test]
 fn one_whose_kernel_never_ends_has_no_more_turns_until_it_does() {
     // It asks for more behind a kernel of two seconds.
-    let mut tenants = [tenant(50, 2_000_000, |_| true), tenant(50, 200, |_| true)];
-    let mut schedule = Schedule::default();
-    schedule.reseat(|_| true, tenants.iter().map(Tenant::seat).collect());
+    let mut tenants = [simulated(50, 2_000_000, |_| true), simulated(50, 200, |_| true)];
+    let mut schedule = Scheduler::default();
+    schedule.replace_tenants(|_| true, tenants.iter().map(SimulatedTenant::tenant).collect());
     // The other has the GPU for itself here: what the driver gives whom is not the arbiter's.
     let (mut next, mut gpus, mut closed) = (0, [0, 0], 0);
     for now in (1_000_000..4_000_000).step_by(20) {
@@ -163,9 +163,9 @@ fn one_whose_kernel_never_ends_has_no_more_turns_until_it_does() {
 
 #[test]
 fn garbage_in_a_region_changes_nothing_for_the_others() {
-    let mut tenants = [tenant(50, 200, |_| true), tenant(50, 200, |_| true)];
-    let mut schedule = Schedule::default();
-    schedule.reseat(|_| true, tenants.iter().map(Tenant::seat).collect());
+    let mut tenants = [simulated(50, 200, |_| true), simulated(50, 200, |_| true)];
+    let mut schedule = Scheduler::default();
+    schedule.replace_tenants(|_| true, tenants.iter().map(SimulatedTenant::tenant).collect());
     let (mut next, mut gpu, mut random) = (0, 0, 1u64);
     for now in (1_000_000..3_000_000).step_by(20) {
         if now >= next {
@@ -187,9 +187,9 @@ fn garbage_in_a_region_changes_nothing_for_the_others() {
 #[test]
 fn one_that_falls_silent_in_its_turn_holds_nobody_up_for_long() {
     for stop in (1_000_000..1_080_000).step_by(1_700) {
-        let mut tenants = [tenant(50, 200, |_| true), tenant(50, 200, |_| true)];
-        let mut schedule = Schedule::default();
-        schedule.reseat(|_| true, tenants.iter().map(Tenant::seat).collect());
+        let mut tenants = [simulated(50, 200, |_| true), simulated(50, 200, |_| true)];
+        let mut schedule = Scheduler::default();
+        schedule.replace_tenants(|_| true, tenants.iter().map(SimulatedTenant::tenant).collect());
         let (mut next, mut gpu, mut closed, mut longest, mut before) = (0, 0, None, 0, 0);
         for now in (1_000_000..3_000_000).step_by(20) {
             if now >= next {
@@ -213,7 +213,7 @@ fn one_that_falls_silent_in_its_turn_holds_nobody_up_for_long() {
 
 #[test]
 fn idle_time_is_lent_and_taken_back() {
-    let mut tenants = [tenant(30, 200, |_| true), tenant(60, 200, |now| now > 2_000_000)];
+    let mut tenants = [simulated(30, 200, |_| true), simulated(60, 200, |now| now > 2_000_000)];
     tenants[0].page.find(GPU, None).unwrap().cores_soft.store(100, Relaxed);
     let lent = tenants[0].page.turn_for(GPU).unwrap();
     run(&mut tenants, 900_000);
@@ -225,9 +225,9 @@ fn idle_time_is_lent_and_taken_back() {
 #[test]
 fn one_that_rarely_asks_waits_for_no_long_turn() {
     // 1 ms of work every 50 ms, beside one that is always busy with nine times its weight.
-    let mut tenants = [tenant(10, 1000, |_| false), tenant(90, 200, |_| true)];
-    let mut schedule = Schedule::default();
-    schedule.reseat(|_| true, tenants.iter().map(Tenant::seat).collect());
+    let mut tenants = [simulated(10, 1000, |_| false), simulated(90, 200, |_| true)];
+    let mut schedule = Scheduler::default();
+    schedule.replace_tenants(|_| true, tenants.iter().map(SimulatedTenant::tenant).collect());
     let (mut next, mut gpu, mut asked, mut worst) = (0, 0, None, 0);
     for now in (1_000_000..4_000_000).step_by(20) {
         if now >= next {

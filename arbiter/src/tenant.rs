@@ -71,7 +71,7 @@ const REST: u64 = 2_000;
 
 /// A tenant's place at the table. Its memory outlives it.
 #[derive(Debug)]
-pub struct Seat {
+pub struct Tenant {
     /// Its limits.
     pub limit: &'static GpuLimit,
     /// Where it is told its turns.
@@ -96,7 +96,7 @@ pub struct Seat {
     pub passed: f64,
 }
 
-impl Seat {
+impl Tenant {
     /// A seat whose tenant has not been seen at work yet.
     #[must_use]
     pub fn new(limit: &'static GpuLimit, turn: &'static Turn, source: Source, priority: u32) -> Self {

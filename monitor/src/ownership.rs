@@ -16,7 +16,7 @@ use crate::processes::Process;
 
 /// By what a container's processes are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Marks {
+pub struct Identity {
     id: String,
     /// Its first process.
     pub init: Option<Process>,
@@ -32,7 +32,7 @@ struct Kept {
     started: Option<u64>,
 }
 
-impl Marks {
+impl Identity {
     /// Looks for a container's first process.
     #[must_use]
     pub fn find(record: &Record) -> Self {
@@ -57,58 +57,58 @@ fn kept(folder: &Path) -> Option<Process> {
 
 /// Tells the containers' processes from each other and from everybody else's.
 #[derive(Clone, Debug, Default)]
-pub struct Families {
+pub struct ProcessOwners {
     this: Process,
     /// The mount namespace of the host's first process.
     host: u64,
     places: Vec<PathBuf>,
-    marks: Vec<Marks>,
+    identities: Vec<Identity>,
 }
 
-impl Families {
-    /// The containers' marks, in their order; those in `known` that still hold are taken from there.
+impl ProcessOwners {
+    /// The containers' identities, in their order; those in `known` that still hold are taken from there.
     #[must_use]
-    pub fn of(containers: &[Container], known: &mut HashMap<PathBuf, Marks>) -> Self {
-        let still = |marks: &Marks| {
-            let init = marks.init.as_ref()?;
+    pub fn of(containers: &[Container], known: &mut HashMap<PathBuf, Identity>) -> Self {
+        let still = |identities: &Identity| {
+            let init = identities.init.as_ref()?;
             Process::read(init.pid)
                 .filter(|now| now.started == init.started && !now.ended)
-                .map(|init| Marks { init: Some(init), ..marks.clone() })
+                .map(|init| Identity { init: Some(init), ..identities.clone() })
         };
-        let marks: Vec<Marks> = containers
+        let identities: Vec<Identity> = containers
             .iter()
-            .map(|container| known.get(&container.place).and_then(still).unwrap_or_else(|| Marks::find(&container.record)))
+            .map(|container| known.get(&container.place).and_then(still).unwrap_or_else(|| Identity::find(&container.record)))
             .collect();
-        *known = containers.iter().map(|container| container.place.clone()).zip(marks.iter().cloned()).collect();
+        *known = containers.iter().map(|container| container.place.clone()).zip(identities.iter().cloned()).collect();
         let [this, first] = [std::process::id(), 1].map(|pid| Process::read(pid).unwrap_or_default());
         // In a PID namespace of our own there is no telling who the host is.
         let host = if first.namespace == this.namespace { first.mounts } else { 0 };
-        Self { this, host, places: containers.iter().map(|container| container.place.clone()).collect(), marks }
+        Self { this, host, places: containers.iter().map(|container| container.place.clone()).collect(), identities }
     }
 
     /// Whether a process belongs to the container whose folder has this name.
     #[must_use]
     pub fn is_of(&self, process: &Process, name: &str) -> bool {
-        let place = self.of_process(process).and_then(|place| self.places.get(place));
+        let place = self.container_of(process).and_then(|place| self.places.get(place));
         place.and_then(|place| place.file_name()).is_some_and(|found| found == name)
     }
 
     /// The place of the container that a process belongs to.
     #[must_use]
-    pub fn of_process(&self, process: &Process) -> Option<usize> {
+    pub fn container_of(&self, process: &Process) -> Option<usize> {
         self.by_cgroup(process).or_else(|| self.by_namespace(process))
     }
 
     /// The first process of the container at this place.
     #[must_use]
     pub fn init(&self, place: usize) -> Option<&Process> {
-        self.marks.get(place)?.init.as_ref()
+        self.identities.get(place)?.init.as_ref()
     }
 
     /// The cgroups that are this container's alone: not another container's as well, and we are not in them.
     fn own_cgroups(&self, place: usize) -> impl Iterator<Item = &str> {
-        let others = self.marks.iter().enumerate().filter(move |(other, _)| *other != place);
-        let others: Vec<&Process> = others.filter_map(|(_, marks)| marks.init.as_ref()).collect();
+        let others = self.identities.iter().enumerate().filter(move |(other, _)| *other != place);
+        let others: Vec<&Process> = others.filter_map(|(_, identities)| identities.init.as_ref()).collect();
         self.init(place).into_iter().flat_map(|init| init.cgroups.iter().map(String::as_str)).filter(move |cgroup| {
             let shared = others.iter().any(|other| other.cgroups.iter().any(|theirs| theirs == cgroup));
             *cgroup != "/" && !shared && !self.this.cgroups.iter().any(|ours| is_below(ours, cgroup))
@@ -116,22 +116,22 @@ impl Families {
     }
 
     fn by_cgroup(&self, process: &Process) -> Option<usize> {
-        (0..self.marks.len()).filter_map(|place| Some((self.fit(process, place)?, place))).max().map(|(_, place)| place)
+        (0..self.identities.len()).filter_map(|place| Some((self.fit(process, place)?, place))).max().map(|(_, place)| place)
     }
 
     /// How closely a process's cgroup fits that of the container: the innermost of several fits best.
     fn fit(&self, process: &Process, place: usize) -> Option<usize> {
-        let marks = self.marks.get(place)?;
+        let identities = self.identities.get(place)?;
         let fitting = |fits: &dyn Fn(&str) -> bool| process.cgroups.iter().filter(|cgroup| fits(cgroup)).map(String::len).max();
-        match &marks.init {
+        match &identities.init {
             // Nobody gets out of a PID namespace: who is in ours is not of a container that has another one.
             Some(init) if init.namespace != self.this.namespace && process.namespace == self.this.namespace => None,
             // Nor into the host's mounts.
             Some(init) if self.host != 0 && init.mounts != self.host && process.mounts == self.host => None,
             Some(_) => self.own_cgroups(place).filter(|own| fitting(&|cgroup| is_below(cgroup, own)).is_some()).map(str::len).max(),
             // Two runtimes may each have a container of this id.
-            None if self.marks.iter().filter(|other| other.id == marks.id).count() > 1 => None,
-            None => fitting(&|cgroup| marks.is_of_cgroup(cgroup)),
+            None if self.identities.iter().filter(|other| other.id == identities.id).count() > 1 => None,
+            None => fitting(&|cgroup| identities.is_of_cgroup(cgroup)),
         }
     }
 
@@ -139,8 +139,8 @@ impl Families {
         if process.namespace == 0 || process.namespace == self.this.namespace {
             return None;
         }
-        let of = |marks: &Marks| marks.init.as_ref().map(|init| init.namespace) == Some(process.namespace);
-        let mut fitting = (0..self.marks.len()).filter(|&place| self.marks.get(place).is_some_and(of));
+        let of = |identities: &Identity| identities.init.as_ref().map(|init| init.namespace) == Some(process.namespace);
+        let mut fitting = (0..self.identities.len()).filter(|&place| self.identities.get(place).is_some_and(of));
         let only = fitting.next().filter(|_| fitting.next().is_none())?;
         // Whoever has cgroups of its own is known by those.
         self.own_cgroups(only).next().is_none().then_some(only)
@@ -160,15 +160,15 @@ mod tests {
         Process { cgroups: cgroups.iter().map(|&cgroup| cgroup.to_owned()).collect(), namespace, ..Process::default() }
     }
 
-    fn families(inits: &[(&str, Option<Process>)]) -> Families {
-        let marks = inits.iter().map(|(id, init)| Marks { id: (*id).to_owned(), init: init.clone() }).collect();
+    fn owners(inits: &[(&str, Option<Process>)]) -> ProcessOwners {
+        let identities = inits.iter().map(|(id, init)| Identity { id: (*id).to_owned(), init: init.clone() }).collect();
         let places = inits.iter().map(|(id, _)| PathBuf::from("/run/vgpu/containers").join(id)).collect();
-        Families { this: process(&["/system.slice/vgpu-monitor.service"], 1), host: 500, places, marks }
+        ProcessOwners { this: process(&["/system.slice/vgpu-monitor.service"], 1), host: 500, places, identities }
     }
 
     #[test]
     fn by_cgroup_then_by_namespace() {
-        let families = families(&[
+        let owners = owners(&[
             ("a", Some(process(&["/pods/a"], 10))),
             ("ab", Some(process(&["/pods/ab"], 20))),
             ("nested", Some(process(&["/pods/a/docker/nested"], 30))),
@@ -192,7 +192,7 @@ mod tests {
             ("we ourselves", process(&["/system.slice/vgpu-monitor.service"], 1), None),
         ];
         for (description, process, expected) in cases {
-            assert_eq!(families.of_process(&process), expected, "{description}");
+            assert_eq!(owners.container_of(&process), expected, "{description}");
         }
     }
 
@@ -200,19 +200,19 @@ mod tests {
     #[test]
     fn programs_of_the_host_are_nobodys() {
         let of = |mounts| Process { mounts, ..process(&["/user.slice/session-1.scope"], 1) };
-        let families = families(&[("shared", Some(of(600)))]);
+        let owners = owners(&[("shared", Some(of(600)))]);
         for (description, process, expected) in
             [("the container's own", of(600), Some(0)), ("one with mounts of its own", of(700), Some(0)), ("the host's", of(500), None)]
         {
-            assert_eq!(families.of_process(&process), expected, "{description}");
-            assert_eq!(families.is_of(&process, "shared"), expected.is_some(), "{description}");
+            assert_eq!(owners.container_of(&process), expected, "{description}");
+            assert_eq!(owners.is_of(&process, "shared"), expected.is_some(), "{description}");
         }
-        assert!(!families.is_of(&of(600), "other"));
+        assert!(!owners.is_of(&of(600), "other"));
     }
 
     #[test]
     fn a_container_whose_first_process_is_unknown_is_known_by_its_id() {
-        let families = families(&[("c0ffee", None)]);
+        let owners = owners(&[("c0ffee", None)]);
         for (cgroup, expected) in [
             ("/c0ffee", Some(0)),
             ("/system.slice/docker-c0ffee.scope", Some(0)),
@@ -222,7 +222,7 @@ mod tests {
             ("/system.slice/xc0ffee.scope", None),
             ("/x-c0ffee", None),
         ] {
-            assert_eq!(families.of_process(&process(&[cgroup], 2)), expected, "{cgroup}");
+            assert_eq!(owners.container_of(&process(&[cgroup], 2)), expected, "{cgroup}");
         }
     }
 

@@ -7,8 +7,8 @@
 use vgpu_region::budget::SAVED_BETWEEN_TURNS;
 use vgpu_region::limits::Turn;
 
-pub use crate::seat::PATIENCE;
-use crate::seat::Seat;
+pub use crate::tenant::PATIENCE;
+use crate::tenant::Tenant;
 
 /// A round of all who take part in it, in µs: three fill a tenth of a second. What one saves up while the others have their turns, and has
 /// launched ahead in its own, stays below what its budget holds.
@@ -46,27 +46,27 @@ enum Stage {
 
 /// The turns of one GPU.
 #[derive(Debug)]
-pub struct Schedule {
+pub struct Scheduler {
     /// The tenants.
-    pub seats: Vec<Seat>,
+    pub tenants: Vec<Tenant>,
     stage: Stage,
     beat: u32,
 }
 
-impl Default for Schedule {
+impl Default for Scheduler {
     fn default() -> Self {
-        Self { seats: Vec::new(), stage: Stage::Free, beat: 0 }
+        Self { tenants: Vec::new(), stage: Stage::Free, beat: 0 }
     }
 }
 
-impl Schedule {
+impl Scheduler {
     /// Adds a tenant, or takes those away for which `keep` is false. Turns begin anew.
-    pub fn reseat(&mut self, keep: impl Fn(&Seat) -> bool, new: Vec<Seat>) {
-        self.seats.retain(|seat| keep(seat));
-        let least = self.seats.iter().map(|seat| seat.passed).fold(f64::INFINITY, f64::min);
+    pub fn replace_tenants(&mut self, keep: impl Fn(&Tenant) -> bool, new: Vec<Tenant>) {
+        self.tenants.retain(|seat| keep(seat));
+        let least = self.tenants.iter().map(|seat| seat.passed).fold(f64::INFINITY, f64::min);
         for mut seat in new {
             seat.passed = if least.is_finite() { least } else { 0.0 };
-            self.seats.push(seat);
+            self.tenants.push(seat);
         }
         self.stage = Stage::Free;
     }
@@ -75,27 +75,27 @@ impl Schedule {
     pub fn tick(&mut self, now: u64) -> u64 {
         self.beat = self.beat.wrapping_add(1);
         let before = self.active(now);
-        for seat in &mut self.seats {
+        for seat in &mut self.tenants {
             seat.turn.beat.store(self.beat, std::sync::atomic::Ordering::Relaxed);
             seat.look(now);
         }
         let active = self.active(now);
         // Who asked for nothing meanwhile has not saved up turns.
-        let least = before.iter().map(|&place| self.seats[place].passed).fold(f64::INFINITY, f64::min);
+        let least = before.iter().map(|&place| self.tenants[place].passed).fold(f64::INFINITY, f64::min);
         for &place in active.iter().filter(|place| !before.contains(place)) {
-            let passed = &mut self.seats[place].passed;
+            let passed = &mut self.tenants[place].passed;
             *passed = if least.is_finite() { passed.max(least) } else { *passed };
         }
         self.lend(&active);
-        let stuck = self.seats.iter().filter(|seat| seat.stuck).count();
-        self.seats.iter().for_each(|seat| seat.crowd(stuck > usize::from(seat.stuck)));
+        let stuck = self.tenants.iter().filter(|seat| seat.stuck).count();
+        self.tenants.iter().for_each(|seat| seat.crowd(stuck > usize::from(seat.stuck)));
         if active.len() < 2 {
             self.free();
             return IDLE_TICK;
         }
         match self.stage {
             Stage::Free => {
-                self.seats.iter().filter(|seat| seat.weight().is_some()).for_each(|seat| seat.tell(Turn::CLOSED, 0));
+                self.tenants.iter().filter(|seat| seat.weight().is_some()).for_each(|seat| seat.tell(Turn::CLOSED, 0));
                 self.open(now, &active)
             }
             Stage::Turn { who, since, until } => self.during(now, &active, who, since, until),
@@ -105,29 +105,29 @@ impl Schedule {
 
     /// A turn of each of these, by its weight.
     fn turn_of(&self, places: &[usize]) -> f64 {
-        let total: u32 = places.iter().filter_map(|&place| self.seats[place].weight()).sum();
+        let total: u32 = places.iter().filter_map(|&place| self.tenants[place].weight()).sum();
         ROUND as f64 / f64::from(total.max(1))
     }
 
     fn active(&self, now: u64) -> Vec<usize> {
         let recent =
-            |seat: &Seat| seat.weight().is_some() && !seat.stuck && seat.last_seen != 0 && now.saturating_sub(seat.last_seen) < RECENT;
-        self.seats.iter().enumerate().filter(|(_, seat)| recent(seat)).map(|(place, _)| place).collect()
+            |seat: &Tenant| seat.weight().is_some() && !seat.stuck && seat.last_seen != 0 && now.saturating_sub(seat.last_seen) < RECENT;
+        self.tenants.iter().enumerate().filter(|(_, seat)| recent(seat)).map(|(place, _)| place).collect()
     }
 
     /// Lends to whoever is alone and has a soft limit.
     fn lend(&self, active: &[usize]) {
-        for (place, seat) in self.seats.iter().enumerate() {
+        for (place, seat) in self.tenants.iter().enumerate() {
             let alone = active.iter().all(|&other| other == place);
             seat.lend(if alone { seat.limit.cores_soft.load(std::sync::atomic::Ordering::Relaxed).min(100) } else { 0 });
         }
     }
 
     fn during(&mut self, now: u64, active: &[usize], who: usize, since: u64, until: u64) -> u64 {
-        let Some(seat) = self.seats.get(who) else { return self.open(now, active) };
+        let Some(seat) = self.tenants.get(who) else { return self.open(now, active) };
         // Who rarely asks does not wait for the end of a long turn; who uses up its own turns does.
         let turn = (until - since) as f64 / f64::from(seat.weight().unwrap_or(1));
-        let waiting = active.iter().map(|&other| &self.seats[other]).filter(|other| !core::ptr::eq(*other, seat) && other.wants());
+        let waiting = active.iter().map(|&other| &self.tenants[other]).filter(|other| !core::ptr::eq(*other, seat) && other.wants());
         let least = waiting.map(|other| other.passed + if other.rests { 0.0 } else { turn }).fold(f64::INFINITY, f64::min);
         let others_want = least.is_finite();
         let had = seat.passed + (now - since) as f64 / f64::from(seat.weight().unwrap_or(1));
@@ -142,13 +142,13 @@ impl Schedule {
             self.account(who, since, now);
             return self.open(now, &[who]);
         }
-        self.seats[who].end_turn(now);
+        self.tenants[who].end_turn(now);
         self.stage = Stage::Draining { who, since, closed: now };
         self.drain(now, active, who, since, now)
     }
 
     fn drain(&mut self, now: u64, active: &[usize], who: usize, since: u64, closed: u64) -> u64 {
-        if let Some(seat) = self.seats.get(who)
+        if let Some(seat) = self.tenants.get(who)
             && !seat.has_drained()
         {
             let left = seat.busy_until().saturating_sub(now + LEAD);
@@ -163,7 +163,7 @@ impl Schedule {
 
     fn free(&mut self) {
         self.stage = Stage::Free;
-        for seat in &mut self.seats {
+        for seat in &mut self.tenants {
             seat.rests = true;
             if !seat.stuck {
                 seat.tell(Turn::FREE, 0);
@@ -172,7 +172,7 @@ impl Schedule {
     }
 
     fn account(&mut self, who: usize, since: u64, now: u64) {
-        if let Some(seat) = self.seats.get_mut(who) {
+        if let Some(seat) = self.tenants.get_mut(who) {
             seat.passed += (now - since) as f64 / f64::from(seat.weight().unwrap_or(1));
         }
     }
@@ -180,22 +180,22 @@ impl Schedule {
     /// Opens the next turn among those at work.
     fn open(&mut self, now: u64, active: &[usize]) -> u64 {
         let asking: Vec<usize> =
-            active.iter().copied().filter(|&place| self.seats[place].wants() || self.seats[place].is_busy(now)).collect();
+            active.iter().copied().filter(|&place| self.tenants[place].wants() || self.tenants[place].is_busy(now)).collect();
         // Nor has who told that it was at work and asked for nothing.
-        let most = active.iter().map(|&place| self.seats[place].passed).fold(0.0, f64::max);
+        let most = active.iter().map(|&place| self.tenants[place].passed).fold(0.0, f64::max);
         for &place in active {
-            self.seats[place].passed = self.seats[place].passed.max(most - CREDIT);
+            self.tenants[place].passed = self.tenants[place].passed.max(most - CREDIT);
         }
         let order = |&a: &usize, &b: &usize| {
-            let (a, b) = (&self.seats[a], &self.seats[b]);
+            let (a, b) = (&self.tenants[a], &self.tenants[b]);
             a.priority.cmp(&b.priority).then(a.passed.total_cmp(&b.passed))
         };
         let Some(next) = asking.iter().copied().min_by(order) else {
             self.free();
             return TICK;
         };
-        let length = ((self.turn_of(&asking) * f64::from(self.seats[next].weight().unwrap_or(1))) as u64).max(SHORTEST);
-        self.seats[next].tell(Turn::OPEN, length);
+        let length = ((self.turn_of(&asking) * f64::from(self.tenants[next].weight().unwrap_or(1))) as u64).max(SHORTEST);
+        self.tenants[next].tell(Turn::OPEN, length);
         self.stage = Stage::Turn { who: next, since: now, until: now + length };
         TICK
     }

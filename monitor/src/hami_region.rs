@@ -1,6 +1,6 @@
 //! HAMi's shared region, version 1, for its monitor and for tools that read it.
 //!
-//! It is written where `CUDA_DEVICE_MEMORY_SHARED_CACHE` asks for it, a path in the container (`crate::inside`). Nothing is touched but a
+//! It is written where `CUDA_DEVICE_MEMORY_SHARED_CACHE` asks for it, a path in the container (`crate::container_files`). Nothing is touched but a
 //! file that is empty or already such a region, and it is written, never mapped.
 
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 
 use rustix::fs::OFlags;
 
-use crate::inside;
+use crate::container_files;
 use crate::snapshot::{ContainerState, Share, Snapshot};
 
 /// The file's size in bytes.
@@ -92,9 +92,9 @@ fn processes(gpus: &[Share]) -> Vec<Vec<u8>> {
 
 /// Keeps the files of all containers that ask for one.
 #[derive(Debug, Default)]
-pub struct Files(HashMap<(String, u32), Result<(File, Parts), String>>);
+pub struct RegionFiles(HashMap<(String, u32), Result<(File, Parts), String>>);
 
-impl Files {
+impl RegionFiles {
     /// Brings them up to date. Gives what went wrong for the first time, a line for each container.
     pub fn update(&mut self, snapshot: &Snapshot) -> Vec<String> {
         let mut problems = Vec::new();
@@ -132,11 +132,11 @@ fn write(file: &File, parts: &Parts, written: &Parts) -> io::Result<()> {
 
 /// Opens or makes the file at `path` below `root`.
 fn open(root: &str, path: &str) -> io::Result<File> {
-    let file = inside::open(&File::open(root)?, path, OFlags::empty())?;
+    let file = container_files::open_file(&File::open(root)?, path, OFlags::empty())?;
     let mut magic = [0; 4];
     let empty = file.metadata()?.len() == 0;
     let ours = empty || (file.read_exact_at(&mut magic, 0).is_ok() && [MAGIC, 0].contains(&i32::from_ne_bytes(magic)));
-    if ours { Ok(file) } else { Err(inside::something_else()) }
+    if ours { Ok(file) } else { Err(container_files::unexpected_file()) }
 }
 
 #[cfg(test)]

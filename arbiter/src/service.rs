@@ -16,8 +16,8 @@ use vgpu_region::map;
 use vgpu_region::region::{GpuAccount, Region};
 use vgpu_region::uuid::Uuid;
 
-use crate::schedule::Schedule;
-use crate::seat::{Seat, Source};
+use crate::scheduler::Scheduler;
+use crate::tenant::{Source, Tenant};
 
 /// How often to look for new containers, and for GPUs that a container uses for the first time.
 const LOOK: Duration = Duration::from_millis(200);
@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(200);
 struct Container {
     limits: &'static LimitsPage,
     region: File,
-    seated: BTreeSet<[u8; 16]>,
+    known_gpus: BTreeSet<[u8; 16]>,
 }
 
 /// Runs until `stop` is set. `folder` holds a folder for each container, with `limits` and `region` in it.
@@ -43,7 +43,7 @@ pub fn run(folder: &Path, stop: &AtomicBool) {
         let nap = watch.gpus.values_mut().map(|schedule| schedule.tick(now)).min();
         std::thread::sleep(nap.map_or(LOOK, Duration::from_micros).min(LOOK));
     }
-    for seat in watch.gpus.values().flat_map(|schedule| &schedule.seats) {
+    for seat in watch.gpus.values().flat_map(|schedule| &schedule.tenants) {
         seat.lend(0);
         seat.tell(vgpu_region::limits::Turn::FREE, 0);
     }
@@ -58,7 +58,7 @@ fn precise_sleep() {
 struct Watch {
     folder: PathBuf,
     containers: BTreeMap<PathBuf, Container>,
-    gpus: BTreeMap<[u8; 16], Schedule>,
+    gpus: BTreeMap<[u8; 16], Scheduler>,
 }
 
 impl Watch {
@@ -80,15 +80,15 @@ impl Watch {
         for container in self.containers.values_mut().filter(|container| !container.limits.is_mps()) {
             let Some(accounts) = accounts(&container.region) else { continue };
             for (place, account) in accounts.iter().enumerate() {
-                let Some(uuid) = account.uuid().filter(|uuid| !container.seated.contains(&uuid.0)) else { continue };
+                let Some(uuid) = account.uuid().filter(|uuid| !container.known_gpus.contains(&uuid.0)) else { continue };
                 // Entries by index are the container's own order, which only its processes know; they say by the UUID that they use it.
                 let limit = container.limits.find(uuid, None).or_else(|| container.limits.gpus().next());
                 let (Some(limit), Some(turn)) = (limit, container.limits.turn_for(uuid)) else { continue };
                 let Ok(region) = container.region.try_clone() else { continue };
-                container.seated.insert(uuid.0);
+                container.known_gpus.insert(uuid.0);
                 let offset = offset_of!(Region, gpus) + place * size_of::<GpuAccount>() + offset_of!(GpuAccount, budget);
-                let seat = Seat::new(limit, turn, Source::File(region, offset as u64), container.limits.priority());
-                self.gpus.entry(uuid.0).or_default().reseat(|_| true, vec![seat]);
+                let seat = Tenant::new(limit, turn, Source::File(region, offset as u64), container.limits.priority());
+                self.gpus.entry(uuid.0).or_default().replace_tenants(|_| true, vec![seat]);
             }
         }
     }
@@ -96,12 +96,12 @@ impl Watch {
     /// A container is gone. Its page stays mapped until no seat refers to it.
     fn leave(&mut self, path: &Path) {
         let Some(container) = self.containers.remove(path) else { return };
-        for uuid in &container.seated {
+        for uuid in &container.known_gpus {
             if let (Some(schedule), Some(turn)) = (self.gpus.get_mut(uuid), container.limits.turn(Uuid(*uuid))) {
-                schedule.reseat(|seat| !std::ptr::eq(seat.turn, turn), vec![]);
+                schedule.replace_tenants(|seat| !std::ptr::eq(seat.turn, turn), vec![]);
             }
         }
-        // SAFETY: the seats that referred to the page were just removed.
+        // SAFETY: the tenants that referred to the page were just removed.
         unsafe { libc::munmap(std::ptr::from_ref(container.limits).cast_mut().cast(), size_of::<LimitsPage>()) };
     }
 }
@@ -110,7 +110,7 @@ fn open(folder: &Path) -> Option<Container> {
     let path = |name: &str| CString::new(folder.join(name).as_os_str().as_bytes()).ok();
     let limits = map::limits_for_change(&path("limits")?).ok()?;
     let region = File::open(folder.join("region")).ok()?;
-    Some(Container { limits, region, seated: BTreeSet::new() })
+    Some(Container { limits, region, known_gpus: BTreeSet::new() })
 }
 
 /// A copy of the accounts in a region, whatever they hold.

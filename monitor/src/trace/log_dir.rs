@@ -18,7 +18,7 @@ use vgpu_oci_hook::state::{CONTAINERS, REGION};
 use super::rings::Rings;
 use super::{alnair, chrome};
 use crate::account::Reader;
-use crate::inside;
+use crate::container_files;
 use crate::snapshot::Snapshot;
 
 /// How often the rings are copied; Alnair's profiler writes its logs as often.
@@ -43,11 +43,11 @@ impl Logs {
     /// # Errors
     /// They cannot be written.
     pub fn open(root: &Path, path: &str) -> io::Result<Self> {
-        let folder = inside::folder(&File::open(root)?, path)?;
-        let open = |name| inside::open(&folder, name, OFlags::empty());
+        let folder = container_files::open_dir(&File::open(root)?, path)?;
+        let open = |name| container_files::open_file(&folder, name, OFlags::empty());
         let trace = open("trace.json")?;
         trace.set_len(0)?;
-        let timeline = inside::open(&folder, "timeline.log", OFlags::APPEND)?;
+        let timeline = container_files::open_file(&folder, "timeline.log", OFlags::APPEND)?;
         let timeline_length = timeline.metadata()?.len();
         Ok(Self {
             metrics: open("metrics.log")?,
@@ -95,12 +95,12 @@ impl Logs {
 
 /// Follows the containers that ask for traces.
 #[derive(Debug)]
-pub struct Followers {
+pub struct LogWriters {
     state_dir: PathBuf,
     running: HashMap<(String, u64), (Arc<AtomicBool>, thread::JoinHandle<()>)>,
 }
 
-impl Followers {
+impl LogWriters {
     /// For the containers in this state directory.
     #[must_use]
     pub fn new(state_dir: &Path) -> Self {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::snapshot::Member;
+use crate::snapshot::GpuProcess;
 use std::fs;
 use std::os::unix::fs::symlink;
 
@@ -30,14 +30,14 @@ impl Reader {
 }
 
 fn container(cache: &str) -> ContainerState {
-    let member = |inner, charged, overhead| Member {
+    let member = |inner, charged, overhead| GpuProcess {
         pid: Some(inner + 1000),
         inner,
         charged: Some(charged),
         overhead,
         held: Some(charged),
         listed: true,
-        ..Member::default()
+        ..GpuProcess::default()
     };
     let share = |uuid: &str, limit, cores, processes| Share {
         uuid: uuid.to_owned(),
@@ -66,7 +66,7 @@ fn an_independent_reader_sees_limits_and_use() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.cache");
     let mut snapshot = Snapshot { containers: vec![container(path.to_str().unwrap())], ..Snapshot::default() };
-    let mut files = Files::default();
+    let mut files = RegionFiles::default();
     assert_eq!(files.update(&snapshot), Vec::<String>::new());
     let read = || Reader(fs::read(&path).unwrap());
     let first = read();
@@ -100,7 +100,7 @@ fn nothing_of_others_is_touched() {
     assert!(std::process::Command::new("mkfifo").arg(at("fifo")).status().unwrap().success());
     for name in ["precious", "link", "folder/new", "empty", "fifo", "", "missing/x"] {
         let snapshot = Snapshot { containers: vec![container(&at(name))], ..Snapshot::default() };
-        let mut files = Files::default();
+        let mut files = RegionFiles::default();
         assert_eq!(files.update(&snapshot).len(), 1, "{name}");
         assert_eq!(files.update(&snapshot).len(), 0, "{name} is told once");
     }

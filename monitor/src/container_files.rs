@@ -14,7 +14,7 @@ const HOW: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_SYMLINKS)
 ///
 /// # Errors
 /// It cannot be opened, or something else is there.
-pub fn open(root: &File, path: &str, flags: OFlags) -> io::Result<File> {
+pub fn open_file(root: &File, path: &str, flags: OFlags) -> io::Result<File> {
     let flags = flags | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = match openat2(root, path, flags, Mode::empty(), HOW) {
         Err(Errno::NOENT) => openat2(root, path, flags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(0o644), HOW)?,
@@ -22,19 +22,19 @@ pub fn open(root: &File, path: &str, flags: OFlags) -> io::Result<File> {
     };
     let file = File::from(file);
     let found = file.metadata()?;
-    if found.is_file() && found.nlink() == 1 { Ok(file) } else { Err(something_else()) }
+    if found.is_file() && found.nlink() == 1 { Ok(file) } else { Err(unexpected_file()) }
 }
 
 /// Opens the folder at `path` below the folder `root`; what of it is missing is made.
 ///
 /// # Errors
 /// It cannot be opened or made.
-pub fn folder(root: &File, path: &str) -> io::Result<File> {
+pub fn open_dir(root: &File, path: &str) -> io::Result<File> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut folder = File::from(openat2(root, ".", flags, Mode::empty(), HOW)?);
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
         if part == ".." {
-            return Err(something_else());
+            return Err(unexpected_file());
         }
         let next = match openat2(&folder, part, flags, Mode::empty(), HOW) {
             Err(Errno::NOENT) => {
@@ -49,6 +49,6 @@ pub fn folder(root: &File, path: &str) -> io::Result<File> {
 }
 
 /// What is there is not what may be written.
-pub fn something_else() -> io::Error {
+pub fn unexpected_file() -> io::Error {
     io::Error::other("something else is there")
 }
