@@ -72,7 +72,7 @@ impl Args {
 
 /// What is in force now, and where the container holds more than that.
 fn report(container: &Container, observer: &mut Observer) {
-    let snapshot = observer.look();
+    let snapshot = observer.sample();
     let Some(now) = snapshot.containers.iter().find(|now| container.place.ends_with(&now.place)) else { return };
     for share in &now.gpus {
         let memory = share.memory_limit.map_or_else(|| "no memory limit".to_owned(), bytes);

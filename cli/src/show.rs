@@ -44,12 +44,12 @@ impl Args {
 
 /// A snapshot with rates in it.
 pub(crate) fn twice(observer: &mut Observer) -> Snapshot {
-    let first = observer.look();
+    let first = observer.sample();
     if first.containers.is_empty() {
         return first;
     }
     std::thread::sleep(APART);
-    observer.look()
+    observer.sample()
 }
 
 const HEAD: [&str; 8] = ["CONTAINER", "GPU", "MEMORY", "LIMIT", "TIME", "LIMIT", "REFUSED", "AGE"];

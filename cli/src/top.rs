@@ -83,7 +83,7 @@ impl Args {
                 return Ok(());
             }
             std::thread::sleep(interval);
-            snapshot = observer.look();
+            snapshot = observer.sample();
         }
     }
 }
@@ -104,7 +104,7 @@ fn live(observer: &mut Observer, view: &mut View, interval: Duration) -> io::Res
         while !stop.load(Relaxed) && !view.is_done() {
             if looked.is_none_or(|looked| looked.elapsed() >= interval) {
                 looked = Some(Instant::now());
-                view.take(observer.look());
+                view.take(observer.sample());
             }
             terminal.draw(|frame| {
                 let area = frame.area();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use vgpu_monitor::account::Reader;
 use vgpu_monitor::container;
 use vgpu_monitor::trace::rings::Rings;
-use vgpu_monitor::trace::{Event, Traced, chrome};
+use vgpu_monitor::trace::{Event, TraceSession, chrome};
 use vgpu_oci_hook::state::REGION;
 use vgpu_region::trace::{CAPTURED, FAILED, Kind};
 
@@ -97,7 +97,7 @@ impl Args {
         let mut counts = Counts::default();
         let region = container.place.join(REGION);
         let mut rings = Rings::open(&region, false)?;
-        let traced = Traced::begin(container)?;
+        let traced = TraceSession::start(container)?;
         eprintln!("vgpu trace: {} until {}", container.record.id, self.until());
         let (begun, long) = (Instant::now(), self.seconds.map(Duration::from_secs));
         let mut take = |rings: &mut Rings, last| {
@@ -116,8 +116,8 @@ impl Args {
         }
         // What was launched last may still be running; how long it took is written down at a later call.
         let ended = Instant::now();
-        rings.end();
-        while rings.has_open() && ended.elapsed() < PATIENCE && !stop.load(Relaxed) && region.exists() {
+        rings.stop();
+        while rings.has_pending() && ended.elapsed() < PATIENCE && !stop.load(Relaxed) && region.exists() {
             take(&mut rings, false)?;
             std::thread::sleep(INTERVAL);
         }

@@ -5,7 +5,7 @@ use super::view::View;
 use crate::amount::{bytes, seconds};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
-use vgpu_monitor::snapshot::{ContainerState, Member, Share};
+use vgpu_monitor::snapshot::{ContainerState, GpuProcess, Share};
 
 /// The container at this place.
 pub(super) fn lines(view: &View, place: &str, width: u16) -> Vec<Line<'static>> {
@@ -24,7 +24,7 @@ pub(super) fn lines(view: &View, place: &str, width: u16) -> Vec<Line<'static>> 
         lines.push(Line::styled(fit(format!("{}{}", index.unwrap_or_default(), share.uuid)), Style::new().add_modifier(Modifier::BOLD)));
         lines.extend(figures(share, view.snapshot.time).into_iter().map(|text| Line::from(fit(text))));
         lines.push(Line::styled(fit(row(["PID", "INSIDE", "CHARGED", "NVML", "OVERHEAD", "PROGRAM"])), Style::new().fg(Color::DarkGray)));
-        let mut members: Vec<&Member> = share.processes.iter().collect();
+        let mut members: Vec<&GpuProcess> = share.processes.iter().collect();
         members.sort_by_key(|member| std::cmp::Reverse(member.held.or(member.charged)));
         for member in members {
             let known = |amount: Option<u64>| amount.map_or_else(|| "-".to_owned(), bytes);

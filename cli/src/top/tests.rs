@@ -2,14 +2,14 @@ use super::*;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use vgpu_monitor::snapshot::{ContainerState, Gpu, Member, Share, Snapshot};
+use vgpu_monitor::snapshot::{ContainerState, Gpu, GpuProcess, Share, Snapshot};
 
 fn uuid(number: u32) -> String {
     format!("GPU-0123456{number}-89ab-cdef-0123-456789abcdef")
 }
 
 fn share(gpu: u32, held: u64, limit: u64, cores: Option<u32>, used: f64) -> Share {
-    let member = |pid| Member {
+    let member = |pid| GpuProcess {
         pid: Some(pid),
         inner: pid - 40_000,
         name: "python3".to_owned(),
@@ -17,7 +17,7 @@ fn share(gpu: u32, held: u64, limit: u64, cores: Option<u32>, used: f64) -> Shar
         overhead: 518 << 20,
         held: Some(held << 19),
         listed: true,
-        ..Member::default()
+        ..GpuProcess::default()
     };
     Share {
         uuid: uuid(gpu),
