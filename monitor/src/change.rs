@@ -4,10 +4,9 @@
 //! one before and has one after. The record is replaced by rename. Two changes at a time wait for each other.
 
 use std::ffi::CString;
-use std::fs::{File, Permissions};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -17,6 +16,7 @@ use vgpu_region::limits::{GpuLimit, Selector};
 use vgpu_region::map;
 use vgpu_region::uuid::Uuid;
 
+use crate::atomic_file::replace;
 use crate::container::Container;
 
 /// A limit on device memory.
@@ -161,16 +161,6 @@ fn note(limits: &mut GpuLimits, change: Change) {
     }
     limits.cores = change.cores.map_or(limits.cores, some);
     limits.cores_soft = change.cores_soft.map_or(limits.cores_soft, some);
-}
-
-/// Replaces a file that everybody may read, by rename.
-pub(crate) fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let mut new = tempfile::Builder::new().prefix(".new.").permissions(Permissions::from_mode(0o644)).tempfile_in(folder)?;
-    new.write_all(text)?;
-    new.as_file().set_permissions(Permissions::from_mode(0o644))?;
-    new.persist(path).map_err(|error| error.error)?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,16 +1,26 @@
-//! A small HTTP server: `/metrics` and `/healthz`.
+//! HTTP server for `/metrics` and `/healthz`.
 
+use std::error::Error;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use tiny_http::{Header, Method, Request, Response};
 
-use crate::metrics;
-use crate::service::{Settings, Shared};
+use crate::latest::Latest;
+use crate::metrics::{self, Dialect};
 
-/// Answers until it is dropped.
+/// What the metrics say besides the snapshot.
+#[derive(Clone, Debug)]
+pub struct Exposition {
+    /// Node name in HAMi's metrics.
+    pub node: String,
+    /// HAMi's metric names to expose.
+    pub dialect: Dialect,
+}
+
+/// Server thread. Answers requests until dropped.
 pub struct Server {
     server: Arc<tiny_http::Server>,
     thread: Option<JoinHandle<()>>,
@@ -18,24 +28,24 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens where the settings say.
+    /// Starts to answer on a listening socket.
     ///
     /// # Errors
-    /// It cannot.
-    pub fn start(settings: &Settings, shared: &Arc<Shared>) -> io::Result<Self> {
-        let told = |error| io::Error::other(format!("cannot listen on {}: {error}", settings.listen));
-        let server = Arc::new(tiny_http::Server::http(settings.listen).map_err(told)?);
-        let address = server.server_addr().to_ip().unwrap_or(settings.listen);
-        let (listener, settings, shared) = (Arc::clone(&server), settings.clone(), Arc::clone(shared));
+    /// The socket cannot be used.
+    pub fn start(listener: TcpListener, exposition: Exposition, latest: Arc<Latest>) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        let from_box = |error: Box<dyn Error + Send + Sync>| io::Error::other(error);
+        let server = Arc::new(tiny_http::Server::from_listener(listener, None).map_err(from_box)?);
+        let requests = Arc::clone(&server);
         let thread = thread::spawn(move || {
-            for request in listener.incoming_requests() {
-                answer(request, &settings, &shared);
+            for request in requests.incoming_requests() {
+                answer(request, &exposition, &latest);
             }
         });
         Ok(Self { server, thread: Some(thread), address })
     }
 
-    /// Where it listens.
+    /// Returns the address that the server listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -51,26 +61,26 @@ impl Drop for Server {
     }
 }
 
-fn answer(request: Request, settings: &Settings, shared: &Shared) {
+fn answer(request: Request, exposition: &Exposition, latest: &Latest) {
     let path = request.url().split('?').next().unwrap_or_default();
     let (status, content_type, text) = match (request.method(), path) {
         (Method::Get | Method::Head, "/metrics") => {
-            let (snapshot, tallies) = shared.last();
-            let tally = |id: &str| tallies.get(id).copied().unwrap_or_default();
-            match metrics::text(&snapshot, &settings.node, settings.dialect, tally) {
+            let (snapshot, tallies) = latest.get();
+            let tally = |place: &str| tallies.get(place).copied().unwrap_or_default();
+            match metrics::text(&snapshot, &exposition.node, exposition.dialect, tally) {
                 Ok(text) => (200, metrics::CONTENT_TYPE, text),
-                Err(why) => (500, "text/plain", format!("{why}\n")),
+                Err(error) => (500, "text/plain", format!("{error}\n")),
             }
         }
-        (Method::Get | Method::Head, "/healthz") if shared.is_healthy() => (200, "text/plain", "ok\n".to_owned()),
-        (Method::Get | Method::Head, "/healthz") => (503, "text/plain", "nothing was looked at of late\n".to_owned()),
-        (Method::Get | Method::Head, _) => (404, "text/plain", "there are /metrics and /healthz\n".to_owned()),
-        _ => (405, "text/plain", "only GET\n".to_owned()),
+        (Method::Get | Method::Head, "/healthz") if latest.is_healthy() => (200, "text/plain", "ok\n".to_owned()),
+        (Method::Get | Method::Head, "/healthz") => (503, "text/plain", "the last snapshot is stale\n".to_owned()),
+        (Method::Get | Method::Head, _) => (404, "text/plain", "expected /metrics or /healthz\n".to_owned()),
+        _ => (405, "text/plain", "expected GET or HEAD\n".to_owned()),
     };
     let mut response = Response::from_string(text).with_status_code(status);
     if let Ok(header) = Header::from_bytes("Content-Type", content_type) {
         response = response.with_header(header);
     }
-    // Whoever asked may be gone.
+    // The client may have closed the connection.
     let _ = request.respond(response);
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use vgpu_config::Inventory;
 use vgpu_config::inventory::FILE;
 
-use crate::change::replace;
+use crate::atomic_file::replace;
 
 /// Writes the inventory into the state directory, which is made if need be, and gives the file's path.
 ///

@@ -6,6 +6,7 @@
 //! keeps [`hami_region`]'s files and those of [`trace`]s.
 
 pub mod account;
+mod atomic_file;
 pub mod change;
 pub mod container;
 mod container_files;
@@ -14,6 +15,7 @@ pub mod gpus;
 pub mod hami_region;
 pub mod http;
 pub mod inventory;
+pub mod latest;
 pub mod metrics;
 pub mod mig;
 pub mod observer;

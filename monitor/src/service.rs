@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,16 +14,16 @@ use vgpu_oci_hook::state::CONTAINERS;
 
 use crate::enforce::{self, Kind, Violation, ViolationDetector};
 use crate::hami_region::RegionFiles;
+use crate::http::{self, Exposition};
+use crate::inventory;
+use crate::latest::Latest;
 use crate::metrics::{Dialect, Tally};
 use crate::observer::Observer;
 use crate::snapshot::Snapshot;
 use crate::trace::log_dir::LogWriters;
-use crate::{http, inventory};
 
 /// How long between two looks: with three looks, whatever is wrong is told within two seconds.
 const INTERVAL: Duration = Duration::from_millis(400);
-/// Healthy is who has looked within this time.
-const MAX_SAMPLE_AGE: Duration = Duration::from_secs(10);
 
 /// What the operator wants.
 #[derive(Clone, Debug)]
@@ -44,42 +44,16 @@ pub struct Settings {
     pub turns: bool,
 }
 
-/// What the threads share.
-#[derive(Debug, Default)]
-pub struct Shared(Mutex<Known>);
-
-#[derive(Debug, Default)]
-struct Known {
-    snapshot: Arc<Snapshot>,
-    tallies: HashMap<String, Tally>,
-    looked: Option<Instant>,
-}
-
-impl Shared {
-    fn with<T>(&self, work: impl FnOnce(&mut Known) -> T) -> T {
-        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// The last look, and the tallies by container.
-    #[must_use]
-    pub fn last(&self) -> (Arc<Snapshot>, HashMap<String, Tally>) {
-        self.with(|known| (Arc::clone(&known.snapshot), known.tallies.clone()))
-    }
-
-    /// Whether there was a look of late.
-    #[must_use]
-    pub fn is_healthy(&self) -> bool {
-        self.with(|known| known.looked.is_some_and(|looked| looked.elapsed() < MAX_SAMPLE_AGE))
-    }
-}
-
 /// Runs until `stop` is set. `say` gets lines for the log.
 ///
 /// # Errors
 /// The address cannot be listened on.
 pub fn run(settings: &Settings, stop: &Arc<AtomicBool>, say: &(dyn Fn(&str) + Sync)) -> io::Result<()> {
-    let shared = Arc::new(Shared::default());
-    let server = http::Server::start(settings, &shared)?;
+    let latest = Arc::new(Latest::default());
+    let told = |error| io::Error::other(format!("cannot listen on {}: {error}", settings.listen));
+    let listener = TcpListener::bind(settings.listen).map_err(told)?;
+    let exposition = Exposition { node: settings.node.clone(), dialect: settings.dialect };
+    let server = http::Server::start(listener, exposition, Arc::clone(&latest))?;
     say(&format!("metrics at http://{}/metrics", server.address()));
     let mut observer = Observer::new(&settings.state_dir);
     if let Some(why) = observer.nvml_error() {
@@ -116,11 +90,7 @@ pub fn run(settings: &Settings, stop: &Arc<AtomicBool>, say: &(dyn Fn(&str) + Sy
         let snapshot = Arc::new(observer.sample());
         let violations = judge.judge(&snapshot, start.elapsed());
         let ended = act(settings, &violations, &observer, say);
-        shared.with(|known| {
-            known.tallies.retain(|place, _| snapshot.containers.iter().any(|container| container.place == *place));
-            count(&mut known.tallies, &violations, &ended);
-            (known.snapshot, known.looked) = (Arc::clone(&snapshot), Some(looked));
-        });
+        latest.publish(Arc::clone(&snapshot), looked, |tallies| count(tallies, &violations, &ended));
         // Whoever is still busy with the one before gets the next one.
         let _ = to_files.try_send(Arc::clone(&snapshot));
         let _ = to_traces.try_send(snapshot);

@@ -2,8 +2,17 @@
 
 use prometheus::{GaugeVec, Opts, Result};
 
-use super::{Dialect, Sheet, names, of_gpu, shares};
+use super::sheet::{Sheet, names, of_gpu, shares};
 use crate::snapshot::{ContainerState, Gpu, Share, Snapshot};
+
+/// What HAMi's vocabulary is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dialect {
+    /// What HAMi's scheduler tells of a node, for its dashboard. Not wanted where that scheduler runs itself.
+    pub scheduler: bool,
+    /// HAMi's names from before 2.9.
+    pub legacy: bool,
+}
 
 const HOST: [&str; 4] = ["node", "device_index", "device_uuid", "device_type"];
 const HOST_LEGACY: [&str; 4] = ["nodeid", "deviceidx", "deviceuuid", "devicetype"];

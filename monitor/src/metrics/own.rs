@@ -2,7 +2,8 @@
 
 use prometheus::{Opts, Result};
 
-use super::{Sheet, Tally, names, shares};
+use super::sheet::{Sheet, names, shares};
+use super::tally::Tally;
 use crate::enforce::Kind;
 use crate::snapshot::{ContainerState, Share, Snapshot};
 

@@ -1,5 +1,7 @@
-use super::*;
 use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+use crate::snapshot::{ContainerState, Gpu, Share};
 
 const ALL: Dialect = Dialect { scheduler: true, legacy: true };
 

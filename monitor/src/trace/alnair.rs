@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use vgpu_region::trace::{Direction, Kind};
 
-use super::Event;
+use super::event::Event;
 use super::rings::Total;
 
 /// The names that Alnair counts under, in its order.

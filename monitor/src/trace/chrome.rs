@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use serde_json::json;
 use vgpu_region::trace::{CAPTURED, Direction, FAILED, Kind};
 
-use super::Event;
+use super::event::Event;
 
 /// Numbers of the streams' tracks begin here, above any thread's.
 const TRACKS: u64 = 0x4000_0000;

@@ -76,7 +76,7 @@ impl Logs {
         self.trace.flush()
     }
 
-    fn write(&mut self, event: &super::Event) -> io::Result<()> {
+    fn write(&mut self, event: &super::event::Event) -> io::Result<()> {
         if let Some(line) = alnair::timeline(event).filter(|_| self.timeline_length < LONGEST) {
             self.timeline_length += line.len() as u64;
             self.timeline.write_all(line.as_bytes())?;

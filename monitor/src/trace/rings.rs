@@ -20,8 +20,8 @@ use vgpu_region::trace::{
     What, offset,
 };
 
-use super::Event;
 use super::clock::Clocks;
+use super::event::Event;
 
 /// Records copied at a time.
 const CHUNK: u64 = 1024;

@@ -1,10 +1,13 @@
+use std::ffi::CString;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use tempfile::TempDir;
+use vgpu_oci_hook::state::{LIMITS, REGION};
 use vgpu_region::map::{self, Membership};
 use vgpu_region::region;
-use vgpu_region::trace::{CAPACITY, Direction, Ring, TIMED};
+use vgpu_region::trace::{CAPACITY, Direction, FILE_SIZE, Kind, Ring, TIMED, What};
 
 use super::chrome::Writer;
 use super::rings::Rings;
