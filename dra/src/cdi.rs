@@ -191,7 +191,7 @@ impl Options {
             paths.push(format!("/dev/nvidia{minor}"));
         }
         if let (Some(instance), Some(minor)) = (grant.instance, grant.minor) {
-            let table = std::fs::read_to_string(&self.mig_minors).map_err(crate::disk::told(&self.mig_minors))?;
+            let table = std::fs::read_to_string(&self.mig_minors).map_err(crate::storage::told(&self.mig_minors))?;
             paths.extend(
                 mig_nodes(&table, minor, instance).ok_or_else(|| format!("{} does not list {}", self.mig_minors.display(), grant.uuid))?,
             );

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::claim::Grant;
-use crate::disk::{self, Disk, told};
+use crate::storage::{self, Disk, told};
 
 /// A claim that is prepared or being prepared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ impl Checkpoint {
 
     /// Takes away what a crash left half-written.
     pub fn tidy(&self) {
-        let _ = fs::remove_file(disk::beside(Path::new(&self.0)));
+        let _ = fs::remove_file(storage::beside(Path::new(&self.0)));
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(checkpoint.load().unwrap(), Claims::new());
         let entry = Entry { namespace: "ns".to_owned(), name: "c".to_owned(), grants: Vec::new() };
         let claims = Claims::from([("uid".to_owned(), entry)]);
-        checkpoint.save(&disk::Real, &claims).unwrap();
+        checkpoint.save(&storage::Real, &claims).unwrap();
         assert_eq!(checkpoint.load().unwrap(), claims);
         for (text, expected) in [("", "EOF"), (r#"{"version":2,"claims":{}}"#, "version 2")] {
             fs::write(&checkpoint.0, text).unwrap();

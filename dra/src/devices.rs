@@ -8,7 +8,7 @@ use k8s_openapi::api::resource::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use vgpu_config::inventory::{Gpu, Mig};
 
-use crate::gpus::{Found, Machine, Partition};
+use crate::discovery::{Found, Machine, Partition};
 use crate::quantity;
 
 /// The capacity of device memory.

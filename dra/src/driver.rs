@@ -15,8 +15,8 @@ use crate::checkpoint::{Checkpoint, Claims, Entry};
 use crate::claim::{Grant, grants};
 use crate::cluster::explain;
 use crate::devices::Known;
-use crate::disk::{Disk, told};
 use crate::proto;
+use crate::storage::{Disk, told};
 
 /// The devices that are there now, by name.
 pub type Present = RwLock<BTreeMap<String, Known>>;

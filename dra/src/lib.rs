@@ -1,7 +1,7 @@
 //! Shares of GPUs in Kubernetes, placed by the stock scheduler.
 //!
-//! `vgpu-dra` is a kubelet plugin for dynamic resource allocation. [`gpus`] looks at what the machine has, [`devices`] makes of it what a
-//! scheduler can choose from, and [`publish`] keeps the node's ResourceSlices that way. The kubelet finds us by [`kubelet`]; when it asks
+//! `vgpu-dra` is a kubelet plugin for dynamic resource allocation. [`discovery`] looks at what the machine has, [`devices`] makes of it what a
+//! scheduler can choose from, and [`slices`] keeps the node's ResourceSlices that way. The kubelet finds us by [`kubelet`]; when it asks
 //! ([`driver`]), a [`claim`]'s allocation becomes shares on the host and a [`cdi`] specification that the container runtime applies, all
 //! noted in a [`checkpoint`] first. What is then enforced, and by whom, is not known here: that is `vgpu-runtime`'s and `vgpu-hook`'s.
 //!
@@ -14,16 +14,16 @@ pub mod checkpoint;
 pub mod claim;
 pub mod cluster;
 pub mod devices;
-pub mod disk;
+pub mod discovery;
 pub mod driver;
-pub mod gpus;
 pub mod health;
 pub mod kubelet;
 pub mod options;
 pub mod proto;
-pub mod publish;
 pub mod quantity;
 pub mod service;
+pub mod slices;
+pub mod storage;
 pub mod webhook;
 
 /// The driver's name, which is also the domain of its devices' attributes and capacities.

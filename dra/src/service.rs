@@ -14,14 +14,14 @@ use tokio::sync::{Notify, watch};
 use crate::checkpoint::Checkpoint;
 use crate::cluster::explain;
 use crate::devices::{self, gone};
-use crate::disk::Disk;
+use crate::discovery::Source;
 use crate::driver::Driver;
-use crate::gpus::Source;
 use crate::health;
 use crate::kubelet::{self, Plugin};
 use crate::options::Options;
 use crate::proto::{DeviceHealth, HealthStatus};
-use crate::publish::{Kept, Publisher};
+use crate::slices::{Kept, Publisher};
+use crate::storage::Disk;
 
 /// The longest time in which the slices are not looked at.
 const SURE: Duration = Duration::from_secs(600);
@@ -116,7 +116,7 @@ impl Keeper {
         let looked = tokio::task::spawn_blocking(move || source.look()).await.unwrap_or_else(|error| Err(error.to_string()));
         let (machine, problem) = match looked {
             Ok(machine) => (machine, None),
-            Err(why) => (crate::gpus::Machine::default(), Some(format!("the GPUs cannot be looked at: {why}"))),
+            Err(why) => (crate::discovery::Machine::default(), Some(format!("the GPUs cannot be looked at: {why}"))),
         };
         if problem != self.said {
             if let Some(problem) = &problem {

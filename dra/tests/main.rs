@@ -2,8 +2,8 @@
 
 mod chart;
 mod common;
-mod crashes;
-mod enforced;
+mod crash_recovery;
+mod enforcement;
 mod manifests;
 mod permissions;
 mod plugin;

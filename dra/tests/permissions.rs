@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::common::cluster::{Cluster, claim_path};
+use crate::common::api_server::{Cluster, claim_path};
 use crate::common::gpus::Gpus;
 use crate::common::kubelet::Kubelet;
 use crate::common::plugin::{Node, Threaded, allocate};

@@ -1,6 +1,6 @@
 //! The plugin between a kubelet and an API server.
 
-use crate::common::cluster::{Cluster, NODE, SLICES};
+use crate::common::api_server::{Cluster, NODE, SLICES};
 use crate::common::gpus::{Gpus, device, uuid};
 use crate::common::kubelet::{Kubelet, uid};
 use crate::common::plugin::{Node, Threaded, allocate, cdi_ids};
@@ -66,7 +66,7 @@ fn what_cannot_be_prepared_is_said_and_leaves_nothing() {
     let kubelet = Kubelet::register(&node.path("registry"));
     allocate(&cluster, "gone", &[("gpu", 7, "10Gi", "30")]);
     allocate(&cluster, "large", &[("gpu", 0, "25Gi", "30")]);
-    cluster.put(&crate::common::cluster::claim_path("other"), json!({ "metadata": { "name": "other", "uid": "another" }, "spec": {} }));
+    cluster.put(&crate::common::api_server::claim_path("other"), json!({ "metadata": { "name": "other", "uid": "another" }, "spec": {} }));
     for (claim, expected) in [("gone", "does not work"), ("large", "which has"), ("other", "another one by now"), ("none", "not found")] {
         let why = kubelet.prepare(claim).unwrap_err();
         assert!(why.contains(expected), "{claim}: {why}");
@@ -117,7 +117,7 @@ fn a_gpu_that_disappears_is_no_longer_given() {
 fn what_cannot_be_told_for_once_is_not_yet_broken() {
     let (node, cluster, gpus) = (Node::default(), Cluster::start(), Gpus::with([0]));
     let options = vgpu_dra::options::Options { every: 2, ..node.options(&[]) };
-    let plugin = Threaded::start_with(options, &cluster, gpus.clone(), std::sync::Arc::new(vgpu_dra::disk::Real));
+    let plugin = Threaded::start_with(options, &cluster, gpus.clone(), std::sync::Arc::new(vgpu_dra::storage::Real));
     let kubelet = Kubelet::register(&node.path("registry"));
     allocate(&cluster, "a", &[("gpu", 0, "10Gi", "30")]);
     kubelet.prepare("a").unwrap();
@@ -163,7 +163,7 @@ fn where_taints_are_dropped_a_gone_gpu_is_not_told_of() {
 fn slices_are_made_anew_when_somebody_drops_them() {
     let (node, cluster) = (Node::default(), Cluster::start());
     let options = vgpu_dra::options::Options { every: 1000, ..node.options(&[]) };
-    let _plugin = Threaded::start_with(options, &cluster, Gpus::with([0]), std::sync::Arc::new(vgpu_dra::disk::Real));
+    let _plugin = Threaded::start_with(options, &cluster, Gpus::with([0]), std::sync::Arc::new(vgpu_dra::storage::Real));
     let first = wait_for("a slice", || cluster.slices().pop());
     wait_for("the watch", || cluster.log().iter().filter(|line| line.contains(SLICES)).nth(2).is_some().then_some(()));
     std::thread::sleep(std::time::Duration::from_millis(100));
@@ -202,7 +202,7 @@ fn who_ends_late_leaves_its_successor_alone() {
 
 #[test]
 fn the_program_shows_what_it_would_tell() {
-    use vgpu_dra::gpus::Source;
+    use vgpu_dra::discovery::Source;
     let node = Node::default();
     let inventory = node.path("gpus.json");
     std::fs::write(&inventory, serde_json::to_vec(&Gpus::with([0, 1]).look().unwrap()).unwrap()).unwrap();

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use crate::common::cluster::{Cluster, NODE, SLICES};
+use crate::common::api_server::{Cluster, NODE, SLICES};
 use crate::common::schemas::Schemas;
 use crate::common::wait_for;
 use base64::Engine as _;

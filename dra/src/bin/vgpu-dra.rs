@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use clap::Parser;
 use vgpu_dra::cluster;
-use vgpu_dra::gpus::{OfDriver, OfFile, Source};
+use vgpu_dra::discovery::{OfDriver, OfFile, Source};
 use vgpu_dra::options::Options;
-use vgpu_dra::{devices, disk, service};
+use vgpu_dra::{devices, service, storage};
 
 const NAME: &str = "vgpu-dra";
 
@@ -26,5 +26,5 @@ async fn run(options: Options) -> Result<(), String> {
         return Ok(());
     }
     let client = cluster::client(options.kubeconfig.as_deref()).await?;
-    service::run(&options, client, source, Arc::new(disk::Real), |line| vgpu_dra::say(NAME, line), cluster::told_to_stop()).await
+    service::run(&options, client, source, Arc::new(storage::Real), |line| vgpu_dra::say(NAME, line), cluster::told_to_stop()).await
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use tokio::net::TcpListener;
 use vgpu_dra::cluster;
-use vgpu_dra::webhook::serve::{Tls, Webhook, serve};
+use vgpu_dra::webhook::server::{Tls, Webhook, serve};
 
 /// Turn HAMi's resources in pods into claims: a mutating admission webhook
 #[derive(Debug, Parser)]

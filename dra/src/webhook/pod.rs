@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::webhook::ask::{self, Ask};
+use crate::webhook::resources::{self, Ask};
 use crate::webhook::template::{self, fingerprint};
 
 /// What becomes of a pod.
@@ -32,7 +32,7 @@ fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
 /// # Errors
 /// A value is not as HAMi documents it, or cannot be had.
 pub fn change(pod: &Value, sizes: &BTreeSet<u64>, class: Option<&str>) -> Result<Option<Changed>, String> {
-    let selectors = ask::selectors(pod["metadata"]["annotations"].as_object())?;
+    let selectors = resources::selectors(pod["metadata"]["annotations"].as_object())?;
     let mut spec = pod["spec"].clone();
     let mut claims: Vec<Claim> = Vec::new();
     let (mut templates, mut touched) = (Vec::new(), false);
@@ -42,7 +42,7 @@ pub fn change(pod: &Value, sizes: &BTreeSet<u64>, class: Option<&str>) -> Result
             // Such a container is done before the others start, and so can have what one of them will have.
             let passing = list == "initContainers" && container["restartPolicy"] != "Always";
             let Some(resources) = container.get_mut("resources").and_then(Value::as_object_mut) else { continue };
-            let asked = ask::take(resources).map_err(|why| format!("container {name}: {why}"))?;
+            let asked = resources::take(resources).map_err(|why| format!("container {name}: {why}"))?;
             if let Some(wanted) = asked.ask {
                 let same = claims.iter().find(|claim| passing && claim.ask == wanted);
                 let claim = match same {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::webhook::ask::{Ask, Memory};
+use crate::webhook::resources::{Ask, Memory};
 use crate::{DRIVER, quantity};
 
 /// The class of devices that claims ask for.

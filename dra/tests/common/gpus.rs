@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 use vgpu_config::inventory::Gpu;
-use vgpu_dra::gpus::{Found, Machine, Source};
+use vgpu_dra::discovery::{Found, Machine, Source};
 use vgpu_dra::quantity;
 
 /// The UUID of the simulated GPU of this number.

@@ -12,7 +12,7 @@ use vgpu_dra::proto::{
     Claim, Claims, Device, DeviceHealth, DevicesHealth, Empty, HealthStatus, PluginInfo, Prepared, RegistrationStatus, Unprepared,
 };
 
-use super::cluster::NODE;
+use super::api_server::NODE;
 use super::wait_for;
 
 /// A kubelet to which one plugin has registered.

@@ -1,7 +1,7 @@
 //! What these tests stand in for: an API server, a kubelet, a container runtime that applies CDI, and GPUs.
 
+pub mod api_server;
 pub mod cdi;
-pub mod cluster;
 pub mod gpus;
 pub mod kubelet;
 pub mod manifests;

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use clap::Parser;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use vgpu_dra::disk::{Disk, Real};
-use vgpu_dra::gpus::Source;
+use vgpu_dra::discovery::Source;
 use vgpu_dra::options::Options;
+use vgpu_dra::storage::{Disk, Real};
 use vgpu_dra::{DRIVER, service};
 
-use super::cluster::{Cluster, NODE, claim_path};
+use super::api_server::{Cluster, NODE, claim_path};
 use super::gpus::device;
 use super::kubelet::uid;
 

@@ -5,17 +5,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::common::cluster::Cluster;
+use crate::common::api_server::Cluster;
 use crate::common::gpus::{Gpus, device};
 use crate::common::kubelet::{Kubelet, claim, uid};
 use crate::common::plugin::{Node, Program, Threaded, allocate};
 use crate::common::wait_for;
 use vgpu_dra::checkpoint::Checkpoint;
 use vgpu_dra::devices;
-use vgpu_dra::disk::{Disk, Real, beside};
+use vgpu_dra::discovery::Source;
 use vgpu_dra::driver::Driver;
-use vgpu_dra::gpus::Source;
-use vgpu_dra::publish::Publisher;
+use vgpu_dra::slices::Publisher;
+use vgpu_dra::storage::{Disk, Real, beside};
 
 /// A disk that stops in the middle of its n-th step: before a file is written, with half of it beside its place, or once it is there.
 struct Failing(AtomicUsize);
@@ -145,7 +145,7 @@ async fn slices_are_one_generation_wherever_publishing_ended() {
     for (before, after) in [(0, 130), (130, 3), (130, 200), (3, 0)] {
         for writes in 0.. {
             let cluster = Cluster::start();
-            let publisher = || Publisher::new(cluster.client(), crate::common::cluster::NODE.to_owned());
+            let publisher = || Publisher::new(cluster.client(), crate::common::api_server::NODE.to_owned());
             publisher().reconcile(&devices(before), true).await.unwrap();
             cluster.fail_after(Some(writes));
             let done = publisher().reconcile(&devices(after), true).await.is_ok();
@@ -206,7 +206,7 @@ fn claims_that_the_cluster_has_forgotten_are_let_go() {
         Kubelet::register(&node.path("registry")).prepare("a").unwrap();
     }
     allocate(&cluster, "b", &[("gpu", 0, "1Gi", "0")]);
-    cluster.remove(&crate::common::cluster::claim_path("a"));
+    cluster.remove(&crate::common::api_server::claim_path("a"));
     let _plugin = Threaded::start(&node, &cluster, Gpus::with([0, 1]));
     let kubelet = Kubelet::register(&node.path("registry"));
     wait_for("the claim to go", || (files(&node) == ["vgpu.io-hooks.json"]).then_some(()));

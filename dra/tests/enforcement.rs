@@ -1,7 +1,7 @@
 //! From a claim to a container that is held to it, on the simulated GPU.
 
+use crate::common::api_server::Cluster;
 use crate::common::cdi;
-use crate::common::cluster::Cluster;
 use crate::common::gpus::device;
 use crate::common::kubelet::{Kubelet, uid};
 use crate::common::plugin::{Node, Program, allocate, cdi_ids};
