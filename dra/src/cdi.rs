@@ -1,5 +1,7 @@
 //! The CDI specifications that the container runtime applies: what of the GPU a container gets, and its limits.
 
+mod spec;
+
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -7,6 +9,7 @@ use vgpu_config::dialect::claims::{FOLDER, Share};
 use vgpu_config::dialect::nvidia;
 
 use crate::claim::Grant;
+use spec::{Device, Edits, Hook, Mount, Node, Spec, VERSION};
 
 /// The kind of claims' devices.
 pub const CLAIM: &str = "vgpu.io/claim";
@@ -16,9 +19,6 @@ pub const HOOKS: &str = "vgpu.io/hooks";
 const ENFORCE: &str = "enforce";
 /// Where containers see their shares' files.
 const INSIDE: &str = "/usr/local/vgpu/claims";
-/// The oldest version of CDI that has everything that is used here.
-const VERSION: &str = "0.5.0";
-
 /// How the GPU itself gets into containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Devices {
@@ -49,59 +49,6 @@ pub struct Options {
     pub mounts: Vec<(PathBuf, String)>,
     /// Where the driver says which device nodes MIG devices need.
     pub mig_minors: PathBuf,
-}
-
-#[derive(Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Edits {
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    env: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    device_nodes: Vec<Node>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    hooks: Vec<Hook>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    mounts: Vec<Mount>,
-}
-
-#[derive(Debug, Serialize)]
-struct Node {
-    path: String,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Hook {
-    hook_name: &'static str,
-    path: PathBuf,
-    args: Vec<String>,
-    env: Vec<String>,
-    timeout: u32,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Mount {
-    host_path: PathBuf,
-    container_path: String,
-    options: [&'static str; 5],
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Device {
-    name: String,
-    container_edits: Edits,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Spec {
-    cdi_version: &'static str,
-    kind: &'static str,
-    devices: Vec<Device>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    container_edits: Option<Edits>,
 }
 
 /// A file to be written: where, and what is in it.

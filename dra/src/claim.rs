@@ -6,8 +6,9 @@ use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClai
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Serialize};
 
-use crate::devices::{CORES, Known, MEMORY};
-use crate::{DRIVER, quantity};
+use crate::devices::Known;
+use crate::names::{CORES, DRIVER, MEMORY};
+use crate::quantity;
 
 /// A share of one device, for one of the claim's requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use tokio::signal::unix::{SignalKind, signal};
 
 /// A client for the cluster: by this file, else as pods have it, else as people have it.
 ///
@@ -38,13 +37,6 @@ pub fn explain(error: &kube::Error) -> String {
         }
     }
     text
-}
-
-/// Comes with SIGTERM or SIGINT.
-pub async fn told_to_stop() {
-    let both = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
-    let (Ok(mut term), Ok(mut int)) = both else { return std::future::pending().await };
-    tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
 }
 
 #[cfg(test)]

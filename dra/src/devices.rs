@@ -9,14 +9,9 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use vgpu_config::inventory::{Gpu, Mig};
 
 use crate::discovery::{Found, Machine, Partition};
+use crate::names::{CORES, GONE, MEMORY};
 use crate::quantity;
 
-/// The capacity of device memory.
-pub const MEMORY: &str = "memory";
-/// The capacity of compute time, in percent.
-pub const CORES: &str = "cores";
-/// The key of the taint of a GPU that is gone while claims have it.
-pub const GONE: &str = "gpu.vgpu/gone";
 /// Longest text that an attribute may have.
 const LONGEST: usize = 64;
 

@@ -7,41 +7,23 @@
 //!
 //! `vgpu-webhook` ([`webhook`]) turns the resources that HAMi's users write into such claims.
 
-use std::process::ExitCode;
-
 pub mod cdi;
 pub mod checkpoint;
 pub mod claim;
 pub mod cluster;
+pub mod daemon;
 pub mod devices;
 pub mod discovery;
 pub mod driver;
 pub mod health;
 pub mod kubelet;
+pub mod names;
 pub mod options;
 pub mod proto;
 pub mod quantity;
+pub mod reconcile;
 pub mod service;
 pub mod slices;
+pub mod socket;
 pub mod storage;
 pub mod webhook;
-
-/// The driver's name, which is also the domain of its devices' attributes and capacities.
-pub const DRIVER: &str = "gpu.vgpu";
-
-/// Says something in the log, which is standard error, as the program called `name`.
-pub fn say(name: &str, line: &str) {
-    eprintln!("{name}: {line}");
-}
-
-/// Runs a program to its end; a failure is said and becomes its exit status.
-pub fn main(name: &str, program: impl Future<Output = Result<(), String>>) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    match runtime.map_err(|error| error.to_string()).and_then(|runtime| runtime.block_on(program)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            say(name, &error);
-            ExitCode::FAILURE
-        }
-    }
-}

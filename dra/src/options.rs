@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::{DRIVER, cdi};
+use crate::cdi;
+use crate::names::DRIVER;
 
 /// Offer this machine's GPUs to Kubernetes in shares: a kubelet plugin for dynamic resource allocation
 #[derive(Clone, Debug, clap::Parser)]

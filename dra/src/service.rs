@@ -1,30 +1,22 @@
 //! The plugin as a service: it answers the kubelet, looks at the GPUs from time to time, and keeps the slices.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use futures_util::{StreamExt, TryFutureExt, pin_mut};
-use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
-use kube::api::WatchParams;
-use kube::{Api, Client};
+use futures_util::{TryFutureExt, pin_mut};
+use kube::Client;
 use tokio::sync::{Notify, watch};
 
 use crate::checkpoint::Checkpoint;
-use crate::cluster::explain;
-use crate::devices::{self, gone};
 use crate::discovery::Source;
 use crate::driver::Driver;
-use crate::health;
-use crate::kubelet::{self, Plugin};
+use crate::kubelet::Plugin;
 use crate::options::Options;
-use crate::proto::{DeviceHealth, HealthStatus};
-use crate::slices::{Kept, Publisher};
+use crate::reconcile::{Keeper, watched};
+use crate::socket;
 use crate::storage::Disk;
 
-/// The longest time in which the slices are not looked at.
-const SURE: Duration = Duration::from_secs(600);
 /// How long who is being answered is waited for at the end: less than what pods are given.
 const LAST: Duration = Duration::from_secs(20);
 
@@ -46,18 +38,7 @@ pub async fn run(
     driver.restore().await?;
     let look_again = Arc::new(Notify::new());
     let (health, healthy) = watch::channel(Vec::new());
-    let mut keeper = Keeper {
-        node: options.node.clone(),
-        health,
-        source,
-        driver: Arc::clone(&driver),
-        seen: BTreeMap::new(),
-        there: Vec::new(),
-        missing: BTreeMap::new(),
-        patience: Duration::from_secs(3 * options.every),
-        said: None,
-        say,
-    };
+    let mut keeper = Keeper::new(options, source, Arc::clone(&driver), health, say);
     // Before the kubelet can ask for anything, it is known what there is.
     keeper.look().await;
     let (stopped, stopping) = watch::channel(());
@@ -68,8 +49,8 @@ pub async fn run(
     // The DRA services are there before the kubelet is told of them.
     let plugin = Plugin::new(Arc::clone(&driver), options.socket(), Arc::clone(&look_again), healthy, say);
     let (socket, registration) = (options.socket(), options.registration());
-    let services = kubelet::serve(plugin.clone(), &socket, kubelet::listen(&socket)?, until());
-    let registry = kubelet::serve(plugin, &registration, kubelet::listen(&registration)?, until());
+    let services = socket::serve(plugin.clone(), &socket, socket::listen(&socket)?, until());
+    let registry = socket::serve(plugin, &registration, socket::listen(&registration)?, until());
     let slices = keeper.keep(client.clone(), options, &look_again);
     let watched = watched(client, &options.node, &look_again);
     let deleted = forget(&driver, say);
@@ -88,141 +69,6 @@ pub async fn run(
     drop(keeper);
     // It may not answer at all.
     tokio::time::timeout(LAST, served).await.unwrap_or(Ok(()))
-}
-
-/// Looks at the GPUs, and has the slices tell of them.
-struct Keeper {
-    node: String,
-    /// What the kubelet is told.
-    health: watch::Sender<Vec<DeviceHealth>>,
-    source: Arc<dyn Source>,
-    driver: Arc<Driver>,
-    /// Every device seen since the start, as it was told of last.
-    seen: BTreeMap<String, Device>,
-    /// The names of those that were there at the last look.
-    there: Vec<String>,
-    /// Since when others have not been.
-    missing: BTreeMap<String, Instant>,
-    /// After what time that is for good.
-    patience: Duration,
-    said: Option<String>,
-    say: fn(&str),
-}
-
-impl Keeper {
-    /// What is there now. That nothing can be told means that nothing works.
-    async fn look(&mut self) -> BTreeMap<String, Device> {
-        let source = Arc::clone(&self.source);
-        let looked = tokio::task::spawn_blocking(move || source.look()).await.unwrap_or_else(|error| Err(error.to_string()));
-        let (machine, problem) = match looked {
-            Ok(machine) => (machine, None),
-            Err(why) => (crate::discovery::Machine::default(), Some(format!("the GPUs cannot be looked at: {why}"))),
-        };
-        if problem != self.said {
-            if let Some(problem) = &problem {
-                (self.say)(problem);
-            }
-            self.said = problem;
-        }
-        let all = devices::of(&machine);
-        for name in self.there.iter().filter(|name| !all.contains_key(*name)) {
-            (self.say)(&format!("{name} is not there or does not work any more"));
-        }
-        self.there = all.keys().cloned().collect();
-        let (known, devices): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            all.into_iter().map(|(name, (known, device))| ((name.clone(), known), (name, device))).unzip();
-        self.driver.set_present(known).await;
-        devices
-    }
-
-    /// What is to be told: what is there and, with a taint, what is gone while claims have it.
-    async fn told(&mut self, taints: bool) -> Vec<Device> {
-        let there = self.look().await;
-        let in_use = self.driver.in_use().await;
-        self.seen.retain(|name, _| there.contains_key(name) || in_use.contains(name));
-        self.seen.extend(there.clone());
-        self.missing.retain(|name, _| self.seen.contains_key(name) && !there.contains_key(name));
-        let mut health = Vec::new();
-        let tell = |(name, device): (&String, &Device)| {
-            let mut say = |how, message: &str| health.push(health::of(&self.node, name, how, message, self.patience));
-            if there.contains_key(name) {
-                say(HealthStatus::Healthy, "");
-                return Some(device.clone());
-            }
-            // Nobody else gets it. Who has it has to leave only if it was not NVML that could not tell for once.
-            let since = self.missing.entry(name.clone()).or_insert_with(Instant::now);
-            let lasting = since.elapsed() >= self.patience;
-            match &self.said {
-                Some(problem) => say(if lasting { HealthStatus::Unhealthy } else { HealthStatus::Unknown }, problem),
-                None => say(HealthStatus::Unhealthy, "it is not there or does not work any more"),
-            }
-            taints.then(|| gone(device.clone(), if lasting { "NoExecute" } else { "NoSchedule" }))
-        };
-        let told = self.seen.iter().filter_map(tell).collect();
-        self.health.send_replace(health);
-        told
-    }
-
-    async fn keep(&mut self, client: Client, options: &Options, look_again: &Notify) {
-        let mut publisher = Publisher::new(client, options.node.clone());
-        let (mut taints, mut shared) = (true, true);
-        let (mut problem, mut touched, mut asked) = (None, true, Instant::now());
-        let mut remembers = false;
-        loop {
-            // A GPU that went while we were not there: those who have it have to leave all the same.
-            if !remembers && let Ok(devices) = publisher.told_before().await {
-                let in_use = self.driver.in_use().await;
-                let used = devices.into_iter().filter(|device| in_use.contains(&device.name));
-                self.seen.extend(used.map(|device| (device.name.clone(), device)));
-                remembers = true;
-            }
-            let told = self.told(taints).await;
-            let mut wait = Duration::from_secs(options.every);
-            if touched {
-                asked = Instant::now();
-            }
-            match publisher.reconcile(&told, touched).await {
-                Ok(Kept { taints: false, .. }) => {
-                    // Without its taint a GPU that is gone would be given to others, so it must not be told of.
-                    taints = false;
-                    continue;
-                }
-                Ok(kept) => {
-                    if shared && !kept.sharing {
-                        (self.say)("the API server drops what makes GPUs divisible: its feature gate DRAConsumableCapacity is off");
-                    }
-                    shared = kept.sharing;
-                    problem = None;
-                }
-                Err(error) => {
-                    let why = format!("the slices are not as they should be: {}", explain(&error));
-                    if problem.as_ref() != Some(&why) {
-                        (self.say)(&why);
-                    }
-                    problem = Some(why);
-                    wait = wait.min(Duration::from_secs(1));
-                }
-            }
-            let notified = tokio::time::timeout(wait, look_again.notified()).await.is_ok();
-            // What a watch misses is found in the end.
-            touched = notified || problem.is_some() || asked.elapsed() >= SURE;
-        }
-    }
-}
-
-/// Notices when somebody changes the slices: the kubelet drops them when it starts.
-async fn watched(client: Client, node: &str, look_again: &Notify) {
-    let slices: Api<ResourceSlice> = Api::all(client);
-    loop {
-        let events = slices.watch(&WatchParams::default().fields(&Publisher::selector(node)), "0").await;
-        if let Ok(events) = events {
-            pin_mut!(events);
-            while let Some(Ok(_)) = events.next().await {
-                look_again.notify_one();
-            }
-        }
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
 }
 
 /// Lets go of claims that are gone, once the API server can tell; then waits.

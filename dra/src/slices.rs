@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
 
-use crate::DRIVER;
+use crate::names::DRIVER;
 
 /// Most devices of a slice: what an API server takes where devices have taints.
 pub const MOST: usize = 64;

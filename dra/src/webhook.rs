@@ -8,3 +8,4 @@ pub mod pod;
 pub mod resources;
 pub mod server;
 pub mod template;
+pub mod tls;

@@ -4,15 +4,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
-use vgpu_dra::cluster;
 use vgpu_dra::discovery::{OfDriver, OfFile, Source};
 use vgpu_dra::options::Options;
+use vgpu_dra::{cluster, daemon};
 use vgpu_dra::{devices, service, storage};
 
 const NAME: &str = "vgpu-dra";
 
 fn main() -> ExitCode {
-    vgpu_dra::main(NAME, run(Options::parse()))
+    vgpu_dra::daemon::main(NAME, run(Options::parse()))
 }
 
 async fn run(options: Options) -> Result<(), String> {
@@ -26,5 +26,5 @@ async fn run(options: Options) -> Result<(), String> {
         return Ok(());
     }
     let client = cluster::client(options.kubeconfig.as_deref()).await?;
-    service::run(&options, client, source, Arc::new(storage::Real), |line| vgpu_dra::say(NAME, line), cluster::told_to_stop()).await
+    service::run(&options, client, source, Arc::new(storage::Real), |line| vgpu_dra::daemon::say(NAME, line), daemon::told_to_stop()).await
 }

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use tokio::net::TcpListener;
-use vgpu_dra::cluster;
-use vgpu_dra::webhook::server::{Tls, Webhook, serve};
+use vgpu_dra::webhook::server::{Webhook, serve};
+use vgpu_dra::webhook::tls::Tls;
+use vgpu_dra::{cluster, daemon};
 
 /// Turn HAMi's resources in pods into claims: a mutating admission webhook
 #[derive(Debug, Parser)]
@@ -33,7 +34,7 @@ struct Options {
 const NAME: &str = "vgpu-webhook";
 
 fn main() -> ExitCode {
-    vgpu_dra::main(NAME, run(Options::parse()))
+    vgpu_dra::daemon::main(NAME, run(Options::parse()))
 }
 
 async fn run(options: Options) -> Result<(), String> {
@@ -43,6 +44,6 @@ async fn run(options: Options) -> Result<(), String> {
     tls.acceptor()?;
     let listener = TcpListener::bind(options.listen).await.map_err(|error| format!("{}: {error}", options.listen))?;
     let class = Some(options.runtime_class).filter(|class| !class.is_empty());
-    serve(Webhook { client, class }, listener, tls, |line| vgpu_dra::say(NAME, line), cluster::told_to_stop()).await;
+    serve(Webhook { client, class }, listener, tls, |line| vgpu_dra::daemon::say(NAME, line), daemon::told_to_stop()).await;
     Ok(())
 }

@@ -90,9 +90,9 @@ pub fn selectors(annotations: Option<&Map<String, Value>>) -> Result<Vec<String>
         }
         let list = parts.iter().map(|part| format!("\"{part}\"")).collect::<Vec<_>>().join(", ");
         let expression = if by_type {
-            format!("[{list}].exists(part, device.attributes[\"{0}\"].productName.lowerAscii().contains(part))", crate::DRIVER)
+            format!("[{list}].exists(part, device.attributes[\"{0}\"].productName.lowerAscii().contains(part))", crate::names::DRIVER)
         } else {
-            format!("device.attributes[\"{0}\"].uuid.lowerAscii() in [{list}]", crate::DRIVER)
+            format!("device.attributes[\"{0}\"].uuid.lowerAscii() in [{list}]", crate::names::DRIVER)
         };
         all.push(if wanted { expression } else { format!("!({expression})") });
     }

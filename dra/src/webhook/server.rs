@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::future::Future;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
@@ -14,16 +13,14 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use k8s_openapi::api::resource::v1::{ResourceClaimTemplate, ResourceSlice};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
 
 use crate::cluster::explain;
+use crate::names::{DRIVER, MEMORY};
+use crate::quantity;
 use crate::webhook::pod;
-use crate::{DRIVER, devices, quantity};
+use crate::webhook::tls::Tls;
 
 /// Largest review that is read.
 const MOST: usize = 8 << 20;
@@ -86,7 +83,7 @@ impl Webhook {
             let kind = device.attributes.as_ref().and_then(|attributes| attributes.get("type")?.string.as_deref());
             kind == Some("gpu")
         });
-        Ok(whole.filter_map(|device| quantity::parse(&device.capacity?.get(devices::MEMORY)?.value.0)).collect())
+        Ok(whole.filter_map(|device| quantity::parse(&device.capacity?.get(MEMORY)?.value.0)).collect())
     }
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
@@ -112,44 +109,6 @@ impl Webhook {
             }
             _ => reply(StatusCode::NOT_FOUND, "{}".to_owned()),
         })
-    }
-}
-
-/// A certificate and its key, read again when they have changed: they are renewed while we run.
-pub struct Tls {
-    certificate: PathBuf,
-    key: PathBuf,
-    loaded: Option<(Option<SystemTime>, TlsAcceptor)>,
-}
-
-impl Tls {
-    /// Those in these files.
-    #[must_use]
-    pub fn new(certificate: PathBuf, key: PathBuf) -> Self {
-        Self { certificate, key, loaded: None }
-    }
-
-    /// What takes connections now.
-    ///
-    /// # Errors
-    /// The files cannot be read, or do not belong together.
-    pub fn acceptor(&mut self) -> Result<TlsAcceptor, String> {
-        let changed = std::fs::metadata(&self.certificate).and_then(|found| found.modified()).ok();
-        if let Some((known, acceptor)) = &self.loaded
-            && *known == changed
-        {
-            return Ok(acceptor.clone());
-        }
-        fn told<E: std::fmt::Display>(path: &Path) -> impl FnOnce(E) -> String + '_ {
-            move |error| format!("{}: {error}", path.display())
-        }
-        let chain = CertificateDer::pem_file_iter(&self.certificate).map_err(told(&self.certificate))?;
-        let chain = chain.collect::<Result<Vec<_>, _>>().map_err(told(&self.certificate))?;
-        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(told(&self.key))?;
-        let config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key).map_err(told(&self.certificate))?;
-        let acceptor = TlsAcceptor::from(Arc::new(config));
-        self.loaded = Some((changed, acceptor.clone()));
-        Ok(acceptor)
     }
 }
 

@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use crate::names::{CLASS, DRIVER};
+use crate::quantity;
 use crate::webhook::resources::{Ask, Memory};
-use crate::{DRIVER, quantity};
 
-/// The class of devices that claims ask for.
-pub const CLASS: &str = "gpu.vgpu";
 /// Most alternatives that a request may have.
 const ALTERNATIVES: usize = 8;
 

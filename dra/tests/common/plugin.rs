@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use vgpu_dra::discovery::Source;
 use vgpu_dra::options::Options;
 use vgpu_dra::storage::{Disk, Real};
-use vgpu_dra::{DRIVER, service};
+use vgpu_dra::{names::DRIVER, service};
 
 use super::api_server::{Cluster, NODE, claim_path};
 use super::gpus::device;
