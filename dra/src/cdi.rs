@@ -9,19 +9,19 @@ use vgpu_config::dialect::claims::{FOLDER, Share};
 use vgpu_config::dialect::nvidia;
 
 use crate::claim::Grant;
-use spec::{Device, Edits, Hook, Mount, Node, Spec, VERSION};
+use spec::{CDI_VERSION, Device, Edits, Hook, Mount, Node, Spec};
 
 /// The kind of claims' devices.
-pub const CLAIM: &str = "vgpu.io/claim";
+pub const CLAIM_KIND: &str = "vgpu.io/claim";
 /// The kind of the one device that brings the hook.
-pub const HOOKS: &str = "vgpu.io/hooks";
+pub const HOOK_KIND: &str = "vgpu.io/hooks";
 /// Its name.
-const ENFORCE: &str = "enforce";
+const HOOK_DEVICE: &str = "enforce";
 /// Where containers see their shares' files.
-const INSIDE: &str = "/usr/local/vgpu/claims";
+const CONTAINER_CLAIMS_DIR: &str = "/usr/local/vgpu/claims";
 /// How the GPU itself gets into containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Devices {
+pub enum DeviceInjection {
     /// By NVIDIA's own CDI specification, whose device with the GPU's UUID is named beside ours.
     Cdi,
     /// By NVIDIA_VISIBLE_DEVICES, for nodes where NVIDIA's runtime is what vgpu-runtime calls.
@@ -32,13 +32,13 @@ pub enum Devices {
 
 /// What specifications are made of beside the claim.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct Config {
     /// The folder of CDI specifications.
     pub folder: PathBuf,
     /// The state directory of `vgpu-runtime` and `vgpu-hook`.
     pub state_dir: PathBuf,
     /// How the GPU gets into containers.
-    pub devices: Devices,
+    pub devices: DeviceInjection,
     /// The kind of NVIDIA's devices.
     pub nvidia_kind: String,
     /// `vgpu-hook`, if containers that do not run by `vgpu-runtime` are to be limited too.
@@ -52,42 +52,42 @@ pub struct Options {
 }
 
 /// A file to be written: where, and what is in it.
-pub type File = (PathBuf, Vec<u8>);
+pub type SpecFile = (PathBuf, Vec<u8>);
 
 /// The name of the claim's n-th share.
-fn share_name(uid: &str, nth: usize) -> String {
+fn share_device_name(uid: &str, nth: usize) -> String {
     format!("{uid}-{nth}")
 }
 
-impl Options {
+impl Config {
     /// The claim's CDI specification.
     #[must_use]
-    pub fn path(&self, uid: &str) -> PathBuf {
+    pub fn claim_spec_path(&self, uid: &str) -> PathBuf {
         self.folder.join(format!("vgpu.io-claim_{uid}.json"))
     }
 
     /// The CDI specification with the hooks.
     #[must_use]
-    pub fn hooks_path(&self) -> PathBuf {
+    pub fn hook_spec_path(&self) -> PathBuf {
         self.folder.join("vgpu.io-hooks.json")
     }
 
     /// The file of the claim's n-th share.
     #[must_use]
     pub fn share_path(&self, uid: &str, nth: usize) -> PathBuf {
-        self.state_dir.join(FOLDER).join(format!("{}.json", share_name(uid, nth)))
+        self.state_dir.join(FOLDER).join(format!("{}.json", share_device_name(uid, nth)))
     }
 
     /// The CDI devices of the claim's n-th share.
     #[must_use]
-    pub fn ids(&self, uid: &str, nth: usize, grant: &Grant) -> Vec<String> {
+    pub fn device_ids(&self, uid: &str, nth: usize, grant: &Grant) -> Vec<String> {
         let mut ids = Vec::new();
-        if self.devices == Devices::Cdi {
+        if self.devices == DeviceInjection::Cdi {
             ids.push(format!("{}={}", self.nvidia_kind, grant.uuid));
         }
-        ids.push(format!("{CLAIM}={}", share_name(uid, nth)));
+        ids.push(format!("{CLAIM_KIND}={}", share_device_name(uid, nth)));
         if self.hook.is_some() {
-            ids.push(format!("{HOOKS}={ENFORCE}"));
+            ids.push(format!("{HOOK_KIND}={HOOK_DEVICE}"));
         }
         ids
     }
@@ -96,15 +96,15 @@ impl Options {
     ///
     /// # Errors
     /// A MIG device's nodes are not known.
-    pub fn files(&self, uid: &str, claim: &str, grants: &[Grant]) -> Result<Vec<File>, String> {
+    pub fn claim_files(&self, uid: &str, claim: &str, grants: &[Grant]) -> Result<Vec<SpecFile>, String> {
         let (mut files, mut devices) = (Vec::new(), Vec::new());
         for (nth, grant) in grants.iter().enumerate() {
             let share = Share { claim: claim.to_owned(), gpu: grant.uuid.clone(), memory: grant.memory, cores: grant.cores };
             files.push((self.share_path(uid, nth), json(&share)));
             let before = grants[..nth].iter().filter(|other| other.request == grant.request).count();
-            devices.push(Device { name: share_name(uid, nth), container_edits: self.edits(uid, nth, grant, before)? });
+            devices.push(Device { name: share_device_name(uid, nth), container_edits: self.edits(uid, nth, grant, before)? });
         }
-        files.push((self.path(uid), json(&Spec { cdi_version: VERSION, kind: CLAIM, devices, container_edits: None })));
+        files.push((self.claim_spec_path(uid), json(&Spec { cdi_version: CDI_VERSION, kind: CLAIM_KIND, devices, container_edits: None })));
         Ok(files)
     }
 
@@ -112,35 +112,36 @@ impl Options {
     fn edits(&self, uid: &str, nth: usize, grant: &Grant, place: usize) -> Result<Edits, String> {
         let mut edits = Edits::default();
         // Otherwise NVIDIA's runtime would add what the image's own value of this says, which often is all.
-        let visible = if self.devices == Devices::Runtime { &grant.uuid } else { "void" };
+        let visible = if self.devices == DeviceInjection::Runtime { &grant.uuid } else { "void" };
         edits.env.push(format!("{}={visible}", nvidia::VISIBLE));
         // HAMi's dialect. Whoever reads the share's file does not need it; where a container has several claims, only that is right.
         edits.env.push(format!("CUDA_DEVICE_MEMORY_LIMIT_{place}={}m", grant.memory >> 20));
         if let Some(cores) = grant.cores {
             edits.env.push(format!("CUDA_DEVICE_SM_LIMIT_{place}={cores}"));
         }
-        if self.devices == Devices::Nodes {
-            edits.device_nodes = self.nodes(grant)?;
+        if self.devices == DeviceInjection::Nodes {
+            edits.device_nodes = self.device_nodes(grant)?;
         }
         let mount = |host_path: PathBuf, container_path: String, exec| Mount {
             host_path,
             container_path,
             options: ["rbind", "ro", "nosuid", "nodev", if exec { "exec" } else { "noexec" }],
         };
-        edits.mounts.push(mount(self.share_path(uid, nth), format!("{INSIDE}/{}.json", share_name(uid, nth)), false));
+        edits.mounts.push(mount(self.share_path(uid, nth), format!("{CONTAINER_CLAIMS_DIR}/{}.json", share_device_name(uid, nth)), false));
         edits.mounts.extend(self.mounts.iter().map(|(host, container)| mount(host.clone(), container.clone(), true)));
         Ok(edits)
     }
 
-    fn nodes(&self, grant: &Grant) -> Result<Vec<Node>, String> {
+    fn device_nodes(&self, grant: &Grant) -> Result<Vec<Node>, String> {
         let mut paths: Vec<String> = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"].map(|name| format!("/dev/{name}")).to_vec();
         if let Some(minor) = grant.minor {
             paths.push(format!("/dev/nvidia{minor}"));
         }
         if let (Some(instance), Some(minor)) = (grant.instance, grant.minor) {
-            let table = std::fs::read_to_string(&self.mig_minors).map_err(crate::storage::told(&self.mig_minors))?;
+            let table = std::fs::read_to_string(&self.mig_minors).map_err(crate::storage::at_path(&self.mig_minors))?;
             paths.extend(
-                mig_nodes(&table, minor, instance).ok_or_else(|| format!("{} does not list {}", self.mig_minors.display(), grant.uuid))?,
+                mig_device_nodes(&table, minor, instance)
+                    .ok_or_else(|| format!("{} does not list {}", self.mig_minors.display(), grant.uuid))?,
             );
         }
         Ok(paths.into_iter().map(|path| Node { path }).collect())
@@ -149,7 +150,7 @@ impl Options {
     /// The CDI specification with the hook that limits a container whichever runtime starts it. `vgpu-runtime` does the same before it,
     /// and then it leaves the container alone.
     #[must_use]
-    pub fn hooks(&self) -> Option<File> {
+    pub fn hook_spec(&self) -> Option<SpecFile> {
         let path = self.hook.as_ref()?;
         let mut args: Vec<String> = ["vgpu-hook", "create-runtime", "--state-dir"].map(str::to_owned).to_vec();
         args.push(self.state_dir.display().to_string());
@@ -159,9 +160,9 @@ impl Options {
         let hook = Hook { hook_name: "createRuntime", path: path.clone(), args, env: vec!["VGPU=1".to_owned()], timeout: 10 };
         // On the specification itself: then it is there once, however many devices a container has.
         let edits = Edits { hooks: vec![hook], ..Edits::default() };
-        let device = Device { name: ENFORCE.to_owned(), container_edits: Edits { env: vec!["VGPU=1".to_owned()], ..Edits::default() } };
-        let spec = Spec { cdi_version: VERSION, kind: HOOKS, devices: vec![device], container_edits: Some(edits) };
-        Some((self.hooks_path(), json(&spec)))
+        let device = Device { name: HOOK_DEVICE.to_owned(), container_edits: Edits { env: vec!["VGPU=1".to_owned()], ..Edits::default() } };
+        let spec = Spec { cdi_version: CDI_VERSION, kind: HOOK_KIND, devices: vec![device], container_edits: Some(edits) };
+        Some((self.hook_spec_path(), json(&spec)))
     }
 }
 
@@ -171,7 +172,7 @@ fn json(value: &impl Serialize) -> Vec<u8> {
 }
 
 /// The nodes with which a MIG device is used, from `/proc/driver/nvidia-caps/mig-minors`.
-fn mig_nodes(table: &str, gpu: u32, (instance, compute): (u32, u32)) -> Option<[String; 2]> {
+fn mig_device_nodes(table: &str, gpu: u32, (instance, compute): (u32, u32)) -> Option<[String; 2]> {
     let node = |what: String| {
         let minor = table.lines().find_map(|line| line.strip_prefix(what.as_str())?.trim().parse::<u32>().ok())?;
         Some(format!("/dev/nvidia-caps/nvidia-cap{minor}"))
@@ -183,7 +184,7 @@ fn mig_nodes(table: &str, gpu: u32, (instance, compute): (u32, u32)) -> Option<[
 ///
 /// # Errors
 /// It is not two absolute paths.
-pub fn mount(text: &str) -> Result<(PathBuf, String), String> {
+pub fn parse_mount(text: &str) -> Result<(PathBuf, String), String> {
     let (host, container) = text.split_once(':').ok_or("accepted is HOST:CONTAINER")?;
     if !Path::new(host).is_absolute() || !Path::new(container).is_absolute() {
         return Err("accepted are absolute paths".to_owned());

@@ -6,7 +6,7 @@ use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClai
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Serialize};
 
-use crate::devices::Known;
+use crate::devices::LocalDevice;
 use crate::names::{CORES, DRIVER, MEMORY};
 use crate::quantity;
 
@@ -41,7 +41,7 @@ pub struct Grant {
 ///
 /// # Errors
 /// It is not allocated, or what it was given is not here.
-pub fn grants<'a>(claim: &ResourceClaim, node: &str, known: impl Fn(&str) -> Option<&'a Known>) -> Result<Vec<Grant>, String> {
+pub fn grants<'a>(claim: &ResourceClaim, node: &str, known: impl Fn(&str) -> Option<&'a LocalDevice>) -> Result<Vec<Grant>, String> {
     let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref()).ok_or("it is not allocated")?;
     let results = allocation.devices.as_ref().and_then(|devices| devices.results.as_deref()).unwrap_or_default();
     let ours = results.iter().filter(|result| result.driver == DRIVER);
@@ -49,7 +49,7 @@ pub fn grants<'a>(claim: &ResourceClaim, node: &str, known: impl Fn(&str) -> Opt
     if grants.is_empty() { Err(format!("it has no device of {DRIVER}")) } else { Ok(grants) }
 }
 
-fn grant(result: &DeviceRequestAllocationResult, node: &str, known: Option<&Known>) -> Result<Grant, String> {
+fn grant(result: &DeviceRequestAllocationResult, node: &str, known: Option<&LocalDevice>) -> Result<Grant, String> {
     let DeviceRequestAllocationResult { pool, device, .. } = result;
     if pool != node {
         return Err(format!("it was given {device} of the pool {pool}, and this node's is {node}"));
@@ -92,7 +92,7 @@ mod tests {
 
     fn given(results: Value) -> Result<Vec<Grant>, String> {
         let claim = json!({ "metadata": {}, "spec": {}, "status": { "allocation": { "devices": { "results": results } } } });
-        let devices = devices::of(&machine(vec![gpu(1, 24 << 30)]));
+        let devices = devices::of_machine(&machine(vec![gpu(1, 24 << 30)]));
         grants(&serde_json::from_value(claim).unwrap(), "node", |name| devices.get(name).map(|(known, _)| known))
     }
 

@@ -25,7 +25,7 @@ pub async fn client(kubeconfig: Option<&Path>) -> Result<Client, String> {
 
 /// What is wrong, in one line: what the API server says of it, or why it cannot be asked.
 #[must_use]
-pub fn explain(error: &kube::Error) -> String {
+pub fn describe(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
         return status.message.clone();
     }
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn what_the_api_server_says_is_said_once() {
         let status = kube::core::Status::failure("nodes \"a\" is forbidden", "Forbidden").with_code(403);
-        assert_eq!(explain(&kube::Error::Api(status.boxed())), "nodes \"a\" is forbidden");
+        assert_eq!(describe(&kube::Error::Api(status.boxed())), "nodes \"a\" is forbidden");
     }
 
     #[tokio::test]
@@ -56,7 +56,7 @@ mod tests {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let client = Client::try_from(Config::new(format!("http://{free}").parse().unwrap())).unwrap();
         let error = Api::<Node>::all(client).get("a").await.unwrap_err();
-        let why = explain(&error);
+        let why = describe(&error);
         assert!(why.to_lowercase().contains("refused"), "{why}");
     }
 }

@@ -22,7 +22,7 @@ pub fn main(name: &str, program: impl Future<Output = Result<(), String>>) -> Ex
 }
 
 /// Comes with SIGTERM or SIGINT.
-pub async fn told_to_stop() {
+pub async fn shutdown_signal() {
     let both = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     let (Ok(mut term), Ok(mut int)) = both else { return std::future::pending().await };
     tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }

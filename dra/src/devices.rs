@@ -8,23 +8,23 @@ use k8s_openapi::api::resource::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use vgpu_config::inventory::{Gpu, Mig};
 
-use crate::discovery::{Found, Machine, Partition};
-use crate::names::{CORES, GONE, MEMORY};
+use crate::discovery::{GpuInfo, Machine, Partition};
+use crate::names::{CORES, GONE_TAINT, MEMORY};
 use crate::quantity;
 
 /// Longest text that an attribute may have.
-const LONGEST: usize = 64;
+const MAX_STRING_BYTES: usize = 64;
 
 /// What a device of a slice is on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct LocalDevice {
     /// The GPU.
     pub gpu: Gpu,
     /// The piece of it that the device is, if it is one.
     pub partition: Option<Partition>,
 }
 
-impl Known {
+impl LocalDevice {
     /// `GPU-…` or `MIG-…`.
     #[must_use]
     pub fn uuid(&self) -> &str {
@@ -41,54 +41,54 @@ impl Known {
 
 /// The name of the device with this UUID. It stays the same whichever other GPUs come and go.
 #[must_use]
-pub fn name(uuid: &str) -> String {
+pub fn device_name(uuid: &str) -> String {
     uuid.to_ascii_lowercase()
 }
 
 /// A machine's devices by name: what they are, and how they are told to the scheduler.
 #[must_use]
-pub fn of(machine: &Machine) -> BTreeMap<String, (Known, Device)> {
+pub fn of_machine(machine: &Machine) -> BTreeMap<String, (LocalDevice, Device)> {
     let mut all = BTreeMap::new();
     for found in &machine.gpus {
         if !found.partitioned {
-            let known = Known { gpu: found.gpu.clone(), partition: None };
-            all.insert(name(known.uuid()), (known.clone(), device(machine, found, &known)));
+            let known = LocalDevice { gpu: found.gpu.clone(), partition: None };
+            all.insert(device_name(known.uuid()), (known.clone(), device(machine, found, &known)));
         }
         for partition in &found.partitions {
-            let known = Known { gpu: found.gpu.clone(), partition: Some(partition.clone()) };
-            all.insert(name(known.uuid()), (known.clone(), device(machine, found, &known)));
+            let known = LocalDevice { gpu: found.gpu.clone(), partition: Some(partition.clone()) };
+            all.insert(device_name(known.uuid()), (known.clone(), device(machine, found, &known)));
         }
     }
     all
 }
 
-fn device(machine: &Machine, found: &Found, known: &Known) -> Device {
+fn device(machine: &Machine, found: &GpuInfo, known: &LocalDevice) -> Device {
     let partition = known.partition.as_ref();
     let mut attributes = BTreeMap::new();
     let mut say = |key: &str, value: Option<DeviceAttribute>| value.and_then(|value| attributes.insert(key.to_owned(), value));
-    say("type", text(if partition.is_some() { "mig" } else { "gpu" }));
-    say("uuid", text(known.uuid()));
-    say("productName", text(&found.gpu.name));
+    say("type", string_attribute(if partition.is_some() { "mig" } else { "gpu" }));
+    say("uuid", string_attribute(known.uuid()));
+    say("productName", string_attribute(&found.gpu.name));
     say("index", Some(DeviceAttribute { int: Some(found.gpu.index.into()), ..DeviceAttribute::default() }));
-    say("architecture", found.architecture.as_deref().and_then(text));
-    say("driverVersion", machine.driver.as_deref().and_then(version));
-    say("cudaDriverVersion", machine.cuda.and_then(|cuda| version(&format!("{}.{}", cuda / 1000, cuda % 1000 / 10))));
+    say("architecture", found.architecture.as_deref().and_then(string_attribute));
+    say("driverVersion", machine.driver.as_deref().and_then(version_attribute));
+    say("cudaDriverVersion", machine.cuda.and_then(|cuda| version_attribute(&format!("{}.{}", cuda / 1000, cuda % 1000 / 10))));
     say("numaNode", found.numa.map(|node| DeviceAttribute { int: Some(node.into()), ..DeviceAttribute::default() }));
-    say("resource.kubernetes.io/pcieRoot", found.pcie_root.as_deref().and_then(text));
-    say("resource.kubernetes.io/pciBusID", found.address.as_deref().and_then(text));
+    say("resource.kubernetes.io/pcieRoot", found.pcie_root.as_deref().and_then(string_attribute));
+    say("resource.kubernetes.io/pciBusID", found.address.as_deref().and_then(string_attribute));
     if let Some(Partition { mig: Mig { index, .. }, profile, .. }) = partition {
-        say("parentUUID", text(&found.gpu.uuid));
-        say("profile", text(profile));
+        say("parentUUID", string_attribute(&found.gpu.uuid));
+        say("profile", string_attribute(profile));
         say("migIndex", Some(DeviceAttribute { int: Some((*index).into()), ..DeviceAttribute::default() }));
     }
-    let memory = quantity::mib(known.memory());
+    let memory = quantity::format_mib(known.memory());
     let capacity = BTreeMap::from([
         // Who says nothing of memory means all of it; who says nothing of time means none that is held free, and no limit.
-        (MEMORY.to_owned(), consumable(&memory, &memory, "1Mi", "1Mi")),
-        (CORES.to_owned(), consumable("100", "0", "0", "1")),
+        (MEMORY.to_owned(), consumable_capacity(&memory, &memory, "1Mi", "1Mi")),
+        (CORES.to_owned(), consumable_capacity("100", "0", "0", "1")),
     ]);
     Device {
-        name: name(known.uuid()),
+        name: device_name(known.uuid()),
         attributes: Some(attributes),
         capacity: Some(capacity),
         allow_multiple_allocations: Some(true),
@@ -96,21 +96,21 @@ fn device(machine: &Machine, found: &Found, known: &Known) -> Device {
     }
 }
 
-fn text(text: &str) -> Option<DeviceAttribute> {
-    let string: String = text.chars().take(LONGEST).collect();
-    let fits = (0..=string.len()).rev().find(|&end| end <= LONGEST && string.is_char_boundary(end))?;
+fn string_attribute(text: &str) -> Option<DeviceAttribute> {
+    let string: String = text.chars().take(MAX_STRING_BYTES).collect();
+    let fits = (0..=string.len()).rev().find(|&end| end <= MAX_STRING_BYTES && string.is_char_boundary(end))?;
     Some(DeviceAttribute { string: Some(string[..fits].to_owned()), ..DeviceAttribute::default() })
 }
 
 /// A version as semver wants it: three numbers without leading zeros.
-fn version(text: &str) -> Option<DeviceAttribute> {
+fn version_attribute(text: &str) -> Option<DeviceAttribute> {
     let numbers: Option<Vec<u64>> = text.split('.').map(|part| part.parse().ok()).collect();
     let at = |place: usize| numbers.as_ref().map(|numbers| numbers.get(place).copied().unwrap_or(0));
     let version = format!("{}.{}.{}", at(0)?, at(1)?, at(2)?);
     Some(DeviceAttribute { version: Some(version), ..DeviceAttribute::default() })
 }
 
-fn consumable(all: &str, default: &str, least: &str, step: &str) -> DeviceCapacity {
+fn consumable_capacity(all: &str, default: &str, least: &str, step: &str) -> DeviceCapacity {
     let quantity = |text: &str| Quantity(text.to_owned());
     DeviceCapacity {
         value: quantity(all),
@@ -124,8 +124,8 @@ fn consumable(all: &str, default: &str, least: &str, step: &str) -> DeviceCapaci
 
 /// The device as one that is gone: nobody gets it (`NoSchedule`), or who has it leaves, too (`NoExecute`).
 #[must_use]
-pub fn gone(mut device: Device, effect: &str) -> Device {
-    device.taints = Some(vec![DeviceTaint { key: GONE.to_owned(), effect: effect.to_owned(), time_added: None, value: None }]);
+pub fn with_taint(mut device: Device, effect: &str) -> Device {
+    device.taints = Some(vec![DeviceTaint { key: GONE_TAINT.to_owned(), effect: effect.to_owned(), time_added: None, value: None }]);
     device
 }
 
@@ -133,9 +133,9 @@ pub fn gone(mut device: Device, effect: &str) -> Device {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn gpu(number: u8, memory: u64) -> Found {
+    pub(crate) fn gpu(number: u8, memory: u64) -> GpuInfo {
         let uuid = format!("GPU-{number:08}-0000-4000-8000-00000000000a");
-        Found {
+        GpuInfo {
             gpu: Gpu { index: number.into(), uuid, name: "NVIDIA H200".to_owned(), memory, minor: Some(number.into()), mig: Vec::new() },
             architecture: Some("Hopper".to_owned()),
             address: Some(format!("0000:{number:02x}:00.0")),
@@ -146,7 +146,7 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn machine(gpus: Vec<Found>) -> Machine {
+    pub(crate) fn machine(gpus: Vec<GpuInfo>) -> Machine {
         Machine { driver: Some("580.95.05".to_owned()), cuda: Some(13000), gpus }
     }
 
@@ -156,7 +156,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_gpu_is_one_device_with_what_it_has() {
-        let all = of(&machine(vec![gpu(1, (24 << 30) + 4096)]));
+        let all = of_machine(&machine(vec![gpu(1, (24 << 30) + 4096)]));
         let (known, device) = &all["gpu-00000001-0000-4000-8000-00000000000a"];
         assert_eq!((known.memory(), device.allow_multiple_allocations), (24 << 30, Some(true)));
         assert_eq!(attribute(device, "driverVersion"), serde_json::json!({ "version": "580.95.5" }));
@@ -177,9 +177,9 @@ pub(crate) mod tests {
         let mig = Mig { index: 0, uuid: "MIG-00000000-1111-4000-8000-000000000000".to_owned(), memory: 16 << 30 };
         let mut found = gpu(1, 80 << 30);
         found.partitioned = true;
-        assert!(of(&machine(vec![found.clone()])).is_empty());
+        assert!(of_machine(&machine(vec![found.clone()])).is_empty());
         found.partitions.push(Partition { mig, profile: "1g.18gb".to_owned(), instance: (7, 0) });
-        let all = of(&machine(vec![found, gpu(2, 80 << 30)]));
+        let all = of_machine(&machine(vec![found, gpu(2, 80 << 30)]));
         let names: Vec<_> = all.keys().map(String::as_str).collect();
         assert_eq!(names, ["gpu-00000002-0000-4000-8000-00000000000a", "mig-00000000-1111-4000-8000-000000000000"]);
         let (known, device) = &all[names[1]];
@@ -189,8 +189,8 @@ pub(crate) mod tests {
 
     #[test]
     fn texts_are_cut_to_what_an_attribute_may_be() {
-        assert_eq!(text(&"ä".repeat(40)).unwrap().string.unwrap().len(), 64);
-        assert_eq!(version("580"), version("580.0.0"));
-        assert_eq!(version("r580.1"), None);
+        assert_eq!(string_attribute(&"ä".repeat(40)).unwrap().string.unwrap().len(), 64);
+        assert_eq!(version_attribute("580"), version_attribute("580.0.0"));
+        assert_eq!(version_attribute("r580.1"), None);
     }
 }

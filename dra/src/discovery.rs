@@ -19,12 +19,12 @@ pub struct Machine {
     #[serde(default)]
     pub cuda: Option<i32>,
     /// Those that work.
-    pub gpus: Vec<Found>,
+    pub gpus: Vec<GpuInfo>,
 }
 
 /// A GPU, and what beyond the inventory is known of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
+pub struct GpuInfo {
     /// As the inventory has it, without its partitions.
     #[serde(flatten)]
     pub gpu: Gpu,
@@ -49,23 +49,23 @@ pub struct Found {
 }
 
 /// Where the GPUs are learnt of.
-pub trait Source: Send + Sync {
+pub trait GpuSource: Send + Sync {
     /// Looks at the GPUs. One that does not work is left out.
     ///
     /// # Errors
     /// Nothing can be told of any, with why.
-    fn look(&self) -> Result<Machine, String>;
+    fn discover(&self) -> Result<Machine, String>;
 }
 
 /// NVML of this machine's driver. It is opened anew each time: what has been opened does not see GPUs come and go.
 #[derive(Clone, Debug)]
-pub struct OfDriver {
+pub struct NvmlSource {
     /// The root of sysfs.
     pub sysfs: PathBuf,
 }
 
-impl Source for OfDriver {
-    fn look(&self) -> Result<Machine, String> {
+impl GpuSource for NvmlSource {
+    fn discover(&self) -> Result<Machine, String> {
         let gpus = Gpus::open().map_err(|error| explain(&error))?;
         let nvml = gpus.nvml();
         let count = nvml.device_count().map_err(|error| explain(&error))?;
@@ -74,14 +74,14 @@ impl Source for OfDriver {
     }
 }
 
-impl OfDriver {
+impl NvmlSource {
     /// One GPU; `None` if it does not answer as one that works.
-    fn found(&self, gpus: &Gpus, device: Device<'_>) -> Option<Found> {
+    fn found(&self, gpus: &Gpus, device: Device<'_>) -> Option<GpuInfo> {
         let gpu = gpus.gpu(&device).ok()?;
         let address = device.pci_info().ok().map(|info| sysfs_address(&info.bus_id));
         let of_device = address.as_ref().map(|address| self.sysfs.join("bus/pci/devices").join(address));
         let partitioned = device.mig_mode().is_ok_and(|mode| mode.current != 0);
-        Some(Found {
+        Some(GpuInfo {
             architecture: device.architecture().ok().map(|architecture| architecture.to_string()),
             pcie_root: of_device.as_deref().and_then(pcie_root),
             numa: of_device.and_then(|folder| fs::read_to_string(folder.join("numa_node")).ok()?.trim().parse().ok()),
@@ -111,10 +111,10 @@ fn pcie_root(device: &Path) -> Option<String> {
 
 /// GPUs that are written down in a file, for machines whose driver cannot be asked from here.
 #[derive(Clone, Debug)]
-pub struct OfFile(pub PathBuf);
+pub struct FileSource(pub PathBuf);
 
-impl Source for OfFile {
-    fn look(&self) -> Result<Machine, String> {
+impl GpuSource for FileSource {
+    fn discover(&self) -> Result<Machine, String> {
         let text = fs::read(&self.0).map_err(|error| format!("{}: {error}", self.0.display()))?;
         serde_json::from_slice(&text).map_err(|error| format!("{}: {error}", self.0.display()))
     }

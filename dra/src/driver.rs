@@ -11,25 +11,25 @@ use kube::{Api, Client};
 use tokio::sync::{Mutex, RwLock};
 
 use crate::cdi;
-use crate::checkpoint::{Checkpoint, Claims, Entry};
+use crate::checkpoint::{Checkpoint, PreparedClaims, PreparedEntry};
 use crate::claim::{Grant, grants};
-use crate::cluster::explain;
-use crate::devices::Known;
+use crate::cluster::describe;
+use crate::devices::LocalDevice;
 use crate::proto;
-use crate::storage::{Disk, told};
+use crate::storage::{Storage, at_path};
 
 /// The devices that are there now, by name.
-pub type Present = RwLock<BTreeMap<String, Known>>;
+pub type PresentDevices = RwLock<BTreeMap<String, LocalDevice>>;
 
 /// The kubelet plugin's part that holds claims.
 pub struct Driver {
     node: String,
     client: Client,
-    files: cdi::Options,
+    cdi: cdi::Config,
     checkpoint: Checkpoint,
-    disk: Arc<dyn Disk>,
-    present: Present,
-    claims: Mutex<Claims>,
+    storage: Arc<dyn Storage>,
+    present: PresentDevices,
+    claims: Mutex<PreparedClaims>,
 }
 
 impl Driver {
@@ -37,10 +37,10 @@ impl Driver {
     ///
     /// # Errors
     /// The checkpoint cannot be read.
-    pub fn new(node: String, client: Client, files: cdi::Options, checkpoint: Checkpoint, disk: Arc<dyn Disk>) -> Result<Self, String> {
+    pub fn new(node: String, client: Client, cdi: cdi::Config, checkpoint: Checkpoint, storage: Arc<dyn Storage>) -> Result<Self, String> {
         let claims = Mutex::new(checkpoint.load()?);
-        checkpoint.tidy();
-        Ok(Self { node, client, files, checkpoint, disk, present: Present::default(), claims })
+        checkpoint.remove_temporary();
+        Ok(Self { node, client, cdi, checkpoint, storage, present: PresentDevices::default(), claims })
     }
 
     /// Writes everything again that is on record, as `/run` is empty after a reboot.
@@ -48,12 +48,12 @@ impl Driver {
     /// # Errors
     /// A file cannot be written.
     pub async fn restore(&self) -> Result<(), String> {
-        match self.files.hooks() {
-            Some((path, text)) => self.disk.put(&path, &text).map_err(told(&path))?,
-            None => self.disk.remove(&self.files.hooks_path()).map_err(told(&self.files.hooks_path()))?,
+        match self.cdi.hook_spec() {
+            Some((path, text)) => self.storage.write(&path, &text).map_err(at_path(&path))?,
+            None => self.storage.remove(&self.cdi.hook_spec_path()).map_err(at_path(&self.cdi.hook_spec_path()))?,
         }
         for (uid, entry) in self.claims.lock().await.iter() {
-            self.write(uid, entry)?;
+            self.write_files(uid, entry)?;
         }
         Ok(())
     }
@@ -62,14 +62,14 @@ impl Driver {
     ///
     /// # Errors
     /// The API server does not answer, or a file cannot be removed.
-    pub async fn forget_deleted(&self) -> Result<(), String> {
+    pub async fn unprepare_deleted(&self) -> Result<(), String> {
         let known: Vec<_> = self.claims.lock().await.iter().map(|(uid, entry)| (uid.clone(), entry.clone())).collect();
         for (uid, entry) in known {
             let claims: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &entry.namespace);
             let found = claims
                 .get_opt(&entry.name)
                 .await
-                .map_err(|error| format!("claim {}/{}: {}", entry.namespace, entry.name, explain(&error)))?;
+                .map_err(|error| format!("claim {}/{}: {}", entry.namespace, entry.name, describe(&error)))?;
             if found.is_none_or(|found| found.metadata.uid.as_ref() != Some(&uid)) {
                 self.unprepare(&uid).await?;
             }
@@ -78,12 +78,12 @@ impl Driver {
     }
 
     /// Says which devices are there now.
-    pub async fn set_present(&self, devices: BTreeMap<String, Known>) {
+    pub async fn set_present(&self, devices: BTreeMap<String, LocalDevice>) {
         *self.present.write().await = devices;
     }
 
     /// The devices of which there are shares in prepared claims.
-    pub async fn in_use(&self) -> Vec<String> {
+    pub async fn devices_in_use(&self) -> Vec<String> {
         let claims = self.claims.lock().await;
         claims.values().flat_map(|entry| entry.grants.iter().map(|grant| grant.device.clone())).collect()
     }
@@ -97,7 +97,7 @@ impl Driver {
         let known = self.claims.lock().await.get(&claim.uid).cloned();
         let entry = match known {
             Some(entry) => entry,
-            None => self.look_up(claim).await?,
+            None => self.fetch_entry(claim).await?,
         };
         {
             let present = self.present.read().await;
@@ -109,27 +109,27 @@ impl Driver {
         if claims.get(&claim.uid) != Some(&entry) {
             let mut next = claims.clone();
             next.insert(claim.uid.clone(), entry.clone());
-            self.checkpoint.save(&*self.disk, &next)?;
+            self.checkpoint.save(&*self.storage, &next)?;
             *claims = next;
         }
-        self.write(&claim.uid, &entry)?;
+        self.write_files(&claim.uid, &entry)?;
         Ok(entry.grants.iter().enumerate().map(|(nth, grant)| self.device(&claim.uid, nth, grant)).collect())
     }
 
-    async fn look_up(&self, asked: &proto::Claim) -> Result<Entry, String> {
+    async fn fetch_entry(&self, asked: &proto::Claim) -> Result<PreparedEntry, String> {
         let claims: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &asked.namespace);
-        let found = claims.get(&asked.name).await.map_err(|error| explain(&error))?;
+        let found = claims.get(&asked.name).await.map_err(|error| describe(&error))?;
         if found.metadata.uid.as_deref() != Some(&asked.uid) {
             return Err("the claim of this name is another one by now".to_owned());
         }
         let present = self.present.read().await;
         let grants = grants(&found, &self.node, |device| present.get(device))?;
-        Ok(Entry { namespace: asked.namespace.clone(), name: asked.name.clone(), grants })
+        Ok(PreparedEntry { namespace: asked.namespace.clone(), name: asked.name.clone(), grants })
     }
 
-    fn write(&self, uid: &str, entry: &Entry) -> Result<(), String> {
-        for (path, text) in self.files.files(uid, &format!("{}/{}", entry.namespace, entry.name), &entry.grants)? {
-            self.disk.put(&path, &text).map_err(told(&path))?;
+    fn write_files(&self, uid: &str, entry: &PreparedEntry) -> Result<(), String> {
+        for (path, text) in self.cdi.claim_files(uid, &format!("{}/{}", entry.namespace, entry.name), &entry.grants)? {
+            self.storage.write(&path, &text).map_err(at_path(&path))?;
         }
         Ok(())
     }
@@ -139,7 +139,7 @@ impl Driver {
             request_names: vec![grant.request.clone()],
             pool_name: grant.pool.clone(),
             device_name: grant.device.clone(),
-            cdi_device_ids: self.files.ids(uid, nth, grant),
+            cdi_device_ids: self.cdi.device_ids(uid, nth, grant),
             share_id: grant.share.clone(),
         }
     }
@@ -149,13 +149,13 @@ impl Driver {
         let mut claims = self.claims.lock().await;
         let Some(entry) = claims.get(uid) else { return Ok(()) };
         // What refers to the others first.
-        let shares = (0..entry.grants.len()).map(|nth| self.files.share_path(uid, nth));
-        for path in std::iter::once(self.files.path(uid)).chain(shares) {
-            self.disk.remove(&path).map_err(told(&path))?;
+        let shares = (0..entry.grants.len()).map(|nth| self.cdi.share_path(uid, nth));
+        for path in std::iter::once(self.cdi.claim_spec_path(uid)).chain(shares) {
+            self.storage.remove(&path).map_err(at_path(&path))?;
         }
         let mut next = claims.clone();
         next.remove(uid);
-        self.checkpoint.save(&*self.disk, &next)?;
+        self.checkpoint.save(&*self.storage, &next)?;
         *claims = next;
         Ok(())
     }

@@ -21,7 +21,8 @@ use crate::driver::Driver;
 use crate::health;
 use crate::names::DRIVER;
 use crate::proto::{
-    Claims, DeviceHealth, DevicesHealth, Empty, PluginInfo, Prepared, PreparedClaim, RegistrationStatus, Unprepared, UnpreparedClaim,
+    ClaimsRequest, DeviceHealth, Empty, HealthResponse, PluginInfo, PrepareResponse, PreparedClaim, RegistrationStatus, UnprepareResponse,
+    UnpreparedClaim,
 };
 
 /// The services of ours by the names under which the kubelet knows them: those that it can choose from, the newest first, and what it may
@@ -72,7 +73,7 @@ impl Plugin {
                 unary(request, |claims| self.unprepare(claims)).await
             }
             "/v1alpha1.DRAResourceHealth/NodeWatchResources" => {
-                Grpc::new(ProstCodec::<DevicesHealth, Empty>::default()).server_streaming(Watched(self.health), request).await
+                Grpc::new(ProstCodec::<HealthResponse, Empty>::default()).server_streaming(HealthService(self.health), request).await
             }
             _ => Status::new(Code::Unimplemented, "").into_http(),
         }
@@ -96,7 +97,7 @@ impl Plugin {
         self.registered.notify_one();
     }
 
-    async fn prepare(&self, asked: Claims) -> Result<Prepared, Status> {
+    async fn prepare(&self, asked: ClaimsRequest) -> Result<PrepareResponse, Status> {
         let mut claims = HashMap::new();
         for claim in asked.claims {
             let (devices, error) = match self.driver.prepare(&claim).await {
@@ -108,10 +109,10 @@ impl Plugin {
             };
             claims.insert(claim.uid, PreparedClaim { devices, error });
         }
-        Ok(Prepared { claims })
+        Ok(PrepareResponse { claims })
     }
 
-    async fn unprepare(&self, asked: Claims) -> Result<Unprepared, Status> {
+    async fn unprepare(&self, asked: ClaimsRequest) -> Result<UnprepareResponse, Status> {
         let mut claims = HashMap::new();
         for claim in asked.claims {
             let error = self.driver.unprepare(&claim.uid).await.err().unwrap_or_default();
@@ -120,7 +121,7 @@ impl Plugin {
             }
             claims.insert(claim.uid, UnpreparedClaim { error });
         }
-        Ok(Unprepared { claims })
+        Ok(UnprepareResponse { claims })
     }
 }
 
@@ -146,43 +147,43 @@ where
     A: prost::Message + Default + Send + Sync + 'static,
     F: Future<Output = Result<A, Status>> + Send,
 {
-    Grpc::new(ProstCodec::<A, Q>::default()).unary(Once(Some(ask)), request).await
+    Grpc::new(ProstCodec::<A, Q>::default()).unary(UnaryHandler(Some(ask)), request).await
 }
 
 /// Answers with one message after the other.
-struct Watched(watch::Receiver<Vec<DeviceHealth>>);
+struct HealthService(watch::Receiver<Vec<DeviceHealth>>);
 
-impl ServerStreamingService<Empty> for Watched {
-    type Response = DevicesHealth;
-    type ResponseStream = Pin<Box<dyn Stream<Item = Result<DevicesHealth, Status>> + Send>>;
+impl ServerStreamingService<Empty> for HealthService {
+    type Response = HealthResponse;
+    type ResponseStream = Pin<Box<dyn Stream<Item = Result<HealthResponse, Status>> + Send>>;
     type Future = std::future::Ready<Result<tonic::Response<Self::ResponseStream>, Status>>;
 
     fn call(&mut self, _: tonic::Request<Empty>) -> Self::Future {
-        let all: Self::ResponseStream = Box::pin(health::watched(self.0.clone()));
+        let all: Self::ResponseStream = Box::pin(health::updates(self.0.clone()));
         ready(Ok(tonic::Response::new(all)))
     }
 }
 
-struct Once<T>(Option<T>);
+struct UnaryHandler<T>(Option<T>);
 
-impl<Q, A, F, T> UnaryService<Q> for Once<T>
+impl<Q, A, F, T> UnaryService<Q> for UnaryHandler<T>
 where
     T: FnOnce(Q) -> F,
     F: Future<Output = Result<A, Status>> + Send,
 {
     type Response = A;
-    type Future = Answer<F>;
+    type Future = UnaryResponse<F>;
 
     fn call(&mut self, request: tonic::Request<Q>) -> Self::Future {
         // tonic calls it once for each request.
-        Answer(self.0.take().map(|ask| Box::pin(ask(request.into_inner()))))
+        UnaryResponse(self.0.take().map(|ask| Box::pin(ask(request.into_inner()))))
     }
 }
 
 /// The answer to come.
-struct Answer<F>(Option<Pin<Box<F>>>);
+struct UnaryResponse<F>(Option<Pin<Box<F>>>);
 
-impl<A, F: Future<Output = Result<A, Status>>> Future for Answer<F> {
+impl<A, F: Future<Output = Result<A, Status>>> Future for UnaryResponse<F> {
     type Output = Result<tonic::Response<A>, Status>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

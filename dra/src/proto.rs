@@ -48,9 +48,9 @@ pub struct Claim {
     pub name: String,
 }
 
-/// Claims to be prepared, or the reverse.
+/// ClaimsRequest to be prepared, or the reverse.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct Claims {
+pub struct ClaimsRequest {
     /// The claims.
     #[prost(message, repeated, tag = "1")]
     pub claims: Vec<Claim>,
@@ -89,7 +89,7 @@ pub struct PreparedClaim {
 
 /// The prepared claims.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Prepared {
+pub struct PrepareResponse {
     /// By UID.
     #[prost(map = "string, message", tag = "1")]
     pub claims: HashMap<String, PreparedClaim>,
@@ -105,7 +105,7 @@ pub struct UnpreparedClaim {
 
 /// The claims that are no longer prepared.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Unprepared {
+pub struct UnprepareResponse {
     /// By UID.
     #[prost(map = "string, message", tag = "1")]
     pub claims: HashMap<String, UnpreparedClaim>,
@@ -156,7 +156,7 @@ pub struct DeviceHealth {
 
 /// All of the driver's devices.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct DevicesHealth {
+pub struct HealthResponse {
     /// The devices.
     #[prost(message, repeated, tag = "1")]
     pub devices: Vec<DeviceHealth>,

@@ -9,16 +9,16 @@ use kube::Client;
 use tokio::sync::{Notify, watch};
 
 use crate::checkpoint::Checkpoint;
-use crate::discovery::Source;
+use crate::discovery::GpuSource;
 use crate::driver::Driver;
 use crate::kubelet::Plugin;
 use crate::options::Options;
-use crate::reconcile::{Keeper, watched};
+use crate::reconcile::{Reconciler, watch_slices};
 use crate::socket;
-use crate::storage::Disk;
+use crate::storage::Storage;
 
 /// How long who is being answered is waited for at the end: less than what pods are given.
-const LAST: Duration = Duration::from_secs(20);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs until `stop` is there.
 ///
@@ -28,52 +28,52 @@ const LAST: Duration = Duration::from_secs(20);
 pub async fn run(
     options: &Options,
     client: Client,
-    source: Arc<dyn Source>,
-    disk: Arc<dyn Disk>,
+    source: Arc<dyn GpuSource>,
+    storage: Arc<dyn Storage>,
     say: fn(&str),
     stop: impl Future<Output = ()>,
 ) -> Result<(), String> {
-    let checkpoint = Checkpoint(options.checkpoint());
-    let driver = Arc::new(Driver::new(options.node.clone(), client.clone(), options.cdi(), checkpoint, disk)?);
+    let checkpoint = Checkpoint(options.checkpoint_path());
+    let driver = Arc::new(Driver::new(options.node.clone(), client.clone(), options.cdi_config(), checkpoint, storage)?);
     driver.restore().await?;
-    let look_again = Arc::new(Notify::new());
+    let resync = Arc::new(Notify::new());
     let (health, healthy) = watch::channel(Vec::new());
-    let mut keeper = Keeper::new(options, source, Arc::clone(&driver), health, say);
+    let mut reconciler = Reconciler::new(options, source, Arc::clone(&driver), health, say);
     // Before the kubelet can ask for anything, it is known what there is.
-    keeper.look().await;
+    reconciler.poll_devices().await;
     let (stopped, stopping) = watch::channel(());
     let until = || {
         let mut stopping = stopping.clone();
         async move { drop(stopping.changed().await) }
     };
     // The DRA services are there before the kubelet is told of them.
-    let plugin = Plugin::new(Arc::clone(&driver), options.socket(), Arc::clone(&look_again), healthy, say);
-    let (socket, registration) = (options.socket(), options.registration());
+    let plugin = Plugin::new(Arc::clone(&driver), options.dra_socket(), Arc::clone(&resync), healthy, say);
+    let (socket, registration) = (options.dra_socket(), options.registration_socket());
     let services = socket::serve(plugin.clone(), &socket, socket::listen(&socket)?, until());
     let registry = socket::serve(plugin, &registration, socket::listen(&registration)?, until());
-    let slices = keeper.keep(client.clone(), options, &look_again);
-    let watched = watched(client, &options.node, &look_again);
-    let deleted = forget(&driver, say);
+    let slices = reconciler.run(client.clone(), options, &resync);
+    let watch_slices = watch_slices(client, &options.node, &resync);
+    let deleted = unprepare_deleted(&driver, say);
     let served = async { tokio::try_join!(services, registry).map(drop) };
     pin_mut!(served);
     tokio::select! {
         ended = &mut served => return ended,
         () = stop => {}
         () = slices => {}
-        () = watched => {}
+        () = watch_slices => {}
         () = deleted => {}
     }
     // Slices stay: pods that have a share keep it, and an upgrade is back soon. The kubelet removes them if we are not.
     drop(stopped);
     // Or the kubelet would wait for what else we say of the devices, and we for the kubelet.
-    drop(keeper);
+    drop(reconciler);
     // It may not answer at all.
-    tokio::time::timeout(LAST, served).await.unwrap_or(Ok(()))
+    tokio::time::timeout(SHUTDOWN_TIMEOUT, served).await.unwrap_or(Ok(()))
 }
 
 /// Lets go of claims that are gone, once the API server can tell; then waits.
-async fn forget(driver: &Driver, say: fn(&str)) {
-    while driver.forget_deleted().inspect_err(|why| say(why)).await.is_err() {
+async fn unprepare_deleted(driver: &Driver, say: fn(&str)) {
+    while driver.unprepare_deleted().inspect_err(|why| say(why)).await.is_err() {
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
     std::future::pending().await

@@ -9,34 +9,34 @@ use kube::{Api, Client};
 use crate::names::DRIVER;
 
 /// Most devices of a slice: what an API server takes where devices have taints.
-pub const MOST: usize = 64;
+pub const MAX_DEVICES: usize = 64;
 
 /// Keeps the slices of this node's pool.
-pub struct Publisher {
+pub struct SlicePublisher {
     slices: Api<ResourceSlice>,
     nodes: Api<Node>,
     node: String,
     owner: Option<OwnerReference>,
-    written: Option<Written>,
+    written: Option<Published>,
 }
 
 /// What was written last, and what the API server made of it: it drops what it has no feature for.
-struct Written {
+struct Published {
     devices: Vec<Device>,
     versions: Vec<(String, String)>,
-    kept: Kept,
+    features: Features,
 }
 
 /// What the API server keeps of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct Features {
     /// That it can be shared (`DRAConsumableCapacity`).
     pub sharing: bool,
     /// Its taints (`DRADeviceTaints`).
     pub taints: bool,
 }
 
-impl Publisher {
+impl SlicePublisher {
     /// One for this node.
     #[must_use]
     pub fn new(client: Client, node: String) -> Self {
@@ -50,32 +50,35 @@ impl Publisher {
     }
 
     /// Makes the slices tell of these devices, and says what the API server keeps of that. The API server is asked for them only if
-    /// something else is to be told than last time, or if they may have been `touched` since: there may be thousands of nodes.
+    /// something else is to be told than last time, or if they may have been `may_have_changed` since: there may be thousands of nodes.
     ///
     /// # Errors
     /// The API server does not answer, or somebody else changes the slices at the same time. It can be tried again at once.
-    pub async fn reconcile(&mut self, devices: &[Device], touched: bool) -> Result<Kept, kube::Error> {
-        if let Some(written) = self.written.as_ref().filter(|written| !touched && written.devices == devices) {
-            return Ok(written.kept);
+    pub async fn reconcile(&mut self, devices: &[Device], may_have_changed: bool) -> Result<Features, kube::Error> {
+        if let Some(written) = self.written.as_ref().filter(|written| !may_have_changed && written.devices == devices) {
+            return Ok(written.features);
         }
         let existing = self.existing().await?;
         if let Some(written) = &self.written
             && written.devices == devices
             && written.versions == versions(&existing)
         {
-            return Ok(written.kept);
+            return Ok(written.features);
         }
         let generation = existing.iter().map(|slice| slice.spec.pool.generation).max().unwrap_or(0);
-        let parts: Vec<&[Device]> = devices.chunks(MOST).collect();
-        let now =
-            if same(&existing, devices, parts.len(), generation) { existing } else { self.write(existing, &parts, generation + 1).await? };
+        let chunks: Vec<&[Device]> = devices.chunks(MAX_DEVICES).collect();
+        let now = if is_current(&existing, devices, chunks.len(), generation) {
+            existing
+        } else {
+            self.write(existing, &chunks, generation + 1).await?
+        };
         let any = |has: fn(&Device) -> bool| now.iter().flat_map(|slice| slice.spec.devices.iter().flatten()).any(has);
-        let kept = Kept {
+        let features = Features {
             sharing: devices.is_empty() || any(|device| device.allow_multiple_allocations == Some(true)),
             taints: !devices.iter().any(|device| device.taints.is_some()) || any(|device| device.taints.is_some()),
         };
-        self.written = Some(Written { devices: devices.to_vec(), versions: versions(&now), kept });
-        Ok(kept)
+        self.written = Some(Published { devices: devices.to_vec(), versions: versions(&now), features });
+        Ok(features)
     }
 
     async fn existing(&self) -> Result<Vec<ResourceSlice>, kube::Error> {
@@ -88,7 +91,7 @@ impl Publisher {
     ///
     /// # Errors
     /// The API server does not answer.
-    pub async fn told_before(&self) -> Result<Vec<Device>, kube::Error> {
+    pub async fn published_devices(&self) -> Result<Vec<Device>, kube::Error> {
         let devices = self.existing().await?.into_iter().flat_map(|slice| slice.spec.devices.unwrap_or_default());
         Ok(devices.map(|device| Device { taints: None, ..device }).collect())
     }
@@ -96,23 +99,23 @@ impl Publisher {
     async fn write(
         &mut self,
         existing: Vec<ResourceSlice>,
-        parts: &[&[Device]],
+        chunks: &[&[Device]],
         generation: i64,
     ) -> Result<Vec<ResourceSlice>, kube::Error> {
         let owner = self.owner().await?;
         let spec = |devices: &[Device]| ResourceSliceSpec {
             driver: DRIVER.to_owned(),
             node_name: Some(self.node.clone()),
-            pool: ResourcePool { name: self.node.clone(), generation, resource_slice_count: parts.len() as i64 },
+            pool: ResourcePool { name: self.node.clone(), generation, resource_slice_count: chunks.len() as i64 },
             devices: Some(devices.to_vec()),
             ..ResourceSliceSpec::default()
         };
         let mut now = Vec::new();
         let mut left = existing.into_iter();
-        for part in parts {
+        for chunk in chunks {
             now.push(match left.next() {
                 Some(mut slice) => {
-                    slice.spec = spec(part);
+                    slice.spec = spec(chunk);
                     let name = slice.metadata.name.clone().unwrap_or_default();
                     self.slices.replace(&name, &PostParams::default(), &slice).await?
                 }
@@ -122,7 +125,7 @@ impl Publisher {
                         owner_references: owner.clone().map(|owner| vec![owner]),
                         ..ObjectMeta::default()
                     };
-                    self.slices.create(&PostParams::default(), &ResourceSlice { metadata, spec: spec(part) }).await?
+                    self.slices.create(&PostParams::default(), &ResourceSlice { metadata, spec: spec(chunk) }).await?
                 }
             });
         }
@@ -165,9 +168,9 @@ fn versions(slices: &[ResourceSlice]) -> Vec<(String, String)> {
 }
 
 /// Whether the slices are complete and tell of just these devices.
-fn same(existing: &[ResourceSlice], devices: &[Device], parts: usize, generation: i64) -> bool {
-    let whole = |slice: &ResourceSlice| slice.spec.pool.generation == generation && slice.spec.pool.resource_slice_count == parts as i64;
-    if existing.len() != parts || !existing.iter().all(whole) {
+fn is_current(existing: &[ResourceSlice], devices: &[Device], chunks: usize, generation: i64) -> bool {
+    let whole = |slice: &ResourceSlice| slice.spec.pool.generation == generation && slice.spec.pool.resource_slice_count == chunks as i64;
+    if existing.len() != chunks || !existing.iter().all(whole) {
         return false;
     }
     let mut found: Vec<Device> = existing.iter().flat_map(|slice| slice.spec.devices.iter().flatten()).cloned().collect();

@@ -5,12 +5,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// What we do to files, each a step that happens or does not. Tests end it after any number of steps, as a crash would.
-pub trait Disk: Send + Sync {
+pub trait Storage: Send + Sync {
     /// Puts a file in a place for good, whatever was there before.
     ///
     /// # Errors
     /// It cannot be written.
-    fn put(&self, path: &Path, contents: &[u8]) -> io::Result<()>;
+    fn write(&self, path: &Path, contents: &[u8]) -> io::Result<()>;
     /// Takes a file away, if it is there.
     ///
     /// # Errors
@@ -20,22 +20,22 @@ pub trait Disk: Send + Sync {
 
 /// The real one.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Real;
+pub struct LocalStorage;
 
 /// Where a file's new contents are until they are in its place.
 #[must_use]
-pub fn beside(path: &Path) -> PathBuf {
+pub fn temporary_path(path: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(".new");
     path.with_file_name(name)
 }
 
-impl Disk for Real {
-    fn put(&self, path: &Path, contents: &[u8]) -> io::Result<()> {
+impl Storage for LocalStorage {
+    fn write(&self, path: &Path, contents: &[u8]) -> io::Result<()> {
         let folder = path.parent().unwrap_or(Path::new("/"));
         fs::create_dir_all(folder)?;
-        let new = beside(path);
+        let new = temporary_path(path);
         let mut file = File::create(&new)?;
         file.write_all(contents)?;
         file.sync_all()?;
@@ -52,6 +52,6 @@ impl Disk for Real {
 }
 
 /// Says which file it was about.
-pub fn told(path: &Path) -> impl FnOnce(io::Error) -> String + '_ {
+pub fn at_path(path: &Path) -> impl FnOnce(io::Error) -> String + '_ {
     move |error| format!("{}: {error}", path.display())
 }

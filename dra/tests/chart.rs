@@ -158,10 +158,10 @@ fn check_arguments(container: &Value) {
     if program.ends_with("/vgpu-dra") {
         let options = Options::try_parse_from(["vgpu-dra", "--node", "n"].into_iter().chain(arguments)).unwrap();
         let mounts = list(container, "/volumeMounts");
-        for folder in [&options.registry, &options.cdi, &options.state_dir] {
+        for folder in [&options.registry_dir, &options.cdi_dir, &options.state_dir] {
             assert!(mounts.iter().any(|mount| Path::new(text(mount, "/mountPath")) == folder), "{}", folder.display());
         }
-        assert!(mounts.iter().any(|mount| options.plugin.starts_with(text(mount, "/mountPath"))));
+        assert!(mounts.iter().any(|mount| options.plugin_dir.starts_with(text(mount, "/mountPath"))));
     } else if program.ends_with("/vgpu-webhook") {
         let help = Command::new(env!("CARGO_BIN_EXE_vgpu-webhook")).arg("--help").output().unwrap();
         let help = String::from_utf8_lossy(&help.stdout).into_owned();

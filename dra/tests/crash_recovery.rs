@@ -12,12 +12,12 @@ use crate::common::plugin::{Node, Program, Threaded, allocate};
 use crate::common::wait_for;
 use vgpu_dra::checkpoint::Checkpoint;
 use vgpu_dra::devices;
-use vgpu_dra::discovery::Source;
+use vgpu_dra::discovery::GpuSource;
 use vgpu_dra::driver::Driver;
-use vgpu_dra::slices::Publisher;
-use vgpu_dra::storage::{Disk, Real, beside};
+use vgpu_dra::slices::SlicePublisher;
+use vgpu_dra::storage::{LocalStorage, Storage, temporary_path};
 
-/// A disk that stops in the middle of its n-th step: before a file is written, with half of it beside its place, or once it is there.
+/// A storage that stops in the middle of its n-th step: before a file is written, with half of it beside its place, or once it is there.
 struct Failing(AtomicUsize);
 
 const STEPS: usize = 3;
@@ -39,33 +39,34 @@ fn off<T>() -> io::Result<T> {
     Err(io::Error::other("the power is off"))
 }
 
-impl Disk for Failing {
-    fn put(&self, path: &Path, contents: &[u8]) -> io::Result<()> {
+impl Storage for Failing {
+    fn write(&self, path: &Path, contents: &[u8]) -> io::Result<()> {
         match self.next() {
-            None => Real.put(path, contents),
+            None => LocalStorage.write(path, contents),
             Some(0) => off(),
             Some(1) => {
                 std::fs::create_dir_all(path.parent().unwrap())?;
-                std::fs::write(beside(path), &contents[..contents.len() / 2])?;
+                std::fs::write(temporary_path(path), &contents[..contents.len() / 2])?;
                 off()
             }
-            Some(_) => Real.put(path, contents).and_then(|()| off()),
+            Some(_) => LocalStorage.write(path, contents).and_then(|()| off()),
         }
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         match self.next() {
-            None => Real.remove(path),
+            None => LocalStorage.remove(path),
             Some(0 | 1) => off(),
-            Some(_) => Real.remove(path).and_then(|()| off()),
+            Some(_) => LocalStorage.remove(path).and_then(|()| off()),
         }
     }
 }
 
-async fn driver(node: &Node, cluster: &Cluster, disk: Arc<dyn Disk>) -> Driver {
+async fn driver(node: &Node, cluster: &Cluster, storage: Arc<dyn Storage>) -> Driver {
     let options = node.options(&[]);
-    let driver = Driver::new(options.node.clone(), cluster.client(), options.cdi(), Checkpoint(options.checkpoint()), disk).unwrap();
-    let all = devices::of(&Gpus::with([0, 1]).look().unwrap());
+    let driver =
+        Driver::new(options.node.clone(), cluster.client(), options.cdi_config(), Checkpoint(options.checkpoint_path()), storage).unwrap();
+    let all = devices::of_machine(&Gpus::with([0, 1]).discover().unwrap());
     driver.set_present(all.into_iter().map(|(name, (known, _))| (name, known)).collect()).await;
     driver
 }
@@ -85,7 +86,7 @@ fn cluster() -> Cluster {
 async fn prepare_is_finished_or_undone_wherever_it_ended() {
     let cluster = cluster();
     let reference = Node::default();
-    let whole = driver(&reference, &cluster, Arc::new(Real)).await;
+    let whole = driver(&reference, &cluster, Arc::new(LocalStorage)).await;
     let expected = whole.prepare(&claim("a")).await.unwrap();
     let expected_files = files(&reference);
     assert_eq!(expected_files.len(), 3);
@@ -103,12 +104,12 @@ async fn prepare_is_finished_or_undone_wherever_it_ended() {
             ended += 1;
         }
         // The kubelet asks again.
-        let restarted = driver(&again, &cluster, Arc::new(Real)).await;
+        let restarted = driver(&again, &cluster, Arc::new(LocalStorage)).await;
         restarted.restore().await.unwrap();
         assert_eq!(restarted.prepare(&claim("a")).await.unwrap(), expected, "after {steps} steps");
         assert_eq!(files(&again), [&expected_files[..], &["vgpu.io-hooks.json".to_owned()]].concat());
         // Or the pod is gone meanwhile.
-        let restarted = driver(&given_up, &cluster, Arc::new(Real)).await;
+        let restarted = driver(&given_up, &cluster, Arc::new(LocalStorage)).await;
         restarted.restore().await.unwrap();
         restarted.unprepare(&uid("a")).await.unwrap();
         assert_eq!(files(&given_up), ["vgpu.io-hooks.json"], "after {steps} steps");
@@ -120,32 +121,32 @@ async fn unprepare_is_finished_wherever_it_ended() {
     let cluster = cluster();
     for steps in 0.. {
         let node = Node::default();
-        driver(&node, &cluster, Arc::new(Real)).await.prepare(&claim("a")).await.unwrap();
+        driver(&node, &cluster, Arc::new(LocalStorage)).await.prepare(&claim("a")).await.unwrap();
         let done = driver(&node, &cluster, Failing::after(steps)).await.unprepare(&uid("a")).await;
         if done.is_ok() {
             assert_eq!(steps, STEPS * 4);
             return;
         }
-        let restarted = driver(&node, &cluster, Arc::new(Real)).await;
+        let restarted = driver(&node, &cluster, Arc::new(LocalStorage)).await;
         restarted.restore().await.unwrap();
         let there = files(&node).len();
         assert!(there == 4 || there == 1, "what is on record is there as a whole: {:?}", files(&node));
         restarted.unprepare(&uid("a")).await.unwrap();
         assert_eq!(files(&node), ["vgpu.io-hooks.json"], "after {steps} steps");
-        assert!(driver(&node, &cluster, Arc::new(Real)).await.in_use().await.is_empty());
+        assert!(driver(&node, &cluster, Arc::new(LocalStorage)).await.devices_in_use().await.is_empty());
     }
 }
 
 #[tokio::test]
 async fn slices_are_one_generation_wherever_publishing_ended() {
     let devices = |count: usize| {
-        let all = devices::of(&Gpus::with(0..count).look().unwrap());
+        let all = devices::of_machine(&Gpus::with(0..count).discover().unwrap());
         all.into_values().map(|(_, device)| device).collect::<Vec<_>>()
     };
     for (before, after) in [(0, 130), (130, 3), (130, 200), (3, 0)] {
         for writes in 0.. {
             let cluster = Cluster::start();
-            let publisher = || Publisher::new(cluster.client(), crate::common::api_server::NODE.to_owned());
+            let publisher = || SlicePublisher::new(cluster.client(), crate::common::api_server::NODE.to_owned());
             publisher().reconcile(&devices(before), true).await.unwrap();
             cluster.fail_after(Some(writes));
             let done = publisher().reconcile(&devices(after), true).await.is_ok();
@@ -168,7 +169,7 @@ async fn slices_are_one_generation_wherever_publishing_ended() {
 fn killed_while_the_api_server_lets_it_wait() {
     let (node, cluster) = (Node::default(), cluster());
     let inventory = node.path("gpus.json");
-    std::fs::write(&inventory, serde_json::to_vec(&Gpus::with([0, 1]).look().unwrap()).unwrap()).unwrap();
+    std::fs::write(&inventory, serde_json::to_vec(&Gpus::with([0, 1]).discover().unwrap()).unwrap()).unwrap();
     let more = ["--inventory", inventory.to_str().unwrap()];
     let start = || Program::start(&node, &cluster, &node.path("state"), &more, &[]);
     cluster.answer_claims(false);
@@ -212,5 +213,5 @@ fn claims_that_the_cluster_has_forgotten_are_let_go() {
     wait_for("the claim to go", || (files(&node) == ["vgpu.io-hooks.json"]).then_some(()));
     kubelet.prepare("b").unwrap();
     assert!(node.files().iter().any(|name| name.contains(&uid("b"))));
-    assert_eq!(device(0), devices::name(&crate::common::gpus::uuid(0)));
+    assert_eq!(device(0), devices::device_name(&crate::common::gpus::uuid(0)));
 }

@@ -42,7 +42,7 @@ fn what_the_webhook_makes_of_hamis_manifest_is_valid() {
             limits.insert("nvidia.com/gpumem-percentage".to_owned(), json!(25));
             limits.insert("nvidia.com/gpu".to_owned(), json!(2));
         }
-        let changed = vgpu_dra::webhook::pod::change(&pod, &[24 << 30, 80 << 30].into(), Some("vgpu")).unwrap().unwrap();
+        let changed = vgpu_dra::webhook::pod::mutate(&pod, &[24 << 30, 80 << 30].into(), Some("vgpu")).unwrap().unwrap();
         pod["spec"] = changed.spec;
         let mut all = changed.templates.clone();
         all.push(pod.clone());

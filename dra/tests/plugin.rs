@@ -116,8 +116,8 @@ fn a_gpu_that_disappears_is_no_longer_given() {
 #[test]
 fn what_cannot_be_told_for_once_is_not_yet_broken() {
     let (node, cluster, gpus) = (Node::default(), Cluster::start(), Gpus::with([0]));
-    let options = vgpu_dra::options::Options { every: 2, ..node.options(&[]) };
-    let plugin = Threaded::start_with(options, &cluster, gpus.clone(), std::sync::Arc::new(vgpu_dra::storage::Real));
+    let options = vgpu_dra::options::Options { poll_interval_s: 2, ..node.options(&[]) };
+    let plugin = Threaded::start_with(options, &cluster, gpus.clone(), std::sync::Arc::new(vgpu_dra::storage::LocalStorage));
     let kubelet = Kubelet::register(&node.path("registry"));
     allocate(&cluster, "a", &[("gpu", 0, "10Gi", "30")]);
     kubelet.prepare("a").unwrap();
@@ -162,8 +162,8 @@ fn where_taints_are_dropped_a_gone_gpu_is_not_told_of() {
 #[test]
 fn slices_are_made_anew_when_somebody_drops_them() {
     let (node, cluster) = (Node::default(), Cluster::start());
-    let options = vgpu_dra::options::Options { every: 1000, ..node.options(&[]) };
-    let _plugin = Threaded::start_with(options, &cluster, Gpus::with([0]), std::sync::Arc::new(vgpu_dra::storage::Real));
+    let options = vgpu_dra::options::Options { poll_interval_s: 1000, ..node.options(&[]) };
+    let _plugin = Threaded::start_with(options, &cluster, Gpus::with([0]), std::sync::Arc::new(vgpu_dra::storage::LocalStorage));
     let first = wait_for("a slice", || cluster.slices().pop());
     wait_for("the watch", || cluster.log().iter().filter(|line| line.contains(SLICES)).nth(2).is_some().then_some(()));
     std::thread::sleep(std::time::Duration::from_millis(100));
@@ -202,10 +202,10 @@ fn who_ends_late_leaves_its_successor_alone() {
 
 #[test]
 fn the_program_shows_what_it_would_tell() {
-    use vgpu_dra::discovery::Source;
+    use vgpu_dra::discovery::GpuSource;
     let node = Node::default();
     let inventory = node.path("gpus.json");
-    std::fs::write(&inventory, serde_json::to_vec(&Gpus::with([0, 1]).look().unwrap()).unwrap()).unwrap();
+    std::fs::write(&inventory, serde_json::to_vec(&Gpus::with([0, 1]).discover().unwrap()).unwrap()).unwrap();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_vgpu-dra"));
     let output = command.args(["--node", NODE, "--show", "--inventory"]).arg(&inventory).output().unwrap();
     let devices: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -28,7 +28,7 @@ struct Container {
     name: String,
     init: bool,
     env: Vec<String>,
-    /// Source, destination, and whether it is writable.
+    /// GpuSource, destination, and whether it is writable.
     mounts: Vec<[String; 3]>,
     /// Where HAMi's monitor expects its file.
     cache: Option<String>,

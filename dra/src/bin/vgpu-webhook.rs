@@ -44,6 +44,6 @@ async fn run(options: Options) -> Result<(), String> {
     tls.acceptor()?;
     let listener = TcpListener::bind(options.listen).await.map_err(|error| format!("{}: {error}", options.listen))?;
     let class = Some(options.runtime_class).filter(|class| !class.is_empty());
-    serve(Webhook { client, class }, listener, tls, |line| vgpu_dra::daemon::say(NAME, line), daemon::told_to_stop()).await;
+    serve(Webhook { client, class }, listener, tls, |line| vgpu_dra::daemon::say(NAME, line), daemon::shutdown_signal()).await;
     Ok(())
 }

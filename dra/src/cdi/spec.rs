@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 /// The oldest version of CDI that has everything that is used here.
-pub(super) const VERSION: &str = "0.5.0";
+pub(super) const CDI_VERSION: &str = "0.5.0";
 
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -1,8 +1,8 @@
 use super::*;
 use serde_json::Value;
 
-fn options(devices: Devices) -> Options {
-    Options {
+fn options(devices: DeviceInjection) -> Config {
+    Config {
         folder: "/var/run/cdi".into(),
         state_dir: "/run/vgpu".into(),
         devices,
@@ -29,8 +29,8 @@ fn grant(request: &str, uuid: &str, mib: u64, cores: Option<u32>) -> Grant {
     }
 }
 
-fn spec(options: &Options, grants: &[Grant]) -> Value {
-    let files = options.files("u", "ns/c", grants).unwrap();
+fn spec(options: &Config, grants: &[Grant]) -> Value {
+    let files = options.claim_files("u", "ns/c", grants).unwrap();
     assert_eq!(files.last().unwrap().0, Path::new("/var/run/cdi/vgpu.io-claim_u.json"));
     serde_json::from_slice(&files.last().unwrap().1).unwrap()
 }
@@ -41,13 +41,13 @@ fn env(spec: &Value, nth: usize) -> Vec<&str> {
 
 #[test]
 fn limits_are_in_hamis_dialect_and_numbered_in_their_request() {
-    let options = options(Devices::Cdi);
+    let options = options(DeviceInjection::Cdi);
     let grants = [grant("a", "GPU-1", 10240, Some(30)), grant("a", "GPU-2", 512, None), grant("b", "GPU-2", 1, None)];
     let spec = spec(&options, &grants);
     assert_eq!(env(&spec, 0), ["NVIDIA_VISIBLE_DEVICES=void", "CUDA_DEVICE_MEMORY_LIMIT_0=10240m", "CUDA_DEVICE_SM_LIMIT_0=30"]);
     assert_eq!(env(&spec, 1), ["NVIDIA_VISIBLE_DEVICES=void", "CUDA_DEVICE_MEMORY_LIMIT_1=512m"]);
     assert_eq!(env(&spec, 2), ["NVIDIA_VISIBLE_DEVICES=void", "CUDA_DEVICE_MEMORY_LIMIT_0=1m"]);
-    assert_eq!(options.ids("u", 1, &grants[1]), ["nvidia.com/gpu=GPU-2", "vgpu.io/claim=u-1", "vgpu.io/hooks=enforce"]);
+    assert_eq!(options.device_ids("u", 1, &grants[1]), ["nvidia.com/gpu=GPU-2", "vgpu.io/claim=u-1", "vgpu.io/hooks=enforce"]);
     let mount = &spec["devices"][1]["containerEdits"]["mounts"][0];
     assert_eq!(
         (&mount["hostPath"], &mount["containerPath"]),
@@ -57,7 +57,7 @@ fn limits_are_in_hamis_dialect_and_numbered_in_their_request() {
 
 #[test]
 fn the_shares_file_is_what_the_runtime_reads() {
-    let files = options(Devices::Cdi).files("u", "ns/c", &[grant("a", "GPU-1", 10240, Some(30))]).unwrap();
+    let files = options(DeviceInjection::Cdi).claim_files("u", "ns/c", &[grant("a", "GPU-1", 10240, Some(30))]).unwrap();
     let share: Share = serde_json::from_slice(&files[0].1).unwrap();
     assert_eq!(share, Share { claim: "ns/c".to_owned(), gpu: "GPU-1".to_owned(), memory: 10240 << 20, cores: Some(30) });
 }
@@ -65,36 +65,36 @@ fn the_shares_file_is_what_the_runtime_reads() {
 #[test]
 fn the_gpu_comes_in_each_way() {
     let grants = [grant("a", "GPU-1", 1, None)];
-    let by_runtime = options(Devices::Runtime);
+    let by_runtime = options(DeviceInjection::Runtime);
     assert_eq!(env(&spec(&by_runtime, &grants), 0)[0], "NVIDIA_VISIBLE_DEVICES=GPU-1");
-    assert_eq!(by_runtime.ids("u", 0, &grants[0]), ["vgpu.io/claim=u-0", "vgpu.io/hooks=enforce"]);
-    let mut by_nodes = options(Devices::Nodes);
-    by_nodes.mounts.push(mount("/home/driver:/usr/local/nvidia").unwrap());
+    assert_eq!(by_runtime.device_ids("u", 0, &grants[0]), ["vgpu.io/claim=u-0", "vgpu.io/hooks=enforce"]);
+    let mut by_nodes = options(DeviceInjection::Nodes);
+    by_nodes.mounts.push(parse_mount("/home/driver:/usr/local/nvidia").unwrap());
     let spec = spec(&by_nodes, &grants);
     let edits = &spec["devices"][0]["containerEdits"];
     let paths: Vec<_> = edits["deviceNodes"].as_array().unwrap().iter().map(|node| node["path"].as_str().unwrap()).collect();
     assert_eq!(paths, ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia3"]);
     assert_eq!(edits["mounts"][1]["containerPath"], "/usr/local/nvidia");
-    assert!(mount("/a").is_err() && mount("a:/b").is_err());
+    assert!(parse_mount("/a").is_err() && parse_mount("a:/b").is_err());
 }
 
 #[test]
 fn mig_devices_need_nodes_of_their_own() {
     let table = "config 1\ngpu3/gi7/access 20\ngpu3/gi7/ci0/access 21\ngpu3/gi70/access 99\n";
-    assert_eq!(mig_nodes(table, 3, (7, 0)).unwrap(), ["/dev/nvidia-caps/nvidia-cap20", "/dev/nvidia-caps/nvidia-cap21"]);
-    assert_eq!(mig_nodes(table, 3, (8, 0)), None);
+    assert_eq!(mig_device_nodes(table, 3, (7, 0)).unwrap(), ["/dev/nvidia-caps/nvidia-cap20", "/dev/nvidia-caps/nvidia-cap21"]);
+    assert_eq!(mig_device_nodes(table, 3, (8, 0)), None);
     let mig = Grant { instance: Some((7, 0)), ..grant("a", "MIG-1", 1, None) };
-    assert!(options(Devices::Nodes).files("u", "ns/c", &[mig]).unwrap_err().contains("/nonexistent"));
+    assert!(options(DeviceInjection::Nodes).claim_files("u", "ns/c", &[mig]).unwrap_err().contains("/nonexistent"));
 }
 
 #[test]
 fn the_hook_is_there_once_for_all_devices() {
-    let (path, text) = options(Devices::Cdi).hooks().unwrap();
+    let (path, text) = options(DeviceInjection::Cdi).hook_spec().unwrap();
     assert_eq!(path, Path::new("/var/run/cdi/vgpu.io-hooks.json"));
     let spec: Value = serde_json::from_slice(&text).unwrap();
     let hooks = spec["containerEdits"]["hooks"].as_array().unwrap();
     assert_eq!(hooks.iter().map(|hook| hook["hookName"].as_str().unwrap()).collect::<Vec<_>>(), ["createRuntime"]);
     assert_eq!(spec["devices"][0]["containerEdits"].get("hooks"), None);
-    assert_eq!(options(Devices::Cdi).hook.map(|_| ()), Some(()));
-    assert!(Options { hook: None, ..options(Devices::Cdi) }.hooks().is_none());
+    assert_eq!(options(DeviceInjection::Cdi).hook.map(|_| ()), Some(()));
+    assert!(Config { hook: None, ..options(DeviceInjection::Cdi) }.hook_spec().is_none());
 }

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::webhook::resources::{self, Ask};
+use crate::webhook::resources::{self, GpuRequest};
 use crate::webhook::template::{self, fingerprint};
 
 /// What becomes of a pod.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Changed {
+pub struct MutatedPod {
     /// Its new `spec`.
     pub spec: Value,
     /// The templates that it refers to.
@@ -18,7 +18,7 @@ pub struct Changed {
 
 /// Whether percentages are asked for, so that the sizes of GPUs have to be known.
 #[must_use]
-pub fn needs_sizes(pod: &Value) -> bool {
+pub fn needs_gpu_sizes(pod: &Value) -> bool {
     containers(pod).any(|container| container["resources"].to_string().contains(vgpu_config::dialect::annotations::MEMORY_PERCENT))
 }
 
@@ -31,7 +31,7 @@ fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
 ///
 /// # Errors
 /// A value is not as HAMi documents it, or cannot be had.
-pub fn change(pod: &Value, sizes: &BTreeSet<u64>, class: Option<&str>) -> Result<Option<Changed>, String> {
+pub fn mutate(pod: &Value, sizes: &BTreeSet<u64>, class: Option<&str>) -> Result<Option<MutatedPod>, String> {
     let selectors = resources::selectors(pod["metadata"]["annotations"].as_object())?;
     let mut spec = pod["spec"].clone();
     let mut claims: Vec<Claim> = Vec::new();
@@ -42,14 +42,14 @@ pub fn change(pod: &Value, sizes: &BTreeSet<u64>, class: Option<&str>) -> Result
             // Such a container is done before the others start, and so can have what one of them will have.
             let passing = list == "initContainers" && container["restartPolicy"] != "Always";
             let Some(resources) = container.get_mut("resources").and_then(Value::as_object_mut) else { continue };
-            let asked = resources::take(resources).map_err(|why| format!("container {name}: {why}"))?;
+            let asked = resources::extract(resources).map_err(|why| format!("container {name}: {why}"))?;
             if let Some(wanted) = asked.ask {
                 let same = claims.iter().find(|claim| passing && claim.ask == wanted);
                 let claim = match same {
                     Some(claim) => claim.name.clone(),
                     None => {
-                        let made = template::template(
-                            &template::spec(&wanted, &selectors, sizes).map_err(|why| format!("container {name}: {why}"))?,
+                        let made = template::claim_template(
+                            &template::claim_spec(&wanted, &selectors, sizes).map_err(|why| format!("container {name}: {why}"))?,
                         );
                         let claim = Claim { name: claim_name(&name), template: made["metadata"]["name"].clone(), ask: wanted };
                         templates.push(made);
@@ -78,13 +78,13 @@ pub fn change(pod: &Value, sizes: &BTreeSet<u64>, class: Option<&str>) -> Result
         spec_map.insert("runtimeClassName".to_owned(), json!(class));
     }
     templates.dedup();
-    Ok(Some(Changed { spec, templates }))
+    Ok(Some(MutatedPod { spec, templates }))
 }
 
 struct Claim {
     name: String,
     template: Value,
-    ask: Ask,
+    ask: GpuRequest,
 }
 
 fn append(to: &mut Map<String, Value>, key: &str, value: Value) {
@@ -116,13 +116,13 @@ mod tests {
         json!({ "name": name, "image": "i", "resources": { "limits": { "cpu": 1, "nvidia.com/gpu": 1, "nvidia.com/gpumem": mib } } })
     }
 
-    fn changed(pod: &Value) -> Changed {
-        change(pod, &BTreeSet::new(), Some("vgpu")).unwrap().unwrap()
+    fn changed(pod: &Value) -> MutatedPod {
+        mutate(pod, &BTreeSet::new(), Some("vgpu")).unwrap().unwrap()
     }
 
     #[test]
     fn each_container_gets_a_claim_of_its_own() {
-        let Changed { spec, templates } = changed(&pod(json!([gpu("a", 3000), gpu("b", 1000), { "name": "c" }]), json!({})));
+        let MutatedPod { spec, templates } = changed(&pod(json!([gpu("a", 3000), gpu("b", 1000), { "name": "c" }]), json!({})));
         assert_eq!(spec["containers"][0]["resources"], json!({ "limits": { "cpu": 1 }, "claims": [{ "name": "vgpu-a" }] }));
         assert_eq!(spec["containers"][2], json!({ "name": "c" }));
         let names: Vec<&Value> = templates.iter().map(|template| &template["metadata"]["name"]).collect();
@@ -139,27 +139,27 @@ mod tests {
     #[test]
     fn an_init_container_has_what_a_container_will_have() {
         let init = json!({ "initContainers": [gpu("same", 3000), gpu("other", 500)], "runtimeClassName": "mine" });
-        let Changed { spec, .. } = changed(&pod(json!([gpu("a", 3000)]), init));
+        let MutatedPod { spec, .. } = changed(&pod(json!([gpu("a", 3000)]), init));
         assert_eq!(spec["initContainers"][0]["resources"]["claims"], json!([{ "name": "vgpu-a" }]));
         assert_eq!(spec["initContainers"][1]["resources"]["claims"], json!([{ "name": "vgpu-other" }]));
         assert_eq!((spec["resourceClaims"].as_array().unwrap().len(), &spec["runtimeClassName"]), (2, &json!("mine")));
         let mut sidecar = gpu("side", 3000);
         sidecar["restartPolicy"] = json!("Always");
-        let Changed { spec, .. } = changed(&pod(json!([gpu("a", 3000)]), json!({ "initContainers": [sidecar] })));
+        let MutatedPod { spec, .. } = changed(&pod(json!([gpu("a", 3000)]), json!({ "initContainers": [sidecar] })));
         assert_eq!(spec["resourceClaims"].as_array().unwrap().len(), 2, "it runs beside the others");
     }
 
     #[test]
     fn other_pods_stay_as_they_are() {
         let other = pod(json!([{ "name": "a", "resources": { "limits": { "nvidia.com/mig-1g.10gb": 1 } } }]), json!({}));
-        assert_eq!(change(&other, &BTreeSet::new(), Some("vgpu")).unwrap(), None);
+        assert_eq!(mutate(&other, &BTreeSet::new(), Some("vgpu")).unwrap(), None);
     }
 
     #[test]
     fn a_priority_becomes_hamis_variable() {
         let mut container = gpu("a", 1);
         container["resources"]["limits"]["nvidia.com/priority"] = json!(0);
-        let Changed { spec, .. } = changed(&pod(json!([container]), json!({})));
+        let MutatedPod { spec, .. } = changed(&pod(json!([container]), json!({})));
         assert_eq!(spec["containers"][0]["env"], json!([{ "name": "CUDA_TASK_PRIORITY", "value": "0" }]));
     }
 
@@ -169,7 +169,7 @@ mod tests {
         let mut wrong = gpu("a", 1);
         wrong["resources"]["limits"]["nvidia.com/gpucores"] = json!(101);
         assert!(
-            change(&pod(json!([wrong]), json!({})), &BTreeSet::new(), None).unwrap_err().starts_with("container a: nvidia.com/gpucores")
+            mutate(&pod(json!([wrong]), json!({})), &BTreeSet::new(), None).unwrap_err().starts_with("container a: nvidia.com/gpucores")
         );
     }
 }

@@ -18,7 +18,7 @@ pub enum Memory {
 
 /// What one container asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct GpuRequest {
     /// How many GPUs.
     pub count: u64,
     /// Memory of each.
@@ -29,9 +29,9 @@ pub struct Ask {
 
 /// A container's resources that are taken over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct HamiResources {
     /// What becomes a claim, if anything does.
-    pub ask: Option<Ask>,
+    pub ask: Option<GpuRequest>,
     /// HAMi's task priority.
     pub priority: Option<u64>,
 }
@@ -40,7 +40,7 @@ pub struct Asked {
 ///
 /// # Errors
 /// A value that HAMi does not know, with the key, the value and what is accepted.
-pub fn take(resources: &mut Map<String, Value>) -> Result<Asked, String> {
+pub fn extract(resources: &mut Map<String, Value>) -> Result<HamiResources, String> {
     let mut number = |key: &str, least: u64, most: u64| -> Result<Option<u64>, String> {
         let mut said = None;
         // A limit is what counts, as for all extended resources.
@@ -50,7 +50,7 @@ pub fn take(resources: &mut Map<String, Value>) -> Result<Asked, String> {
         }
         let Some(value) = said else { return Ok(None) };
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let parsed = quantity::whole(&text).filter(|number| (least..=most).contains(number));
+        let parsed = quantity::parse_exact(&text).filter(|number| (least..=most).contains(number));
         parsed
             .map(Some)
             .ok_or_else(|| format!("{key}: {}: accepted is a whole number from {least} to {most}", vgpu_config::error::one_line(&text)))
@@ -63,13 +63,13 @@ pub fn take(resources: &mut Map<String, Value>) -> Result<Asked, String> {
     let nothing = count.is_none() && memory.is_none() && percent.is_none() && cores.is_none();
     let count = count.unwrap_or(1);
     let part = percent.filter(|percent| (1..100).contains(percent));
-    let ask = Ask {
+    let ask = GpuRequest {
         count,
         // As in HAMi, MiB go before percent.
         memory: memory.map(Memory::Mib).or(part.map(Memory::Percent)).unwrap_or(Memory::Whole),
         cores: cores.filter(|cores| (1..100).contains(cores)),
     };
-    Ok(Asked { ask: (!nothing && count > 0).then_some(ask), priority })
+    Ok(HamiResources { ask: (!nothing && count > 0).then_some(ask), priority })
 }
 
 /// The choice of GPUs that a pod's annotations make, in CEL; none if they make none.
@@ -104,9 +104,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn asked(limits: Value) -> Result<Asked, String> {
+    fn asked(limits: Value) -> Result<HamiResources, String> {
         let mut resources = json!({ "limits": limits });
-        let asked = take(resources.as_object_mut().unwrap());
+        let asked = extract(resources.as_object_mut().unwrap());
         if asked.is_ok() {
             assert!(!resources.to_string().contains("nvidia.com/"), "{resources}");
         }
@@ -149,7 +149,7 @@ mod tests {
     fn requests_are_taken_too_and_limits_go_before_them() {
         let mut resources =
             json!({ "limits": { "nvidia.com/gpumem": 2000, "cpu": 1 }, "requests": { "nvidia.com/gpumem": 1000, "nvidia.com/gpu": 1 } });
-        let asked = take(resources.as_object_mut().unwrap()).unwrap();
+        let asked = extract(resources.as_object_mut().unwrap()).unwrap();
         assert_eq!(asked.ask.unwrap().memory, Memory::Mib(2000));
         assert_eq!(resources, json!({ "limits": { "cpu": 1 }, "requests": {} }));
     }

@@ -16,14 +16,14 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::cluster::explain;
+use crate::cluster::describe;
 use crate::names::{DRIVER, MEMORY};
 use crate::quantity;
 use crate::webhook::pod;
 use crate::webhook::tls::Tls;
 
 /// Largest review that is read.
-const MOST: usize = 8 << 20;
+const MAX_BODY_BYTES: usize = 8 << 20;
 
 /// What answers.
 pub struct Webhook {
@@ -57,8 +57,8 @@ impl Webhook {
         if request["operation"] != "CREATE" || object["kind"] != "Pod" {
             return Ok(None);
         }
-        let sizes = if pod::needs_sizes(object) { self.sizes().await? } else { BTreeSet::new() };
-        let Some(changed) = pod::change(object, &sizes, self.class.as_deref())? else { return Ok(None) };
+        let sizes = if pod::needs_gpu_sizes(object) { self.gpu_sizes().await? } else { BTreeSet::new() };
+        let Some(changed) = pod::mutate(object, &sizes, self.class.as_deref())? else { return Ok(None) };
         if request["dryRun"] != true {
             let namespace = request["namespace"].as_str().ok_or("the pod has no namespace")?;
             let templates: Api<ResourceClaimTemplate> = Api::namespaced(self.client.clone(), namespace);
@@ -66,7 +66,7 @@ impl Webhook {
                 let template = serde_json::from_value(template.clone()).map_err(|error| error.to_string())?;
                 match templates.create(&PostParams::default(), &template).await {
                     Err(kube::Error::Api(status)) if status.code == 409 => {}
-                    other => drop(other.map_err(|error| format!("no ResourceClaimTemplate can be made: {}", explain(&error)))?),
+                    other => drop(other.map_err(|error| format!("no ResourceClaimTemplate can be made: {}", describe(&error)))?),
                 }
             }
         }
@@ -74,10 +74,10 @@ impl Webhook {
     }
 
     /// The memories of the cluster's whole GPUs, in bytes.
-    async fn sizes(&self) -> Result<BTreeSet<u64>, String> {
+    async fn gpu_sizes(&self) -> Result<BTreeSet<u64>, String> {
         let slices: Api<ResourceSlice> = Api::all(self.client.clone());
         let chosen = ListParams::default().fields(&format!("spec.driver={DRIVER}"));
-        let listed = slices.list(&chosen).await.map_err(|error| format!("the GPUs' memory cannot be looked up: {}", explain(&error)))?;
+        let listed = slices.list(&chosen).await.map_err(|error| format!("the GPUs' memory cannot be looked up: {}", describe(&error)))?;
         let all = listed.items.into_iter().flat_map(|slice| slice.spec.devices.unwrap_or_default());
         let whole = all.filter(|device| {
             let kind = device.attributes.as_ref().and_then(|attributes| attributes.get("type")?.string.as_deref());
@@ -97,7 +97,7 @@ impl Webhook {
         Ok(match (method, path.as_str()) {
             (Method::GET, "/healthz") => reply(StatusCode::OK, "{}".to_owned()),
             (Method::POST, "/mutate") => {
-                let body = Limited::new(request.into_body(), MOST).collect().await.ok().map(|body| body.to_bytes());
+                let body = Limited::new(request.into_body(), MAX_BODY_BYTES).collect().await.ok().map(|body| body.to_bytes());
                 let review: Option<Value> = body.and_then(|body| serde_json::from_slice(&body).ok());
                 match review {
                     Some(review) => match self.review(&review).await {

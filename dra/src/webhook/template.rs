@@ -4,28 +4,28 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::names::{CLASS, DRIVER};
+use crate::names::{DEVICE_CLASS, DRIVER};
 use crate::quantity;
-use crate::webhook::resources::{Ask, Memory};
+use crate::webhook::resources::{GpuRequest, Memory};
 
 /// Most alternatives that a request may have.
-const ALTERNATIVES: usize = 8;
+const MAX_ALTERNATIVES: usize = 8;
 
 /// The specification of claims for `ask`, from GPUs that `selectors` choose. `sizes` are the memories of the cluster's GPUs in bytes, by
 /// which percentages are reckoned: a claim is for an amount.
 ///
 /// # Errors
 /// The memory is in percent of GPUs that are not known, or that are of too many kinds.
-pub fn spec(ask: &Ask, selectors: &[String], sizes: &BTreeSet<u64>) -> Result<Value, String> {
+pub fn claim_spec(ask: &GpuRequest, selectors: &[String], sizes: &BTreeSet<u64>) -> Result<Value, String> {
     let one = |bytes: Option<u64>, more: Option<String>| {
         let mut requests = serde_json::Map::new();
         if let Some(bytes) = bytes {
-            requests.insert("memory".to_owned(), json!(quantity::mib(bytes)));
+            requests.insert("memory".to_owned(), json!(quantity::format_mib(bytes)));
         }
         if let Some(cores) = ask.cores {
             requests.insert("cores".to_owned(), json!(cores.to_string()));
         }
-        let mut request = json!({ "deviceClassName": CLASS, "allocationMode": "ExactCount", "count": ask.count });
+        let mut request = json!({ "deviceClassName": DEVICE_CLASS, "allocationMode": "ExactCount", "count": ask.count });
         if !requests.is_empty() {
             request["capacity"] = json!({ "requests": requests });
         }
@@ -44,16 +44,16 @@ pub fn spec(ask: &Ask, selectors: &[String], sizes: &BTreeSet<u64>) -> Result<Va
             match sizes.len() {
                 0 => return Err("nvidia.com/gpumem-percentage: no GPU is known whose memory it could be a part of: accepted is nvidia.com/gpumem, in MiB".to_owned()),
                 1 => json!({ "name": "gpu", "exactly": one(sizes.first().map(part), None) }),
-                2..=ALTERNATIVES => {
+                2..=MAX_ALTERNATIVES => {
                     let alternative = |(nth, size): (usize, &u64)| {
-                        let of_size = format!("device.capacity[\"{DRIVER}\"].memory.compareTo(quantity(\"{}\")) == 0", quantity::mib(*size));
+                        let of_size = format!("device.capacity[\"{DRIVER}\"].memory.compareTo(quantity(\"{}\")) == 0", quantity::format_mib(*size));
                         let mut request = one(Some(part(size)), Some(of_size));
                         request["name"] = json!(format!("size-{nth}"));
                         request
                     };
                     json!({ "name": "gpu", "firstAvailable": sizes.iter().enumerate().map(alternative).collect::<Vec<_>>() })
                 }
-                many => return Err(format!("nvidia.com/gpumem-percentage: the cluster's GPUs have {many} sizes of memory, more than {ALTERNATIVES}: accepted is nvidia.com/gpumem, in MiB")),
+                many => return Err(format!("nvidia.com/gpumem-percentage: the cluster's GPUs have {many} sizes of memory, more than {MAX_ALTERNATIVES}: accepted is nvidia.com/gpumem, in MiB")),
             }
         }
     };
@@ -67,7 +67,7 @@ pub fn spec(ask: &Ask, selectors: &[String], sizes: &BTreeSet<u64>) -> Result<Va
 
 /// The template for a specification, named by its contents.
 #[must_use]
-pub fn template(spec: &Value) -> Value {
+pub fn claim_template(spec: &Value) -> Value {
     json!({
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
@@ -86,12 +86,12 @@ pub fn fingerprint(text: &str) -> u64 {
 mod tests {
     use super::*;
 
-    fn ask(count: u64, memory: Memory, cores: Option<u64>) -> Ask {
-        Ask { count, memory, cores }
+    fn ask(count: u64, memory: Memory, cores: Option<u64>) -> GpuRequest {
+        GpuRequest { count, memory, cores }
     }
 
-    fn request(ask: &Ask, sizes: &[u64]) -> Result<Value, String> {
-        spec(ask, &[], &sizes.iter().copied().collect()).map(|spec| spec["devices"]["requests"][0].clone())
+    fn request(ask: &GpuRequest, sizes: &[u64]) -> Result<Value, String> {
+        claim_spec(ask, &[], &sizes.iter().copied().collect()).map(|spec| spec["devices"]["requests"][0].clone())
     }
 
     #[test]
@@ -119,14 +119,14 @@ mod tests {
 
     #[test]
     fn several_gpus_are_different_ones() {
-        let spec = spec(&ask(2, Memory::Whole, None), &["x".to_owned()], &BTreeSet::new()).unwrap();
+        let spec = claim_spec(&ask(2, Memory::Whole, None), &["x".to_owned()], &BTreeSet::new()).unwrap();
         assert_eq!(spec["devices"]["constraints"][0]["distinctAttribute"], "gpu.vgpu/uuid");
         assert_eq!(spec["devices"]["requests"][0]["exactly"]["selectors"], json!([{ "cel": { "expression": "x" } }]));
     }
 
     #[test]
     fn templates_are_named_by_their_contents() {
-        let name = |spec: Value| template(&spec)["metadata"]["name"].clone();
+        let name = |spec: Value| claim_template(&spec)["metadata"]["name"].clone();
         assert_eq!(name(json!({ "a": 1 })), name(json!({ "a": 1 })));
         assert_ne!(name(json!({ "a": 1 })), name(json!({ "a": 2 })));
         assert_eq!(fingerprint(""), 0xcbf2_9ce4_8422_2325);

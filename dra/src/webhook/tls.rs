@@ -34,13 +34,13 @@ impl Tls {
         {
             return Ok(acceptor.clone());
         }
-        fn told<E: std::fmt::Display>(path: &Path) -> impl FnOnce(E) -> String + '_ {
+        fn at_path<E: std::fmt::Display>(path: &Path) -> impl FnOnce(E) -> String + '_ {
             move |error| format!("{}: {error}", path.display())
         }
-        let chain = CertificateDer::pem_file_iter(&self.certificate).map_err(told(&self.certificate))?;
-        let chain = chain.collect::<Result<Vec<_>, _>>().map_err(told(&self.certificate))?;
-        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(told(&self.key))?;
-        let config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key).map_err(told(&self.certificate))?;
+        let chain = CertificateDer::pem_file_iter(&self.certificate).map_err(at_path(&self.certificate))?;
+        let chain = chain.collect::<Result<Vec<_>, _>>().map_err(at_path(&self.certificate))?;
+        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(at_path(&self.key))?;
+        let config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key).map_err(at_path(&self.certificate))?;
         let acceptor = TlsAcceptor::from(Arc::new(config));
         self.loaded = Some((changed, acceptor.clone()));
         Ok(acceptor)

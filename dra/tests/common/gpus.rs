@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 use vgpu_config::inventory::Gpu;
-use vgpu_dra::discovery::{Found, Machine, Source};
+use vgpu_dra::discovery::{GpuInfo, GpuSource, Machine};
 use vgpu_dra::quantity;
 
 /// The UUID of the simulated GPU of this number.
@@ -18,10 +18,10 @@ pub fn device(number: usize) -> String {
 }
 
 /// GPUs of 24 GiB.
-pub fn found(number: usize) -> Found {
+pub fn found(number: usize) -> GpuInfo {
     let index = number as u32;
     let gpu = Gpu { index, uuid: uuid(number), name: "Simulated GPU".to_owned(), memory: 24 << 30, minor: Some(index), mig: Vec::new() };
-    Found {
+    GpuInfo {
         gpu,
         architecture: Some("Hopper".to_owned()),
         address: Some(format!("0000:{number:02x}:00.0")),
@@ -55,8 +55,8 @@ impl Gpus {
     }
 }
 
-impl Source for Gpus {
-    fn look(&self) -> Result<Machine, String> {
+impl GpuSource for Gpus {
+    fn discover(&self) -> Result<Machine, String> {
         let numbers = self.0.lock().unwrap().clone()?;
         Ok(Machine { driver: Some("580.95.05".to_owned()), cuda: Some(13000), gpus: numbers.into_iter().map(found).collect() })
     }

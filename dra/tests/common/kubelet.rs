@@ -9,7 +9,8 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 use vgpu_dra::proto::{
-    Claim, Claims, Device, DeviceHealth, DevicesHealth, Empty, HealthStatus, PluginInfo, Prepared, RegistrationStatus, Unprepared,
+    Claim, ClaimsRequest, Device, DeviceHealth, Empty, HealthResponse, HealthStatus, PluginInfo, PrepareResponse, RegistrationStatus,
+    UnprepareResponse,
 };
 
 use super::api_server::NODE;
@@ -60,7 +61,7 @@ fn authority(socket: &Path) -> String {
 /// Listens to what the plugin says of its devices until it ends, as a kubelet does unasked.
 async fn listen(socket: PathBuf, told: Arc<Mutex<Vec<DeviceHealth>>>) -> Result<(), Status> {
     let method = PathAndQuery::from_static("/v1alpha1.DRAResourceHealth/NodeWatchResources");
-    let codec = ProstCodec::<Empty, DevicesHealth>::default();
+    let codec = ProstCodec::<Empty, HealthResponse>::default();
     let mut answers = client(&socket).await?.server_streaming(Request::new(Empty {}), method, codec).await?.into_inner();
     while let Some(answer) = answers.message().await? {
         *told.lock().unwrap() = answer.devices;
@@ -102,8 +103,8 @@ impl Kubelet {
         Some((said.health(), said.message.clone()))
     }
 
-    fn claims(name: &str) -> Claims {
-        Claims { claims: vec![claim(name)] }
+    fn claims(name: &str) -> ClaimsRequest {
+        ClaimsRequest { claims: vec![claim(name)] }
     }
 
     /// Has a claim prepared.
@@ -113,7 +114,7 @@ impl Kubelet {
 
     /// Has a claim prepared by this method.
     pub fn prepare_by(&self, method: &'static str, name: &str) -> Result<Vec<Device>, String> {
-        let answer: Prepared =
+        let answer: PrepareResponse =
             self.runtime.block_on(call(&self.endpoint, method, Self::claims(name))).map_err(|status| status.message().to_owned())?;
         let prepared = answer.claims[&uid(name)].clone();
         if prepared.error.is_empty() { Ok(prepared.devices) } else { Err(prepared.error) }
@@ -122,7 +123,7 @@ impl Kubelet {
     /// Has what was prepared for a claim undone.
     pub fn unprepare(&self, name: &str) -> Result<(), String> {
         let method = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodeUnprepareResources";
-        let answer: Unprepared =
+        let answer: UnprepareResponse =
             self.runtime.block_on(call(&self.endpoint, method, Self::claims(name))).map_err(|status| status.message().to_owned())?;
         let error = answer.claims[&uid(name)].error.clone();
         if error.is_empty() { Ok(()) } else { Err(error) }

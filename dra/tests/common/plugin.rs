@@ -7,9 +7,9 @@ use std::sync::Arc;
 use clap::Parser;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use vgpu_dra::discovery::Source;
+use vgpu_dra::discovery::GpuSource;
 use vgpu_dra::options::Options;
-use vgpu_dra::storage::{Disk, Real};
+use vgpu_dra::storage::{LocalStorage, Storage};
 use vgpu_dra::{names::DRIVER, service};
 
 use super::api_server::{Cluster, NODE, claim_path};
@@ -66,11 +66,11 @@ pub struct Threaded {
 }
 
 impl Threaded {
-    pub fn start(node: &Node, cluster: &Cluster, source: impl Source + 'static) -> Self {
-        Self::start_with(node.options(&[]), cluster, source, Arc::new(Real))
+    pub fn start(node: &Node, cluster: &Cluster, source: impl GpuSource + 'static) -> Self {
+        Self::start_with(node.options(&[]), cluster, source, Arc::new(LocalStorage))
     }
 
-    pub fn start_with(options: Options, cluster: &Cluster, source: impl Source + 'static, disk: Arc<dyn Disk>) -> Self {
+    pub fn start_with(options: Options, cluster: &Cluster, source: impl GpuSource + 'static, storage: Arc<dyn Storage>) -> Self {
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let config = kube::Config::new(format!("http://{}", cluster.address).parse().unwrap());
         let thread = std::thread::spawn(move || {
@@ -78,7 +78,7 @@ impl Threaded {
             runtime.block_on(async move {
                 let client = kube::Client::try_from(config).unwrap();
                 let stop = async { drop(stopped.await) };
-                service::run(&options, client, Arc::new(source), disk, |line| eprintln!("plugin: {line}"), stop).await
+                service::run(&options, client, Arc::new(source), storage, |line| eprintln!("plugin: {line}"), stop).await
             })
         });
         Self { stop: Some(stop), thread: Some(thread) }
