@@ -1,6 +1,7 @@
-//! Which claims are prepared, on storage before anything is done for them.
+//! Checkpoint of prepared claims, written to disk before anything else is done for them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,18 +11,25 @@ use serde::{Deserialize, Serialize};
 use crate::claim::Grant;
 use crate::storage::{self, Storage, at_path};
 
-/// A claim that is prepared or being prepared.
+/// Claim that is prepared or being prepared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreparedEntry {
-    /// Its namespace.
+    /// Namespace of the claim.
     pub namespace: String,
-    /// Its name.
+    /// Name of the claim.
     pub name: String,
-    /// Its shares.
+    /// Shares allocated to the claim.
     pub grants: Vec<Grant>,
 }
 
-/// All of them, by UID.
+impl fmt::Display for PreparedEntry {
+    /// Formats the claim's name as `NAMESPACE/NAME`.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Prepared claims by UID.
 pub type PreparedClaims = BTreeMap<String, PreparedEntry>;
 
 #[derive(Serialize, Deserialize)]
@@ -32,15 +40,15 @@ struct CheckpointFile {
 
 const VERSION: u32 = 1;
 
-/// The file.
+/// Path of the checkpoint file.
 #[derive(Clone, Debug)]
 pub struct Checkpoint(pub PathBuf);
 
 impl Checkpoint {
-    /// Reads it. One that is not there is empty.
+    /// Loads the claims. A missing file means no claims.
     ///
     /// # Errors
-    /// It cannot be read, or is not of ours. PreparedClaims in it might be in use, so it is not started anew.
+    /// The file cannot be read, or its format is unknown. It is not reset then, as its claims may be in use.
     pub fn load(&self) -> Result<PreparedClaims, String> {
         let path = &self.0;
         let text = match fs::read(path) {
@@ -48,25 +56,25 @@ impl Checkpoint {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(PreparedClaims::new()),
             Err(error) => return Err(at_path(path)(error)),
         };
-        let advice = "move it away if no pod of this node has a claim";
-        let written: CheckpointFile = serde_json::from_slice(&text).map_err(|error| format!("{}: {error} ({advice})", path.display()))?;
-        if written.version != VERSION {
-            return Err(format!("{}: version {}, accepted is {VERSION} ({advice})", path.display(), written.version));
+        let advice = "move it away if no pod on this node uses a claim";
+        let file: CheckpointFile = serde_json::from_slice(&text).map_err(|error| format!("{}: {error} ({advice})", path.display()))?;
+        if file.version != VERSION {
+            return Err(format!("{}: version {}: expected {VERSION} ({advice})", path.display(), file.version));
         }
-        Ok(written.claims)
+        Ok(file.claims)
     }
 
-    /// Writes it.
+    /// Saves the claims.
     ///
     /// # Errors
-    /// It cannot be written; then it is what it was.
+    /// The file cannot be written; it is unchanged then.
     pub fn save(&self, storage: &dyn Storage, claims: &PreparedClaims) -> Result<(), String> {
-        let written = CheckpointFile { version: VERSION, claims: claims.clone() };
-        let text = serde_json::to_vec_pretty(&written).map_err(|error| error.to_string())?;
+        let file = CheckpointFile { version: VERSION, claims: claims.clone() };
+        let text = serde_json::to_vec_pretty(&file).map_err(|error| error.to_string())?;
         storage.write(&self.0, &text).map_err(at_path(&self.0))
     }
 
-    /// Takes away what a crash left half-written.
+    /// Removes the temporary file that a crash may have left.
     pub fn remove_temporary(&self) {
         let _ = fs::remove_file(storage::temporary_path(Path::new(&self.0)));
     }
@@ -77,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_read_as_it_was_written() {
+    fn claims_round_trip_and_unknown_formats_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let checkpoint = Checkpoint(dir.path().join("plugin/checkpoint.json"));
         assert_eq!(checkpoint.load().unwrap(), PreparedClaims::new());
@@ -85,10 +93,10 @@ mod tests {
         let claims = PreparedClaims::from([("uid".to_owned(), entry)]);
         checkpoint.save(&storage::LocalStorage, &claims).unwrap();
         assert_eq!(checkpoint.load().unwrap(), claims);
-        for (text, expected) in [("", "EOF"), (r#"{"version":2,"claims":{}}"#, "version 2")] {
+        for (text, expected) in [("", "EOF"), (r#"{"version":2,"claims":{}}"#, "version 2: expected 1")] {
             fs::write(&checkpoint.0, text).unwrap();
-            let why = checkpoint.load().unwrap_err();
-            assert!(why.contains(expected) && why.contains("move it away"), "{why}");
+            let error = checkpoint.load().unwrap_err();
+            assert!(error.contains(expected) && error.contains("move it away"), "{error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a claim was given: the results of its allocation that are ours.
+//! Results of a claim's allocation that belong to this driver.
 
 use std::collections::BTreeMap;
 
@@ -6,94 +6,94 @@ use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClai
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Serialize};
 
-use crate::devices::LocalDevice;
+use crate::devices::{self, LocalDevice};
 use crate::names::{CORES, DRIVER, MEMORY};
 use crate::quantity;
 
-/// A share of one device, for one of the claim's requests.
+/// Share of one device, allocated to one request of a claim. The checkpoint stores it under these field names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// The request that it answers.
+    /// Request that the share satisfies.
     pub request: String,
-    /// The device's pool.
+    /// Pool of the device.
     pub pool: String,
-    /// The device's name there.
+    /// Name of the device in its pool.
     pub device: String,
-    /// What tells it from other shares of the device, if there can be others.
+    /// ID of the share, if the device can be shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<String>,
-    /// The GPU or MIG device.
+    /// UUID of the GPU or MIG device.
     pub uuid: String,
     /// Device memory in bytes.
     pub memory: u64,
-    /// Compute time in percent; no limit if not said.
+    /// Compute time in percent; no limit if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
-    /// The number of the GPU's device node.
+    /// Minor number of the GPU's device node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minor: Option<u32>,
-    /// The GPU instance and compute instance, for a MIG device.
+    /// IDs of the GPU instance and the compute instance of a MIG device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<(u32, u32)>,
 }
 
-/// The shares that `claim` was given on the node's pool, among its devices that `known` looks up.
+/// Returns the shares allocated to `claim` from the node's pool, whose devices `find` looks up by name.
 ///
 /// # Errors
-/// It is not allocated, or what it was given is not here.
-pub fn grants<'a>(claim: &ResourceClaim, node: &str, known: impl Fn(&str) -> Option<&'a LocalDevice>) -> Result<Vec<Grant>, String> {
-    let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref()).ok_or("it is not allocated")?;
+/// The claim is not allocated, or a device or its capacity does not exist on this node.
+pub fn grants<'a>(claim: &ResourceClaim, node: &str, find: impl Fn(&str) -> Option<&'a LocalDevice>) -> Result<Vec<Grant>, String> {
+    let allocation =
+        claim.status.as_ref().and_then(|status| status.allocation.as_ref()).ok_or("claim not allocated: expected status.allocation")?;
     let results = allocation.devices.as_ref().and_then(|devices| devices.results.as_deref()).unwrap_or_default();
     let ours = results.iter().filter(|result| result.driver == DRIVER);
-    let grants = ours.map(|result| grant(result, node, known(&result.device))).collect::<Result<Vec<_>, _>>()?;
-    if grants.is_empty() { Err(format!("it has no device of {DRIVER}")) } else { Ok(grants) }
+    let grants = ours.map(|result| grant(result, node, find(&result.device))).collect::<Result<Vec<_>, _>>()?;
+    if grants.is_empty() { Err(format!("allocation without a device: expected a device of driver {DRIVER}")) } else { Ok(grants) }
 }
 
-fn grant(result: &DeviceRequestAllocationResult, node: &str, known: Option<&LocalDevice>) -> Result<Grant, String> {
+fn grant(result: &DeviceRequestAllocationResult, node: &str, local: Option<&LocalDevice>) -> Result<Grant, String> {
     let DeviceRequestAllocationResult { pool, device, .. } = result;
     if pool != node {
-        return Err(format!("it was given {device} of the pool {pool}, and this node's is {node}"));
+        return Err(format!("device {device}: pool {pool:?}: expected this node's pool {node:?}"));
     }
-    let known = known.ok_or_else(|| format!("it was given {device}, which is not there or does not work"))?;
-    let consumed = |capacity| amount(result.consumed_capacity.as_ref(), capacity);
-    let memory = consumed(MEMORY)?.unwrap_or(known.memory());
-    if memory == 0 || memory > known.memory() {
-        return Err(format!("it was given {memory} bytes of {device}, which has {}", known.memory()));
+    let local = local.ok_or_else(|| devices::not_present(device))?;
+    let consumed = |capacity| consumed(result.consumed_capacity.as_ref(), capacity);
+    let memory = consumed(MEMORY)?.unwrap_or(local.memory_bytes());
+    if memory == 0 || memory > local.memory_bytes() {
+        return Err(format!("device {device}: {memory} bytes of memory: expected 1 to {}", local.memory_bytes()));
     }
     Ok(Grant {
-        // A request with alternatives is named by itself and the alternative; containers name only itself.
+        // With alternatives, the name is REQUEST/ALTERNATIVE. Containers refer to REQUEST alone.
         request: result.request.split('/').next().unwrap_or_default().to_owned(),
         pool: pool.clone(),
         device: device.clone(),
         share: result.share_id.clone(),
-        uuid: known.uuid().to_owned(),
+        uuid: local.uuid().to_owned(),
         memory,
         cores: consumed(CORES)?.and_then(|cores| u32::try_from(cores).ok()).filter(|cores| (1..100).contains(cores)),
-        minor: known.gpu.minor,
-        instance: known.partition.as_ref().map(|partition| partition.instance),
+        minor: local.gpu.minor,
+        instance: local.partition.as_ref().map(|partition| partition.instance),
     })
 }
 
-/// What was taken of a capacity; `None` if that is not said, as where devices cannot be shared.
-fn amount(consumed: Option<&BTreeMap<String, Quantity>>, capacity: &str) -> Result<Option<u64>, String> {
-    let Some(consumed) = consumed else { return Ok(None) };
-    let Some(said) = consumed.get(capacity).or_else(|| consumed.get(&format!("{DRIVER}/{capacity}"))) else { return Ok(None) };
-    quantity::parse(&said.0).map(Some).ok_or_else(|| format!("it was given {capacity} {:?}, which is no quantity", said.0))
+/// Returns the consumed amount of a capacity, or `None` if the allocation has none, as on clusters where devices cannot be shared.
+fn consumed(capacities: Option<&BTreeMap<String, Quantity>>, name: &str) -> Result<Option<u64>, String> {
+    let Some(capacities) = capacities else { return Ok(None) };
+    let Some(value) = capacities.get(name).or_else(|| capacities.get(&format!("{DRIVER}/{name}"))) else { return Ok(None) };
+    quantity::parse(&value.0).map(Some).ok_or_else(|| format!("capacity {name}: {:?}: expected a quantity such as 10Gi", value.0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::devices;
     use crate::devices::tests::{gpu, machine};
     use serde_json::{Value, json};
 
     const DEVICE: &str = "gpu-00000001-0000-4000-8000-00000000000a";
 
-    fn given(results: Value) -> Result<Vec<Grant>, String> {
+    fn grants_of(results: Value) -> Result<Vec<Grant>, String> {
         let claim = json!({ "metadata": {}, "spec": {}, "status": { "allocation": { "devices": { "results": results } } } });
         let devices = devices::of_machine(&machine(vec![gpu(1, 24 << 30)]));
-        grants(&serde_json::from_value(claim).unwrap(), "node", |name| devices.get(name).map(|(known, _)| known))
+        grants(&serde_json::from_value(claim).unwrap(), "node", |name| devices.get(name).map(|(local, _)| local))
     }
 
     fn result(more: Value) -> Value {
@@ -103,9 +103,9 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_what_was_consumed() {
+    fn shares_have_the_consumed_capacity() {
         let one = result(json!({ "shareID": "a", "consumedCapacity": { "memory": "10Gi", "cores": "30" }, "request": "gpu/large" }));
-        let grants = given(json!([one, { "request": "x", "driver": "other", "pool": "p", "device": "d" }])).unwrap();
+        let grants = grants_of(json!([one, { "request": "x", "driver": "other", "pool": "p", "device": "d" }])).unwrap();
         assert_eq!(grants.len(), 1);
         let Grant { request, share, uuid, memory, cores, minor, .. } = &grants[0];
         assert_eq!((request.as_str(), share.as_deref(), *memory, *cores, *minor), ("gpu", Some("a"), 10 << 30, Some(30), Some(1)));
@@ -113,30 +113,33 @@ mod tests {
     }
 
     #[test]
-    fn where_devices_cannot_be_shared_it_is_all_of_one() {
-        let grant = &given(json!([result(json!({}))])).unwrap()[0];
+    fn allocation_without_consumed_capacity_is_a_whole_device() {
+        let grant = &grants_of(json!([result(json!({}))])).unwrap()[0];
         assert_eq!((grant.memory, grant.cores), (24 << 30, None));
         for cores in ["0", "100"] {
             let consumed = json!({ "consumedCapacity": { "memory": "1Gi", "cores": cores } });
-            assert_eq!(given(json!([result(consumed)])).unwrap()[0].cores, None, "{cores}");
+            assert_eq!(grants_of(json!([result(consumed)])).unwrap()[0].cores, None, "{cores}");
         }
     }
 
     #[test]
-    fn what_cannot_be_given_is_not() {
+    fn impossible_allocations_are_refused() {
         let cases = [
-            (json!([]), "no device of gpu.vgpu"),
-            (json!([result(json!({ "pool": "other" }))]), "of the pool other"),
-            (json!([result(json!({ "device": "gone" }))]), "not there"),
-            (json!([result(json!({ "consumedCapacity": { "memory": "25Gi" } }))]), "which has"),
-            (json!([result(json!({ "consumedCapacity": { "memory": "0" } }))]), "which has"),
-            (json!([result(json!({ "consumedCapacity": { "memory": "1Q" } }))]), "no quantity"),
+            (json!([]), "expected a device of driver gpu.vgpu"),
+            (json!([result(json!({ "pool": "other" }))]), r#"pool "other": expected this node's pool "node""#),
+            (json!([result(json!({ "device": "gone" }))]), "device gone: not found"),
+            (
+                json!([result(json!({ "consumedCapacity": { "memory": "25Gi" } }))]),
+                "26843545600 bytes of memory: expected 1 to 25769803776",
+            ),
+            (json!([result(json!({ "consumedCapacity": { "memory": "0" } }))]), "0 bytes of memory: expected"),
+            (json!([result(json!({ "consumedCapacity": { "memory": "1Q" } }))]), r#"capacity memory: "1Q": expected a quantity"#),
         ];
         for (results, expected) in cases {
-            let why = given(results).unwrap_err();
-            assert!(why.contains(expected), "{why}");
+            let error = grants_of(results).unwrap_err();
+            assert!(error.contains(expected), "{error}");
         }
         let pending = serde_json::from_value(json!({ "metadata": {}, "spec": {} })).unwrap();
-        assert_eq!(grants(&pending, "node", |_| None).unwrap_err(), "it is not allocated");
+        assert_eq!(grants(&pending, "node", |_| None).unwrap_err(), "claim not allocated: expected status.allocation");
     }
 }

@@ -1,4 +1,4 @@
-//! What both programs need of the cluster and of the machine: a client, and the word to stop.
+//! Access to the cluster: the client and its errors.
 
 use std::error::Error;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::path::Path;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-/// A client for the cluster: by this file, else as pods have it, else as people have it.
+/// Returns a client configured by this kubeconfig; without one, by the pod's service account or else by the user's kubeconfig.
 ///
 /// # Errors
-/// The configuration cannot be read.
+/// The configuration cannot be read or is malformed.
 pub async fn client(kubeconfig: Option<&Path>) -> Result<Client, String> {
     let config = match kubeconfig {
         Some(path) => {
@@ -23,7 +23,7 @@ pub async fn client(kubeconfig: Option<&Path>) -> Result<Client, String> {
     Client::try_from(config).map_err(|error| error.to_string())
 }
 
-/// What is wrong, in one line: what the API server says of it, or why it cannot be asked.
+/// Describes an error in one line: the API server's message, or else the chain of causes why it could not be reached.
 #[must_use]
 pub fn describe(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
@@ -31,7 +31,7 @@ pub fn describe(error: &kube::Error) -> String {
     }
     let mut text = error.to_string();
     for cause in std::iter::successors(error.source(), |cause| (*cause).source()).map(ToString::to_string) {
-        // Some say what they come from, too.
+        // Some errors already include their cause.
         if !text.contains(&cause) {
             text = format!("{text}: {cause}");
         }
@@ -46,17 +46,17 @@ mod tests {
     use kube::Api;
 
     #[test]
-    fn what_the_api_server_says_is_said_once() {
+    fn api_errors_are_described_once() {
         let status = kube::core::Status::failure("nodes \"a\" is forbidden", "Forbidden").with_code(403);
         assert_eq!(describe(&kube::Error::Api(status.boxed())), "nodes \"a\" is forbidden");
     }
 
     #[tokio::test]
-    async fn why_it_cannot_be_asked_is_said_to_its_end() {
+    async fn connection_errors_are_described_with_their_cause() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let client = Client::try_from(Config::new(format!("http://{free}").parse().unwrap())).unwrap();
         let error = Api::<Node>::all(client).get("a").await.unwrap_err();
-        let why = describe(&error);
-        assert!(why.to_lowercase().contains("refused"), "{why}");
+        let description = describe(&error);
+        assert!(description.to_lowercase().contains("refused"), "{description}");
     }
 }

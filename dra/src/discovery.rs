@@ -1,4 +1,4 @@
-//! What the machine has: its GPUs as NVML sees them, and where they are plugged in.
+//! Discovery of the machine's GPUs through NVML, and of their place in the PCIe topology through sysfs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,58 +9,58 @@ use vgpu_config::inventory::Gpu;
 use vgpu_monitor::gpus::{Gpus, explain};
 pub use vgpu_monitor::mig::Partition;
 
-/// The machine's GPUs at one moment.
+/// Snapshot of the machine's GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The driver's version, such as `580.95.05`.
+    /// Version of the NVIDIA driver, such as `580.95.05`.
     #[serde(default)]
     pub driver: Option<String>,
-    /// The newest CUDA that the driver supports, in NVML's form: 13000 is 13.0.
+    /// Newest CUDA version that the driver supports, in NVML's encoding: 13000 is 13.0.
     #[serde(default)]
     pub cuda: Option<i32>,
-    /// Those that work.
+    /// GPUs that work.
     pub gpus: Vec<GpuInfo>,
 }
 
-/// A GPU, and what beyond the inventory is known of it.
+/// GPU of the inventory, with attributes that the inventory does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuInfo {
-    /// As the inventory has it, without its partitions.
+    /// GPU as in the inventory, without its partitions.
     #[serde(flatten)]
     pub gpu: Gpu,
-    /// Such as `Hopper`.
+    /// Architecture, such as `Hopper`.
     #[serde(default)]
     pub architecture: Option<String>,
-    /// Its address in sysfs' form, `0000:17:00.0`.
+    /// PCI address in the form of sysfs: `0000:17:00.0`.
     #[serde(default)]
     pub address: Option<String>,
-    /// The PCIe root that it hangs below, `pci0000:16`.
+    /// PCIe root complex, such as `pci0000:16`.
     #[serde(default)]
     pub pcie_root: Option<String>,
-    /// The NUMA node that it is next to.
+    /// Nearest NUMA node.
     #[serde(default)]
     pub numa: Option<u32>,
-    /// Whether it can only be used in pieces.
+    /// True if the GPU is in MIG mode, so that only its partitions can be used.
     #[serde(default)]
     pub partitioned: bool,
-    /// The pieces.
+    /// MIG partitions.
     #[serde(default)]
     pub partitions: Vec<Partition>,
 }
 
-/// Where the GPUs are learnt of.
+/// Source of GPU snapshots.
 pub trait GpuSource: Send + Sync {
-    /// Looks at the GPUs. One that does not work is left out.
+    /// Returns the GPUs that work.
     ///
     /// # Errors
-    /// Nothing can be told of any, with why.
+    /// The source as a whole does not answer, for example because the driver is not loaded.
     fn discover(&self) -> Result<Machine, String>;
 }
 
-/// NVML of this machine's driver. It is opened anew each time: what has been opened does not see GPUs come and go.
+/// NVML of this machine's driver. It is reopened for each snapshot, as an open NVML does not notice GPUs that appear or disappear.
 #[derive(Clone, Debug)]
 pub struct NvmlSource {
-    /// The root of sysfs.
+    /// Mount point of sysfs.
     pub sysfs: PathBuf,
 }
 
@@ -69,22 +69,22 @@ impl GpuSource for NvmlSource {
         let gpus = Gpus::open().map_err(|error| explain(&error))?;
         let nvml = gpus.nvml();
         let count = nvml.device_count().map_err(|error| explain(&error))?;
-        let found = (0..count).filter_map(|index| self.found(&gpus, nvml.device_by_index(index).ok()?));
-        Ok(Machine { driver: nvml.sys_driver_version().ok(), cuda: nvml.sys_cuda_driver_version().ok(), gpus: found.collect() })
+        let working = (0..count).filter_map(|index| self.gpu_info(&gpus, nvml.device_by_index(index).ok()?));
+        Ok(Machine { driver: nvml.sys_driver_version().ok(), cuda: nvml.sys_cuda_driver_version().ok(), gpus: working.collect() })
     }
 }
 
 impl NvmlSource {
-    /// One GPU; `None` if it does not answer as one that works.
-    fn found(&self, gpus: &Gpus, device: Device<'_>) -> Option<GpuInfo> {
+    /// Returns one GPU, or `None` if it does not answer.
+    fn gpu_info(&self, gpus: &Gpus, device: Device<'_>) -> Option<GpuInfo> {
         let gpu = gpus.gpu(&device).ok()?;
         let address = device.pci_info().ok().map(|info| sysfs_address(&info.bus_id));
-        let of_device = address.as_ref().map(|address| self.sysfs.join("bus/pci/devices").join(address));
+        let sysfs_dir = address.as_ref().map(|address| self.sysfs.join("bus/pci/devices").join(address));
         let partitioned = device.mig_mode().is_ok_and(|mode| mode.current != 0);
         Some(GpuInfo {
             architecture: device.architecture().ok().map(|architecture| architecture.to_string()),
-            pcie_root: of_device.as_deref().and_then(pcie_root),
-            numa: of_device.and_then(|folder| fs::read_to_string(folder.join("numa_node")).ok()?.trim().parse().ok()),
+            pcie_root: sysfs_dir.as_deref().and_then(pcie_root),
+            numa: sysfs_dir.and_then(|folder| fs::read_to_string(folder.join("numa_node")).ok()?.trim().parse().ok()),
             address,
             partitions: gpus.partitions(&device),
             partitioned,
@@ -93,7 +93,7 @@ impl NvmlSource {
     }
 }
 
-/// NVML's address, whose domain has eight digits, as sysfs has it.
+/// Converts NVML's PCI address, whose domain has eight digits, to the form of sysfs.
 fn sysfs_address(bus_id: &str) -> String {
     let lower = bus_id.to_ascii_lowercase();
     match lower.split_once(':') {
@@ -102,14 +102,14 @@ fn sysfs_address(bus_id: &str) -> String {
     }
 }
 
-/// The folder below `/sys/devices` in which a PCI device lies.
+/// Returns the PCIe root complex of a PCI device: its directory directly below `/sys/devices`.
 fn pcie_root(device: &Path) -> Option<String> {
     let real = device.canonicalize().ok()?;
     let root = real.components().map(|part| part.as_os_str().to_string_lossy()).find(|part| part.starts_with("pci") && part.contains(':'));
     root.map(|root| root.into_owned())
 }
 
-/// GPUs that are written down in a file, for machines whose driver cannot be asked from here.
+/// JSON file of GPUs, for machines whose driver cannot be reached from this process.
 #[derive(Clone, Debug)]
 pub struct FileSource(pub PathBuf);
 
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_found_in_sysfs() {
+    fn pcie_root_is_read_from_sysfs() {
         assert_eq!(sysfs_address("00000000:3B:00.0"), "0000:3b:00.0");
         assert_eq!(sysfs_address("0000:3B:00.0"), "0000:3b:00.0");
         let sysfs = tempfile::tempdir().unwrap();

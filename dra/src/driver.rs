@@ -1,7 +1,7 @@
-//! Preparing claims, and the reverse.
+//! Preparing and unpreparing claims.
 //!
-//! The order is what makes a crash harmless: a claim is in the checkpoint before its first file is there, and until its last file is
-//! gone. After a start, everything in the checkpoint is written again. The kubelet asks again for what it got no answer to.
+//! The order of the steps makes crashes harmless. A claim is in the checkpoint before its first file exists and until its last file is
+//! gone, and every file of the checkpoint's claims is rewritten at start. The kubelet repeats requests that were not answered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,19 +9,20 @@ use std::sync::Arc;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::{Api, Client};
 use tokio::sync::{Mutex, RwLock};
+use tracing::{debug, info};
 
 use crate::cdi;
 use crate::checkpoint::{Checkpoint, PreparedClaims, PreparedEntry};
 use crate::claim::{Grant, grants};
 use crate::cluster::describe;
-use crate::devices::LocalDevice;
+use crate::devices::{self, LocalDevice};
 use crate::proto;
 use crate::storage::{Storage, at_path};
 
-/// The devices that are there now, by name.
+/// Devices that are present now, by name.
 pub type PresentDevices = RwLock<BTreeMap<String, LocalDevice>>;
 
-/// The kubelet plugin's part that holds claims.
+/// Prepared claims of the node, and the files that they need.
 pub struct Driver {
     node: String,
     client: Client,
@@ -33,7 +34,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Takes up what the checkpoint says. Nothing is written before [`Driver::restore`].
+    /// Returns a driver with the claims of the checkpoint. Files are written by [`Driver::restore`] only.
     ///
     /// # Errors
     /// The checkpoint cannot be read.
@@ -43,7 +44,7 @@ impl Driver {
         Ok(Self { node, client, cdi, checkpoint, storage, present: PresentDevices::default(), claims })
     }
 
-    /// Writes everything again that is on record, as `/run` is empty after a reboot.
+    /// Rewrites the files of all prepared claims, as `/run` is empty after a reboot.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -54,11 +55,13 @@ impl Driver {
         }
         for (uid, entry) in self.claims.lock().await.iter() {
             self.write_files(uid, entry)?;
+            debug!(claim = %entry, uid, "restored claim");
         }
         Ok(())
     }
 
-    /// Lets go of claims that the cluster does not know any more and that the kubelet has forgotten about, as after a node was made anew.
+    /// Unprepares claims that no longer exist in the cluster. The kubelet does not do so if it lost its own state, for example because the
+    /// node was recreated.
     ///
     /// # Errors
     /// The API server does not answer, or a file cannot be removed.
@@ -66,33 +69,34 @@ impl Driver {
         let known: Vec<_> = self.claims.lock().await.iter().map(|(uid, entry)| (uid.clone(), entry.clone())).collect();
         for (uid, entry) in known {
             let claims: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &entry.namespace);
-            let found = claims
-                .get_opt(&entry.name)
-                .await
-                .map_err(|error| format!("claim {}/{}: {}", entry.namespace, entry.name, describe(&error)))?;
+            let found = claims.get_opt(&entry.name).await.map_err(|error| format!("claim {entry}: {}", describe(&error)))?;
             if found.is_none_or(|found| found.metadata.uid.as_ref() != Some(&uid)) {
                 self.unprepare(&uid).await?;
+                info!(claim = %entry, uid, "unprepared claim that no longer exists");
             }
         }
         Ok(())
     }
 
-    /// Says which devices are there now.
+    /// Sets the devices that are present now.
     pub async fn set_present(&self, devices: BTreeMap<String, LocalDevice>) {
         *self.present.write().await = devices;
     }
 
-    /// The devices of which there are shares in prepared claims.
+    /// Returns the names of the devices that prepared claims use.
     pub async fn devices_in_use(&self) -> Vec<String> {
         let claims = self.claims.lock().await;
         claims.values().flat_map(|entry| entry.grants.iter().map(|grant| grant.device.clone())).collect()
     }
 
-    /// Prepares one claim. It is asked for again whenever a pod starts after a restart, and the answer is the same.
+    /// Prepares a claim and returns its devices. Idempotent: the kubelet repeats it when a pod starts after a restart.
+    ///
+    /// # Errors
+    /// The claim is not allocated to devices that are present, or a file cannot be written.
     pub async fn prepare(&self, claim: &proto::Claim) -> Result<Vec<proto::Device>, String> {
-        // Names of files are made of it.
+        // The UID becomes part of file names.
         if claim.uid.is_empty() || !claim.uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
-            return Err("its UID is none".to_owned());
+            return Err(format!("claim UID: {:?}: expected letters, digits and hyphens", claim.uid));
         }
         let known = self.claims.lock().await.get(&claim.uid).cloned();
         let entry = match known {
@@ -102,7 +106,7 @@ impl Driver {
         {
             let present = self.present.read().await;
             if let Some(gone) = entry.grants.iter().find(|grant| !present.contains_key(&grant.device)) {
-                return Err(format!("it was given {}, which is not there or does not work", gone.device));
+                return Err(devices::not_present(&gone.device));
             }
         }
         let mut claims = self.claims.lock().await;
@@ -113,43 +117,47 @@ impl Driver {
             *claims = next;
         }
         self.write_files(&claim.uid, &entry)?;
-        Ok(entry.grants.iter().enumerate().map(|(nth, grant)| self.device(&claim.uid, nth, grant)).collect())
+        Ok(entry.grants.iter().enumerate().map(|(index, grant)| self.proto_device(&claim.uid, index, grant)).collect())
     }
 
-    async fn fetch_entry(&self, asked: &proto::Claim) -> Result<PreparedEntry, String> {
-        let claims: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &asked.namespace);
-        let found = claims.get(&asked.name).await.map_err(|error| describe(&error))?;
-        if found.metadata.uid.as_deref() != Some(&asked.uid) {
-            return Err("the claim of this name is another one by now".to_owned());
+    async fn fetch_entry(&self, claim: &proto::Claim) -> Result<PreparedEntry, String> {
+        let claims: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
+        let found = claims.get(&claim.name).await.map_err(|error| describe(&error))?;
+        if found.metadata.uid.as_deref() != Some(&claim.uid) {
+            let uid = found.metadata.uid.unwrap_or_default();
+            return Err(format!("claim UID: {uid:?}: expected {:?}: the claim was recreated", claim.uid));
         }
         let present = self.present.read().await;
         let grants = grants(&found, &self.node, |device| present.get(device))?;
-        Ok(PreparedEntry { namespace: asked.namespace.clone(), name: asked.name.clone(), grants })
+        Ok(PreparedEntry { namespace: claim.namespace.clone(), name: claim.name.clone(), grants })
     }
 
     fn write_files(&self, uid: &str, entry: &PreparedEntry) -> Result<(), String> {
-        for (path, text) in self.cdi.claim_files(uid, &format!("{}/{}", entry.namespace, entry.name), &entry.grants)? {
+        for (path, text) in self.cdi.claim_files(uid, &entry.to_string(), &entry.grants)? {
             self.storage.write(&path, &text).map_err(at_path(&path))?;
         }
         Ok(())
     }
 
-    fn device(&self, uid: &str, nth: usize, grant: &Grant) -> proto::Device {
+    fn proto_device(&self, uid: &str, index: usize, grant: &Grant) -> proto::Device {
         proto::Device {
             request_names: vec![grant.request.clone()],
             pool_name: grant.pool.clone(),
             device_name: grant.device.clone(),
-            cdi_device_ids: self.cdi.device_ids(uid, nth, grant),
+            cdi_device_ids: self.cdi.device_ids(uid, index, grant),
             share_id: grant.share.clone(),
         }
     }
 
-    /// Undoes what was prepared for a claim; one that is not known is done already.
+    /// Removes a claim's files and its record. Does nothing for an unknown claim.
+    ///
+    /// # Errors
+    /// A file cannot be removed, or the checkpoint cannot be written.
     pub async fn unprepare(&self, uid: &str) -> Result<(), String> {
         let mut claims = self.claims.lock().await;
         let Some(entry) = claims.get(uid) else { return Ok(()) };
-        // What refers to the others first.
-        let shares = (0..entry.grants.len()).map(|nth| self.cdi.share_path(uid, nth));
+        // The specification goes first, as it refers to the share files.
+        let shares = (0..entry.grants.len()).map(|index| self.cdi.share_path(uid, index));
         for path in std::iter::once(self.cdi.claim_spec_path(uid)).chain(shares) {
             self.storage.remove(&path).map_err(at_path(&path))?;
         }

@@ -1,5 +1,5 @@
-//! How the node's devices are, for the kubelet: it shows that in the status of the pods that have them (`ResourceHealthStatus`, which
-//! Kubernetes has on from 1.36).
+//! Device health for the kubelet, which shows it in the status of the pods that use the devices (`ResourceHealthStatus`, on by default from
+//! Kubernetes 1.36).
 
 use std::time::{Duration, SystemTime};
 
@@ -9,10 +9,10 @@ use tonic::Status;
 
 use crate::proto::{DeviceHealth, DeviceIdentifier, HealthResponse, HealthStatus};
 
-/// The shortest time for which the kubelet is to believe what it was told last: its own default.
+/// Minimum time for which a report is valid: the kubelet's own default.
 const MIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How one device is.
+/// Returns the health report of one device, valid for `timeout` or [`MIN_TIMEOUT`], whichever is longer.
 #[must_use]
 pub fn device_health(pool: &str, device: &str, health: HealthStatus, message: &str, timeout: Duration) -> DeviceHealth {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -25,13 +25,13 @@ pub fn device_health(pool: &str, device: &str, health: HealthStatus, message: &s
     }
 }
 
-/// All devices now and again after each look at them, as what is not said again is not believed for ever. It ends with who looks.
-pub fn updates(told: watch::Receiver<Vec<DeviceHealth>>) -> impl Stream<Item = Result<HealthResponse, Status>> + Send + 'static {
-    futures_util::stream::unfold((told, true), |(mut told, first)| async move {
-        if !first {
-            told.changed().await.ok()?;
+/// Streams the reports of all devices: now, and after each poll even without a change, as reports expire. Ends when the sender is dropped.
+pub fn updates(reports: watch::Receiver<Vec<DeviceHealth>>) -> impl Stream<Item = Result<HealthResponse, Status>> + Send + 'static {
+    futures_util::stream::unfold((reports, true), |(mut reports, is_first)| async move {
+        if !is_first {
+            reports.changed().await.ok()?;
         }
-        let devices = told.borrow_and_update().clone();
-        Some((Ok(HealthResponse { devices }), (told, false)))
+        let devices = reports.borrow_and_update().clone();
+        Some((Ok(HealthResponse { devices }), (reports, false)))
     })
 }

@@ -1,4 +1,4 @@
-//! The kubelet's side: the two sockets, and who answers what on them.
+//! gRPC services for the kubelet: plugin registration, DRA and device health.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -16,6 +16,7 @@ use tonic::server::{Grpc, ServerStreamingService, UnaryService};
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 use tower_service::Service;
+use tracing::{debug, error, info, warn};
 
 use crate::driver::Driver;
 use crate::health;
@@ -25,43 +26,35 @@ use crate::proto::{
     UnpreparedClaim,
 };
 
-/// The services of ours by the names under which the kubelet knows them: those that it can choose from, the newest first, and what it may
-/// use beside them.
+/// Services by the names under which the kubelet knows them: the versions of DRA that it chooses from, newest first, and device health.
 pub const SERVICES: [&str; 3] = ["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"];
 
-/// What answers the kubelet.
+/// Server of the services on both sockets.
 #[derive(Clone)]
 pub struct Plugin {
     driver: Arc<Driver>,
-    /// The socket of the DRA services.
+    /// Path of the DRA services' socket.
     endpoint: PathBuf,
-    /// Told when we are registered: the kubelet may have dropped our slices before.
+    /// Notified on registration, as the kubelet may have deleted the slices before.
     registered: Arc<Notify>,
-    /// How the devices are.
+    /// Health reports of the devices.
     health: watch::Receiver<Vec<DeviceHealth>>,
-    say: fn(&str),
 }
 
 impl Plugin {
-    /// One that answers with what `driver` does, and with what `health` says.
+    /// Returns a server that prepares claims through `driver`, reports `health` and names `endpoint` as the DRA services' socket.
     #[must_use]
-    pub fn new(
-        driver: Arc<Driver>,
-        endpoint: PathBuf,
-        registered: Arc<Notify>,
-        health: watch::Receiver<Vec<DeviceHealth>>,
-        say: fn(&str),
-    ) -> Self {
-        Self { driver, endpoint, registered, health, say }
+    pub fn new(driver: Arc<Driver>, endpoint: PathBuf, registered: Arc<Notify>, health: watch::Receiver<Vec<DeviceHealth>>) -> Self {
+        Self { driver, endpoint, registered, health }
     }
 
-    async fn answer(self, request: Request<Body>) -> Response<Body> {
+    async fn handle(self, request: Request<Body>) -> Response<Body> {
         let path = request.uri().path().to_owned();
         match path.as_str() {
             "/pluginregistration.Registration/GetInfo" => unary(request, |_: Empty| ready(Ok(self.info()))).await,
             "/pluginregistration.Registration/NotifyRegistrationStatus" => {
                 unary(request, |status| {
-                    self.notified(&status);
+                    self.handle_registration_status(&status);
                     ready(Ok(Empty {}))
                 })
                 .await
@@ -88,23 +81,29 @@ impl Plugin {
         }
     }
 
-    fn notified(&self, status: &RegistrationStatus) {
+    fn handle_registration_status(&self, status: &RegistrationStatus) {
         if status.plugin_registered {
-            (self.say)("registered with the kubelet");
+            info!("registered with the kubelet");
         } else {
-            (self.say)(&format!("the kubelet does not register us: {}", status.error));
+            error!(error = status.error, "registration refused by the kubelet");
         }
         self.registered.notify_one();
     }
 
-    async fn prepare(&self, asked: ClaimsRequest) -> Result<PrepareResponse, Status> {
+    async fn prepare(&self, request: ClaimsRequest) -> Result<PrepareResponse, Status> {
         let mut claims = HashMap::new();
-        for claim in asked.claims {
+        for claim in request.claims {
+            let name = format!("{}/{}", claim.namespace, claim.name);
             let (devices, error) = match self.driver.prepare(&claim).await {
-                Ok(devices) => (devices, String::new()),
-                Err(why) => {
-                    (self.say)(&format!("claim {}/{} is not prepared: {why}", claim.namespace, claim.name));
-                    (Vec::new(), why)
+                Ok(devices) => {
+                    for device in &devices {
+                        debug!(claim = name, uid = claim.uid, device = device.device_name, "prepared claim");
+                    }
+                    (devices, String::new())
+                }
+                Err(error) => {
+                    warn!(claim = name, uid = claim.uid, error, "claim not prepared");
+                    (Vec::new(), error)
                 }
             };
             claims.insert(claim.uid, PreparedClaim { devices, error });
@@ -112,12 +111,15 @@ impl Plugin {
         Ok(PrepareResponse { claims })
     }
 
-    async fn unprepare(&self, asked: ClaimsRequest) -> Result<UnprepareResponse, Status> {
+    async fn unprepare(&self, request: ClaimsRequest) -> Result<UnprepareResponse, Status> {
         let mut claims = HashMap::new();
-        for claim in asked.claims {
+        for claim in request.claims {
+            let name = format!("{}/{}", claim.namespace, claim.name);
             let error = self.driver.unprepare(&claim.uid).await.err().unwrap_or_default();
-            if !error.is_empty() {
-                (self.say)(&format!("claim {}/{} stays prepared: {error}", claim.namespace, claim.name));
+            if error.is_empty() {
+                debug!(claim = name, uid = claim.uid, "unprepared claim");
+            } else {
+                warn!(claim = name, uid = claim.uid, error, "claim not unprepared");
             }
             claims.insert(claim.uid, UnpreparedClaim { error });
         }
@@ -136,21 +138,21 @@ impl Service<Request<Body>> for Plugin {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let this = self.clone();
-        Box::pin(async move { Ok(this.answer(request).await) })
+        Box::pin(async move { Ok(this.handle(request).await) })
     }
 }
 
-/// Reads one message, and writes the answer.
-async fn unary<Q, A, F>(request: Request<Body>, ask: impl FnOnce(Q) -> F + Send) -> Response<Body>
+/// Serves one request that has one response.
+async fn unary<Q, A, F>(request: Request<Body>, handler: impl FnOnce(Q) -> F + Send) -> Response<Body>
 where
     Q: prost::Message + Default + Send + Sync + 'static,
     A: prost::Message + Default + Send + Sync + 'static,
     F: Future<Output = Result<A, Status>> + Send,
 {
-    Grpc::new(ProstCodec::<A, Q>::default()).unary(UnaryHandler(Some(ask)), request).await
+    Grpc::new(ProstCodec::<A, Q>::default()).unary(UnaryHandler(Some(handler)), request).await
 }
 
-/// Answers with one message after the other.
+/// Streams health reports.
 struct HealthService(watch::Receiver<Vec<DeviceHealth>>);
 
 impl ServerStreamingService<Empty> for HealthService {
@@ -159,11 +161,12 @@ impl ServerStreamingService<Empty> for HealthService {
     type Future = std::future::Ready<Result<tonic::Response<Self::ResponseStream>, Status>>;
 
     fn call(&mut self, _: tonic::Request<Empty>) -> Self::Future {
-        let all: Self::ResponseStream = Box::pin(health::updates(self.0.clone()));
-        ready(Ok(tonic::Response::new(all)))
+        let updates: Self::ResponseStream = Box::pin(health::updates(self.0.clone()));
+        ready(Ok(tonic::Response::new(updates)))
     }
 }
 
+/// Adapter from a function that is called once to tonic's service.
 struct UnaryHandler<T>(Option<T>);
 
 impl<Q, A, F, T> UnaryService<Q> for UnaryHandler<T>
@@ -175,12 +178,12 @@ where
     type Future = UnaryResponse<F>;
 
     fn call(&mut self, request: tonic::Request<Q>) -> Self::Future {
-        // tonic calls it once for each request.
-        UnaryResponse(self.0.take().map(|ask| Box::pin(ask(request.into_inner()))))
+        // tonic calls the service once for each request.
+        UnaryResponse(self.0.take().map(|handler| Box::pin(handler(request.into_inner()))))
     }
 }
 
-/// The answer to come.
+/// Future of the handler's response.
 struct UnaryResponse<F>(Option<Pin<Box<F>>>);
 
 impl<A, F: Future<Output = Result<A, Status>>> Future for UnaryResponse<F> {
@@ -188,8 +191,8 @@ impl<A, F: Future<Output = Result<A, Status>>> Future for UnaryResponse<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            Some(answer) => answer.as_mut().poll(context).map_ok(tonic::Response::new),
-            None => Poll::Ready(Err(Status::internal("asked twice"))),
+            Some(response) => response.as_mut().poll(context).map_ok(tonic::Response::new),
+            None => Poll::Ready(Err(Status::internal("handler called twice"))),
         }
     }
 }

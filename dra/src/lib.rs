@@ -1,11 +1,12 @@
-//! Shares of GPUs in Kubernetes, placed by the stock scheduler.
+//! GPU shares in Kubernetes, placed by the stock scheduler.
 //!
-//! `vgpu-dra` is a kubelet plugin for dynamic resource allocation. [`discovery`] looks at what the machine has, [`devices`] makes of it what a
-//! scheduler can choose from, and [`slices`] keeps the node's ResourceSlices that way. The kubelet finds us by [`kubelet`]; when it asks
-//! ([`driver`]), a [`claim`]'s allocation becomes shares on the host and a [`cdi`] specification that the container runtime applies, all
-//! noted in a [`checkpoint`] first. What is then enforced, and by whom, is not known here: that is `vgpu-runtime`'s and `vgpu-hook`'s.
+//! `vgpu-dra` is a kubelet plugin for dynamic resource allocation (DRA). [`discovery`] reads the machine's GPUs, [`devices`] turns them into
+//! devices that a scheduler can choose from, and [`reconcile`] publishes these as the node's ResourceSlices ([`slices`]). The kubelet talks
+//! to [`kubelet`]; [`driver`] prepares a claim by turning its allocation ([`claim`]) into share files and a CDI specification ([`cdi`])
+//! for the container runtime, recorded in a [`checkpoint`] beforehand. This crate does not enforce limits: `vgpu-runtime` and `vgpu-hook`
+//! do.
 //!
-//! `vgpu-webhook` ([`webhook`]) turns the resources that HAMi's users write into such claims.
+//! `vgpu-webhook` ([`webhook`]) turns HAMi's extended resources into such claims.
 
 pub mod cdi;
 pub mod checkpoint;

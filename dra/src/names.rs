@@ -1,12 +1,12 @@
-//! Names that the cluster sees.
+//! Names that the driver publishes in the cluster.
 
-/// The driver's name, which is also the domain of its devices' attributes and capacities.
+/// Name of the driver, and domain of its devices' attributes and capacities.
 pub const DRIVER: &str = "gpu.vgpu";
-/// The class of devices that claims ask for.
+/// DeviceClass that claims request.
 pub const DEVICE_CLASS: &str = "gpu.vgpu";
-/// The capacity of device memory.
+/// Capacity of device memory, in bytes.
 pub const MEMORY: &str = "memory";
-/// The capacity of compute time, in percent.
+/// Capacity of compute time, in percent of one GPU.
 pub const CORES: &str = "cores";
-/// The key of the taint of a GPU that is gone while claims have it.
+/// Key of the taint on a GPU that is gone while claims use it.
 pub const GONE_TAINT: &str = "gpu.vgpu/gone";

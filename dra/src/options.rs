@@ -1,75 +1,78 @@
-//! `vgpu-dra`'s command line.
+//! Command line of `vgpu-dra`.
 
 use std::path::PathBuf;
 
 use crate::cdi;
 use crate::names::DRIVER;
 
-/// Offer this machine's GPUs to Kubernetes in shares: a kubelet plugin for dynamic resource allocation
+/// Kubelet plugin for dynamic resource allocation: offers this machine's GPUs to Kubernetes in shares
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "vgpu-dra", version)]
 pub struct Options {
-    /// This node's name in the cluster
+    /// Name of this node in the cluster
     #[arg(long, env = "NODE_NAME", value_name = "NAME")]
     pub node: String,
-    /// How the cluster is reached, where that is not from inside
+    /// Kubeconfig for access from outside the cluster
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Where the kubelet looks for plugins
-    #[arg(long = "registry", value_name = "FOLDER", default_value = "/var/lib/kubelet/plugins_registry")]
+    /// Directory in which the kubelet looks for plugin sockets
+    #[arg(long = "registry", value_name = "DIR", default_value = "/var/lib/kubelet/plugins_registry")]
     pub registry_dir: PathBuf,
-    /// Where this plugin has its socket and its checkpoint
-    #[arg(long = "plugin", value_name = "FOLDER", default_value = "/var/lib/kubelet/plugins/gpu.vgpu")]
+    /// Directory of this plugin's DRA socket and checkpoint
+    #[arg(long = "plugin", value_name = "DIR", default_value = "/var/lib/kubelet/plugins/gpu.vgpu")]
     pub plugin_dir: PathBuf,
-    /// Where the container runtime looks for CDI specifications
-    #[arg(long = "cdi", value_name = "FOLDER", default_value = "/var/run/cdi")]
+    /// Directory from which the container runtime reads CDI specifications
+    #[arg(long = "cdi", value_name = "DIR", default_value = "/var/run/cdi")]
     pub cdi_dir: PathBuf,
-    /// The state directory of vgpu-runtime and vgpu-hook
-    #[arg(long, value_name = "FOLDER", default_value = "/run/vgpu")]
+    /// State directory of vgpu-runtime and vgpu-hook
+    #[arg(long, value_name = "DIR", default_value = "/run/vgpu")]
     pub state_dir: PathBuf,
-    /// How the GPU itself gets into containers
+    /// How the GPU itself is injected into containers
     #[arg(long = "devices", value_enum, default_value = "cdi")]
     pub device_injection: cdi::DeviceInjection,
-    /// The kind of NVIDIA's CDI devices, which are to be named by UUIDs
+    /// CDI kind of NVIDIA's devices; its devices must be named by UUID
     #[arg(long, value_name = "VENDOR/CLASS", default_value = "nvidia.com/gpu")]
     pub nvidia_kind: String,
-    /// vgpu-hook on the node, which limits containers that are not started by vgpu-runtime
+    /// Path of vgpu-hook on the node, which limits containers that vgpu-runtime does not start
     #[arg(long, value_name = "FILE", default_value = "/usr/bin/vgpu-hook")]
     pub hook: PathBuf,
-    /// Leave containers alone that are not started by vgpu-runtime
+    /// Do not limit containers that vgpu-runtime does not start
     #[arg(long, conflicts_with = "hook")]
     pub no_hook: bool,
-    /// The policy file that vgpu-hook reads, where it is not the usual one
+    /// Policy file for vgpu-hook; without it, vgpu-hook reads its default file
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
-    /// A folder of the node that containers with a share see, such as the driver's; may be repeated
+    /// Host directory to mount read-only into containers with a share, such as the driver's; repeatable
     #[arg(long = "mount", value_name = "HOST:CONTAINER", value_parser = cdi::parse_mount)]
     pub mounts: Vec<(PathBuf, String)>,
-    /// Read the GPUs from this file, as JSON, rather than from NVML
+    /// JSON file to read the GPUs from instead of asking NVML
     #[arg(long, value_name = "FILE")]
     pub inventory: Option<PathBuf>,
-    /// Seconds between two looks at the GPUs
+    /// Interval in seconds at which the GPUs are polled
     #[arg(long = "every", value_name = "SECONDS", default_value = "10", value_parser = clap::value_parser!(u64).range(1..))]
     pub poll_interval_s: u64,
-    /// Print the devices as they would be told to the cluster, as JSON, and do nothing else
+    /// Print the devices as JSON, as they would be published, and exit
     #[arg(long)]
     pub show: bool,
-    /// Where sysfs is
-    #[arg(long, value_name = "FOLDER", default_value = "/sys", hide = true)]
+    /// Mount point of sysfs
+    #[arg(long, value_name = "DIR", default_value = "/sys", hide = true)]
     pub sysfs: PathBuf,
-    /// Where the driver says which device nodes MIG devices need
+    /// The NVIDIA driver's list of the device nodes of MIG devices
     #[arg(long, value_name = "FILE", default_value = "/proc/driver/nvidia-caps/mig-minors", hide = true)]
     pub mig_minors: PathBuf,
+    /// Format and level of the log
+    #[command(flatten)]
+    pub log: vgpu_logging::Options,
 }
 
 impl Options {
-    /// What CDI specifications are made of.
+    /// Returns the configuration of the CDI specifications.
     #[must_use]
     pub fn cdi_config(&self) -> cdi::Config {
         cdi::Config {
-            folder: self.cdi_dir.clone(),
+            spec_dir: self.cdi_dir.clone(),
             state_dir: self.state_dir.clone(),
-            devices: self.device_injection,
+            device_injection: self.device_injection,
             nvidia_kind: self.nvidia_kind.clone(),
             hook: (!self.no_hook).then(|| self.hook.clone()),
             policy: self.policy.clone(),
@@ -78,20 +81,22 @@ impl Options {
         }
     }
 
-    /// The socket of the DRA services.
+    /// Returns the path of the DRA services' socket.
     #[must_use]
     pub fn dra_socket(&self) -> PathBuf {
         self.plugin_dir.join("dra.sock")
     }
 
-    /// The socket by which the kubelet finds us. The kubelet makes its path, escaped, the authority of what it asks there, and what comes
-    /// before the @ is where an authority can have such escapes: our HTTP library takes no others.
+    /// Returns the path of the registration socket, by which the kubelet discovers the plugin.
+    ///
+    /// The kubelet sends this path, percent-encoded, as the authority of its requests. The HTTP library under tonic accepts
+    /// percent-encoding only in the user information of an authority, that is, before an `@`. Hence the `@` in the name.
     #[must_use]
     pub fn registration_socket(&self) -> PathBuf {
         self.registry_dir.join(format!("{DRIVER}-reg@kubelet.sock"))
     }
 
-    /// The checkpoint.
+    /// Returns the path of the checkpoint.
     #[must_use]
     pub fn checkpoint_path(&self) -> PathBuf {
         self.plugin_dir.join("checkpoint.json")
@@ -104,7 +109,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn command_line_is_consistent() {
         Options::command().debug_assert();
         let options = <Options as clap::Parser>::parse_from(["vgpu-dra", "--node", "n", "--no-hook"]);
         assert!(options.cdi_config().hook.is_none());

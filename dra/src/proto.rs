@@ -1,163 +1,163 @@
-//! The kubelet's messages: plugin registration v1, DRA v1 and v1beta1, whose messages are the same, and DRA's health v1alpha1.
+//! Messages of the kubelet's gRPC services: plugin registration v1, DRA v1 and v1beta1 (identical), and DRA health v1alpha1.
 
 use std::collections::HashMap;
 
-/// What a plugin says of itself.
+/// Description of a plugin.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct PluginInfo {
-    /// `DRAPlugin` for us.
+    /// Type of the plugin: `DRAPlugin`.
     #[prost(string, tag = "1")]
     pub r#type: String,
-    /// The driver's name.
+    /// Name of the driver.
     #[prost(string, tag = "2")]
     pub name: String,
-    /// The socket where it serves.
+    /// Path of the socket that serves the plugin's services.
     #[prost(string, tag = "3")]
     pub endpoint: String,
-    /// The services that it serves there.
+    /// Services on that socket.
     #[prost(string, repeated, tag = "4")]
     pub supported_versions: Vec<String>,
 }
 
-/// How a registration went.
+/// Result of a registration.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct RegistrationStatus {
-    /// Whether the plugin is registered.
+    /// True if the plugin is registered.
     #[prost(bool, tag = "1")]
     pub plugin_registered: bool,
-    /// Why not.
+    /// Reason why it is not; empty if it is.
     #[prost(string, tag = "2")]
     pub error: String,
 }
 
-/// A question or an answer without contents.
+/// Request or response without contents.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Empty {}
 
-/// Names a claim.
+/// Reference to a claim.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct Claim {
-    /// Its namespace.
+    /// Namespace of the claim.
     #[prost(string, tag = "1")]
     pub namespace: String,
-    /// Its UID.
+    /// UID of the claim.
     #[prost(string, tag = "2")]
     pub uid: String,
-    /// Its name.
+    /// Name of the claim.
     #[prost(string, tag = "3")]
     pub name: String,
 }
 
-/// ClaimsRequest to be prepared, or the reverse.
+/// Claims to prepare or to unprepare (`NodePrepareResourcesRequest`, `NodeUnprepareResourcesRequest`).
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ClaimsRequest {
-    /// The claims.
+    /// Claims to act on.
     #[prost(message, repeated, tag = "1")]
     pub claims: Vec<Claim>,
 }
 
-/// A device that a container gets.
+/// Prepared device of a claim.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Device {
-    /// The requests of the claim that it answers.
+    /// Requests of the claim that the device satisfies.
     #[prost(string, repeated, tag = "1")]
     pub request_names: Vec<String>,
-    /// Its pool.
+    /// Pool of the device.
     #[prost(string, tag = "2")]
     pub pool_name: String,
-    /// Its name there.
+    /// Name of the device in its pool.
     #[prost(string, tag = "3")]
     pub device_name: String,
-    /// What the container runtime is to apply.
+    /// CDI devices that the container runtime applies.
     #[prost(string, repeated, tag = "4")]
     pub cdi_device_ids: Vec<String>,
-    /// What tells it from other shares of the device.
+    /// ID of the share, unique among the shares of the device.
     #[prost(string, optional, tag = "5")]
     pub share_id: Option<String>,
 }
 
-/// One prepared claim.
+/// Result of preparing one claim (`NodePrepareResourceResponse`).
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct PreparedClaim {
-    /// Its devices.
+    /// Devices of the claim.
     #[prost(message, repeated, tag = "1")]
     pub devices: Vec<Device>,
-    /// Why it could not be prepared; empty if it is.
+    /// Reason why the claim is not prepared; empty if it is.
     #[prost(string, tag = "2")]
     pub error: String,
 }
 
-/// The prepared claims.
+/// Results of preparing claims (`NodePrepareResourcesResponse`).
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PrepareResponse {
-    /// By UID.
+    /// Results by claim UID.
     #[prost(map = "string, message", tag = "1")]
     pub claims: HashMap<String, PreparedClaim>,
 }
 
-/// One claim that is no longer prepared.
+/// Result of unpreparing one claim (`NodeUnprepareResourceResponse`).
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct UnpreparedClaim {
-    /// Why it still is; empty if it is not.
+    /// Reason why the claim is still prepared; empty if it is not.
     #[prost(string, tag = "1")]
     pub error: String,
 }
 
-/// The claims that are no longer prepared.
+/// Results of unpreparing claims (`NodeUnprepareResourcesResponse`).
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct UnprepareResponse {
-    /// By UID.
+    /// Results by claim UID.
     #[prost(map = "string, message", tag = "1")]
     pub claims: HashMap<String, UnpreparedClaim>,
 }
 
-/// How a device is.
+/// Health of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
 pub enum HealthStatus {
-    /// That cannot be told.
+    /// Unknown, for example because the driver does not answer.
     Unknown = 0,
-    /// It works.
+    /// Working.
     Healthy = 1,
-    /// It does not.
+    /// Not working or gone.
     Unhealthy = 2,
 }
 
-/// Names a device.
+/// Reference to a device.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct DeviceIdentifier {
-    /// Its pool.
+    /// Pool of the device.
     #[prost(string, tag = "1")]
     pub pool_name: String,
-    /// Its name there.
+    /// Name of the device in its pool.
     #[prost(string, tag = "2")]
     pub device_name: String,
 }
 
-/// One device and how it is.
+/// Health report of one device.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct DeviceHealth {
-    /// The device.
+    /// Device that is reported on.
     #[prost(message, optional, tag = "1")]
     pub device: Option<DeviceIdentifier>,
-    /// How it is.
+    /// Health, as a [`HealthStatus`].
     #[prost(enumeration = "HealthStatus", tag = "2")]
     pub health: i32,
-    /// When that was found out, in seconds since 1970.
+    /// Time of the report, in seconds since 1970.
     #[prost(int64, tag = "3")]
     pub last_updated_time: i64,
-    /// For how many seconds that is to be believed.
+    /// Seconds for which the report is valid.
     #[prost(int64, tag = "4")]
     pub health_check_timeout_seconds: i64,
-    /// What there is to be said about it.
+    /// Explanation for the pod's status; may be empty.
     #[prost(string, tag = "5")]
     pub message: String,
 }
 
-/// All of the driver's devices.
+/// Health reports of all devices of the driver (`NodeWatchResourcesResponse`).
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct HealthResponse {
-    /// The devices.
+    /// One report for each device.
     #[prost(message, repeated, tag = "1")]
     pub devices: Vec<DeviceHealth>,
 }

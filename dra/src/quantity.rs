@@ -1,20 +1,20 @@
-//! Kubernetes' quantities: `10Gi`, `3000M`, `1e9`, `1.5Ki`.
+//! Kubernetes quantities: `10Gi`, `3000M`, `1e9`, `1.5Ki`.
 
 const BINARY_SUFFIXES: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
-/// Reads a quantity as a whole number, rounded up as Kubernetes does. `None`: it is none, is negative, or does not fit.
+/// Parses a quantity as an integer, rounded up as Kubernetes does. Returns `None` if it is malformed, negative or too large for `u64`.
 #[must_use]
 pub fn parse(text: &str) -> Option<u64> {
     parse_scaled(text).map(|(value, _)| value)
 }
 
-/// The same for what has to be a whole number, as extended resources do.
+/// Parses a quantity like [`parse`], but returns `None` for fractions. Extended resources must be integers.
 #[must_use]
 pub fn parse_exact(text: &str) -> Option<u64> {
     parse_scaled(text).filter(|(_, exact)| *exact).map(|(value, _)| value)
 }
 
-/// The number, and whether it is the quantity itself.
+/// Returns the number, rounded up, and whether it is exact.
 fn parse_scaled(text: &str) -> Option<(u64, bool)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (digits, suffix) = text.split_at(end);
@@ -23,38 +23,38 @@ fn parse_scaled(text: &str) -> Option<(u64, bool)> {
         return None;
     }
     let value: u128 = format!("{whole}{fraction}").parse().ok()?;
-    let (times, mut tens) = suffix_scale(suffix)?;
-    tens -= i32::try_from(fraction.len()).ok()?;
-    let scale = 10_u128.checked_pow(tens.unsigned_abs())?;
-    let value = value.checked_mul(times)?;
-    let exact = tens >= 0 || value.is_multiple_of(scale);
-    let value = if tens < 0 { value.div_ceil(scale) } else { value.checked_mul(scale)? };
+    let (factor, mut exponent) = suffix_scale(suffix)?;
+    exponent -= i32::try_from(fraction.len()).ok()?;
+    let scale = 10_u128.checked_pow(exponent.unsigned_abs())?;
+    let value = value.checked_mul(factor)?;
+    let exact = exponent >= 0 || value.is_multiple_of(scale);
+    let value = if exponent < 0 { value.div_ceil(scale) } else { value.checked_mul(scale)? };
     Some((u64::try_from(value).ok()?, exact))
 }
 
-/// What a suffix stands for: a factor, and a power of ten.
+/// Returns the factor and the power of ten that a suffix stands for.
 fn suffix_scale(suffix: &str) -> Option<(u128, i32)> {
     const DECIMAL_SUFFIXES: [(&str, i32); 10] =
         [("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
-    if let Some(place) = BINARY_SUFFIXES.iter().position(|known| *known == suffix) {
-        return Some((1 << (10 * (place + 1)), 0));
+    if let Some(index) = BINARY_SUFFIXES.iter().position(|known| *known == suffix) {
+        return Some((1 << (10 * (index + 1)), 0));
     }
-    if let Some((_, tens)) = DECIMAL_SUFFIXES.iter().find(|(known, _)| *known == suffix) {
-        return Some((1, *tens));
+    if let Some((_, exponent)) = DECIMAL_SUFFIXES.iter().find(|(known, _)| *known == suffix) {
+        return Some((1, *exponent));
     }
     let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
     (-18..=18).contains(&exponent).then_some((1, exponent))
 }
 
-/// So many bytes, cut to whole MiB, in the one form in which an API server gives them back.
+/// Formats bytes, rounded down to whole MiB, in the API server's canonical form, so that values read back compare equal.
 #[must_use]
 pub fn format_mib(bytes: u64) -> String {
-    let (mut value, mut place) = (bytes >> 20, 1);
-    while value > 0 && value.is_multiple_of(1024) && place + 1 < BINARY_SUFFIXES.len() {
+    let (mut value, mut index) = (bytes >> 20, 1);
+    while value > 0 && value.is_multiple_of(1024) && index + 1 < BINARY_SUFFIXES.len() {
         value /= 1024;
-        place += 1;
+        index += 1;
     }
-    if value == 0 { "0".to_owned() } else { format!("{value}{}", BINARY_SUFFIXES[place]) }
+    if value == 0 { "0".to_owned() } else { format!("{value}{}", BINARY_SUFFIXES[index]) }
 }
 
 #[cfg(test)]
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities() {
+    fn quantities_parse_and_format() {
         let cases = [
             ("0", Some(0)),
             ("30", Some(30)),

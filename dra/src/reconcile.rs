@@ -1,4 +1,4 @@
-//! The slices' side.
+//! Reconciliation loop: polls the GPUs, keeps the node's ResourceSlices and reports device health.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,48 +9,47 @@ use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 use kube::api::WatchParams;
 use kube::{Api, Client};
 use tokio::sync::{Notify, watch};
+use tracing::warn;
 
 use crate::cluster::describe;
 use crate::devices::{self, with_taint};
-use crate::discovery::GpuSource;
+use crate::discovery::{GpuSource, Machine};
 use crate::driver::Driver;
 use crate::health;
 use crate::options::Options;
 use crate::proto::{DeviceHealth, HealthStatus};
 use crate::slices::{Features, SlicePublisher};
 
-/// The longest time in which the slices are not looked at.
+/// Interval at which the slices are read even without a notification, as a watch may miss events.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(600);
+/// Number of poll intervals after which a missing GPU counts as gone.
+const GONE_POLLS: u64 = 3;
+/// Maximum wait before the next attempt after the slices could not be published.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Looks at the GPUs, and has the slices tell of them.
+/// Polls the GPUs and publishes them as slices and health reports.
 pub struct Reconciler {
     node: String,
-    /// What the kubelet is told.
+    /// Health reports for the kubelet.
     health: watch::Sender<Vec<DeviceHealth>>,
     source: Arc<dyn GpuSource>,
     driver: Arc<Driver>,
-    /// Every device seen since the start, as it was told of last.
+    /// Devices seen since the start that are present or in use, as last published.
     seen: BTreeMap<String, Device>,
-    /// The names of those that were there at the last look.
+    /// Names of the devices that the last poll found.
     present: Vec<String>,
-    /// Since when others have not been.
+    /// Devices of `seen` that are not present, and when that was first noticed.
     missing: BTreeMap<String, Instant>,
-    /// After what time that is for good.
+    /// Time after which a missing device counts as gone.
     gone_timeout: Duration,
-    problem: Option<String>,
-    say: fn(&str),
+    /// Reason why the last poll failed.
+    poll_error: Option<String>,
 }
 
 impl Reconciler {
-    /// One that has not looked yet.
+    /// Returns a reconciler that has not polled yet.
     #[must_use]
-    pub fn new(
-        options: &Options,
-        source: Arc<dyn GpuSource>,
-        driver: Arc<Driver>,
-        health: watch::Sender<Vec<DeviceHealth>>,
-        say: fn(&str),
-    ) -> Self {
+    pub fn new(options: &Options, source: Arc<dyn GpuSource>, driver: Arc<Driver>, health: watch::Sender<Vec<DeviceHealth>>) -> Self {
         Self {
             node: options.node.clone(),
             health,
@@ -59,114 +58,122 @@ impl Reconciler {
             seen: BTreeMap::new(),
             present: Vec::new(),
             missing: BTreeMap::new(),
-            gone_timeout: Duration::from_secs(3 * options.poll_interval_s),
-            problem: None,
-            say,
+            gone_timeout: Duration::from_secs(GONE_POLLS * options.poll_interval_s),
+            poll_error: None,
         }
     }
 
-    /// What is there now. That nothing can be told means that nothing works.
+    /// Polls the GPUs, passes them to the driver and returns their devices. If the poll fails, no device is present.
     pub async fn poll_devices(&mut self) -> BTreeMap<String, Device> {
         let source = Arc::clone(&self.source);
-        let looked = tokio::task::spawn_blocking(move || source.discover()).await.unwrap_or_else(|error| Err(error.to_string()));
-        let (machine, problem) = match looked {
+        let polled = tokio::task::spawn_blocking(move || source.discover()).await.unwrap_or_else(|error| Err(error.to_string()));
+        let (machine, poll_error) = match polled {
             Ok(machine) => (machine, None),
-            Err(why) => (crate::discovery::Machine::default(), Some(format!("the GPUs cannot be looked at: {why}"))),
+            Err(error) => (Machine::default(), Some(error)),
         };
-        if problem != self.problem {
-            if let Some(problem) = &problem {
-                (self.say)(problem);
+        if poll_error != self.poll_error {
+            if let Some(error) = &poll_error {
+                warn!(error, "cannot discover GPUs");
             }
-            self.problem = problem;
+            self.poll_error = poll_error;
         }
         let all = devices::of_machine(&machine);
-        for name in self.present.iter().filter(|name| !all.contains_key(*name)) {
-            (self.say)(&format!("{name} is not there or does not work any more"));
+        for device in self.present.iter().filter(|device| !all.contains_key(*device)) {
+            warn!(device, "device not found or not responding");
         }
         self.present = all.keys().cloned().collect();
-        let (known, devices): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            all.into_iter().map(|(name, (known, device))| ((name.clone(), known), (name, device))).unzip();
-        self.driver.set_present(known).await;
+        let (local, devices): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            all.into_iter().map(|(name, (local, device))| ((name.clone(), local), (name, device))).unzip();
+        self.driver.set_present(local).await;
         devices
     }
 
-    /// What is to be told: what is there and, with a taint, what is gone while claims have it.
+    /// Polls the GPUs, reports their health and returns the devices to publish: those present and, if `taints` are supported, those that
+    /// are missing while claims use them.
     async fn desired_devices(&mut self, taints: bool) -> Vec<Device> {
         let present = self.poll_devices().await;
         let in_use = self.driver.devices_in_use().await;
         self.seen.retain(|name, _| present.contains_key(name) || in_use.contains(name));
         self.seen.extend(present.clone());
         self.missing.retain(|name, _| self.seen.contains_key(name) && !present.contains_key(name));
-        let mut health = Vec::new();
-        let tell = |(name, device): (&String, &Device)| {
-            let mut say = |how, message: &str| health.push(health::device_health(&self.node, name, how, message, self.gone_timeout));
+        let mut reports = Vec::new();
+        let to_publish = |(name, device): (&String, &Device)| {
+            let mut report = |status, message: &str| {
+                reports.push(health::device_health(&self.node, name, status, message, self.gone_timeout));
+            };
             if present.contains_key(name) {
-                say(HealthStatus::Healthy, "");
+                report(HealthStatus::Healthy, "");
                 return Some(device.clone());
             }
-            // Nobody else gets it. Who has it has to leave only if it was not NVML that could not tell for once.
+            // New pods stay away at once. Pods that use the device are evicted only if this was not a single failure of NVML.
             let since = self.missing.entry(name.clone()).or_insert_with(Instant::now);
-            let lasting = since.elapsed() >= self.gone_timeout;
-            match &self.problem {
-                Some(problem) => say(if lasting { HealthStatus::Unhealthy } else { HealthStatus::Unknown }, problem),
-                None => say(HealthStatus::Unhealthy, "it is not there or does not work any more"),
+            let is_gone = since.elapsed() >= self.gone_timeout;
+            match &self.poll_error {
+                Some(error) => {
+                    let status = if is_gone { HealthStatus::Unhealthy } else { HealthStatus::Unknown };
+                    report(status, &format!("cannot discover GPUs: {error}"));
+                }
+                None => report(HealthStatus::Unhealthy, &devices::not_present(name)),
             }
-            taints.then(|| with_taint(device.clone(), if lasting { "NoExecute" } else { "NoSchedule" }))
+            taints.then(|| with_taint(device.clone(), if is_gone { "NoExecute" } else { "NoSchedule" }))
         };
-        let told = self.seen.iter().filter_map(tell).collect();
-        self.health.send_replace(health);
-        told
+        let devices = self.seen.iter().filter_map(to_publish).collect();
+        self.health.send_replace(reports);
+        devices
     }
 
-    /// Keeps the slices for ever.
+    /// Remembers the published devices that claims use, so that GPUs that disappeared while the plugin was down are tainted too. Returns
+    /// false if the API server did not answer.
+    async fn adopt_published(&mut self, publisher: &SlicePublisher) -> bool {
+        let Ok(published) = publisher.published_devices().await else { return false };
+        let in_use = self.driver.devices_in_use().await;
+        let used = published.into_iter().filter(|device| in_use.contains(&device.name));
+        self.seen.extend(used.map(|device| (device.name.clone(), device)));
+        true
+    }
+
+    /// Runs the loop: one round every poll interval, or as soon as `resync` is notified. Never completes.
     pub async fn run(&mut self, client: Client, options: &Options, resync: &Notify) {
         let mut publisher = SlicePublisher::new(client, options.node.clone());
-        let (mut taints, mut shared) = (true, true);
-        let (mut problem, mut may_have_changed, mut asked) = (None, true, Instant::now());
-        let mut has_read_published = false;
+        let mut features = Features { sharing: true, taints: true };
+        let (mut last_error, mut may_have_changed, mut last_read) = (None, true, Instant::now());
+        let mut has_adopted = false;
         loop {
-            // A GPU that went while we were not present: those who have it have to leave all the same.
-            if !has_read_published && let Ok(devices) = publisher.published_devices().await {
-                let in_use = self.driver.devices_in_use().await;
-                let used = devices.into_iter().filter(|device| in_use.contains(&device.name));
-                self.seen.extend(used.map(|device| (device.name.clone(), device)));
-                has_read_published = true;
-            }
-            let told = self.desired_devices(taints).await;
+            has_adopted = has_adopted || self.adopt_published(&publisher).await;
+            let devices = self.desired_devices(features.taints).await;
             let mut wait = Duration::from_secs(options.poll_interval_s);
             if may_have_changed {
-                asked = Instant::now();
+                last_read = Instant::now();
             }
-            match publisher.reconcile(&told, may_have_changed).await {
+            match publisher.reconcile(&devices, may_have_changed).await {
                 Ok(Features { taints: false, .. }) => {
-                    // Without its taint a GPU that is gone would be given to others, so it must not be told of.
-                    taints = false;
+                    // Without its taint a gone GPU would be given to other pods, so it must not be published.
+                    features.taints = false;
                     continue;
                 }
-                Ok(features) => {
-                    if shared && !features.sharing {
-                        (self.say)("the API server drops what makes GPUs divisible: its feature gate DRAConsumableCapacity is off");
+                Ok(Features { sharing, .. }) => {
+                    if features.sharing && !sharing {
+                        warn!("the API server drops the sharing of devices: expected the feature gate DRAConsumableCapacity to be on");
                     }
-                    shared = features.sharing;
-                    problem = None;
+                    features.sharing = sharing;
+                    last_error = None;
                 }
                 Err(error) => {
-                    let why = format!("the slices are not as they should be: {}", describe(&error));
-                    if problem.as_ref() != Some(&why) {
-                        (self.say)(&why);
+                    let error = describe(&error);
+                    if last_error.as_ref() != Some(&error) {
+                        warn!(error, "cannot publish the slices");
                     }
-                    problem = Some(why);
-                    wait = wait.min(Duration::from_secs(1));
+                    last_error = Some(error);
+                    wait = wait.min(RETRY_INTERVAL);
                 }
             }
             let notified = tokio::time::timeout(wait, resync.notified()).await.is_ok();
-            // What a watch misses is found in the end.
-            may_have_changed = notified || problem.is_some() || asked.elapsed() >= RESYNC_INTERVAL;
+            may_have_changed = notified || last_error.is_some() || last_read.elapsed() >= RESYNC_INTERVAL;
         }
     }
 }
 
-/// Notices when somebody changes the slices: the kubelet drops them when it starts.
+/// Notifies `resync` of every change to the node's slices: the kubelet deletes them when it starts. Never completes.
 pub async fn watch_slices(client: Client, node: &str, resync: &Notify) {
     let slices: Api<ResourceSlice> = Api::all(client);
     loop {
@@ -177,6 +184,6 @@ pub async fn watch_slices(client: Client, node: &str, resync: &Notify) {
                 resync.notify_one();
             }
         }
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The node's ResourceSlices: the same as what the machine has, and one generation for all of them.
+//! Publication of the node's ResourceSlices. All slices of the node's pool have one generation.
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::{Device, ResourcePool, ResourceSlice, ResourceSliceSpec};
@@ -8,76 +8,78 @@ use kube::{Api, Client};
 
 use crate::names::DRIVER;
 
-/// Most devices of a slice: what an API server takes where devices have taints.
+/// Maximum number of devices in a slice. Kubernetes accepts 128, but only 64 if any of them has a taint.
 pub const MAX_DEVICES: usize = 64;
 
-/// Keeps the slices of this node's pool.
+/// Publisher of the slices of this node's pool.
 pub struct SlicePublisher {
     slices: Api<ResourceSlice>,
     nodes: Api<Node>,
     node: String,
     owner: Option<OwnerReference>,
-    written: Option<Published>,
+    published: Option<Published>,
 }
 
-/// What was written last, and what the API server made of it: it drops what it has no feature for.
+/// Devices that were published last, and the slices' resource versions since.
 struct Published {
     devices: Vec<Device>,
     versions: Vec<(String, String)>,
     features: Features,
 }
 
-/// What the API server keeps of a device.
+/// Fields of a device that the API server keeps. It drops fields whose feature gate is off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// That it can be shared (`DRAConsumableCapacity`).
+    /// True if devices can be shared (`DRAConsumableCapacity`).
     pub sharing: bool,
-    /// Its taints (`DRADeviceTaints`).
+    /// True if devices can have taints (`DRADeviceTaints`).
     pub taints: bool,
 }
 
 impl SlicePublisher {
-    /// One for this node.
+    /// Returns a publisher for this node.
     #[must_use]
     pub fn new(client: Client, node: String) -> Self {
-        Self { slices: Api::all(client.clone()), nodes: Api::all(client), node, owner: None, written: None }
+        Self { slices: Api::all(client.clone()), nodes: Api::all(client), node, owner: None, published: None }
     }
 
-    /// The choice of our slices among all.
+    /// Returns the field selector of this driver's slices on a node.
     #[must_use]
     pub fn selector(node: &str) -> String {
         format!("spec.driver={DRIVER},spec.nodeName={node}")
     }
 
-    /// Makes the slices tell of these devices, and says what the API server keeps of that. The API server is asked for them only if
-    /// something else is to be told than last time, or if they may have been `may_have_changed` since: there may be thousands of nodes.
+    /// Makes the slices contain exactly these devices, and returns the features that the API server supports.
+    ///
+    /// The API server is asked only if the devices differ from the last call's, or if the slices `may_have_changed` since: a cluster may
+    /// have thousands of nodes.
     ///
     /// # Errors
-    /// The API server does not answer, or somebody else changes the slices at the same time. It can be tried again at once.
+    /// The API server does not answer, or another writer changed the slices at the same time. The call can be repeated at once.
     pub async fn reconcile(&mut self, devices: &[Device], may_have_changed: bool) -> Result<Features, kube::Error> {
-        if let Some(written) = self.written.as_ref().filter(|written| !may_have_changed && written.devices == devices) {
-            return Ok(written.features);
+        if let Some(published) = self.published.as_ref().filter(|published| !may_have_changed && published.devices == devices) {
+            return Ok(published.features);
         }
         let existing = self.existing().await?;
-        if let Some(written) = &self.written
-            && written.devices == devices
-            && written.versions == versions(&existing)
+        if let Some(published) = &self.published
+            && published.devices == devices
+            && published.versions == versions(&existing)
         {
-            return Ok(written.features);
+            return Ok(published.features);
         }
         let generation = existing.iter().map(|slice| slice.spec.pool.generation).max().unwrap_or(0);
         let chunks: Vec<&[Device]> = devices.chunks(MAX_DEVICES).collect();
-        let now = if is_current(&existing, devices, chunks.len(), generation) {
+        let current = if is_current(&existing, devices, chunks.len(), generation) {
             existing
         } else {
             self.write(existing, &chunks, generation + 1).await?
         };
-        let any = |has: fn(&Device) -> bool| now.iter().flat_map(|slice| slice.spec.devices.iter().flatten()).any(has);
+        let any = |has: fn(&Device) -> bool| current.iter().flat_map(|slice| slice.spec.devices.iter().flatten()).any(has);
         let features = Features {
             sharing: devices.is_empty() || any(|device| device.allow_multiple_allocations == Some(true)),
             taints: !devices.iter().any(|device| device.taints.is_some()) || any(|device| device.taints.is_some()),
         };
-        self.written = Some(Published { devices: devices.to_vec(), versions: versions(&now), features });
+        self.published = Some(Published { devices: devices.to_vec(), versions: versions(&current), features });
         Ok(features)
     }
 
@@ -87,7 +89,7 @@ impl SlicePublisher {
         Ok(listed.into_iter().filter(ours).collect())
     }
 
-    /// The devices that the slices tell of, whoever wrote them, as ones that are there.
+    /// Returns the devices in the slices, also those of an earlier process, without their taints.
     ///
     /// # Errors
     /// The API server does not answer.
@@ -96,6 +98,7 @@ impl SlicePublisher {
         Ok(devices.map(|device| Device { taints: None, ..device }).collect())
     }
 
+    /// Replaces, creates and deletes slices so that they contain `chunks`, all in one generation.
     async fn write(
         &mut self,
         existing: Vec<ResourceSlice>,
@@ -110,10 +113,10 @@ impl SlicePublisher {
             devices: Some(devices.to_vec()),
             ..ResourceSliceSpec::default()
         };
-        let mut now = Vec::new();
-        let mut left = existing.into_iter();
+        let mut written = Vec::new();
+        let mut existing = existing.into_iter();
         for chunk in chunks {
-            now.push(match left.next() {
+            written.push(match existing.next() {
                 Some(mut slice) => {
                     slice.spec = spec(chunk);
                     let name = slice.metadata.name.clone().unwrap_or_default();
@@ -129,17 +132,17 @@ impl SlicePublisher {
                 }
             });
         }
-        for slice in left {
+        for slice in existing {
             let deleted = self.slices.delete(&slice.metadata.name.unwrap_or_default(), &DeleteParams::default()).await;
             match deleted {
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 other => drop(other?),
             }
         }
-        Ok(now)
+        Ok(written)
     }
 
-    /// The node: slices go with it. One that the cluster does not know yet owns nothing.
+    /// Returns a reference to the node as the slices' owner, so that they are deleted with it; `None` if the node is not in the cluster yet.
     async fn owner(&mut self) -> Result<Option<OwnerReference>, kube::Error> {
         if self.owner.is_some() {
             return Ok(self.owner.clone());
@@ -158,6 +161,7 @@ impl SlicePublisher {
     }
 }
 
+/// Returns the names and resource versions of slices, sorted.
 fn versions(slices: &[ResourceSlice]) -> Vec<(String, String)> {
     let mut all: Vec<_> = slices
         .iter()
@@ -167,16 +171,17 @@ fn versions(slices: &[ResourceSlice]) -> Vec<(String, String)> {
     all
 }
 
-/// Whether the slices are complete and tell of just these devices.
-fn is_current(existing: &[ResourceSlice], devices: &[Device], chunks: usize, generation: i64) -> bool {
-    let whole = |slice: &ResourceSlice| slice.spec.pool.generation == generation && slice.spec.pool.resource_slice_count == chunks as i64;
-    if existing.len() != chunks || !existing.iter().all(whole) {
+/// Returns true if the slices are complete and contain exactly these devices.
+fn is_current(existing: &[ResourceSlice], devices: &[Device], chunk_count: usize, generation: i64) -> bool {
+    let is_complete =
+        |slice: &ResourceSlice| slice.spec.pool.generation == generation && slice.spec.pool.resource_slice_count == chunk_count as i64;
+    if existing.len() != chunk_count || !existing.iter().all(is_complete) {
         return false;
     }
     let mut found: Vec<Device> = existing.iter().flat_map(|slice| slice.spec.devices.iter().flatten()).cloned().collect();
     found.sort_by(|one, other| one.name.cmp(&other.name));
     for device in &mut found {
-        // The API server says when a taint was set, if nobody else does.
+        // Set by the API server.
         device.taints.iter_mut().flatten().for_each(|taint| taint.time_added = None);
     }
     found == devices

@@ -1,28 +1,29 @@
-//! Changing files so that a crash leaves either what was before or what comes after.
+//! Atomic changes to files: a crash leaves either the old contents or the new ones.
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// What we do to files, each a step that happens or does not. Tests end it after any number of steps, as a crash would.
+/// Changes to files. Tests replace it to stop after any number of steps, as a crash would.
 pub trait Storage: Send + Sync {
-    /// Puts a file in a place for good, whatever was there before.
+    /// Creates or replaces a file, durably.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     fn write(&self, path: &Path, contents: &[u8]) -> io::Result<()>;
-    /// Takes a file away, if it is there.
+    /// Removes a file if it exists.
     ///
     /// # Errors
-    /// It is there and cannot be removed.
+    /// The file exists and cannot be removed.
     fn remove(&self, path: &Path) -> io::Result<()>;
 }
 
-/// The real one.
+/// The machine's file system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LocalStorage;
 
-/// Where a file's new contents are until they are in its place.
+/// Returns the path next to `path` at which new contents are written before they replace it.
 #[must_use]
 pub fn temporary_path(path: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
@@ -51,7 +52,7 @@ impl Storage for LocalStorage {
     }
 }
 
-/// Says which file it was about.
-pub fn at_path(path: &Path) -> impl FnOnce(io::Error) -> String + '_ {
+/// Returns a function that prefixes an error with `path`, for `map_err`.
+pub fn at_path<E: Display>(path: &Path) -> impl FnOnce(E) -> String + '_ {
     move |error| format!("{}: {error}", path.display())
 }

@@ -1,8 +1,10 @@
-//! `vgpu-webhook`: HAMi's users write `nvidia.com/gpu: 1`, `nvidia.com/gpumem: 3000`, `nvidia.com/gpucores: 30`; pods get claims instead.
+//! `vgpu-webhook`: turns the resources of HAMi's users (`nvidia.com/gpu: 1`, `nvidia.com/gpumem: 3000`, `nvidia.com/gpucores: 30`) into
+//! claims.
 //!
-//! [`resources`] reads what a container wants, [`template`] is that as a ResourceClaimTemplate, [`pod`] puts both together, and [`server`] talks
-//! to the API server. Templates are named by their contents, so the webhook can make them on the way: asking twice, or for a pod that is
-//! then refused, makes nothing more. (DRA's own extended resources stand for whole devices only, and have no place for memory.)
+//! [`resources`] reads what a container requests, [`template`] expresses it as a ResourceClaimTemplate, [`pod`] rewrites the pod, and
+//! [`server`] serves the API server. A template's name is a hash of its contents, so the webhook can create it during admission: repeated
+//! reviews, and pods that are refused later, create no further templates. DRA's own extended resources are not used, as they stand for
+//! whole devices only and cannot express an amount of memory.
 
 pub mod pod;
 pub mod resources;

@@ -6,13 +6,12 @@ use std::sync::Arc;
 use clap::Parser;
 use vgpu_dra::discovery::{FileSource, GpuSource, NvmlSource};
 use vgpu_dra::options::Options;
-use vgpu_dra::{cluster, daemon};
-use vgpu_dra::{devices, service, storage};
-
-const NAME: &str = "vgpu-dra";
+use vgpu_dra::storage::LocalStorage;
+use vgpu_dra::{cluster, daemon, devices, service};
 
 fn main() -> ExitCode {
-    vgpu_dra::daemon::main(NAME, run(Options::parse()))
+    let options = Options::parse();
+    daemon::main(&options.log.clone(), run(options))
 }
 
 async fn run(options: Options) -> Result<(), String> {
@@ -26,13 +25,5 @@ async fn run(options: Options) -> Result<(), String> {
         return Ok(());
     }
     let client = cluster::client(options.kubeconfig.as_deref()).await?;
-    service::run(
-        &options,
-        client,
-        source,
-        Arc::new(storage::LocalStorage),
-        |line| vgpu_dra::daemon::say(NAME, line),
-        daemon::shutdown_signal(),
-    )
-    .await
+    service::run(&options, client, source, Arc::new(LocalStorage), daemon::shutdown_signal()).await
 }

@@ -1,4 +1,4 @@
-//! The webhook.
+//! The admission webhook.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,40 +10,41 @@ use vgpu_dra::webhook::server::{Webhook, serve};
 use vgpu_dra::webhook::tls::Tls;
 use vgpu_dra::{cluster, daemon};
 
-/// Turn HAMi's resources in pods into claims: a mutating admission webhook
+/// Mutating admission webhook: turns HAMi's resources in pods into ResourceClaims
 #[derive(Debug, Parser)]
 #[command(name = "vgpu-webhook", version)]
 struct Options {
-    /// Where to answer HTTPS: /mutate and /healthz
+    /// Address to serve HTTPS on: /mutate and /healthz
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:8443")]
     listen: SocketAddr,
-    /// The certificate with its chain, as PEM; read again when it changes
+    /// Certificate chain in PEM; reloaded when it changes
     #[arg(long, value_name = "FILE", default_value = "/tls/tls.crt")]
     certificate: PathBuf,
-    /// Its key, as PEM
+    /// Private key in PEM
     #[arg(long, value_name = "FILE", default_value = "/tls/tls.key")]
     key: PathBuf,
-    /// The RuntimeClass that pods with a share get, unless they say one; empty for none
+    /// RuntimeClass for pods with a share that name none; empty to leave them without one
     #[arg(long, value_name = "NAME", default_value = "vgpu")]
     runtime_class: String,
-    /// How the cluster is reached, where that is not from inside
+    /// Kubeconfig for access from outside the cluster
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    log: vgpu_logging::Options,
 }
 
-const NAME: &str = "vgpu-webhook";
-
 fn main() -> ExitCode {
-    vgpu_dra::daemon::main(NAME, run(Options::parse()))
+    let options = Options::parse();
+    daemon::main(&options.log.clone(), run(options))
 }
 
 async fn run(options: Options) -> Result<(), String> {
     let client = cluster::client(options.kubeconfig.as_deref()).await?;
     let mut tls = Tls::new(options.certificate, options.key);
-    // What cannot work is said at the start.
+    // Fail at the start rather than at the first connection.
     tls.acceptor()?;
     let listener = TcpListener::bind(options.listen).await.map_err(|error| format!("{}: {error}", options.listen))?;
-    let class = Some(options.runtime_class).filter(|class| !class.is_empty());
-    serve(Webhook { client, class }, listener, tls, |line| vgpu_dra::daemon::say(NAME, line), daemon::shutdown_signal()).await;
+    let runtime_class = Some(options.runtime_class).filter(|class| !class.is_empty());
+    serve(Webhook { client, runtime_class }, listener, tls, daemon::shutdown_signal()).await;
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! The format of CDI specifications.
+//! Format of CDI specifications.
 
 use std::path::PathBuf;
 
 use serde::Serialize;
 
-/// The oldest version of CDI that has everything that is used here.
+/// Oldest CDI version with every field that is used here.
 pub(super) const CDI_VERSION: &str = "0.5.0";
 
 #[derive(Debug, Default, Serialize)]
@@ -13,7 +13,7 @@ pub(super) struct Edits {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) env: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) device_nodes: Vec<Node>,
+    pub(super) device_nodes: Vec<DeviceNode>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) hooks: Vec<Hook>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -21,7 +21,7 @@ pub(super) struct Edits {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Node {
+pub(super) struct DeviceNode {
     pub(super) path: String,
 }
 
@@ -32,6 +32,7 @@ pub(super) struct Hook {
     pub(super) path: PathBuf,
     pub(super) args: Vec<String>,
     pub(super) env: Vec<String>,
+    /// Seconds after which the runtime kills the hook.
     pub(super) timeout: u32,
 }
 

@@ -1,11 +1,11 @@
 use super::*;
 use serde_json::Value;
 
-fn options(devices: DeviceInjection) -> Config {
+fn config(device_injection: DeviceInjection) -> Config {
     Config {
-        folder: "/var/run/cdi".into(),
+        spec_dir: "/var/run/cdi".into(),
         state_dir: "/run/vgpu".into(),
-        devices,
+        device_injection,
         nvidia_kind: "nvidia.com/gpu".to_owned(),
         hook: Some("/usr/bin/vgpu-hook".into()),
         policy: None,
@@ -29,8 +29,8 @@ fn grant(request: &str, uuid: &str, mib: u64, cores: Option<u32>) -> Grant {
     }
 }
 
-fn spec(options: &Config, grants: &[Grant]) -> Value {
-    let files = options.claim_files("u", "ns/c", grants).unwrap();
+fn spec(config: &Config, grants: &[Grant]) -> Value {
+    let files = config.claim_files("u", "ns/c", grants).unwrap();
     assert_eq!(files.last().unwrap().0, Path::new("/var/run/cdi/vgpu.io-claim_u.json"));
     serde_json::from_slice(&files.last().unwrap().1).unwrap()
 }
@@ -40,14 +40,14 @@ fn env(spec: &Value, nth: usize) -> Vec<&str> {
 }
 
 #[test]
-fn limits_are_in_hamis_dialect_and_numbered_in_their_request() {
-    let options = options(DeviceInjection::Cdi);
+fn limits_use_hamis_variables_numbered_within_their_request() {
+    let config = config(DeviceInjection::Cdi);
     let grants = [grant("a", "GPU-1", 10240, Some(30)), grant("a", "GPU-2", 512, None), grant("b", "GPU-2", 1, None)];
-    let spec = spec(&options, &grants);
+    let spec = spec(&config, &grants);
     assert_eq!(env(&spec, 0), ["NVIDIA_VISIBLE_DEVICES=void", "CUDA_DEVICE_MEMORY_LIMIT_0=10240m", "CUDA_DEVICE_SM_LIMIT_0=30"]);
     assert_eq!(env(&spec, 1), ["NVIDIA_VISIBLE_DEVICES=void", "CUDA_DEVICE_MEMORY_LIMIT_1=512m"]);
     assert_eq!(env(&spec, 2), ["NVIDIA_VISIBLE_DEVICES=void", "CUDA_DEVICE_MEMORY_LIMIT_0=1m"]);
-    assert_eq!(options.device_ids("u", 1, &grants[1]), ["nvidia.com/gpu=GPU-2", "vgpu.io/claim=u-1", "vgpu.io/hooks=enforce"]);
+    assert_eq!(config.device_ids("u", 1, &grants[1]), ["nvidia.com/gpu=GPU-2", "vgpu.io/claim=u-1", "vgpu.io/hooks=enforce"]);
     let mount = &spec["devices"][1]["containerEdits"]["mounts"][0];
     assert_eq!(
         (&mount["hostPath"], &mount["containerPath"]),
@@ -56,19 +56,19 @@ fn limits_are_in_hamis_dialect_and_numbered_in_their_request() {
 }
 
 #[test]
-fn the_shares_file_is_what_the_runtime_reads() {
-    let files = options(DeviceInjection::Cdi).claim_files("u", "ns/c", &[grant("a", "GPU-1", 10240, Some(30))]).unwrap();
+fn share_file_parses_as_the_runtimes_type() {
+    let files = config(DeviceInjection::Cdi).claim_files("u", "ns/c", &[grant("a", "GPU-1", 10240, Some(30))]).unwrap();
     let share: Share = serde_json::from_slice(&files[0].1).unwrap();
     assert_eq!(share, Share { claim: "ns/c".to_owned(), gpu: "GPU-1".to_owned(), memory: 10240 << 20, cores: Some(30) });
 }
 
 #[test]
-fn the_gpu_comes_in_each_way() {
+fn gpu_is_injected_in_each_mode() {
     let grants = [grant("a", "GPU-1", 1, None)];
-    let by_runtime = options(DeviceInjection::Runtime);
+    let by_runtime = config(DeviceInjection::Runtime);
     assert_eq!(env(&spec(&by_runtime, &grants), 0)[0], "NVIDIA_VISIBLE_DEVICES=GPU-1");
     assert_eq!(by_runtime.device_ids("u", 0, &grants[0]), ["vgpu.io/claim=u-0", "vgpu.io/hooks=enforce"]);
-    let mut by_nodes = options(DeviceInjection::Nodes);
+    let mut by_nodes = config(DeviceInjection::Nodes);
     by_nodes.mounts.push(parse_mount("/home/driver:/usr/local/nvidia").unwrap());
     let spec = spec(&by_nodes, &grants);
     let edits = &spec["devices"][0]["containerEdits"];
@@ -79,22 +79,22 @@ fn the_gpu_comes_in_each_way() {
 }
 
 #[test]
-fn mig_devices_need_nodes_of_their_own() {
+fn mig_devices_get_their_capability_nodes() {
     let table = "config 1\ngpu3/gi7/access 20\ngpu3/gi7/ci0/access 21\ngpu3/gi70/access 99\n";
     assert_eq!(mig_device_nodes(table, 3, (7, 0)).unwrap(), ["/dev/nvidia-caps/nvidia-cap20", "/dev/nvidia-caps/nvidia-cap21"]);
     assert_eq!(mig_device_nodes(table, 3, (8, 0)), None);
     let mig = Grant { instance: Some((7, 0)), ..grant("a", "MIG-1", 1, None) };
-    assert!(options(DeviceInjection::Nodes).claim_files("u", "ns/c", &[mig]).unwrap_err().contains("/nonexistent"));
+    assert!(config(DeviceInjection::Nodes).claim_files("u", "ns/c", &[mig]).unwrap_err().contains("/nonexistent"));
 }
 
 #[test]
-fn the_hook_is_there_once_for_all_devices() {
-    let (path, text) = options(DeviceInjection::Cdi).hook_spec().unwrap();
+fn hook_is_on_the_specification_not_on_its_device() {
+    let (path, text) = config(DeviceInjection::Cdi).hook_spec().unwrap();
     assert_eq!(path, Path::new("/var/run/cdi/vgpu.io-hooks.json"));
     let spec: Value = serde_json::from_slice(&text).unwrap();
     let hooks = spec["containerEdits"]["hooks"].as_array().unwrap();
     assert_eq!(hooks.iter().map(|hook| hook["hookName"].as_str().unwrap()).collect::<Vec<_>>(), ["createRuntime"]);
     assert_eq!(spec["devices"][0]["containerEdits"].get("hooks"), None);
-    assert_eq!(options(DeviceInjection::Cdi).hook.map(|_| ()), Some(()));
-    assert!(Config { hook: None, ..options(DeviceInjection::Cdi) }.hook_spec().is_none());
+    assert_eq!(config(DeviceInjection::Cdi).hook.map(|_| ()), Some(()));
+    assert!(Config { hook: None, ..config(DeviceInjection::Cdi) }.hook_spec().is_none());
 }

@@ -1,103 +1,123 @@
-//! A pod with HAMi's resources as one with claims.
+//! Rewriting of pods: HAMi's resources become claims.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
+use vgpu_config::dialect::annotations;
 
 use crate::webhook::resources::{self, GpuRequest};
 use crate::webhook::template::{self, fingerprint};
 
-/// What becomes of a pod.
+/// Maximum length of a claim's name in a pod: that of a DNS label.
+const MAX_NAME_BYTES: usize = 63;
+
+/// Rewritten pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MutatedPod {
-    /// Its new `spec`.
+    /// New `spec` of the pod.
     pub spec: Value,
-    /// The templates that it refers to.
+    /// Templates that it refers to.
     pub templates: Vec<Value>,
 }
 
-/// Whether percentages are asked for, so that the sizes of GPUs have to be known.
+/// Returns true if the pod requests a percentage of memory, for which the memory sizes of the cluster's GPUs are needed.
 #[must_use]
 pub fn needs_gpu_sizes(pod: &Value) -> bool {
-    containers(pod).any(|container| container["resources"].to_string().contains(vgpu_config::dialect::annotations::MEMORY_PERCENT))
+    containers(pod).any(|container| container["resources"].to_string().contains(annotations::MEMORY_PERCENT))
 }
 
 fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
     ["containers", "initContainers"].into_iter().flat_map(|list| pod["spec"][list].as_array().into_iter().flatten())
 }
 
-/// Turns HAMi's resources into claims. `None`: there are none, and the pod stays as it is. `class` is the RuntimeClass for a pod that
-/// says none.
+/// Replaces HAMi's resources in a pod by claims. Returns `None` if the pod has none. `sizes` are the memory sizes of the cluster's GPUs in
+/// bytes, and `runtime_class` is the RuntimeClass for a pod that names none.
 ///
 /// # Errors
-/// A value is not as HAMi documents it, or cannot be had.
-pub fn mutate(pod: &Value, sizes: &BTreeSet<u64>, class: Option<&str>) -> Result<Option<MutatedPod>, String> {
+/// A value is not one that HAMi documents, or cannot be expressed as a claim.
+pub fn mutate(pod: &Value, sizes: &BTreeSet<u64>, runtime_class: Option<&str>) -> Result<Option<MutatedPod>, String> {
     let selectors = resources::selectors(pod["metadata"]["annotations"].as_object())?;
     let mut spec = pod["spec"].clone();
-    let mut claims: Vec<Claim> = Vec::new();
-    let (mut templates, mut touched) = (Vec::new(), false);
+    let mut claims = Claims { selectors: &selectors, sizes, list: Vec::new(), templates: Vec::new() };
+    let mut is_changed = false;
     for list in ["containers", "initContainers"] {
         for container in spec[list].as_array_mut().into_iter().flatten() {
-            let name = container["name"].as_str().unwrap_or_default().to_owned();
-            // Such a container is done before the others start, and so can have what one of them will have.
-            let passing = list == "initContainers" && container["restartPolicy"] != "Always";
-            let Some(resources) = container.get_mut("resources").and_then(Value::as_object_mut) else { continue };
-            let asked = resources::extract(resources).map_err(|why| format!("container {name}: {why}"))?;
-            if let Some(wanted) = asked.ask {
-                let same = claims.iter().find(|claim| passing && claim.ask == wanted);
-                let claim = match same {
-                    Some(claim) => claim.name.clone(),
-                    None => {
-                        let made = template::claim_template(
-                            &template::claim_spec(&wanted, &selectors, sizes).map_err(|why| format!("container {name}: {why}"))?,
-                        );
-                        let claim = Claim { name: claim_name(&name), template: made["metadata"]["name"].clone(), ask: wanted };
-                        templates.push(made);
-                        claims.push(claim);
-                        claim_name(&name)
-                    }
-                };
-                append(resources, "claims", json!({ "name": claim }));
-                touched = true;
-            }
-            if let Some(priority) = asked.priority {
-                let container = container.as_object_mut().ok_or("a container is no object")?;
-                append(container, "env", json!({ "name": "CUDA_TASK_PRIORITY", "value": priority.to_string() }));
-                touched = true;
-            }
+            // An init container ends before the others start, and so can use a claim of theirs. A sidecar runs alongside them.
+            let is_init = list == "initContainers" && container["restartPolicy"] != "Always";
+            is_changed |= claims.replace_resources(container, is_init)?;
         }
     }
-    if !touched {
+    if !is_changed {
         return Ok(None);
     }
-    let spec_map = spec.as_object_mut().ok_or("the pod has no spec")?;
-    for claim in &claims {
+    let spec_map = spec.as_object_mut().ok_or("pod without spec: expected an object")?;
+    for claim in &claims.list {
         append(spec_map, "resourceClaims", json!({ "name": claim.name, "resourceClaimTemplateName": claim.template }));
     }
-    if let (Some(class), false, true) = (class, claims.is_empty(), spec_map.get("runtimeClassName").is_none_or(Value::is_null)) {
+    if let (Some(class), false, true) = (runtime_class, claims.list.is_empty(), spec_map.get("runtimeClassName").is_none_or(Value::is_null))
+    {
         spec_map.insert("runtimeClassName".to_owned(), json!(class));
     }
+    let mut templates = claims.templates;
     templates.dedup();
     Ok(Some(MutatedPod { spec, templates }))
+}
+
+/// Claims of a pod so far.
+struct Claims<'a> {
+    selectors: &'a [String],
+    sizes: &'a BTreeSet<u64>,
+    list: Vec<Claim>,
+    templates: Vec<Value>,
 }
 
 struct Claim {
     name: String,
     template: Value,
-    ask: GpuRequest,
+    request: GpuRequest,
 }
 
-fn append(to: &mut Map<String, Value>, key: &str, value: Value) {
-    match to.get_mut(key).and_then(Value::as_array_mut) {
-        Some(list) => list.push(value),
-        None => drop(to.insert(key.to_owned(), json!([value]))),
+impl Claims<'_> {
+    /// Replaces HAMi's resources in a container. Returns false if it has none.
+    fn replace_resources(&mut self, container: &mut Value, is_init: bool) -> Result<bool, String> {
+        let name = container["name"].as_str().unwrap_or_default().to_owned();
+        let Some(resources) = container.get_mut("resources").and_then(Value::as_object_mut) else { return Ok(false) };
+        let extracted = resources::extract(resources).map_err(|error| format!("container {name}: {error}"))?;
+        if let Some(request) = extracted.gpus {
+            let claim = self.claim(&name, request, is_init).map_err(|error| format!("container {name}: {error}"))?;
+            append(resources, "claims", json!({ "name": claim }));
+        }
+        if let Some(priority) = extracted.priority {
+            let container = container.as_object_mut().ok_or("container: expected an object")?;
+            append(container, "env", json!({ "name": "CUDA_TASK_PRIORITY", "value": priority.to_string() }));
+        }
+        Ok(extracted.gpus.is_some() || extracted.priority.is_some())
+    }
+
+    /// Returns the name of the claim for a container's request. With `may_share`, it may be the claim of another container.
+    fn claim(&mut self, container: &str, request: GpuRequest, may_share: bool) -> Result<String, String> {
+        if let Some(claim) = self.list.iter().find(|claim| may_share && claim.request == request) {
+            return Ok(claim.name.clone());
+        }
+        let template = template::claim_template(&template::claim_spec(&request, self.selectors, self.sizes)?);
+        let name = claim_name(container);
+        self.list.push(Claim { name: name.clone(), template: template["metadata"]["name"].clone(), request });
+        self.templates.push(template);
+        Ok(name)
     }
 }
 
-/// The name of a container's claim in its pod: a label, of which there is at most 63 bytes.
+fn append(map: &mut Map<String, Value>, key: &str, value: Value) {
+    match map.get_mut(key).and_then(Value::as_array_mut) {
+        Some(list) => list.push(value),
+        None => drop(map.insert(key.to_owned(), json!([value]))),
+    }
+}
+
+/// Returns the name of a container's claim in its pod, at most [`MAX_NAME_BYTES`] long.
 fn claim_name(container: &str) -> String {
     let name = format!("vgpu-{container}");
-    if name.len() <= 63 { name } else { format!("vgpu-{:016x}", fingerprint(container)) }
+    if name.len() <= MAX_NAME_BYTES { name } else { format!("vgpu-{:016x}", fingerprint(container)) }
 }
 
 #[cfg(test)]
@@ -116,13 +136,13 @@ mod tests {
         json!({ "name": name, "image": "i", "resources": { "limits": { "cpu": 1, "nvidia.com/gpu": 1, "nvidia.com/gpumem": mib } } })
     }
 
-    fn changed(pod: &Value) -> MutatedPod {
+    fn mutated(pod: &Value) -> MutatedPod {
         mutate(pod, &BTreeSet::new(), Some("vgpu")).unwrap().unwrap()
     }
 
     #[test]
-    fn each_container_gets_a_claim_of_its_own() {
-        let MutatedPod { spec, templates } = changed(&pod(json!([gpu("a", 3000), gpu("b", 1000), { "name": "c" }]), json!({})));
+    fn each_container_gets_its_own_claim() {
+        let MutatedPod { spec, templates } = mutated(&pod(json!([gpu("a", 3000), gpu("b", 1000), { "name": "c" }]), json!({})));
         assert_eq!(spec["containers"][0]["resources"], json!({ "limits": { "cpu": 1 }, "claims": [{ "name": "vgpu-a" }] }));
         assert_eq!(spec["containers"][2], json!({ "name": "c" }));
         let names: Vec<&Value> = templates.iter().map(|template| &template["metadata"]["name"]).collect();
@@ -137,34 +157,34 @@ mod tests {
     }
 
     #[test]
-    fn an_init_container_has_what_a_container_will_have() {
+    fn init_container_shares_an_equal_claim() {
         let init = json!({ "initContainers": [gpu("same", 3000), gpu("other", 500)], "runtimeClassName": "mine" });
-        let MutatedPod { spec, .. } = changed(&pod(json!([gpu("a", 3000)]), init));
+        let MutatedPod { spec, .. } = mutated(&pod(json!([gpu("a", 3000)]), init));
         assert_eq!(spec["initContainers"][0]["resources"]["claims"], json!([{ "name": "vgpu-a" }]));
         assert_eq!(spec["initContainers"][1]["resources"]["claims"], json!([{ "name": "vgpu-other" }]));
         assert_eq!((spec["resourceClaims"].as_array().unwrap().len(), &spec["runtimeClassName"]), (2, &json!("mine")));
         let mut sidecar = gpu("side", 3000);
         sidecar["restartPolicy"] = json!("Always");
-        let MutatedPod { spec, .. } = changed(&pod(json!([gpu("a", 3000)]), json!({ "initContainers": [sidecar] })));
-        assert_eq!(spec["resourceClaims"].as_array().unwrap().len(), 2, "it runs beside the others");
+        let MutatedPod { spec, .. } = mutated(&pod(json!([gpu("a", 3000)]), json!({ "initContainers": [sidecar] })));
+        assert_eq!(spec["resourceClaims"].as_array().unwrap().len(), 2, "a sidecar runs alongside the others");
     }
 
     #[test]
-    fn other_pods_stay_as_they_are() {
+    fn pods_without_hami_resources_are_unchanged() {
         let other = pod(json!([{ "name": "a", "resources": { "limits": { "nvidia.com/mig-1g.10gb": 1 } } }]), json!({}));
         assert_eq!(mutate(&other, &BTreeSet::new(), Some("vgpu")).unwrap(), None);
     }
 
     #[test]
-    fn a_priority_becomes_hamis_variable() {
+    fn priority_becomes_hamis_variable() {
         let mut container = gpu("a", 1);
         container["resources"]["limits"]["nvidia.com/priority"] = json!(0);
-        let MutatedPod { spec, .. } = changed(&pod(json!([container]), json!({})));
+        let MutatedPod { spec, .. } = mutated(&pod(json!([container]), json!({})));
         assert_eq!(spec["containers"][0]["env"], json!([{ "name": "CUDA_TASK_PRIORITY", "value": "0" }]));
     }
 
     #[test]
-    fn long_names_are_shortened_and_refusals_name_the_container() {
+    fn long_claim_names_are_hashed_and_errors_name_the_container() {
         assert!(claim_name(&"x".repeat(63)).len() <= 63);
         let mut wrong = gpu("a", 1);
         wrong["resources"]["limits"]["nvidia.com/gpucores"] = json!(101);

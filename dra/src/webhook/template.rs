@@ -1,71 +1,84 @@
-//! What a container asks for as a ResourceClaimTemplate.
+//! ResourceClaimTemplates for the GPU requests of containers.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use vgpu_config::dialect::annotations;
 
-use crate::names::{DEVICE_CLASS, DRIVER};
+use crate::names::{CORES, DEVICE_CLASS, DRIVER, MEMORY};
 use crate::quantity;
 use crate::webhook::resources::{GpuRequest, Memory};
 
-/// Most alternatives that a request may have.
+/// Maximum number of alternatives in a device request, set by Kubernetes.
 const MAX_ALTERNATIVES: usize = 8;
 
-/// The specification of claims for `ask`, from GPUs that `selectors` choose. `sizes` are the memories of the cluster's GPUs in bytes, by
-/// which percentages are reckoned: a claim is for an amount.
+/// Returns the specification of a claim for `request`, restricted to GPUs that all `selectors` match. `sizes` are the memory sizes of the
+/// cluster's GPUs in bytes. A claim's capacity is an amount, so a percentage becomes one amount for each size.
 ///
 /// # Errors
-/// The memory is in percent of GPUs that are not known, or that are of too many kinds.
-pub fn claim_spec(ask: &GpuRequest, selectors: &[String], sizes: &BTreeSet<u64>) -> Result<Value, String> {
-    let one = |bytes: Option<u64>, more: Option<String>| {
-        let mut requests = serde_json::Map::new();
-        if let Some(bytes) = bytes {
-            requests.insert("memory".to_owned(), json!(quantity::format_mib(bytes)));
-        }
-        if let Some(cores) = ask.cores {
-            requests.insert("cores".to_owned(), json!(cores.to_string()));
-        }
-        let mut request = json!({ "deviceClassName": DEVICE_CLASS, "allocationMode": "ExactCount", "count": ask.count });
-        if !requests.is_empty() {
-            request["capacity"] = json!({ "requests": requests });
-        }
-        let selectors: Vec<Value> =
-            selectors.iter().cloned().chain(more).map(|expression| json!({ "cel": { "expression": expression } })).collect();
-        if !selectors.is_empty() {
-            request["selectors"] = json!(selectors);
-        }
-        request
-    };
-    let request = match ask.memory {
-        Memory::Whole => json!({ "name": "gpu", "exactly": one(None, None) }),
-        Memory::Mib(mib) => json!({ "name": "gpu", "exactly": one(Some(mib << 20), None) }),
+/// The memory is a percentage, and the cluster's GPUs have no known size or too many sizes.
+pub fn claim_spec(request: &GpuRequest, selectors: &[String], sizes: &BTreeSet<u64>) -> Result<Value, String> {
+    let exactly = |bytes| json!({ "name": "gpu", "exactly": device_request(request, selectors, bytes) });
+    let requested = match request.memory {
+        Memory::Whole => exactly(None),
+        Memory::Mib(mib) => exactly(Some(mib << 20)),
         Memory::Percent(percent) => {
             let part = |size: &u64| (u128::from(*size) * u128::from(percent) / 100) as u64;
             match sizes.len() {
-                0 => return Err("nvidia.com/gpumem-percentage: no GPU is known whose memory it could be a part of: accepted is nvidia.com/gpumem, in MiB".to_owned()),
-                1 => json!({ "name": "gpu", "exactly": one(sizes.first().map(part), None) }),
+                0 => return Err(percentage_error("no GPU with known memory in the cluster")),
+                1 => exactly(sizes.first().map(part)),
                 2..=MAX_ALTERNATIVES => {
-                    let alternative = |(nth, size): (usize, &u64)| {
-                        let of_size = format!("device.capacity[\"{DRIVER}\"].memory.compareTo(quantity(\"{}\")) == 0", quantity::format_mib(*size));
-                        let mut request = one(Some(part(size)), Some(of_size));
-                        request["name"] = json!(format!("size-{nth}"));
-                        request
-                    };
+                    let alternative = |(index, size): (usize, &u64)| alternative(request, selectors, index, *size, part(size));
                     json!({ "name": "gpu", "firstAvailable": sizes.iter().enumerate().map(alternative).collect::<Vec<_>>() })
                 }
-                many => return Err(format!("nvidia.com/gpumem-percentage: the cluster's GPUs have {many} sizes of memory, more than {MAX_ALTERNATIVES}: accepted is nvidia.com/gpumem, in MiB")),
+                many => {
+                    let found = format!("GPUs of {many} memory sizes in the cluster, at most {MAX_ALTERNATIVES} supported");
+                    return Err(percentage_error(&found));
+                }
             }
         }
     };
-    let mut devices = json!({ "requests": [request] });
-    if ask.count > 1 {
-        // Otherwise several shares of one GPU could be what is given for several GPUs.
+    let mut devices = json!({ "requests": [requested] });
+    if request.count > 1 {
+        // Otherwise several shares of one GPU would satisfy a request for several GPUs.
         devices["constraints"] = json!([{ "requests": ["gpu"], "distinctAttribute": format!("{DRIVER}/uuid") }]);
     }
     Ok(json!({ "devices": devices }))
 }
 
-/// The template for a specification, named by its contents.
+fn percentage_error(found: &str) -> String {
+    format!("{}: {found}: expected {} in MiB", annotations::MEMORY_PERCENT, annotations::MEMORY)
+}
+
+/// Returns the request of devices with this amount of memory; `None` for all of it.
+fn device_request(request: &GpuRequest, selectors: &[String], bytes: Option<u64>) -> Value {
+    let mut capacity = serde_json::Map::new();
+    if let Some(bytes) = bytes {
+        capacity.insert(MEMORY.to_owned(), json!(quantity::format_mib(bytes)));
+    }
+    if let Some(cores) = request.cores {
+        capacity.insert(CORES.to_owned(), json!(cores.to_string()));
+    }
+    let mut result = json!({ "deviceClassName": DEVICE_CLASS, "allocationMode": "ExactCount", "count": request.count });
+    if !capacity.is_empty() {
+        result["capacity"] = json!({ "requests": capacity });
+    }
+    if !selectors.is_empty() {
+        let selectors: Vec<Value> = selectors.iter().map(|expression| json!({ "cel": { "expression": expression } })).collect();
+        result["selectors"] = json!(selectors);
+    }
+    result
+}
+
+/// Returns the alternative for GPUs whose memory is exactly `size` bytes.
+fn alternative(request: &GpuRequest, selectors: &[String], index: usize, size: u64, bytes: u64) -> Value {
+    let size_matches = format!("device.capacity[\"{DRIVER}\"].{MEMORY}.compareTo(quantity(\"{}\")) == 0", quantity::format_mib(size));
+    let mut result = device_request(request, &[selectors, &[size_matches]].concat(), Some(bytes));
+    result["name"] = json!(format!("size-{index}"));
+    result
+}
+
+/// Returns the template for a claim specification. Its name is a hash of the specification.
 #[must_use]
 pub fn claim_template(spec: &Value) -> Value {
     json!({
@@ -76,7 +89,7 @@ pub fn claim_template(spec: &Value) -> Value {
     })
 }
 
-/// FNV-1a: the same for all time, which the standard library's hash is not.
+/// Returns the FNV-1a hash of a text. Unlike the standard library's hash, it is the same in every release.
 #[must_use]
 pub fn fingerprint(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
@@ -86,25 +99,25 @@ pub fn fingerprint(text: &str) -> u64 {
 mod tests {
     use super::*;
 
-    fn ask(count: u64, memory: Memory, cores: Option<u64>) -> GpuRequest {
+    fn gpus(count: u64, memory: Memory, cores: Option<u64>) -> GpuRequest {
         GpuRequest { count, memory, cores }
     }
 
-    fn request(ask: &GpuRequest, sizes: &[u64]) -> Result<Value, String> {
-        claim_spec(ask, &[], &sizes.iter().copied().collect()).map(|spec| spec["devices"]["requests"][0].clone())
+    fn request(gpus: &GpuRequest, sizes: &[u64]) -> Result<Value, String> {
+        claim_spec(gpus, &[], &sizes.iter().copied().collect()).map(|spec| spec["devices"]["requests"][0].clone())
     }
 
     #[test]
-    fn amounts_are_capacities() {
-        let some = request(&ask(1, Memory::Mib(3000), Some(30)), &[]).unwrap();
+    fn amounts_become_capacity_requests() {
+        let some = request(&gpus(1, Memory::Mib(3000), Some(30)), &[]).unwrap();
         assert_eq!(some["exactly"]["capacity"], json!({ "requests": { "memory": "3000Mi", "cores": "30" } }));
-        let whole = request(&ask(1, Memory::Whole, None), &[]).unwrap();
+        let whole = request(&gpus(1, Memory::Whole, None), &[]).unwrap();
         assert_eq!(whole["exactly"], json!({ "deviceClassName": "gpu.vgpu", "allocationMode": "ExactCount", "count": 1 }));
     }
 
     #[test]
-    fn percent_is_of_each_kind_of_gpu_that_there_is() {
-        let half = ask(1, Memory::Percent(50), None);
+    fn percentages_become_one_alternative_for_each_gpu_size() {
+        let half = gpus(1, Memory::Percent(50), None);
         assert_eq!(request(&half, &[24 << 30]).unwrap()["exactly"]["capacity"]["requests"]["memory"], "12Gi");
         let two = request(&half, &[24 << 30, 80 << 30]).unwrap();
         assert_eq!(two["firstAvailable"][1]["name"], "size-1");
@@ -112,20 +125,20 @@ mod tests {
             two["firstAvailable"][1]["selectors"][0]["cel"]["expression"],
             r#"device.capacity["gpu.vgpu"].memory.compareTo(quantity("80Gi")) == 0"#
         );
-        assert!(request(&half, &[]).unwrap_err().contains("no GPU is known"));
+        assert!(request(&half, &[]).unwrap_err().contains("no GPU with known memory"));
         let many: Vec<u64> = (1..=9).map(|size| size << 30).collect();
-        assert!(request(&half, &many).unwrap_err().contains("9 sizes"));
+        assert!(request(&half, &many).unwrap_err().contains("9 memory sizes"));
     }
 
     #[test]
-    fn several_gpus_are_different_ones() {
-        let spec = claim_spec(&ask(2, Memory::Whole, None), &["x".to_owned()], &BTreeSet::new()).unwrap();
+    fn several_gpus_must_have_distinct_uuids() {
+        let spec = claim_spec(&gpus(2, Memory::Whole, None), &["x".to_owned()], &BTreeSet::new()).unwrap();
         assert_eq!(spec["devices"]["constraints"][0]["distinctAttribute"], "gpu.vgpu/uuid");
         assert_eq!(spec["devices"]["requests"][0]["exactly"]["selectors"], json!([{ "cel": { "expression": "x" } }]));
     }
 
     #[test]
-    fn templates_are_named_by_their_contents() {
+    fn template_names_are_hashes_of_their_contents() {
         let name = |spec: Value| claim_template(&spec)["metadata"]["name"].clone();
         assert_eq!(name(json!({ "a": 1 })), name(json!({ "a": 1 })));
         assert_ne!(name(json!({ "a": 1 })), name(json!({ "a": 2 })));
