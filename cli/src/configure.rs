@@ -6,12 +6,12 @@ pub(crate) mod crio;
 pub(crate) mod docker;
 pub(crate) mod drop_in;
 mod hooks;
-pub(crate) mod owned;
+pub(crate) mod managed;
 pub(crate) mod podman;
-mod toml;
+mod toml_layers;
 
 use crate::Outcome;
-use crate::files::Change;
+use crate::file_change::FileChange;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -100,13 +100,13 @@ pub(crate) struct Wish {
 }
 
 /// The changes, in an order in which every state between them is one that the runtime can start with.
-pub(crate) type Changes = Vec<Change>;
+pub(crate) type Changes = Vec<FileChange>;
 
 /// Why a runtime cannot be configured.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]
-    File(#[from] crate::files::FileError),
+    File(#[from] crate::file_change::FileError),
     #[error(transparent)]
     Containerd(#[from] vgpu_containerd::Error),
     #[error("{}: {source}", path.display())]
@@ -132,7 +132,7 @@ impl Args {
             shown.for_each(|change| print!("{}", change.diff()));
             return Ok(ExitCode::SUCCESS);
         }
-        if changes.iter().all(Change::is_empty) {
+        if changes.iter().all(FileChange::is_empty) {
             println!("nothing to do");
             return Ok(ExitCode::SUCCESS);
         }

@@ -1,8 +1,8 @@
 //! `vgpu inventory`: writes down which GPUs there are, for those who must not load NVML.
 
 use crate::Outcome;
-use crate::amount::bytes;
-use crate::place::Place;
+use crate::config_args::ConfigArgs;
+use crate::human::bytes;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use vgpu_monitor::gpus::{Gpus, explain};
@@ -21,7 +21,7 @@ pub struct Args {
     #[arg(long, value_name = "FOLDER", conflicts_with = "json")]
     state_dir: Option<PathBuf>,
     #[command(flatten)]
-    place: Place,
+    config: ConfigArgs,
 }
 
 impl Args {
@@ -32,7 +32,7 @@ impl Args {
             println!("{}", serde_json::to_string_pretty(&found)?);
             return Ok(ExitCode::SUCCESS);
         }
-        let folder = self.state_dir.map_or_else(|| self.place.state_dir(), Ok)?;
+        let folder = self.state_dir.map_or_else(|| self.config.state_dir(), Ok)?;
         let path = inventory::write(&folder, &found)?;
         for gpu in &found.gpus {
             println!("{}: {} {}, {}", gpu.index, gpu.name, gpu.uuid, bytes(gpu.memory));

@@ -1,13 +1,13 @@
 //! `vgpu`: what a person needs on a machine whose GPUs are shared. One module for each subcommand.
 
-mod amount;
 pub mod check;
+mod config_args;
 pub mod configure;
-mod files;
+mod file_change;
 pub mod generate;
+mod human;
 pub mod inventory;
 pub mod monitor;
-mod place;
 pub mod set;
 pub mod show;
 pub mod top;

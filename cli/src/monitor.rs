@@ -1,7 +1,7 @@
 //! `vgpu monitor`: the service that watches from outside.
 
 use crate::Outcome;
-use crate::place::Place;
+use crate::config_args::ConfigArgs;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -33,16 +33,16 @@ pub struct Args {
     #[arg(long)]
     no_turns: bool,
     #[command(flatten)]
-    place: Place,
+    config: ConfigArgs,
 }
 
 impl Args {
     /// Runs the subcommand, until SIGTERM or SIGINT.
     pub fn run(self) -> Outcome {
-        let policy = self.place.policy()?;
+        let policy = self.config.policy()?;
         let host_name = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
         let settings = Settings {
-            state_dir: self.place.state_dir()?,
+            state_dir: self.config.state_dir()?,
             listen: self.listen,
             node: self.node.unwrap_or_else(host_name),
             dialect: Dialect { scheduler: !self.no_scheduler_metrics, legacy: self.legacy_metrics },

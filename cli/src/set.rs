@@ -1,8 +1,8 @@
 //! `vgpu set`: changes a running container's limits.
 
 use crate::Outcome;
-use crate::amount::bytes;
-use crate::place::Place;
+use crate::config_args::ConfigArgs;
+use crate::human::bytes;
 use std::process::ExitCode;
 use vgpu_config::quantity;
 use vgpu_monitor::account::Reader;
@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(long, value_name = "GPU")]
     gpu: Option<String>,
     #[command(flatten)]
-    place: Place,
+    config: ConfigArgs,
 }
 
 fn memory(text: &str) -> Result<Memory, String> {
@@ -60,7 +60,7 @@ fn percent_soft(text: &str) -> Result<u32, String> {
 impl Args {
     /// Runs the subcommand.
     pub fn run(self) -> Outcome {
-        let state_dir = self.place.state_dir()?;
+        let state_dir = self.config.state_dir()?;
         let containers = container::list(&state_dir, &mut Reader::default());
         let container = container::find(&containers, &self.container)?;
         let wanted = Change { memory: self.gpumem, cores: self.gpucores, cores_soft: self.gpucores_soft };

@@ -1,8 +1,8 @@
 //! `vgpu show`: the containers, their limits and what they use, once.
 
 use crate::Outcome;
-use crate::amount::{bytes, seconds};
-use crate::place::Place;
+use crate::config_args::ConfigArgs;
+use crate::human::{bytes, seconds};
 use std::process::ExitCode;
 use std::time::Duration;
 use vgpu_monitor::observer::Observer;
@@ -17,7 +17,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    config: ConfigArgs,
 }
 
 /// Two looks this far apart tell how busy everybody is.
@@ -26,7 +26,7 @@ const APART: Duration = Duration::from_millis(250);
 impl Args {
     /// Runs the subcommand.
     pub fn run(self) -> Outcome {
-        let state_dir = self.place.state_dir()?;
+        let state_dir = self.config.state_dir()?;
         let mut snapshot = twice(&mut Observer::new(&state_dir));
         if let Some(name) = &self.container {
             let containers = vgpu_monitor::container::list(&state_dir, &mut Default::default());

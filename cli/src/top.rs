@@ -1,12 +1,12 @@
 //! `vgpu top`: a live view of who uses which GPU.
 
-mod bar;
 mod detail;
 mod draw;
 mod view;
+mod widgets;
 
 use crate::Outcome;
-use crate::place::Place;
+use crate::config_args::ConfigArgs;
 use crate::show::twice;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::text::Line;
@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, value_name = "TEXT", default_value = "")]
     filter: String,
     #[command(flatten)]
-    place: Place,
+    config: ConfigArgs,
 }
 
 fn interval(text: &str) -> Result<f64, String> {
@@ -55,7 +55,7 @@ const USUAL_WIDTH: u16 = 80;
 impl Args {
     /// Runs the subcommand.
     pub fn run(self) -> Outcome {
-        let mut observer = Observer::new(&self.place.state_dir()?);
+        let mut observer = Observer::new(&self.config.state_dir()?);
         let mut view = View::new(self.sort, self.filter.clone());
         let interval = Duration::from_secs_f64(self.interval);
         if self.json {

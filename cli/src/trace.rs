@@ -1,7 +1,7 @@
 //! `vgpu trace`: records what a running container's processes do on the GPU.
 
 use crate::Outcome;
-use crate::place::Place;
+use crate::config_args::ConfigArgs;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, value_name = "REGION", hide = true, conflicts_with_all = ["container", "seconds"])]
     from: Option<PathBuf>,
     #[command(flatten)]
-    place: Place,
+    config: ConfigArgs,
 }
 
 /// What there was.
@@ -85,7 +85,7 @@ impl Args {
         if let Some(region) = &self.from {
             return self.convert(region);
         }
-        let state_dir = self.place.state_dir()?;
+        let state_dir = self.config.state_dir()?;
         let containers = container::list(&state_dir, &mut Reader::default());
         let container = container::find(&containers, &self.container)?;
         let stop = Arc::new(AtomicBool::new(false));

@@ -43,7 +43,7 @@ struct Look<'a> {
 
 impl Look<'_> {
     fn docker(mut self) {
-        let text = crate::files::read(&self.config);
+        let text = crate::file_change::read(&self.config);
         let root = match text.map_err(Into::into).and_then(|text| docker::parse(&self.config, text.as_deref())) {
             Ok(root) => root,
             Err(error) => return self.broken(&error),

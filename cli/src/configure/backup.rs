@@ -1,7 +1,7 @@
 //! The copy of a file as it was before us, and the way back to it.
 
 use super::Error;
-use crate::files::{Change, read};
+use crate::file_change::{FileChange, read};
 use std::path::{Path, PathBuf};
 
 const SUFFIX: &str = ".vgpu-backup";
@@ -20,12 +20,12 @@ pub(super) fn is_copy(path: &Path) -> bool {
 
 /// The changes that give `path` the text `after`. Where the text before has nothing of ours, it is what the copy holds
 /// from now on; where it has, the copy made then is the original still.
-pub(super) fn keep(path: &Path, after: String, touched: bool) -> Result<Vec<Change>, Error> {
-    let change = Change::new(path, Some(after))?;
+pub(super) fn keep(path: &Path, after: String, touched: bool) -> Result<Vec<FileChange>, Error> {
+    let change = FileChange::new(path, Some(after))?;
     if change.is_empty() || touched {
         return Ok(vec![change]);
     }
-    let copy = Change::new(&of(path), change.before.clone())?.like(path);
+    let copy = FileChange::new(&of(path), change.before.clone())?.like(path);
     Ok(vec![copy, change])
 }
 
@@ -37,7 +37,7 @@ pub(super) fn restore(
     cleaned: String,
     is_blank: impl Fn(&str) -> bool,
     same: impl Fn(&str, &str) -> bool,
-) -> Result<Vec<Change>, Error> {
+) -> Result<Vec<FileChange>, Error> {
     let copy = of(path);
     let original = read(&copy)?;
     let after = match original {
@@ -45,5 +45,5 @@ pub(super) fn restore(
         None if is_blank(&cleaned) => None,
         _ => Some(cleaned),
     };
-    Ok(vec![Change::new(path, after)?, Change::new(&copy, None)?])
+    Ok(vec![FileChange::new(path, after)?, FileChange::new(&copy, None)?])
 }

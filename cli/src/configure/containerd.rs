@@ -1,7 +1,7 @@
 //! containerd: a drop-in in `conf.d` beside the main file, and one `imports` entry in it.
 
-use super::{Changes, Error, HANDLER, Wish, backup, owned};
-use crate::files::read;
+use super::{Changes, Error, HANDLER, Wish, backup, managed};
+use crate::file_change::read;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,7 +23,7 @@ pub(super) fn configure(wish: &Wish) -> Result<Changes, Error> {
     let text = render(edited.version, &others, handler)?;
     let touched = detach(&main, &path)?.is_some();
     // The drop-in first: an import of it would otherwise be there before it is. Its section may hold a registry's password.
-    let mut changes = vec![owned::write(&path, text, is_ours)?.like(&wish.config)];
+    let mut changes = vec![managed::write(&path, text, is_ours)?.like(&wish.config)];
     changes.extend(backup::keep(&wish.config, edited.text, touched)?);
     Ok(changes)
 }
@@ -37,7 +37,7 @@ pub(super) fn undo(config: &Path) -> Result<Changes, Error> {
         let squeeze = |text: &str| text.split_whitespace().collect::<String>();
         changes = backup::restore(config, cleaned, |t| t.trim().is_empty(), |a, b| squeeze(a) == squeeze(b))?;
     }
-    changes.push(owned::remove(&path, is_ours)?);
+    changes.push(managed::remove(&path, is_ours)?);
     Ok(changes)
 }
 

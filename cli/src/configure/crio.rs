@@ -2,7 +2,7 @@
 
 use super::HANDLER;
 use super::drop_in::DropIn;
-use super::toml;
+use super::toml_layers;
 use toml_edit::{DocumentMut, Item, Table, value};
 
 /// CRI-O's drop-in.
@@ -27,11 +27,11 @@ fn register(layers: &[DocumentMut], runtime: &str, section: &mut Table) {
 /// Our handler: the default one's monitor and permissions, our program. `runtime_root` is the low-level runtime's and
 /// stays the default one's too, so that its own tools find the containers.
 fn entry(layers: &[DocumentMut], runtime: &str) -> Table {
-    let default = toml::last(layers, &["crio", "runtime", "default_runtime"]).and_then(Item::as_str);
+    let default = toml_layers::last(layers, &["crio", "runtime", "default_runtime"]).and_then(Item::as_str);
     let default = default.filter(|name| !name.is_empty() && *name != HANDLER);
     let names = default.into_iter().chain(["crun", "runc"]);
     let model = names
-        .filter_map(|name| toml::last(layers, &["crio", "runtime", "runtimes", name])?.as_table_like())
+        .filter_map(|name| toml_layers::last(layers, &["crio", "runtime", "runtimes", name])?.as_table_like())
         .find(|table| table.get("runtime_type").and_then(Item::as_str).is_none_or(|kind| kind.is_empty() || kind == "oci"));
     let mut entry = Table::new();
     entry.insert("runtime_path", value(runtime));

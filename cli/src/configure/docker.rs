@@ -2,7 +2,7 @@
 //! and the order of the keys.
 
 use super::{Changes, Error, HANDLER, Wish, backup};
-use crate::files::read;
+use crate::file_change::read;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::path::Path;

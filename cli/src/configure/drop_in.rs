@@ -1,7 +1,7 @@
 //! Runtimes whose configuration is a main file and drop-ins that are merged into it key by key: one drop-in is ours, which adds a
 //! runtime, or has the runtime read our hooks.
 
-use super::{Changes, Error, HANDLER, Wish, hooks, owned, toml};
+use super::{Changes, Error, HANDLER, Wish, hooks, managed, toml_layers};
 use std::path::{Path, PathBuf};
 use toml_edit::{DocumentMut, Item, Table, value};
 
@@ -35,27 +35,27 @@ impl DropIn {
     pub(super) fn configure(&self, wish: &Wish) -> Result<Changes, Error> {
         let path = self.path(&wish.config);
         let hooks_folder = wish.config.with_file_name(self.hooks);
-        let layers = toml::layers(&wish.config, path.parent().unwrap_or(Path::new("/")), self.suffix, &path)?;
-        let was_default = crate::files::read(&path)?.is_some_and(|text| self.is_default(&text));
+        let layers = toml_layers::layers(&wish.config, path.parent().unwrap_or(Path::new("/")), self.suffix, &path)?;
+        let was_default = crate::file_change::read(&path)?.is_some_and(|text| self.is_default(&text));
         let hooks_dir = wish.hook.as_ref().map(|_| hooks_folder.as_path());
         let text = self.render(&layers, &wish.runtime, wish.default || (was_default && wish.hook.is_none()), hooks_dir);
-        hooks::beside(owned::write(&path, text, |text| self.is_ours(text))?, &hooks_folder, wish.hook.as_deref())
+        hooks::beside(managed::write(&path, text, |text| self.is_ours(text))?, &hooks_folder, wish.hook.as_deref())
     }
 
     pub(super) fn undo(&self, config: &Path) -> Result<Changes, Error> {
-        let drop_in = owned::remove(&self.path(config), |text| self.is_ours(text))?;
+        let drop_in = managed::remove(&self.path(config), |text| self.is_ours(text))?;
         hooks::beside(drop_in, &config.with_file_name(self.hooks), None)
     }
 
     /// Whether a drop-in was written by us.
     pub fn is_ours(&self, text: &str) -> bool {
-        text.starts_with(&owned::mark(self.name))
+        text.starts_with(&managed::mark(self.name))
     }
 
     /// Whether a drop-in makes our runtime the default.
     pub fn is_default(&self, text: &str) -> bool {
         let doc: Result<DocumentMut, _> = text.parse();
-        doc.is_ok_and(|doc| toml::last(&[doc], &self.key(self.default)).and_then(Item::as_str) == Some(HANDLER))
+        doc.is_ok_and(|doc| toml_layers::last(&[doc], &self.key(self.default)).and_then(Item::as_str) == Some(HANDLER))
     }
 
     fn key<'a>(&self, name: &'a str) -> Vec<&'a str> {
@@ -85,6 +85,6 @@ impl DropIn {
             at = at.entry(name).or_insert(Item::Table(table)).as_table_mut().expect("it was made as one");
         }
         at.insert(last, Item::Table(section));
-        owned::header(self.name) + &doc.to_string()
+        managed::header(self.name) + &doc.to_string()
     }
 }

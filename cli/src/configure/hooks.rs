@@ -1,7 +1,7 @@
 //! hooks.d: one file for each stage, in the format that Podman and CRI-O share (oci-hooks(5), version 1.0.0).
 
-use super::{Error, owned, toml};
-use crate::files::Change;
+use super::{Error, managed, toml_layers};
+use crate::file_change::FileChange;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use toml_edit::{Array, DocumentMut};
@@ -20,7 +20,7 @@ const USUAL: &str = "/usr/share/containers/oci/hooks.d";
 
 /// The folders that are read according to `layers`, where the list is under `keys`, and ours.
 pub(super) fn folders(layers: &[DocumentMut], keys: &[&str], ours: &Path) -> Array {
-    let mut list = toml::last(layers, keys).map(toml::strings).unwrap_or_default();
+    let mut list = toml_layers::last(layers, keys).map(toml_layers::strings).unwrap_or_default();
     if list.is_empty() {
         list.push(USUAL.to_owned());
     }
@@ -31,23 +31,23 @@ pub(super) fn folders(layers: &[DocumentMut], keys: &[&str], ours: &Path) -> Arr
     Array::from_iter(list)
 }
 
-fn write(folder: &Path, hook: &str) -> Result<Vec<Change>, Error> {
-    let file = |(stage, argument)| owned::write(&path(folder, argument), render(hook, stage, argument), is_ours);
-    let former = FORMER.into_iter().map(|argument| owned::remove(&path(folder, argument), is_ours));
+fn write(folder: &Path, hook: &str) -> Result<Vec<FileChange>, Error> {
+    let file = |(stage, argument)| managed::write(&path(folder, argument), render(hook, stage, argument), is_ours);
+    let former = FORMER.into_iter().map(|argument| managed::remove(&path(folder, argument), is_ours));
     STAGES.into_iter().map(file).chain(former).collect()
 }
 
 /// The hooks with the drop-in that has them read: written before it, or removed after it where there is to be no hook.
-pub(super) fn beside(drop_in: Change, folder: &Path, hook: Option<&str>) -> Result<Vec<Change>, Error> {
+pub(super) fn beside(drop_in: FileChange, folder: &Path, hook: Option<&str>) -> Result<Vec<FileChange>, Error> {
     Ok(match hook {
         Some(hook) => [write(folder, hook)?, vec![drop_in]].concat(),
         None => [vec![drop_in], remove(folder)?].concat(),
     })
 }
 
-fn remove(folder: &Path) -> Result<Vec<Change>, Error> {
+fn remove(folder: &Path) -> Result<Vec<FileChange>, Error> {
     let arguments = STAGES.into_iter().map(|(_, argument)| argument).chain(FORMER);
-    arguments.map(|argument| owned::remove(&path(folder, argument), is_ours)).collect()
+    arguments.map(|argument| managed::remove(&path(folder, argument), is_ours)).collect()
 }
 
 /// Hooks run in the order of their files' names: ours late, after those that bring the driver in.

@@ -2,7 +2,7 @@
 
 use super::HANDLER;
 use super::drop_in::DropIn;
-use super::toml;
+use super::toml_layers;
 use toml_edit::{Array, DocumentMut, Item, Table, value};
 
 /// Podman's drop-in. It documents two folders of hooks, and reads only the one in /usr/share unless told.
@@ -22,7 +22,7 @@ const USUAL_JSON: [&str; 7] = ["crun", "runc", "kata", "runsc", "youki", "krun",
 
 fn register(layers: &[DocumentMut], runtime: &str, engine: &mut Table) {
     // With this Podman asks for JSON errors, and shows our one line instead of an exit status.
-    let mut json = toml::last(layers, &["engine", "runtime_supports_json"]).map(toml::strings).unwrap_or_default();
+    let mut json = toml_layers::last(layers, &["engine", "runtime_supports_json"]).map(toml_layers::strings).unwrap_or_default();
     if json.is_empty() {
         json.extend(USUAL_JSON.map(str::to_owned));
     }

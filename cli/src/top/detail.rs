@@ -1,8 +1,8 @@
 //! One container with its processes.
 
-use super::bar::fit;
 use super::view::View;
-use crate::amount::{bytes, seconds};
+use super::widgets::fit;
+use crate::human::{bytes, seconds};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use vgpu_monitor::snapshot::{ContainerState, GpuProcess, Share};

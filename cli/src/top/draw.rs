@@ -1,9 +1,9 @@
 //! The view as lines of text.
 
-use super::bar::{bar, fit, spark};
 use super::detail;
 use super::view::{Row, View};
-use crate::amount::{bytes, seconds};
+use super::widgets::{bar, fit, spark};
+use crate::human::{bytes, seconds};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use vgpu_monitor::snapshot::ContainerState;

@@ -6,13 +6,13 @@ use vgpu_oci_hook::process::rootless_user;
 
 /// Where to look.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Place {
+pub struct ConfigArgs {
     /// The policy file, where it is not /etc/vgpu/config.toml (or what VGPU_CONFIG names)
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
 }
 
-impl Place {
+impl ConfigArgs {
     /// What the operator says.
     pub(crate) fn policy(&self) -> vgpu_config::Result<Policy> {
         let named = self.config.clone().or_else(|| std::env::var_os(policy::VARIABLE).map(PathBuf::from));

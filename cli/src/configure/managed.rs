@@ -1,7 +1,7 @@
 //! Files that are wholly ours: written as a whole, recognised again, removed as a whole.
 
 use super::Error;
-use crate::files::{Change, read};
+use crate::file_change::{FileChange, read};
 use std::path::Path;
 
 /// The first words of a configuration file of ours for `runtime`.
@@ -15,8 +15,8 @@ pub(super) fn header(runtime: &str) -> String {
 }
 
 /// Writes the file, unless somebody else's is in its place.
-pub(super) fn write(path: &Path, text: String, is_ours: impl Fn(&str) -> bool) -> Result<Change, Error> {
-    let change = Change::new(path, Some(text))?;
+pub(super) fn write(path: &Path, text: String, is_ours: impl Fn(&str) -> bool) -> Result<FileChange, Error> {
+    let change = FileChange::new(path, Some(text))?;
     match &change.before {
         Some(before) if !is_ours(before) => Err(Error::NotOurs(path.to_owned())),
         _ => Ok(change),
@@ -24,8 +24,8 @@ pub(super) fn write(path: &Path, text: String, is_ours: impl Fn(&str) -> bool) -
 }
 
 /// Removes the file if it is ours.
-pub(super) fn remove(path: &Path, is_ours: impl Fn(&str) -> bool) -> Result<Change, Error> {
+pub(super) fn remove(path: &Path, is_ours: impl Fn(&str) -> bool) -> Result<FileChange, Error> {
     let before = read(path)?;
     let after = before.clone().filter(|text| !is_ours(text));
-    Ok(Change { path: path.to_owned(), before, after, like: None })
+    Ok(FileChange { path: path.to_owned(), before, after, like: None })
 }

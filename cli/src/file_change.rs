@@ -28,7 +28,7 @@ pub fn read(path: &Path) -> Result<Option<String>, FileError> {
 
 /// A file before and after; `None` where it does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct FileChange {
     /// Which file.
     pub path: PathBuf,
     /// Its text now.
@@ -39,7 +39,7 @@ pub struct Change {
     pub like: Option<PathBuf>,
 }
 
-impl Change {
+impl FileChange {
     /// Reads what is there now.
     pub fn new(path: &Path, after: Option<String>) -> Result<Self, FileError> {
         Ok(Self { path: path.to_owned(), before: read(path)?, after, like: None })
@@ -151,13 +151,13 @@ mod tests {
         let (original, copy) = (dir.path().join("original"), dir.path().join("copy"));
         fs::write(&original, "password").unwrap();
         fs::set_permissions(&original, Permissions::from_mode(0o600)).unwrap();
-        Change::new(&copy, Some("password".into())).unwrap().like(&original).apply().unwrap();
+        FileChange::new(&copy, Some("password".into())).unwrap().like(&original).apply().unwrap();
         assert_eq!(fs::metadata(&copy).unwrap().mode() & 0o7777, 0o600);
     }
 
     #[test]
     fn a_diff_names_what_comes_and_goes() {
-        let change = |before: Option<&str>, after: Option<&str>| Change {
+        let change = |before: Option<&str>, after: Option<&str>| FileChange {
             path: "/etc/x".into(),
             before: before.map(str::to_owned),
             after: after.map(str::to_owned),
