@@ -8,7 +8,7 @@ mod report;
 mod runtimes;
 mod system;
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use machine::Machine;
 use report::Report;
 use std::path::{Path, PathBuf};

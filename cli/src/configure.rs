@@ -5,18 +5,21 @@ pub(crate) mod containerd;
 pub(crate) mod crio;
 pub(crate) mod docker;
 pub(crate) mod drop_in;
+pub(crate) mod error;
 mod hooks;
 pub(crate) mod managed;
+pub(crate) mod options;
 pub(crate) mod podman;
 mod toml_layers;
 
-use crate::Outcome;
+pub use options::HANDLER;
+
 use crate::file_change::FileChange;
+use crate::outcome::Outcome;
+use error::Error;
+use options::Options;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-/// The name under which every runtime knows us: `docker run --runtime vgpu`, a RuntimeClass's handler.
-pub const HANDLER: &str = "vgpu";
 
 /// Register vgpu with a container runtime
 ///
@@ -86,43 +89,6 @@ impl Runtime {
     }
 }
 
-/// What is asked for, whatever the runtime.
-#[derive(Debug, Clone)]
-pub(crate) struct Wish {
-    /// The main configuration file, absolute.
-    pub config: PathBuf,
-    /// The runtime to register, absolute.
-    pub runtime: String,
-    /// The hook to register instead, absolute.
-    pub hook: Option<String>,
-    /// Whether it becomes the default.
-    pub default: bool,
-}
-
-/// The changes, in an order in which every state between them is one that the runtime can start with.
-pub(crate) type Changes = Vec<FileChange>;
-
-/// Why a runtime cannot be configured.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    #[error(transparent)]
-    File(#[from] crate::file_change::FileError),
-    #[error(transparent)]
-    Containerd(#[from] vgpu_containerd::Error),
-    #[error("{}: {source}", path.display())]
-    Json { path: PathBuf, source: serde_json::Error },
-    #[error("{}: {source}", path.display())]
-    Toml { path: PathBuf, source: Box<toml_edit::TomlError> },
-    #[error("{}: {what}", path.display())]
-    Shape { path: PathBuf, what: String },
-    #[error("{} was not written by vgpu; move it away first", .0.display())]
-    NotOurs(PathBuf),
-    #[error("{what} is not an absolute path of plain characters: {}", path.display())]
-    Path { what: &'static str, path: PathBuf },
-    #[error("{0} has no hooks.d; it is configured without --hooks")]
-    NoHooks(&'static str),
-}
-
 impl Args {
     /// Runs the subcommand.
     pub fn run(self) -> Outcome {
@@ -147,7 +113,7 @@ impl Args {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn changes(&self) -> Result<Changes, Error> {
+    fn changes(&self) -> Result<Vec<FileChange>, Error> {
         let config = self.config.clone().unwrap_or_else(|| self.runtime.usual_config().into());
         let config = std::path::absolute(&config).unwrap_or(config);
         if self.undo {
@@ -158,7 +124,7 @@ impl Args {
                 Runtime::Podman => podman::PODMAN.undo(&config),
             };
         }
-        let wish = Wish {
+        let options = Options {
             config,
             runtime: plain("--runtime-path", &self.runtime_path)?,
             hook: if self.hooks { Some(plain("--hook-path", &self.hook_path)?) } else { None },
@@ -172,10 +138,10 @@ impl Args {
             Runtime::Docker | Runtime::Containerd if self.hooks => {
                 Err(Error::NoHooks(if self.runtime == Runtime::Docker { "docker" } else { "containerd" }))
             }
-            Runtime::Docker => docker::configure(&wish),
-            Runtime::Containerd => containerd::configure(&wish),
-            Runtime::Crio => crio::CRIO.configure(&wish),
-            Runtime::Podman => podman::PODMAN.configure(&wish),
+            Runtime::Docker => docker::configure(&options),
+            Runtime::Containerd => containerd::configure(&options),
+            Runtime::Crio => crio::CRIO.configure(&options),
+            Runtime::Podman => podman::PODMAN.configure(&options),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `vgpu generate`, hidden: completions and manual pages for the packages.
 
-use crate::{Cli, Outcome};
-use clap::{Command, CommandFactory};
+use crate::outcome::Outcome;
+use clap::Command;
 use clap_complete::Shell;
 use std::fs;
 use std::path::PathBuf;
@@ -15,22 +15,21 @@ pub struct Args {
 }
 
 impl Args {
-    /// Runs the subcommand.
-    pub fn run(self) -> Outcome {
+    /// Writes what describes the command line `all`.
+    pub fn run(self, all: &Command) -> Outcome {
         let (completions, man) = (self.folder.join("completions"), self.folder.join("man"));
         fs::create_dir_all(&completions)?;
         fs::create_dir_all(&man)?;
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-            clap_complete::generate_to(shell, &mut shown(), "vgpu", &completions)?;
+            clap_complete::generate_to(shell, &mut shown(all), "vgpu", &completions)?;
         }
-        clap_mangen::generate_to(shown(), &man)?;
+        clap_mangen::generate_to(shown(all), &man)?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
 /// The command line without what is hidden.
-fn shown() -> Command {
-    let all = Cli::command();
+fn shown(all: &Command) -> Command {
     let shown = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
     Command::new("vgpu")
         .version(env!("CARGO_PKG_VERSION"))
@@ -42,11 +41,13 @@ fn shown() -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Cli;
+    use clap::CommandFactory;
 
     #[test]
     fn every_subcommand_has_its_page_and_every_shell_its_completion() {
         let dir = tempfile::tempdir().unwrap();
-        Args { folder: dir.path().to_owned() }.run().unwrap();
+        Args { folder: dir.path().to_owned() }.run(&Cli::command()).unwrap();
         for file in ["completions/vgpu.bash", "completions/_vgpu", "completions/vgpu.fish"] {
             let text = fs::read_to_string(dir.path().join(file)).unwrap();
             assert!(text.contains("set-as-default") && !text.contains("generate"), "{file}");

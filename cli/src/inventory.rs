@@ -1,8 +1,8 @@
 //! `vgpu inventory`: writes down which GPUs there are, for those who must not load NVML.
 
-use crate::Outcome;
 use crate::config_args::ConfigArgs;
 use crate::human::bytes;
+use crate::outcome::Outcome;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use vgpu_monitor::gpus::{Gpus, explain};

@@ -8,12 +8,15 @@ pub mod generate;
 mod human;
 pub mod inventory;
 pub mod monitor;
+mod outcome;
 pub mod set;
 pub mod show;
 pub mod top;
 pub mod trace;
 
-use clap::{Parser, Subcommand};
+pub use outcome::Outcome;
+
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Share GPUs among containers, each held to what it was given.
@@ -52,7 +55,7 @@ impl Cli {
             Command::Trace(args) => args.run(),
             Command::Monitor(args) => args.run(),
             Command::Inventory(args) => args.run(),
-            Command::Generate(args) => args.run(),
+            Command::Generate(args) => args.run(&Self::command()),
         };
         done.unwrap_or_else(|error| {
             eprintln!("vgpu: {error}");
@@ -60,9 +63,6 @@ impl Cli {
         })
     }
 }
-
-/// What a subcommand gives back: the exit status, or why it could not do its work.
-pub type Outcome = Result<ExitCode, Box<dyn std::error::Error>>;
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,7 @@
 //! `vgpu monitor`: the service that watches from outside.
 
-use crate::Outcome;
 use crate::config_args::ConfigArgs;
+use crate::outcome::Outcome;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! `vgpu set`: changes a running container's limits.
 
-use crate::Outcome;
 use crate::config_args::ConfigArgs;
 use crate::human::bytes;
+use crate::outcome::Outcome;
 use std::process::ExitCode;
 use vgpu_config::quantity;
 use vgpu_monitor::account::Reader;

@@ -1,8 +1,8 @@
 //! `vgpu show`: the containers, their limits and what they use, once.
 
-use crate::Outcome;
 use crate::config_args::ConfigArgs;
 use crate::human::{bytes, seconds};
+use crate::outcome::Outcome;
 use std::process::ExitCode;
 use std::time::Duration;
 use vgpu_monitor::observer::Observer;

@@ -5,8 +5,8 @@ mod draw;
 mod view;
 mod widgets;
 
-use crate::Outcome;
 use crate::config_args::ConfigArgs;
+use crate::outcome::Outcome;
 use crate::show::twice;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::text::Line;

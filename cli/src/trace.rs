@@ -1,7 +1,7 @@
 //! `vgpu trace`: records what a running container's processes do on the GPU.
 
-use crate::Outcome;
 use crate::config_args::ConfigArgs;
+use crate::outcome::Outcome;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};

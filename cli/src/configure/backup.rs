@@ -1,6 +1,6 @@
 //! The copy of a file as it was before us, and the way back to it.
 
-use super::Error;
+use super::error::Error;
 use crate::file_change::{FileChange, read};
 use std::path::{Path, PathBuf};
 

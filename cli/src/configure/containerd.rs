@@ -1,7 +1,9 @@
 //! containerd: a drop-in in `conf.d` beside the main file, and one `imports` entry in it.
 
-use super::{Changes, Error, HANDLER, Wish, backup, managed};
-use crate::file_change::read;
+use super::error::Error;
+use super::options::{HANDLER, Options};
+use super::{backup, managed};
+use crate::file_change::{FileChange, read};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,23 +14,23 @@ pub(crate) fn drop_in(config: &Path) -> PathBuf {
     config.with_file_name("conf.d").join("99-vgpu.toml")
 }
 
-pub(super) fn configure(wish: &Wish) -> Result<Changes, Error> {
-    let path = drop_in(&wish.config);
-    let main = Source::new(&wish.config, read(&wish.config)?.unwrap_or_default());
-    let before = registration(&wish.config)?;
+pub(super) fn configure(options: &Options) -> Result<Vec<FileChange>, Error> {
+    let path = drop_in(&options.config);
+    let main = Source::new(&options.config, read(&options.config)?.unwrap_or_default());
+    let before = registration(&options.config)?;
     let edited = attach(&main, &path, Version::for_program(&program_version()))?;
     let others: Vec<_> =
         load(&Source { text: edited.text.clone(), ..main.clone() })?.into_iter().filter(|file| file.path != path).collect();
-    let handler = Handler { name: HANDLER, binary: &wish.runtime, default: wish.default || before.default };
+    let handler = Handler { name: HANDLER, binary: &options.runtime, default: options.default || before.default };
     let text = render(edited.version, &others, handler)?;
     let touched = detach(&main, &path)?.is_some();
     // The drop-in first: an import of it would otherwise be there before it is. Its section may hold a registry's password.
-    let mut changes = vec![managed::write(&path, text, is_ours)?.like(&wish.config)];
-    changes.extend(backup::keep(&wish.config, edited.text, touched)?);
+    let mut changes = vec![managed::write(&path, text, is_ours)?.like(&options.config)];
+    changes.extend(backup::keep(&options.config, edited.text, touched)?);
     Ok(changes)
 }
 
-pub(super) fn undo(config: &Path) -> Result<Changes, Error> {
+pub(super) fn undo(config: &Path) -> Result<Vec<FileChange>, Error> {
     let path = drop_in(config);
     let mut changes = Vec::new();
     if let Some(text) = read(config)?

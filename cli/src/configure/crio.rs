@@ -1,7 +1,7 @@
 //! CRI-O: a drop-in in `crio.conf.d` that adds a runtime handler, or that has CRI-O read our hooks.
 
-use super::HANDLER;
 use super::drop_in::DropIn;
+use super::options::HANDLER;
 use super::toml_layers;
 use toml_edit::{DocumentMut, Item, Table, value};
 

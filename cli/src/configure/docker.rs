@@ -1,8 +1,10 @@
 //! Docker: `runtimes` in daemon.json. Docker has no drop-ins, and JSON no comments; what must stay is every other value
 //! and the order of the keys.
 
-use super::{Changes, Error, HANDLER, Wish, backup};
-use crate::file_change::read;
+use super::backup;
+use super::error::Error;
+use super::options::{HANDLER, Options};
+use crate::file_change::{FileChange, read};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -10,32 +12,32 @@ use std::path::Path;
 const RUNTIMES: &str = "runtimes";
 const DEFAULT: &str = "default-runtime";
 
-pub(super) fn configure(wish: &Wish) -> Result<Changes, Error> {
-    let text = read(&wish.config)?;
-    let mut root = parse(&wish.config, text.as_deref())?;
+pub(super) fn configure(options: &Options) -> Result<Vec<FileChange>, Error> {
+    let text = read(&options.config)?;
+    let mut root = parse(&options.config, text.as_deref())?;
     let touched = registered(&root).is_some();
     let before = root.clone();
     let runtimes = root.entry(RUNTIMES).or_insert_with(|| json!({}));
     let Some(runtimes) = runtimes.as_object_mut() else {
-        return Err(Error::Shape { path: wish.config.clone(), what: "runtimes is not an object".into() });
+        return Err(Error::Shape { path: options.config.clone(), what: "runtimes is not an object".into() });
     };
     // What else is said of our runtime (runtimeArgs) is the operator's.
     match runtimes.get_mut(HANDLER).and_then(Value::as_object_mut) {
         Some(entry) => {
-            entry.insert("path".into(), json!(wish.runtime));
+            entry.insert("path".into(), json!(options.runtime));
         }
         None => {
-            runtimes.insert(HANDLER.into(), json!({ "path": wish.runtime }));
+            runtimes.insert(HANDLER.into(), json!({ "path": options.runtime }));
         }
     }
-    if wish.default {
+    if options.default {
         root.insert(DEFAULT.into(), json!(HANDLER));
     }
     let after = if root == before && text.is_some() { text.unwrap_or_default() } else { print(&root, text.as_deref()) };
-    backup::keep(&wish.config, after, touched)
+    backup::keep(&options.config, after, touched)
 }
 
-pub(super) fn undo(config: &Path) -> Result<Changes, Error> {
+pub(super) fn undo(config: &Path) -> Result<Vec<FileChange>, Error> {
     let Some(text) = read(config)? else { return Ok(Vec::new()) };
     let mut root = parse(config, Some(&text))?;
     if registered(&root).is_none() {

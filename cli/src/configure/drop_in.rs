@@ -1,7 +1,10 @@
 //! Runtimes whose configuration is a main file and drop-ins that are merged into it key by key: one drop-in is ours, which adds a
 //! runtime, or has the runtime read our hooks.
 
-use super::{Changes, Error, HANDLER, Wish, hooks, managed, toml_layers};
+use super::error::Error;
+use super::options::{HANDLER, Options};
+use super::{hooks, managed, toml_layers};
+use crate::file_change::FileChange;
 use std::path::{Path, PathBuf};
 use toml_edit::{DocumentMut, Item, Table, value};
 
@@ -32,17 +35,17 @@ impl DropIn {
         config.with_file_name(self.path)
     }
 
-    pub(super) fn configure(&self, wish: &Wish) -> Result<Changes, Error> {
-        let path = self.path(&wish.config);
-        let hooks_folder = wish.config.with_file_name(self.hooks);
-        let layers = toml_layers::layers(&wish.config, path.parent().unwrap_or(Path::new("/")), self.suffix, &path)?;
+    pub(super) fn configure(&self, options: &Options) -> Result<Vec<FileChange>, Error> {
+        let path = self.path(&options.config);
+        let hooks_folder = options.config.with_file_name(self.hooks);
+        let layers = toml_layers::layers(&options.config, path.parent().unwrap_or(Path::new("/")), self.suffix, &path)?;
         let was_default = crate::file_change::read(&path)?.is_some_and(|text| self.is_default(&text));
-        let hooks_dir = wish.hook.as_ref().map(|_| hooks_folder.as_path());
-        let text = self.render(&layers, &wish.runtime, wish.default || (was_default && wish.hook.is_none()), hooks_dir);
-        hooks::beside(managed::write(&path, text, |text| self.is_ours(text))?, &hooks_folder, wish.hook.as_deref())
+        let hooks_dir = options.hook.as_ref().map(|_| hooks_folder.as_path());
+        let text = self.render(&layers, &options.runtime, options.default || (was_default && options.hook.is_none()), hooks_dir);
+        hooks::beside(managed::write(&path, text, |text| self.is_ours(text))?, &hooks_folder, options.hook.as_deref())
     }
 
-    pub(super) fn undo(&self, config: &Path) -> Result<Changes, Error> {
+    pub(super) fn undo(&self, config: &Path) -> Result<Vec<FileChange>, Error> {
         let drop_in = managed::remove(&self.path(config), |text| self.is_ours(text))?;
         hooks::beside(drop_in, &config.with_file_name(self.hooks), None)
     }

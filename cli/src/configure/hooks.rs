@@ -1,6 +1,7 @@
 //! hooks.d: one file for each stage, in the format that Podman and CRI-O share (oci-hooks(5), version 1.0.0).
 
-use super::{Error, managed, toml_layers};
+use super::error::Error;
+use super::{managed, toml_layers};
 use crate::file_change::FileChange;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

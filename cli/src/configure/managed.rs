@@ -1,6 +1,6 @@
 //! Files that are wholly ours: written as a whole, recognised again, removed as a whole.
 
-use super::Error;
+use super::error::Error;
 use crate::file_change::{FileChange, read};
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! Podman: a drop-in in `containers.conf.d` that adds a runtime, or that has Podman read our hooks.
 
-use super::HANDLER;
 use super::drop_in::DropIn;
+use super::options::HANDLER;
 use super::toml_layers;
 use toml_edit::{Array, DocumentMut, Item, Table, value};
 

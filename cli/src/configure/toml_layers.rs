@@ -1,6 +1,6 @@
 //! Reading the TOML files of runtimes that merge key by key, the later file over the earlier.
 
-use super::Error;
+use super::error::Error;
 use crate::file_change::read;
 use std::path::{Path, PathBuf};
 use toml_edit::{DocumentMut, Item};

@@ -1,0 +1,6 @@
+//! The result of a subcommand.
+
+use std::process::ExitCode;
+
+/// Exit status of a subcommand, or the error that kept it from its work.
+pub type Outcome = Result<ExitCode, Box<dyn std::error::Error>>;
