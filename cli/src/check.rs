@@ -1,4 +1,4 @@
-//! `vgpu check`: what is right on this machine, line by line, and what to do about the rest.
+//! `vgpu check`: checks this machine's setup, and says how to correct it.
 
 mod gpu;
 mod installed;
@@ -14,19 +14,19 @@ use report::Report;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Say what is right on this machine, and what to do about the rest
+/// Check this machine's setup, and say how to correct it
 ///
-/// Exit status: 0 where containers can share GPUs here, 1 where something must be done first. Lines that begin with
-/// "warn" do not count unless --strict is given.
+/// Exit status: 0 if containers can share GPUs on this machine, 1 if a check failed. Warnings count as failures with
+/// --strict only.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Print a JSON object rather than lines
+    /// Print a JSON object instead of lines
     #[arg(long)]
     json: bool,
-    /// Let warnings fail, too
+    /// Treat warnings as failures
     #[arg(long)]
     strict: bool,
-    /// The policy file, where it is not /etc/vgpu/config.toml (or what VGPU_CONFIG names)
+    /// Policy file (default: $VGPU_CONFIG, or /etc/vgpu/config.toml)
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
 }
@@ -34,8 +34,8 @@ pub struct Args {
 impl Args {
     /// Runs the subcommand.
     pub fn run(self) -> Outcome {
-        let machine = Machine::this();
-        let report = examine(&machine, self.config.as_deref());
+        let machine = Machine::local();
+        let report = run_checks(&machine, self.config.as_deref());
         if self.json {
             println!("{}", serde_json::to_string_pretty(&report.json(self.strict))?);
         } else {
@@ -45,18 +45,18 @@ impl Args {
     }
 }
 
-/// Everything, in the order in which a person would look.
-fn examine(machine: &Machine, config: Option<&Path>) -> Report {
+/// Runs all checks, from the driver up to the container runtimes.
+fn run_checks(machine: &Machine, config: Option<&Path>) -> Report {
     let mut report = Report::default();
-    gpu::driver(machine, &mut report);
-    gpu::devices(machine, &mut report);
-    gpu::toolkit(machine, &mut report);
-    system::kernel(machine, &mut report);
-    system::cgroups(machine, &mut report);
-    let policy = installed::policy(machine, config, &mut report);
-    installed::programs(machine, &policy, &mut report);
-    library::library(machine, &policy.library, &mut report);
-    system::state(machine, &policy.state_dir(None), &mut report);
-    runtimes::all(machine, &mut report);
+    gpu::check_driver(machine, &mut report);
+    gpu::check_devices(machine, &mut report);
+    gpu::check_toolkit(machine, &mut report);
+    system::check_kernel(machine, &mut report);
+    system::check_cgroups(machine, &mut report);
+    let policy = installed::check_policy(machine, config, &mut report);
+    installed::check_programs(machine, &policy, &mut report);
+    library::check_library(machine, &policy.library, &mut report);
+    system::check_state_dir(machine, &policy.state_dir(None), &mut report);
+    runtimes::check_runtimes(machine, &mut report);
     report
 }

@@ -1,4 +1,4 @@
-//! `vgpu configure`: registers vgpu with a container runtime, and takes it back.
+//! `vgpu configure`: registers vgpu with a container runtime, and removes the registration.
 
 mod backup;
 pub(crate) mod containerd;
@@ -23,38 +23,37 @@ use std::process::ExitCode;
 
 /// Register vgpu with a container runtime
 ///
-/// Changes as little as possible: a file of vgpu's own where the runtime reads such files, one key where it does not.
-/// Comments and every other key stay, the original is kept beside the file as NAME.vgpu-backup, and --undo brings it
-/// back. Doing it twice changes nothing.
+/// Makes the smallest change: a drop-in file where the runtime reads drop-ins, one key where it does not. Comments and all
+/// other keys stay. The original file is saved as NAME.vgpu-backup, and --undo restores it. A second run changes nothing.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Which runtime
+    /// Container runtime
     runtime: Runtime,
-    /// The runtime's main configuration file, where it is not at its usual place; vgpu's own file goes to the folder
-    /// beside it that the runtime reads
+    /// Main configuration file of the runtime, if not at its default path; vgpu's own file goes into the runtime's
+    /// drop-in folder next to it
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
-    /// Use vgpu for containers that name no runtime, too
+    /// Make vgpu the default runtime
     #[arg(long, conflicts_with_all = ["undo", "hooks"])]
     set_as_default: bool,
-    /// Register OCI hooks (hooks.d) rather than a runtime; crio and podman only
+    /// Register OCI hooks (hooks.d) instead of a runtime; crio and podman only
     #[arg(long)]
     hooks: bool,
-    /// Print what would change as a unified diff, and change nothing
+    /// Print the change as a unified diff, and write nothing
     #[arg(long)]
     dry_run: bool,
-    /// Take vgpu out again
+    /// Remove vgpu from the configuration
     #[arg(long)]
     undo: bool,
-    /// The runtime to register
+    /// Program to register as runtime
     #[arg(long, value_name = "PATH", default_value = "/usr/bin/vgpu-runtime")]
     runtime_path: PathBuf,
-    /// The hook to register with --hooks
+    /// Program to register with --hooks
     #[arg(long, value_name = "PATH", default_value = "/usr/bin/vgpu-hook")]
     hook_path: PathBuf,
 }
 
-/// The runtimes that can be configured.
+/// Container runtimes that can be configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Runtime {
     /// Docker: /etc/docker/daemon.json
@@ -68,8 +67,8 @@ pub enum Runtime {
 }
 
 impl Runtime {
-    /// Where its main configuration file usually is.
-    pub fn usual_config(self) -> &'static str {
+    /// Returns the default path of its main configuration file.
+    pub fn default_config(self) -> &'static str {
         match self {
             Self::Docker => "/etc/docker/daemon.json",
             Self::Containerd => "/etc/containerd/config.toml",
@@ -78,8 +77,8 @@ impl Runtime {
         }
     }
 
-    /// What makes the running daemon take up the change.
-    fn reload(self) -> Option<&'static str> {
+    /// Returns the command that makes the running daemon apply the change.
+    fn reload_command(self) -> Option<&'static str> {
         match self {
             Self::Docker => Some("systemctl reload docker"),
             Self::Containerd => Some("systemctl restart containerd"),
@@ -94,7 +93,7 @@ impl Args {
     pub fn run(self) -> Outcome {
         let changes = self.changes()?;
         if self.dry_run {
-            let shown = changes.iter().filter(|change| !backup::is_copy(&change.path));
+            let shown = changes.iter().filter(|change| !backup::is_backup(&change.path));
             shown.for_each(|change| print!("{}", change.diff()));
             return Ok(ExitCode::SUCCESS);
         }
@@ -107,14 +106,15 @@ impl Args {
             let verb = if change.after.is_some() { "wrote" } else { "removed" };
             println!("{verb} {}", change.path.display());
         }
-        if let Some(command) = self.runtime.reload() {
-            println!("to take it up: {command}");
+        if let Some(command) = self.runtime.reload_command() {
+            println!("to apply the change: {command}");
         }
         Ok(ExitCode::SUCCESS)
     }
 
+    /// Returns the changes, ordered so that the runtime can start between any two of them.
     fn changes(&self) -> Result<Vec<FileChange>, Error> {
-        let config = self.config.clone().unwrap_or_else(|| self.runtime.usual_config().into());
+        let config = self.config.clone().unwrap_or_else(|| self.runtime.default_config().into());
         let config = std::path::absolute(&config).unwrap_or(config);
         if self.undo {
             return match self.runtime {
@@ -126,13 +126,13 @@ impl Args {
         }
         let options = Options {
             config,
-            runtime: plain("--runtime-path", &self.runtime_path)?,
-            hook: if self.hooks { Some(plain("--hook-path", &self.hook_path)?) } else { None },
+            runtime: checked_path("--runtime-path", &self.runtime_path)?,
+            hook: if self.hooks { Some(checked_path("--hook-path", &self.hook_path)?) } else { None },
             default: self.set_as_default,
         };
         let program = if self.hooks { &self.hook_path } else { &self.runtime_path };
         if !program.exists() {
-            eprintln!("vgpu: note: {} is not there yet; containers will not start before it is", program.display());
+            eprintln!("vgpu: note: {} does not exist; containers will not start until it is installed", program.display());
         }
         match self.runtime {
             Runtime::Docker | Runtime::Containerd if self.hooks => {
@@ -146,10 +146,10 @@ impl Args {
     }
 }
 
-/// A program's path as it goes into others' files, where quotes and control characters have no place.
-fn plain(what: &'static str, path: &Path) -> Result<String, Error> {
+/// Checks a path that goes into configuration files of others, where quotes and control characters are not allowed.
+fn checked_path(option: &'static str, path: &Path) -> Result<String, Error> {
     path.to_str()
         .filter(|text| path.is_absolute() && !text.contains(|c: char| c.is_control() || c == '"' || c == '\\'))
         .map(str::to_owned)
-        .ok_or_else(|| Error::Path { what, path: path.to_owned() })
+        .ok_or_else(|| Error::Path { option, path: path.to_owned() })
 }

@@ -1,11 +1,11 @@
-//! Changing files so that nobody ever reads half of one, and so that a change can be shown before it is made.
+//! Atomic changes of text files, which can be shown as a diff before they are made.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-/// A file cannot be read or changed.
+/// Failure to read or change a file.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {source}", path.display())]
 pub struct FileError {
@@ -13,11 +13,12 @@ pub struct FileError {
     source: io::Error,
 }
 
+/// Returns a function that adds `path` to an I/O error.
 fn at(path: &Path) -> impl FnOnce(io::Error) -> FileError + '_ {
     |source| FileError { path: path.to_owned(), source }
 }
 
-/// The text of a file; `None` where there is none.
+/// Reads the text of a file; `None` if it does not exist.
 pub fn read(path: &Path) -> Result<Option<String>, FileError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -26,37 +27,37 @@ pub fn read(path: &Path) -> Result<Option<String>, FileError> {
     }
 }
 
-/// A file before and after; `None` where it does not exist.
+/// Change of one file's text. `None` stands for a missing file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileChange {
-    /// Which file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its text now.
+    /// Current text.
     pub before: Option<String>,
-    /// Its text then.
+    /// New text.
     pub after: Option<String>,
-    /// The file whose mode and owner it gets if it is new: what is copied out of a file stays as secret as it was.
+    /// File whose mode and owner a new file gets. A copy of a secret text stays as secret as the original.
     pub like: Option<PathBuf>,
 }
 
 impl FileChange {
-    /// Reads what is there now.
+    /// Reads the current text of `path`, which is to become `after`.
     pub fn new(path: &Path, after: Option<String>) -> Result<Self, FileError> {
         Ok(Self { path: path.to_owned(), before: read(path)?, after, like: None })
     }
 
-    /// With the mode and owner of another file, should this one be new.
+    /// Gives the file the mode and owner of `other` if it is new.
     pub fn like(mut self, other: &Path) -> Self {
         self.like = Some(other.to_owned());
         self
     }
 
-    /// Whether anything changes.
+    /// Returns whether the text stays the same.
     pub fn is_empty(&self) -> bool {
         self.before == self.after
     }
 
-    /// As a unified diff; empty where nothing changes.
+    /// Formats the change as a unified diff; empty if nothing changes.
     pub fn diff(&self) -> String {
         if self.is_empty() {
             return String::new();
@@ -72,7 +73,7 @@ impl FileChange {
             .to_string()
     }
 
-    /// Makes the change.
+    /// Writes or removes the file.
     pub fn apply(&self) -> Result<(), FileError> {
         match &self.after {
             _ if self.is_empty() => Ok(()),
@@ -82,10 +83,11 @@ impl FileChange {
     }
 }
 
-/// Replaces a file's text by rename, keeping its mode and owner, and following a symlink to the file it means.
-/// A new file gets those of `like`, or may be read by all. Folders that are missing are made.
+/// Replaces a file's text by rename. Keeps its mode and owner, and follows symlinks.
+///
+/// A new file gets the mode and owner of `like`, else mode 0644. Missing folders are created.
 fn write(path: &Path, text: &str, like: Option<&Path>) -> Result<(), FileError> {
-    // A file that is not there yet has no real path, and its folder may not be there either.
+    // A new file has no canonical path, and its folder may be missing, too.
     let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let model = if real.exists() { Some(real.as_path()) } else { like };
     replace(&real, text, model).map_err(at(path))
@@ -99,8 +101,8 @@ fn replace(path: &Path, text: &str, model: Option<&Path>) -> io::Result<()> {
     match model.and_then(|model| fs::metadata(model).ok()) {
         Some(old) => {
             new.as_file().set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
-            let mine = new.as_file().metadata()?;
-            if (mine.uid(), mine.gid()) != (old.uid(), old.gid()) {
+            let current = new.as_file().metadata()?;
+            if (current.uid(), current.gid()) != (old.uid(), old.gid()) {
                 chown(new.path(), Some(old.uid()), Some(old.gid()))?;
             }
         }
@@ -124,7 +126,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_replaced_file_keeps_its_mode_and_its_symlink() {
+    fn a_replaced_file_keeps_its_mode_and_symlink() {
         let dir = tempfile::tempdir().unwrap();
         let (real, link) = (dir.path().join("real"), dir.path().join("link"));
         fs::write(&real, "old").unwrap();
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_gets_its_folders_and_can_be_read_by_all() {
+    fn a_new_file_gets_its_folders_and_is_world_readable() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a/b/c.toml");
         write(&path, "x", None).unwrap();
@@ -146,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_as_secret_as_its_original() {
+    fn a_copy_gets_the_mode_of_its_original() {
         let dir = tempfile::tempdir().unwrap();
         let (original, copy) = (dir.path().join("original"), dir.path().join("copy"));
         fs::write(&original, "password").unwrap();
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_diff_names_what_comes_and_goes() {
+    fn a_diff_shows_created_and_removed_files() {
         let change = |before: Option<&str>, after: Option<&str>| FileChange {
             path: "/etc/x".into(),
             before: before.map(str::to_owned),

@@ -1,4 +1,4 @@
-//! `vgpu generate`, hidden: completions and manual pages for the packages.
+//! `vgpu generate` (hidden): shell completions and manual pages for the packages.
 
 use crate::outcome::Outcome;
 use clap::Command;
@@ -7,35 +7,35 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Write completions and manual pages, as the packages ship them
+/// Write the shell completions and manual pages for the packages
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The folder that gets completions/ and man/
+    /// Folder in which completions/ and man/ are created
     folder: PathBuf,
 }
 
 impl Args {
-    /// Writes what describes the command line `all`.
+    /// Writes the completions and manual pages of `all`, the whole command line.
     pub fn run(self, all: &Command) -> Outcome {
         let (completions, man) = (self.folder.join("completions"), self.folder.join("man"));
         fs::create_dir_all(&completions)?;
         fs::create_dir_all(&man)?;
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-            clap_complete::generate_to(shell, &mut shown(all), "vgpu", &completions)?;
+            clap_complete::generate_to(shell, &mut visible(all), "vgpu", &completions)?;
         }
-        clap_mangen::generate_to(shown(all), &man)?;
+        clap_mangen::generate_to(visible(all), &man)?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// The command line without what is hidden.
-fn shown(all: &Command) -> Command {
-    let shown = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+/// Returns the command line without hidden subcommands.
+fn visible(all: &Command) -> Command {
+    let subcommands = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
     Command::new("vgpu")
         .version(env!("CARGO_PKG_VERSION"))
         .propagate_version(true)
         .about(all.get_about().cloned().unwrap_or_default())
-        .subcommands(shown)
+        .subcommands(subcommands)
 }
 
 #[cfg(test)]
@@ -45,7 +45,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn every_subcommand_has_its_page_and_every_shell_its_completion() {
+    fn every_subcommand_has_a_manual_page_and_every_shell_a_completion() {
         let dir = tempfile::tempdir().unwrap();
         Args { folder: dir.path().to_owned() }.run(&Cli::command()).unwrap();
         for file in ["completions/vgpu.bash", "completions/_vgpu", "completions/vgpu.fish"] {

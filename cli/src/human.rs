@@ -1,6 +1,8 @@
-//! Amounts as people read them.
+//! Human-readable byte counts and durations.
 
-/// Bytes with the unit that leaves at most four digits, as `vgpu set` takes it back in round cases: `512Mi`, `1.5Gi`.
+/// Formats a byte count with at most four digits and a binary unit: `512Mi`, `1.5Gi`.
+///
+/// `vgpu set` accepts results without a fraction.
 pub(crate) fn bytes(bytes: u64) -> String {
     let units = [(40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")];
     let fitting = units.iter().find(|(shift, _)| bytes >> shift != 0);
@@ -12,8 +14,8 @@ pub(crate) fn bytes(bytes: u64) -> String {
     if amount < 100.0 { format!("{amount:.1}{unit}") } else { format!("{amount:.0}{unit}") }
 }
 
-/// A length of time in its largest unit: `45s`, `3m`, `2h`, `5d`.
-pub(crate) fn seconds(seconds: f64) -> String {
+/// Formats a duration, given in seconds, in its largest whole unit: `45s`, `3m`, `2h`, `5d`.
+pub(crate) fn duration(seconds: f64) -> String {
     let whole = seconds.max(0.0) as u64;
     match whole {
         0..60 => format!("{whole}s"),
@@ -26,7 +28,7 @@ pub(crate) fn seconds(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn amounts_are_short() {
+    fn byte_counts_and_durations_are_short() {
         for (bytes, text) in [
             (0, "0"),
             (1023, "1023"),
@@ -39,7 +41,7 @@ mod tests {
             assert_eq!(super::bytes(bytes), text);
         }
         for (seconds, text) in [(-1.0, "0s"), (59.9, "59s"), (61.0, "1m"), (7200.0, "2h"), (200_000.0, "2d")] {
-            assert_eq!(super::seconds(seconds), text);
+            assert_eq!(super::duration(seconds), text);
         }
     }
 }

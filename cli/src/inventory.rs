@@ -1,4 +1,4 @@
-//! `vgpu inventory`: writes down which GPUs there are, for those who must not load NVML.
+//! `vgpu inventory`: writes the list of GPUs for programs that must not load NVML.
 
 use crate::config_args::ConfigArgs;
 use crate::human::bytes;
@@ -8,16 +8,16 @@ use std::process::ExitCode;
 use vgpu_monitor::gpus::{Gpus, explain};
 use vgpu_monitor::inventory;
 
-/// Write down which GPUs this machine has
+/// Write the list of this machine's GPUs
 ///
-/// vgpu-runtime and vgpu-hook read it when a container asks for GPUs by number, type or share of their memory, or by an
-/// index. "vgpu monitor" writes it at its start; this is for machines where that does not run.
+/// vgpu-runtime and vgpu-hook read it when a container requests GPUs by count, type, percentage of memory or index.
+/// "vgpu monitor" writes it when it starts; use this command on machines without it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Print it as JSON rather than lines, and write nothing
+    /// Print the list as JSON and write no file
     #[arg(long)]
     json: bool,
-    /// Where to write it, where that is not the state directory
+    /// Folder to write the list to (default: the state directory)
     #[arg(long, value_name = "FOLDER", conflicts_with = "json")]
     state_dir: Option<PathBuf>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `vgpu`: what a person needs on a machine whose GPUs are shared. One module for each subcommand.
+//! `vgpu`, the operator's command-line tool. Each subcommand is a module.
 
 pub mod check;
 mod config_args;
@@ -19,7 +19,7 @@ pub use outcome::Outcome;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Share GPUs among containers, each held to what it was given.
+/// Share NVIDIA GPUs among containers, with limits on memory and GPU time.
 #[derive(Debug, Parser)]
 #[command(name = "vgpu", version, propagate_version = true, arg_required_else_help = true)]
 pub struct Cli {
@@ -27,7 +27,7 @@ pub struct Cli {
     command: Command,
 }
 
-/// The subcommands.
+/// Subcommands.
 #[derive(Debug, Subcommand)]
 enum Command {
     Configure(configure::Args),
@@ -44,9 +44,9 @@ enum Command {
 }
 
 impl Cli {
-    /// Runs the subcommand. Its errors go to stderr, one line for each cause.
+    /// Runs the subcommand. Prints an error to stderr and returns failure if it cannot do its work.
     pub fn run(self) -> ExitCode {
-        let done = match self.command {
+        let outcome = match self.command {
             Command::Configure(args) => args.run(),
             Command::Check(args) => args.run(),
             Command::Show(args) => args.run(),
@@ -57,7 +57,7 @@ impl Cli {
             Command::Inventory(args) => args.run(),
             Command::Generate(args) => args.run(&Self::command()),
         };
-        done.unwrap_or_else(|error| {
+        outcome.unwrap_or_else(|error| {
             eprintln!("vgpu: {error}");
             ExitCode::FAILURE
         })
@@ -69,7 +69,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn command_line_definition_is_valid() {
         super::Cli::command().debug_assert();
     }
 }

@@ -1,4 +1,4 @@
-//! `vgpu`, the command for people. Everything is in the library, where tests reach it.
+//! The `vgpu` program. All code is in the library, where tests reach it.
 
 use clap::Parser;
 use std::process::ExitCode;

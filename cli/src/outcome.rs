@@ -2,5 +2,5 @@
 
 use std::process::ExitCode;
 
-/// Exit status of a subcommand, or the error that kept it from its work.
+/// Exit status of a subcommand, or the error that prevented its work.
 pub type Outcome = Result<ExitCode, Box<dyn std::error::Error>>;

@@ -1,17 +1,17 @@
-//! `vgpu show`: the containers, their limits and what they use, once.
+//! `vgpu show`: prints the containers, their limits and their usage once.
 
 use crate::config_args::ConfigArgs;
-use crate::human::{bytes, seconds};
+use crate::human::{bytes, duration};
 use crate::outcome::Outcome;
 use std::process::ExitCode;
 use std::time::Duration;
 use vgpu_monitor::observer::Observer;
 use vgpu_monitor::snapshot::{ContainerState, Share, Snapshot};
 
-/// List the containers with limits, and what they use
+/// List containers with their limits and usage
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only this one: its id or the beginning of it, or any name that it has
+    /// Show only this container: its id or a prefix of it, or any of its names
     container: Option<String>,
     /// Print JSON
     #[arg(long)]
@@ -20,14 +20,14 @@ pub struct Args {
     config: ConfigArgs,
 }
 
-/// Two looks this far apart tell how busy everybody is.
-const APART: Duration = Duration::from_millis(250);
+/// Time between the two samples that utilization is computed from.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
 impl Args {
     /// Runs the subcommand.
     pub fn run(self) -> Outcome {
         let state_dir = self.config.state_dir()?;
-        let mut snapshot = twice(&mut Observer::new(&state_dir));
+        let mut snapshot = sample(&mut Observer::new(&state_dir));
         if let Some(name) = &self.container {
             let containers = vgpu_monitor::container::list(&state_dir, &mut Default::default());
             let place = &vgpu_monitor::container::find(&containers, name)?.place;
@@ -42,21 +42,21 @@ impl Args {
     }
 }
 
-/// A snapshot with rates in it.
-pub(crate) fn twice(observer: &mut Observer) -> Snapshot {
+/// Returns a snapshot with rates, which take two samples.
+pub(crate) fn sample(observer: &mut Observer) -> Snapshot {
     let first = observer.sample();
     if first.containers.is_empty() {
         return first;
     }
-    std::thread::sleep(APART);
+    std::thread::sleep(SAMPLE_INTERVAL);
     observer.sample()
 }
 
-const HEAD: [&str; 8] = ["CONTAINER", "GPU", "MEMORY", "LIMIT", "TIME", "LIMIT", "REFUSED", "AGE"];
+const HEADER: [&str; 8] = ["CONTAINER", "GPU", "MEMORY", "LIMIT", "TIME", "LIMIT", "REFUSED", "AGE"];
 
-/// One line for each container and GPU.
+/// Formats the snapshot as a table with one line per container and GPU.
 fn table(snapshot: &Snapshot) -> String {
-    let mut rows = vec![HEAD.map(str::to_owned)];
+    let mut rows = vec![HEADER.map(str::to_owned)];
     for container in &snapshot.containers {
         rows.extend(container.gpus.iter().map(|share| row(snapshot, container, share)));
     }
@@ -67,8 +67,8 @@ fn table(snapshot: &Snapshot) -> String {
     };
     let mut text: String = rows.iter().map(line).collect();
     for container in &snapshot.containers {
-        if let Some(why) = &container.damaged {
-            text += &format!("{}: {why}\n", container.name());
+        if let Some(reason) = &container.damaged {
+            text += &format!("{}: {reason}\n", container.name());
         }
     }
     text
@@ -85,7 +85,7 @@ fn row(snapshot: &Snapshot, container: &ContainerState, share: &Share) -> [Strin
         share.utilization.map_or_else(none, |percent| format!("{percent:.0}%")),
         share.cores.map_or_else(none, |percent| format!("{percent}%")),
         share.refused.to_string(),
-        seconds(snapshot.time - container.created as f64),
+        duration(snapshot.time - container.created as f64),
     ]
 }
 
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_for_each_share() {
+    fn table_has_a_line_for_each_share() {
         let share = Share {
             uuid: "GPU-1".to_owned(),
             memory_limit: Some(2 << 30),

@@ -1,4 +1,4 @@
-//! `vgpu top`: a live view of who uses which GPU.
+//! `vgpu top`: a live view of the GPUs and the containers on them.
 
 mod detail;
 mod draw;
@@ -7,7 +7,7 @@ mod widgets;
 
 use crate::config_args::ConfigArgs;
 use crate::outcome::Outcome;
-use crate::show::twice;
+use crate::show::sample;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
@@ -21,23 +21,23 @@ use view::{Sort, View};
 
 /// Watch GPUs and the containers on them
 ///
-/// For each container: memory held of its limit, GPU time used of its limit with the last seconds, the part of the time in which its
-/// launches were held back, its processes, and how long ago it was first refused memory.
+/// Shows for each container: memory held and its limit, GPU time used and its limit, recent GPU time, the percentage of
+/// time for which launches were throttled, the number of processes, and the time since the first refused allocation.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Print once and end
+    /// Print once and exit
     #[arg(long)]
     once: bool,
-    /// Print JSON, one line for each look
+    /// Print JSON, one line per sample
     #[arg(long)]
     json: bool,
-    /// Seconds between two looks
+    /// Seconds between samples
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     interval: f64,
-    /// What comes first
+    /// Order of the containers
     #[arg(long, value_enum, default_value_t = Sort::Memory)]
     sort: Sort,
-    /// Only containers whose name or id contains this
+    /// Show only containers whose name or id contains this text
     #[arg(long, value_name = "TEXT", default_value = "")]
     filter: String,
     #[command(flatten)]
@@ -46,11 +46,11 @@ pub struct Args {
 
 fn interval(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
-    seconds.ok_or_else(|| "accepted is a number of seconds from 0.1 to 3600".to_owned())
+    seconds.ok_or_else(|| "expected a number of seconds from 0.1 to 3600".to_owned())
 }
 
-/// Where nobody says how wide the terminal is.
-const USUAL_WIDTH: u16 = 80;
+/// Width in cells where that of the terminal is unknown, and least width of printed lines.
+const DEFAULT_WIDTH: u16 = 80;
 
 impl Args {
     /// Runs the subcommand.
@@ -61,8 +61,8 @@ impl Args {
         if self.json {
             self.print_json(&mut observer, interval)?;
         } else if self.once || !io::stdout().is_terminal() {
-            view.take(twice(&mut observer));
-            let width = ratatui::crossterm::terminal::size().map_or(USUAL_WIDTH, |(width, _)| width.max(USUAL_WIDTH));
+            view.update(sample(&mut observer));
+            let width = ratatui::crossterm::terminal::size().map_or(DEFAULT_WIDTH, |(width, _)| width.max(DEFAULT_WIDTH));
             let mut out = io::stdout().lock();
             for line in draw::body(&view, width) {
                 writeln!(out, "{}", plain(&line).trim_end())?;
@@ -74,7 +74,7 @@ impl Args {
     }
 
     fn print_json(&self, observer: &mut Observer, interval: Duration) -> io::Result<()> {
-        let mut snapshot = twice(observer);
+        let mut snapshot = sample(observer);
         loop {
             let mut out = io::stdout().lock();
             writeln!(out, "{}", serde_json::to_string(&snapshot)?)?;
@@ -88,40 +88,41 @@ impl Args {
     }
 }
 
+/// Returns the text of a line without its styles.
 fn plain(line: &Line<'_>) -> String {
     line.spans.iter().map(|span| span.content.as_ref()).collect()
 }
 
-/// Shows the view until the user has seen enough. The terminal is given back as it was, whatever happens.
+/// Shows the view until the user quits or a signal arrives. Restores the terminal in any case.
 fn live(observer: &mut Observer, view: &mut View, interval: Duration) -> io::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let mut terminal = ratatui::try_init()?;
-    let done = (|| {
-        let mut looked = None::<Instant>;
+    let result = (|| {
+        let mut sampled = None::<Instant>;
         while !stop.load(Relaxed) && !view.is_done() {
-            if looked.is_none_or(|looked| looked.elapsed() >= interval) {
-                looked = Some(Instant::now());
-                view.take(observer.sample());
+            if sampled.is_none_or(|sampled| sampled.elapsed() >= interval) {
+                sampled = Some(Instant::now());
+                view.update(observer.sample());
             }
             terminal.draw(|frame| {
                 let area = frame.area();
                 frame.render_widget(Paragraph::new(draw::screen(view, area.width, area.height)), area);
             })?;
-            let left = looked.map_or(interval, |looked| interval.saturating_sub(looked.elapsed()));
+            let left = sampled.map_or(interval, |sampled| interval.saturating_sub(sampled.elapsed()));
             if event::poll(left)?
                 && let Event::Key(key) = event::read()?
                 && key.kind == KeyEventKind::Press
             {
-                view.press(key);
+                view.handle_key(key);
             }
         }
         Ok(())
     })();
     ratatui::restore();
-    done
+    result
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `vgpu trace`: records what a running container's processes do on the GPU.
+//! `vgpu trace`: records the GPU activity of a running container.
 
 use crate::config_args::ConfigArgs;
 use crate::outcome::Outcome;
@@ -16,35 +16,36 @@ use vgpu_monitor::trace::{Event, TraceSession, chrome};
 use vgpu_oci_hook::state::REGION;
 use vgpu_region::trace::{CAPTURED, FAILED, Kind};
 
-/// How often the rings are copied: they hold the last 32768 records of each process.
+/// Interval at which the rings are copied. A ring holds the last 32768 records of a process.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// How long to wait in the end for work that has not finished.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest wait at the end for unfinished work.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Record what a running container does on the GPU, for Perfetto
+/// Record the GPU activity of a running container, for Perfetto
 ///
-/// Launches, copies, allocations, waits for the GPU, for budget and for turns, with the time that they took on the host and, by events
-/// around them, on the GPU. Open the file at ui.perfetto.dev or in chrome://tracing. It costs a few microseconds for each launch
-/// while it lasts, and nothing before and after. A container in whose environment PFLOG names a folder is traced all the time.
+/// Records launches, copies, allocations, and waits for the GPU, for budget and for turns, with their time on the host and,
+/// measured by events, on the GPU. Open the file at ui.perfetto.dev or in chrome://tracing. Tracing costs a few
+/// microseconds per launch while it is on, and nothing otherwise. A container whose environment variable PFLOG names a
+/// folder is traced from its start.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Which container: its id or the beginning of it, or its name, its pod's, pod/container or namespace/pod/container
+    /// Container: its id or a prefix of it, its name, its pod's name, pod/container or namespace/pod/container
     #[arg(required_unless_present = "from", default_value = "", hide_default_value = true)]
     container: String,
-    /// Where to write the trace
+    /// File to write the trace to
     #[arg(short, long, value_name = "FILE", default_value = "trace.json")]
     output: PathBuf,
-    /// For how long; without it until Ctrl-C, or until the container is gone
+    /// Duration in seconds (default: until Ctrl-C, or until the container exits)
     #[arg(long, value_name = "N")]
     seconds: Option<u64>,
-    /// Instead of a container: what is recorded in a region's file, of a program without a container
+    /// Convert the records in the region file of a program without a container
     #[arg(long, value_name = "REGION", hide = true, conflicts_with_all = ["container", "seconds"])]
     from: Option<PathBuf>,
     #[command(flatten)]
     config: ConfigArgs,
 }
 
-/// What there was.
+/// Numbers of recorded events. Failed and captured calls are not counted.
 #[derive(Debug, Default)]
 struct Counts {
     launches: u64,
@@ -92,36 +93,36 @@ impl Args {
         for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
             signal_hook::flag::register(signal, Arc::clone(&stop))?;
         }
-        let file = File::create(&self.output).map_err(|why| format!("{}: {why}", self.output.display()))?;
+        let file = File::create(&self.output).map_err(|error| format!("{}: {error}", self.output.display()))?;
         let mut out = chrome::Writer::new(BufWriter::new(file))?;
         let mut counts = Counts::default();
         let region = container.place.join(REGION);
         let mut rings = Rings::open(&region, false)?;
         let traced = TraceSession::start(container)?;
-        eprintln!("vgpu trace: {} until {}", container.record.id, self.until());
-        let (begun, long) = (Instant::now(), self.seconds.map(Duration::from_secs));
-        let mut take = |rings: &mut Rings, last| {
-            let mut done = Ok(());
+        eprintln!("vgpu trace: recording {} {}", container.record.id, self.span());
+        let (started, limit) = (Instant::now(), self.seconds.map(Duration::from_secs));
+        let mut drain = |rings: &mut Rings, last| {
+            let mut result = Ok(());
             rings.drain(last, |event| {
                 counts.add(&event);
-                if done.is_ok() {
-                    done = out.event(&event);
+                if result.is_ok() {
+                    result = out.event(&event);
                 }
             });
-            done
+            result
         };
-        while !stop.load(Relaxed) && long.is_none_or(|long| begun.elapsed() < long) && region.exists() {
-            take(&mut rings, false)?;
-            std::thread::sleep(INTERVAL.min(long.map_or(INTERVAL, |long| long.saturating_sub(begun.elapsed()))));
+        while !stop.load(Relaxed) && limit.is_none_or(|limit| started.elapsed() < limit) && region.exists() {
+            drain(&mut rings, false)?;
+            std::thread::sleep(INTERVAL.min(limit.map_or(INTERVAL, |limit| limit.saturating_sub(started.elapsed()))));
         }
-        // What was launched last may still be running; how long it took is written down at a later call.
+        // The last launches may still be running; a later call records their time.
         let ended = Instant::now();
         rings.stop();
-        while rings.has_pending() && ended.elapsed() < PATIENCE && !stop.load(Relaxed) && region.exists() {
-            take(&mut rings, false)?;
+        while rings.has_pending() && ended.elapsed() < DRAIN_TIMEOUT && !stop.load(Relaxed) && region.exists() {
+            drain(&mut rings, false)?;
             std::thread::sleep(INTERVAL);
         }
-        take(&mut rings, true)?;
+        drain(&mut rings, true)?;
         drop(traced);
         let lost = rings.lost;
         out.finish()?;
@@ -129,35 +130,38 @@ impl Args {
         Ok(ExitCode::SUCCESS)
     }
 
+    /// Writes the trace of a region file.
     fn convert(&self, region: &Path) -> Outcome {
         let mut rings = Rings::open(region, true)?;
         let mut out = chrome::Writer::new(BufWriter::new(File::create(&self.output)?))?;
-        let (mut counts, mut done) = (Counts::default(), Ok(()));
+        let (mut counts, mut result) = (Counts::default(), Ok(()));
         rings.drain(true, |event| {
             counts.add(&event);
-            if done.is_ok() {
-                done = out.event(&event);
+            if result.is_ok() {
+                result = out.event(&event);
             }
         });
-        done?;
+        result?;
         out.finish()?;
         report(&counts, rings.lost, &self.output);
         Ok(ExitCode::SUCCESS)
     }
 
-    fn until(&self) -> String {
-        self.seconds.map_or_else(|| "Ctrl-C, or until it is gone".to_owned(), |seconds| format!("{seconds} s have passed"))
+    /// Describes how long the trace lasts.
+    fn span(&self) -> String {
+        self.seconds.map_or_else(|| "until Ctrl-C or its exit".to_owned(), |seconds| format!("for {seconds} s"))
     }
 }
 
+/// Prints a summary of the trace.
 fn report(counts: &Counts, lost: u64, output: &Path) {
     println!(
-        "{}: {} kernels by {} launches and {} in graphs, {} copies, {} fills, {} allocations, {} frees, {} waits for budget or turns; \
-         {} with the GPU's own time",
+        "{}: {} kernels and {} kernels of graphs in {} launches, {} copies, {} fills, {} allocations, {} frees, \
+         {} waits for budget or turns; {} events have GPU time",
         output.display(),
         counts.kernels,
-        counts.launches,
         counts.in_graphs,
+        counts.launches,
         counts.copies,
         counts.fills,
         counts.allocations,
@@ -166,9 +170,9 @@ fn report(counts: &Counts, lost: u64, output: &Path) {
         counts.timed
     );
     if counts.graphs_unknown != 0 {
-        println!("{} graphs were launched whose kernels were not counted when they were instantiated", counts.graphs_unknown);
+        println!("{} launches of graphs whose kernels were not counted at their instantiation", counts.graphs_unknown);
     }
     if lost != 0 {
-        println!("{lost} records were overwritten before they could be copied, or cut short by the end of their process");
+        println!("{lost} records lost: overwritten before they were copied, or incomplete when their process ended");
     }
 }

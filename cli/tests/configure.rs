@@ -1,4 +1,4 @@
-//! `vgpu configure` on files as distributions ship them and operators write them: done, done again, shown, undone.
+//! `vgpu configure` on files of distributions and operators: applied, applied again, shown as a diff, undone.
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A folder that stands for /etc.
+/// Folder in the role of /etc.
 struct Etc(tempfile::TempDir);
 
 impl Etc {
@@ -44,21 +44,23 @@ impl Etc {
         command.output().unwrap()
     }
 
+    /// Runs a command that must succeed, and returns its output.
     fn ok(&self, runtime: &str, args: &[&str]) -> String {
         let output = self.run(runtime, args);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// Runs a command that must fail without changing a file, and returns its errors.
     fn refused(&self, runtime: &str, args: &[&str]) -> String {
         let before = self.files();
         let output = self.run(runtime, args);
         assert_eq!(output.status.code(), Some(1));
-        assert_eq!(self.files(), before, "a refusal changes nothing");
+        assert_eq!(self.files(), before, "an error changes nothing");
         String::from_utf8(output.stderr).unwrap()
     }
 
-    /// All files below, by name.
+    /// Returns the contents of all files by path.
     fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         fn walk(folder: &Path, out: &mut BTreeMap<PathBuf, Vec<u8>>) {
             for entry in fs::read_dir(folder).unwrap() {
@@ -80,7 +82,7 @@ const DEBIAN_CONTAINERD: &str = "version = 2\n\n[plugins]\n  [plugins.\"io.conta
 const OPERATORS_DOCKER: &str = "{\n\t\"log-driver\": \"local\",\n\t\"features\": {\"cdi\": true, \"buildkit\": true},\n\t\"default-runtime\": \"nvidia\",\n\t\"runtimes\": {\n\t\t\"nvidia\": {\"path\": \"nvidia-container-runtime\", \"args\": []}\n\t},\n\t\"max-concurrent-downloads\": 3\n}";
 
 #[test]
-fn done_twice_is_done_once_and_undone_is_as_before() {
+fn a_second_run_changes_nothing_and_undo_restores_the_files() {
     let imports = "# Managed by hand.\nversion = 3 # three\n\nimports = [\n  # the registry\n  '/etc/containerd/certs.toml',\n]\n\n[plugins.'io.containerd.cri.v1.runtime'] # CRI\n  enable_selinux=true\n";
     let crio = "[crio.runtime]\n# ours\ndefault_runtime = \"crun\"\n[crio.runtime.runtimes.crun]\nmonitor_path = \"/usr/bin/conmon\"\n";
     for (runtime, files, args) in [
@@ -110,8 +112,8 @@ fn done_twice_is_done_once_and_undone_is_as_before() {
         let case = format!("{runtime} {args:?} on {files:?}");
         let before = etc.files();
 
-        let shown = etc.ok(runtime, &[args, &["--dry-run"]].concat());
-        assert!(shown.starts_with("--- "), "{case}: {shown}");
+        let diff = etc.ok(runtime, &[args, &["--dry-run"]].concat());
+        assert!(diff.starts_with("--- "), "{case}: {diff}");
         assert_eq!(etc.files(), before, "{case}: --dry-run changes nothing");
 
         etc.ok(runtime, args);
@@ -131,8 +133,8 @@ fn done_twice_is_done_once_and_undone_is_as_before() {
 }
 
 #[test]
-fn the_default_stays_the_default_when_configured_again() {
-    for (runtime, file, says) in [
+fn vgpu_stays_the_default_runtime_when_configured_again() {
+    for (runtime, file, expected) in [
         ("docker", "docker/daemon.json", "\"default-runtime\": \"vgpu\""),
         ("containerd", "containerd/conf.d/99-vgpu.toml", "default_runtime_name = \"vgpu\""),
         ("crio", "crio/crio.conf.d/99-vgpu.toml", "default_runtime = \"vgpu\""),
@@ -142,7 +144,7 @@ fn the_default_stays_the_default_when_configured_again() {
         etc.ok(runtime, &["--set-as-default"]);
         etc.ok(runtime, &["--runtime-path", "/bin/false"]);
         let text = etc.text(file);
-        assert!(text.contains(says) && text.contains("/bin/false"), "{text}");
+        assert!(text.contains(expected) && text.contains("/bin/false"), "{text}");
     }
 }
 
@@ -156,12 +158,12 @@ fn docker_keeps_every_other_value_and_the_order() {
     expected["default-runtime"] = json!("vgpu");
     let found: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(serde_json::to_string(&found).unwrap(), serde_json::to_string(&expected).unwrap());
-    assert!(text.contains("\n\t\"log-driver\""), "indented as it was: {text}");
+    assert!(text.contains("\n\t\"log-driver\""), "indentation is kept: {text}");
     assert_eq!(etc.text("docker/daemon.json.vgpu-backup"), OPERATORS_DOCKER);
 }
 
 #[test]
-fn undo_keeps_what_the_operator_changed_since() {
+fn undo_keeps_later_changes_of_the_operator() {
     let etc = Etc::new(&[("docker/daemon.json", OPERATORS_DOCKER), ("containerd/config.toml", DEBIAN_CONTAINERD)]);
     etc.ok("docker", &["--set-as-default"]);
     etc.ok("containerd", &[]);
@@ -177,31 +179,31 @@ fn undo_keeps_what_the_operator_changed_since() {
     etc.ok("containerd", &["--undo"]);
     let found: Value = serde_json::from_str(&etc.text("docker/daemon.json")).unwrap();
     let expected: Value = serde_json::from_str(&OPERATORS_DOCKER.replace("\"local\"", "\"journald\"")).unwrap();
-    assert_eq!(found, expected, "with the operator's own default");
+    assert_eq!(found, expected, "the operator's default is restored");
     assert_eq!(etc.text("containerd/config.toml"), DEBIAN_CONTAINERD.replace("\"/usr/lib/cni\"", "\"/opt/cni/bin\" # moved"));
-    assert_eq!(etc.files().len(), 2, "nothing of ours is left: {:?}", etc.files().keys());
+    assert_eq!(etc.files().len(), 2, "no file of vgpu is left: {:?}", etc.files().keys());
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_by_name() {
+fn errors_name_the_cause_and_change_nothing() {
     let etc = Etc::new(&[
         ("docker/daemon.json", "{ \"runtimes\": [] }"),
         ("containerd/config.toml", "disabled_plugins = [\"cri\"]\n"),
         ("crio/crio.conf.d/99-vgpu.toml", "# mine\n"),
         ("containers/containers.conf", "[engine\n"),
     ]);
-    for (runtime, args, says) in [
-        ("docker", &[][..], "runtimes is not an object"),
+    for (runtime, args, expected) in [
+        ("docker", &[][..], "runtimes: expected an object"),
         ("docker", &["--hooks"], "docker has no hooks.d"),
         ("containerd", &[], "configuration version 1"),
         ("containerd", &["--hooks"], "containerd has no hooks.d"),
         ("crio", &[], "99-vgpu.toml was not written by vgpu"),
         ("podman", &[], "containers.conf: TOML parse error"),
-        ("podman", &["--runtime-path", "bin/x"], "--runtime-path is not an absolute path"),
-        ("podman", &["--runtime-path", "/a\"b"], "--runtime-path is not an absolute path"),
+        ("podman", &["--runtime-path", "bin/x"], "expected an absolute path"),
+        ("podman", &["--runtime-path", "/a\"b"], "expected an absolute path"),
     ] {
         let error = etc.refused(runtime, args);
-        assert!(error.starts_with("vgpu: ") && error.contains(says), "{runtime} {args:?}: {error}");
+        assert!(error.starts_with("vgpu: ") && error.contains(expected), "{runtime} {args:?}: {error}");
     }
     fs::write(etc.path("docker/daemon.json"), "{ // comment\n}").unwrap();
     assert!(etc.refused("docker", &[]).contains("daemon.json: "));

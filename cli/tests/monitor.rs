@@ -6,25 +6,25 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Monitor, ready, said, vgpu, wait_for};
+use common::{Monitor, ready, stdout, vgpu, wait_for};
 use vgpu_e2e::{Fill, MIB, Machine, Running, Way};
 use vgpu_test_harness::Host;
 
-/// Has promtool look at the metrics, where it is installed.
-fn clean(answer: &str) {
-    let Some((_, text)) = answer.split_once("\r\n\r\n") else { panic!("{answer}") };
+/// Checks the metrics with promtool, if it is installed.
+fn check_with_promtool(response: &str) {
+    let Some((_, text)) = response.split_once("\r\n\r\n") else { panic!("{response}") };
     let Ok(mut promtool) = Command::new("promtool").args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn() else {
         return eprintln!("SKIPPED: promtool is not installed (package prometheus)");
     };
     promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let output = promtool.wait_with_output().unwrap();
-    // HAMi's names are HAMi's: what promtool thinks of those is not ours to change.
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    let ours: Vec<&str> = told.lines().filter(|line| !line.starts_with("hami_")).collect();
+    // HAMi defines the names hami_*; promtool's opinion of them does not matter.
+    let findings = String::from_utf8_lossy(&output.stderr).into_owned();
+    let ours: Vec<&str> = findings.lines().filter(|line| !line.starts_with("hami_")).collect();
     assert!(ours.is_empty(), "{ours:#?}");
 }
 
-/// A container that fills 256 MiB of its 1024 and holds them.
+/// Starts a container with 1024 MiB that allocates and holds 256 MiB.
 fn holder(host: &Host, machine: &Machine) -> (Running, Fill) {
     let bundle = machine.bundle().annotation("nvidia.com/gpumem", "1024").annotation("nvidia.com/gpucores", "30");
     let bundle = bundle.env("CUDA_DEVICE_MEMORY_SHARED_CACHE", "/tmp/shared.cache");
@@ -34,33 +34,33 @@ fn holder(host: &Host, machine: &Machine) -> (Running, Fill) {
 }
 
 #[test]
-fn what_is_told_agrees_with_nvml_and_the_program() {
+fn reports_agree_with_nvml_and_the_program() {
     let Some((_kit, machine, host)) = ready() else { return };
     let monitor = Monitor::start(&host, &machine);
     let (running, fill) = holder(&host, &machine);
     let held = fill.obtained + fill.context.unwrap();
-    let figure = |name: &str| monitor.figure(name, &running.id);
-    wait_for("the processes are seen", || figure("vgpu_memory_held_bytes").filter(|bytes| *bytes == held as f64));
-    assert_eq!(figure("vgpu_memory_limit_bytes"), Some((1024 * MIB) as f64));
-    assert_eq!(figure("vgpu_compute_limit_ratio"), Some(0.3));
-    assert_eq!(figure("vgpu_processes"), Some(1.0));
-    let charged = figure("vgpu_memory_charged_bytes").unwrap();
+    let value = |name: &str| monitor.value(name, &running.id);
+    wait_for("the monitor finds the process", || value("vgpu_memory_held_bytes").filter(|bytes| *bytes == held as f64));
+    assert_eq!(value("vgpu_memory_limit_bytes"), Some((1024 * MIB) as f64));
+    assert_eq!(value("vgpu_compute_limit_ratio"), Some(0.3));
+    assert_eq!(value("vgpu_processes"), Some(1.0));
+    let charged = value("vgpu_memory_charged_bytes").unwrap();
     assert!((charged - held as f64).abs() <= (2 * MIB) as f64, "{charged} charged, {held} held");
-    assert_eq!(figure("hami_vgpu_memory_used_bytes"), Some(charged.max(held as f64)));
+    assert_eq!(value("hami_vgpu_memory_used_bytes"), Some(charged.max(held as f64)));
     assert!(monitor.get("/healthz").starts_with("HTTP/1.1 200"));
     assert!(monitor.get("/x").starts_with("HTTP/1.1 404"));
-    clean(&monitor.get("/metrics"));
+    check_with_promtool(&monitor.get("/metrics"));
 
-    let shown: serde_json::Value = serde_json::from_str(&said(vgpu(&host, &machine).args(["show", "--json"]))).unwrap();
-    let share = &shown["containers"][0]["gpus"][0];
+    let report: serde_json::Value = serde_json::from_str(&stdout(vgpu(&host, &machine).args(["show", "--json"]))).unwrap();
+    let share = &report["containers"][0]["gpus"][0];
     assert_eq!((share["held"].as_u64(), share["memory_limit"].as_u64()), (Some(held), Some(1024 * MIB)));
     assert_eq!(share["processes"][0]["name"], "fill");
 
-    let top = said(vgpu(&host, &machine).args(["top", "--once"]));
+    let top = stdout(vgpu(&host, &machine).args(["top", "--once"]));
     assert!(top.starts_with("GPU 0") && top.contains("774Mi/1Gi") && top.contains("/30%"), "{top}");
 
     // HAMi's region, through the container's own root.
-    let init = shown["containers"][0]["init"].as_u64().unwrap();
+    let init = report["containers"][0]["init"].as_u64().unwrap();
     let region = wait_for("HAMi's region", || {
         std::fs::read(format!("/proc/{init}/root/tmp/shared.cache")).ok().filter(|bytes| bytes.starts_with(&19_920_718_u32.to_le_bytes()))
     });
@@ -69,15 +69,15 @@ fn what_is_told_agrees_with_nvml_and_the_program() {
     let total = long(1856 + 8 + 32);
     assert!(total.abs_diff(held) <= 2 * MIB, "{total} in HAMi's region, {held} held");
 
-    // A change is there at once; lowered below what is held, it says so, and nobody is blamed.
-    let set = |args: &[&str]| said(vgpu(&host, &machine).arg("set").arg(&running.id[..running.id.len() - 1]).args(args));
+    // A change applies at once. A limit below the memory held is reported, but is no violation.
+    let set = |args: &[&str]| stdout(vgpu(&host, &machine).arg("set").arg(&running.id[..running.id.len() - 1]).args(args));
     assert!(set(&["--gpumem", "2Gi", "--gpucores", "50"]).contains("2Gi, 50% of the GPU's time"));
-    wait_for("the change is told", || figure("vgpu_memory_limit_bytes").filter(|bytes| *bytes == (2048 * MIB) as f64));
+    wait_for("the metric shows the change", || value("vgpu_memory_limit_bytes").filter(|bytes| *bytes == (2048 * MIB) as f64));
     let lowered = set(&["--gpumem", "600"]);
-    assert!(lowered.contains("600Mi") && lowered.contains("it gets no more memory until it has given back"), "{lowered}");
-    wait_for("the change is told", || figure("vgpu_memory_limit_bytes").filter(|bytes| *bytes == (600 * MIB) as f64));
+    assert!(lowered.contains("600Mi") && lowered.contains("allocations fail until it frees"), "{lowered}");
+    wait_for("the metric shows the change", || value("vgpu_memory_limit_bytes").filter(|bytes| *bytes == (600 * MIB) as f64));
     std::thread::sleep(Duration::from_secs(3));
-    assert_eq!(figure("vgpu_violations_total"), Some(0.0));
+    assert_eq!(value("vgpu_violations_total"), Some(0.0));
 }
 
 #[test]
@@ -86,24 +86,24 @@ fn charged_gpu_time_is_what_the_program_used() {
     let monitor = Monitor::start(&host, &machine);
     let bundle = machine.bundle().annotation("nvidia.com/gpumem", "2048").annotation("nvidia.com/gpucores", "30");
     let mut running = Way::Wrapper.start(&host, bundle.args(&["/bin/sh", "-c", "/simgpu/spin --ns 1000000 --seconds 4; exec sleep 600"]));
-    let used = |name: &str| monitor.figure(name, &running.id);
-    wait_for("it is seen at work", || {
-        used("hami_container_device_utilization_ratio").or(used("vgpu_gpu_seconds_total")).filter(|figure| *figure > 0.0)
+    let metric = |name: &str| monitor.value(name, &running.id);
+    wait_for("the monitor sees GPU time", || {
+        metric("hami_container_device_utilization_ratio").or(metric("vgpu_gpu_seconds_total")).filter(|value| *value > 0.0)
     });
-    let said = running.line();
-    let figures: Vec<f64> = said.split(' ').map(|figure| figure.parse().unwrap()).collect();
-    let [_kernels, wall, share] = figures[..] else { panic!("{said}") };
-    wait_for("the last of it is charged", || {
-        let part = monitor.figure("vgpu_gpu_seconds_total", &running.id)? * 1e9 / wall;
-        println!("{part:.4} of the time charged, {share:.4} used");
+    let line = running.line();
+    let values: Vec<f64> = line.split(' ').map(|value| value.parse().unwrap()).collect();
+    let [_kernels, wall, share] = values[..] else { panic!("{line}") };
+    wait_for("all GPU time is charged", || {
+        let part = monitor.value("vgpu_gpu_seconds_total", &running.id)? * 1e9 / wall;
+        println!("charged {part:.4} of the time, used {share:.4}");
         Some(()).filter(|()| (part - share).abs() <= 0.01)
     });
-    assert!(monitor.figure("vgpu_throttled_seconds_total", &running.id) > Some(0.0));
-    assert!(monitor.figure("hami_container_last_kernel_elapsed_seconds", &running.id).is_some());
+    assert!(monitor.value("vgpu_throttled_seconds_total", &running.id) > Some(0.0));
+    assert!(monitor.value("hami_container_last_kernel_elapsed_seconds", &running.id).is_some());
 }
 
 #[test]
-fn tenants_of_one_gpu_are_given_turns() {
+fn tenants_of_one_gpu_take_turns() {
     let Some((_kit, machine, host)) = ready() else { return };
     let monitor = Monitor::start(&host, &machine);
     let busy = || {
@@ -112,75 +112,75 @@ fn tenants_of_one_gpu_are_given_turns() {
     };
     let both = [busy(), busy()];
     for running in &both {
-        wait_for("turns are given", || monitor.figure("vgpu_turn_changes_total", &running.id).filter(|turns| *turns > 4.0));
+        wait_for("turns change", || monitor.value("vgpu_turn_changes_total", &running.id).filter(|turns| *turns > 4.0));
     }
 }
 
-/// A loader that does not look for the preload list: what a program brings along that wants nothing to do with us.
+/// Script of a bypass: a dynamic loader that ignores /etc/ld.so.preload.
 const BYPASS: &str = r"sed 's#/etc/ld.so.preload#/etc/ld.so.nothing#' /lib64/ld-linux-x86-64.so.2 > /tmp/ld && chmod 755 /tmp/ld && \
     exec /tmp/ld --library-path /simgpu /programs/fill --chunk 64M --max 2G --hold 600";
 
 #[test]
-fn whoever_bypasses_is_ended_and_nobody_else() {
+fn only_the_process_that_bypasses_is_killed() {
     let Some((_kit, machine, host)) = ready() else { return };
     host.policy("on_violation = \"kill\"\nviolation_grace_seconds = 1");
     let monitor = Monitor::start(&host, &machine);
-    let (good, _) = holder(&host, &machine);
-    // Nor a program in a PID namespace within its container's, nor one that is in no container at all.
+    let (limited, _) = holder(&host, &machine);
+    // Neither a program in a nested PID namespace nor one without a container is killed.
     let fill = ["/programs/fill", "--chunk", "64M", "--max", "256M", "--hold", "600"];
     let bundle = machine.bundle().annotation("nvidia.com/gpumem", "1024").annotation("nvidia.com/gpucores", "30");
     let mut nested = Way::Wrapper.start(&host, bundle.args(&[&["/usr/bin/unshare", "-Urpf"], &fill[..]].concat()));
     assert_eq!(Fill::of(&nested.line()).obtained, 256 * MIB);
-    let mut of_host = machine.program("fill").args(&fill[1..]).stdout(Stdio::piped()).spawn().unwrap();
-    let _ = BufReader::new(of_host.stdout.as_mut().unwrap()).read_line(&mut String::new());
+    let mut outside = machine.program("fill").args(&fill[1..]).stdout(Stdio::piped()).spawn().unwrap();
+    let _ = BufReader::new(outside.stdout.as_mut().unwrap()).read_line(&mut String::new());
     let bundle = machine.bundle().annotation("nvidia.com/gpumem", "1024");
-    let mut bad = Way::Wrapper.start(&host, bundle.args(&["/bin/sh", "-c", BYPASS]));
-    let fill = Fill::of(&bad.line());
-    assert_eq!(fill.obtained, 2048 * MIB, "it does bypass");
-    let heard = monitor.hears("ended process");
-    assert!(heard.iter().any(|line| line.contains("holds more memory than it may") && line.contains(&bad.id)), "{heard:#?}");
-    assert!(heard.iter().all(|line| !line.contains(&good.id) && !line.contains(&nested.id)), "{heard:#?}");
-    assert!(!bad.finish(), "it was killed");
-    for id in [&good.id, &nested.id] {
-        let figure = |name: &str| monitor.figure(name, id);
-        assert_eq!((figure("vgpu_violations_total"), figure("vgpu_processes_ended_total")), (Some(0.0), Some(0.0)));
-        assert_eq!(figure("vgpu_processes"), Some(1.0));
+    let mut bypassing = Way::Wrapper.start(&host, bundle.args(&["/bin/sh", "-c", BYPASS]));
+    let fill = Fill::of(&bypassing.line());
+    assert_eq!(fill.obtained, 2048 * MIB, "the bypass works");
+    let lines = monitor.wait_for_log("ended process");
+    assert!(lines.iter().any(|line| line.contains("holds more memory than it may") && line.contains(&bypassing.id)), "{lines:#?}");
+    assert!(lines.iter().all(|line| !line.contains(&limited.id) && !line.contains(&nested.id)), "{lines:#?}");
+    assert!(!bypassing.finish(), "it was killed");
+    for id in [&limited.id, &nested.id] {
+        let value = |name: &str| monitor.value(name, id);
+        assert_eq!((value("vgpu_violations_total"), value("vgpu_processes_ended_total")), (Some(0.0), Some(0.0)));
+        assert_eq!(value("vgpu_processes"), Some(1.0));
     }
-    assert_eq!(of_host.try_wait().unwrap(), None, "whoever is in no container is nobody's");
-    let _ = of_host.kill();
-    let _ = of_host.wait();
-    assert!(said(vgpu(&host, &machine).args(["show", &good.id])).contains("1Gi"));
+    assert_eq!(outside.try_wait().unwrap(), None, "a process without a container is left alone");
+    let _ = outside.kill();
+    let _ = outside.wait();
+    assert!(stdout(vgpu(&host, &machine).args(["show", &limited.id])).contains("1Gi"));
 }
 
 #[test]
-fn whoever_bypasses_is_told_of_and_no_more_where_policy_says_so() {
+fn a_bypass_is_only_reported_by_default() {
     let Some((_kit, machine, host)) = ready() else { return };
     let monitor = Monitor::start(&host, &machine);
     let bundle = machine.bundle().annotation("nvidia.com/gpumem", "1024");
-    let mut bad = Way::Wrapper.start(&host, bundle.args(&["/bin/sh", "-c", BYPASS]));
-    let _ = bad.line();
+    let mut bypassing = Way::Wrapper.start(&host, bundle.args(&["/bin/sh", "-c", BYPASS]));
+    let _ = bypassing.line();
     let start = Instant::now();
-    let heard = monitor.hears("uses a GPU past the library");
-    println!("told after {:?}", start.elapsed());
-    assert!(heard.iter().any(|line| line.contains(&bad.id)), "{heard:#?}");
+    let lines = monitor.wait_for_log("uses a GPU past the library");
+    println!("reported after {:?}", start.elapsed());
+    assert!(lines.iter().any(|line| line.contains(&bypassing.id)), "{lines:#?}");
     std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(monitor.figure("vgpu_processes_ended_total", &bad.id), Some(0.0));
-    assert_eq!(monitor.figure("vgpu_processes", &bad.id), Some(1.0));
+    assert_eq!(monitor.value("vgpu_processes_ended_total", &bypassing.id), Some(0.0));
+    assert_eq!(monitor.value("vgpu_processes", &bypassing.id), Some(1.0));
 }
 
 #[test]
-fn a_change_reaches_running_programs_in_both_directions() {
+fn running_programs_see_lower_and_higher_limits() {
     let Some((_kit, machine, host)) = ready() else { return };
     let (running, fill) = holder(&host, &machine);
     assert_eq!(fill.obtained, 256 * MIB);
-    let set = |args: &[&str]| said(vgpu(&host, &machine).args(["set", &running.id]).args(args));
+    let set = |args: &[&str]| stdout(vgpu(&host, &machine).args(["set", &running.id]).args(args));
     let more = || {
         let mut exec = host.command();
         exec.args(["exec", &running.id, "/programs/fill", "--chunk", "16M", "--max", "1G"]);
         Fill::of(&host.outcome(&mut exec).stdout).obtained
     };
     set(&["--gpumem", "600"]);
-    assert_eq!(more(), 0, "it holds more than it may");
+    assert_eq!(more(), 0, "the container is over its limit");
     set(&["--gpumem", "4Gi"]);
     assert_eq!(more(), 1024 * MIB);
     set(&["--gpumem", "1600"]);
@@ -192,8 +192,8 @@ fn a_change_reaches_running_programs_in_both_directions() {
     let mut busy = busy.stdout(Stdio::null()).spawn().unwrap();
     set(&["--gpumem", "none"]);
     let used = || {
-        let shown: serde_json::Value = serde_json::from_str(&said(vgpu(&host, &machine).args(["show", "--json", &running.id]))).unwrap();
-        shown["containers"][0]["gpus"][0]["utilization"].as_f64().unwrap()
+        let report: serde_json::Value = serde_json::from_str(&stdout(vgpu(&host, &machine).args(["show", "--json", &running.id]))).unwrap();
+        report["containers"][0]["gpus"][0]["utilization"].as_f64().unwrap()
     };
     for (cores, low, high) in [("30", 15.0, 45.0), ("80", 60.0, 100.0), ("20", 5.0, 35.0)] {
         set(&["--gpucores", cores]);
@@ -204,22 +204,22 @@ fn a_change_reaches_running_programs_in_both_directions() {
     let _ = busy.wait();
 }
 
-/// In a program that allocates and launches all the time: refused at once when its limit is lowered below what it holds, and given
-/// more at once when it is raised.
+/// The program allocates and launches all the time. Its next allocation fails when the limit is lowered below the memory
+/// held, and succeeds when it is raised.
 #[test]
-fn a_change_is_there_at_the_next_call_under_load() {
+fn a_change_applies_to_the_next_call_under_load() {
     let Some((_kit, machine, host)) = ready() else { return };
     let bundle = machine.bundle().annotation("nvidia.com/gpumem", "2048").annotation("nvidia.com/gpucores", "50");
     let mut running = Way::Wrapper.start(&host, bundle.args(&["/programs/changes", "--chunk", "16M", "--max", "6G"]));
     let mut next = |word: &str| {
-        // Kernels in between show that the other thread goes on.
+        // Kernels in between show that the other thread keeps running.
         let mut kernels = 0;
         loop {
             let line = running.line();
             let mut words = line.split(' ');
             match words.next() {
                 Some("kernel") => kernels += 1,
-                Some(said) if said == word => return (kernels, words.next_back().and_then(|bytes| bytes.parse::<u64>().ok()).unwrap()),
+                Some(first) if first == word => return (kernels, words.next_back().and_then(|bytes| bytes.parse::<u64>().ok()).unwrap()),
                 Some("grew" | "refused" | "full") => {}
                 _ => panic!("{line:?}"),
             }
@@ -228,10 +228,10 @@ fn a_change_is_there_at_the_next_call_under_load() {
     let (_, full) = next("full");
     assert!(full < 2048 * MIB);
     let id = host.containers()[0].file_name().unwrap().to_string_lossy().into_owned();
-    let set = |gpumem: &str| said(vgpu(&host, &machine).args(["set", &id, "--gpumem", gpumem, "--gpucores", "60"]));
-    assert!(set("1024").contains("it gets no more memory until it has given back"));
+    let set = |gpumem: &str| stdout(vgpu(&host, &machine).args(["set", &id, "--gpumem", gpumem, "--gpucores", "60"]));
+    assert!(set("1024").contains("allocations fail until it frees"));
     let (_, held) = next("refused");
-    // It gave back one chunk, and did not get it again.
+    // The program freed one chunk, and could not allocate it again.
     assert!(held < 2048 * MIB, "{held}");
     set("4096");
     while next("grew").1 <= full + 1024 * MIB {}
@@ -241,17 +241,17 @@ fn a_change_is_there_at_the_next_call_under_load() {
     let _ = host.outcome(host.bare_command().args(["delete", "--force", &id]));
 }
 
-/// Processes that come and go as fast as they can, in a container that keeps near its limit, under a policy without any patience.
-/// VGPU_TEST_CHURN says how many; it is made for 10,000.
+/// Processes start and exit as fast as possible in a container near its limit, under a policy without a grace period.
+/// VGPU_TEST_CHURN is the number of processes (default: 400); the test is designed for 10,000.
 #[test]
-fn whoever_does_not_bypass_is_never_touched() {
+fn processes_that_do_not_bypass_are_never_killed() {
     let Some((_kit, machine, host)) = ready() else { return };
     host.policy("on_violation = \"kill\"\nviolation_grace_seconds = 0");
     let monitor = Monitor::start(&host, &machine);
     let count = std::env::var("VGPU_TEST_CHURN").ok().and_then(|count| count.parse().ok()).unwrap_or(400_u32);
-    // Three that come and go and one that stays for a while, each with a context: they fill the container, and are refused all the time.
+    // Three short processes and a longer one at a time, each with a context: they fill the container, and allocations often fail.
     let script = format!(
-        "one() {{ /programs/fill --chunk 64M --max 512M $1 $2 >/tmp/said.$3; [ $? -gt 100 ] && echo killed; grep -q 'obtained.:[1-9]' /tmp/said.$3; }}
+        "one() {{ /programs/fill --chunk 64M --max 512M $1 $2 >/tmp/output.$3; [ $? -gt 100 ] && echo killed; grep -q 'obtained.:[1-9]' /tmp/output.$3; }}
          many() {{ n=0; got=0; while [ $n -lt {} ]; do one --hold 0 $1 && got=$((got+1)); n=$((n+1)); done; echo $got >/tmp/got.$1; }}
          stay() {{ while [ ! -e /tmp/done ]; do one --hold 2 4; done; }}
          stay & s=$!; many 1 & a=$!; many 2 & b=$!; many 3 & wait $a $b $!; touch /tmp/done; wait $s; echo got $(cat /tmp/got.*)",
@@ -264,8 +264,8 @@ fn whoever_does_not_bypass_is_never_touched() {
         let reader = scope.spawn(|| running.line());
         while !reader.is_finished() {
             let text = monitor.get("/metrics");
-            let figures = text.lines().filter(|line| line.starts_with("vgpu_violations_total{"));
-            worst = figures.filter_map(|line| line.rsplit(' ').next()?.trim().parse::<f64>().ok()).fold(worst, f64::max);
+            let violations = text.lines().filter(|line| line.starts_with("vgpu_violations_total{"));
+            worst = violations.filter_map(|line| line.rsplit(' ').next()?.trim().parse::<f64>().ok()).fold(worst, f64::max);
             std::thread::sleep(Duration::from_millis(200));
         }
         reader.join().unwrap()

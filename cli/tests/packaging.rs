@@ -1,4 +1,4 @@
-//! What the packages ship agrees with the programs that they ship.
+//! The files of the packages agree with the programs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,23 +15,23 @@ fn text(name: &str) -> String {
     fs::read_to_string(packaging(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// `#key = value`, where a comment is `# words`.
+/// Returns whether a line is a setting, `#key = value`. Comments start with `# `.
 fn is_setting(line: &str) -> bool {
     line.starts_with('#') && line[1..].starts_with(|c: char| c.is_ascii_lowercase())
 }
 
 #[test]
-fn the_policy_file_says_nothing_as_shipped() {
+fn the_shipped_policy_file_sets_nothing() {
     assert_eq!(Policy::parse(&text("config.toml")).unwrap(), Policy::default());
 }
 
 #[test]
-fn each_setting_in_the_policy_file_is_one_and_shows_its_default() {
+fn each_setting_in_the_policy_file_is_valid_and_shows_its_default() {
     let shipped = text("config.toml");
     let shown: String = shipped.lines().map(|line| if is_setting(line) { &line[1..] } else { line }).collect::<Vec<_>>().join("\n");
     let mut policy = Policy::parse(&shown).unwrap();
-    assert!(policy.defaults.memory.is_some() && policy.ceilings.cores_soft.is_some(), "examples, for these have no default");
-    // What is unset unless said cannot show a default.
+    assert!(policy.defaults.memory.is_some() && policy.ceilings.cores_soft.is_some(), "settings without a default show an example");
+    // Settings that are unset by default show an example.
     let default = Policy::default();
     policy.defaults = default.defaults.clone();
     policy.ceilings = vgpu_config::policy::Ceilings {
@@ -46,8 +46,8 @@ fn each_setting_in_the_policy_file_is_one_and_shows_its_default() {
 }
 
 #[test]
-fn every_setting_is_in_the_policy_file() {
-    // serde names the fields it knows when it meets one that it does not.
+fn the_policy_file_has_every_setting() {
+    // serde lists the known fields in its error about an unknown one.
     let shipped = text("config.toml");
     let mut sections = vec![String::new()];
     sections.extend(shipped.lines().filter(|line| line.starts_with('[')).map(|line| format!("{line}\n")));
@@ -62,7 +62,7 @@ fn every_setting_is_in_the_policy_file() {
 }
 
 #[test]
-fn the_manifests_name_this_version_and_our_handler() {
+fn manifests_have_the_current_version_and_handler() {
     let image = format!("image: vgpu:{}\n", env!("CARGO_PKG_VERSION"));
     assert!(text("kubernetes/daemonset.yaml").contains(&image));
     assert!(text("kubernetes/runtimeclass.yaml").contains(&format!("\nhandler: {}\n", vgpu_cli::configure::HANDLER)));
@@ -71,7 +71,7 @@ fn the_manifests_name_this_version_and_our_handler() {
     }
 }
 
-/// A staged release, as packaging/build.sh makes it.
+/// Writes a staged release, as packaging/build.sh does.
 fn stage(folder: &Path, version: &str) {
     for (name, mode) in [
         ("usr/bin/vgpu", 0o755),
@@ -103,22 +103,22 @@ fn files(root: &Path) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn an_upgrade_never_shows_a_half_written_or_missing_library() {
+fn the_library_is_never_partial_or_missing_during_an_upgrade() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("machine");
     let library = root.join("usr/lib/vgpu/libvgpu.so");
-    let install = |version: &str, what: &str| {
+    let install = |version: &str, action: &str| {
         let release = dir.path().join(version);
         if !release.exists() {
             fs::create_dir(&release).unwrap();
             stage(&release, version);
         }
-        assert!(Command::new(release.join("install.sh")).arg(what).env("ROOT", &root).status().unwrap().success());
+        assert!(Command::new(release.join("install.sh")).arg(action).env("ROOT", &root).status().unwrap().success());
     };
     install("1.0.0", "install");
     assert_eq!(fs::read_to_string(&library).unwrap(), "1.0.0");
-    fs::write(root.join("etc/vgpu/config.toml"), "# mine\n").unwrap();
-    // What a running container has mounted, and a program that runs.
+    fs::write(root.join("etc/vgpu/config.toml"), "# operator's\n").unwrap();
+    // Files that a running container has mounted or a process executes.
     let (held, program) = (fs::File::open(&library).unwrap(), fs::File::open(root.join("usr/bin/vgpu-runtime")).unwrap());
 
     let reader = std::thread::spawn({
@@ -126,7 +126,7 @@ fn an_upgrade_never_shows_a_half_written_or_missing_library() {
         move || {
             let mut seen = std::collections::BTreeSet::new();
             while !stop.exists() {
-                seen.insert(fs::read_to_string(&library).expect("the library is always there"));
+                seen.insert(fs::read_to_string(&library).expect("the library always exists"));
             }
             seen
         }
@@ -141,41 +141,41 @@ fn an_upgrade_never_shows_a_half_written_or_missing_library() {
     assert!(seen.iter().all(|text| text == "1.0.0" || text == "2.0.0"), "{seen:?}");
 
     assert_eq!(fs::read_to_string(&library).unwrap(), "2.0.0");
-    assert_eq!(std::io::read_to_string(held).unwrap(), "1.0.0", "the old file is what it was");
+    assert_eq!(std::io::read_to_string(held).unwrap(), "1.0.0", "an open file keeps its content");
     assert!(std::io::read_to_string(program).unwrap().contains("1.0.0"));
     assert_eq!(fs::metadata(root.join("usr/bin/vgpu-runtime")).unwrap().mode() & 0o777, 0o755);
-    assert_eq!(fs::read_to_string(root.join("etc/vgpu/config.toml")).unwrap(), "# mine\n");
+    assert_eq!(fs::read_to_string(root.join("etc/vgpu/config.toml")).unwrap(), "# operator's\n");
 
     install("2.0.0", "uninstall");
-    assert_eq!(files(&root), BTreeMap::from([("etc/vgpu/config.toml".to_owned(), "# mine\n".to_owned())]));
+    assert_eq!(files(&root), BTreeMap::from([("etc/vgpu/config.toml".to_owned(), "# operator's\n".to_owned())]));
 }
 
 #[test]
-fn the_runtime_stays_while_there_are_containers_of_its() {
+fn the_runtime_stays_while_it_has_containers() {
     let dir = tempfile::tempdir().unwrap();
     let (root, release) = (dir.path().join("machine"), dir.path().join("release"));
     fs::create_dir_all(root.join("run/vgpu/containers/c1")).unwrap();
     fs::create_dir(&release).unwrap();
     stage(&release, "1.0.0");
-    for what in ["install", "uninstall"] {
-        assert!(Command::new(release.join("install.sh")).arg(what).env("ROOT", &root).status().unwrap().success());
+    for action in ["install", "uninstall"] {
+        assert!(Command::new(release.join("install.sh")).arg(action).env("ROOT", &root).status().unwrap().success());
     }
     let left: Vec<_> = files(&root).into_keys().collect();
     assert_eq!(left, ["etc/vgpu/config.toml", "usr/bin/vgpu-hook", "usr/bin/vgpu-runtime"]);
 }
 
 #[test]
-fn a_node_is_installed_registered_restarted_once_and_cleared() {
+fn a_node_is_installed_registered_restarted_once_and_uninstalled() {
     let dir = tempfile::tempdir().unwrap();
     let (host, release) = (dir.path().join("host"), dir.path().join("release"));
     fs::create_dir_all(&host).unwrap();
     fs::create_dir(&release).unwrap();
     stage(&release, "1.0.0");
-    // Stands for nsenter: what is run on the node is noted, and `vgpu` is the real one, on the node's own files.
-    let (enter, notes) = (dir.path().join("enter"), dir.path().join("notes"));
+    // Takes the place of nsenter: records the commands, and runs the real `vgpu` on the node's files.
+    let (enter, log) = (dir.path().join("enter"), dir.path().join("log"));
     let script = format!(
         "#!/bin/sh\necho \"$*\" >> {}\ncase $1 in */vgpu) shift; [ $1 = check ] && exit 1; exec {} \"$@\" --config {} ;; esac\n",
-        notes.display(),
+        log.display(),
         env!("CARGO_BIN_EXE_vgpu"),
         host.join("etc/containerd/config.toml").display()
     );
@@ -185,13 +185,13 @@ fn a_node_is_installed_registered_restarted_once_and_cleared() {
         let mut command = Command::new(release.join("node.sh"));
         command.env("HOST", &host).env("ENTER", &enter).env("STAY", "no").env("UNINSTALL", uninstall);
         assert!(command.output().unwrap().status.success());
-        let said = fs::read_to_string(&notes).unwrap();
-        fs::remove_file(&notes).unwrap();
-        said.lines().filter(|line| line.starts_with("systemctl")).map(str::to_owned).collect::<Vec<_>>()
+        let commands = fs::read_to_string(&log).unwrap();
+        fs::remove_file(&log).unwrap();
+        commands.lines().filter(|line| line.starts_with("systemctl")).map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(node("no"), ["systemctl restart containerd"]);
     assert!(files(&host).contains_key("etc/containerd/conf.d/99-vgpu.toml"));
-    assert!(node("no").is_empty(), "nothing has changed");
+    assert!(node("no").is_empty(), "no restart without a change");
     assert_eq!(node("yes"), ["systemctl restart containerd"]);
     assert_eq!(files(&host).into_keys().collect::<Vec<_>>(), ["etc/vgpu/config.toml"]);
 }

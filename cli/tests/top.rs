@@ -1,4 +1,4 @@
-//! `vgpu top` in terminals of two sizes, while containers come and go.
+//! `vgpu top` in terminals of two sizes, while containers start and stop.
 
 mod common;
 
@@ -14,7 +14,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use vgpu_e2e::{Machine, Running, Way};
 use vgpu_test_harness::Host;
 
-/// A terminal with `vgpu top` in it.
+/// Terminal that runs `vgpu top`.
 struct Terminal {
     child: Child,
     keys: File,
@@ -25,6 +25,7 @@ fn size(columns: u16, rows: u16) -> Winsize {
     Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
+/// Returns a size that is not zero.
 fn some(cells: u16) -> NonZero<u16> {
     NonZero::new(cells).unwrap()
 }
@@ -45,7 +46,7 @@ impl Terminal {
         let (to, mut from) = (Arc::clone(&screen), keys.try_clone().unwrap());
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // Once the other side is closed this fails.
+            // Fails once the other side is closed.
             while let Ok(count @ 1..) = from.read(&mut bytes) {
                 to.lock().unwrap().process(&bytes[..count]);
             }
@@ -66,13 +67,13 @@ impl Terminal {
         self.screen.lock().unwrap().screen().contents()
     }
 
-    /// Waits for a screen for which this is so.
-    fn shows(&self, what: &str, is: impl Fn(&str) -> bool) -> String {
+    /// Waits for a screen that satisfies a condition.
+    fn shows(&self, what: &str, condition: impl Fn(&str) -> bool) -> String {
         let mut last = String::new();
         let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             wait_for(what, || {
                 last = self.text();
-                Some(()).filter(|()| is(&last))
+                Some(()).filter(|()| condition(&last))
             });
         }));
         assert!(found.is_ok(), "{what}:\n{last}");
@@ -80,7 +81,7 @@ impl Terminal {
     }
 }
 
-/// A container of a pod, as containerd says whose it is.
+/// Starts a container of a pod, with containerd's annotations.
 fn container(host: &Host, machine: &Machine, name: &str, program: &[&str]) -> Running {
     let bundle = machine.bundle().annotation("nvidia.com/gpumem", "2048").annotation("nvidia.com/gpucores", "30");
     let pod = [("container-type", "container"), ("container-name", name), ("sandbox-name", "training-0"), ("sandbox-namespace", "team")];
@@ -91,13 +92,13 @@ fn container(host: &Host, machine: &Machine, name: &str, program: &[&str]) -> Ru
 }
 
 #[test]
-fn top_in_a_terminal_while_containers_come_and_go() {
+fn top_follows_containers_that_start_and_stop() {
     let Some((_kit, machine, host)) = ready() else { return };
     let fill = |take| ["/programs/fill", "--chunk", "16M", "--max", take, "--hold", "600"];
     let holders = [container(&host, &machine, "alpha", &fill("256M")), container(&host, &machine, "beta", &fill("1G"))];
     let busy = container(&host, &machine, "gamma", &["/programs/spin", "--ns", "1000000", "--seconds", "600", "--wait"]);
     let mut top = Terminal::start(&host, &machine, 80, 24);
-    // In one line each: a line that is too long would push the others down.
+    // A name must be on one line only: a line that is too long would wrap.
     let has = |text: &str, name: &str| text.lines().filter(|line| line.contains(name)).count() == 1;
     let text = top.shows("three containers", |text| ["3 containers", "  alpha ", "  beta ", "  gamma "].iter().all(|name| has(text, name)));
     println!("{text}");
@@ -106,9 +107,9 @@ fn top_in_a_terminal_while_containers_come_and_go() {
     assert!(text.lines().count() == 24 && text.lines().last().unwrap().starts_with("q quit"), "{text}");
 
     top.resize(200, 50);
-    // There is room for whole names.
-    let whole = ["alpha", "beta", "gamma"].map(|name| format!("  team/training-0/{name} "));
-    let text = top.shows("a wide terminal", |text| whole.iter().all(|name| has(text, name)) && text.lines().count() == 50);
+    // There is room for full names.
+    let names = ["alpha", "beta", "gamma"].map(|name| format!("  team/training-0/{name} "));
+    let text = top.shows("a wide terminal", |text| names.iter().all(|name| has(text, name)) && text.lines().count() == 50);
     println!("{text}");
 
     let [first, second] = holders;
@@ -116,18 +117,18 @@ fn top_in_a_terminal_while_containers_come_and_go() {
     let text = top.shows("two containers", |text| text.contains("2 containers"));
     assert!(!text.contains("alpha"), "{text}");
     let third = container(&host, &machine, "alpha", &fill("512M"));
-    top.shows("three again", |text| text.contains("3 containers") && text.contains("alpha"));
+    top.shows("three containers again", |text| text.contains("3 containers") && text.contains("alpha"));
 
     top.press("j\r");
-    let text = top.shows("the details of one", |text| text.contains("held back") && text.contains("PROGRAM"));
+    let text = top.shows("the details of a container", |text| text.contains("throttled") && text.contains("PROGRAM"));
     assert!(text.contains("priority 1") && text.contains("limit 2Gi"), "{text}");
-    // Gone while it is looked at.
+    // The container stops while its details are shown.
     drop((second, third, busy));
-    top.shows("nobody", |text| text.contains("no containers"));
+    top.shows("no containers", |text| text.contains("no containers"));
     top.press("q");
     assert!(top.child.wait().unwrap().success());
-    // Its last words may still be on their way.
-    wait_for("the terminal as it was", || {
+    // The last output may not have arrived yet.
+    wait_for("the terminal is restored", || {
         let screen = top.screen.lock().unwrap();
         Some(()).filter(|()| !screen.screen().alternate_screen() && !screen.screen().hide_cursor())
     });

@@ -1,4 +1,4 @@
-//! The library that goes into the containers: whether any of them can load it, and nobody can change it.
+//! Checks of libvgpu.so: every image can load it, and only root can change it.
 
 use super::machine::Machine;
 use super::report::Report;
@@ -10,35 +10,44 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 const LIBRARY: &str = "library";
-/// CentOS 7's, and older than any image with a CUDA that our drivers run.
+/// glibc version of CentOS 7. No image with a CUDA that current drivers support has an older one.
 const BASELINE: [u32; 2] = [2, 17];
-const REINSTALL: &str = "install the vgpu package again";
+const REINSTALL: &str = "reinstall the vgpu package";
 
-pub(super) fn library(machine: &Machine, path: &Path, report: &mut Report) {
+/// Checks the library at `path`.
+pub(super) fn check_library(machine: &Machine, path: &Path, report: &mut Report) {
     let name = path.display();
     let file = machine.path(path);
     let bytes = match std::fs::read(&file) {
         Ok(bytes) => bytes,
         Err(error) => return report.fail(LIBRARY, format!("{name}: {error}"), REINSTALL),
     };
-    match needs(&bytes) {
-        Err(error) => report.fail(LIBRARY, format!("{name} is not a library for this machine: {error}"), REINSTALL),
-        Ok(needs) if needs.glibc > BASELINE.to_vec() => {
-            report.fail(LIBRARY, format!("{name} needs glibc {}; older images could not load it", dotted(&needs.glibc)), REINSTALL);
+    match requirements(&bytes) {
+        Err(error) => report.fail(LIBRARY, format!("{name}: expected a 64-bit ELF library: {error}"), REINSTALL),
+        Ok(required) if required.glibc > BASELINE.to_vec() => {
+            report.fail(
+                LIBRARY,
+                format!("{name} requires glibc {}: expected 2.17 or older, which every image can load", dotted(&required.glibc)),
+                REINSTALL,
+            );
         }
-        Ok(needs) if needs.libraries.iter().any(|one| one != "libc.so.6") => {
-            let libraries = needs.libraries.join(", ");
-            report.fail(LIBRARY, format!("{name} needs {libraries}; an image without them would run unlimited"), REINSTALL);
+        Ok(required) if required.libraries.iter().any(|one| one != "libc.so.6") => {
+            let libraries = required.libraries.join(", ");
+            report.fail(
+                LIBRARY,
+                format!("{name} requires {libraries}: expected libc.so.6 only; programs in images without them would run without limits"),
+                REINSTALL,
+            );
         }
-        Ok(needs) => {
+        Ok(required) => {
             let real = std::fs::canonicalize(&file).unwrap_or(file.clone());
             let real = real.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let real = if path.ends_with(&real) { String::new() } else { format!(" -> {real}") };
-            report.ok(LIBRARY, format!("{name}{real}, for glibc {} and later", dotted(&needs.glibc)));
+            report.ok(LIBRARY, format!("{name}{real}, for glibc {} and later", dotted(&required.glibc)));
         }
     }
-    if let Some(why) = exposed(&file) {
-        report.fail(LIBRARY, format!("{name}: {why}"), format!("chown root:root and chmod go-w; {REINSTALL}"));
+    if let Some(problem) = permission_problem(&file) {
+        report.fail(LIBRARY, format!("{name} {problem}"), format!("chown root:root and chmod go-w; {REINSTALL}"));
     }
     let mounts = system::mounts(machine);
     let mount = mounts.iter().filter(|mount| path.starts_with(&mount.at)).max_by_key(|mount| mount.at.len());
@@ -46,49 +55,51 @@ pub(super) fn library(machine: &Machine, path: &Path, report: &mut Report) {
         report.fail(
             LIBRARY,
             format!("{name} is on a file system mounted noexec"),
-            "set library in the policy file to a place without noexec",
+            "set `library` in the policy file to a path on a file system without noexec",
         );
     }
 }
 
-/// What keeps a file from being trusted, or from being read by a container's users.
-fn exposed(path: &Path) -> Option<String> {
+/// Returns why a file cannot be trusted, or cannot be read by every user of a container.
+fn permission_problem(path: &Path) -> Option<String> {
     let file = std::fs::metadata(path).ok()?;
     let folder = std::fs::metadata(path.parent()?).ok()?;
     match () {
-        () if file.uid() != 0 => Some(format!("belongs to user {}", file.uid())),
-        () if file.mode() & 0o022 != 0 => Some("others than root may write it".into()),
-        () if folder.uid() != 0 || folder.mode() & 0o022 != 0 => Some("others than root may write its folder".into()),
-        () if file.mode() & 0o444 != 0o444 => Some("not everybody may read it, so programs of other users would run unlimited".into()),
+        () if file.uid() != 0 => Some(format!("is owned by user {}: expected root", file.uid())),
+        () if file.mode() & 0o022 != 0 => Some("is writable by users other than root".into()),
+        () if folder.uid() != 0 || folder.mode() & 0o022 != 0 => Some("is in a folder that users other than root can write to".into()),
+        () if file.mode() & 0o444 != 0o444 => Some("is not readable by all users; programs of other users would run without limits".into()),
         () => None,
     }
 }
 
+/// Formats a version as numbers between dots.
 fn dotted(version: &[u32]) -> String {
     version.iter().map(u32::to_string).collect::<Vec<_>>().join(".")
 }
 
-/// What a library asks of the system that loads it.
+/// Requirements of a library on the system that loads it.
 #[derive(Debug, PartialEq, Eq)]
-struct Needs {
-    /// The newest glibc version that a symbol of it needs.
+struct Requirements {
+    /// Newest glibc version of the symbols that it imports.
     glibc: Vec<u32>,
-    /// The libraries that it is linked to.
+    /// Libraries that it is linked to (`DT_NEEDED`).
     libraries: Vec<String>,
 }
 
-fn needs(bytes: &[u8]) -> Result<Needs, object::Error> {
+/// Reads the requirements of a 64-bit little-endian ELF file.
+fn requirements(bytes: &[u8]) -> Result<Requirements, object::Error> {
     let file = ElfFile64::<LE>::parse(bytes)?;
     let (endian, header) = (file.endian(), file.elf_header());
     let sections = header.sections(endian, bytes)?;
-    let mut found = Needs { glibc: Vec::new(), libraries: Vec::new() };
+    let mut found = Requirements { glibc: Vec::new(), libraries: Vec::new() };
     if let Some((mut entries, link)) = sections.gnu_verneed(endian, bytes)? {
         let strings = sections.strings(endian, bytes, link)?;
         while let Some((_, mut versions)) = entries.next()? {
             while let Some(version) = versions.next()? {
                 let name = String::from_utf8_lossy(version.name(endian, strings)?);
                 if let Some(numbers) = name.strip_prefix("GLIBC_") {
-                    found.glibc = found.glibc.max(super::machine::leading(numbers));
+                    found.glibc = found.glibc.max(super::machine::version_numbers(numbers));
                 }
             }
         }
@@ -111,31 +122,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_real_libs_needs_are_read() {
-        // This test program itself: built here, for this machine's glibc.
+    fn requirements_of_a_real_program_are_read() {
+        // This test program, which was built for this machine's glibc.
         let bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        let needs = needs(&bytes).unwrap();
-        assert!(needs.libraries.iter().any(|one| one == "libc.so.6"), "{needs:?}");
-        assert!(needs.glibc > BASELINE.to_vec() && needs.glibc < vec![3], "{needs:?}");
-        assert!(super::needs(b"not an ELF file").is_err());
+        let required = requirements(&bytes).unwrap();
+        assert!(required.libraries.iter().any(|one| one == "libc.so.6"), "{required:?}");
+        assert!(required.glibc > BASELINE.to_vec() && required.glibc < vec![3], "{required:?}");
+        assert!(super::requirements(b"not an ELF file").is_err());
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn problems_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let machine = Machine::at(dir.path());
-        let said = || {
+        let messages = || {
             let mut report = Report::default();
-            library(&machine, Path::new("/libvgpu.so"), &mut report);
-            report.0.into_iter().map(|f| f.says).collect::<Vec<_>>().join("\n")
+            check_library(&machine, Path::new("/libvgpu.so"), &mut report);
+            report.0.into_iter().map(|f| f.message).collect::<Vec<_>>().join("\n")
         };
-        assert!(said().contains("No such file"));
+        assert!(messages().contains("No such file"));
         let path = dir.path().join("libvgpu.so");
         std::fs::write(&path, "text").unwrap();
-        assert!(said().contains("not a library"));
+        assert!(messages().contains("expected a 64-bit ELF library"));
         std::fs::copy(std::env::current_exe().unwrap(), &path).unwrap();
-        assert!(said().contains("older images could not load it"), "{}", said());
+        assert!(messages().contains("expected 2.17 or older"), "{}", messages());
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
-        assert!(said().contains("may write it") || said().contains("belongs to user"), "{}", said());
+        assert!(messages().contains("is writable by") || messages().contains("is owned by user"), "{}", messages());
     }
 }

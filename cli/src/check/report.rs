@@ -1,16 +1,16 @@
-//! Findings, and how they are told: to people as lines, to scripts as JSON.
+//! Findings, as lines for people and as JSON for scripts.
 
 use serde_json::{Value, json};
 use std::fmt;
 
-/// How good a finding is.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// As it should be.
+    /// As expected.
     Ok,
-    /// Nothing to do, nothing to praise.
+    /// Information only.
     Note,
-    /// Works, or is not used here; somebody may want to know.
+    /// Works, or is not used on this machine, but may need attention.
     Warn,
     /// Containers would not be limited, or would not start.
     Fail,
@@ -27,52 +27,53 @@ impl State {
     }
 }
 
-/// One line of the report.
+/// Line of the report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Finding {
-    /// What was looked at; the same word for the same thing always.
+    /// Thing that was checked. Scripts rely on these names.
     pub subject: &'static str,
-    /// How good it is.
+    /// Result of the check.
     pub state: State,
-    /// What was found.
-    pub says: String,
-    /// What to do about it.
-    pub todo: Option<String>,
+    /// Finding in words.
+    pub message: String,
+    /// How to correct it.
+    pub remedy: Option<String>,
 }
 
-/// All findings, in the order in which they were made.
+/// All findings, in the order of the checks.
 #[derive(Debug, Default)]
 pub(super) struct Report(pub Vec<Finding>);
 
 impl Report {
-    pub fn ok(&mut self, subject: &'static str, says: impl Into<String>) {
-        self.add(subject, State::Ok, says, None);
+    pub fn ok(&mut self, subject: &'static str, message: impl Into<String>) {
+        self.add(subject, State::Ok, message, None);
     }
 
-    pub fn note(&mut self, subject: &'static str, says: impl Into<String>) {
-        self.add(subject, State::Note, says, None);
+    pub fn note(&mut self, subject: &'static str, message: impl Into<String>) {
+        self.add(subject, State::Note, message, None);
     }
 
-    pub fn warn(&mut self, subject: &'static str, says: impl Into<String>, todo: impl Into<String>) {
-        self.add(subject, State::Warn, says, Some(todo.into()));
+    pub fn warn(&mut self, subject: &'static str, message: impl Into<String>, remedy: impl Into<String>) {
+        self.add(subject, State::Warn, message, Some(remedy.into()));
     }
 
-    pub fn fail(&mut self, subject: &'static str, says: impl Into<String>, todo: impl Into<String>) {
-        self.add(subject, State::Fail, says, Some(todo.into()));
+    pub fn fail(&mut self, subject: &'static str, message: impl Into<String>, remedy: impl Into<String>) {
+        self.add(subject, State::Fail, message, Some(remedy.into()));
     }
 
-    fn add(&mut self, subject: &'static str, state: State, says: impl Into<String>, todo: Option<String>) {
-        self.0.push(Finding { subject, state, says: says.into(), todo });
+    fn add(&mut self, subject: &'static str, state: State, message: impl Into<String>, remedy: Option<String>) {
+        self.0.push(Finding { subject, state, message: message.into(), remedy });
     }
 
-    /// Whether a script may go on.
+    /// Returns whether no check failed and, if `strict`, none warned.
     pub fn passes(&self, strict: bool) -> bool {
         !self.0.iter().any(|f| f.state == State::Fail || (strict && f.state == State::Warn))
     }
 
+    /// Returns the report for scripts.
     pub fn json(&self, strict: bool) -> Value {
         let checks: Vec<_> =
-            self.0.iter().map(|f| json!({ "check": f.subject, "state": f.state.word(), "says": f.says, "todo": f.todo })).collect();
+            self.0.iter().map(|f| json!({ "check": f.subject, "state": f.state.word(), "says": f.message, "todo": f.remedy })).collect();
         json!({ "passes": self.passes(strict), "checks": checks })
     }
 }
@@ -81,9 +82,9 @@ impl fmt::Display for Report {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.0.iter().map(|f| f.subject.len()).max().unwrap_or_default();
         for f in &self.0 {
-            writeln!(out, "{:<4}  {:<width$}  {}", f.state.word(), f.subject, f.says)?;
-            if let Some(todo) = &f.todo {
-                writeln!(out, "      {:<width$}  -> {todo}", "")?;
+            writeln!(out, "{:<4}  {:<width$}  {}", f.state.word(), f.subject, f.message)?;
+            if let Some(remedy) = &f.remedy {
+                writeln!(out, "      {:<width$}  -> {remedy}", "")?;
             }
         }
         Ok(())
@@ -95,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_json_and_status_agree() {
+    fn lines_json_and_exit_status_agree() {
         let mut report = Report::default();
         report.ok("kernel", "6.1");
         report.warn("driver", "none", "install one");

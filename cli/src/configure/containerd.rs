@@ -1,4 +1,4 @@
-//! containerd: a drop-in in `conf.d` beside the main file, and one `imports` entry in it.
+//! containerd: a drop-in in `conf.d` next to the main file, which imports it.
 
 use super::error::Error;
 use super::options::{HANDLER, Options};
@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use vgpu_containerd::{Handler, Source, Version, attach, detach, inspect, is_ours, patterns, render};
 
-/// Where our drop-in for the main file `config` lies.
+/// Returns the path of the drop-in for the main file `config`.
 pub(crate) fn drop_in(config: &Path) -> PathBuf {
     config.with_file_name("conf.d").join("99-vgpu.toml")
 }
 
+/// Returns the changes that register vgpu.
 pub(super) fn configure(options: &Options) -> Result<Vec<FileChange>, Error> {
     let path = drop_in(&options.config);
     let main = Source::new(&options.config, read(&options.config)?.unwrap_or_default());
@@ -23,13 +24,14 @@ pub(super) fn configure(options: &Options) -> Result<Vec<FileChange>, Error> {
         load(&Source { text: edited.text.clone(), ..main.clone() })?.into_iter().filter(|file| file.path != path).collect();
     let handler = Handler { name: HANDLER, binary: &options.runtime, default: options.default || before.default };
     let text = render(edited.version, &others, handler)?;
-    let touched = detach(&main, &path)?.is_some();
-    // The drop-in first: an import of it would otherwise be there before it is. Its section may hold a registry's password.
+    let is_edited = detach(&main, &path)?.is_some();
+    // The drop-in is written before its import. It may contain a registry's password, so it is as secret as the main file.
     let mut changes = vec![managed::write(&path, text, is_ours)?.like(&options.config)];
-    changes.extend(backup::keep(&options.config, edited.text, touched)?);
+    changes.extend(backup::edit(&options.config, edited.text, is_edited)?);
     Ok(changes)
 }
 
+/// Returns the changes that remove vgpu.
 pub(super) fn undo(config: &Path) -> Result<Vec<FileChange>, Error> {
     let path = drop_in(config);
     let mut changes = Vec::new();
@@ -43,7 +45,7 @@ pub(super) fn undo(config: &Path) -> Result<Vec<FileChange>, Error> {
     Ok(changes)
 }
 
-/// How vgpu is registered now.
+/// Returns how vgpu is registered now.
 pub(crate) fn registration(config: &Path) -> Result<vgpu_containerd::Registration, Error> {
     let path = drop_in(config);
     let Some(text) = read(config)? else { return Ok(Default::default()) };
@@ -51,12 +53,12 @@ pub(crate) fn registration(config: &Path) -> Result<vgpu_containerd::Registratio
     Ok(inspect(&loaded, &path, read(&path)?.as_deref(), HANDLER)?)
 }
 
-/// The main file and all that it imports, in containerd's order: breadth first, each file once.
+/// Loads the main file and all its imports in containerd's order: breadth first, each file once.
 fn load(main: &Source) -> Result<Vec<Source>, Error> {
-    let mut out: Vec<Source> = Vec::new();
-    let mut waiting = VecDeque::from([main.clone()]);
-    while let Some(file) = waiting.pop_front() {
-        if out.iter().any(|seen| seen.path == file.path) {
+    let mut loaded: Vec<Source> = Vec::new();
+    let mut queue = VecDeque::from([main.clone()]);
+    while let Some(file) = queue.pop_front() {
+        if loaded.iter().any(|other| other.path == file.path) {
             continue;
         }
         for pattern in patterns(&file)? {
@@ -68,16 +70,16 @@ fn load(main: &Source) -> Result<Vec<Source>, Error> {
             };
             for path in found {
                 if let Some(text) = read(&path)? {
-                    waiting.push_back(Source { path, text });
+                    queue.push_back(Source { path, text });
                 }
             }
         }
-        out.push(file);
+        loaded.push(file);
     }
-    Ok(out)
+    Ok(loaded)
 }
 
-/// What `containerd --version` says; empty where it cannot be run.
+/// Returns the output of `containerd --version`; empty if it cannot be run.
 pub(crate) fn program_version() -> String {
     let output = Command::new("containerd").arg("--version").output();
     output.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned()).unwrap_or_default()

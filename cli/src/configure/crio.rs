@@ -1,4 +1,4 @@
-//! CRI-O: a drop-in in `crio.conf.d` that adds a runtime handler, or that has CRI-O read our hooks.
+//! CRI-O: a drop-in in `crio.conf.d` that adds a runtime handler or the folder of vgpu's hooks.
 
 use super::drop_in::DropIn;
 use super::options::HANDLER;
@@ -17,6 +17,7 @@ pub(crate) const CRIO: DropIn = DropIn {
     register,
 };
 
+/// Adds vgpu's handler to `section`.
 fn register(layers: &[DocumentMut], runtime: &str, section: &mut Table) {
     let mut runtimes = Table::new();
     runtimes.set_implicit(true);
@@ -24,14 +25,15 @@ fn register(layers: &[DocumentMut], runtime: &str, section: &mut Table) {
     section.insert("runtimes", Item::Table(runtimes));
 }
 
-/// Our handler: the default one's monitor and permissions, our program. `runtime_root` is the low-level runtime's and
-/// stays the default one's too, so that its own tools find the containers.
+/// Returns vgpu's handler, with the monitor and permissions of the default handler.
+///
+/// `runtime_root` belongs to the low-level runtime. It is inherited, too, so that the runtime's own tools find the containers.
 fn entry(layers: &[DocumentMut], runtime: &str) -> Table {
-    let default = toml_layers::last(layers, &["crio", "runtime", "default_runtime"]).and_then(Item::as_str);
+    let default = toml_layers::lookup(layers, &["crio", "runtime", "default_runtime"]).and_then(Item::as_str);
     let default = default.filter(|name| !name.is_empty() && *name != HANDLER);
-    let names = default.into_iter().chain(["crun", "runc"]);
-    let model = names
-        .filter_map(|name| toml_layers::last(layers, &["crio", "runtime", "runtimes", name])?.as_table_like())
+    let candidates = default.into_iter().chain(["crun", "runc"]);
+    let model = candidates
+        .filter_map(|name| toml_layers::lookup(layers, &["crio", "runtime", "runtimes", name])?.as_table_like())
         .find(|table| table.get("runtime_type").and_then(Item::as_str).is_none_or(|kind| kind.is_empty() || kind == "oci"));
     let mut entry = Table::new();
     entry.insert("runtime_path", value(runtime));
@@ -78,34 +80,34 @@ mod tests {
     ];
 
     #[test]
-    fn drop_ins() {
+    fn drop_in_for_each_configuration() {
         let own = "[crio.runtime.runtimes.vgpu]\nruntime_path = \"/r\"\nruntime_type = \"oci\"\n";
         for (description, layers, default, hooks, expected) in [
-            ("nothing said anywhere", "", false, None, own.to_owned()),
+            ("empty configuration", "", false, None, own.to_owned()),
             ("as default", "", true, None, format!("[crio.runtime]\ndefault_runtime = \"vgpu\"\n\n{own}")),
             (
-                "the default handler's monitor is ours too",
+                "the default handler's monitor is inherited",
                 "[crio.runtime]\ndefault_runtime = \"crun\"\n[crio.runtime.runtimes.crun]\nruntime_path = \"/c\" # x\nmonitor_path = \"/conmon\" # y\nruntime_root = \"/run/crun\"\n",
                 false,
                 None,
                 own.to_owned() + "runtime_root = \"/run/crun\"\nmonitor_path = \"/conmon\"\n",
             ),
             (
-                "a virtual machine's settings are not",
+                "settings of a virtual machine's handler are not",
                 "[crio.runtime]\ndefault_runtime = \"kata\"\n[crio.runtime.runtimes.kata]\nruntime_type = \"vm\"\nmonitor_path = \"/m\"\n",
                 false,
                 None,
                 own.to_owned(),
             ),
             (
-                "hooks beside the usual ones",
+                "hooks in addition to the default folder",
                 "",
                 false,
                 Some("/etc/crio/hooks.d"),
                 "[crio.runtime]\nhooks_dir = [\"/usr/share/containers/oci/hooks.d\", \"/etc/crio/hooks.d\"]\n".into(),
             ),
             (
-                "hooks beside the operator's",
+                "hooks in addition to the operator's folder",
                 "[crio.runtime]\nhooks_dir = [\"/h\"]\n",
                 false,
                 Some("/etc/crio/hooks.d"),

@@ -1,5 +1,4 @@
-//! Docker: `runtimes` in daemon.json. Docker has no drop-ins, and JSON no comments; what must stay is every other value
-//! and the order of the keys.
+//! Docker: `runtimes` in daemon.json, which has neither drop-ins nor comments. All other values and the order of the keys stay.
 
 use super::backup;
 use super::error::Error;
@@ -12,16 +11,17 @@ use std::path::Path;
 const RUNTIMES: &str = "runtimes";
 const DEFAULT: &str = "default-runtime";
 
+/// Returns the changes that register vgpu.
 pub(super) fn configure(options: &Options) -> Result<Vec<FileChange>, Error> {
     let text = read(&options.config)?;
     let mut root = parse(&options.config, text.as_deref())?;
-    let touched = registered(&root).is_some();
+    let is_edited = registered(&root).is_some();
     let before = root.clone();
     let runtimes = root.entry(RUNTIMES).or_insert_with(|| json!({}));
     let Some(runtimes) = runtimes.as_object_mut() else {
-        return Err(Error::Shape { path: options.config.clone(), what: "runtimes is not an object".into() });
+        return Err(Error::NotAnObject { path: options.config.clone(), key: RUNTIMES });
     };
-    // What else is said of our runtime (runtimeArgs) is the operator's.
+    // Other keys of the entry, such as runtimeArgs, are the operator's.
     match runtimes.get_mut(HANDLER).and_then(Value::as_object_mut) {
         Some(entry) => {
             entry.insert("path".into(), json!(options.runtime));
@@ -33,17 +33,18 @@ pub(super) fn configure(options: &Options) -> Result<Vec<FileChange>, Error> {
     if options.default {
         root.insert(DEFAULT.into(), json!(HANDLER));
     }
-    let after = if root == before && text.is_some() { text.unwrap_or_default() } else { print(&root, text.as_deref()) };
-    backup::keep(&options.config, after, touched)
+    let after = if root == before && text.is_some() { text.unwrap_or_default() } else { format(&root, text.as_deref()) };
+    backup::edit(&options.config, after, is_edited)
 }
 
+/// Returns the changes that remove vgpu.
 pub(super) fn undo(config: &Path) -> Result<Vec<FileChange>, Error> {
     let Some(text) = read(config)? else { return Ok(Vec::new()) };
     let mut root = parse(config, Some(&text))?;
     if registered(&root).is_none() {
         return Ok(Vec::new());
     }
-    let original = read(&backup::of(config))?.and_then(|text| parse(config, Some(&text)).ok()).unwrap_or_default();
+    let original = read(&backup::path_of(config))?.and_then(|text| parse(config, Some(&text)).ok()).unwrap_or_default();
     if let Some(runtimes) = root.get_mut(RUNTIMES).and_then(Value::as_object_mut) {
         runtimes.shift_remove(HANDLER);
         if runtimes.is_empty() && !original.contains_key(RUNTIMES) {
@@ -57,20 +58,20 @@ pub(super) fn undo(config: &Path) -> Result<Vec<FileChange>, Error> {
         };
     }
     let value = |text: &str| serde_json::from_str::<Value>(if text.trim().is_empty() { "{}" } else { text }).ok();
-    backup::restore(config, print(&root, Some(&text)), |t| value(t) == value("{}"), |a, b| value(a) == value(b))
+    backup::restore(config, format(&root, Some(&text)), |t| value(t) == value("{}"), |a, b| value(a) == value(b))
 }
 
-/// The runtime registered under our name.
+/// Returns the program that is registered as vgpu.
 pub(crate) fn registered(root: &Map<String, Value>) -> Option<&str> {
     root.get(RUNTIMES)?.get(HANDLER)?.get("path")?.as_str()
 }
 
-/// Whether containers get it that name no runtime.
+/// Returns whether vgpu is the default runtime.
 pub(crate) fn is_default(root: &Map<String, Value>) -> bool {
     root.get(DEFAULT).and_then(Value::as_str) == Some(HANDLER)
 }
 
-/// The file as an object; an empty or missing file is an empty one, as to dockerd.
+/// Parses the file. An empty or missing file is an empty object, as for dockerd.
 pub(crate) fn parse(path: &Path, text: Option<&str>) -> Result<Map<String, Value>, Error> {
     match text.filter(|text| !text.trim().is_empty()) {
         None => Ok(Map::new()),
@@ -78,13 +79,13 @@ pub(crate) fn parse(path: &Path, text: Option<&str>) -> Result<Map<String, Value
     }
 }
 
-/// Prints with the indentation that the file has; Docker's documentation uses two spaces.
-fn print(root: &Map<String, Value>, model: Option<&str>) -> String {
+/// Formats the file with the indentation of `model`; two spaces by default, as in Docker's documentation.
+fn format(root: &Map<String, Value>, model: Option<&str>) -> String {
     let first = model.and_then(|text| text.lines().find(|line| line.starts_with([' ', '\t'])));
     let indent = first.map_or("  ", |line| &line[..line.len() - line.trim_start().len()]);
-    let mut out = Vec::new();
+    let mut bytes = Vec::new();
     let formatter = serde_json::ser::PrettyFormatter::with_indent(indent.as_bytes());
-    root.serialize(&mut serde_json::Serializer::with_formatter(&mut out, formatter)).expect("a map of values is JSON");
-    out.push(b'\n');
-    String::from_utf8(out).expect("serde_json writes UTF-8")
+    root.serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, formatter)).expect("a map of values is JSON");
+    bytes.push(b'\n');
+    String::from_utf8(bytes).expect("serde_json writes UTF-8")
 }

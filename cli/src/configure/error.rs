@@ -13,12 +13,12 @@ pub(crate) enum Error {
     Json { path: PathBuf, source: serde_json::Error },
     #[error("{}: {source}", path.display())]
     Toml { path: PathBuf, source: Box<toml_edit::TomlError> },
-    #[error("{}: {what}", path.display())]
-    Shape { path: PathBuf, what: String },
-    #[error("{} was not written by vgpu; move it away first", .0.display())]
-    NotOurs(PathBuf),
-    #[error("{what} is not an absolute path of plain characters: {}", path.display())]
-    Path { what: &'static str, path: PathBuf },
-    #[error("{0} has no hooks.d; it is configured without --hooks")]
+    #[error("{}: {key}: expected an object", path.display())]
+    NotAnObject { path: PathBuf, key: &'static str },
+    #[error("{} was not written by vgpu; move it to another folder first", .0.display())]
+    NotManaged(PathBuf),
+    #[error("{option}: \"{}\": expected an absolute path without quotes, backslashes and control characters", path.display())]
+    Path { option: &'static str, path: PathBuf },
+    #[error("{0} has no hooks.d; omit --hooks")]
     NoHooks(&'static str),
 }

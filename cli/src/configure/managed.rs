@@ -1,29 +1,29 @@
-//! Files that are wholly ours: written as a whole, recognised again, removed as a whole.
+//! Files that vgpu manages alone: written, recognized and removed as a whole.
 
 use super::error::Error;
 use crate::file_change::{FileChange, read};
 use std::path::Path;
 
-/// The first words of a configuration file of ours for `runtime`.
-pub(crate) fn mark(runtime: &str) -> String {
+/// Returns the first words of a managed configuration file for `runtime`.
+pub(crate) fn marker(runtime: &str) -> String {
     format!("# Written by \"vgpu configure {runtime}\"")
 }
 
-/// The first lines of a configuration file of ours.
+/// Returns the first line of a managed configuration file.
 pub(super) fn header(runtime: &str) -> String {
-    format!("{}; \"vgpu configure {runtime} --undo\" removes it.\n", mark(runtime))
+    format!("{}; \"vgpu configure {runtime} --undo\" removes it.\n", marker(runtime))
 }
 
-/// Writes the file, unless somebody else's is in its place.
+/// Returns the change that writes the file. Fails if a file that is not managed has its path.
 pub(super) fn write(path: &Path, text: String, is_ours: impl Fn(&str) -> bool) -> Result<FileChange, Error> {
     let change = FileChange::new(path, Some(text))?;
     match &change.before {
-        Some(before) if !is_ours(before) => Err(Error::NotOurs(path.to_owned())),
+        Some(before) if !is_ours(before) => Err(Error::NotManaged(path.to_owned())),
         _ => Ok(change),
     }
 }
 
-/// Removes the file if it is ours.
+/// Returns the change that removes the file if it is managed.
 pub(super) fn remove(path: &Path, is_ours: impl Fn(&str) -> bool) -> Result<FileChange, Error> {
     let before = read(path)?;
     let after = before.clone().filter(|text| !is_ours(text));

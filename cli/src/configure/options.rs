@@ -1,4 +1,4 @@
-//! What every runtime's configuration is made from.
+//! Options of a registration.
 
 use std::path::PathBuf;
 
@@ -14,6 +14,6 @@ pub(crate) struct Options {
     pub runtime: String,
     /// The hook to register instead of a runtime, absolute.
     pub hook: Option<String>,
-    /// Makes vgpu the default runtime.
+    /// Whether vgpu becomes the default runtime.
     pub default: bool,
 }

@@ -1,11 +1,11 @@
-//! Podman: a drop-in in `containers.conf.d` that adds a runtime, or that has Podman read our hooks.
+//! Podman: a drop-in in `containers.conf.d` that adds a runtime or the folder of vgpu's hooks.
 
 use super::drop_in::DropIn;
 use super::options::HANDLER;
 use super::toml_layers;
 use toml_edit::{Array, DocumentMut, Item, Table, value};
 
-/// Podman's drop-in. It documents two folders of hooks, and reads only the one in /usr/share unless told.
+/// Podman's drop-in. Podman documents two folders of hooks, but reads only the one in /usr/share by default.
 pub(crate) const PODMAN: DropIn = DropIn {
     name: "podman",
     path: "containers.conf.d/99-vgpu.conf",
@@ -17,14 +17,15 @@ pub(crate) const PODMAN: DropIn = DropIn {
     register,
 };
 
-/// Whose errors Podman reads as JSON where nothing is said (containers/common, `defaultConfig`). A list replaces it.
-const USUAL_JSON: [&str; 7] = ["crun", "runc", "kata", "runsc", "youki", "krun", "ocijail"];
+/// Runtimes whose errors Podman reads as JSON by default (containers/common, `defaultConfig`). A configured list replaces it.
+const DEFAULT_JSON: [&str; 7] = ["crun", "runc", "kata", "runsc", "youki", "krun", "ocijail"];
 
+/// Adds vgpu's runtime to `engine`.
 fn register(layers: &[DocumentMut], runtime: &str, engine: &mut Table) {
-    // With this Podman asks for JSON errors, and shows our one line instead of an exit status.
-    let mut json = toml_layers::last(layers, &["engine", "runtime_supports_json"]).map(toml_layers::strings).unwrap_or_default();
+    // Podman requests JSON errors from these runtimes, and shows vgpu's message instead of an exit status.
+    let mut json = toml_layers::lookup(layers, &["engine", "runtime_supports_json"]).map(toml_layers::strings).unwrap_or_default();
     if json.is_empty() {
-        json.extend(USUAL_JSON.map(str::to_owned));
+        json.extend(DEFAULT_JSON.map(str::to_owned));
     }
     if !json.iter().any(|name| name == HANDLER) {
         json.push(HANDLER.to_owned());
@@ -42,10 +43,10 @@ mod tests {
     const HEADER: &str = "# Written by \"vgpu configure podman\"; \"vgpu configure podman --undo\" removes it.\n[engine]\n";
 
     #[test]
-    fn drop_ins() {
+    fn drop_in_for_each_configuration() {
         for (description, layers, default, expected) in [
             (
-                "nothing said anywhere",
+                "empty configuration",
                 "",
                 false,
                 "runtime_supports_json = [\"crun\", \"runc\", \"kata\", \"runsc\", \"youki\", \"krun\", \"ocijail\", \"vgpu\"]\n",

@@ -1,13 +1,13 @@
-//! One container with its processes.
+//! The view of one container with its processes.
 
 use super::view::View;
 use super::widgets::fit;
-use crate::human::{bytes, seconds};
+use crate::human::{bytes, duration};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use vgpu_monitor::snapshot::{ContainerState, GpuProcess, Share};
 
-/// The container at this place.
+/// Formats the container whose folder is `place`; no lines if it does not exist.
 pub(super) fn lines(view: &View, place: &str, width: u16) -> Vec<Line<'static>> {
     let Some(container) = view.snapshot.containers.iter().find(|container| container.place == place) else { return Vec::new() };
     let fit = |text: String| fit(&text, usize::from(width)).trim_end().to_owned();
@@ -15,23 +15,23 @@ pub(super) fn lines(view: &View, place: &str, width: u16) -> Vec<Line<'static>> 
         Line::styled(fit(container.name()), Style::new().add_modifier(Modifier::BOLD)),
         Line::from(fit(format!("id {}   {}", container.id, about(container, view.snapshot.time)))),
     ];
-    if let Some(why) = &container.damaged {
-        lines.push(Line::styled(fit(why.clone()), Style::new().fg(Color::Red)));
+    if let Some(reason) = &container.damaged {
+        lines.push(Line::styled(fit(reason.clone()), Style::new().fg(Color::Red)));
     }
     for share in &container.gpus {
         let index = view.snapshot.gpus.iter().find(|gpu| gpu.uuid == share.uuid).map(|gpu| format!("GPU {}  ", gpu.index));
         lines.push(Line::default());
         lines.push(Line::styled(fit(format!("{}{}", index.unwrap_or_default(), share.uuid)), Style::new().add_modifier(Modifier::BOLD)));
         lines.extend(figures(share, view.snapshot.time).into_iter().map(|text| Line::from(fit(text))));
-        lines.push(Line::styled(fit(row(["PID", "INSIDE", "CHARGED", "NVML", "OVERHEAD", "PROGRAM"])), Style::new().fg(Color::DarkGray)));
+        lines.push(Line::styled(fit(row(["PID", "NS PID", "CHARGED", "NVML", "OVERHEAD", "PROGRAM"])), Style::new().fg(Color::DarkGray)));
         let mut members: Vec<&GpuProcess> = share.processes.iter().collect();
         members.sort_by_key(|member| std::cmp::Reverse(member.held.or(member.charged)));
         for member in members {
-            let known = |amount: Option<u64>| amount.map_or_else(|| "-".to_owned(), bytes);
+            let format = |amount: Option<u64>| amount.map_or_else(|| "-".to_owned(), bytes);
             let pid = member.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
-            let (inner, charged, held) = (member.inner.to_string(), known(member.charged), known(member.held));
+            let (inner, charged, held) = (member.inner.to_string(), format(member.charged), format(member.held));
             let text = row([&pid, &inner, &charged, &held, &bytes(member.overhead), &member.name]);
-            // What no account knows of is worth a look.
+            // A process without an account bypasses the library.
             let style = if member.charged.is_none() { Style::new().fg(Color::Red) } else { Style::new() };
             lines.push(Line::styled(fit(text), style));
         }
@@ -39,25 +39,28 @@ pub(super) fn lines(view: &View, place: &str, width: u16) -> Vec<Line<'static>> 
     lines
 }
 
+/// Formats a line of the table of processes.
 fn row([pid, inner, charged, held, overhead, name]: [&str; 6]) -> String {
     format!("  {pid:>8} {inner:>8} {charged:>9} {held:>9} {overhead:>9}  {name}")
 }
 
+/// Formats the container's age, priority and number of changes of its limits.
 fn about(container: &ContainerState, now: f64) -> String {
     let changes = match container.changes {
         0 => String::new(),
         1 => "   limits changed once".to_owned(),
         count => format!("   limits changed {count} times"),
     };
-    format!("{} old   priority {}{changes}", seconds(now - container.created as f64), container.priority)
+    format!("age {}   priority {}{changes}", duration(now - container.created as f64), container.priority)
 }
 
+/// Formats the memory and GPU time of a share.
 fn figures(share: &Share, now: f64) -> Vec<String> {
     let none = || "none".to_owned();
     let held = share.held.map_or_else(|| "?".to_owned(), bytes);
-    let soft = share.cores_soft.map_or_else(String::new, |percent| format!(", up to {percent}% while it is free"));
+    let soft = share.cores_soft.map_or_else(String::new, |percent| format!(", up to {percent}% while idle"));
     let percent = |figure: Option<f64>| figure.map_or_else(|| "?".to_owned(), |percent| format!("{percent:.1}%"));
-    let refusal = share.first_refusal.map_or_else(String::new, |at| format!(", first {} ago", seconds(now - at)));
+    let first_refusal = share.first_refusal.map_or_else(String::new, |at| format!(", first {} ago", duration(now - at)));
     vec![
         format!(
             "  memory   limit {}   NVML {held}   charged {} (overhead {}, managed {})",
@@ -66,7 +69,7 @@ fn figures(share: &Share, now: f64) -> Vec<String> {
             bytes(share.overhead),
             bytes(share.managed),
         ),
-        format!("           on the host {}   refused {}{refusal}", bytes(share.spilled), share.refused),
+        format!("           spilled to host {}   refused {}{first_refusal}", bytes(share.spilled), share.refused),
         format!(
             "  time     limit {}{soft}   now {}   charged {:.1} s",
             share.cores.map_or_else(none, |percent| format!("{percent}%")),
@@ -74,7 +77,7 @@ fn figures(share: &Share, now: f64) -> Vec<String> {
             share.used_ns as f64 / 1e9,
         ),
         format!(
-            "           held back {} now, {:.1} s in all   turn changes {}",
+            "           throttled {} now, {:.1} s in total   turn changes {}",
             percent(share.throttled),
             share.throttled_ns as f64 / 1e9,
             share.turn_changes

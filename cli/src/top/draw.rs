@@ -1,14 +1,14 @@
-//! The view as lines of text.
+//! Draws the view as lines of text.
 
 use super::detail;
 use super::view::{Row, View};
 use super::widgets::{bar, fit, spark};
-use crate::human::{bytes, seconds};
+use crate::human::{bytes, duration};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use vgpu_monitor::snapshot::ContainerState;
 
-/// How wide each column is.
+/// Widths of the flexible columns, in cells.
 struct Columns {
     name: usize,
     memory: usize,
@@ -16,11 +16,11 @@ struct Columns {
     spark: usize,
 }
 
-/// Everything but those four.
+/// Total width of the other columns.
 const FIXED: usize = 13 + 9 + 5 + 4 + 5 + 8;
 
 impl Columns {
-    /// What there is beyond 80 cells goes to all of them alike.
+    /// Shares the cells beyond 80 among the columns.
     fn of(width: u16) -> Self {
         let free = usize::from(width).saturating_sub(FIXED).max(36);
         let more = free - 36;
@@ -29,42 +29,43 @@ impl Columns {
     }
 }
 
+/// Draws the title line.
 fn head(view: &View) -> Line<'static> {
     let containers = view.snapshot.containers.len();
     let mut text = format!("vgpu top   {containers} container{}   sort: {}", if containers == 1 { "" } else { "s" }, view.sort.name());
-    if view.typing || !view.filter.is_empty() {
-        text += &format!("   filter: {}{}", view.filter, if view.typing { "_" } else { "" });
+    if view.is_typing || !view.filter.is_empty() {
+        text += &format!("   filter: {}{}", view.filter, if view.is_typing { "_" } else { "" });
     }
     Line::styled(text, Style::new().add_modifier(Modifier::BOLD))
 }
 
-const KEYS: &str = "q quit  ↑↓ choose  enter details  s sort  / filter  esc back";
+const KEYS: &str = "q quit  ↑↓ select  enter details  s sort  / filter  esc back";
 
-/// All of it, for a terminal of this size.
+/// Draws the whole screen of a terminal of this size.
 pub(super) fn screen(view: &View, width: u16, height: u16) -> Text<'static> {
-    let room = usize::from(height).saturating_sub(2);
+    let rows = usize::from(height).saturating_sub(2);
     let lines = match &view.detail {
         Some(place) => detail::lines(view, place, width),
         None => body(view, width),
     };
-    // The cursor's line stays in sight.
+    // Scrolls so that the cursor's line is visible.
     let cursor = lines.iter().position(|line| line.style.add_modifier.contains(Modifier::REVERSED)).unwrap_or(0);
-    let first = (cursor + 1).saturating_sub(room);
+    let first = (cursor + 1).saturating_sub(rows);
     let mut shown: Vec<Line<'static>> = vec![head(view)];
-    let more = lines.len().saturating_sub(first + room);
-    shown.extend(lines.into_iter().skip(first).take(room));
-    shown.resize(room + 1, Line::default());
+    let more = lines.len().saturating_sub(first + rows);
+    shown.extend(lines.into_iter().skip(first).take(rows));
+    shown.resize(rows + 1, Line::default());
     let keys = if more > 0 { format!("{KEYS}   ({more} more below)") } else { KEYS.to_owned() };
     shown.push(Line::styled(fit(&keys, usize::from(width)), Style::new().fg(Color::DarkGray)));
     Text::from(shown)
 }
 
-/// The GPUs with their containers.
+/// Draws the GPUs with their containers.
 pub(super) fn body(view: &View, width: u16) -> Vec<Line<'static>> {
     let columns = Columns::of(width);
     let mut lines = Vec::new();
-    if let Some(why) = &view.snapshot.nvml_error {
-        lines.push(Line::styled(fit(&format!("NVML: {why}"), usize::from(width)), Style::new().fg(Color::Red)));
+    if let Some(error) = &view.snapshot.nvml_error {
+        lines.push(Line::styled(fit(&format!("NVML: {error}"), usize::from(width)), Style::new().fg(Color::Red)));
     }
     for (number, uuid) in view.uuids().into_iter().enumerate() {
         if number > 0 {
@@ -72,8 +73,8 @@ pub(super) fn body(view: &View, width: u16) -> Vec<Line<'static>> {
         }
         lines.push(gpu(view, uuid, &columns));
         let rows = view.rows(uuid);
-        let nobody = || Line::styled("  no containers", Style::new().fg(Color::DarkGray));
-        lines.push(if rows.is_empty() { nobody() } else { titles(&columns) });
+        let empty = || Line::styled("  no containers", Style::new().fg(Color::DarkGray));
+        lines.push(if rows.is_empty() { empty() } else { titles(&columns) });
         lines.extend(rows.iter().map(|row| line(view, row, &columns)));
     }
     if lines.is_empty() {
@@ -82,6 +83,7 @@ pub(super) fn body(view: &View, width: u16) -> Vec<Line<'static>> {
     lines
 }
 
+/// Draws a GPU's own line.
 fn gpu(view: &View, uuid: &str, columns: &Columns) -> Line<'static> {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let Some(gpu) = view.snapshot.gpus.iter().find(|gpu| gpu.uuid == uuid) else { return Line::styled(uuid.to_owned(), bold) };
@@ -97,18 +99,18 @@ fn gpu(view: &View, uuid: &str, columns: &Columns) -> Line<'static> {
     Line::from(spans)
 }
 
-/// A product's name without its maker's.
+/// Removes the vendor from a product's name.
 fn product(name: &str) -> &str {
     name.strip_prefix("NVIDIA ").unwrap_or(name)
 }
 
-/// The longest of these that fits, and of the last one as much as does.
+/// Returns the first text that fits, or else the last one, cut.
 fn first_that_fits<const N: usize>(texts: [String; N], width: usize) -> String {
     let fitting = texts.iter().find(|text| text.chars().count() <= width);
     fit(fitting.or(texts.last()).map_or("", String::as_str), width)
 }
 
-/// A container's name, whose last part tells most.
+/// Returns as much of a container's name as fits; its last part is kept longest.
 fn name(container: &ContainerState, width: usize) -> String {
     let part = |part: &Option<String>| part.clone().unwrap_or_default();
     let (pod, name) = (part(&container.pod), part(&container.container));
@@ -117,15 +119,17 @@ fn name(container: &ContainerState, width: usize) -> String {
     first_that_fits([container.name(), both, last], width)
 }
 
+/// Draws the titles of the columns.
 fn titles(columns: &Columns) -> Line<'static> {
     let Columns { name, memory, time, spark } = columns;
     let text = format!(
         "{:<name$} {:<memory$} {:<12} {:<time$} {:<8} {:<spark$} {:>5} {:>4} {:>7}",
-        "  CONTAINER", "MEMORY", "", "TIME", "", "LAST", "WAIT", "PROC", "REFUSED"
+        "  CONTAINER", "MEMORY", "", "TIME", "", "HISTORY", "WAIT", "PROC", "REFUSED"
     );
     Line::styled(text, Style::new().fg(Color::DarkGray))
 }
 
+/// Draws a container's share of a GPU.
 fn line(view: &View, row: &Row<'_>, columns: &Columns) -> Line<'static> {
     let (share, held) = (row.share, row.memory());
     let limit =
@@ -143,10 +147,10 @@ fn line(view: &View, row: &Row<'_>, columns: &Columns) -> Line<'static> {
     let used = share.utilization.map_or_else(|| "?".to_owned(), |percent| format!("{percent:.0}"));
     let of = share.cores.map_or_else(|| "-".to_owned(), |percent| format!("{percent}%"));
     spans.push(Span::raw(format!(" {:<8} ", format!("{used}/{of}"))));
-    spans.push(spark(view.past(row), columns.spark));
+    spans.push(spark(view.history(row), columns.spark));
     let throttled = share.throttled.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.0}%"));
-    let refused = share.first_refusal.map_or_else(|| "-".to_owned(), |at| format!("{} ago", seconds(view.snapshot.time - at)));
+    let refused = share.first_refusal.map_or_else(|| "-".to_owned(), |at| format!("{} ago", duration(view.snapshot.time - at)));
     spans.push(Span::raw(format!(" {throttled:>5} {:>4} {refused:>7}", share.processes.len())));
-    let chosen = view.chosen.as_ref().is_some_and(|(place, uuid)| (place, uuid) == (&row.container.place, &share.uuid));
-    Line::from(spans).style(if chosen { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() })
+    let is_selected = view.selected.as_ref().is_some_and(|(place, uuid)| (place, uuid) == (&row.container.place, &share.uuid));
+    Line::from(spans).style(if is_selected { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() })
 }

@@ -51,11 +51,11 @@ fn container(id: &str, name: [&str; 3], gpus: Vec<Share>) -> ContainerState {
     }
 }
 
-/// The demonstration's three containers, after `looks` looks.
-fn demo(looks: u32) -> View {
+/// Three containers on two GPUs, after `samples` samples.
+fn demo(samples: u32) -> View {
     let mut view = View::new(Sort::Memory, String::new());
-    for look in 0..looks {
-        let wave = f64::from(look % 8) / 7.0;
+    for sample in 0..samples {
+        let wave = f64::from(sample % 8) / 7.0;
         let gpu = |index| Gpu {
             index,
             uuid: uuid(index),
@@ -75,7 +75,7 @@ fn demo(looks: u32) -> View {
             ),
             container("0123456789abcdef", ["", "", ""], vec![Share { throttled: None, ..share(1, 9000, 8192, None, 55.0) }]),
         ];
-        view.take(Snapshot { time: 5000.0, nvml_error: None, gpus: vec![gpu(0), gpu(1)], containers });
+        view.update(Snapshot { time: 5000.0, nvml_error: None, gpus: vec![gpu(0), gpu(1)], containers });
     }
     view
 }
@@ -88,7 +88,7 @@ fn drawn(view: &View, width: u16, height: u16) -> String {
     (0..height).map(row).collect()
 }
 
-/// Compares with the text in `snapshots/`; with VGPU_WRITE_SNAPSHOTS set, writes it.
+/// Compares text with a file in `snapshots/`, which VGPU_WRITE_SNAPSHOTS overwrites first.
 fn compare(name: &str, text: &str) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/snapshots").join(name);
     if std::env::var_os("VGPU_WRITE_SNAPSHOTS").is_some() {
@@ -99,11 +99,11 @@ fn compare(name: &str, text: &str) {
 }
 
 fn press(view: &mut View, keys: &[KeyCode]) {
-    keys.iter().for_each(|code| view.press(KeyEvent::new(*code, KeyModifiers::NONE)));
+    keys.iter().for_each(|code| view.handle_key(KeyEvent::new(*code, KeyModifiers::NONE)));
 }
 
 #[test]
-fn the_demonstration_in_terminals_of_two_sizes() {
+fn screens_of_two_sizes_match_their_snapshots() {
     let mut view = demo(40);
     press(&mut view, &[KeyCode::Down]);
     for (name, width, height) in [("80x24.txt", 80, 24), ("200x50.txt", 200, 50)] {
@@ -117,10 +117,10 @@ fn the_demonstration_in_terminals_of_two_sizes() {
 }
 
 #[test]
-fn keys_sort_filter_choose_and_quit() {
+fn keys_sort_filter_select_and_quit() {
     let mut view = demo(1);
     let first = |view: &View| view.rows(&uuid(0))[0].container.name();
-    assert_eq!(first(&view), "notebook", "most memory");
+    assert_eq!(first(&view), "notebook", "sorted by memory");
     press(&mut view, &[KeyCode::Char('s'), KeyCode::Char('s'), KeyCode::Char('s')]);
     assert_eq!((view.sort, first(&view).as_str()), (Sort::Name, "notebook"));
     press(&mut view, &[KeyCode::Char('/'), KeyCode::Char('T'), KeyCode::Char('r'), KeyCode::Char('q'), KeyCode::Backspace, KeyCode::Enter]);
@@ -134,16 +134,16 @@ fn keys_sort_filter_choose_and_quit() {
 }
 
 #[test]
-fn containers_come_and_go() {
+fn containers_appear_and_disappear() {
     let mut view = demo(3);
     press(&mut view, &[KeyCode::Down, KeyCode::Enter]);
     let mut snapshot = view.snapshot.clone();
     snapshot.containers.clear();
-    view.take(snapshot);
+    view.update(snapshot);
     assert!(view.detail.is_none());
     assert!(drawn(&view, 80, 24).contains("no containers"));
     press(&mut view, &[KeyCode::Down, KeyCode::Up, KeyCode::Enter]);
-    view.take(Snapshot { nvml_error: Some("no driver".to_owned()), ..Snapshot::default() });
+    view.update(Snapshot { nvml_error: Some("no driver".to_owned()), ..Snapshot::default() });
     assert!(drawn(&view, 80, 24).contains("NVML: no driver"));
     for (width, height) in [(1, 1), (0, 0), (20, 3), (500, 2)] {
         let _ = draw::screen(&demo(2), width, height);
@@ -151,11 +151,11 @@ fn containers_come_and_go() {
 }
 
 #[test]
-fn with_many_containers_the_cursor_stays_in_sight() {
+fn the_cursor_stays_visible_with_many_containers() {
     let mut view = View::new(Sort::Name, String::new());
     let many =
         (0..60).map(|number| container(&format!("id{number:02}"), ["", "", &format!("c{number:02}")], vec![share(0, 1, 2, None, 1.0)]));
-    view.take(Snapshot { containers: many.collect(), ..Snapshot::default() });
+    view.update(Snapshot { containers: many.collect(), ..Snapshot::default() });
     assert!(drawn(&view, 80, 24).contains("more below"));
     press(&mut view, &[KeyCode::Down; 55]);
     let text = drawn(&view, 80, 24);

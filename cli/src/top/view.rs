@@ -1,28 +1,28 @@
-//! What the user sees of a snapshot: sorted, filtered, with a container chosen, and with the last seconds remembered.
+//! State of the view: the snapshot, its history, the sort order, the filter and the selected container.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::collections::{HashMap, VecDeque};
 use vgpu_monitor::snapshot::{ContainerState, Share, Snapshot};
 
-/// What comes first.
+/// Order of the containers on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sort {
-    /// Whoever holds most memory
+    /// Most memory first
     Memory,
-    /// Whoever uses most of the GPU's time
+    /// Most GPU time first
     Time,
-    /// Whoever is held back most
+    /// Most throttled first
     Throttled,
     /// By name
     Name,
-    /// The youngest
+    /// Youngest first
     Age,
 }
 
 impl Sort {
     const ALL: [Self; 5] = [Self::Memory, Self::Time, Self::Throttled, Self::Name, Self::Age];
 
-    /// In a word.
+    /// Returns the name that the title line shows.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -33,16 +33,17 @@ impl Sort {
         }
     }
 
+    /// Returns the next order, cyclically.
     fn next(self) -> Self {
-        let place = Self::ALL.iter().position(|sort| *sort == self).unwrap_or(0);
-        Self::ALL.get((place + 1) % Self::ALL.len()).copied().unwrap_or(self)
+        let index = Self::ALL.iter().position(|sort| *sort == self).unwrap_or(0);
+        Self::ALL.get((index + 1) % Self::ALL.len()).copied().unwrap_or(self)
     }
 }
 
-/// So many looks are remembered.
-const REMEMBERED: usize = 120;
+/// Samples kept per share.
+const HISTORY_LEN: usize = 120;
 
-/// A container's share of a GPU.
+/// Container's share of a GPU.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Row<'a> {
     pub container: &'a ContainerState,
@@ -50,31 +51,32 @@ pub(super) struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// What it holds by whoever says more: NVML, or its own account.
+    /// Returns the memory held, in bytes: the larger of NVML's figure and the account's.
     pub fn memory(&self) -> u64 {
         self.share.held.unwrap_or(0).max(self.share.charged)
     }
 
-    /// What it may use of the GPU's time, in percent.
+    /// Returns the limit on GPU time, in percent; 100 without a limit.
     pub fn cores(&self) -> f64 {
         self.share.cores.map_or(100.0, f64::from)
     }
 }
 
-/// The state of the view.
+/// State of the view.
 #[derive(Debug)]
 pub(super) struct View {
     pub snapshot: Snapshot,
     pub sort: Sort,
     pub filter: String,
-    /// Whether keys go into the filter.
-    pub typing: bool,
-    /// The place of the container that is looked at closely.
+    /// Whether keys edit the filter.
+    pub is_typing: bool,
+    /// Place of the container that is shown in detail.
     pub detail: Option<String>,
-    /// The place of the container at the cursor, and the GPU.
-    pub chosen: Option<(String, String)>,
+    /// Place of the container at the cursor, and UUID of the GPU.
+    pub selected: Option<(String, String)>,
+    /// Recent parts of the limit on GPU time that were used, by place and UUID.
     history: HashMap<(String, String), VecDeque<f64>>,
-    done: bool,
+    is_done: bool,
 }
 
 impl View {
@@ -83,50 +85,51 @@ impl View {
             snapshot: Snapshot::default(),
             sort,
             filter,
-            typing: false,
+            is_typing: false,
             detail: None,
-            chosen: None,
+            selected: None,
             history: HashMap::new(),
-            done: false,
+            is_done: false,
         }
     }
 
-    /// Takes a new snapshot. Whoever is gone is forgotten.
-    pub fn take(&mut self, snapshot: Snapshot) {
-        let mut kept = HashMap::new();
+    /// Replaces the snapshot, and drops the history of shares that are gone.
+    pub fn update(&mut self, snapshot: Snapshot) {
+        let mut history = HashMap::new();
         for container in &snapshot.containers {
             for share in &container.gpus {
                 let key = (container.place.clone(), share.uuid.clone());
-                let mut past = self.history.remove(&key).unwrap_or_default();
-                past.extend(share.utilization.map(|percent| percent / share.cores.map_or(100.0, f64::from)));
-                past.drain(..past.len().saturating_sub(REMEMBERED));
-                kept.insert(key, past);
+                let mut samples = self.history.remove(&key).unwrap_or_default();
+                samples.extend(share.utilization.map(|percent| percent / share.cores.map_or(100.0, f64::from)));
+                samples.drain(..samples.len().saturating_sub(HISTORY_LEN));
+                history.insert(key, samples);
             }
         }
-        self.history = kept;
+        self.history = history;
         self.snapshot = snapshot;
         let exists = |place: &String| self.snapshot.containers.iter().any(|container| container.place == *place);
         self.detail = self.detail.take().filter(exists);
     }
 
+    /// Returns whether the user has quit.
     pub fn is_done(&self) -> bool {
-        self.done
+        self.is_done
     }
 
-    /// The last looks at a share, each of its limit.
-    pub fn past(&self, row: &Row<'_>) -> impl DoubleEndedIterator<Item = f64> {
+    /// Returns the recent GPU time of a share as parts of its limit, oldest first.
+    pub fn history(&self, row: &Row<'_>) -> impl DoubleEndedIterator<Item = f64> {
         self.history.get(&(row.container.place.clone(), row.share.uuid.clone())).into_iter().flatten().copied()
     }
 
-    /// The shares of one GPU that the filter lets through, sorted.
+    /// Returns the shares of one GPU that match the filter, sorted.
     pub fn rows(&self, uuid: &str) -> Vec<Row<'_>> {
         let filter = self.filter.to_lowercase();
-        let fits = |container: &&ContainerState| container.name().to_lowercase().contains(&filter) || container.id.contains(&filter);
+        let matches = |container: &&ContainerState| container.name().to_lowercase().contains(&filter) || container.id.contains(&filter);
         let shares = |container| move |share| Row { container, share };
-        let all = self.snapshot.containers.iter().filter(fits);
+        let all = self.snapshot.containers.iter().filter(matches);
         let mut rows: Vec<Row<'_>> =
             all.flat_map(|container| container.gpus.iter().map(shares(container))).filter(|row| row.share.uuid == uuid).collect();
-        let figure = |row: &Row<'_>| match self.sort {
+        let sort_key = |row: &Row<'_>| match self.sort {
             Sort::Memory => row.memory() as f64,
             Sort::Time => row.share.utilization.unwrap_or(0.0),
             Sort::Throttled => row.share.throttled.unwrap_or(0.0),
@@ -134,11 +137,11 @@ impl View {
             Sort::Age => row.container.created as f64,
         };
         rows.sort_by_cached_key(|row| (row.container.name(), row.container.id.clone()));
-        rows.sort_by(|a, b| figure(b).total_cmp(&figure(a)));
+        rows.sort_by(|a, b| sort_key(b).total_cmp(&sort_key(a)));
         rows
     }
 
-    /// Every GPU that is shown: those of the machine, then those that only containers know of.
+    /// Returns the UUIDs of all GPUs: the machine's, then those found in containers only.
     pub fn uuids(&self) -> Vec<&str> {
         let mut uuids: Vec<&str> = self.snapshot.gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
         for share in self.snapshot.containers.iter().flat_map(|container| &container.gpus) {
@@ -149,33 +152,36 @@ impl View {
         uuids
     }
 
+    /// Returns the place and UUID of each visible row, from top to bottom.
     fn keys(&self) -> Vec<(String, String)> {
         let rows = self.uuids().into_iter().flat_map(|uuid| self.rows(uuid));
         rows.map(|row| (row.container.place.clone(), row.share.uuid.clone())).collect()
     }
 
-    pub fn press(&mut self, key: KeyEvent) {
+    /// Handles a key.
+    pub fn handle_key(&mut self, key: KeyEvent) {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
-            KeyCode::Char('c') if control => self.done = true,
-            code if self.typing => self.edit(code),
-            KeyCode::Char('q') => self.done = true,
+            KeyCode::Char('c') if control => self.is_done = true,
+            code if self.is_typing => self.edit_filter(code),
+            KeyCode::Char('q') => self.is_done = true,
             KeyCode::Esc if self.detail.is_some() => self.detail = None,
             KeyCode::Esc => self.filter.clear(),
             KeyCode::Char('s') => self.sort = self.sort.next(),
-            KeyCode::Char('/') => self.typing = true,
-            KeyCode::Down | KeyCode::Char('j') => self.step(1),
-            KeyCode::Up | KeyCode::Char('k') => self.step(-1),
-            KeyCode::Enter => self.detail = self.chosen.as_ref().map(|(place, _)| place.clone()),
+            KeyCode::Char('/') => self.is_typing = true,
+            KeyCode::Down | KeyCode::Char('j') => self.move_cursor(1),
+            KeyCode::Up | KeyCode::Char('k') => self.move_cursor(-1),
+            KeyCode::Enter => self.detail = self.selected.as_ref().map(|(place, _)| place.clone()),
             _ => {}
         }
     }
 
-    fn edit(&mut self, code: KeyCode) {
+    /// Handles a key while the filter is edited.
+    fn edit_filter(&mut self, code: KeyCode) {
         match code {
-            KeyCode::Enter => self.typing = false,
+            KeyCode::Enter => self.is_typing = false,
             KeyCode::Esc => {
-                self.typing = false;
+                self.is_typing = false;
                 self.filter.clear();
             }
             KeyCode::Backspace => _ = self.filter.pop(),
@@ -184,14 +190,14 @@ impl View {
         }
     }
 
-    /// Moves the cursor; where there is none yet, or its container is gone, to the first.
-    fn step(&mut self, by: isize) {
+    /// Moves the cursor; to the first row if there is no cursor or its container is gone.
+    fn move_cursor(&mut self, by: isize) {
         let keys = self.keys();
-        let place = self.chosen.as_ref().and_then(|chosen| keys.iter().position(|key| key == chosen));
-        let next = place.map_or(0, |place| place.saturating_add_signed(by).min(keys.len().saturating_sub(1)));
-        self.chosen = keys.get(next).cloned();
+        let index = self.selected.as_ref().and_then(|chosen| keys.iter().position(|key| key == chosen));
+        let next = index.map_or(0, |index| index.saturating_add_signed(by).min(keys.len().saturating_sub(1)));
+        self.selected = keys.get(next).cloned();
         if self.detail.is_some() {
-            self.detail = self.chosen.as_ref().map(|(place, _)| place.clone());
+            self.detail = self.selected.as_ref().map(|(place, _)| place.clone());
         }
     }
 }

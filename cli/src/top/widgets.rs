@@ -6,16 +6,17 @@ use ratatui::text::Span;
 const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
 const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// A bar of `width` cells, filled to `part` of 1.
+/// Draws a bar of `width` cells that is filled to `part` (0 to 1).
 pub(super) fn bar(part: f64, width: usize) -> [Span<'static>; 2] {
     let part = if part.is_finite() { part.clamp(0.0, 1.0) } else { 0.0 };
     let eighths = (part * width as f64 * 8.0).round() as usize;
-    let (whole, rest) = (eighths / 8, EIGHTHS.get(eighths % 8).copied().unwrap_or_default());
-    let filled = format!("{}{rest}", "█".repeat(whole));
-    let left = width.saturating_sub(filled.chars().count());
-    [Span::styled(filled, Style::new().fg(color(part))), Span::styled("·".repeat(left), Style::new().fg(Color::DarkGray))]
+    let (whole, fraction) = (eighths / 8, EIGHTHS.get(eighths % 8).copied().unwrap_or_default());
+    let filled = format!("{}{fraction}", "█".repeat(whole));
+    let empty = width.saturating_sub(filled.chars().count());
+    [Span::styled(filled, Style::new().fg(color(part))), Span::styled("·".repeat(empty), Style::new().fg(Color::DarkGray))]
 }
 
+/// Returns the color of a bar: red from 95%, yellow from 75%.
 fn color(part: f64) -> Color {
     match part {
         0.95.. => Color::Red,
@@ -24,7 +25,7 @@ fn color(part: f64) -> Color {
     }
 }
 
-/// The last `width` figures, each of 1, the newest at the right.
+/// Draws the last `width` values (0 to 1), the newest at the right.
 pub(super) fn spark(history: impl DoubleEndedIterator<Item = f64>, width: usize) -> Span<'static> {
     let height = |part: f64| {
         let step = (part.clamp(0.0, 1.0) * (HEIGHTS.len() - 1) as f64).round() as usize;
@@ -35,13 +36,13 @@ pub(super) fn spark(history: impl DoubleEndedIterator<Item = f64>, width: usize)
     Span::styled(text.into_iter().rev().collect::<String>(), Style::new().fg(Color::Cyan))
 }
 
-/// Text cut or filled to `width` cells; what is cut ends with an ellipsis.
+/// Pads or cuts text to `width` cells. Cut text ends with an ellipsis.
 pub(super) fn fit(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return format!("{text:<width$}");
     }
-    let kept: String = text.chars().take(width.saturating_sub(1)).collect();
-    format!("{kept}…")
+    let prefix: String = text.chars().take(width.saturating_sub(1)).collect();
+    format!("{prefix}…")
 }
 
 #[cfg(test)]
@@ -49,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bars_and_sparks_are_as_wide_as_said() {
+    fn bars_and_sparklines_have_the_given_width() {
         for (part, filled) in [(0.0, ""), (0.5, "██"), (0.53, "██▏"), (1.0, "████"), (7.0, "████"), (f64::NAN, "")]
         {
             let [full, empty] = bar(part, 4);

@@ -1,5 +1,5 @@
-//! What the tests with real containers on simulated GPUs have in common: `vgpu` on such a host, and a running `vgpu monitor`.
-#![allow(dead_code, reason = "not every test needs all of it")]
+//! Helpers of the tests with real containers on simulated GPUs: the `vgpu` command and a running `vgpu monitor`.
+#![allow(dead_code, reason = "no test uses all helpers")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use vgpu_e2e::{Kit, Machine, host};
 use vgpu_test_harness::{Host, Runtime, can_run};
 
-/// Long enough for anything here on a busy machine; what takes no time does not wait for it.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of every wait, long enough for a busy machine.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// `vgpu` on a host with simulated GPUs.
+/// Returns the command `vgpu` for a host with simulated GPUs.
 pub fn vgpu(host: &Host, machine: &Machine) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vgpu"));
     for (name, value) in machine.program("held").get_envs() {
@@ -23,13 +23,14 @@ pub fn vgpu(host: &Host, machine: &Machine) -> Command {
     command
 }
 
-pub fn said(command: &mut Command) -> String {
+/// Runs a command that must succeed, and returns its standard output.
+pub fn stdout(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A running `vgpu monitor`.
+/// Running `vgpu monitor`, which is killed when dropped.
 pub struct Monitor {
     child: Child,
     pub lines: Receiver<String>,
@@ -37,8 +38,8 @@ pub struct Monitor {
 }
 
 impl Monitor {
+    /// Starts the monitor with the capabilities that its systemd unit grants.
     pub fn start(host: &Host, machine: &Machine) -> Self {
-        // With nothing but the privileges that its unit gives it.
         let unit = include_str!("../../../packaging/systemd/vgpu-monitor.service");
         let privileges = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
         let kept: String = privileges.split(' ').map(|name| name.to_lowercase().replace("cap_", ",+")).collect();
@@ -51,47 +52,48 @@ impl Monitor {
         let (send, lines) = mpsc::channel();
         let output = BufReader::new(child.stderr.take().unwrap());
         std::thread::spawn(move || output.lines().map_while(Result::ok).all(|line| send.send(line).is_ok()));
-        let first = lines.recv_timeout(PATIENCE).unwrap();
+        let first = lines.recv_timeout(TIMEOUT).unwrap();
         let address = first.split("http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_else(|| panic!("{first}"));
         Self { address: address.to_owned(), child, lines }
     }
 
+    /// Sends an HTTP GET request, and returns the whole response.
     pub fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
-        whole(&answer)
+        let mut response = Vec::new();
+        stream.read_to_end(&mut response).unwrap();
+        dechunk(&response)
     }
 
-    /// A metric's figure for the container with this id.
-    pub fn figure(&self, name: &str, id: &str) -> Option<f64> {
+    /// Returns the value of a metric for the container with this id.
+    pub fn value(&self, name: &str, id: &str) -> Option<f64> {
         let text = self.get("/metrics");
         let line = text.lines().find(|line| line.starts_with(&format!("{name}{{")) && line.contains(id))?;
         line.rsplit(' ').next()?.trim().parse().ok()
     }
 
-    /// Waits until it says something that contains `words`. Gives that, and everything said before.
-    pub fn hears(&self, words: &str) -> Vec<String> {
-        let (start, mut heard) = (Instant::now(), Vec::new());
-        while start.elapsed() < PATIENCE {
+    /// Waits for a log line that contains `text`. Returns it and all lines before it.
+    pub fn wait_for_log(&self, text: &str) -> Vec<String> {
+        let (start, mut lines) = (Instant::now(), Vec::new());
+        while start.elapsed() < TIMEOUT {
             let Ok(line) = self.lines.recv_timeout(Duration::from_secs(1)) else { continue };
-            heard.push(line);
-            if heard.iter().any(|line| line.contains(words)) {
-                return heard;
+            lines.push(line);
+            if lines.iter().any(|line| line.contains(text)) {
+                return lines;
             }
         }
-        panic!("nothing about {words:?} in {heard:#?}");
+        panic!("no line with {text:?} in {lines:#?}");
     }
 }
 
-/// An answer whose body may have come in chunks.
-fn whole(answer: &[u8]) -> String {
+/// Returns a response whose body may be chunked, with a plain body.
+fn dechunk(response: &[u8]) -> String {
     let split = |bytes: &[u8], at: &str| -> (String, Vec<u8>) {
         let found = bytes.windows(at.len()).position(|window| window == at.as_bytes()).unwrap();
         (String::from_utf8(bytes[..found].to_vec()).unwrap(), bytes[found + at.len()..].to_vec())
     };
-    let (head, mut rest) = split(answer, "\r\n\r\n");
+    let (head, mut rest) = split(response, "\r\n\r\n");
     let mut body = Vec::new();
     while head.to_lowercase().contains("transfer-encoding: chunked") {
         let (size, chunk) = split(&rest, "\r\n");
@@ -114,17 +116,19 @@ impl Drop for Monitor {
     }
 }
 
-pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+/// Polls a condition until it returns a value.
+pub fn wait_for<T>(condition: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = poll() {
             return found;
         }
-        assert!(start.elapsed() < PATIENCE, "{what}");
+        assert!(start.elapsed() < TIMEOUT, "timeout: {condition}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
+/// Returns a simulated machine and a host with runc; `None` if runc cannot run.
 pub fn ready() -> Option<(Kit, Machine, Host)> {
     if !can_run(Runtime::Runc) {
         return None;

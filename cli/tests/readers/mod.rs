@@ -1,13 +1,13 @@
-//! Readers of what vgpu exports, written from the formats' descriptions and from nothing of ours.
+//! Readers of vgpu's exports, written from the formats' specifications and independent of vgpu's code.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A sample in Prometheus's text format.
+/// Sample in Prometheus's text format.
 #[derive(Debug)]
 pub struct Sample {
     pub name: String,
     pub labels: BTreeMap<String, String>,
-    pub figure: f64,
+    pub value: f64,
 }
 
 impl Sample {
@@ -20,9 +20,12 @@ impl Sample {
     }
 }
 
-/// Reads the text format strictly. Panics where it is broken: at what Prometheus would refuse, and at what `promtool check metrics` blames.
+/// Parses the text format strictly.
+///
+/// # Panics
+/// The text has an error for Prometheus or for `promtool check metrics`.
 pub fn samples(text: &str) -> Vec<Sample> {
-    assert!(text.ends_with('\n'), "the last line is not ended");
+    assert!(text.ends_with('\n'), "the last line has no line feed");
     let (mut helped, mut types, mut finished) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
     let (mut current, mut seen, mut found) = (String::new(), BTreeSet::new(), Vec::new());
     for line in text.lines() {
@@ -41,10 +44,10 @@ pub fn samples(text: &str) -> Vec<Sample> {
         let sample = sample(line).unwrap_or_else(|| panic!("{line:?}"));
         assert!(helped.contains(&sample.name) && types.contains_key(&sample.name), "{line:?}");
         if sample.name != current {
-            assert!(finished.insert(sample.name.clone()), "{line:?}: not all samples of it are together");
+            assert!(finished.insert(sample.name.clone()), "{line:?}: the samples of a metric are not contiguous");
             current.clone_from(&sample.name);
         }
-        assert!(seen.insert((sample.name.clone(), sample.labels.clone())), "{line:?}: twice");
+        assert!(seen.insert((sample.name.clone(), sample.labels.clone())), "{line:?}: duplicate sample");
         found.push(sample);
     }
     found
@@ -69,11 +72,11 @@ fn sample(line: &str) -> Option<Sample> {
         }
         rest = left.strip_prefix('}')?;
     }
-    let figure = rest.strip_prefix(' ')?;
-    (is_name(name) && !figure.contains(' ')).then(|| Some(Sample { name: name.to_owned(), labels, figure: figure.parse().ok()? }))?
+    let value = rest.strip_prefix(' ')?;
+    (is_name(name) && !value.contains(' ')).then(|| Some(Sample { name: name.to_owned(), labels, value: value.parse().ok()? }))?
 }
 
-/// A value up to its closing quote, and what follows.
+/// Returns a label's value up to its closing quote, and the rest of the text.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let (mut value, mut letters) = (String::new(), text.char_indices());
     while let Some((at, letter)) = letters.next() {
@@ -81,7 +84,7 @@ fn quoted(text: &str) -> Option<(String, &str)> {
             '"' => return Some((value, &text[at + 1..])),
             '\\' => value.push(match letters.next()?.1 {
                 'n' => '\n',
-                same @ ('\\' | '"') => same,
+                escaped @ ('\\' | '"') => escaped,
                 _ => return None,
             }),
             letter => value.push(letter),
@@ -142,7 +145,7 @@ struct Region {
     unused: [u64; 4],
 }
 
-/// A process in HAMi's region.
+/// Process in HAMi's region.
 #[derive(Debug)]
 pub struct SharedProcess {
     pub pid: i32,
@@ -150,7 +153,7 @@ pub struct SharedProcess {
     pub used: Vec<DeviceMemory>,
 }
 
-/// What a reader of HAMi's region makes of it.
+/// Content of HAMi's region.
 #[derive(Debug)]
 pub struct SharedRegion {
     pub uuids: Vec<String>,
@@ -161,19 +164,19 @@ pub struct SharedRegion {
 }
 
 impl SharedRegion {
-    /// What each process holds on the first two devices.
+    /// Returns the memory of each process on the first two devices, in bytes.
     pub fn totals(&self) -> BTreeMap<i32, [u64; 2]> {
         self.processes.iter().map(|process| (process.pid, [process.used[0].total, process.used[1].total])).collect()
     }
 }
 
-/// Reads HAMi's region as its monitor does; `None` while it is none.
+/// Reads HAMi's region like its monitor; `None` if it is not initialized.
 pub fn shared_region(bytes: &[u8]) -> Option<SharedRegion> {
     if bytes.len() != size_of::<Region>() {
         return None;
     }
     let words: Vec<u64> = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect();
-    // SAFETY: as long as the structure, which consists of integers, and aligned as it is.
+    // SAFETY: the buffer has the structure's size and alignment, and any bytes are valid for its integers.
     let region = unsafe { &*words.as_ptr().cast::<Region>() };
     if region.initialized != 19_920_718 || region.version[0] != 1 {
         return None;
