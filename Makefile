@@ -1,20 +1,20 @@
-# Both commands set up what they need on Debian and Ubuntu, given Rust.
+# On Debian and Ubuntu with Rust, the targets install what else they need.
 
 .PHONY: demo test build gpu-kit clean
 
-# A container held to its share, on the real GPU if there is one, else on the simulated one.
+# Runs a container with limits, on a real GPU if there is one, else on a simulated one.
 demo:
 	@scripts/demo.sh
 
-# Everything that CI runs.
+# Runs everything that CI runs.
 test:
 	@scripts/test.sh
 
-# What is shipped, and what the tests run, in target/kit.
+# Builds the shipped files and the test programs in target/kit.
 build:
 	@scripts/build.sh
 
-# What tests/gpu/run needs on a machine with a GPU and no network, in .gpu-kit.
+# Collects in .gpu-kit the files that tests/gpu/run needs on a machine with a GPU and no network.
 gpu-kit:
 	@tests/gpu/pack
 

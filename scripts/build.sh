@@ -1,8 +1,9 @@
 #!/bin/sh
-# build.sh: builds what the tests and the demonstration run, as it is shipped, and lays it out in target/kit:
-#   libvgpu.so, front/, vgpu-runtime, vgpu-hook     for any distribution: glibc 2.17, and static
+# build.sh: builds the release files and the test programs, in target/kit:
+#   libvgpu.so, front/                      for glibc 2.17 and later
+#   vgpu-runtime, vgpu-hook                 static
 #   simgpu/                                 the simulated driver
-#   programs/                               what is run in containers
+#   programs/                               programs that tests run in containers
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/tools.sh
@@ -16,19 +17,19 @@ library
 mkdir -p "$kit/programs"
 scripts/fronts.sh "$kit/front"
 tests/simgpu/build.sh "$kit/simgpu" >/dev/null
-# They start with each container. glibc asks the processor what it is when a program starts, and in a virtual machine each question goes
-# to the host: of an empty static program's 0.75 ms that was 0.65. musl does not ask. Small code is read in sooner.
+# vgpu-runtime and vgpu-hook start with every container. glibc executes CPUID at startup, which traps to the host in a virtual
+# machine: 0.65 of the 0.75 ms of an empty static program. musl does not. opt-level s: small programs load faster.
 static() {
     CARGO_PROFILE_RELEASE_OPT_LEVEL=s CARGO_ENCODED_RUSTFLAGS="-Ctarget-feature=+crt-static${1:+$(printf '\037%s' "$1")}" \
         cargo build --quiet --release --target x86_64-unknown-linux-gnu --target-dir "$target/static" -p vgpu-oci-hook
 }
 if ! static "-Clinker=$PWD/scripts/musl/cc"; then
-    echo "vgpu-runtime and vgpu-hook cannot be linked with musl; they start later with glibc" >&2
+    echo "vgpu-runtime and vgpu-hook cannot be linked with musl; linking them with glibc, which starts more slowly" >&2
     static
 fi
 static=$target/static/x86_64-unknown-linux-gnu/release
 
-# put FILE FOLDER: by rename, as whoever has the old file open keeps it.
+# put FILE FOLDER: copies and renames the file, so that processes that have the old file open keep it.
 put() {
     cp "$1" "$2/.new"
     chmod 755 "$2/.new"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# demo.sh: builds what is needed, then starts a container with a share of a GPU and shows what that means.
+# demo.sh: builds the demonstration, which runs a container with limits on a GPU.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/tools.sh

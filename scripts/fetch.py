@@ -1,4 +1,4 @@
-"""fetch.py URL FILE SHA256: fetches a file, and keeps it only if it is the one that is meant."""
+"""fetch.py URL FILE SHA256: downloads a file, and saves it only if its digest matches."""
 
 import hashlib
 import sys
@@ -7,8 +7,9 @@ import urllib.request
 url, file, digest = sys.argv[1:]
 try:
     content = urllib.request.urlopen(url, timeout=60).read()
-except OSError as why:
-    sys.exit(f"{url}: {why}")
-if hashlib.sha256(content).hexdigest() != digest:
-    sys.exit(f"{url} is not what it was")
+except OSError as error:
+    sys.exit(f"{url}: {error}")
+found = hashlib.sha256(content).hexdigest()
+if found != digest:
+    sys.exit(f"{url}: SHA-256 {found}: expected {digest}")
 open(file, "wb").write(content)

@@ -1,7 +1,7 @@
 #!/bin/sh
-# fronts.sh FOLDER: makes the two libraries that can be mounted over the driver's (policy intercept = "replace" or "both").
-# There is no code in them. Each bears the driver's name, and needs our library first and the driver's own second, both by the paths
-# that they have in a container: a program that finds the front finds our functions, and behind them all that are only the driver's.
+# fronts.sh FOLDER: builds the two libraries that are mounted over the driver's (policy intercept = "replace" or "both").
+# They contain no code. Each has the name of a driver library, and depends on libvgpu.so and then on the driver's own library,
+# by their paths in a container. A program that loads a front gets vgpu's functions first, then the driver's others.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/tools.sh
@@ -9,7 +9,7 @@ zigbuild
 folder=$1
 made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
-# Only the address of the library's folder in a container is known here; region/src/paths.rs has the same.
+# Folder of the libraries in a container, as in region/src/paths.rs.
 inside=/usr/local/vgpu
 
 link() {
@@ -20,7 +20,7 @@ link() {
 }
 echo >"$made/nothing.c"
 mkdir -p "$folder"
-# Stand-ins for what the fronts need, of which only the name counts.
+# Empty libraries to link to; only their names matter.
 link "$inside/libvgpu.so" -o "$made/libvgpu.so"
 for name in libcuda.so.1 libnvidia-ml.so.1; do
     link "$inside/driver/$name" -o "$made/driver-$name"

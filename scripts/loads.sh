@@ -1,6 +1,6 @@
 #!/bin/sh
-# loads.sh FOLDER DRIVER: builds the programs that reach the driver in one certain way each (tests/programs/src/load.c), for glibc 2.17.
-# DRIVER is a libcuda.so.1 to link to, of which only the names count; the simulated one does.
+# loads.sh FOLDER DRIVER: builds the programs that each load the driver in a different way (tests/programs/src/load.c), for
+# glibc 2.17. DRIVER is the libcuda.so.1 to link to. Only its symbol names matter, so the simulated one suffices.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/tools.sh

@@ -1,10 +1,10 @@
 #!/bin/sh
-# test.sh: everything that CI runs. Quick the second time.
+# test.sh: runs everything that CI runs. Later runs reuse the downloads and builds of the first.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/tools.sh
 packages runc:runc crun:crun objdump:binutils busybox-static
-# The daemons that vgpu registers with; each test starts its own, with private folders.
+# The daemons that vgpu registers with. Each test starts its own, with private folders.
 packages containerd:containerd dockerd:docker.io podman:podman newuidmap:uidmap iptables:iptables containernetworking-plugins
 helm
 perfetto
@@ -26,14 +26,14 @@ step "build"
 kit=$(scripts/build.sh)
 echo "$kit"
 
-step "the library loads anywhere"
+step "library requirements"
 scripts/check-library.sh "$kit/libvgpu.so"
 
-step "the simulated GPU answers as a real one did"
+step "conformance of the simulated GPU"
 tests/simgpu/conformance.sh
-echo "no answer differs from tests/gpu/results/conformance-h200.txt"
+echo "all results match tests/gpu/results/conformance-h200.txt"
 
-# An older C library and a newer one, for images of other ages. Where they cannot be had, that test says that it is skipped.
+# An older and a newer glibc, for tests with older and newer images. Without them, these tests are skipped.
 glibcs=
 for suite in bullseye trixie; do
     folder=$target/glibc/$suite
@@ -43,20 +43,20 @@ for suite in bullseye trixie; do
     [ ! -e "$folder/done" ] || glibcs=$glibcs:$folder
 done
 
-# A Docker with --annotation, and containerd 1.7 and 2, beside the distribution's. Where they cannot be had, only that is tested.
+# A Docker with --annotation, and containerd 1.7 and 2. Without them, only the distribution's releases are tested.
 releases=
 for wanted in trixie:containerd,docker.io,docker-cli forky:containerd; do
     folder=$target/releases/${wanted%%:*}
     if [ ! -e "$folder/done" ] && tests/daemons/newer.sh "${wanted%%:*}" "$folder" $(echo "${wanted#*:}" | tr , ' ') >"$target/releases-${wanted%%:*}.log" 2>&1; then
-        # A suite that has moved on may want a newer C library than this machine's.
+        # A later suite may require a newer glibc than this machine's.
         ! "$folder/usr/bin/containerd" --version >>"$target/releases-${wanted%%:*}.log" 2>&1 || touch "$folder/done"
     fi
     [ ! -e "$folder/done" ] || releases=$releases${releases:+:}$folder
 done
-[ -n "$releases" ] || echo "SKIPPED: newer releases of the daemons: $target/releases-*.log says why they cannot be had"
+[ -n "$releases" ] || echo "SKIPPED: newer releases of the daemons; see $target/releases-*.log"
 
 step "tests"
-# Ignored by themselves are the tests that need root and the daemons: here they all run.
+# Tests that need root and the daemons are ignored by default. Here all tests run.
 export VGPU_TEST_KIT="$kit" VGPU_PROGRAMS="$kit" VGPU_TEST_GLIBCS="$glibcs" VGPU_TEST_RELEASES="$releases"
 if cargo nextest --version >/dev/null 2>&1; then
     cargo nextest run --workspace --no-fail-fast --run-ignored all
@@ -64,8 +64,9 @@ else
     cargo test --quiet --workspace --no-fail-fast -- --include-ignored
 fi
 
-step "the package, on a clean system"
-# This machine's own release, as the programs that people run are those that the tests ran. Where it cannot be had, that is not tested.
+step "package on a clean system"
+# The system is of this machine's own release, because the package contains the programs that the tests ran, which are
+# linked to its glibc. Without debootstrap's mirror, this test is skipped.
 packages debootstrap:debootstrap jq:jq
 suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
 clean=$target/clean/$suite
@@ -79,5 +80,5 @@ if [ -e "$clean/done" ]; then
     packaging/package.sh deb
     packaging/test-deb.sh packaging/out/vgpu_*_amd64.deb "$clean/root"
 else
-    echo "SKIPPED: $target/clean-$suite.log says why debootstrap has made none"
+    echo "SKIPPED: debootstrap failed; see $target/clean-$suite.log"
 fi

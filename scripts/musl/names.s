@@ -1,4 +1,4 @@
-# glibc has names of their own for functions whose offsets have 64 bits. In musl, and on x86-64, all have.
+# glibc has separate names for functions with 64-bit offsets. In musl, all offsets have 64 bits.
 .macro same name
 .globl \name\()64
 .type \name\()64, @function
@@ -15,7 +15,7 @@ same openat
 same readdir
 same stat
 
-# By the version Rust decides whether posix_spawn can be trusted; of none it is not, and programs are started by fork and exec.
+# Rust uses posix_spawn depending on glibc's version. Version 0.0 makes it use fork and exec.
 .globl gnu_get_libc_version
 .type gnu_get_libc_version, @function
 gnu_get_libc_version:

@@ -20,14 +20,14 @@ const TIMEOUT_S: u32 = 10;
 const DEFAULT_FOLDER: &str = "/usr/share/containers/oci/hooks.d";
 
 /// Returns the folders that `layers` list under `keys`, and vgpu's.
-pub(super) fn folders(layers: &[DocumentMut], keys: &[&str], ours: &Path) -> Array {
+pub(super) fn folders(layers: &[DocumentMut], keys: &[&str], own: &Path) -> Array {
     let mut list = toml_layers::lookup(layers, keys).map(toml_layers::strings).unwrap_or_default();
     if list.is_empty() {
         list.push(DEFAULT_FOLDER.to_owned());
     }
-    let ours = ours.display().to_string();
-    if !list.contains(&ours) {
-        list.push(ours);
+    let own = own.display().to_string();
+    if !list.contains(&own) {
+        list.push(own);
     }
     Array::from_iter(list)
 }
