@@ -1,10 +1,10 @@
 #!/bin/sh
-# build.sh: builds everything for x86-64 machines of any distribution and stages it below packaging/stage:
-#   root/       the files as they lie on a machine
-#   install.sh  puts them there
+# build.sh: builds all files for x86-64 machines of any distribution, in packaging/stage:
+#   root/       the files at their paths on a machine
+#   install.sh  installs them
 #   VERSION
-# It sets up what it needs on Debian and Ubuntu, as the other scripts do.
-# BUILT names a folder in which what people run is already, to try the packages with.
+# Installs missing tools on Debian and Ubuntu, as the other scripts do.
+# BUILT is a folder with vgpu, vgpu-dra and vgpu-webhook, which are then not built again; for tests of the packages.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/tools.sh
@@ -14,7 +14,7 @@ stage=packaging/stage
 rm -rf "$stage"
 mkdir -p "$stage/root"
 
-# What goes into containers, and what is run by people, which goes by the glibc of CentOS 7, too.
+# The files for containers, and the programs of the host, which require glibc 2.17 (CentOS 7).
 kit=$(scripts/build.sh)
 built=${BUILT:-}
 if [ -z "$built" ]; then
@@ -22,7 +22,7 @@ if [ -z "$built" ]; then
     built=$target/x86_64-unknown-linux-gnu/release
 fi
 
-# file MODE FROM TO: puts a file into the stage.
+# file MODE FROM TO: copies a file into the stage.
 file() {
     mkdir -p "$stage/root$(dirname "$3")"
     cp "$2" "$stage/root$3"

@@ -1,16 +1,16 @@
 #!/bin/sh
-# install.sh [install|uninstall]: puts vgpu on a machine, from the files beside this script. Used by the tarball as it is,
-# and by the container image, where ROOT is the node's file system.
+# install.sh [install|uninstall]: installs vgpu from the files next to this script. Used by the tarball and by the container
+# image, where ROOT is the node's file system.
 #
-# Safe while jobs run: nothing is ever written in place. A running container holds the library's file by its mount, and a
-# running process its program, until they end; what starts meanwhile finds the old file or the new one.
+# Safe while jobs run: files are replaced by rename. A running container keeps the library that it has mounted, and a running
+# process its program. New ones get either the old file or the new one.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=${ROOT:-}
 files=$here/root
 version=$(cat "$here/VERSION")
 
-# put MODE PATH: copies PATH from the files to the machine, under another name first.
+# put MODE PATH: copies PATH to the machine under a temporary name, and renames it.
 put() {
     new="$root$2.vgpu-new"
     mkdir -p "$root$(dirname "$2")"
@@ -19,19 +19,19 @@ put() {
     mv -f "$new" "$root$2"
 }
 
-# every: each file of the package but the configuration, as a path on the machine.
-every() {
+# program_files: lists all files but the configuration, as paths on the machine.
+program_files() {
     (cd "$files" && find . -type f ! -path './etc/*' | sed 's/^\.//' | sort)
 }
 
 install() {
-    # The library before its link, and both before the programs that go by them.
+    # The library is installed before its link, and both before the programs that use them.
     put 644 "/usr/lib/vgpu/libvgpu.so.$version"
     put 644 /usr/lib/vgpu/front/libcuda.so.1
     put 644 /usr/lib/vgpu/front/libnvidia-ml.so.1
     ln -sfn "libvgpu.so.$version" "$root/usr/lib/vgpu/libvgpu.so.vgpu-new"
     mv -fT "$root/usr/lib/vgpu/libvgpu.so.vgpu-new" "$root/usr/lib/vgpu/libvgpu.so"
-    every | while read -r path; do
+    program_files | while read -r path; do
         case $path in
         /usr/bin/*) put 755 "$path" ;;
         /usr/lib/vgpu/*) ;;
@@ -43,16 +43,16 @@ install() {
     fi
 }
 
-# The configuration stays: it is the operator's. So do the runtime and its hook while there are containers that it started:
-# they are stopped and deleted through them.
+# The configuration belongs to the operator and stays. The runtime and its hook stay while they have containers, because these
+# are stopped and deleted through them.
 uninstall() {
     rm -f "$root"/usr/lib/vgpu/libvgpu.so* "$root"/usr/lib/vgpu/front/lib*
     rmdir "$root/usr/lib/vgpu/front" 2>/dev/null || true
-    every | while read -r path; do
+    program_files | while read -r path; do
         case $path in
         /usr/bin/vgpu-runtime | /usr/bin/vgpu-hook)
             if [ -n "$(ls "$root/run/vgpu/containers" 2>/dev/null)" ]; then
-                echo "$path stays for the containers that it started; remove it when they are gone" >&2
+                echo "$path stays until its containers have stopped; remove it then" >&2
                 continue
             fi
             ;;

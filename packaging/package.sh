@@ -1,6 +1,6 @@
 #!/bin/sh
-# package.sh [deb|rpm|tar|image]…: makes the packages below packaging/out from what build.sh has staged; deb, rpm and tar
-# unless told. Needs cargo-generate-rpm for rpm, docker or podman for the image; cargo-deb it gets by itself.
+# package.sh [deb|rpm|tar|image]…: builds packages in packaging/out from the files that build.sh staged. Default: deb, rpm, tar.
+# rpm requires cargo-generate-rpm, image requires docker or podman. cargo-deb is installed if missing.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/tools.sh
@@ -11,7 +11,7 @@ mkdir -p "$out"
 [ $# -gt 0 ] || set -- deb rpm tar
 for kind in "$@"; do
     case $kind in
-    # The programs are built and stripped already.
+    # The programs are already built and stripped.
     deb)
         cargo_deb
         cargo deb -p vgpu-cli --no-build --no-strip --output "$out/vgpu_${version}_amd64.deb"

@@ -17,11 +17,11 @@ needed=$(readelf -dW "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort 
 for section in .init_array .ctors .preinit_array .fini_array .dtors; do
     readelf -SW "$library" | grep -q " \\$section " && fail "has code that runs when it is loaded ($section)"
 done
-readelf -dW "$library" | grep -qE '\((INIT|FINI|INIT_ARRAY|FINI_ARRAY)\)' && fail "has code that runs when it is loaded (DT_INIT or DT_FINI)"
+readelf -dW "$library" | grep -qE '\((INIT|FINI|INIT_ARRAY|FINI_ARRAY)\)' && fail "has code that runs when it is loaded (DT_INIT, DT_FINI)"
 readelf -dW "$library" | grep -qE 'TEXTREL|RPATH|RUNPATH' && fail "has text relocations or a search path (RPATH, RUNPATH)"
-[ "$(readelf -lW "$library" | grep -c '^ *LOAD ')" = 2 ] || fail "expected two LOAD segments; each costs every process a mapping (preload/link.ld)"
+[ "$(readelf -lW "$library" | grep -c '^ *LOAD ')" = 2 ] || fail "expected two LOAD segments; each costs a mapping per process (preload/link.ld)"
 pages=$(readelf -rW "$library" | sed -n 's/^\([0-9a-f]*\)[0-9a-f]\{3\} .*R_X86_64_.*/\1/p' | sort -u | wc -l)
-[ "$pages" = 1 ] || fail "has relocations in $pages pages: expected 1; each further page costs every process a copy (preload/link.ld)"
+[ "$pages" = 1 ] || fail "has relocations in $pages pages: expected 1; each further page costs a copy per process (preload/link.ld)"
 readelf -lW "$library" | grep -q 'GNU_STACK.*RWE' && fail "requires an executable stack"
 if [ $failed = 0 ]; then echo "$library: glibc ${newest:-none} or later, requires ${needed% }, runs no code when loaded"; fi
 exit $failed

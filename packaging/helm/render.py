@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""render.py CHART < VALUES: lints and renders a chart with Helm's own library, for each of a JSON list of values.
+"""render.py CHART < VALUES: lints and renders a chart with Helm's library, once for each entry of a JSON list of values.
 
-Prints a JSON list of {"lint": [messages], "rendered": {template: text}, "error": text}. Needs the package helm-python-sdk.
+Prints a JSON list of {"lint": [messages], "rendered": {template: text}, "error": text}. Requires the package helm-python-sdk.
 """
 
 import json
@@ -12,11 +12,11 @@ import helm_python as helm
 CHART = sys.argv[1]
 
 
-def one(values):
+def lint_and_render(values):
     result = {"lint": [], "rendered": {}, "error": None}
     try:
-        found = helm.lint(CHART, values, strict=True, namespace="vgpu-system", kube_version="1.34.0", quiet=False)
-        result["lint"] = [str(message) for message in found.get("messages", [])]
+        findings = helm.lint(CHART, values, strict=True, namespace="vgpu-system", kube_version="1.34.0", quiet=False)
+        result["lint"] = [str(message) for message in findings.get("messages", [])]
         with helm.Chart.load(CHART) as chart:
             result["rendered"] = chart.render(values, name="vgpu", namespace="vgpu-system")
     except helm.HelmError as error:
@@ -24,4 +24,4 @@ def one(values):
     return result
 
 
-print(json.dumps([one(values) for values in json.load(sys.stdin)]))
+print(json.dumps([lint_and_render(values) for values in json.load(sys.stdin)]))

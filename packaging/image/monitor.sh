@@ -1,6 +1,7 @@
 #!/bin/sh
-# monitor.sh ARGS…: runs the node's own "vgpu monitor" in the node's mount namespace, once the version of this image is there.
-#   WAIT=no  takes whichever version is there
+# monitor.sh ARGS…: waits until this image's vgpu is installed on the node, then runs the node's "vgpu monitor" in the node's
+# mount namespace.
+#   WAIT=no  runs whatever version is installed
 set -eu
 here=$(dirname "$0")
 host=${HOST:-/host}

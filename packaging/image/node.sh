@@ -1,31 +1,32 @@
 #!/bin/sh
-# node.sh: installs vgpu on the node whose file system is at HOST and whose processes we see, registers it with RUNTIME
-# (containerd or crio), and stays, so that the DaemonSet is ready when the node is.
-#   RESTART=no    leaves it to the operator to restart the runtime
-#   UNINSTALL=yes takes vgpu out again, and stays
+# node.sh: installs vgpu on the node whose file system is at HOST, registers it with RUNTIME (containerd or crio), and keeps
+# running, so that the DaemonSet is ready when the node is. Requires the node's PID namespace.
+#   RESTART=no    does not restart the runtime
+#   UNINSTALL=yes removes vgpu instead, and keeps running
+#   STAY=no       exits when done
 set -eu
 here=$(dirname "$0")
 host=${HOST:-/host}
 runtime=${RUNTIME:-containerd}
 
-# on_node COMMAND…: runs a program of the node's in the node's mount namespace. vgpu needs nothing from this image.
+# on_node COMMAND…: runs a program of the node in the node's mount namespace.
 on_node() {
     ${ENTER:-nsenter --target 1 --mount --} "$@"
 }
 
-# settle: has the runtime take up its configuration. Restarting containerd or CRI-O leaves the pods running.
-settle() {
+# restart_runtime: makes the runtime read its configuration. Pods keep running while containerd or CRI-O restarts.
+restart_runtime() {
     if [ "${RESTART:-yes}" = yes ]; then
         on_node systemctl restart "$runtime"
     fi
 }
 
-# configure ARGS…: registers, and restarts the runtime if anything has changed.
+# configure ARGS…: runs "vgpu configure", and restarts the runtime if its configuration has changed.
 configure() {
     changed=$(on_node /usr/bin/vgpu configure "$runtime" "$@" --dry-run)
     on_node /usr/bin/vgpu configure "$runtime" "$@"
     if [ -n "$changed" ]; then
-        settle
+        restart_runtime
     fi
 }
 

@@ -14,7 +14,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
-{{- /* Called with a list: the root, and the part. */ -}}
+{{- /* Takes a list of the root context and the component's name. */ -}}
 {{- define "vgpu.selector" -}}
 {{- $root := index . 0 -}}
 app.kubernetes.io/name: {{ $root.Chart.Name }}
@@ -23,5 +23,5 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
 {{- define "vgpu.tlsSecret" -}}
-{{- if eq .Values.webhook.tls.mode "secret" }}{{ required "webhook.tls.secretName is needed where webhook.tls.mode is secret" .Values.webhook.tls.secretName }}{{ else }}{{ include "vgpu.name" . }}-webhook-tls{{ end }}
+{{- if eq .Values.webhook.tls.mode "secret" }}{{ required "webhook.tls.secretName is required if webhook.tls.mode is secret" .Values.webhook.tls.secretName }}{{ else }}{{ include "vgpu.name" . }}-webhook-tls{{ end }}
 {{- end }}
