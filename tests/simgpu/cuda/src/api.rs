@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::CUresult;
 
-use crate::answer::Answer;
+use crate::ffi::Answer;
 
 /// An exported function.
 pub struct Export {
@@ -46,7 +46,7 @@ macro_rules! api {
     (@export $name:ident ($($arg:ident: $type:ty),*) { $($body:tt)* }) => {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> cudarc::driver::sys::CUresult {
-            $crate::api::enter(stringify!($name), || -> $crate::answer::Answer { $($body)* })
+            $crate::api::enter(stringify!($name), || -> $crate::ffi::Answer { $($body)* })
         }
         const _: () = {
             #[linkme::distributed_slice($crate::api::EXPORTS)]

@@ -6,8 +6,8 @@ use std::ffi::c_void;
 use cudarc::driver::sys::{CUcontext, CUresult};
 use simgpu_device::Part;
 
-use crate::answer::{Answer, INVALID_VALUE, put, put_if};
 use crate::driver::{Driver, World, driver, world};
+use crate::ffi::{Answer, INVALID_VALUE, put, put_if};
 use crate::handles::{Handles, as_pointer, new_handle};
 use crate::memory::SmallHeap;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUarray, CUcontext, CUmemorytype, CUstream};
 
-use crate::answer::{Answer, INVALID_VALUE, get};
 use crate::driver::{World, world};
+use crate::ffi::{Answer, INVALID_VALUE, get};
 use crate::graph::capture;
 use crate::memory::{Kind, advise_managed, move_managed, touch_managed};
 use crate::stream::work::{Row, Work};

@@ -5,8 +5,8 @@ use std::ffi::{c_char, c_void};
 use cudarc::driver::sys::{CUdevice_attribute_enum as Attribute, CUresult, CUuuid};
 use simgpu_device::config;
 
-use crate::answer::{Answer, INVALID_VALUE, array, put, put_if, text};
 use crate::driver::driver;
+use crate::ffi::{Answer, INVALID_VALUE, array, put, put_if, text};
 
 /// An H200's attributes that are neither zero nor computed. What is in no list reads as zero.
 const ATTRIBUTES: &[(Attribute, i32)] = &[
@@ -237,7 +237,7 @@ api! {
     }
 
     fn cuDeviceGetLuid(_out: *mut c_char, _mask: *mut u32, _device: i32) {
-        Err(crate::answer::NOT_SUPPORTED)
+        Err(crate::ffi::NOT_SUPPORTED)
     }
 
     fn cuDeviceGetProperties(out: *mut cudarc::driver::sys::CUdevprop, device: i32) {

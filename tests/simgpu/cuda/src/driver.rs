@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use cudarc::driver::sys::CUresult;
 use simgpu_device::{Device, Full, Part, Slot, config, default_path};
 
-use crate::answer::{Answer, INVALID_VALUE, OUT_OF_MEMORY, put};
 use crate::context::Contexts;
+use crate::ffi::{Answer, INVALID_VALUE, OUT_OF_MEMORY, put};
 use crate::graph::{Exec, Graph, GraphMemory};
 use crate::handles::Handles;
 use crate::memory::{Memory, Pools};

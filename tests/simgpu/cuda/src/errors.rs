@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use crate::answer::{Answer, INVALID_VALUE, put};
+use crate::ffi::{Answer, INVALID_VALUE, put};
 
 /// The codes of CUDA 13.0, with driver 580's words for them.
 const TEXTS: &[(u32, &CStr, &CStr)] = &[

@@ -12,8 +12,8 @@ use cudarc::driver::sys::{CUgraph, CUgraphExec, CUgraphNode, CUstream};
 pub use capture::Capture;
 pub use memory::GraphMemory;
 
-use crate::answer::{Answer, INVALID_VALUE, NOT_SUPPORTED, array, put, put_if};
 use crate::driver::{driver, world};
+use crate::ffi::{Answer, INVALID_VALUE, NOT_SUPPORTED, array, put, put_if};
 use crate::handles::{as_pointer, new_handle};
 use crate::stream::work::Work;
 use crate::stream::{resolve, submit};
@@ -175,7 +175,7 @@ api! {
 
     fn cuGraphInstantiateWithParams [cuGraphInstantiateWithParams_ptsz]
         (out: *mut CUgraphExec, graph: CUgraph, parameters: *mut cudarc::driver::sys::CUDA_GRAPH_INSTANTIATE_PARAMS) {
-        instantiate(out, graph, crate::answer::get(parameters)?.flags)
+        instantiate(out, graph, crate::ffi::get(parameters)?.flags)
     }
 
     fn cuGraphExecGetFlags(exec: CUgraphExec, out: *mut u64) {
@@ -232,7 +232,7 @@ fn give<'a>(out: *mut CUgraphNode, count: *mut usize, nodes: impl Iterator<Item 
     if out.is_null() {
         return put(count, nodes.len());
     }
-    let room = crate::answer::get(count)?;
+    let room = crate::ffi::get(count)?;
     for (index, node) in nodes.iter().take(room).enumerate() {
         // SAFETY: the C caller promises `room` elements.
         unsafe { out.add(index).write(*node) };

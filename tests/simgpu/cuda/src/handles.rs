@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::answer::{Answer, INVALID_HANDLE};
+use crate::ffi::{Answer, INVALID_HANDLE};
 
 /// No handle is used twice, so a stale one is recognised.
 static NEXT: AtomicUsize = AtomicUsize::new(0x5555_0000_1000);

@@ -4,8 +4,8 @@ use std::ffi::c_void;
 
 use cudarc::driver::sys::{CUlaunchConfig, CUresult, CUstream};
 
-use crate::answer::{Answer, INVALID_VALUE, get, put};
 use crate::driver::{driver, world};
+use crate::ffi::{Answer, INVALID_VALUE, get, put};
 use crate::stream::submit;
 use crate::stream::work::Work;
 

@@ -4,19 +4,19 @@
 
 #[macro_use]
 mod api;
-mod answer;
 mod context;
 mod copy;
 mod device;
 mod driver;
 mod errors;
+mod ffi;
 mod graph;
-mod green;
+mod green_context;
 mod handles;
 mod launch;
 mod limits;
 mod memory;
 mod module;
 mod proc_address;
-mod refused;
 mod stream;
+mod unsupported;

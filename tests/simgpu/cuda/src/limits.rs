@@ -2,8 +2,8 @@
 
 use cudarc::driver::sys::CUresult;
 
-use crate::answer::put;
 use crate::driver::{driver, world};
+use crate::ffi::put;
 
 const UNSUPPORTED: CUresult = CUresult::CUDA_ERROR_UNSUPPORTED_LIMIT;
 

@@ -2,14 +2,14 @@
 
 mod arena;
 mod array;
+mod free_ranges;
 mod host;
 mod ipc;
 mod linear;
 mod managed;
 mod pointer;
 mod pool;
-mod ranges;
-mod small;
+mod small_heap;
 mod vmm;
 
 use std::collections::BTreeMap;
@@ -20,10 +20,10 @@ use simgpu_device::Part;
 pub use arena::Arena;
 pub use managed::{advise_managed, move_managed, touch_managed};
 pub use pool::Pools;
-pub use small::SmallHeap;
+pub use small_heap::SmallHeap;
 
-use crate::answer::{Answer, INVALID_VALUE};
 use crate::driver::{Driver, World};
+use crate::ffi::{Answer, INVALID_VALUE};
 use crate::handles::Handles;
 use crate::stream::queues::Fence;
 
@@ -32,7 +32,7 @@ pub const GRANULE: u64 = 2 << 20;
 
 /// `size` in whole granules, in bytes.
 pub fn granules(size: u64) -> Answer<u64> {
-    size.checked_next_multiple_of(GRANULE).ok_or(crate::answer::OUT_OF_MEMORY)
+    size.checked_next_multiple_of(GRANULE).ok_or(crate::ffi::OUT_OF_MEMORY)
 }
 
 /// All memory of the process.
@@ -143,7 +143,7 @@ impl World {
             driver.charge(ordinal, bytes, Part::Visible)?;
             let Some(address) = self.memory.arena.take(bytes) else {
                 driver.release(ordinal, bytes, Part::Visible);
-                return Err(crate::answer::OUT_OF_MEMORY);
+                return Err(crate::ffi::OUT_OF_MEMORY);
             };
             self.memory.add(address, size, ordinal, context, Kind::Own(bytes));
             return Ok(address);
@@ -153,7 +153,7 @@ impl World {
             Some(address) => address,
             None => {
                 driver.charge(ordinal, GRANULE, Part::Visible)?;
-                let granule = self.memory.arena.take(GRANULE).ok_or(crate::answer::OUT_OF_MEMORY)?;
+                let granule = self.memory.arena.take(GRANULE).ok_or(crate::ffi::OUT_OF_MEMORY)?;
                 let small = &mut self.context_mut(context)?.small;
                 small.add(granule);
                 small.take(size).ok_or(CUresult::CUDA_ERROR_UNKNOWN)?

@@ -12,9 +12,9 @@ use simgpu_device::Part;
 pub use library::Library;
 use ptx::{Entry, Image};
 
-use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, put, text};
 use crate::context::Limits;
 use crate::driver::{Driver, World, driver, world};
+use crate::ffi::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, put, text};
 use crate::handles::as_pointer;
 use crate::memory::Kind;
 
@@ -143,8 +143,8 @@ fn load(out: *mut CUmodule, image: *const c_void) -> Answer {
 fn global(address: *mut u64, size: *mut usize, module: CUmodule, name: *const c_char) -> Answer {
     let world = world()?;
     let &(start, length) = world.modules.get(module)?.globals.get(text(name)?).ok_or(NOT_FOUND)?;
-    crate::answer::put_if(address, start);
-    crate::answer::put_if(size, length as usize);
+    crate::ffi::put_if(address, start);
+    crate::ffi::put_if(size, length as usize);
     Ok(())
 }
 

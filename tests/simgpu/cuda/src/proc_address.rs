@@ -5,8 +5,8 @@ use std::ffi::{c_char, c_void};
 use cudarc::driver::sys::CUresult;
 use simgpu_device::config::CUDA_VERSION;
 
-use crate::answer::{Answer, INVALID_VALUE, put, put_if, text};
 use crate::api::EXPORTS;
+use crate::ffi::{Answer, INVALID_VALUE, put, put_if, text};
 
 /// Since which CUDA version a name means which symbol, newest first, as driver 580 answered at the versions that the conformance program
 /// asks for. A name that is not here means `name_v2` since 3020 if that exists.

@@ -1,8 +1,8 @@
 //! Streams.
 
 pub mod event;
+mod mem_ops;
 pub mod queues;
-mod values;
 pub mod work;
 mod worker;
 
@@ -10,8 +10,8 @@ use std::ffi::c_void;
 
 use cudarc::driver::sys::{CUcontext, CUevent, CUhostFn, CUresult, CUstream};
 
-use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE, put, put_if};
 use crate::driver::{driver, world};
+use crate::ffi::{Answer, INVALID_HANDLE, INVALID_VALUE, put, put_if};
 use crate::graph::capture;
 use crate::handles::{as_pointer, new_handle};
 use queues::{Kind, Queue, drain, push, queues as all, wait_for};

@@ -5,21 +5,21 @@
 #![warn(missing_docs)]
 
 pub mod config;
+mod device;
+mod identity;
 mod layout;
 mod locks;
 mod memory;
-mod mutex;
-mod namespace;
-mod open;
 mod processes;
+mod robust_mutex;
+mod scheduler;
 mod slot;
-mod timeline;
-mod usage;
+mod utilization;
 
 pub use config::Config;
+pub use device::{Device, default_path};
 pub use layout::{MAX_GPUS, MAX_SLOTS};
 pub use memory::{Full, GpuMemory, Part};
-pub use open::{Device, default_path};
 pub use processes::Process;
+pub use scheduler::{Span, now_ns};
 pub use slot::Slot;
-pub use timeline::{Span, now_ns};

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::layout::{MAX_GPUS, SlotState};
-use crate::mutex::Guard;
+use crate::robust_mutex::Guard;
 use crate::{Device, Slot, locks, slot};
 
 /// The GPU has not that many bytes left.

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use crate::layout::MAX_SLOTS;
 use crate::locks::{self, PidMark};
-use crate::{Device, namespace};
+use crate::{Device, identity};
 
 /// A process that has a context on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Device {
         match locks::pid_mark(self.descriptor()?, index) {
             PidMark::Here(pid) => Some(pid),
             PidMark::Elsewhere => None,
-            PidMark::Unmarked => namespace::find(pid, slot.started.load(Ordering::Relaxed)),
+            PidMark::Unmarked => identity::find(pid, slot.started.load(Ordering::Relaxed)),
         }
     }
 

@@ -5,8 +5,8 @@ use std::cell::Cell;
 use cudarc::driver::sys::{CUevent, CUgraph, CUresult, CUstream};
 
 use super::{Graph, Step};
-use crate::answer::{Answer, INVALID_VALUE, put, put_if};
 use crate::driver::world;
+use crate::ffi::{Answer, INVALID_VALUE, put, put_if};
 use crate::handles::as_pointer;
 use crate::stream::queues::{Kind, Queue, Queues, queues};
 use crate::stream::resolve;
@@ -246,7 +246,7 @@ api! {
     }
 
     fn cuThreadExchangeStreamCaptureMode(mode: *mut u32) {
-        let wanted = crate::answer::get(mode)?;
+        let wanted = crate::ffi::get(mode)?;
         if wanted > RELAXED {
             return Err(INVALID_VALUE);
         }

@@ -6,8 +6,8 @@ use cudarc::driver::sys::{CUdeviceptr, CUgraph, CUgraphExec, CUgraphNode};
 use simgpu_device::Part;
 
 use super::{Step, dependencies};
-use crate::answer::{Answer, INVALID_VALUE, OUT_OF_MEMORY, get, put};
 use crate::driver::{Driver, World, driver, world};
+use crate::ffi::{Answer, INVALID_VALUE, OUT_OF_MEMORY, get, put};
 use crate::handles::as_pointer;
 use crate::memory::{GRANULE, Kind, granules};
 

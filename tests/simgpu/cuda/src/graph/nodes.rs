@@ -8,9 +8,9 @@ use cudarc::driver::sys::{
 };
 
 use super::{Step, dependencies};
-use crate::answer::{Answer, INVALID_VALUE, NOT_SUPPORTED, get, put};
 use crate::copy::{rows_3d, set_rows};
 use crate::driver::world;
+use crate::ffi::{Answer, INVALID_VALUE, NOT_SUPPORTED, get, put};
 use crate::handles::as_pointer;
 use crate::launch;
 use crate::stream::work::{Call, Work};

@@ -1,7 +1,7 @@
 //! Addresses. They are real ones: ranges of this process' memory that the kernel backs when somebody touches them.
 
 use super::GRANULE;
-use super::ranges::Ranges;
+use super::free_ranges::Ranges;
 
 /// Bytes of address space that are reserved at a time.
 const REGION: u64 = 1 << 40;

@@ -6,8 +6,8 @@ use cudarc::driver::sys::{
 };
 
 use super::Kind;
-use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE, get, put};
 use crate::driver::{World, driver, world};
+use crate::ffi::{Answer, INVALID_HANDLE, INVALID_VALUE, get, put};
 use crate::handles::as_pointer;
 
 /// `CUDA_ARRAY3D_LAYERED` or `CUDA_ARRAY3D_CUBEMAP`
@@ -127,7 +127,7 @@ fn requirements(out: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, handle: usize) -> Answ
 
 /// Maps physical memory into sparse arrays. What is unmapped stays with the array until that is destroyed.
 fn map_tiles(list: *const CUarrayMapInfo, count: u32) -> Answer {
-    for info in crate::answer::array(list, count as usize)? {
+    for info in crate::ffi::array(list, count as usize)? {
         if info.memOperationType != CUmemOperationType::CU_MEM_OPERATION_TYPE_MAP {
             continue;
         }

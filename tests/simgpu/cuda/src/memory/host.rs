@@ -5,8 +5,8 @@ use std::ffi::c_void;
 use cudarc::driver::sys::CUresult;
 
 use super::Kind;
-use crate::answer::{Answer, INVALID_VALUE, OUT_OF_MEMORY, put};
 use crate::driver::world;
+use crate::ffi::{Answer, INVALID_VALUE, OUT_OF_MEMORY, put};
 
 const PAGE: usize = 4096;
 /// All pinned memory is mapped for the GPU.

@@ -3,8 +3,8 @@
 use cudarc::driver::sys::{CUipcMemHandle, CUresult};
 
 use super::{Kind, granules};
-use crate::answer::{Answer, INVALID_VALUE, OUT_OF_MEMORY, put};
 use crate::driver::{driver, world};
+use crate::ffi::{Answer, INVALID_VALUE, OUT_OF_MEMORY, put};
 
 const MAGIC: u64 = 0x5349_4d49_5043_0001;
 

@@ -1,8 +1,8 @@
 //! `cuMemAlloc` and its kin, `cuMemFree`, `cuMemGetInfo`.
 
 use super::{Kind, granules};
-use crate::answer::{Answer, INVALID_VALUE, OUT_OF_MEMORY, put, put_if};
 use crate::driver::{driver, world};
+use crate::ffi::{Answer, INVALID_VALUE, OUT_OF_MEMORY, put, put_if};
 use crate::graph::capture;
 use crate::stream::queues::drain;
 

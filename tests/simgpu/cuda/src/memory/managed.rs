@@ -4,8 +4,8 @@
 use simgpu_device::Part;
 
 use super::Kind;
-use crate::answer::{Answer, INVALID_VALUE};
 use crate::driver::{driver, world};
+use crate::ffi::{Answer, INVALID_VALUE};
 
 const SET_READ_MOSTLY: u32 = 1;
 const SET_PREFERRED_LOCATION: u32 = 3;

@@ -5,8 +5,8 @@ use std::ffi::c_void;
 use cudarc::driver::sys::CUresult;
 
 use super::{Allocation, GRANULE, Kind};
-use crate::answer::{Answer, INVALID_VALUE, array, put};
 use crate::driver::world;
+use crate::ffi::{Answer, INVALID_VALUE, array, put};
 use crate::handles::as_pointer;
 
 const HOST: u32 = 1;

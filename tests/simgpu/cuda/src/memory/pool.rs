@@ -1,6 +1,6 @@
 //! Stream-ordered pools: they take memory in steps, cut allocations of any size from them, and give steps back when the host waits.
 
-mod steps;
+mod chunks;
 
 use std::collections::HashMap;
 
@@ -8,13 +8,13 @@ use cudarc::driver::sys::{CUmemPoolProps, CUmemoryPool, CUresult, CUstream};
 use simgpu_device::Part;
 
 use super::Kind;
-use crate::answer::{Answer, INVALID_VALUE, OUT_OF_MEMORY, get, put};
 use crate::driver::{Driver, World, driver, world};
+use crate::ffi::{Answer, INVALID_VALUE, OUT_OF_MEMORY, get, put};
 use crate::graph::{Step, capture};
 use crate::handles::{Handles, as_pointer};
 use crate::stream::queues::{fence, has_passed};
 use crate::stream::resolve;
-use steps::{Pool, SPACE, rounded};
+use chunks::{Pool, SPACE, rounded};
 
 /// The pools of the process, and which one each GPU uses by default and now.
 #[derive(Default)]

@@ -8,8 +8,8 @@ use cudarc::driver::sys::{CUmemAllocationProp, CUresult};
 use simgpu_device::Part;
 
 use super::{GRANULE, Kind};
-use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, get, put};
 use crate::driver::{Driver, World, driver, world};
+use crate::ffi::{Answer, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, get, put};
 use crate::handles::{Handles, as_pointer};
 
 const ON_DEVICE: u32 = 1;
@@ -279,7 +279,7 @@ api! {
             return Err(INVALID_VALUE);
         }
         if offset != 0 || length != physical.size {
-            return Err(crate::answer::NOT_SUPPORTED);
+            return Err(crate::ffi::NOT_SUPPORTED);
         }
         show(address, physical.backing, length)?;
         physical.mappings += 1;

@@ -7,8 +7,8 @@ use cudarc::driver::sys::{CUfunction, CUkernel, CUlibrary, CUmodule, CUresult};
 
 use super::ptx::{self, Image};
 use super::{Function, NOT_FOUND};
-use crate::answer::{Answer, INVALID_VALUE, put, put_if, text};
 use crate::driver::{Driver, World, driver, world};
+use crate::ffi::{Answer, INVALID_VALUE, put, put_if, text};
 use crate::handles::as_pointer;
 
 /// A library, its kernels by name, and the module that it is in each context that used it.

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_void};
 
 use cudarc::driver::sys::CUresult;
 
-use crate::answer::Answer;
+use crate::ffi::Answer;
 
 /// What an image declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use cudarc::driver::sys::{CUevent, CUresult, CUstream};
 
 use super::queues::{Event, queues, wait};
 use super::work::Work;
-use crate::answer::{Answer, INVALID_HANDLE, INVALID_VALUE, put};
 use crate::driver::world;
+use crate::ffi::{Answer, INVALID_HANDLE, INVALID_VALUE, put};
 use crate::graph::capture;
 use crate::handles::as_pointer;
 

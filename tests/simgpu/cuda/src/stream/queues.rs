@@ -7,8 +7,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use simgpu_device::{MAX_GPUS, now_ns};
 
 use super::work::Work;
-use crate::answer::Answer;
 use crate::driver::driver;
+use crate::ffi::Answer;
 use crate::graph::Capture;
 use crate::handles::Handles;
 
@@ -104,7 +104,7 @@ pub fn push(key: usize, work: Work) -> Answer<u64> {
     }
     queues.sequence += 1;
     let sequence = queues.sequence;
-    let queue = queues.streams.get_mut(&key).ok_or(crate::answer::INVALID_HANDLE)?;
+    let queue = queues.streams.get_mut(&key).ok_or(crate::ffi::INVALID_HANDLE)?;
     let gpu = queue.gpu;
     let first = queue.ops.is_empty();
     queue.ops.push_back(Op { sequence, queued_at: now_ns(), work });

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::GRANULE;
-use super::ranges::Ranges;
+use super::free_ranges::Ranges;
 
 const ALIGNMENT: u64 = 512;
 

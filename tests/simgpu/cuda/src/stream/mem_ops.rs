@@ -4,7 +4,7 @@ use cudarc::driver::sys::CUstream;
 
 use super::submit;
 use super::work::Work;
-use crate::answer::{Answer, INVALID_VALUE};
+use crate::ffi::{Answer, INVALID_VALUE};
 
 fn write(stream: CUstream, address: u64, value: u64, wide: bool) -> Answer {
     check(address, wide)?;

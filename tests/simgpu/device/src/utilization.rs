@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::layout::{BUCKETS, Busy};
-use crate::timeline::now_ns;
+use crate::scheduler::now_ns;
 
 const TENTH: u64 = 100_000_000;
 

@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::config::Config;
+use crate::identity;
 use crate::layout::{MAGIC, MAX_GPUS, State};
-use crate::namespace;
 
 /// A machine's simulated GPUs, mapped into this process.
 pub struct Device {
     path: PathBuf,
     identity: (u64, u64),
     fd: AtomicI32,
-    /// This process as [`crate::namespace`] knew it at opening: PID, namespace, start.
+    /// This process as [`crate::identity`] knew it at opening: PID, namespace, start.
     own: (u32, u64, u64),
     pub(crate) state: &'static State,
 }
@@ -55,7 +55,7 @@ impl Device {
         // Never closed: closing any descriptor of the file would drop this process' POSIX locks on it.
         let fd = AtomicI32::new(file.into_raw_fd());
         let identity = (metadata.dev(), metadata.ino());
-        Ok(Device { path: path.to_owned(), identity, fd, own: namespace::this_process(), state })
+        Ok(Device { path: path.to_owned(), identity, fd, own: identity::this_process(), state })
     }
 
     /// Makes a machine. The file gets its name when it is complete.
@@ -110,7 +110,7 @@ impl Device {
 
     /// This process: PID, namespace, start.
     pub(crate) fn own(&self) -> (u32, u64, u64) {
-        if self.own.0 == std::process::id() { self.own } else { namespace::this_process() }
+        if self.own.0 == std::process::id() { self.own } else { identity::this_process() }
     }
 
     /// A descriptor of the state file: the one it was opened with, or a new one if the program closed that.

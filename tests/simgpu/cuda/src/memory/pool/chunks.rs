@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::ranges::Ranges;
+use super::super::free_ranges::Ranges;
 use crate::stream::queues::Fence;
 
 /// What a pool takes at a time.

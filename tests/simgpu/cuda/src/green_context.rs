@@ -5,8 +5,8 @@ use std::ffi::c_void;
 use cudarc::driver::sys::{CUcontext, CUgreenCtx, CUstream};
 use simgpu_device::Part;
 
-use crate::answer::{Answer, INVALID_VALUE, array, get, put, put_if};
 use crate::driver::{driver, world};
+use crate::ffi::{Answer, INVALID_VALUE, array, get, put, put_if};
 use crate::handles::as_pointer;
 
 /// What the first one costs; ending it gives nothing back.

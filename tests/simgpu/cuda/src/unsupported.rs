@@ -1,7 +1,7 @@
 //! Functions that driver 580 exports and no test needs: they are here so that looking for them finds them, and answer that they are not
 //! supported. To make one work, take its name out here and write it in the file of its subject.
 
-use crate::answer::NOT_SUPPORTED;
+use crate::ffi::NOT_SUPPORTED;
 
 macro_rules! refuse {
     ($($name:ident)*) => {
