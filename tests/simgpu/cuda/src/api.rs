@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::CUresult;
 
-use crate::ffi::Answer;
+use crate::ffi::CudaResult;
 
 /// An exported function.
 pub struct Export {
@@ -19,7 +19,7 @@ pub static EXPORTS: [Export];
 
 /// Runs a function's body. The name keeps functions of equal bodies from being merged into one address, which programs would notice.
 #[inline(always)]
-pub fn enter(name: &'static str, body: impl FnOnce() -> Answer) -> CUresult {
+pub fn enter(name: &'static str, body: impl FnOnce() -> CudaResult) -> CUresult {
     std::hint::black_box(name);
     body().err().unwrap_or(CUresult::CUDA_SUCCESS)
 }
@@ -40,13 +40,13 @@ macro_rules! api {
     };
     (fn $name:ident [$ptsz:ident $stream:ident] ($($arg:ident: $type:ty),* $(,)?) $body:block $($rest:tt)*) => {
         api!(@export $name ($($arg: $type),*) { $body });
-        api!(@export $ptsz ($($arg: $type),*) { let $stream = $crate::stream::per_thread($stream); $body });
+        api!(@export $ptsz ($($arg: $type),*) { let $stream = $crate::stream::per_thread_default($stream); $body });
         api! { $($rest)* }
     };
     (@export $name:ident ($($arg:ident: $type:ty),*) { $($body:tt)* }) => {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> cudarc::driver::sys::CUresult {
-            $crate::api::enter(stringify!($name), || -> $crate::ffi::Answer { $($body)* })
+            $crate::api::enter(stringify!($name), || -> $crate::ffi::CudaResult { $($body)* })
         }
         const _: () = {
             #[linkme::distributed_slice($crate::api::EXPORTS)]

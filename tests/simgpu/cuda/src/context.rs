@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 
 use cudarc::driver::sys::{CUcontext, CUresult};
-use simgpu_device::Part;
+use simgpu_device::Visibility;
 
-use crate::driver::{Driver, World, driver, world};
-use crate::ffi::{Answer, INVALID_VALUE, put, put_if};
+use crate::driver::{Driver, State, driver, state};
+use crate::ffi::{CudaResult, INVALID_VALUE, put, put_optional};
 use crate::handles::{Handles, as_pointer, new_handle};
 use crate::memory::SmallHeap;
 
@@ -16,18 +16,18 @@ pub struct Context {
     pub ordinal: i32,
     pub id: u64,
     pub flags: u32,
-    pub primary: bool,
+    pub is_primary: bool,
     pub api_version: u32,
-    pub small: SmallHeap,
+    pub small_heap: SmallHeap,
     pub limits: Limits,
     /// Something that was launched uses the heap, so it is there.
     pub heap_used: bool,
     /// Bytes charged for local memory beyond what every context has, and for the heap.
-    pub extra: i64,
+    pub limits_bytes: i64,
     /// Bytes charged for launching graphs of kernels.
-    pub for_graphs: u64,
+    pub graph_bytes: u64,
     /// Bytes charged since an image that calls `malloc` was loaded.
-    pub for_malloc: u64,
+    pub malloc_bytes: u64,
 }
 
 /// What `cuCtxSetLimit` sets, in bytes.
@@ -49,24 +49,24 @@ impl Default for Limits {
 pub struct Contexts {
     pub live: Handles<Context>,
     /// Each GPU's primary context.
-    primaries: Vec<Primary>,
+    primaries: Vec<PrimaryContext>,
     ids: u64,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Primary {
+struct PrimaryContext {
     flags: u32,
     /// Once it was made the first time; it has the same ever after.
     handle: usize,
     /// How often it is retained, which a reset does not change.
-    retained: u32,
+    retain_count: u32,
 }
 
 thread_local! {
     static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-const FLAGS: u32 = 0x1ff;
+const VALID_FLAGS: u32 = 0x1ff;
 
 fn top() -> usize {
     STACK.with_borrow(|stack| stack.last().copied().unwrap_or(0))
@@ -81,45 +81,45 @@ fn set_top(handle: usize) {
     });
 }
 
-impl World {
+impl State {
     /// The calling thread's current context.
-    pub fn current(&self) -> Answer<usize> {
+    pub fn current(&self) -> CudaResult<usize> {
         match top() {
             0 => Err(CUresult::CUDA_ERROR_INVALID_CONTEXT),
-            handle if self.contexts.live.has(handle) => Ok(handle),
+            handle if self.contexts.live.contains(handle) => Ok(handle),
             _ => Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED),
         }
     }
 
     /// The calling thread's current context and its GPU's ordinal.
-    pub fn current_gpu(&self) -> Answer<(usize, i32)> {
+    pub fn current_gpu(&self) -> CudaResult<(usize, i32)> {
         let handle = self.current()?;
         Ok((handle, self.context(handle)?.ordinal))
     }
 
     /// A context by its handle.
-    pub fn context(&self, handle: usize) -> Answer<&Context> {
+    pub fn context(&self, handle: usize) -> CudaResult<&Context> {
         self.contexts.live.get(as_pointer::<c_void>(handle)).map_err(|_| CUresult::CUDA_ERROR_INVALID_CONTEXT)
     }
 
     /// The same, to change it.
-    pub fn context_mut(&mut self, handle: usize) -> Answer<&mut Context> {
+    pub fn context_mut(&mut self, handle: usize) -> CudaResult<&mut Context> {
         self.contexts.live.get_mut(as_pointer::<c_void>(handle)).map_err(|_| CUresult::CUDA_ERROR_INVALID_CONTEXT)
     }
 
-    fn make_context(&mut self, driver: &Driver, ordinal: i32, flags: u32, primary: bool, handle: Option<usize>) -> Answer<usize> {
-        let gpu = driver.physical(ordinal)?;
+    fn create_context(&mut self, driver: &Driver, ordinal: i32, flags: u32, primary: bool, handle: Option<usize>) -> CudaResult<usize> {
+        let gpu = driver.gpu_index(ordinal)?;
         let config = driver.device().config();
         std::thread::sleep(std::time::Duration::from_nanos(config.context_ns));
         // Listed before it holds anything: one killed in between would hold what nobody is shown to hold.
         driver.slot.count_context(gpu, true);
         let hidden = || {
             driver
-                .charge(ordinal, config.context_hidden, Part::Hidden)
-                .inspect_err(|_| driver.release(ordinal, config.context, Part::Visible))
+                .charge(ordinal, config.context_hidden_bytes, Visibility::Hidden)
+                .inspect_err(|_| driver.release(ordinal, config.context_bytes, Visibility::Visible))
         };
         driver
-            .charge(ordinal, config.context, Part::Visible)
+            .charge(ordinal, config.context_bytes, Visibility::Visible)
             .and_then(|()| hidden())
             .inspect_err(|_| driver.slot.count_context(gpu, false))?;
         self.contexts.ids += 1;
@@ -127,62 +127,62 @@ impl World {
             ordinal,
             id: self.contexts.ids,
             flags,
-            primary,
+            is_primary: primary,
             api_version: 3020,
-            small: SmallHeap::default(),
+            small_heap: SmallHeap::default(),
             limits: Limits::default(),
             heap_used: false,
-            extra: 0,
-            for_graphs: 0,
-            for_malloc: 0,
+            limits_bytes: 0,
+            graph_bytes: 0,
+            malloc_bytes: 0,
         };
         Ok(self.contexts.live.add_as(handle.unwrap_or_else(new_handle), context))
     }
 
-    fn primary_is_active(&mut self, driver: &Driver, ordinal: i32) -> Answer<bool> {
+    fn primary_is_active(&mut self, driver: &Driver, ordinal: i32) -> CudaResult<bool> {
         let handle = self.primary(driver, ordinal)?.handle;
-        Ok(self.contexts.live.has(handle))
+        Ok(self.contexts.live.contains(handle))
     }
 
-    fn destroy_context(&mut self, driver: &Driver, handle: usize) -> Answer {
-        self.unload_all_of(driver, handle);
-        self.free_all_of(driver, handle);
+    fn destroy_context(&mut self, driver: &Driver, handle: usize) -> CudaResult {
+        self.unload_modules_of(driver, handle);
+        self.free_context_memory(driver, handle);
         let context = self.contexts.live.remove(as_pointer::<c_void>(handle)).map_err(|_| CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
         let config = driver.device().config();
-        let own = config.context + context.for_graphs + context.for_malloc;
-        driver.release(context.ordinal, own.saturating_add_signed(context.extra), Part::Visible);
-        driver.release(context.ordinal, config.context_hidden, Part::Hidden);
-        driver.slot.count_context(driver.physical(context.ordinal)?, false);
+        let own = config.context_bytes + context.graph_bytes + context.malloc_bytes;
+        driver.release(context.ordinal, own.saturating_add_signed(context.limits_bytes), Visibility::Visible);
+        driver.release(context.ordinal, config.context_hidden_bytes, Visibility::Hidden);
+        driver.slot.count_context(driver.gpu_index(context.ordinal)?, false);
         Ok(())
     }
 
-    fn primary(&mut self, driver: &Driver, ordinal: i32) -> Answer<&mut Primary> {
-        driver.physical(ordinal)?;
-        self.contexts.primaries.resize(driver.visible.len(), Primary::default());
+    fn primary(&mut self, driver: &Driver, ordinal: i32) -> CudaResult<&mut PrimaryContext> {
+        driver.gpu_index(ordinal)?;
+        self.contexts.primaries.resize(driver.visible_gpus.len(), PrimaryContext::default());
         usize::try_from(ordinal).ok().and_then(|index| self.contexts.primaries.get_mut(index)).ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
     }
 }
 
-fn create(out: *mut CUcontext, flags: u32, ordinal: i32) -> Answer {
+fn create(out: *mut CUcontext, flags: u32, ordinal: i32) -> CudaResult {
     let driver = driver()?;
-    if out.is_null() || flags & !FLAGS != 0 {
+    if out.is_null() || flags & !VALID_FLAGS != 0 {
         return Err(INVALID_VALUE);
     }
-    let handle = world()?.make_context(driver, ordinal, flags, false, None)?;
+    let handle = state()?.create_context(driver, ordinal, flags, false, None)?;
     STACK.with_borrow_mut(|stack| stack.push(handle));
     put(out, as_pointer(handle))
 }
 
-fn destroy(context: CUcontext) -> Answer {
+fn destroy(context: CUcontext) -> CudaResult {
     let driver = driver()?;
     if context.is_null() {
         return Err(INVALID_VALUE);
     }
-    if world()?.context(context.addr())?.primary {
+    if state()?.context(context.addr())?.is_primary {
         return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
     }
-    crate::stream::end_of_context(context.addr())?;
-    world()?.destroy_context(driver, context.addr())?;
+    crate::stream::destroy_context_streams(context.addr())?;
+    state()?.destroy_context(driver, context.addr())?;
     if top() == context.addr() {
         set_top(0);
     }
@@ -198,7 +198,7 @@ api! {
     fn cuCtxDestroy_v2(context: CUcontext) { destroy(context) }
 
     fn cuCtxPushCurrent_v2(context: CUcontext) {
-        world()?.context(context.addr())?;
+        state()?.context(context.addr())?;
         STACK.with_borrow_mut(|stack| stack.push(context.addr()));
         Ok(())
     }
@@ -206,14 +206,14 @@ api! {
     fn cuCtxPopCurrent_v2(out: *mut CUcontext) {
         driver()?;
         let handle = STACK.with_borrow_mut(Vec::pop).ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
-        put_if(out, as_pointer(handle));
+        put_optional(out, as_pointer(handle));
         Ok(())
     }
 
     fn cuCtxSetCurrent(context: CUcontext) {
-        let world = world()?;
+        let state = state()?;
         if !context.is_null() {
-            world.context(context.addr())?;
+            state.context(context.addr())?;
         }
         set_top(context.addr());
         Ok(())
@@ -225,37 +225,37 @@ api! {
     }
 
     fn cuCtxGetDevice(out: *mut i32) {
-        let ordinal = world()?.current_gpu()?.1;
+        let ordinal = state()?.current_gpu()?.1;
         put(out, ordinal)
     }
 
     fn cuCtxGetDevice_v2(out: *mut i32, context: CUcontext) {
-        let world = world()?;
-        let handle = if context.is_null() { world.current()? } else { context.addr() };
-        put(out, world.context(handle)?.ordinal)
+        let state = state()?;
+        let handle = if context.is_null() { state.current()? } else { context.addr() };
+        put(out, state.context(handle)?.ordinal)
     }
 
     fn cuCtxGetId(context: CUcontext, out: *mut u64) {
-        let world = world()?;
-        let handle = if context.is_null() { world.current()? } else { context.addr() };
-        put(out, world.context(handle)?.id)
+        let state = state()?;
+        let handle = if context.is_null() { state.current()? } else { context.addr() };
+        put(out, state.context(handle)?.id)
     }
 
     fn cuCtxGetFlags(out: *mut u32) {
-        let world = world()?;
-        put(out, world.context(world.current()?)?.flags)
+        let state = state()?;
+        put(out, state.context(state.current()?)?.flags)
     }
 
     fn cuCtxGetApiVersion(context: CUcontext, out: *mut u32) {
-        let world = world()?;
-        let handle = if context.is_null() { world.current()? } else { context.addr() };
-        put(out, world.context(handle)?.api_version)
+        let state = state()?;
+        let handle = if context.is_null() { state.current()? } else { context.addr() };
+        put(out, state.context(handle)?.api_version)
     }
 
     fn cuCtxGetStreamPriorityRange(least: *mut i32, greatest: *mut i32) {
-        world()?.current()?;
-        put_if(least, 0);
-        put_if(greatest, -5);
+        state()?.current()?;
+        put_optional(least, 0);
+        put_optional(greatest, -5);
         Ok(())
     }
 
@@ -264,73 +264,73 @@ api! {
         if out.is_null() {
             return Err(INVALID_VALUE);
         }
-        let mut world = world()?;
-        let Primary { flags, mut handle, .. } = *world.primary(driver, device)?;
-        if !world.primary_is_active(driver, device)? {
-            handle = world.make_context(driver, device, flags, true, Some(handle).filter(|&handle| handle != 0))?;
+        let mut state = state()?;
+        let PrimaryContext { flags, mut handle, .. } = *state.primary(driver, device)?;
+        if !state.primary_is_active(driver, device)? {
+            handle = state.create_context(driver, device, flags, true, Some(handle).filter(|&handle| handle != 0))?;
         }
-        let primary = world.primary(driver, device)?;
+        let primary = state.primary(driver, device)?;
         primary.handle = handle;
-        primary.retained += 1;
+        primary.retain_count += 1;
         put(out, as_pointer(handle))
     }
 
     fn cuDevicePrimaryCtxRelease(device: i32) { release_primary(device) }
     fn cuDevicePrimaryCtxRelease_v2(device: i32) { release_primary(device) }
-    fn cuDevicePrimaryCtxReset(device: i32) { end_primary(device) }
-    fn cuDevicePrimaryCtxReset_v2(device: i32) { end_primary(device) }
+    fn cuDevicePrimaryCtxReset(device: i32) { destroy_primary(device) }
+    fn cuDevicePrimaryCtxReset_v2(device: i32) { destroy_primary(device) }
     fn cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) { set_primary_flags(device, flags) }
     fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) { set_primary_flags(device, flags) }
 
     fn cuDevicePrimaryCtxGetState(device: i32, flags: *mut u32, active: *mut i32) {
         let driver = driver()?;
-        let mut world = world()?;
-        put(flags, world.primary(driver, device)?.flags)?;
-        put(active, i32::from(world.primary_is_active(driver, device)?))
+        let mut state = state()?;
+        put(flags, state.primary(driver, device)?.flags)?;
+        put(active, i32::from(state.primary_is_active(driver, device)?))
     }
 }
 
 /// A GPU's primary context, which must be active.
-pub fn primary_of(device: i32) -> Answer<usize> {
+pub fn active_primary(device: i32) -> CudaResult<usize> {
     let driver = driver()?;
-    let mut world = world()?;
-    let handle = world.primary(driver, device)?.handle;
-    if world.contexts.live.has(handle) { Ok(handle) } else { Err(CUresult::CUDA_ERROR_INVALID_CONTEXT) }
+    let mut state = state()?;
+    let handle = state.primary(driver, device)?.handle;
+    if state.contexts.live.contains(handle) { Ok(handle) } else { Err(CUresult::CUDA_ERROR_INVALID_CONTEXT) }
 }
 
-fn release_primary(device: i32) -> Answer {
+fn release_primary(device: i32) -> CudaResult {
     let driver = driver()?;
-    let mut world = world()?;
-    let primary = world.primary(driver, device)?;
-    if primary.retained == 0 {
+    let mut state = state()?;
+    let primary = state.primary(driver, device)?;
+    if primary.retain_count == 0 {
         return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
     }
-    primary.retained -= 1;
-    let last = primary.retained == 0;
-    drop(world);
-    if last { end_primary(device) } else { Ok(()) }
+    primary.retain_count -= 1;
+    let last = primary.retain_count == 0;
+    drop(state);
+    if last { destroy_primary(device) } else { Ok(()) }
 }
 
-fn end_primary(device: i32) -> Answer {
+fn destroy_primary(device: i32) -> CudaResult {
     let driver = driver()?;
-    let primary = *world()?.primary(driver, device)?;
-    if !world()?.primary_is_active(driver, device)? {
+    let primary = *state()?.primary(driver, device)?;
+    if !state()?.primary_is_active(driver, device)? {
         return Ok(());
     }
-    crate::stream::end_of_context(primary.handle)?;
-    world()?.destroy_context(driver, primary.handle)
+    crate::stream::destroy_context_streams(primary.handle)?;
+    state()?.destroy_context(driver, primary.handle)
 }
 
-fn set_primary_flags(device: i32, flags: u32) -> Answer {
+fn set_primary_flags(device: i32, flags: u32) -> CudaResult {
     let driver = driver()?;
-    if flags & !FLAGS != 0 {
+    if flags & !VALID_FLAGS != 0 {
         return Err(INVALID_VALUE);
     }
-    world()?.primary(driver, device)?.flags = flags;
+    state()?.primary(driver, device)?.flags = flags;
     Ok(())
 }
 
 /// Reads the optional context argument of functions that take "the current one if null".
-pub fn or_current(world: &World, context: CUcontext) -> Answer<usize> {
-    if context.is_null() { world.current() } else { world.context(context.addr()).map(|_| context.addr()) }
+pub fn context_or_current(state: &State, context: CUcontext) -> CudaResult<usize> {
+    if context.is_null() { state.current() } else { state.context(context.addr()).map(|_| context.addr()) }
 }

@@ -6,7 +6,7 @@ use cudarc::driver::sys::{CUdevice_attribute_enum as Attribute, CUresult, CUuuid
 use simgpu_device::config;
 
 use crate::driver::driver;
-use crate::ffi::{Answer, INVALID_VALUE, array, put, put_if, text};
+use crate::ffi::{CudaResult, INVALID_VALUE, put, put_optional, read_slice, read_str};
 
 /// An H200's attributes that are neither zero nor computed. What is in no list reads as zero.
 const ATTRIBUTES: &[(Attribute, i32)] = &[
@@ -121,16 +121,16 @@ const ATTRIBUTES: &[(Attribute, i32)] = &[
     (Attribute::CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1),
 ];
 
-fn attribute(ordinal: i32, number: u32) -> Answer<i32> {
+fn attribute(ordinal: i32, number: u32) -> CudaResult<i32> {
     let driver = driver()?;
-    let gpu = driver.physical(ordinal)?;
+    let gpu = driver.gpu_index(ordinal)?;
     let machine = driver.device().config();
     if number == 0 || number >= Attribute::CU_DEVICE_ATTRIBUTE_MAX as u32 {
         return Err(INVALID_VALUE);
     }
     let computed = [
         (Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, machine.multiprocessors as i32),
-        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, machine.threads as i32),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, machine.threads_per_multiprocessor as i32),
         (Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, config::COMPUTE_CAPABILITY.0),
         (Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, config::COMPUTE_CAPABILITY.1),
         (Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, config::pci_bus(gpu) as i32),
@@ -140,7 +140,7 @@ fn attribute(ordinal: i32, number: u32) -> Answer<i32> {
 }
 
 /// Writes a text with its terminator, cut to the room there is.
-fn put_text(out: *mut c_char, room: i32, value: &str) -> Answer {
+fn put_text(out: *mut c_char, room: i32, value: &str) -> CudaResult {
     let room = usize::try_from(room).ok().filter(|&room| room > 0 && !out.is_null()).ok_or(INVALID_VALUE)?;
     let length = value.len().min(room - 1);
     // SAFETY: the C caller promises `room` bytes at `out`; the terminator fits as well.
@@ -151,17 +151,17 @@ fn put_text(out: *mut c_char, room: i32, value: &str) -> Answer {
     Ok(())
 }
 
-fn put_uuid(out: *mut CUuuid, ordinal: i32) -> Answer {
-    let gpu = driver()?.physical(ordinal)?;
+fn put_uuid(out: *mut CUuuid, ordinal: i32) -> CudaResult {
+    let gpu = driver()?.gpu_index(ordinal)?;
     put(out, CUuuid { bytes: config::uuid(gpu).map(|byte| byte as c_char) })
 }
 
-fn total(out: *mut usize, ordinal: i32) -> Answer {
+fn total(out: *mut usize, ordinal: i32) -> CudaResult {
     let driver = driver()?;
     if out.is_null() {
         return Err(INVALID_VALUE);
     }
-    driver.physical(ordinal)?;
+    driver.gpu_index(ordinal)?;
     put(out, driver.device().config().cuda_total() as usize)
 }
 
@@ -172,7 +172,7 @@ fn bus_id(gpu: usize) -> String {
 api! {
     fn cuDeviceGetCount(out: *mut i32) {
         let driver = driver()?;
-        put(out, driver.visible.len() as i32)
+        put(out, driver.visible_gpus.len() as i32)
     }
 
     fn cuDeviceGet(out: *mut i32, ordinal: i32) {
@@ -180,12 +180,12 @@ api! {
         if out.is_null() {
             return Err(INVALID_VALUE);
         }
-        driver.physical(ordinal)?;
+        driver.gpu_index(ordinal)?;
         put(out, ordinal)
     }
 
     fn cuDeviceGetName(out: *mut c_char, room: i32, device: i32) {
-        driver()?.physical(device)?;
+        driver()?.gpu_index(device)?;
         put_text(out, room, config::NAME)
     }
 
@@ -204,18 +204,18 @@ api! {
         if out.is_null() {
             return Err(INVALID_VALUE);
         }
-        driver.physical(device)?;
+        driver.gpu_index(device)?;
         put(out, attribute(device, number)?)
     }
 
     fn cuDeviceComputeCapability(major: *mut i32, minor: *mut i32, device: i32) {
-        driver()?.physical(device)?;
+        driver()?.gpu_index(device)?;
         put(major, config::COMPUTE_CAPABILITY.0)?;
         put(minor, config::COMPUTE_CAPABILITY.1)
     }
 
     fn cuDeviceGetPCIBusId(out: *mut c_char, room: i32, device: i32) {
-        let gpu = driver()?.physical(device)?;
+        let gpu = driver()?.gpu_index(device)?;
         let id = bus_id(gpu);
         if usize::try_from(room).is_ok_and(|room| room <= id.len()) {
             return Err(INVALID_VALUE);
@@ -225,14 +225,14 @@ api! {
 
     fn cuDeviceGetByPCIBusId(out: *mut i32, id: *const c_char) {
         let driver = driver()?;
-        let id = text(id)?;
-        let found = driver.visible.iter().position(|&gpu| bus_id(gpu).eq_ignore_ascii_case(id));
+        let id = read_str(id)?;
+        let found = driver.visible_gpus.iter().position(|&gpu| bus_id(gpu).eq_ignore_ascii_case(id));
         put(out, found.ok_or(INVALID_VALUE)? as i32)
     }
 
     fn cuDeviceCanAccessPeer(out: *mut i32, device: i32, peer: i32) {
         let driver = driver()?;
-        let (one, other) = (driver.physical(device)?, driver.physical(peer)?);
+        let (one, other) = (driver.gpu_index(device)?, driver.gpu_index(peer)?);
         put(out, i32::from(one != other))
     }
 
@@ -259,7 +259,7 @@ api! {
 
     fn cuDeviceGetP2PAttribute(out: *mut i32, _attribute: u32, device: i32, peer: i32) {
         let driver = driver()?;
-        let (one, other) = (driver.physical(device)?, driver.physical(peer)?);
+        let (one, other) = (driver.gpu_index(device)?, driver.gpu_index(peer)?);
         if one == other {
             return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
         }
@@ -267,13 +267,13 @@ api! {
     }
 
     fn cuDeviceGetExecAffinitySupport(out: *mut i32, _kind: u32, device: i32) {
-        driver()?.physical(device)?;
+        driver()?.gpu_index(device)?;
         put(out, 0)
     }
 
     fn cuGetExportTable(out: *mut *const c_void, id: *const CUuuid) {
-        array(id, 1)?;
-        put_if(out, std::ptr::null());
+        read_slice(id, 1)?;
+        put_optional(out, std::ptr::null());
         Err(CUresult::CUDA_ERROR_NOT_FOUND)
     }
 }

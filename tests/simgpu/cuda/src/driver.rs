@@ -5,28 +5,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cudarc::driver::sys::CUresult;
-use simgpu_device::{Device, Full, Part, Slot, config, default_path};
+use simgpu_device::{Device, OutOfMemory, Slot, Visibility, config, default_path};
 
 use crate::context::Contexts;
-use crate::ffi::{Answer, INVALID_VALUE, OUT_OF_MEMORY, put};
-use crate::graph::{Exec, Graph, GraphMemory};
+use crate::ffi::{CudaResult, INVALID_VALUE, OUT_OF_MEMORY, put};
+use crate::graph::{Graph, GraphExec, GraphMemory};
 use crate::handles::Handles;
 use crate::memory::{Memory, Pools};
 use crate::module::{Function, Library, Module};
-use crate::stream::queues::Shared;
+use crate::stream::queues::SharedQueues;
 
 /// What `cuInit` makes.
 pub struct Driver {
     pub slot: Slot,
     /// Physical index of each GPU that the program may see, in its order.
-    pub visible: Vec<usize>,
-    pub streams: Shared,
-    world: Mutex<World>,
+    pub visible_gpus: Vec<usize>,
+    pub streams: SharedQueues,
+    state: Mutex<State>,
 }
 
 /// All objects that the program made.
 #[derive(Default)]
-pub struct World {
+pub struct State {
     pub contexts: Contexts,
     pub memory: Memory,
     pub pools: Pools,
@@ -34,11 +34,11 @@ pub struct World {
     pub libraries: Handles<Library>,
     pub functions: Handles<Function>,
     pub graphs: Handles<Graph>,
-    pub execs: Handles<Exec>,
+    pub graph_execs: Handles<GraphExec>,
     /// Green contexts: their GPUs' ordinals.
-    pub green: Handles<i32>,
+    pub green_contexts: Handles<i32>,
     /// GPUs whose first green context was charged.
-    pub green_paid: Vec<i32>,
+    pub green_charged: Vec<i32>,
     /// By ordinal.
     pub graph_memory: HashMap<i32, GraphMemory>,
 }
@@ -47,7 +47,7 @@ static DRIVER: OnceLock<Result<Driver, CUresult>> = OnceLock::new();
 static IN_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// The driver, once `cuInit` has made it in this very process.
-pub fn driver() -> Answer<&'static Driver> {
+pub fn driver() -> CudaResult<&'static Driver> {
     match DRIVER.get() {
         Some(Ok(driver)) if !IN_CHILD.load(Ordering::Relaxed) => Ok(driver),
         _ => Err(CUresult::CUDA_ERROR_NOT_INITIALIZED),
@@ -55,40 +55,40 @@ pub fn driver() -> Answer<&'static Driver> {
 }
 
 /// The objects of the driver. Nothing waits while it holds them.
-pub fn world() -> Answer<MutexGuard<'static, World>> {
-    Ok(driver()?.world.lock().unwrap_or_else(PoisonError::into_inner))
+pub fn state() -> CudaResult<MutexGuard<'static, State>> {
+    Ok(driver()?.state.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 impl Driver {
     fn start() -> Result<Driver, CUresult> {
         let device = Arc::new(Device::open(&default_path()).map_err(|_| CUresult::CUDA_ERROR_NO_DEVICE)?);
         let choice = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-        let visible = visible(choice.as_deref(), device.gpus());
-        if visible.is_empty() {
+        let visible_gpus = visible_gpus(choice.as_deref(), device.gpus());
+        if visible_gpus.is_empty() {
             return Err(CUresult::CUDA_ERROR_NO_DEVICE);
         }
         let slot = Slot::attach(device).map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
         // SAFETY: registers a function that lives as long as the library.
-        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        Ok(Driver { slot, visible, streams: Shared::default(), world: Mutex::default() })
+        unsafe { libc::pthread_atfork(None, None, Some(mark_child)) };
+        Ok(Driver { slot, visible_gpus, streams: SharedQueues::default(), state: Mutex::default() })
     }
 
     /// The physical GPU behind an ordinal.
-    pub fn physical(&self, ordinal: i32) -> Answer<usize> {
+    pub fn gpu_index(&self, ordinal: i32) -> CudaResult<usize> {
         let index = usize::try_from(ordinal).ok();
-        index.and_then(|index| self.visible.get(index).copied()).ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
+        index.and_then(|index| self.visible_gpus.get(index).copied()).ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
     }
 
     /// Takes bytes of the GPU with this ordinal.
-    pub fn charge(&self, ordinal: i32, bytes: u64, part: Part) -> Answer {
-        let gpu = self.physical(ordinal)?;
-        self.slot.charge(gpu, bytes, part).map_err(|Full| OUT_OF_MEMORY)
+    pub fn charge(&self, ordinal: i32, bytes: u64, visibility: Visibility) -> CudaResult {
+        let gpu = self.gpu_index(ordinal)?;
+        self.slot.charge(gpu, bytes, visibility).map_err(|OutOfMemory| OUT_OF_MEMORY)
     }
 
     /// Gives them back.
-    pub fn release(&self, ordinal: i32, bytes: u64, part: Part) {
-        if let Ok(gpu) = self.physical(ordinal) {
-            self.slot.release(gpu, bytes, part);
+    pub fn release(&self, ordinal: i32, bytes: u64, visibility: Visibility) {
+        if let Ok(gpu) = self.gpu_index(ordinal) {
+            self.slot.release(gpu, bytes, visibility);
         }
     }
 
@@ -97,13 +97,13 @@ impl Driver {
     }
 }
 
-extern "C" fn in_child() {
+extern "C" fn mark_child() {
     // The state file stays open here: as with the real driver, memory lives on while a forked child of its owner does.
     IN_CHILD.store(true, Ordering::Relaxed);
 }
 
 /// The GPUs that `CUDA_VISIBLE_DEVICES` names: indices or (beginnings of) UUIDs, up to the first that does not exist or repeats.
-fn visible(choice: Option<&str>, gpus: usize) -> Vec<usize> {
+fn visible_gpus(choice: Option<&str>, gpus: usize) -> Vec<usize> {
     let Some(choice) = choice else { return (0..gpus).collect() };
     let mut chosen = Vec::new();
     for word in choice.split(',').map(str::trim) {
@@ -135,7 +135,7 @@ api! {
 
 #[cfg(test)]
 mod tests {
-    use super::visible;
+    use super::visible_gpus;
 
     #[test]
     fn visible_devices_choose_and_reorder() {
@@ -151,7 +151,7 @@ mod tests {
             (Some("MIG-1"), &[]),
         ];
         for (choice, expected) in cases {
-            assert_eq!(visible(choice, 3), expected, "{choice:?}");
+            assert_eq!(visible_gpus(choice, 3), expected, "{choice:?}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use crate::ffi::{Answer, INVALID_VALUE, put};
+use crate::ffi::{CudaResult, INVALID_VALUE, put};
 
 /// The codes of CUDA 13.0, with driver 580's words for them.
 const TEXTS: &[(u32, &CStr, &CStr)] = &[
@@ -116,7 +116,7 @@ const TEXTS: &[(u32, &CStr, &CStr)] = &[
     (999, c"CUDA_ERROR_UNKNOWN", c"unknown error"),
 ];
 
-fn find(error: u32, out: *mut *const c_char, pick: fn(&(u32, &'static CStr, &'static CStr)) -> &'static CStr) -> Answer {
+fn find(error: u32, out: *mut *const c_char, pick: fn(&(u32, &'static CStr, &'static CStr)) -> &'static CStr) -> CudaResult {
     let found = TEXTS.iter().find(|entry| entry.0 == error);
     put(out, found.map_or(std::ptr::null(), |entry| pick(entry).as_ptr()))?;
     found.map(|_| ()).ok_or(INVALID_VALUE)

@@ -6,7 +6,7 @@
 use cudarc::driver::sys::CUresult;
 
 /// What an exported function's body returns.
-pub type Answer<T = ()> = Result<T, CUresult>;
+pub type CudaResult<T = ()> = Result<T, CUresult>;
 
 pub const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 pub const INVALID_HANDLE: CUresult = CUresult::CUDA_ERROR_INVALID_HANDLE;
@@ -14,7 +14,7 @@ pub const OUT_OF_MEMORY: CUresult = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
 pub const NOT_SUPPORTED: CUresult = CUresult::CUDA_ERROR_NOT_SUPPORTED;
 
 /// Writes an answer through a pointer that must not be null.
-pub fn put<T>(pointer: *mut T, value: T) -> Answer {
+pub fn put<T>(pointer: *mut T, value: T) -> CudaResult {
     if pointer.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -24,7 +24,7 @@ pub fn put<T>(pointer: *mut T, value: T) -> Answer {
 }
 
 /// Writes an answer through a pointer that may be null.
-pub fn put_if<T>(pointer: *mut T, value: T) {
+pub fn put_optional<T>(pointer: *mut T, value: T) {
     if !pointer.is_null() {
         // SAFETY: not null, and the C caller promises it points to room for a T.
         unsafe { pointer.write(value) };
@@ -32,7 +32,7 @@ pub fn put_if<T>(pointer: *mut T, value: T) {
 }
 
 /// Reads an argument behind a pointer that must not be null.
-pub fn get<T: Copy>(pointer: *const T) -> Answer<T> {
+pub fn get<T: Copy>(pointer: *const T) -> CudaResult<T> {
     if pointer.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -41,7 +41,7 @@ pub fn get<T: Copy>(pointer: *const T) -> Answer<T> {
 }
 
 /// Reads a C string.
-pub fn text<'a>(pointer: *const std::ffi::c_char) -> Answer<&'a str> {
+pub fn read_str<'a>(pointer: *const std::ffi::c_char) -> CudaResult<&'a str> {
     if pointer.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -50,7 +50,7 @@ pub fn text<'a>(pointer: *const std::ffi::c_char) -> Answer<&'a str> {
 }
 
 /// Reads an array argument.
-pub fn array<'a, T>(pointer: *const T, length: usize) -> Answer<&'a [T]> {
+pub fn read_slice<'a, T>(pointer: *const T, length: usize) -> CudaResult<&'a [T]> {
     if length == 0 {
         return Ok(&[]);
     }

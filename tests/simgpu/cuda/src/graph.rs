@@ -12,8 +12,8 @@ use cudarc::driver::sys::{CUgraph, CUgraphExec, CUgraphNode, CUstream};
 pub use capture::Capture;
 pub use memory::GraphMemory;
 
-use crate::driver::{driver, world};
-use crate::ffi::{Answer, INVALID_VALUE, NOT_SUPPORTED, array, put, put_if};
+use crate::driver::{driver, state};
+use crate::ffi::{CudaResult, INVALID_VALUE, NOT_SUPPORTED, put, put_optional, read_slice};
 use crate::handles::{as_pointer, new_handle};
 use crate::stream::work::Work;
 use crate::stream::{resolve, submit};
@@ -28,13 +28,13 @@ pub struct Graph {
 #[derive(Clone)]
 pub struct Node {
     pub handle: usize,
-    pub step: Step,
-    pub after: Vec<usize>,
+    pub op: NodeOp,
+    pub depends_on: Vec<usize>,
 }
 
 /// What a node does.
 #[derive(Clone)]
-pub enum Step {
+pub enum NodeOp {
     Work(Work),
     /// Makes memory, whose address was fixed when the node was made.
     Allocate {
@@ -49,94 +49,94 @@ pub enum Step {
 }
 
 /// A graph that can be launched.
-pub struct Exec {
+pub struct GraphExec {
     pub flags: u64,
     /// What it was made from.
     graph: usize,
-    steps: Vec<Step>,
+    ops: Vec<NodeOp>,
     /// Bytes of graph memory that it holds on each GPU's behalf since it was first launched.
-    pub held: Option<(i32, u64)>,
+    pub held_memory: Option<(i32, u64)>,
 }
 
 /// Node types, as `cuGraphNodeGetType` numbers them.
-fn type_of(step: &Step) -> u32 {
-    match step {
-        Step::Work(Work::Kernel { .. }) => 0,
-        Step::Work(Work::Copy { .. }) => 1,
-        Step::Work(Work::Fill { .. }) => 2,
-        Step::Work(Work::Call(_)) => 3,
-        Step::Child(_) => 4,
-        Step::Work(Work::Wait { .. }) => 6,
-        Step::Work(Work::Record { .. }) => 7,
-        Step::Allocate { .. } => 10,
-        Step::Free { .. } => 11,
-        Step::Work(_) => 5,
+fn node_type(op: &NodeOp) -> u32 {
+    match op {
+        NodeOp::Work(Work::Kernel { .. }) => 0,
+        NodeOp::Work(Work::Copy { .. }) => 1,
+        NodeOp::Work(Work::Fill { .. }) => 2,
+        NodeOp::Work(Work::HostCall(_)) => 3,
+        NodeOp::Child(_) => 4,
+        NodeOp::Work(Work::WaitEvent { .. }) => 6,
+        NodeOp::Work(Work::RecordEvent { .. }) => 7,
+        NodeOp::Allocate { .. } => 10,
+        NodeOp::Free { .. } => 11,
+        NodeOp::Work(_) => 5,
     }
 }
 
 impl Graph {
     /// Adds a node behind others.
-    pub fn add(&mut self, step: Step, after: Vec<usize>) -> usize {
+    pub fn add(&mut self, op: NodeOp, depends_on: Vec<usize>) -> usize {
         let handle = new_handle();
-        self.nodes.push(Node { handle, step, after });
+        self.nodes.push(Node { handle, op, depends_on });
         handle
     }
 
     fn has_memory(&self) -> bool {
-        self.nodes.iter().any(|node| match &node.step {
-            Step::Allocate { .. } | Step::Free { .. } => true,
-            Step::Child(child) => child.has_memory(),
-            Step::Work(_) => false,
+        self.nodes.iter().any(|node| match &node.op {
+            NodeOp::Allocate { .. } | NodeOp::Free { .. } => true,
+            NodeOp::Child(child) => child.has_memory(),
+            NodeOp::Work(_) => false,
         })
     }
 
     /// The steps in an order that keeps every node behind those it names.
-    fn steps(&self) -> Vec<Step> {
+    fn ops(&self) -> Vec<NodeOp> {
         let mut done = HashSet::new();
         let mut left = self.nodes.iter().collect::<Vec<_>>();
-        let mut steps = Vec::new();
-        while let Some(at) = left.iter().position(|node| node.after.iter().all(|before| done.contains(before))) {
+        let mut ops = Vec::new();
+        while let Some(at) = left.iter().position(|node| node.depends_on.iter().all(|before| done.contains(before))) {
             let node = left.remove(at);
             done.insert(node.handle);
-            match &node.step {
-                Step::Child(child) => steps.extend(child.steps()),
-                step => steps.push(step.clone()),
+            match &node.op {
+                NodeOp::Child(child) => ops.extend(child.ops()),
+                op => ops.push(op.clone()),
             }
         }
-        steps
+        ops
     }
 }
 
 /// The dependencies that a C caller names.
-pub fn dependencies(nodes: *const CUgraphNode, count: usize) -> Answer<Vec<usize>> {
-    Ok(array(nodes, count)?.iter().map(|node| node.addr()).collect())
+pub fn dependencies(nodes: *const CUgraphNode, count: usize) -> CudaResult<Vec<usize>> {
+    Ok(read_slice(nodes, count)?.iter().map(|node| node.addr()).collect())
 }
 
-fn instantiate(out: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Answer {
-    let mut world = world()?;
+fn instantiate(out: *mut CUgraphExec, graph: CUgraph, flags: u64) -> CudaResult {
+    let mut state = state()?;
     if out.is_null() {
         return Err(INVALID_VALUE);
     }
-    let found = world.graphs.get(graph).map_err(|_| INVALID_VALUE)?;
-    let steps = found.steps();
+    let found = state.graphs.get(graph).map_err(|_| INVALID_VALUE)?;
+    let ops = found.ops();
     // Memory has one address, so there is one launchable graph with it at a time.
-    if found.has_memory() && world.execs.iter().any(|(_, exec)| exec.graph == graph.addr()) {
+    if found.has_memory() && state.graph_execs.iter().any(|(_, exec)| exec.graph == graph.addr()) {
         return Err(NOT_SUPPORTED);
     }
-    if steps.iter().any(|step| matches!(step, Step::Work(Work::Kernel { .. }))) {
-        let context = world.current()?;
-        memory::pay_for_kernels(&mut world, context)?;
+    if ops.iter().any(|op| matches!(op, NodeOp::Work(Work::Kernel { .. }))) {
+        let context = state.current()?;
+        memory::charge_kernel_graph(&mut state, context)?;
     }
-    let exec = Exec { flags, graph: graph.addr(), steps, held: None };
-    put(out, as_pointer(world.execs.add(exec)))
+    let exec = GraphExec { flags, graph: graph.addr(), ops, held_memory: None };
+    put(out, as_pointer(state.graph_execs.add(exec)))
 }
 
-fn launch(exec: CUgraphExec, stream: CUstream) -> Answer {
+fn launch(exec: CUgraphExec, stream: CUstream) -> CudaResult {
     resolve(stream)?;
     memory::make_resident(exec)?;
-    let steps = world()?.execs.get(exec).map_err(|_| INVALID_VALUE)?.steps.clone();
-    for step in steps {
-        if let Step::Work(work) = step {
+    let ops = state()?.graph_execs.get(exec).map_err(|_| INVALID_VALUE)?.ops.clone();
+    for op in ops {
+        if let NodeOp::Work(work) = op {
             submit(stream, work)?;
         }
     }
@@ -149,20 +149,20 @@ api! {
         if out.is_null() || flags != 0 {
             return Err(INVALID_VALUE);
         }
-        put(out, as_pointer(world()?.graphs.add(Graph::default())))
+        put(out, as_pointer(state()?.graphs.add(Graph::default())))
     }
 
     fn cuGraphDestroy(graph: CUgraph) {
-        world()?.graphs.remove(graph).map(|_| ()).map_err(|_| INVALID_VALUE)
+        state()?.graphs.remove(graph).map(|_| ()).map_err(|_| INVALID_VALUE)
     }
 
     fn cuGraphClone(out: *mut CUgraph, graph: CUgraph) {
-        let mut world = world()?;
-        let copy = world.graphs.get(graph).map_err(|_| INVALID_VALUE)?.clone();
+        let mut state = state()?;
+        let copy = state.graphs.get(graph).map_err(|_| INVALID_VALUE)?.clone();
         if copy.has_memory() {
             return Err(NOT_SUPPORTED);
         }
-        put(out, as_pointer(world.graphs.add(copy)))
+        put(out, as_pointer(state.graphs.add(copy)))
     }
 
     fn cuGraphInstantiate(out: *mut CUgraphExec, graph: CUgraph, _node: *mut CUgraphNode, _log: *mut i8, _room: usize) {
@@ -179,10 +179,10 @@ api! {
     }
 
     fn cuGraphExecGetFlags(exec: CUgraphExec, out: *mut u64) {
-        put(out, world()?.execs.get(exec).map_err(|_| INVALID_VALUE)?.flags)
+        put(out, state()?.graph_execs.get(exec).map_err(|_| INVALID_VALUE)?.flags)
     }
 
-    fn cuGraphExecDestroy(exec: CUgraphExec) { memory::end_of_exec(exec) }
+    fn cuGraphExecDestroy(exec: CUgraphExec) { memory::destroy_exec(exec) }
 
     fn cuGraphUpload [cuGraphUpload_ptsz stream] (exec: CUgraphExec, stream: CUstream) {
         resolve(stream)?;
@@ -192,42 +192,42 @@ api! {
     fn cuGraphLaunch [cuGraphLaunch_ptsz stream] (exec: CUgraphExec, stream: CUstream) { launch(exec, stream) }
 
     fn cuGraphGetNodes(graph: CUgraph, out: *mut CUgraphNode, count: *mut usize) {
-        let world = world()?;
-        let nodes = &world.graphs.get(graph).map_err(|_| INVALID_VALUE)?.nodes;
-        give(out, count, nodes.iter())
+        let state = state()?;
+        let nodes = &state.graphs.get(graph).map_err(|_| INVALID_VALUE)?.nodes;
+        put_nodes(out, count, nodes.iter())
     }
 
     fn cuGraphGetRootNodes(graph: CUgraph, out: *mut CUgraphNode, count: *mut usize) {
-        let world = world()?;
-        let nodes = &world.graphs.get(graph).map_err(|_| INVALID_VALUE)?.nodes;
-        give(out, count, nodes.iter().filter(|node| node.after.is_empty()))
+        let state = state()?;
+        let nodes = &state.graphs.get(graph).map_err(|_| INVALID_VALUE)?.nodes;
+        put_nodes(out, count, nodes.iter().filter(|node| node.depends_on.is_empty()))
     }
 
     fn cuGraphNodeGetType(node: CUgraphNode, out: *mut u32) {
-        let world = world()?;
-        let mut nodes = world.graphs.iter().flat_map(|(_, graph)| &graph.nodes);
-        put(out, type_of(&nodes.find(|other| other.handle == node.addr()).ok_or(INVALID_VALUE)?.step))
+        let state = state()?;
+        let mut nodes = state.graphs.iter().flat_map(|(_, graph)| &graph.nodes);
+        put(out, node_type(&nodes.find(|other| other.handle == node.addr()).ok_or(INVALID_VALUE)?.op))
     }
 
     fn cuGraphDestroyNode(node: CUgraphNode) {
-        let mut world = world()?;
-        for graph in world.graphs.values_mut() {
+        let mut state = state()?;
+        for graph in state.graphs.values_mut() {
             graph.nodes.retain(|other| other.handle != node.addr());
-            graph.nodes.iter_mut().for_each(|other| other.after.retain(|&before| before != node.addr()));
+            graph.nodes.iter_mut().for_each(|other| other.depends_on.retain(|&before| before != node.addr()));
         }
         Ok(())
     }
 
     fn cuGraphExecUpdate_v2(exec: CUgraphExec, graph: CUgraph, result: *mut c_void) {
-        let mut world = world()?;
-        let steps = world.graphs.get(graph).map_err(|_| INVALID_VALUE)?.steps();
-        world.execs.get_mut(exec).map_err(|_| INVALID_VALUE)?.steps = steps;
-        put_if(result.cast::<u32>(), 0);
+        let mut state = state()?;
+        let ops = state.graphs.get(graph).map_err(|_| INVALID_VALUE)?.ops();
+        state.graph_execs.get_mut(exec).map_err(|_| INVALID_VALUE)?.ops = ops;
+        put_optional(result.cast::<u32>(), 0);
         Ok(())
     }
 }
 
-fn give<'a>(out: *mut CUgraphNode, count: *mut usize, nodes: impl Iterator<Item = &'a Node>) -> Answer {
+fn put_nodes<'a>(out: *mut CUgraphNode, count: *mut usize, nodes: impl Iterator<Item = &'a Node>) -> CudaResult {
     let nodes = nodes.map(|node| as_pointer(node.handle)).collect::<Vec<CUgraphNode>>();
     if out.is_null() {
         return put(count, nodes.len());

@@ -3,95 +3,95 @@
 use std::ffi::c_void;
 
 use cudarc::driver::sys::{CUcontext, CUgreenCtx, CUstream};
-use simgpu_device::Part;
+use simgpu_device::Visibility;
 
-use crate::driver::{driver, world};
-use crate::ffi::{Answer, INVALID_VALUE, array, get, put, put_if};
+use crate::driver::{driver, state};
+use crate::ffi::{CudaResult, INVALID_VALUE, get, put, put_optional, read_slice};
 use crate::handles::as_pointer;
 
 /// What the first one costs; ending it gives nothing back.
-const COST: u64 = 4 << 20;
+const FIRST_CONTEXT_BYTES: u64 = 4 << 20;
 /// `CUdevResource` is that long.
-const RESOURCE: usize = size_of::<cudarc::driver::sys::CUdevResource>();
-const COUNT_AT: usize = 96;
+const RESOURCE_BYTES: usize = size_of::<cudarc::driver::sys::CUdevResource>();
+const SM_COUNT_OFFSET: usize = 96;
 
-fn write_count(resource: *mut c_void, count: u32) {
+fn write_sm_count(resource: *mut c_void, count: u32) {
     // SAFETY: the C caller promises a whole CUdevResource; the count of multiprocessors starts its union.
     unsafe {
-        resource.cast::<u8>().write_bytes(0, RESOURCE);
+        resource.cast::<u8>().write_bytes(0, RESOURCE_BYTES);
         resource.cast::<u32>().write(1);
-        resource.byte_add(COUNT_AT).cast::<u32>().write(count);
+        resource.byte_add(SM_COUNT_OFFSET).cast::<u32>().write(count);
     }
 }
 
-fn read_count(resource: *const c_void) -> Answer<u32> {
+fn read_sm_count(resource: *const c_void) -> CudaResult<u32> {
     get(resource.cast::<u32>())?;
     // SAFETY: as in `write_count`.
-    Ok(unsafe { resource.byte_add(COUNT_AT).cast::<u32>().read() })
+    Ok(unsafe { resource.byte_add(SM_COUNT_OFFSET).cast::<u32>().read() })
 }
 
 api! {
     fn cuDeviceGetDevResource(device: i32, out: *mut c_void, kind: u32) {
         let driver = driver()?;
-        driver.physical(device)?;
+        driver.gpu_index(device)?;
         if out.is_null() || kind != 1 {
             return Err(INVALID_VALUE);
         }
-        write_count(out, driver.device().config().multiprocessors as u32);
+        write_sm_count(out, driver.device().config().multiprocessors as u32);
         Ok(())
     }
 
     fn cuDevSmResourceSplitByCount(out: *mut c_void, groups: *mut u32, input: *const c_void, rest: *mut c_void, _flags: u32, least: u32) {
-        let all = read_count(input)?;
+        let all = read_sm_count(input)?;
         let each = least.next_multiple_of(8).max(8);
         let most = all / each;
         let wanted = if out.is_null() { most } else { get(groups)?.min(most) };
         put(groups, wanted)?;
         for index in 0..if out.is_null() { 0 } else { wanted as usize } {
             // SAFETY: the C caller promises as many elements as it asked for.
-            write_count(unsafe { out.byte_add(index * RESOURCE) }, each);
+            write_sm_count(unsafe { out.byte_add(index * RESOURCE_BYTES) }, each);
         }
         if !rest.is_null() {
-            write_count(rest, all - wanted * each);
+            write_sm_count(rest, all - wanted * each);
         }
         Ok(())
     }
 
     fn cuDevResourceGenerateDesc(out: *mut *mut c_void, resources: *const c_void, count: u32) {
-        array(resources.cast::<u8>(), count as usize)?;
+        read_slice(resources.cast::<u8>(), count as usize)?;
         put(out, as_pointer(crate::handles::new_handle()))
     }
 
     fn cuGreenCtxCreate(out: *mut CUgreenCtx, description: *mut c_void, device: i32, flags: u32) {
         let driver = driver()?;
-        driver.physical(device)?;
+        driver.gpu_index(device)?;
         if out.is_null() || description.is_null() || flags != 1 {
             return Err(INVALID_VALUE);
         }
-        let mut world = world()?;
-        if !world.green_paid.contains(&device) {
-            driver.charge(device, COST, Part::Visible)?;
-            world.green_paid.push(device);
+        let mut state = state()?;
+        if !state.green_charged.contains(&device) {
+            driver.charge(device, FIRST_CONTEXT_BYTES, Visibility::Visible)?;
+            state.green_charged.push(device);
         }
-        let handle = world.green.add(device);
+        let handle = state.green_contexts.add(device);
         put(out, as_pointer(handle))
     }
 
-    fn cuGreenCtxDestroy(context: CUgreenCtx) { world()?.green.remove(context).map(|_| ()) }
+    fn cuGreenCtxDestroy(context: CUgreenCtx) { state()?.green_contexts.remove(context).map(|_| ()) }
 
     fn cuCtxFromGreenCtx(out: *mut CUcontext, context: CUgreenCtx) {
-        let device = *world()?.green.get(context)?;
-        put(out, as_pointer(crate::context::primary_of(device)?))
+        let device = *state()?.green_contexts.get(context)?;
+        put(out, as_pointer(crate::context::active_primary(device)?))
     }
 
     fn cuGreenCtxStreamCreate(out: *mut CUstream, context: CUgreenCtx, flags: u32, priority: i32) {
-        world()?.green.get(context)?;
+        state()?.green_contexts.get(context)?;
         crate::stream::create(out, flags, priority)
     }
 
     fn cuStreamGetGreenCtx(_stream: CUstream, out: *mut CUgreenCtx) {
         driver()?;
-        put_if(out, std::ptr::null_mut());
+        put_optional(out, std::ptr::null_mut());
         Ok(())
     }
 }

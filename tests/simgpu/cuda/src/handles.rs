@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::ffi::{Answer, INVALID_HANDLE};
+use crate::ffi::{CudaResult, INVALID_HANDLE};
 
 /// No handle is used twice, so a stale one is recognised.
 static NEXT: AtomicUsize = AtomicUsize::new(0x5555_0000_1000);
@@ -30,12 +30,12 @@ impl<T> Handles<T> {
     }
 
     /// The object with this handle.
-    pub fn get<P>(&self, handle: *const P) -> Answer<&T> {
+    pub fn get<P>(&self, handle: *const P) -> CudaResult<&T> {
         self.0.get(&handle.addr()).ok_or(INVALID_HANDLE)
     }
 
     /// The same, to change it.
-    pub fn get_mut<P>(&mut self, handle: *const P) -> Answer<&mut T> {
+    pub fn get_mut<P>(&mut self, handle: *const P) -> CudaResult<&mut T> {
         self.0.get_mut(&handle.addr()).ok_or(INVALID_HANDLE)
     }
 
@@ -50,12 +50,12 @@ impl<T> Handles<T> {
     }
 
     /// Takes an object out.
-    pub fn remove<P>(&mut self, handle: *const P) -> Answer<T> {
+    pub fn remove<P>(&mut self, handle: *const P) -> CudaResult<T> {
         self.0.remove(&handle.addr()).ok_or(INVALID_HANDLE)
     }
 
     /// Whether there is such an object.
-    pub fn has(&self, handle: usize) -> bool {
+    pub fn contains(&self, handle: usize) -> bool {
         self.0.contains_key(&handle)
     }
 
@@ -70,8 +70,8 @@ impl<T> Handles<T> {
     }
 
     /// Removes those for which `gone` says so and returns them.
-    pub fn drain_if(&mut self, mut gone: impl FnMut(usize, &T) -> bool) -> Vec<T> {
-        let handles = self.iter().filter(|(handle, object)| gone(*handle, object)).map(|(handle, _)| handle).collect::<Vec<_>>();
+    pub fn drain_if(&mut self, mut predicate: impl FnMut(usize, &T) -> bool) -> Vec<T> {
+        let handles = self.iter().filter(|(handle, object)| predicate(*handle, object)).map(|(handle, _)| handle).collect::<Vec<_>>();
         handles.into_iter().filter_map(|handle| self.0.remove(&handle)).collect()
     }
 }

@@ -4,27 +4,27 @@ use std::ffi::c_void;
 
 use cudarc::driver::sys::{CUlaunchConfig, CUresult, CUstream};
 
-use crate::driver::{driver, world};
-use crate::ffi::{Answer, INVALID_VALUE, get, put};
+use crate::driver::{driver, state};
+use crate::ffi::{CudaResult, INVALID_VALUE, get, put};
 use crate::stream::submit;
 use crate::stream::work::Work;
 
 /// Markers in the list that `extra` is: pairs of one of these and a pointer.
-const END: usize = 0;
-const BUFFER: usize = 1;
+const EXTRA_END: usize = 0;
+const EXTRA_BUFFER: usize = 1;
 
 type Arguments = *mut *mut c_void;
 
 /// The first argument of a kernel, if it is 8 bytes long as `spin`'s is.
-fn first_argument(arguments: Arguments, extra: Arguments) -> Answer<u64> {
+fn first_argument(arguments: Arguments, extra: Arguments) -> CudaResult<u64> {
     if !arguments.is_null() {
         return get(get(arguments)?.cast::<u64>());
     }
     let mut at = extra;
-    while !at.is_null() && get(at)?.addr() != END {
+    while !at.is_null() && get(at)?.addr() != EXTRA_END {
         // SAFETY: the list goes on in pairs until its end marker, by the program's promise.
         let value = unsafe { at.add(1).read() };
-        if get(at)?.addr() == BUFFER {
+        if get(at)?.addr() == EXTRA_BUFFER {
             return get(value.cast::<u64>());
         }
         // SAFETY: as above.
@@ -34,31 +34,31 @@ fn first_argument(arguments: Arguments, extra: Arguments) -> Answer<u64> {
 }
 
 /// What a launch puts into its stream.
-pub fn work(function: usize, grid: [u32; 3], block: [u32; 3], arguments: Arguments, extra: Arguments) -> Answer<Work> {
+pub fn kernel_work(function: usize, grid: [u32; 3], block: [u32; 3], arguments: Arguments, extra: Arguments) -> CudaResult<Work> {
     let driver = driver()?;
-    let mut world = world()?;
-    let context = world.current()?;
+    let mut state = state()?;
+    let context = state.current()?;
     let handle = function;
-    let function = world.function(function, context)?;
+    let function = state.function(function, context)?;
     let threads = block.iter().map(|&side| u64::from(side)).product::<u64>();
     if grid.contains(&0) || threads == 0 || threads > 1024 || block[2] > 64 || grid[1] > 65535 || grid[2] > 65535 {
         return Err(INVALID_VALUE);
     }
-    world.prepare_launch(driver, context, &function)?;
+    state.prepare_launch(driver, context, &function)?;
     let config = driver.device().config();
     let ns = if function.name == "spin" { first_argument(arguments, extra)? } else { config.kernel_ns };
     let blocks = grid.iter().fold(1_u64, |all, &side| all.saturating_mul(u64::from(side)));
-    let resident = (config.threads / threads).clamp(1, 32) * config.multiprocessors;
-    let share = u32::try_from(blocks.saturating_mul(1000) / resident).unwrap_or(u32::MAX).min(1000);
-    Ok(Work::Kernel { function: handle, ns: ns.saturating_add(config.launch_ns), share })
+    let resident = (config.threads_per_multiprocessor / threads).clamp(1, 32) * config.multiprocessors;
+    let share_permille = u32::try_from(blocks.saturating_mul(1000) / resident).unwrap_or(u32::MAX).min(1000);
+    Ok(Work::Kernel { function: handle, ns: ns.saturating_add(config.launch_ns), share_permille })
 }
 
-fn launch(function: *mut c_void, grid: [u32; 3], block: [u32; 3], stream: CUstream, arguments: Arguments, extra: Arguments) -> Answer {
-    let work = work(function.addr(), grid, block, arguments, extra)?;
+fn launch(function: *mut c_void, grid: [u32; 3], block: [u32; 3], stream: CUstream, arguments: Arguments, extra: Arguments) -> CudaResult {
+    let work = kernel_work(function.addr(), grid, block, arguments, extra)?;
     submit(stream, work)
 }
 
-fn launch_ex(config: *const CUlaunchConfig, function: *mut c_void, stream: CUstream, arguments: Arguments, extra: Arguments) -> Answer {
+fn launch_ex(config: *const CUlaunchConfig, function: *mut c_void, stream: CUstream, arguments: Arguments, extra: Arguments) -> CudaResult {
     let config = get(config)?;
     let grid = [config.gridDimX, config.gridDimY, config.gridDimZ];
     launch(function, grid, [config.blockDimX, config.blockDimY, config.blockDimZ], stream, arguments, extra)
@@ -80,7 +80,7 @@ api! {
     }
 
     fn cuLaunchKernelEx_ptsz(config: *const CUlaunchConfig, function: *mut c_void, arguments: Arguments, extra: Arguments) {
-        launch_ex(config, function, crate::stream::per_thread(get(config)?.hStream), arguments, extra)
+        launch_ex(config, function, crate::stream::per_thread_default(get(config)?.hStream), arguments, extra)
     }
 
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(out: *mut i32, _function: *mut c_void, block: i32, _shared: usize) {
@@ -93,7 +93,7 @@ api! {
     }
 }
 
-fn occupancy(out: *mut i32, block: i32) -> Answer {
+fn occupancy(out: *mut i32, block: i32) -> CudaResult {
     driver()?;
     if !(1..=1024).contains(&block) {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);

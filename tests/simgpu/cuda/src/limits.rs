@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::CUresult;
 
-use crate::driver::{driver, world};
+use crate::driver::{driver, state};
 use crate::ffi::put;
 
 const UNSUPPORTED: CUresult = CUresult::CUDA_ERROR_UNSUPPORTED_LIMIT;
@@ -10,9 +10,9 @@ const UNSUPPORTED: CUresult = CUresult::CUDA_ERROR_UNSUPPORTED_LIMIT;
 api! {
     fn cuCtxSetLimit(limit: u32, value: usize) {
         let driver = driver()?;
-        let mut world = world()?;
-        let context = world.current()?;
-        let object = world.context(context)?;
+        let mut state = state()?;
+        let context = state.current()?;
+        let object = state.context(context)?;
         let (mut limits, heap_used) = (object.limits, object.heap_used);
         let value = value as u64;
         match limit {
@@ -23,12 +23,12 @@ api! {
             4..=6 => return Ok(()),
             _ => return Err(UNSUPPORTED),
         }
-        world.apply_limits(driver, context, limits, heap_used)
+        state.apply_limits(driver, context, limits, heap_used)
     }
 
     fn cuCtxGetLimit(out: *mut usize, limit: u32) {
-        let world = world()?;
-        let limits = world.context(world.current()?)?.limits;
+        let state = state()?;
+        let limits = state.context(state.current()?)?.limits;
         let value = match limit {
             0 => limits.stack,
             1 => limits.fifo,
@@ -42,13 +42,13 @@ api! {
     }
 
     fn cuCtxGetCacheConfig(out: *mut u32) {
-        world()?.current()?;
+        state()?.current()?;
         put(out, 0)
     }
-    fn cuCtxSetCacheConfig(_config: u32) { world()?.current().map(|_| ()) }
-    fn cuCtxResetPersistingL2Cache() { world()?.current().map(|_| ()) }
-    fn cuCtxEnablePeerAccess(peer: cudarc::driver::sys::CUcontext, _flags: u32) { world()?.context(peer.addr()).map(|_| ()) }
-    fn cuCtxDisablePeerAccess(peer: cudarc::driver::sys::CUcontext) { world()?.context(peer.addr()).map(|_| ()) }
+    fn cuCtxSetCacheConfig(_config: u32) { state()?.current().map(|_| ()) }
+    fn cuCtxResetPersistingL2Cache() { state()?.current().map(|_| ()) }
+    fn cuCtxEnablePeerAccess(peer: cudarc::driver::sys::CUcontext, _flags: u32) { state()?.context(peer.addr()).map(|_| ()) }
+    fn cuCtxDisablePeerAccess(peer: cudarc::driver::sys::CUcontext) { state()?.context(peer.addr()).map(|_| ()) }
     fn cuProfilerStart() { driver().map(|_| ()) }
     fn cuProfilerStop() { driver().map(|_| ()) }
 }

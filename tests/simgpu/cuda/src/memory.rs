@@ -15,15 +15,15 @@ mod vmm;
 use std::collections::BTreeMap;
 
 use cudarc::driver::sys::CUresult;
-use simgpu_device::Part;
+use simgpu_device::Visibility;
 
 pub use arena::Arena;
-pub use managed::{advise_managed, move_managed, touch_managed};
+pub use managed::{advise_managed, migrate_on_gpu_access, migrate_to_gpu};
 pub use pool::Pools;
 pub use small_heap::SmallHeap;
 
-use crate::driver::{Driver, World};
-use crate::ffi::{Answer, INVALID_VALUE};
+use crate::driver::{Driver, State};
+use crate::ffi::{CudaResult, INVALID_VALUE};
 use crate::handles::Handles;
 use crate::stream::queues::Fence;
 
@@ -31,7 +31,7 @@ use crate::stream::queues::Fence;
 pub const GRANULE: u64 = 2 << 20;
 
 /// `size` in whole granules, in bytes.
-pub fn granules(size: u64) -> Answer<u64> {
+pub fn granules(size: u64) -> CudaResult<u64> {
     size.checked_next_multiple_of(GRANULE).ok_or(crate::ffi::OUT_OF_MEMORY)
 }
 
@@ -65,9 +65,9 @@ pub enum Kind {
     /// In a granule shared with others of its context.
     Small,
     /// In granules of its own, so many bytes.
-    Own(u64),
+    Granules(u64),
     /// Managed, in so many bytes of address space, of which the GPU holds some. Whether it prefers the host, where the GPU reaches it.
-    Managed { space: u64, resident: u64, on_host: bool },
+    Managed { space: u64, resident: u64, prefers_host: bool },
     /// In a stream-ordered pool, with this handle.
     Pool(usize),
     /// Made by a graph in address space of so many bytes.
@@ -95,14 +95,14 @@ impl Memory {
     }
 
     /// The range around an address, and where it starts.
-    pub fn around(&self, address: u64) -> Option<(u64, &Allocation)> {
+    pub fn containing(&self, address: u64) -> Option<(u64, &Allocation)> {
         let (&start, allocation) = self.allocations.range(..=address).next_back()?;
         (address - start < allocation.size).then_some((start, allocation))
     }
 
     /// The range around an address, to change it.
-    pub fn around_mut(&mut self, address: u64) -> Option<&mut Allocation> {
-        let start = self.around(address)?.0;
+    pub fn containing_mut(&mut self, address: u64) -> Option<&mut Allocation> {
+        let start = self.containing(address)?.0;
         self.allocations.get_mut(&start)
     }
 
@@ -119,7 +119,7 @@ impl Memory {
     }
 
     /// Whether any range starts between an address and `size` bytes behind it.
-    pub fn starts_in(&self, address: u64, size: u64) -> bool {
+    pub fn any_start_in(&self, address: u64, size: u64) -> bool {
         self.allocations.range(address..address.saturating_add(size)).next().is_some()
     }
 
@@ -134,27 +134,27 @@ impl Memory {
     }
 }
 
-impl World {
+impl State {
     /// Device memory for a context, charged as the driver takes it.
-    pub fn allocate(&mut self, driver: &Driver, context: usize, size: u64) -> Answer<u64> {
+    pub fn allocate(&mut self, driver: &Driver, context: usize, size: u64) -> CudaResult<u64> {
         let ordinal = self.context(context)?.ordinal;
         if size >= GRANULE {
             let bytes = granules(size)?;
-            driver.charge(ordinal, bytes, Part::Visible)?;
+            driver.charge(ordinal, bytes, Visibility::Visible)?;
             let Some(address) = self.memory.arena.take(bytes) else {
-                driver.release(ordinal, bytes, Part::Visible);
+                driver.release(ordinal, bytes, Visibility::Visible);
                 return Err(crate::ffi::OUT_OF_MEMORY);
             };
-            self.memory.add(address, size, ordinal, context, Kind::Own(bytes));
+            self.memory.add(address, size, ordinal, context, Kind::Granules(bytes));
             return Ok(address);
         }
-        let found = self.context_mut(context)?.small.take(size);
+        let found = self.context_mut(context)?.small_heap.take(size);
         let address = match found {
             Some(address) => address,
             None => {
-                driver.charge(ordinal, GRANULE, Part::Visible)?;
+                driver.charge(ordinal, GRANULE, Visibility::Visible)?;
                 let granule = self.memory.arena.take(GRANULE).ok_or(crate::ffi::OUT_OF_MEMORY)?;
-                let small = &mut self.context_mut(context)?.small;
+                let small = &mut self.context_mut(context)?.small_heap;
                 small.add(granule);
                 small.take(size).ok_or(CUresult::CUDA_ERROR_UNKNOWN)?
             }
@@ -164,25 +164,25 @@ impl World {
     }
 
     /// Frees what `cuMemFree` may free.
-    pub fn free(&mut self, driver: &Driver, address: u64) -> Answer {
+    pub fn free(&mut self, driver: &Driver, address: u64) -> CudaResult {
         let allocation = self.memory.at(address).cloned().ok_or(INVALID_VALUE)?;
         match allocation.kind {
             Kind::Small => {
-                let emptied = self.context_mut(allocation.context)?.small.give(address, allocation.size);
+                let emptied = self.context_mut(allocation.context)?.small_heap.release(address, allocation.size);
                 if let Some(granule) = emptied {
-                    self.memory.arena.give(granule, GRANULE);
-                    driver.release(allocation.ordinal, GRANULE, Part::Visible);
+                    self.memory.arena.release(granule, GRANULE);
+                    driver.release(allocation.ordinal, GRANULE, Visibility::Visible);
                 }
             }
-            Kind::Own(bytes) => {
-                self.memory.arena.give(address, bytes);
-                driver.release(allocation.ordinal, bytes, Part::Visible);
+            Kind::Granules(bytes) => {
+                self.memory.arena.release(address, bytes);
+                driver.release(allocation.ordinal, bytes, Visibility::Visible);
             }
             Kind::Managed { space, resident, .. } => {
-                self.memory.arena.give(address, space);
-                driver.release(allocation.ordinal, resident, Part::Hidden);
+                self.memory.arena.release(address, space);
+                driver.release(allocation.ordinal, resident, Visibility::Hidden);
             }
-            Kind::Graph { space } => self.memory.arena.give(address, space),
+            Kind::Graph { space } => self.memory.arena.release(address, space),
             Kind::Pool(_) => {
                 self.free_to_pool(driver, address, false)?;
                 return self.trim_pools(driver);
@@ -196,8 +196,8 @@ impl World {
     }
 
     /// Frees everything that hangs on a context.
-    pub fn free_all_of(&mut self, driver: &Driver, context: usize) {
-        self.end_arrays_of(context);
+    pub fn free_context_memory(&mut self, driver: &Driver, context: usize) {
+        self.destroy_arrays_of(context);
         let memory = &mut self.memory;
         memory.deferred.retain(|(address, _)| memory.allocations.get(address).is_some_and(|found| found.context != context));
         for address in self.memory.of_context(context) {

@@ -7,14 +7,14 @@ use std::collections::HashMap;
 use std::ffi::{c_char, c_void};
 
 use cudarc::driver::sys::{CUfunction, CUmodule, CUresult};
-use simgpu_device::Part;
+use simgpu_device::Visibility;
 
 pub use library::Library;
 use ptx::{Entry, Image};
 
 use crate::context::Limits;
-use crate::driver::{Driver, World, driver, world};
-use crate::ffi::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, put, text};
+use crate::driver::{Driver, State, driver, state};
+use crate::ffi::{CudaResult, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, put, read_str};
 use crate::handles::as_pointer;
 use crate::memory::Kind;
 
@@ -22,7 +22,7 @@ const NOT_FOUND: CUresult = CUresult::CUDA_ERROR_NOT_FOUND;
 
 /// What a context grew by, beside a granule for globals, when a first image that calls `malloc` was loaded (an H200, for each of several
 /// contexts). What it is for was not seen, nor whether a second image takes it again, nor when it goes before its context does.
-const FOR_MALLOC: u64 = 138 << 20;
+const MALLOC_BYTES: u64 = 138 << 20;
 
 /// A module in a context.
 pub struct Module {
@@ -43,12 +43,12 @@ pub struct Function {
     pub context: Option<usize>,
     pub entry: Entry,
     /// The image calls `malloc` on the GPU.
-    pub mallocs: bool,
+    pub uses_malloc: bool,
 }
 
-impl World {
+impl State {
     /// A function that can be launched in a context.
-    pub fn function(&self, handle: usize, context: usize) -> Answer<Function> {
+    pub fn function(&self, handle: usize, context: usize) -> CudaResult<Function> {
         let function = self.functions.find(handle).ok_or(INVALID_HANDLE)?;
         if function.context.is_some_and(|owner| owner != context) {
             return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
@@ -57,10 +57,10 @@ impl World {
     }
 
     /// Loads an image into a context: its globals take memory at once.
-    pub fn load(&mut self, driver: &Driver, context: usize, image: Image) -> Answer<usize> {
-        if image.mallocs && self.context(context)?.for_malloc == 0 {
-            driver.charge(self.context(context)?.ordinal, FOR_MALLOC, Part::Visible)?;
-            self.context_mut(context)?.for_malloc = FOR_MALLOC;
+    pub fn load(&mut self, driver: &Driver, context: usize, image: Image) -> CudaResult<usize> {
+        if image.uses_malloc && self.context(context)?.malloc_bytes == 0 {
+            driver.charge(self.context(context)?.ordinal, MALLOC_BYTES, Visibility::Visible)?;
+            self.context_mut(context)?.malloc_bytes = MALLOC_BYTES;
         }
         let mut globals = HashMap::new();
         for (name, size) in &image.globals {
@@ -84,7 +84,7 @@ impl World {
     }
 
     /// Unloads a module.
-    pub fn unload(&mut self, driver: &Driver, module: *const c_void) -> Answer {
+    pub fn unload(&mut self, driver: &Driver, module: *const c_void) -> CudaResult {
         let gone = self.modules.remove(module)?;
         gone.globals.values().for_each(|&(address, _)| self.free_global(driver, address));
         self.functions.drain_if(|_, function| function.owner == module.addr());
@@ -92,7 +92,7 @@ impl World {
     }
 
     /// Unloads all modules of a context.
-    pub fn unload_all_of(&mut self, driver: &Driver, context: usize) {
+    pub fn unload_modules_of(&mut self, driver: &Driver, context: usize) {
         let modules = self.modules.iter().filter(|(_, module)| module.context == context).map(|(handle, _)| handle);
         for handle in modules.collect::<Vec<_>>() {
             let _ = self.unload(driver, as_pointer(handle));
@@ -100,57 +100,59 @@ impl World {
     }
 
     /// Loads a library's kernel, and makes room for local memory and the heap that a kernel uses, as its first launch does.
-    pub fn prepare_launch(&mut self, driver: &Driver, context: usize, function: &Function) -> Answer {
+    pub fn prepare_launch(&mut self, driver: &Driver, context: usize, function: &Function) -> CudaResult {
         if function.context.is_none() {
             self.library_module(driver, function.owner, context)?;
         }
         let mut limits = self.context(context)?.limits;
         limits.stack = limits.stack.max(function.entry.local);
-        let heap_used = self.context(context)?.heap_used || function.mallocs;
+        let heap_used = self.context(context)?.heap_used || function.uses_malloc;
         self.apply_limits(driver, context, limits, heap_used)
     }
 
     /// Changes a context's limits, and what it holds for them.
-    pub fn apply_limits(&mut self, driver: &Driver, context: usize, limits: Limits, heap_used: bool) -> Answer {
+    pub fn apply_limits(&mut self, driver: &Driver, context: usize, limits: Limits, heap_used: bool) -> CudaResult {
         let config = *driver.device().config();
-        let (ordinal, before) = (self.context(context)?.ordinal, self.context(context)?.extra);
-        let stack =
-            |limit: u64| limit.saturating_mul(config.multiprocessors * config.threads) / crate::memory::GRANULE * crate::memory::GRANULE;
+        let (ordinal, before) = (self.context(context)?.ordinal, self.context(context)?.limits_bytes);
+        let stack = |limit: u64| {
+            limit.saturating_mul(config.multiprocessors * config.threads_per_multiprocessor) / crate::memory::GRANULE
+                * crate::memory::GRANULE
+        };
         let heap = if heap_used { limits.heap.saturating_add(crate::memory::GRANULE) } else { 0 };
         let after = (stack(limits.stack).saturating_add(heap)).cast_signed() - stack(Limits::default().stack).cast_signed();
-        let more = after.saturating_sub(before);
-        if more > 0 {
-            driver.charge(ordinal, more.unsigned_abs(), Part::Visible)?;
+        let difference = after.saturating_sub(before);
+        if difference > 0 {
+            driver.charge(ordinal, difference.unsigned_abs(), Visibility::Visible)?;
         } else {
-            driver.release(ordinal, more.unsigned_abs(), Part::Visible);
+            driver.release(ordinal, difference.unsigned_abs(), Visibility::Visible);
         }
         let context = self.context_mut(context)?;
-        (context.limits, context.extra, context.heap_used) = (limits, after, heap_used);
+        (context.limits, context.limits_bytes, context.heap_used) = (limits, after, heap_used);
         Ok(())
     }
 }
 
-fn load(out: *mut CUmodule, image: *const c_void) -> Answer {
+fn load(out: *mut CUmodule, image: *const c_void) -> CudaResult {
     let driver = driver()?;
-    let mut world = world()?;
-    let context = world.current()?;
+    let mut state = state()?;
+    let context = state.current()?;
     if out.is_null() || image.is_null() {
         return Err(INVALID_VALUE);
     }
-    put(out, as_pointer(world.load(driver, context, ptx::read(image)?)?))
+    put(out, as_pointer(state.load(driver, context, ptx::read(image)?)?))
 }
 
-fn global(address: *mut u64, size: *mut usize, module: CUmodule, name: *const c_char) -> Answer {
-    let world = world()?;
-    let &(start, length) = world.modules.get(module)?.globals.get(text(name)?).ok_or(NOT_FOUND)?;
-    crate::ffi::put_if(address, start);
-    crate::ffi::put_if(size, length as usize);
+fn global(address: *mut u64, size: *mut usize, module: CUmodule, name: *const c_char) -> CudaResult {
+    let state = state()?;
+    let &(start, length) = state.modules.get(module)?.globals.get(read_str(name)?).ok_or(NOT_FOUND)?;
+    crate::ffi::put_optional(address, start);
+    crate::ffi::put_optional(size, length as usize);
     Ok(())
 }
 
-fn attribute(out: *mut i32, attribute: u32, function: usize) -> Answer {
-    let world = world()?;
-    let function = world.functions.find(function).ok_or(INVALID_HANDLE)?;
+fn attribute(out: *mut i32, attribute: u32, function: usize) -> CudaResult {
+    let state = state()?;
+    let function = state.functions.find(function).ok_or(INVALID_HANDLE)?;
     let value = match attribute {
         0 => 1024,
         3 => i32::try_from(function.entry.local).unwrap_or(i32::MAX),
@@ -172,34 +174,34 @@ api! {
 
     fn cuModuleLoad(out: *mut CUmodule, path: *const c_char) {
         driver()?;
-        let mut image = std::fs::read(text(path)?).map_err(|_| CUresult::CUDA_ERROR_FILE_NOT_FOUND)?;
+        let mut image = std::fs::read(read_str(path)?).map_err(|_| CUresult::CUDA_ERROR_FILE_NOT_FOUND)?;
         image.push(0);
         load(out, image.as_ptr().cast())
     }
 
     fn cuModuleUnload(module: CUmodule) {
         let driver = driver()?;
-        world()?.unload(driver, module.cast())
+        state()?.unload(driver, module.cast())
     }
 
     fn cuModuleGetFunction(out: *mut CUfunction, module: CUmodule, name: *const c_char) {
-        let mut world = world()?;
-        let name = text(name)?;
-        let found = world.modules.get(module)?;
+        let mut state = state()?;
+        let name = read_str(name)?;
+        let found = state.modules.get(module)?;
         let entry = found.image.entries.get(name).cloned().ok_or(NOT_FOUND)?;
         let known = found.functions.get(name).copied();
-        let (context, mallocs) = (Some(found.context), found.image.mallocs);
+        let (context, uses_malloc) = (Some(found.context), found.image.uses_malloc);
         let handle = known.unwrap_or_else(|| {
-            world.functions.add(Function { name: name.to_owned(), owner: module.addr(), context, entry, mallocs })
+            state.functions.add(Function { name: name.to_owned(), owner: module.addr(), context, entry, uses_malloc })
         });
-        world.modules.get_mut(module)?.functions.insert(name.to_owned(), handle);
+        state.modules.get_mut(module)?.functions.insert(name.to_owned(), handle);
         put(out, as_pointer(handle))
     }
 
     fn cuModuleGetGlobal_v2(address: *mut u64, size: *mut usize, module: CUmodule, name: *const c_char) { global(address, size, module, name) }
 
     fn cuModuleGetFunctionCount(out: *mut u32, module: CUmodule) {
-        put(out, world()?.modules.get(module)?.image.entries.len() as u32)
+        put(out, state()?.modules.get(module)?.image.entries.len() as u32)
     }
 
     fn cuModuleGetLoadingMode(out: *mut u32) {
@@ -210,26 +212,26 @@ api! {
 
     fn cuFuncGetAttribute(out: *mut i32, which: u32, function: CUfunction) { attribute(out, which, function.addr()) }
     fn cuFuncSetAttribute(function: CUfunction, _which: u32, _value: i32) {
-        world()?.functions.get(function).map(|_| ())
+        state()?.functions.get(function).map(|_| ())
     }
     fn cuFuncSetCacheConfig(function: CUfunction, _config: u32) {
-        world()?.functions.get(function).map(|_| ())
+        state()?.functions.get(function).map(|_| ())
     }
 
     fn cuFuncGetName(out: *mut *const c_char, function: CUfunction) {
-        world()?.functions.get(function)?;
+        state()?.functions.get(function)?;
         put(out, std::ptr::null())?;
         Err(NOT_SUPPORTED)
     }
 
     fn cuFuncGetModule(out: *mut CUmodule, function: CUfunction) {
-        let owner = world()?.functions.get(function)?.owner;
+        let owner = state()?.functions.get(function)?.owner;
         put(out, as_pointer(owner))
     }
 
-    fn cuFuncLoad(function: CUfunction) { world()?.functions.get(function).map(|_| ()) }
+    fn cuFuncLoad(function: CUfunction) { state()?.functions.get(function).map(|_| ()) }
     fn cuFuncIsLoaded(out: *mut u32, function: CUfunction) {
-        world()?.functions.get(function)?;
+        state()?.functions.get(function)?;
         put(out, 1)
     }
     fn cuKernelGetAttribute(out: *mut i32, which: u32, kernel: *mut c_void, _device: i32) { attribute(out, which, kernel.addr()) }

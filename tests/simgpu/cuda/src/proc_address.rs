@@ -6,7 +6,7 @@ use cudarc::driver::sys::CUresult;
 use simgpu_device::config::CUDA_VERSION;
 
 use crate::api::EXPORTS;
-use crate::ffi::{Answer, INVALID_VALUE, put, put_if, text};
+use crate::ffi::{CudaResult, INVALID_VALUE, put, put_optional, read_str};
 
 /// Since which CUDA version a name means which symbol, newest first, as driver 580 answered at the versions that the conformance program
 /// asks for. A name that is not here means `name_v2` since 3020 if that exists.
@@ -112,14 +112,14 @@ fn resolve(name: &str, version: i32, flags: u64) -> Result<(String, *const ()), 
     exported(&symbol).map(|address| (symbol, address)).ok_or(SYMBOL_NOT_FOUND)
 }
 
-fn get(name: *const c_char, out: *mut *mut c_void, version: i32, flags: u64, status: *mut u32) -> Answer {
-    let name = text(name)?;
+fn get_proc_address(name: *const c_char, out: *mut *mut c_void, version: i32, flags: u64, status: *mut u32) -> CudaResult {
+    let name = read_str(name)?;
     if out.is_null() || flags > 2 || version > CUDA_VERSION {
         return Err(INVALID_VALUE);
     }
     match resolve(name, version, flags) {
         Ok((_, address)) => {
-            put_if(status, FOUND);
+            put_optional(status, FOUND);
             put(out, address.cast_mut().cast())
         }
         Err(why) => {
@@ -135,11 +135,11 @@ fn get(name: *const c_char, out: *mut *mut c_void, version: i32, flags: u64, sta
 
 api! {
     fn cuGetProcAddress(name: *const c_char, out: *mut *mut c_void, version: i32, flags: u64) {
-        get(name, out, version, flags, std::ptr::null_mut())
+        get_proc_address(name, out, version, flags, std::ptr::null_mut())
     }
 
     fn cuGetProcAddress_v2(name: *const c_char, out: *mut *mut c_void, version: i32, flags: u64, status: *mut u32) {
-        get(name, out, version, flags, status)
+        get_proc_address(name, out, version, flags, status)
     }
 }
 

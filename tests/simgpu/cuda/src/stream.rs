@@ -10,55 +10,55 @@ use std::ffi::c_void;
 
 use cudarc::driver::sys::{CUcontext, CUevent, CUhostFn, CUresult, CUstream};
 
-use crate::driver::{driver, world};
-use crate::ffi::{Answer, INVALID_HANDLE, INVALID_VALUE, put, put_if};
+use crate::driver::{driver, state};
+use crate::ffi::{CudaResult, INVALID_HANDLE, INVALID_VALUE, put, put_optional};
 use crate::graph::capture;
 use crate::handles::{as_pointer, new_handle};
-use queues::{Kind, Queue, drain, push, queues as all, wait_for};
-use work::{Call, Work};
+use queues::{Queue, StreamKind, drain, push, queues as lock_queues, wait_for};
+use work::{HostCall, Work};
 
 /// The handle of the per-thread default stream; 0 and 1 are the legacy stream.
 const PER_THREAD: usize = 2;
 
 /// What a null stream means in the functions for per-thread default streams.
-pub fn per_thread(stream: CUstream) -> CUstream {
+pub fn per_thread_default(stream: CUstream) -> CUstream {
     if stream.is_null() { as_pointer(PER_THREAD) } else { stream }
 }
 
-fn thread() -> u64 {
+fn current_thread() -> u64 {
     // SAFETY: no arguments.
     unsafe { libc::pthread_self() }
 }
 
 /// The queue behind a stream handle, made if it is a default stream that was not used yet.
-pub fn resolve(stream: CUstream) -> Answer<usize> {
+pub fn resolve(stream: CUstream) -> CudaResult<usize> {
     let driver = driver()?;
     if stream.addr() > PER_THREAD {
-        return if all()?.streams.contains_key(&stream.addr()) { Ok(stream.addr()) } else { Err(INVALID_HANDLE) };
+        return if lock_queues()?.streams.contains_key(&stream.addr()) { Ok(stream.addr()) } else { Err(INVALID_HANDLE) };
     }
-    let (context, ordinal) = world()?.current_gpu()?;
-    let gpu = driver.physical(ordinal)?;
-    let mut queues = all()?;
+    let (context, ordinal) = state()?.current_gpu()?;
+    let gpu = driver.gpu_index(ordinal)?;
+    let mut queues = lock_queues()?;
     if stream.addr() < PER_THREAD {
         if !queues.streams.contains_key(&context) {
             queues.ids += 1;
-            let queue = new(gpu, context, Kind::Legacy, 0, queues.ids);
+            let queue = new_queue(gpu, context, StreamKind::Legacy, 0, queues.ids);
             queues.streams.insert(context, queue);
         }
         return Ok(context);
     }
-    if let Some(&key) = queues.per_thread.get(&(context, thread())) {
+    if let Some(&key) = queues.per_thread.get(&(context, current_thread())) {
         return Ok(key);
     }
     let key = new_handle();
     queues.ids += 1;
-    let queue = new(gpu, context, Kind::Blocking, 0, queues.ids);
+    let queue = new_queue(gpu, context, StreamKind::Blocking, 0, queues.ids);
     queues.streams.insert(key, queue);
-    queues.per_thread.insert((context, thread()), key);
+    queues.per_thread.insert((context, current_thread()), key);
     Ok(key)
 }
 
-fn new(gpu: usize, context: usize, kind: Kind, priority: i32, id: u64) -> Queue {
+fn new_queue(gpu: usize, context: usize, kind: StreamKind, priority: i32, id: u64) -> Queue {
     Queue {
         gpu,
         context,
@@ -67,38 +67,38 @@ fn new(gpu: usize, context: usize, kind: Kind, priority: i32, id: u64) -> Queue 
         id,
         ops: std::collections::VecDeque::new(),
         running: false,
-        until: None,
-        cursor: 0,
+        copy_end_ns: None,
+        cursor_ns: 0,
         capture: None,
     }
 }
 
 /// Gives work to a stream: to be done, or if the stream is being captured, to its graph.
-pub fn submit(stream: CUstream, work: Work) -> Answer {
+pub fn submit(stream: CUstream, work: Work) -> CudaResult {
     let key = resolve(stream)?;
-    if capture::add(key, &work)? { Ok(()) } else { push(key, work).map(|_| ()) }
+    if capture::record(key, &work)? { Ok(()) } else { push(key, work).map(|_| ()) }
 }
 
 /// Gives work to a stream and waits for it.
-pub fn submit_and_wait(stream: CUstream, work: Work) -> Answer {
+pub fn submit_and_wait(stream: CUstream, work: Work) -> CudaResult {
     let key = resolve(stream)?;
-    capture::refuse(key)?;
+    capture::reject_capturing_stream(key)?;
     let sequence = push(key, work)?;
     wait_for(key, sequence)
 }
 
 /// What is given back when the host has waited.
-fn after_wait() -> Answer {
+fn reclaim_after_wait() -> CudaResult {
     let driver = driver()?;
-    let mut world = world()?;
-    world.free_deferred(driver)?;
-    world.trim_pools(driver)
+    let mut state = state()?;
+    state.free_deferred(driver)?;
+    state.trim_pools(driver)
 }
 
 /// Forgets the streams and events of a context, after their work is done.
-pub fn end_of_context(context: usize) -> Answer {
+pub fn destroy_context_streams(context: usize) -> CudaResult {
     drain(|queue| queue.context == context)?;
-    let mut queues = all()?;
+    let mut queues = lock_queues()?;
     queues.streams.retain(|_, queue| queue.context != context);
     queues.per_thread.retain(|&(owner, _), _| owner != context);
     queues.events.drain_if(|_, event| event.context == context);
@@ -106,42 +106,42 @@ pub fn end_of_context(context: usize) -> Answer {
 }
 
 /// Makes a stream in the current context.
-pub fn create(out: *mut CUstream, flags: u32, priority: i32) -> Answer {
+pub fn create(out: *mut CUstream, flags: u32, priority: i32) -> CudaResult {
     let driver = driver()?;
-    let (context, ordinal) = world()?.current_gpu()?;
+    let (context, ordinal) = state()?.current_gpu()?;
     if out.is_null() || flags > 1 {
         return Err(INVALID_VALUE);
     }
-    let gpu = driver.physical(ordinal)?;
-    let mut queues = all()?;
+    let gpu = driver.gpu_index(ordinal)?;
+    let mut queues = lock_queues()?;
     queues.ids += 1;
-    let kind = if flags == 1 { Kind::NonBlocking } else { Kind::Blocking };
-    let queue = new(gpu, context, kind, priority.clamp(-5, 0), queues.ids);
+    let kind = if flags == 1 { StreamKind::NonBlocking } else { StreamKind::Blocking };
+    let queue = new_queue(gpu, context, kind, priority.clamp(-5, 0), queues.ids);
     let handle = new_handle();
     queues.streams.insert(handle, queue);
     put(out, as_pointer(handle))
 }
 
-fn destroy(stream: CUstream) -> Answer {
+fn destroy(stream: CUstream) -> CudaResult {
     if stream.addr() <= PER_THREAD {
         return Err(INVALID_HANDLE);
     }
     let key = resolve(stream)?;
-    let last = all()?.sequence;
+    let last = lock_queues()?.sequence;
     wait_for(key, last)?;
-    all()?.streams.remove(&key);
+    lock_queues()?.streams.remove(&key);
     Ok(())
 }
 
-fn synchronize_context(context: usize) -> Answer {
-    capture::refuse_context(context)?;
+fn synchronize_context(context: usize) -> CudaResult {
+    capture::reject_capturing_context(context)?;
     drain(|queue| queue.context == context)?;
-    after_wait()
+    reclaim_after_wait()
 }
 
-fn with<T>(stream: CUstream, read: impl FnOnce(&Queue) -> T) -> Answer<T> {
+fn with_queue<T>(stream: CUstream, read: impl FnOnce(&Queue) -> T) -> CudaResult<T> {
     let key = resolve(stream)?;
-    all()?.streams.get(&key).map(read).ok_or(INVALID_HANDLE)
+    lock_queues()?.streams.get(&key).map(read).ok_or(INVALID_HANDLE)
 }
 
 /// A `CUstreamCallback` with what it is called with.
@@ -166,67 +166,67 @@ api! {
 
     fn cuStreamQuery [cuStreamQuery_ptsz stream] (stream: CUstream) {
         let key = resolve(stream)?;
-        capture::refuse(key)?;
-        capture::forbid()?;
-        let queues = all()?;
+        capture::reject_capturing_stream(key)?;
+        capture::reject_unsafe_call()?;
+        let queues = lock_queues()?;
         let queue = queues.streams.get(&key).ok_or(INVALID_HANDLE)?;
-        let others = queue.kind == Kind::Legacy
-            && queues.streams.values().any(|other| other.context == queue.context && other.kind == Kind::Blocking && !other.ops.is_empty());
+        let others = queue.kind == StreamKind::Legacy
+            && queues.streams.values().any(|other| other.context == queue.context && other.kind == StreamKind::Blocking && !other.ops.is_empty());
         if queue.ops.is_empty() && !others { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_READY) }
     }
 
     fn cuStreamSynchronize [cuStreamSynchronize_ptsz stream] (stream: CUstream) {
-        capture::forbid()?;
+        capture::reject_unsafe_call()?;
         submit_and_wait(stream, Work::Marker)?;
-        after_wait()
+        reclaim_after_wait()
     }
 
     fn cuStreamWaitEvent [cuStreamWaitEvent_ptsz stream] (stream: CUstream, event: CUevent, flags: u32) {
         if flags > 1 {
             return Err(INVALID_VALUE);
         }
-        let number = all()?.events.get(event)?.asked;
-        submit(stream, Work::Wait { event: event.addr(), number })
+        let number = lock_queues()?.events.get(event)?.recorded;
+        submit(stream, Work::WaitEvent { event: event.addr(), number })
     }
 
     fn cuStreamAddCallback [cuStreamAddCallback_ptsz stream]
         (stream: CUstream, function: Option<unsafe extern "C" fn(CUstream, CUresult, *mut c_void)>, data: *mut c_void, flags: u32) {
         let function = function.filter(|_| flags == 0).ok_or(INVALID_VALUE)?;
         let callback = Box::into_raw(Box::new(Callback { function, stream, data }));
-        submit(stream, Work::Call(Call { function: Some(call_back), data: callback.expose_provenance() }))
+        submit(stream, Work::HostCall(HostCall { function: Some(call_back), data: callback.expose_provenance() }))
     }
 
     fn cuLaunchHostFunc [cuLaunchHostFunc_ptsz stream] (stream: CUstream, function: CUhostFn, data: *mut c_void) {
         if function.is_none() {
             return Err(INVALID_VALUE);
         }
-        submit(stream, Work::Call(Call { function, data: data.expose_provenance() }))
+        submit(stream, Work::HostCall(HostCall { function, data: data.expose_provenance() }))
     }
 
     fn cuStreamGetFlags [cuStreamGetFlags_ptsz stream] (stream: CUstream, out: *mut u32) {
-        put(out, with(stream, |queue| u32::from(queue.kind == Kind::NonBlocking))?)
+        put(out, with_queue(stream, |queue| u32::from(queue.kind == StreamKind::NonBlocking))?)
     }
 
     fn cuStreamGetPriority [cuStreamGetPriority_ptsz stream] (stream: CUstream, out: *mut i32) {
-        put(out, with(stream, |queue| queue.priority)?)
+        put(out, with_queue(stream, |queue| queue.priority)?)
     }
 
     fn cuStreamGetId [cuStreamGetId_ptsz stream] (stream: CUstream, out: *mut u64) {
-        put(out, with(stream, |queue| queue.id)?)
+        put(out, with_queue(stream, |queue| queue.id)?)
     }
 
     fn cuStreamGetCtx [cuStreamGetCtx_ptsz stream] (stream: CUstream, out: *mut CUcontext) {
-        put(out, as_pointer(with(stream, |queue| queue.context)?))
+        put(out, as_pointer(with_queue(stream, |queue| queue.context)?))
     }
 
     fn cuStreamGetCtx_v2 [cuStreamGetCtx_v2_ptsz stream] (stream: CUstream, out: *mut CUcontext, green: *mut *mut c_void) {
-        put_if(green, std::ptr::null_mut());
-        put(out, as_pointer(with(stream, |queue| queue.context)?))
+        put_optional(green, std::ptr::null_mut());
+        put(out, as_pointer(with_queue(stream, |queue| queue.context)?))
     }
 
     fn cuStreamGetDevice [cuStreamGetDevice_ptsz stream] (stream: CUstream, out: *mut i32) {
-        let gpu = with(stream, |queue| queue.gpu)?;
-        let ordinal = driver()?.visible.iter().position(|&visible| visible == gpu);
+        let gpu = with_queue(stream, |queue| queue.gpu)?;
+        let ordinal = driver()?.visible_gpus.iter().position(|&visible| visible == gpu);
         put(out, ordinal.unwrap_or(0) as i32)
     }
 
@@ -235,12 +235,12 @@ api! {
     }
 
     fn cuCtxSynchronize() {
-        let context = world()?.current()?;
+        let context = state()?.current()?;
         synchronize_context(context)
     }
 
     fn cuCtxSynchronize_v2(context: CUcontext) {
-        let context = crate::context::or_current(&*world()?, context)?;
+        let context = crate::context::context_or_current(&*state()?, context)?;
         synchronize_context(context)
     }
 }

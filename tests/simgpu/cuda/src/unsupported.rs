@@ -3,13 +3,13 @@
 
 use crate::ffi::NOT_SUPPORTED;
 
-macro_rules! refuse {
+macro_rules! unsupported {
     ($($name:ident)*) => {
         $( api!(@export $name () { crate::driver::driver()?; Err(NOT_SUPPORTED) }); )*
     };
 }
 
-refuse! {
+unsupported! {
     cuArray3DCreate cuArray3DGetDescriptor cuArrayCreate cuArrayGetDescriptor cuArrayGetPlane cuArrayGetSparseProperties
     cuCheckpointProcessCheckpoint cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState cuCheckpointProcessLock
     cuCheckpointProcessRestore cuCheckpointProcessUnlock cuCoredumpGetAttribute cuCoredumpGetAttributeGlobal

@@ -7,21 +7,21 @@ pub struct Config {
     /// Number of GPUs, at most [`crate::MAX_GPUS`].
     pub gpus: u64,
     /// Memory of each GPU in bytes, as NVML reports it.
-    pub total: u64,
+    pub total_bytes: u64,
     /// Bytes of `total` that the driver keeps for itself (NVML's v2 "reserved"; not part of what CUDA calls the total).
-    pub reserved: u64,
+    pub reserved_bytes: u64,
     /// Bytes in use on an idle GPU beyond `reserved`.
-    pub baseline: u64,
+    pub baseline_bytes: u64,
     /// Bytes that a context costs and NVML attributes to its process.
-    pub context: u64,
+    pub context_bytes: u64,
     /// Bytes that a context costs and nobody is shown to hold.
-    pub context_hidden: u64,
+    pub context_hidden_bytes: u64,
     /// Streaming multiprocessors.
     pub multiprocessors: u64,
     /// Time that making a context takes, ns.
     pub context_ns: u64,
     /// Resident threads of each multiprocessor (local memory is sized by them).
-    pub threads: u64,
+    pub threads_per_multiprocessor: u64,
     /// A process' turn on a contended GPU, ns.
     pub slice_ns: u64,
     /// GPU time lost when another process' turn begins, ns.
@@ -43,14 +43,14 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             gpus: 1,
-            total: 143_771 * MIB,
-            reserved: 644_939_776,
-            baseline: 3_407_872,
-            context: 518 * MIB,
-            context_hidden: 5_832_704,
+            total_bytes: 143_771 * MIB,
+            reserved_bytes: 644_939_776,
+            baseline_bytes: 3_407_872,
+            context_bytes: 518 * MIB,
+            context_hidden_bytes: 5_832_704,
             context_ns: 0,
             multiprocessors: 132,
-            threads: 2048,
+            threads_per_multiprocessor: 2048,
             slice_ns: 2_250_000,
             switch_ns: 110_000,
             preempt_ns: 140_000,
@@ -77,14 +77,14 @@ impl Config {
         let number = number.checked_mul(unit).ok_or_else(|| format!("{name}: {value} is too large"))?;
         let field = match name {
             "gpus" => &mut self.gpus,
-            "total" => &mut self.total,
-            "reserved" => &mut self.reserved,
-            "baseline" => &mut self.baseline,
-            "context" => &mut self.context,
-            "context_hidden" => &mut self.context_hidden,
+            "total" => &mut self.total_bytes,
+            "reserved" => &mut self.reserved_bytes,
+            "baseline" => &mut self.baseline_bytes,
+            "context" => &mut self.context_bytes,
+            "context_hidden" => &mut self.context_hidden_bytes,
             "context_ns" => &mut self.context_ns,
             "multiprocessors" => &mut self.multiprocessors,
-            "threads" => &mut self.threads,
+            "threads" => &mut self.threads_per_multiprocessor,
             "slice_ns" => &mut self.slice_ns,
             "switch_ns" => &mut self.switch_ns,
             "launch_ns" => &mut self.launch_ns,
@@ -100,7 +100,7 @@ impl Config {
     /// What CUDA calls the total of a GPU, in bytes.
     #[must_use]
     pub fn cuda_total(&self) -> u64 {
-        self.total - self.reserved
+        self.total_bytes - self.reserved_bytes
     }
 }
 
@@ -143,7 +143,7 @@ mod tests {
         let mut config = Config::default();
         config.set("total", "2G").unwrap();
         config.set("gpus", "2").unwrap();
-        assert_eq!((config.total, config.gpus), (2 << 30, 2));
+        assert_eq!((config.total_bytes, config.gpus), (2 << 30, 2));
         assert!(config.set("total", "2Q").is_err());
         assert!(config.set("nonsense", "1").is_err());
         assert!(config.set("total", "18446744073709551615G").is_err());

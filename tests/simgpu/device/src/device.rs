@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::config::Config;
-use crate::identity;
+use crate::identity::{self, ProcessIdentity};
 use crate::layout::{MAGIC, MAX_GPUS, State};
 
 /// A machine's simulated GPUs, mapped into this process.
 pub struct Device {
     path: PathBuf,
-    identity: (u64, u64),
+    inode: (u64, u64),
     fd: AtomicI32,
     /// This process as [`crate::identity`] knew it at opening: PID, namespace, start.
-    own: (u32, u64, u64),
+    identity: ProcessIdentity,
     pub(crate) state: &'static State,
 }
 
@@ -48,14 +48,14 @@ impl Device {
             other => other?,
         };
         let metadata = file.metadata()?;
-        let state = map(&file)?;
+        let state = map_state(&file)?;
         if state.magic.load(Ordering::Acquire) != MAGIC {
             return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: not a simulated GPU of this version", path.display())));
         }
         // Never closed: closing any descriptor of the file would drop this process' POSIX locks on it.
         let fd = AtomicI32::new(file.into_raw_fd());
-        let identity = (metadata.dev(), metadata.ino());
-        Ok(Device { path: path.to_owned(), identity, fd, own: identity::this_process(), state })
+        let inode = (metadata.dev(), metadata.ino());
+        Ok(Device { path: path.to_owned(), inode, fd, identity: identity::current_process(), state })
     }
 
     /// Makes a machine. The file gets its name when it is complete.
@@ -63,7 +63,7 @@ impl Device {
     /// # Errors
     /// `AlreadyExists` when there is one; otherwise what the file system says.
     pub fn create(path: &Path, config: &Config) -> io::Result<()> {
-        if config.gpus == 0 || config.gpus > MAX_GPUS as u64 || config.reserved + config.baseline > config.total {
+        if config.gpus == 0 || config.gpus > MAX_GPUS as u64 || config.reserved_bytes + config.baseline_bytes > config.total_bytes {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "impossible configuration"));
         }
         let temporary = path.with_extension(format!("{}.new", std::process::id()));
@@ -71,12 +71,12 @@ impl Device {
         let made = (|| {
             file.set_permissions(Permissions::from_mode(0o666))?;
             file.set_len(size_of::<State>() as u64)?;
-            let state = map(&file)?;
+            let state = map_state(&file)?;
             // SAFETY: nobody else has this file yet, so nobody reads the configuration while it is written.
             unsafe { (&raw const state.config).cast_mut().write(*config) };
             state.mutex.init();
             for gpu in &state.gpus {
-                gpu.turn.init();
+                gpu.scheduler.init();
             }
             state.magic.store(MAGIC, Ordering::Release);
             std::fs::hard_link(&temporary, path)
@@ -109,18 +109,18 @@ impl Device {
     }
 
     /// This process: PID, namespace, start.
-    pub(crate) fn own(&self) -> (u32, u64, u64) {
-        if self.own.0 == std::process::id() { self.own } else { identity::this_process() }
+    pub(crate) fn own_identity(&self) -> ProcessIdentity {
+        if self.identity.pid == std::process::id() { self.identity } else { identity::current_process() }
     }
 
     /// A descriptor of the state file: the one it was opened with, or a new one if the program closed that.
     pub(crate) fn descriptor(&self) -> Option<RawFd> {
         let fd = self.fd.load(Ordering::Relaxed);
-        if self.is_ours(fd) {
+        if self.is_state_file(fd) {
             return Some(fd);
         }
         let file = open_file(&self.path).ok()?;
-        if !self.is_ours(file.as_raw_fd()) {
+        if !self.is_state_file(file.as_raw_fd()) {
             return None;
         }
         let fd = file.into_raw_fd();
@@ -128,11 +128,11 @@ impl Device {
         Some(fd)
     }
 
-    fn is_ours(&self, fd: RawFd) -> bool {
+    fn is_state_file(&self, fd: RawFd) -> bool {
         // SAFETY: fstat writes into a struct that lives through the call, and all-zero is a valid stat.
         unsafe {
             let mut stat = std::mem::zeroed::<libc::stat>();
-            libc::fstat(fd, &raw mut stat) == 0 && (stat.st_dev, stat.st_ino) == self.identity
+            libc::fstat(fd, &raw mut stat) == 0 && (stat.st_dev, stat.st_ino) == self.inode
         }
     }
 }
@@ -142,7 +142,7 @@ fn open_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOCTTY).open(path)
 }
 
-fn map(file: &File) -> io::Result<&'static State> {
+fn map_state(file: &File) -> io::Result<&'static State> {
     let size = size_of::<State>();
     if file.metadata()?.len() < size as u64 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "too short for a simulated GPU"));

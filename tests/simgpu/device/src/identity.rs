@@ -4,18 +4,29 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 /// The inode of this process' PID namespace; 0 when /proc does not say.
-fn own() -> u64 {
+fn pid_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
 }
 
+/// Identity of a process across PID namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessIdentity {
+    /// PID in its own PID namespace.
+    pub pid: u32,
+    /// Inode of its PID namespace; 0 if unknown.
+    pub pid_namespace: u64,
+    /// Start time in clock ticks since boot; 0 if unknown.
+    pub start_ticks: u64,
+}
+
 /// This process: its PID, namespace and start.
-pub fn this_process() -> (u32, u64, u64) {
+pub fn current_process() -> ProcessIdentity {
     let pid = std::process::id();
-    (pid, own(), started(pid))
+    ProcessIdentity { pid, pid_namespace: pid_namespace(), start_ticks: start_ticks(pid) }
 }
 
 /// When a process started, in clock ticks since boot; 0 when /proc does not say.
-pub fn started(pid: u32) -> u64 {
+pub fn start_ticks(pid: u32) -> u64 {
     fs::read_to_string(format!("/proc/{pid}/stat")).map_or(0, |text| start_in_stat(&text))
 }
 
@@ -25,14 +36,14 @@ fn start_in_stat(text: &str) -> u64 {
 }
 
 /// The PID here of the process that calls itself `inner` in its own namespace and started at `started`, by looking through /proc.
-pub fn find(inner: u32, started_at: u64) -> Option<u32> {
+pub fn find_process(inner_pid: u32, start_ticks: u64) -> Option<u32> {
     let processes = fs::read_dir("/proc").ok()?;
     processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).find(|&pid| {
         let innermost = fs::read_to_string(format!("/proc/{pid}/status")).ok().and_then(|status| {
             let line = status.lines().find(|line| line.starts_with("NSpid:"))?;
             line.split_ascii_whitespace().next_back()?.parse::<u32>().ok()
         });
-        innermost == Some(inner) && started(pid) == started_at
+        innermost == Some(inner_pid) && self::start_ticks(pid) == start_ticks
     })
 }
 
@@ -50,7 +61,7 @@ mod tests {
     #[test]
     fn this_process_is_found_by_its_own_pid_and_start() {
         let pid = std::process::id();
-        assert_eq!(find(pid, started(pid)), Some(pid));
-        assert_eq!(find(pid, started(pid) + 1), None);
+        assert_eq!(find_process(pid, start_ticks(pid)), Some(pid));
+        assert_eq!(find_process(pid, start_ticks(pid) + 1), None);
     }
 }

@@ -43,27 +43,27 @@ pub struct Gpu {
     /// Highest `visible` since the last reset.
     pub peak: AtomicU64,
     /// Highest sum of `visible` and `hidden` since then.
-    pub most: AtomicU64,
+    pub peak_total: AtomicU64,
     /// Guards what follows.
-    pub turn: SharedMutex,
+    pub scheduler: SharedMutex,
     /// Slot index + 1 of the process whose turn it is; 0 when idle.
     pub owner: AtomicU32,
     /// Slot index + 1 of the process that had the last turn.
     pub last_owner: AtomicU32,
     /// Changes whenever a waiter may have reason to look again (a futex).
-    pub bell: AtomicU32,
+    pub wakeups: AtomicU32,
     /// When the owner is due to have given up its turn or renewed this, ns.
-    pub owner_until: AtomicU64,
+    pub owner_deadline_ns: AtomicU64,
     /// When the owner's turn began, ns.
-    pub turn_began: AtomicU64,
+    pub slice_start_ns: AtomicU64,
     /// GPU time is given out up to here, ns.
-    pub cursor: AtomicU64,
-    pub busy: Busy,
+    pub cursor_ns: AtomicU64,
+    pub busy: BusyTime,
 }
 
 /// Busy time by tenths of a second.
 #[repr(C)]
-pub struct Busy {
+pub struct BusyTime {
     pub tenths: [AtomicU64; BUCKETS],
     pub ns: [AtomicU64; BUCKETS],
     pub total_ns: AtomicU64,
@@ -85,9 +85,9 @@ pub struct SlotState {
     /// Index into the groups.
     pub group: AtomicU32,
     /// Its PID namespace's inode; 0 when unknown.
-    pub namespace: AtomicU64,
+    pub pid_namespace: AtomicU64,
     /// Its start time in clock ticks since boot; 0 when unknown.
-    pub started: AtomicU64,
+    pub start_ticks: AtomicU64,
     pub gpus: [SlotGpu; MAX_GPUS],
 }
 
@@ -101,5 +101,5 @@ pub struct SlotGpu {
     pub contexts: AtomicU32,
     /// 1 while the process has work for this GPU.
     pub runnable: AtomicU32,
-    pub busy: Busy,
+    pub busy: BusyTime,
 }

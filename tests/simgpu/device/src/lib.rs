@@ -19,7 +19,7 @@ mod utilization;
 pub use config::Config;
 pub use device::{Device, default_path};
 pub use layout::{MAX_GPUS, MAX_SLOTS};
-pub use memory::{Full, GpuMemory, Part};
+pub use memory::{GpuMemory, OutOfMemory, Visibility};
 pub use processes::Process;
 pub use scheduler::{Span, now_ns};
 pub use slot::Slot;

@@ -8,11 +8,11 @@ use crate::{Device, Slot, locks, slot};
 
 /// The GPU has not that many bytes left.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Full;
+pub struct OutOfMemory;
 
 /// Whether NVML shows bytes for the process that holds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum Visibility {
     /// It does.
     Visible,
     /// Only the GPU's total shows them.
@@ -44,8 +44,8 @@ impl Device {
     fn memory_locked(&self, gpu: usize) -> GpuMemory {
         let config = self.config();
         let state = &self.state.gpus[gpu];
-        let used = config.baseline + state.visible.load(Ordering::Relaxed) + state.hidden.load(Ordering::Relaxed);
-        GpuMemory { total: config.total, reserved: config.reserved, used, free: config.cuda_total().saturating_sub(used) }
+        let used = config.baseline_bytes + state.visible.load(Ordering::Relaxed) + state.hidden.load(Ordering::Relaxed);
+        GpuMemory { total: config.total_bytes, reserved: config.reserved_bytes, used, free: config.cuda_total().saturating_sub(used) }
     }
 
     /// Highest sum of what NVML showed for all processes of a GPU at any instant since the last reset, in bytes.
@@ -56,14 +56,14 @@ impl Device {
 
     /// Highest sum of what all processes held of a GPU at any instant since then, shown or not, in bytes.
     #[must_use]
-    pub fn most(&self, gpu: usize) -> u64 {
-        self.state.gpus[gpu].most.load(Ordering::Relaxed)
+    pub fn peak_total(&self, gpu: usize) -> u64 {
+        self.state.gpus[gpu].peak_total.load(Ordering::Relaxed)
     }
 
     /// The same as [`Device::peak`] for one group of processes: a PID namespace's inode in decimal, or a `SIMGPU_GROUP`.
     #[must_use]
     pub fn group_peak(&self, group: &str, gpu: usize) -> u64 {
-        let key = group.parse::<u64>().unwrap_or_else(|_| slot::key_of(group));
+        let key = group.parse::<u64>().unwrap_or_else(|_| slot::name_key(group));
         let found = self.state.groups.iter().find(|group| group.key.load(Ordering::Relaxed) == key);
         found.map_or(0, |group| group.peak[gpu].load(Ordering::Relaxed))
     }
@@ -83,7 +83,7 @@ impl Device {
         self.state.nvml_calls.store(0, Ordering::Relaxed);
         for (index, gpu) in self.state.gpus.iter().enumerate() {
             gpu.peak.store(gpu.visible.load(Ordering::Relaxed), Ordering::Relaxed);
-            gpu.most.store(gpu.visible.load(Ordering::Relaxed) + gpu.hidden.load(Ordering::Relaxed), Ordering::Relaxed);
+            gpu.peak_total.store(gpu.visible.load(Ordering::Relaxed) + gpu.hidden.load(Ordering::Relaxed), Ordering::Relaxed);
             for (number, group) in self.state.groups.iter().enumerate() {
                 group.peak[index].store(self.group_visible(number, index), Ordering::Relaxed);
             }
@@ -97,7 +97,7 @@ impl Device {
     /// After a process died inside the mutex: the slots are right at every instant, the sums follow from them.
     fn recount(&self) {
         for (index, gpu) in self.state.gpus.iter().enumerate() {
-            let sum = |part: fn(&SlotState, usize) -> u64| self.used_slots().map(|slot| part(slot, index)).sum::<u64>();
+            let sum = |bytes_of: fn(&SlotState, usize) -> u64| self.used_slots().map(|slot| bytes_of(slot, index)).sum::<u64>();
             gpu.visible.store(sum(|slot, gpu| slot.gpus[gpu].visible.load(Ordering::Relaxed)), Ordering::Relaxed);
             gpu.hidden.store(sum(|slot, gpu| slot.gpus[gpu].hidden.load(Ordering::Relaxed)), Ordering::Relaxed);
         }
@@ -117,7 +117,7 @@ impl Device {
     pub(crate) fn reap(&self, _guard: &Guard<'_>) {
         let Some(fd) = self.descriptor() else { return };
         for (index, slot) in self.used_slots().enumerate() {
-            if slot.pid.load(Ordering::Relaxed) != 0 && !self.is_own(index) && !locks::is_taken(fd, index) {
+            if slot.pid.load(Ordering::Relaxed) != 0 && !self.is_own(index) && !locks::is_locked(fd, index) {
                 self.free_slot(slot);
             }
         }
@@ -143,16 +143,16 @@ impl Slot {
     ///
     /// # Errors
     /// [`Full`] when they are not there even after dead processes gave back theirs.
-    pub fn charge(&self, gpu: usize, bytes: u64, part: Part) -> Result<(), Full> {
+    pub fn charge(&self, gpu: usize, bytes: u64, visibility: Visibility) -> Result<(), OutOfMemory> {
         let device = &*self.device;
         let guard = device.lock();
         let group_index = self.state().group.load(Ordering::Relaxed) as usize;
         let shared = &device.state.gpus[gpu];
         let group_peak = &device.state.groups[group_index].peak[gpu];
-        let visible_bytes = if part == Part::Visible { bytes } else { 0 };
+        let visible_bytes = if visibility == Visibility::Visible { bytes } else { 0 };
         let held = || shared.visible.load(Ordering::Relaxed) + shared.hidden.load(Ordering::Relaxed);
         let would_be_peak = |device: &Device| {
-            held() + bytes > shared.most.load(Ordering::Relaxed)
+            held() + bytes > shared.peak_total.load(Ordering::Relaxed)
                 || shared.visible.load(Ordering::Relaxed) + visible_bytes > shared.peak.load(Ordering::Relaxed)
                 || device.group_visible(group_index, gpu) + visible_bytes > group_peak.load(Ordering::Relaxed)
         };
@@ -161,29 +161,29 @@ impl Slot {
             device.reap(&guard);
         }
         if device.memory_locked(gpu).free < bytes {
-            return Err(Full);
+            return Err(OutOfMemory);
         }
         let own = &self.state().gpus[gpu];
-        let (mine, all) = match part {
-            Part::Visible => (&own.visible, &shared.visible),
-            Part::Hidden => (&own.hidden, &shared.hidden),
+        let (mine, all) = match visibility {
+            Visibility::Visible => (&own.visible, &shared.visible),
+            Visibility::Hidden => (&own.hidden, &shared.hidden),
         };
         mine.fetch_add(bytes, Ordering::Relaxed);
         all.fetch_add(bytes, Ordering::Relaxed);
         shared.peak.fetch_max(shared.visible.load(Ordering::Relaxed), Ordering::Relaxed);
-        shared.most.fetch_max(held(), Ordering::Relaxed);
+        shared.peak_total.fetch_max(held(), Ordering::Relaxed);
         group_peak.fetch_max(device.group_visible(group_index, gpu), Ordering::Relaxed);
         Ok(())
     }
 
     /// Gives bytes back.
-    pub fn release(&self, gpu: usize, bytes: u64, part: Part) {
+    pub fn release(&self, gpu: usize, bytes: u64, visibility: Visibility) {
         let _guard = self.device.lock();
         let held = &self.state().gpus[gpu];
         let shared = &self.device.state.gpus[gpu];
-        let (mine, all) = match part {
-            Part::Visible => (&held.visible, &shared.visible),
-            Part::Hidden => (&held.hidden, &shared.hidden),
+        let (mine, all) = match visibility {
+            Visibility::Visible => (&held.visible, &shared.visible),
+            Visibility::Hidden => (&held.hidden, &shared.hidden),
         };
         let bytes = bytes.min(mine.load(Ordering::Relaxed));
         mine.fetch_sub(bytes, Ordering::Relaxed);

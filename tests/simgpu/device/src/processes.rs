@@ -28,35 +28,35 @@ impl Device {
         let guard = self.lock();
         self.reap(&guard);
         drop(guard);
-        let own_namespace = self.own().1;
+        let own_namespace = self.own_identity().pid_namespace;
         let high_water = (self.state.high_water.load(Ordering::Relaxed) as usize).min(MAX_SLOTS);
-        let seen = |index: usize| {
+        let visible_process = |index: usize| {
             let slot = &self.state.slots[index];
             let held = &slot.gpus[gpu];
             if slot.pid.load(Ordering::Acquire) == 0 || held.contexts.load(Ordering::Relaxed) == 0 {
                 return None;
             }
             Some(Process {
-                pid: self.pid_here(index, own_namespace)?,
+                pid: self.visible_pid(index, own_namespace)?,
                 used: held.visible.load(Ordering::Relaxed),
                 hidden: held.hidden.load(Ordering::Relaxed),
                 utilization: held.busy.percent(),
                 busy_ns: held.busy.total(),
             })
         };
-        (0..high_water).filter_map(seen).collect()
+        (0..high_water).filter_map(visible_process).collect()
     }
 
-    fn pid_here(&self, index: usize, own_namespace: u64) -> Option<u32> {
+    fn visible_pid(&self, index: usize, own_namespace: u64) -> Option<u32> {
         let slot = &self.state.slots[index];
         let pid = slot.pid.load(Ordering::Relaxed);
-        if own_namespace != 0 && slot.namespace.load(Ordering::Relaxed) == own_namespace {
+        if own_namespace != 0 && slot.pid_namespace.load(Ordering::Relaxed) == own_namespace {
             return Some(pid);
         }
         match locks::pid_mark(self.descriptor()?, index) {
-            PidMark::Here(pid) => Some(pid),
-            PidMark::Elsewhere => None,
-            PidMark::Unmarked => identity::find(pid, slot.started.load(Ordering::Relaxed)),
+            PidMark::Visible(pid) => Some(pid),
+            PidMark::OtherNamespace => None,
+            PidMark::None => identity::find_process(pid, slot.start_ticks.load(Ordering::Relaxed)),
         }
     }
 

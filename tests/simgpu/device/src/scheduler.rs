@@ -10,7 +10,7 @@ use crate::layout::{Gpu, SlotState};
 use crate::{Device, Slot, locks};
 
 /// How long past its time an owner may be before the others take the GPU from it (it may be stopped; the GPU would go on).
-const GRACE_NS: u64 = 10_000_000;
+const OWNER_GRACE_NS: u64 = 10_000_000;
 
 /// The clock of all simulated GPUs: CLOCK_MONOTONIC in ns.
 #[must_use]
@@ -22,7 +22,7 @@ pub fn now_ns() -> u64 {
 }
 
 /// Sleeps until `word` is no longer `seen`, somebody rings it, or the clock says `until`.
-fn wait(word: &AtomicU32, seen: u32, until: u64) {
+fn futex_wait_until(word: &AtomicU32, seen: u32, until: u64) {
     let time = libc::timespec { tv_sec: (until / 1_000_000_000) as i64, tv_nsec: (until % 1_000_000_000) as i64 };
     let operation = libc::FUTEX_WAIT_BITSET;
     // SAFETY: the futex word and the time live through the call; an absolute time goes with the BITSET form.
@@ -31,7 +31,7 @@ fn wait(word: &AtomicU32, seen: u32, until: u64) {
     }
 }
 
-fn ring(word: &AtomicU32) {
+fn futex_wake_all(word: &AtomicU32) {
     word.fetch_add(1, Ordering::Release);
     // SAFETY: wakes waiters on a word in the shared mapping.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
@@ -41,146 +41,146 @@ fn ring(word: &AtomicU32) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// When it began.
-    pub began: u64,
+    pub start_ns: u64,
     /// When it ended or was left.
-    pub ended: u64,
+    pub end_ns: u64,
     /// How long it had the GPU.
-    pub used: u64,
+    pub gpu_ns: u64,
 }
 
 impl Slot {
     /// Runs an operation of `duration` ns that was ready at `ready` on a GPU and returns when it ended (by the clock also for the
     /// caller: it sleeps until then). The process keeps its turn; call [`Slot::rest`] when there is nothing more to do.
-    pub fn run(&self, gpu: usize, ready: u64, duration: u64) -> (u64, u64) {
-        let span = self.run_until(gpu, ready, duration, &AtomicBool::new(false));
-        (span.began, span.ended)
+    pub fn run(&self, gpu: usize, ready_ns: u64, duration_ns: u64) -> (u64, u64) {
+        let span = self.run_interruptible(gpu, ready_ns, duration_ns, &AtomicBool::new(false));
+        (span.start_ns, span.end_ns)
     }
 
     /// The same, but ends early when `stop` is set and [`Slot::nudge`] is called.
-    pub fn run_until(&self, gpu: usize, ready: u64, duration: u64, stop: &AtomicBool) -> Span {
+    pub fn run_interruptible(&self, gpu: usize, ready_ns: u64, duration_ns: u64, stop: &AtomicBool) -> Span {
         let shared = &self.device.state.gpus[gpu];
-        let me = self.number();
-        let slice = self.device.config().slice_ns;
-        let mut remaining = duration;
-        let mut began = None;
-        let mut guard = shared.turn.lock(|| ());
-        self.announce(gpu, shared);
+        let own_tag = self.owner_tag();
+        let slice_ns = self.device.config().slice_ns;
+        let mut remaining_ns = duration_ns;
+        let mut start_ns = None;
+        let mut guard = shared.scheduler.lock(|| ());
+        self.set_runnable(gpu, shared);
         loop {
-            if shared.owner.load(Ordering::Relaxed) != me && !self.take_turn(shared, ready) {
+            if shared.owner.load(Ordering::Relaxed) != own_tag && !self.try_acquire(shared, ready_ns) {
                 // Who was late on a busy machine may have been taken for stopped: it is back in the game.
-                self.announce(gpu, shared);
-                let seen = shared.bell.load(Ordering::Acquire);
-                let until = shared.owner_until.load(Ordering::Relaxed).max(now_ns()) + GRACE_NS;
+                self.set_runnable(gpu, shared);
+                let seen = shared.wakeups.load(Ordering::Acquire);
+                let until = shared.owner_deadline_ns.load(Ordering::Relaxed).max(now_ns()) + OWNER_GRACE_NS;
                 drop(guard);
-                wait(&shared.bell, seen, until);
-                guard = shared.turn.lock(|| ());
+                futex_wait_until(&shared.wakeups, seen, until);
+                guard = shared.scheduler.lock(|| ());
                 continue;
             }
-            let position = shared.cursor.load(Ordering::Relaxed).max(ready);
-            let contended = self.others(gpu).next().is_some();
-            let slice_end = shared.turn_began.load(Ordering::Relaxed) + slice;
-            if contended && position >= slice_end {
-                self.pass_on(gpu, shared, remaining < duration);
+            let position_ns = shared.cursor_ns.load(Ordering::Relaxed).max(ready_ns);
+            let is_contended = self.other_runnable(gpu).next().is_some();
+            let slice_end_ns = shared.slice_start_ns.load(Ordering::Relaxed) + slice_ns;
+            if is_contended && position_ns >= slice_end_ns {
+                self.hand_over(gpu, shared, remaining_ns < duration_ns);
                 continue;
             }
-            began.get_or_insert(position);
-            let goal = if contended { (position + remaining).min(slice_end) } else { position + remaining };
-            shared.owner_until.store(goal, Ordering::Relaxed);
-            let seen = shared.bell.load(Ordering::Acquire);
+            start_ns.get_or_insert(position_ns);
+            let goal_ns = if is_contended { (position_ns + remaining_ns).min(slice_end_ns) } else { position_ns + remaining_ns };
+            shared.owner_deadline_ns.store(goal_ns, Ordering::Relaxed);
+            let seen = shared.wakeups.load(Ordering::Acquire);
             drop(guard);
             let now = now_ns();
-            if goal > now {
-                wait(&shared.bell, seen, goal);
+            if goal_ns > now {
+                futex_wait_until(&shared.wakeups, seen, goal_ns);
             }
-            guard = shared.turn.lock(|| ());
-            let reached = if now_ns() >= goal { goal } else { now_ns().clamp(position, goal) };
-            self.state().gpus[gpu].busy.add(position, reached);
-            shared.busy.add(position, reached);
-            remaining -= reached - position;
-            if shared.owner.load(Ordering::Relaxed) == me {
-                shared.cursor.store(reached, Ordering::Relaxed);
-                if !contended && self.others(gpu).next().is_some() {
+            guard = shared.scheduler.lock(|| ());
+            let reached_ns = if now_ns() >= goal_ns { goal_ns } else { now_ns().clamp(position_ns, goal_ns) };
+            self.state().gpus[gpu].busy.add(position_ns, reached_ns);
+            shared.busy.add(position_ns, reached_ns);
+            remaining_ns -= reached_ns - position_ns;
+            if shared.owner.load(Ordering::Relaxed) == own_tag {
+                shared.cursor_ns.store(reached_ns, Ordering::Relaxed);
+                if !is_contended && self.other_runnable(gpu).next().is_some() {
                     // Somebody came: from here on slices count.
-                    shared.turn_began.store(reached.max(shared.turn_began.load(Ordering::Relaxed)), Ordering::Relaxed);
+                    shared.slice_start_ns.store(reached_ns.max(shared.slice_start_ns.load(Ordering::Relaxed)), Ordering::Relaxed);
                 }
             }
-            if remaining == 0 || stop.load(Ordering::Acquire) {
+            if remaining_ns == 0 || stop.load(Ordering::Acquire) {
                 drop(guard);
-                return Span { began: began.unwrap_or(position), ended: reached, used: duration - remaining };
+                return Span { start_ns: start_ns.unwrap_or(position_ns), end_ns: reached_ns, gpu_ns: duration_ns - remaining_ns };
             }
         }
     }
 
     /// Makes a [`Slot::run_until`] of this process look at its flag.
-    pub fn nudge(&self, gpu: usize) {
-        ring(&self.device.state.gpus[gpu].bell);
+    pub fn interrupt(&self, gpu: usize) {
+        futex_wake_all(&self.device.state.gpus[gpu].wakeups);
     }
 
     /// Gives the GPU up: this process has no more work for it.
-    pub fn rest(&self, gpu: usize) {
+    pub fn set_idle(&self, gpu: usize) {
         let shared = &self.device.state.gpus[gpu];
-        let _guard = shared.turn.lock(|| ());
+        let _guard = shared.scheduler.lock(|| ());
         self.state().gpus[gpu].runnable.store(0, Ordering::Relaxed);
-        if shared.owner.load(Ordering::Relaxed) == self.number() {
-            self.pass_on(gpu, shared, false);
+        if shared.owner.load(Ordering::Relaxed) == self.owner_tag() {
+            self.hand_over(gpu, shared, false);
         }
     }
 
-    fn number(&self) -> u32 {
+    fn owner_tag(&self) -> u32 {
         u32::try_from(self.index + 1).unwrap_or(0)
     }
 
     /// Says that this process has work; an owner without competition must hear of it.
-    fn announce(&self, gpu: usize, shared: &Gpu) {
+    fn set_runnable(&self, gpu: usize, shared: &Gpu) {
         let before = self.state().gpus[gpu].runnable.swap(1, Ordering::Relaxed);
-        if before == 0 && ![0, self.number()].contains(&shared.owner.load(Ordering::Relaxed)) {
-            ring(&shared.bell);
+        if before == 0 && ![0, self.owner_tag()].contains(&shared.owner.load(Ordering::Relaxed)) {
+            futex_wake_all(&shared.wakeups);
         }
     }
 
     /// Makes this process the owner if nobody is, or if the owner is dead or far past its time.
-    fn take_turn(&self, shared: &Gpu, ready: u64) -> bool {
+    fn try_acquire(&self, shared: &Gpu, ready_ns: u64) -> bool {
         let owner = shared.owner.load(Ordering::Relaxed);
-        let overdue = now_ns() > shared.owner_until.load(Ordering::Relaxed) + GRACE_NS;
-        if owner != 0 && !overdue {
+        let is_overdue = now_ns() > shared.owner_deadline_ns.load(Ordering::Relaxed) + OWNER_GRACE_NS;
+        if owner != 0 && !is_overdue {
             return false;
         }
-        if overdue && owner != 0 {
+        if is_overdue && owner != 0 {
             // The stopped or dead process is out of the game until it announces itself again.
             let gpu = self.device.state.gpus.iter().position(|gpu| std::ptr::eq(gpu, shared)).unwrap_or(0);
             self.device.state.slots[owner as usize - 1].gpus[gpu].runnable.store(0, Ordering::Relaxed);
         }
-        self.give(shared, self.number(), ready, false);
+        self.assign(shared, self.owner_tag(), ready_ns, false);
         true
     }
 
     /// Hands the GPU to the next process that has work, or to nobody.
-    fn pass_on(&self, gpu: usize, shared: &Gpu, interrupts: bool) {
-        match self.others(gpu).next() {
-            Some(next) => self.give(shared, u32::try_from(next + 1).unwrap_or(0), 0, interrupts),
+    fn hand_over(&self, gpu: usize, shared: &Gpu, interrupts: bool) {
+        match self.other_runnable(gpu).next() {
+            Some(next) => self.assign(shared, u32::try_from(next + 1).unwrap_or(0), 0, interrupts),
             None => shared.owner.store(0, Ordering::Relaxed),
         }
-        ring(&shared.bell);
+        futex_wake_all(&shared.wakeups);
     }
 
-    fn give(&self, shared: &Gpu, number: u32, ready: u64, interrupts: bool) {
-        let last = shared.last_owner.swap(number, Ordering::Relaxed);
+    fn assign(&self, shared: &Gpu, tag: u32, ready_ns: u64, interrupts: bool) {
+        let last = shared.last_owner.swap(tag, Ordering::Relaxed);
         let config = self.device.config();
-        let loss = match last {
+        let loss_ns = match last {
             _ if interrupts => config.switch_ns + config.preempt_ns,
             0 => 0,
-            last if last == number => 0,
+            last if last == tag => 0,
             _ => config.switch_ns,
         };
-        let began = shared.cursor.load(Ordering::Relaxed).max(ready) + loss;
-        shared.cursor.store(began, Ordering::Relaxed);
-        shared.turn_began.store(began, Ordering::Relaxed);
-        shared.owner_until.store(began.max(now_ns()), Ordering::Relaxed);
-        shared.owner.store(number, Ordering::Relaxed);
+        let start_ns = shared.cursor_ns.load(Ordering::Relaxed).max(ready_ns) + loss_ns;
+        shared.cursor_ns.store(start_ns, Ordering::Relaxed);
+        shared.slice_start_ns.store(start_ns, Ordering::Relaxed);
+        shared.owner_deadline_ns.store(start_ns.max(now_ns()), Ordering::Relaxed);
+        shared.owner.store(tag, Ordering::Relaxed);
     }
 
     /// The other processes with work for a GPU, from the slot after this one around.
-    fn others(&self, gpu: usize) -> impl Iterator<Item = usize> {
+    fn other_runnable(&self, gpu: usize) -> impl Iterator<Item = usize> {
         let device: &Device = &self.device;
         let count = device.state.high_water.load(Ordering::Relaxed) as usize;
         let runnable =
@@ -188,7 +188,7 @@ impl Slot {
         let order = (1..count).map(move |step| (self.index + step) % count);
         order.filter(move |&index| {
             let slot = &device.state.slots[index];
-            let alive = || device.descriptor().is_none_or(|fd| locks::is_taken(fd, index));
+            let alive = || device.descriptor().is_none_or(|fd| locks::is_locked(fd, index));
             runnable(slot) && alive()
         })
     }

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::identity::ProcessIdentity;
 use crate::layout::{Group, MAX_GROUPS, MAX_SLOTS, SlotState};
 use crate::{Device, locks};
 
@@ -23,16 +24,16 @@ impl Slot {
         let fd = device.descriptor().ok_or_else(io::Error::last_os_error)?;
         let guard = device.lock();
         let index = (0..MAX_SLOTS)
-            .find(|&index| !device.is_own(index) && locks::take(fd, index))
+            .find(|&index| !device.is_own(index) && locks::try_lock(fd, index))
             .ok_or_else(|| io::Error::new(io::ErrorKind::QuotaExceeded, "no free place on the simulated GPU"))?;
         let state = &device.state.slots[index];
         device.free_slot(state);
         locks::mark_pid(fd, index);
-        let (pid, namespace, started) = device.own();
-        state.namespace.store(namespace, Ordering::Relaxed);
-        state.started.store(started, Ordering::Relaxed);
-        state.group.store(device.group(group_key(namespace)), Ordering::Relaxed);
-        state.pid.store(pid, Ordering::Release);
+        let identity = device.own_identity();
+        state.pid_namespace.store(identity.pid_namespace, Ordering::Relaxed);
+        state.start_ticks.store(identity.start_ticks, Ordering::Relaxed);
+        state.group.store(device.group_index(group_key(identity.pid_namespace)), Ordering::Relaxed);
+        state.pid.store(identity.pid, Ordering::Release);
         let high_water = u32::try_from(index + 1).unwrap_or(u32::MAX);
         device.state.high_water.fetch_max(high_water, Ordering::Relaxed);
         drop(guard);
@@ -52,11 +53,11 @@ impl Slot {
 
 /// `SIMGPU_GROUP` if set, else the PID namespace.
 fn group_key(namespace: u64) -> u64 {
-    std::env::var("SIMGPU_GROUP").map_or(namespace.max(1), |name| key_of(&name))
+    std::env::var("SIMGPU_GROUP").map_or(namespace.max(1), |name| name_key(&name))
 }
 
 /// The key of a group that is given by name.
-pub(crate) fn key_of(name: &str) -> u64 {
+pub(crate) fn name_key(name: &str) -> u64 {
     // FNV-1a; the top bit keeps names apart from inodes.
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     hash | 1 << 63
@@ -64,7 +65,7 @@ pub(crate) fn key_of(name: &str) -> u64 {
 
 impl Device {
     /// The group with this key, made if need be. When all are in use, group 0 takes the rest. Called under the mutex.
-    fn group(&self, key: u64) -> u32 {
+    fn group_index(&self, key: u64) -> u32 {
         let groups: &[Group; MAX_GROUPS] = &self.state.groups;
         let found = groups.iter().position(|group| group.key.load(Ordering::Relaxed) == key);
         let index = found.or_else(|| groups.iter().position(|group| group.key.load(Ordering::Relaxed) == 0)).unwrap_or(0);
@@ -77,7 +78,11 @@ impl Device {
     /// Whether the slot belongs to this process. Its own lock does not stand in its way, so locks cannot tell.
     pub(crate) fn is_own(&self, index: usize) -> bool {
         let slot = &self.state.slots[index];
-        let theirs = (slot.pid.load(Ordering::Acquire), slot.namespace.load(Ordering::Relaxed), slot.started.load(Ordering::Relaxed));
-        theirs.0 == std::process::id() && theirs == self.own()
+        let owner = ProcessIdentity {
+            pid: slot.pid.load(Ordering::Acquire),
+            pid_namespace: slot.pid_namespace.load(Ordering::Relaxed),
+            start_ticks: slot.start_ticks.load(Ordering::Relaxed),
+        };
+        owner.pid == std::process::id() && owner == self.own_identity()
     }
 }

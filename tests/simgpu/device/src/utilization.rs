@@ -2,19 +2,19 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::layout::{BUCKETS, Busy};
+use crate::layout::{BUCKETS, BusyTime};
 use crate::scheduler::now_ns;
 
-const TENTH: u64 = 100_000_000;
+const TENTH_NS: u64 = 100_000_000;
 
-impl Busy {
+impl BusyTime {
     /// Adds the busy time from `start` to `end`, ns. Called under the GPU's turn mutex.
     pub fn add(&self, start: u64, end: u64) {
         self.total_ns.fetch_add(end.saturating_sub(start), Ordering::Relaxed);
         let mut at = start;
         while at < end {
-            let tenth = at / TENTH;
-            let until = end.min((tenth + 1) * TENTH);
+            let tenth = at / TENTH_NS;
+            let until = end.min((tenth + 1) * TENTH_NS);
             let bucket = tenth as usize % BUCKETS;
             if self.tenths[bucket].swap(tenth, Ordering::Relaxed) != tenth {
                 self.ns[bucket].store(0, Ordering::Relaxed);
@@ -26,7 +26,7 @@ impl Busy {
 
     /// Busy percent of the last ten full tenths.
     pub fn percent(&self) -> u32 {
-        self.percent_before(now_ns() / TENTH)
+        self.percent_before(now_ns() / TENTH_NS)
     }
 
     fn percent_before(&self, tenth: u64) -> u32 {
@@ -35,7 +35,7 @@ impl Busy {
             at < tenth && at + 10 >= tenth
         });
         let busy = recent.map(|bucket| self.ns[bucket].load(Ordering::Relaxed)).sum::<u64>();
-        u32::try_from((busy / (TENTH / 10)).min(100)).unwrap_or(100)
+        u32::try_from((busy / (TENTH_NS / 10)).min(100)).unwrap_or(100)
     }
 
     /// All busy time so far, ns.
@@ -60,8 +60,8 @@ mod tests {
     #[test]
     fn half_a_second_of_the_last_is_fifty_percent() {
         // SAFETY: all-zero atomics are valid.
-        let busy = unsafe { std::mem::zeroed::<Busy>() };
-        let second = 10 * TENTH;
+        let busy = unsafe { std::mem::zeroed::<BusyTime>() };
+        let second = 10 * TENTH_NS;
         busy.add(5 * second, 5 * second + second / 2);
         assert_eq!(busy.percent_before(60), 50);
         assert_eq!(busy.percent_before(62), 30, "what is older than a second no longer counts");

@@ -4,11 +4,11 @@ use std::cell::Cell;
 
 use cudarc::driver::sys::{CUevent, CUgraph, CUresult, CUstream};
 
-use super::{Graph, Step};
-use crate::driver::world;
-use crate::ffi::{Answer, INVALID_VALUE, put, put_if};
+use super::{Graph, NodeOp};
+use crate::driver::state;
+use crate::ffi::{CudaResult, INVALID_VALUE, put, put_optional};
 use crate::handles::as_pointer;
-use crate::stream::queues::{Kind, Queue, Queues, queues};
+use crate::stream::queues::{Queue, Queues, StreamKind, queues};
 use crate::stream::resolve;
 use crate::stream::work::Work;
 
@@ -21,37 +21,37 @@ pub struct Capture {
     mode: u32,
     thread: u64,
     /// The stream that it began with.
-    origin: bool,
-    broken: bool,
+    is_origin: bool,
+    invalidated: bool,
 }
 
 const GLOBAL: u32 = 0;
 const RELAXED: u32 = 2;
 
 thread_local! {
-    static MODE: Cell<u32> = const { Cell::new(GLOBAL) };
+    static THREAD_MODE: Cell<u32> = const { Cell::new(GLOBAL) };
 }
 
-fn thread() -> u64 {
+fn current_thread() -> u64 {
     // SAFETY: no arguments.
     unsafe { libc::pthread_self() }
 }
 
 /// If the stream is being captured, puts the work into its graph and says so.
-pub fn add(key: usize, work: &Work) -> Answer<bool> {
-    refuse_implicit(key)?;
+pub fn record(key: usize, work: &Work) -> CudaResult<bool> {
+    reject_implicit_dependency(key)?;
     match work {
-        Work::Wait { event, .. } => {
+        Work::WaitEvent { event, .. } => {
             let mut queues = queues()?;
             let recorded = queues.events.find(*event).and_then(|event| event.captured);
             let joined = queues.streams.values().filter_map(|queue| queue.capture).find(|capture| Some(capture.id) == recorded);
             let Some(queue) = queues.streams.get_mut(&key) else { return Ok(false) };
             if queue.capture.is_none() {
-                queue.capture = joined.map(|capture| Capture { origin: false, ..capture });
+                queue.capture = joined.map(|capture| Capture { is_origin: false, ..capture });
             }
             Ok(queue.capture.is_some())
         }
-        Work::Record { event, .. } => {
+        Work::RecordEvent { event, .. } => {
             let mut queues = queues()?;
             let Some(capture) = queues.streams.get(&key).and_then(|queue| queue.capture) else { return Ok(false) };
             if let Some(event) = queues.events.find_mut(*event) {
@@ -59,148 +59,148 @@ pub fn add(key: usize, work: &Work) -> Answer<bool> {
             }
             Ok(true)
         }
-        work => add_step(key, Step::Work(work.clone())),
+        work => add_op(key, NodeOp::Work(work.clone())),
     }
 }
 
 /// The same for any step.
-pub fn add_step(key: usize, step: Step) -> Answer<bool> {
+pub fn add_op(key: usize, op: NodeOp) -> CudaResult<bool> {
     let capture = queues()?.streams.get(&key).and_then(|queue| queue.capture);
     let Some(capture) = capture else { return Ok(false) };
-    if capture.broken {
+    if capture.invalidated {
         return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     }
-    let mut world = world()?;
-    let graph = world.graphs.get_mut(as_pointer::<()>(capture.graph))?;
+    let mut state = state()?;
+    let graph = state.graphs.get_mut(as_pointer::<()>(capture.graph))?;
     let after = graph.nodes.last().map(|node| node.handle).into_iter().collect();
-    graph.add(step, after);
+    graph.add(op, after);
     Ok(true)
 }
 
 /// The graph that a stream is captured into.
-pub fn graph_of(key: usize) -> Answer<usize> {
+pub fn graph_of(key: usize) -> CudaResult<usize> {
     queues()?.streams.get(&key).and_then(|queue| queue.capture).map(|capture| capture.graph).ok_or(INVALID_VALUE)
 }
 
 /// Whether a stream is being captured.
-pub fn is_capturing(key: usize) -> Answer<bool> {
+pub fn is_capturing(key: usize) -> CudaResult<bool> {
     Ok(queues()?.streams.get(&key).is_some_and(|queue| queue.capture.is_some()))
 }
 
 /// Refuses what may not happen to a stream in capture, and spoils that.
-pub fn refuse(key: usize) -> Answer {
+pub fn reject_capturing_stream(key: usize) -> CudaResult {
     let mut queues = queues()?;
     match queues.streams.get_mut(&key).and_then(|queue| queue.capture.as_mut()) {
         None => Ok(()),
         Some(capture) => {
-            capture.broken = true;
+            capture.invalidated = true;
             Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
         }
     }
 }
 
 /// Refuses to look at an event that was recorded in a capture, and spoils that.
-pub fn refuse_event(queues: &mut Queues, event: CUevent) -> Answer {
+pub fn reject_captured_event(queues: &mut Queues, event: CUevent) -> CudaResult {
     let Some(id) = queues.events.get(event)?.captured else { return Ok(()) };
     for capture in queues.streams.values_mut().filter_map(|queue| queue.capture.as_mut()).filter(|capture| capture.id == id) {
-        capture.broken = true;
+        capture.invalidated = true;
     }
     Err(CUresult::CUDA_ERROR_CAPTURED_EVENT)
 }
 
 /// Refuses to wait for a context in which something is captured, and spoils that.
-pub fn refuse_context(context: usize) -> Answer {
+pub fn reject_capturing_context(context: usize) -> CudaResult {
     let mut queues = queues()?;
     let capturing = queues.streams.values_mut().filter(|queue| queue.context == context).find_map(|queue| queue.capture.as_mut());
     capturing.map_or(Ok(()), |capture| {
-        capture.broken = true;
+        capture.invalidated = true;
         Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
     })
 }
 
 /// Refuses calls that might synchronise, by the rules of the captures that are going on.
-pub fn forbid() -> Answer {
-    let mode = MODE.get();
+pub fn reject_unsafe_call() -> CudaResult {
+    let mode = THREAD_MODE.get();
     if mode == RELAXED {
         return Ok(());
     }
     let mut queues = queues()?;
     let captures = queues.streams.values_mut().filter_map(|queue| queue.capture.as_mut());
-    let mut forbidding = captures.filter(|capture| match capture.mode {
+    let mut rejecting = captures.filter(|capture| match capture.mode {
         RELAXED => false,
         GLOBAL if mode == GLOBAL => true,
-        _ => capture.thread == thread(),
+        _ => capture.thread == current_thread(),
     });
-    match forbidding.next() {
+    match rejecting.next() {
         None => Ok(()),
         Some(capture) => {
-            capture.broken = true;
+            capture.invalidated = true;
             Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
         }
     }
 }
 
-fn begin(stream: CUstream, graph: Option<usize>, mode: u32) -> Answer {
+fn begin(stream: CUstream, graph: Option<usize>, mode: u32) -> CudaResult {
     let key = resolve(stream)?;
     if mode > RELAXED {
         return Err(INVALID_VALUE);
     }
-    let fresh = || Ok(world()?.graphs.add(Graph::default()));
+    let fresh = || Ok(state()?.graphs.add(Graph::default()));
     let graph = graph.map_or_else(fresh, Ok)?;
     let mut queues = queues()?;
     queues.ids += 1;
     let id = queues.ids;
     let queue = queues.streams.get_mut(&key).ok_or(INVALID_VALUE)?;
-    if queue.kind == Kind::Legacy {
+    if queue.kind == StreamKind::Legacy {
         return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     }
     if queue.capture.is_some() {
         return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE);
     }
-    queue.capture = Some(Capture { graph, id, mode, thread: thread(), origin: true, broken: false });
+    queue.capture = Some(Capture { graph, id, mode, thread: current_thread(), is_origin: true, invalidated: false });
     Ok(())
 }
 
-fn end(stream: CUstream, out: *mut CUgraph) -> Answer {
+fn end(stream: CUstream, out: *mut CUgraph) -> CudaResult {
     let key = resolve(stream)?;
     let mut queues = queues()?;
     let capture = queues.streams.get(&key).and_then(|queue| queue.capture);
-    let capture = capture.filter(|capture| capture.origin).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
+    let capture = capture.filter(|capture| capture.is_origin).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
     for queue in queues.streams.values_mut() {
         queue.capture = queue.capture.filter(|other| other.id != capture.id);
     }
     drop(queues);
-    if capture.broken {
-        world()?.graphs.remove(as_pointer::<()>(capture.graph))?;
-        put_if(out, std::ptr::null_mut());
+    if capture.invalidated {
+        state()?.graphs.remove(as_pointer::<()>(capture.graph))?;
+        put_optional(out, std::ptr::null_mut());
         return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     }
     put(out, as_pointer(capture.graph))
 }
 
 /// Whether a stream is the legacy one, while one that waits for it is captured (CUDA's documentation).
-fn is_implicit(queues: &Queues, key: usize) -> bool {
-    let legacy = queues.streams.get(&key).filter(|queue| queue.kind == Kind::Legacy);
-    let waits = |other: &&Queue| other.kind == Kind::Blocking && other.capture.is_some();
+fn has_implicit_dependency(queues: &Queues, key: usize) -> bool {
+    let legacy = queues.streams.get(&key).filter(|queue| queue.kind == StreamKind::Legacy);
+    let waits = |other: &&Queue| other.kind == StreamKind::Blocking && other.capture.is_some();
     legacy.is_some_and(|legacy| queues.streams.values().filter(waits).any(|other| other.context == legacy.context))
 }
 
 /// Refuses work for the legacy stream then.
-pub fn refuse_implicit(key: usize) -> Answer {
-    if is_implicit(&*queues()?, key) { Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(()) }
+pub fn reject_implicit_dependency(key: usize) -> CudaResult {
+    if has_implicit_dependency(&*queues()?, key) { Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(()) }
 }
 
-fn info(stream: CUstream, status: *mut u32, id: *mut u64, graph: *mut CUgraph) -> Answer {
+fn info(stream: CUstream, status: *mut u32, id: *mut u64, graph: *mut CUgraph) -> CudaResult {
     let key = resolve(stream)?;
     let queues = queues()?;
-    if is_implicit(&queues, key) {
+    if has_implicit_dependency(&queues, key) {
         return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     }
     let capture = queues.streams.get(&key).and_then(|queue| queue.capture);
-    put(status, capture.map_or(0, |capture| if capture.broken { 2 } else { 1 }))?;
+    put(status, capture.map_or(0, |capture| if capture.invalidated { 2 } else { 1 }))?;
     if let Some(capture) = capture {
-        put_if(id, capture.id);
-        put_if(graph, as_pointer(capture.graph));
+        put_optional(id, capture.id);
+        put_optional(graph, as_pointer(capture.graph));
     }
     Ok(())
 }
@@ -208,8 +208,8 @@ fn info(stream: CUstream, status: *mut u32, id: *mut u64, graph: *mut CUgraph) -
 type Nodes = *mut *const cudarc::driver::sys::CUgraphNode;
 
 fn no_dependencies(nodes: Nodes, count: *mut usize) {
-    put_if(nodes, std::ptr::null());
-    put_if(count, 0);
+    put_optional(nodes, std::ptr::null());
+    put_optional(count, 0);
 }
 
 api! {
@@ -241,7 +241,7 @@ api! {
         (stream: CUstream, status: *mut u32, id: *mut u64, graph: *mut CUgraph, nodes: Nodes, edges: *mut *const std::ffi::c_void,
          count: *mut usize) {
         no_dependencies(nodes, count);
-        put_if(edges, std::ptr::null());
+        put_optional(edges, std::ptr::null());
         info(stream, status, id, graph)
     }
 
@@ -250,6 +250,6 @@ api! {
         if wanted > RELAXED {
             return Err(INVALID_VALUE);
         }
-        put(mode, MODE.replace(wanted))
+        put(mode, THREAD_MODE.replace(wanted))
     }
 }

@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 
 use cudarc::driver::sys::{CUdeviceptr, CUgraph, CUgraphExec, CUgraphNode};
-use simgpu_device::Part;
+use simgpu_device::Visibility;
 
-use super::{Step, dependencies};
-use crate::driver::{Driver, World, driver, world};
-use crate::ffi::{Answer, INVALID_VALUE, OUT_OF_MEMORY, get, put};
+use super::{NodeOp, dependencies};
+use crate::driver::{Driver, State, driver, state};
+use crate::ffi::{CudaResult, INVALID_VALUE, OUT_OF_MEMORY, get, put};
 use crate::handles::as_pointer;
 use crate::memory::{GRANULE, Kind, granules};
 
 /// What is taken at a time.
-const STEP: u64 = 32 << 20;
+const CHUNK_BYTES: u64 = 32 << 20;
 
 /// Graph memory of one GPU, in bytes.
 #[derive(Clone, Copy, Default)]
@@ -23,15 +23,15 @@ pub struct GraphMemory {
     pub used_high: u64,
 }
 
-impl World {
+impl State {
     /// An address for an allocation node of a graph; the memory comes later. What was freed in the same graph is used again.
-    pub fn graph_address(&mut self, graph: usize, ordinal: i32, context: usize, bytes: u64) -> Answer<u64> {
+    pub fn graph_address(&mut self, graph: usize, ordinal: i32, context: usize, bytes: u64) -> CudaResult<u64> {
         let space = granules(bytes)?;
         let mut free = HashMap::new();
         for node in &self.graphs.get(as_pointer::<()>(graph)).map_err(|_| INVALID_VALUE)?.nodes {
-            match node.step {
-                Step::Allocate { bytes, address, .. } => _ = free.insert(address, (granules(bytes)?, false)),
-                Step::Free { address } => _ = free.entry(address).and_modify(|(_, is_free): &mut (u64, bool)| *is_free = true),
+            match node.op {
+                NodeOp::Allocate { bytes, address, .. } => _ = free.insert(address, (granules(bytes)?, false)),
+                NodeOp::Free { address } => _ = free.entry(address).and_modify(|(_, is_free): &mut (u64, bool)| *is_free = true),
                 _ => {}
             }
         }
@@ -47,76 +47,76 @@ impl World {
         self.graph_memory.entry(ordinal).or_default()
     }
 
-    fn trim_graphs(&mut self, driver: &Driver, ordinal: i32) {
+    fn trim_graph_memory(&mut self, driver: &Driver, ordinal: i32) {
         // Also what graphs hold that are not running: they take it again when launched. An allocation that its graph does not free lives
         // on until somebody does (CUDA programming guide, "Graph Memory Nodes").
         let (mut used, allocations) = (0, &self.memory);
-        for exec in self.execs.values_mut() {
-            let Some((_, bytes)) = exec.held.filter(|&(device, _)| device == ordinal) else { continue };
-            let is_freed = |address| exec.steps.iter().any(|step| matches!(step, Step::Free { address: freed } if *freed == address));
+        for exec in self.graph_execs.values_mut() {
+            let Some((_, bytes)) = exec.held_memory.filter(|&(device, _)| device == ordinal) else { continue };
+            let is_freed = |address| exec.ops.iter().any(|op| matches!(op, NodeOp::Free { address: freed } if *freed == address));
             let lives =
-                |step: &Step| matches!(step, &Step::Allocate { address, .. } if !is_freed(address) && allocations.at(address).is_some());
-            if exec.steps.iter().any(lives) {
+                |op: &NodeOp| matches!(op, &NodeOp::Allocate { address, .. } if !is_freed(address) && allocations.at(address).is_some());
+            if exec.ops.iter().any(lives) {
                 used += bytes;
             } else {
-                exec.held = None;
+                exec.held_memory = None;
             }
         }
         let memory = self.graph_memory(ordinal);
         let spare = memory.reserved - used;
         (memory.used, memory.reserved) = (used, used);
-        driver.release(ordinal, spare, Part::Visible);
+        driver.release(ordinal, spare, Visibility::Visible);
     }
 }
 
 /// Takes the memory of a graph that is to run.
-pub fn make_resident(exec: CUgraphExec) -> Answer {
+pub fn make_resident(exec: CUgraphExec) -> CudaResult {
     let driver = driver()?;
-    let mut world = world()?;
-    let exec_object = world.execs.get(exec).map_err(|_| INVALID_VALUE)?;
-    if exec_object.held.is_some() {
+    let mut state = state()?;
+    let exec_object = state.graph_execs.get(exec).map_err(|_| INVALID_VALUE)?;
+    if exec_object.held_memory.is_some() {
         return Ok(());
     }
     // The memory behind one address is there once.
     let (mut rooms, mut on) = (HashMap::new(), None);
-    for step in &exec_object.steps {
-        if let &Step::Allocate { bytes, ordinal, address } = step {
+    for op in &exec_object.ops {
+        if let &NodeOp::Allocate { bytes, ordinal, address } = op {
             let room = rooms.entry(address).or_insert(0);
             *room = granules(bytes)?.max(*room);
             on = Some(ordinal);
         }
     }
     let Some(ordinal) = on else { return Ok(()) };
-    let bytes = rooms.values().sum::<u64>().next_multiple_of(STEP);
-    let memory = *world.graph_memory(ordinal);
+    let bytes = rooms.values().sum::<u64>().next_multiple_of(CHUNK_BYTES);
+    let memory = *state.graph_memory(ordinal);
     let missing = (memory.used + bytes).saturating_sub(memory.reserved);
-    driver.charge(ordinal, missing, Part::Visible)?;
-    let memory = world.graph_memory(ordinal);
+    driver.charge(ordinal, missing, Visibility::Visible)?;
+    let memory = state.graph_memory(ordinal);
     memory.reserved += missing;
     memory.used += bytes;
     memory.reserved_high = memory.reserved_high.max(memory.reserved);
     memory.used_high = memory.used_high.max(memory.used);
-    world.execs.get_mut(exec)?.held = Some((ordinal, bytes));
+    state.graph_execs.get_mut(exec)?.held_memory = Some((ordinal, bytes));
     Ok(())
 }
 
 /// The first graph of kernels in a context takes a granule.
-pub fn pay_for_kernels(world: &mut World, context: usize) -> Answer {
+pub fn charge_kernel_graph(state: &mut State, context: usize) -> CudaResult {
     let driver = driver()?;
-    let context = world.context_mut(context)?;
-    if context.for_graphs == 0 {
-        driver.charge(context.ordinal, GRANULE, Part::Visible)?;
-        context.for_graphs = GRANULE;
+    let context = state.context_mut(context)?;
+    if context.graph_bytes == 0 {
+        driver.charge(context.ordinal, GRANULE, Visibility::Visible)?;
+        context.graph_bytes = GRANULE;
     }
     Ok(())
 }
 
 /// Ends a launchable graph. Its memory stays until trimmed.
-pub fn end_of_exec(exec: CUgraphExec) -> Answer {
-    let mut world = world()?;
-    let exec = world.execs.remove(exec).map_err(|_| INVALID_VALUE)?;
-    if let Some((ordinal, bytes)) = exec.held {
-        world.graph_memory(ordinal).used -= bytes;
+pub fn destroy_exec(exec: CUgraphExec) -> CudaResult {
+    let mut state = state()?;
+    let exec = state.graph_execs.remove(exec).map_err(|_| INVALID_VALUE)?;
+    if let Some((ordinal, bytes)) = exec.held_memory {
+        state.graph_memory(ordinal).used -= bytes;
     }
     Ok(())
 }
@@ -124,17 +124,17 @@ pub fn end_of_exec(exec: CUgraphExec) -> Answer {
 api! {
     fn cuGraphAddMemAllocNode(out: *mut CUgraphNode, graph: CUgraph, nodes: *const CUgraphNode, count: usize,
         parameters: *mut cudarc::driver::sys::CUDA_MEM_ALLOC_NODE_PARAMS) {
-        let mut asked = get(parameters)?;
-        let node = super::nodes::add_allocation(graph, dependencies(nodes, count)?, &mut asked)?;
-        put(parameters, asked)?;
+        let mut params = get(parameters)?;
+        let node = super::nodes::add_allocation(graph, dependencies(nodes, count)?, &mut params)?;
+        put(parameters, params)?;
         put(out, as_pointer(node))
     }
 
     fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, out: *mut cudarc::driver::sys::CUDA_MEM_ALLOC_NODE_PARAMS) {
-        let world = world()?;
-        let mut nodes = world.graphs.iter().flat_map(|(_, graph)| &graph.nodes);
+        let state = state()?;
+        let mut nodes = state.graphs.iter().flat_map(|(_, graph)| &graph.nodes);
         let node = nodes.find(|other| other.handle == node.addr()).ok_or(INVALID_VALUE)?;
-        let Step::Allocate { bytes, ordinal, address } = node.step else { return Err(INVALID_VALUE) };
+        let NodeOp::Allocate { bytes, ordinal, address } = node.op else { return Err(INVALID_VALUE) };
         // SAFETY: all-zero is valid for this struct of numbers and null pointers.
         let mut parameters = unsafe { std::mem::zeroed::<cudarc::driver::sys::CUDA_MEM_ALLOC_NODE_PARAMS>() };
         parameters.poolProps.location.type_ = cudarc::driver::sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
@@ -145,30 +145,30 @@ api! {
     }
 
     fn cuGraphAddMemFreeNode(out: *mut CUgraphNode, graph: CUgraph, nodes: *const CUgraphNode, count: usize, address: CUdeviceptr) {
-        let node = super::nodes::add(graph, dependencies(nodes, count)?, Step::Free { address })?;
+        let node = super::nodes::add(graph, dependencies(nodes, count)?, NodeOp::Free { address })?;
         put(out, as_pointer(node))
     }
 
     fn cuDeviceGraphMemTrim(device: i32) {
         let driver = driver()?;
-        let gpu = driver.physical(device)?;
+        let gpu = driver.gpu_index(device)?;
         crate::stream::queues::drain(|queue| queue.gpu == gpu)?;
-        world()?.trim_graphs(driver, device);
+        state()?.trim_graph_memory(driver, device);
         Ok(())
     }
 
     fn cuDeviceGetGraphMemAttribute(device: i32, attribute: u32, value: *mut u64) {
-        driver()?.physical(device)?;
-        let mut world = world()?;
-        let memory = *world.graph_memory(device);
+        driver()?.gpu_index(device)?;
+        let mut state = state()?;
+        let memory = *state.graph_memory(device);
         let values = [memory.used, memory.used_high, memory.reserved, memory.reserved_high];
         put(value, *values.get(attribute as usize).ok_or(INVALID_VALUE)?)
     }
 
     fn cuDeviceSetGraphMemAttribute(device: i32, attribute: u32, value: *mut u64) {
-        driver()?.physical(device)?;
-        let mut world = world()?;
-        let memory = world.graph_memory(device);
+        driver()?.gpu_index(device)?;
+        let mut state = state()?;
+        let memory = state.graph_memory(device);
         match (attribute, get(value)?) {
             (1, 0) => memory.used_high = memory.used,
             (3, 0) => memory.reserved_high = memory.reserved,

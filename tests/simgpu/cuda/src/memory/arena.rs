@@ -1,31 +1,31 @@
 //! Addresses. They are real ones: ranges of this process' memory that the kernel backs when somebody touches them.
 
 use super::GRANULE;
-use super::free_ranges::Ranges;
+use super::free_ranges::FreeRanges;
 
 /// Bytes of address space that are reserved at a time.
-const REGION: u64 = 1 << 40;
+const REGION_BYTES: u64 = 1 << 40;
 
 /// Gives out address ranges in granules, lowest first.
 #[derive(Default)]
 pub struct Arena {
-    free: Ranges,
+    free: FreeRanges,
 }
 
 impl Arena {
     /// A range of `bytes`, a multiple of the granule.
     pub fn take(&mut self, bytes: u64) -> Option<u64> {
-        if self.free.lowest(bytes).is_none() {
-            let region = reserve(bytes.max(REGION))?;
-            self.free.add(region, bytes.max(REGION), 0..u64::MAX);
+        if self.free.first_fit(bytes).is_none() {
+            let region = reserve(bytes.max(REGION_BYTES))?;
+            self.free.add(region, bytes.max(REGION_BYTES), 0..u64::MAX);
         }
-        let start = self.free.lowest(bytes)?;
+        let start = self.free.first_fit(bytes)?;
         self.free.take(start, bytes);
         Some(start)
     }
 
     /// Takes a range back; its contents are lost.
-    pub fn give(&mut self, start: u64, bytes: u64) {
+    pub fn release(&mut self, start: u64, bytes: u64) {
         discard(start, bytes);
         self.free.add(start, bytes, 0..u64::MAX);
     }
@@ -60,9 +60,9 @@ mod tests {
         let ranges = [1, 2, 1].map(|count| arena.take(count * GRANULE).unwrap());
         assert_eq!([ranges[1] - ranges[0], ranges[2] - ranges[1]], [GRANULE, 2 * GRANULE]);
         write(ranges[1], 7);
-        arena.give(ranges[0], GRANULE);
-        arena.give(ranges[2], GRANULE);
-        arena.give(ranges[1], 2 * GRANULE);
+        arena.release(ranges[0], GRANULE);
+        arena.release(ranges[2], GRANULE);
+        arena.release(ranges[1], 2 * GRANULE);
         assert_eq!(arena.take(4 * GRANULE), Some(ranges[0]));
         assert_eq!(read(ranges[1]), 0);
         write(ranges[1], 8);

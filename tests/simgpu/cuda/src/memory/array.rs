@@ -6,8 +6,8 @@ use cudarc::driver::sys::{
 };
 
 use super::Kind;
-use crate::driver::{World, driver, world};
-use crate::ffi::{Answer, INVALID_HANDLE, INVALID_VALUE, get, put};
+use crate::driver::{State, driver, state};
+use crate::ffi::{CudaResult, INVALID_HANDLE, INVALID_VALUE, get, put};
 use crate::handles::as_pointer;
 
 /// `CUDA_ARRAY3D_LAYERED` or `CUDA_ARRAY3D_CUBEMAP`
@@ -23,8 +23,8 @@ pub struct Array {
     /// Zero when it has no memory of its own.
     pub address: u64,
     /// Bytes from row to row, and rows from slice to slice.
-    pub row: u64,
-    pub rows: u64,
+    pub row_bytes: u64,
+    pub rows_per_slice: u64,
     bytes: u64,
     context: usize,
     levels: Vec<usize>,
@@ -33,12 +33,12 @@ pub struct Array {
 }
 
 /// Rows or slices in whole blocks: of so many at least and so many at most, and no larger than what there is.
-fn in_blocks(count: u64, least: u64, most: u64) -> u64 {
+fn round_to_blocks(count: u64, least: u64, most: u64) -> u64 {
     count.next_multiple_of(count.next_power_of_two().clamp(least, most))
 }
 
 /// Padded size of one level: bytes of a row, rows of a slice, bytes of all.
-fn padded(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, level: u32) -> Answer<(u64, u64, u64)> {
+fn padded_size(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, level: u32) -> CudaResult<(u64, u64, u64)> {
     let is_layered = descriptor.Flags & LAYERS != 0;
     let side = |side: usize| (side >> level).max(1) as u64;
     let element = match descriptor.Format as u32 {
@@ -52,20 +52,20 @@ fn padded(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, level: u32) -> Answer<(u64, u64,
     let row = (side(descriptor.Width) * element * u64::from(descriptor.NumChannels)).next_multiple_of(64);
     let (rows, depth) = if descriptor.Depth == 0 || is_layered {
         // Every level has all layers. No H200 was asked how they lie.
-        (in_blocks(side(descriptor.Height), 8, 128), descriptor.Depth.max(1) as u64)
+        (round_to_blocks(side(descriptor.Height), 8, 128), descriptor.Depth.max(1) as u64)
     } else {
         // Or blocks of 8 rows and 16 slices: what an H200 was asked does not tell.
-        (in_blocks(side(descriptor.Height), 8, 16), in_blocks(side(descriptor.Depth), 1, 8))
+        (round_to_blocks(side(descriptor.Height), 8, 16), round_to_blocks(side(descriptor.Depth), 1, 8))
     };
     let bytes = row.checked_mul(rows).and_then(|slice| slice.checked_mul(depth)).ok_or(INVALID_VALUE)?;
     Ok((row, rows, bytes))
 }
 
-impl World {
-    fn make_array(&mut self, descriptor: CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Answer<usize> {
+impl State {
+    fn create_array(&mut self, descriptor: CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> CudaResult<usize> {
         let driver = driver()?;
         let context = self.current()?;
-        let sizes = (0..levels).map(|level| padded(&descriptor, level)).collect::<Answer<Vec<_>>>()?;
+        let sizes = (0..levels).map(|level| padded_size(&descriptor, level)).collect::<CudaResult<Vec<_>>>()?;
         let bytes = sizes.iter().map(|size| size.2).sum();
         let address = if descriptor.Flags & (SPARSE | DEFERRED) != 0 {
             0
@@ -74,11 +74,20 @@ impl World {
             self.memory.retype(address, |kind| Kind::Global(Box::new(kind)));
             address
         };
-        let (row, rows, _) = sizes[0];
-        Ok(self.memory.arrays.add(Array { descriptor, address, row, rows, bytes, context, levels: Vec::new(), tiles: Vec::new() }))
+        let (row_bytes, rows_per_slice, _) = sizes[0];
+        Ok(self.memory.arrays.add(Array {
+            descriptor,
+            address,
+            row_bytes,
+            rows_per_slice,
+            bytes,
+            context,
+            levels: Vec::new(),
+            tiles: Vec::new(),
+        }))
     }
 
-    fn end_array(&mut self, handle: usize) -> Answer {
+    fn destroy_array(&mut self, handle: usize) -> CudaResult {
         let driver = driver()?;
         let array = self.memory.arrays.remove(as_pointer::<()>(handle))?;
         for level in array.levels {
@@ -93,15 +102,15 @@ impl World {
     }
 
     /// Destroys the arrays of a context.
-    pub fn end_arrays_of(&mut self, context: usize) {
+    pub fn destroy_arrays_of(&mut self, context: usize) {
         let arrays = self.memory.arrays.iter().filter(|(_, array)| array.context == context).map(|(handle, _)| handle);
         for handle in arrays.collect::<Vec<_>>() {
-            let _ = self.end_array(handle);
+            let _ = self.destroy_array(handle);
         }
     }
 }
 
-fn flat(descriptor: &CUDA_ARRAY_DESCRIPTOR) -> CUDA_ARRAY3D_DESCRIPTOR {
+fn as_3d(descriptor: &CUDA_ARRAY_DESCRIPTOR) -> CUDA_ARRAY3D_DESCRIPTOR {
     CUDA_ARRAY3D_DESCRIPTOR {
         Width: descriptor.Width,
         Height: descriptor.Height,
@@ -112,13 +121,13 @@ fn flat(descriptor: &CUDA_ARRAY_DESCRIPTOR) -> CUDA_ARRAY3D_DESCRIPTOR {
     }
 }
 
-fn room_for<T>(out: *mut T) -> Answer {
+fn require_out<T>(out: *mut T) -> CudaResult {
     if out.is_null() { Err(INVALID_VALUE) } else { Ok(()) }
 }
 
-fn requirements(out: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, handle: usize) -> Answer {
-    let world = world()?;
-    let array = world.memory.arrays.find(handle).ok_or(INVALID_HANDLE)?;
+fn requirements(out: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, handle: usize) -> CudaResult {
+    let state = state()?;
+    let array = state.memory.arrays.find(handle).ok_or(INVALID_HANDLE)?;
     if array.address != 0 || array.descriptor.Flags & SPARSE != 0 {
         return Err(INVALID_VALUE);
     }
@@ -126,19 +135,19 @@ fn requirements(out: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, handle: usize) -> Answ
 }
 
 /// Maps physical memory into sparse arrays. What is unmapped stays with the array until that is destroyed.
-fn map_tiles(list: *const CUarrayMapInfo, count: u32) -> Answer {
-    for info in crate::ffi::array(list, count as usize)? {
+fn map_tiles(list: *const CUarrayMapInfo, count: u32) -> CudaResult {
+    for info in crate::ffi::read_slice(list, count as usize)? {
         if info.memOperationType != CUmemOperationType::CU_MEM_OPERATION_TYPE_MAP {
             continue;
         }
-        let mut world = world()?;
+        let mut state = state()?;
         // SAFETY: the C caller promises the members that go with a mapping.
         let (handle, array) = unsafe { (info.memHandle.memHandle, info.resource.array) };
-        if world.memory.arrays.get(array)?.descriptor.Flags & SPARSE == 0 {
+        if state.memory.arrays.get(array)?.descriptor.Flags & SPARSE == 0 {
             return Err(INVALID_VALUE);
         }
-        world.add_mapping(handle)?;
-        world.memory.arrays.get_mut(array)?.tiles.push(handle as usize);
+        state.add_mapping(handle)?;
+        state.memory.arrays.get_mut(array)?.tiles.push(handle as usize);
     }
     Ok(())
 }
@@ -150,21 +159,21 @@ api! {
     }
 
     fn cuArrayCreate_v2(out: *mut CUarray, descriptor: *const CUDA_ARRAY_DESCRIPTOR) {
-        room_for(out)?;
-        let array = world()?.make_array(flat(&get(descriptor)?), 1)?;
+        require_out(out)?;
+        let array = state()?.create_array(as_3d(&get(descriptor)?), 1)?;
         put(out, as_pointer(array))
     }
 
     fn cuArray3DCreate_v2(out: *mut CUarray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR) {
-        room_for(out)?;
-        let array = world()?.make_array(get(descriptor)?, 1)?;
+        require_out(out)?;
+        let array = state()?.create_array(get(descriptor)?, 1)?;
         put(out, as_pointer(array))
     }
 
-    fn cuArrayDestroy(array: CUarray) { world()?.end_array(array.addr()) }
+    fn cuArrayDestroy(array: CUarray) { state()?.destroy_array(array.addr()) }
 
     fn cuArrayGetDescriptor_v2(out: *mut CUDA_ARRAY_DESCRIPTOR, array: CUarray) {
-        let descriptor = world()?.memory.arrays.get(array)?.descriptor;
+        let descriptor = state()?.memory.arrays.get(array)?.descriptor;
         put(out, CUDA_ARRAY_DESCRIPTOR {
             Width: descriptor.Width,
             Height: descriptor.Height,
@@ -174,7 +183,7 @@ api! {
     }
 
     fn cuArray3DGetDescriptor_v2(out: *mut CUDA_ARRAY3D_DESCRIPTOR, array: CUarray) {
-        put(out, world()?.memory.arrays.get(array)?.descriptor)
+        put(out, state()?.memory.arrays.get(array)?.descriptor)
     }
 
     fn cuArrayGetMemoryRequirements(out: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, array: CUarray, _device: i32) {
@@ -185,21 +194,21 @@ api! {
         let descriptor = get(descriptor)?;
         let depth = if descriptor.Flags & LAYERS == 0 { descriptor.Depth } else { 1 };
         let most = descriptor.Width.max(descriptor.Height).max(depth).max(1).ilog2() + 1;
-        room_for(out)?;
-        let array = world()?.make_array(descriptor, levels.clamp(1, most))?;
+        require_out(out)?;
+        let array = state()?.create_array(descriptor, levels.clamp(1, most))?;
         put(out, as_pointer(array))
     }
 
     fn cuMipmappedArrayGetLevel(out: *mut CUarray, array: CUmipmappedArray, level: u32) {
-        let mut world = world()?;
-        let found = world.memory.arrays.get(array)?;
+        let mut state = state()?;
+        let found = state.memory.arrays.get(array)?;
         let mut descriptor = found.descriptor;
-        let (row, rows, bytes) = padded(&descriptor, level)?;
-        let before = (0..level).filter_map(|level| padded(&descriptor, level).ok()).map(|size| size.2).sum::<u64>();
+        let (row_bytes, rows_per_slice, bytes) = padded_size(&descriptor, level)?;
+        let before = (0..level).filter_map(|level| padded_size(&descriptor, level).ok()).map(|size| size.2).sum::<u64>();
         let (address, context) = (found.address + before, found.context);
         (descriptor.Width, descriptor.Height) = ((descriptor.Width >> level).max(1), descriptor.Height >> level);
-        let view = world.memory.arrays.add(Array { descriptor, address, row, rows, bytes, context, levels: Vec::new(), tiles: Vec::new() });
-        world.memory.arrays.get_mut(array)?.levels.push(view);
+        let view = state.memory.arrays.add(Array { descriptor, address, row_bytes, rows_per_slice, bytes, context, levels: Vec::new(), tiles: Vec::new() });
+        state.memory.arrays.get_mut(array)?.levels.push(view);
         put(out, as_pointer(view))
     }
 
@@ -207,5 +216,5 @@ api! {
         requirements(out, array.addr())
     }
 
-    fn cuMipmappedArrayDestroy(array: CUmipmappedArray) { world()?.end_array(array.addr()) }
+    fn cuMipmappedArrayDestroy(array: CUmipmappedArray) { state()?.destroy_array(array.addr()) }
 }

@@ -5,19 +5,19 @@ use std::ops::Range;
 
 /// Ranges that do not touch each other, by address and by length.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Ranges {
+pub struct FreeRanges {
     by_address: BTreeMap<u64, u64>,
     by_length: BTreeSet<(u64, u64)>,
 }
 
-impl Ranges {
+impl FreeRanges {
     /// The lowest range that has room for `length`.
-    pub fn lowest(&self, length: u64) -> Option<u64> {
+    pub fn first_fit(&self, length: u64) -> Option<u64> {
         self.by_address.iter().find(|&(_, &room)| room >= length).map(|(&start, _)| start)
     }
 
     /// The smallest range that has room for `length`.
-    pub fn smallest(&self, length: u64) -> Option<u64> {
+    pub fn best_fit(&self, length: u64) -> Option<u64> {
         self.by_length.range((length, 0)..).next().map(|&(_, start)| start)
     }
 
@@ -63,15 +63,15 @@ mod tests {
 
     #[test]
     fn neighbours_join_within_their_bounds_only() {
-        let mut ranges = Ranges::default();
+        let mut ranges = FreeRanges::default();
         ranges.add(100, 50, 0..200);
         ranges.add(200, 50, 200..400);
         ranges.add(150, 50, 0..200);
         ranges.add(300, 50, 200..400);
-        assert_eq!((ranges.lowest(100), ranges.lowest(101), ranges.smallest(50)), (Some(100), None, Some(200)));
+        assert_eq!((ranges.first_fit(100), ranges.first_fit(101), ranges.best_fit(50)), (Some(100), None, Some(200)));
         ranges.add(250, 50, 200..400);
-        assert_eq!((ranges.lowest(101), ranges.smallest(101)), (Some(200), Some(200)));
+        assert_eq!((ranges.first_fit(101), ranges.best_fit(101)), (Some(200), Some(200)));
         ranges.take(200, 60);
-        assert_eq!((ranges.remove(260), ranges.remove(100), ranges), (Some(90), Some(100), Ranges::default()));
+        assert_eq!((ranges.remove(260), ranges.remove(100), ranges), (Some(90), Some(100), FreeRanges::default()));
     }
 }

@@ -5,16 +5,16 @@ use std::ffi::c_void;
 use cudarc::driver::sys::CUresult;
 
 use super::Kind;
-use crate::driver::world;
-use crate::ffi::{Answer, INVALID_VALUE, OUT_OF_MEMORY, put};
+use crate::driver::state;
+use crate::ffi::{CudaResult, INVALID_VALUE, OUT_OF_MEMORY, put};
 
 const PAGE: usize = 4096;
 /// All pinned memory is mapped for the GPU.
 const MAPPED: u32 = 2;
 
-fn allocate(out: *mut *mut c_void, size: usize, flags: u32) -> Answer {
-    let mut world = world()?;
-    let (context, ordinal) = world.current_gpu()?;
+fn allocate(out: *mut *mut c_void, size: usize, flags: u32) -> CudaResult {
+    let mut state = state()?;
+    let (context, ordinal) = state.current_gpu()?;
     put(out, std::ptr::null_mut())?;
     if flags & !0xf != 0 {
         return Err(INVALID_VALUE);
@@ -29,7 +29,7 @@ fn allocate(out: *mut *mut c_void, size: usize, flags: u32) -> Answer {
     if address == libc::MAP_FAILED {
         return Err(OUT_OF_MEMORY);
     }
-    world.memory.add(
+    state.memory.add(
         address.expose_provenance() as u64,
         size as u64,
         ordinal,
@@ -39,24 +39,24 @@ fn allocate(out: *mut *mut c_void, size: usize, flags: u32) -> Answer {
     put(out, address)
 }
 
-fn register(pointer: *mut c_void, size: usize, flags: u32) -> Answer {
-    let mut world = world()?;
-    let (context, ordinal) = world.current_gpu()?;
+fn register(pointer: *mut c_void, size: usize, flags: u32) -> CudaResult {
+    let mut state = state()?;
+    let (context, ordinal) = state.current_gpu()?;
     if pointer.is_null() || size == 0 {
         return Err(INVALID_VALUE);
     }
     let address = pointer.expose_provenance() as u64;
-    if world.memory.around(address).is_some() {
+    if state.memory.containing(address).is_some() {
         return Err(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     }
-    world.memory.add(address, size as u64, ordinal, context, Kind::Host { flags, registered: true });
+    state.memory.add(address, size as u64, ordinal, context, Kind::Host { flags, registered: true });
     Ok(())
 }
 
-fn device_pointer(out: *mut u64, pointer: *mut c_void, flags: u32) -> Answer {
-    let world = world()?;
+fn device_pointer(out: *mut u64, pointer: *mut c_void, flags: u32) -> CudaResult {
+    let state = state()?;
     let address = pointer.expose_provenance() as u64;
-    let found = world.memory.around(address).filter(|(_, found)| matches!(found.kind, Kind::Host { .. }));
+    let found = state.memory.containing(address).filter(|(_, found)| matches!(found.kind, Kind::Host { .. }));
     if flags != 0 || found.is_none() {
         return Err(INVALID_VALUE);
     }
@@ -68,14 +68,14 @@ api! {
     fn cuMemHostAlloc(out: *mut *mut c_void, size: usize, flags: u32) { allocate(out, size, flags) }
 
     fn cuMemFreeHost(pointer: *mut c_void) {
-        let mut world = world()?;
+        let mut state = state()?;
         if pointer.is_null() {
             return Ok(());
         }
         let address = pointer.expose_provenance() as u64;
-        let found = world.memory.at(address).filter(|found| matches!(found.kind, Kind::Host { registered: false, .. })).cloned();
+        let found = state.memory.at(address).filter(|found| matches!(found.kind, Kind::Host { registered: false, .. })).cloned();
         let length = (found.ok_or(INVALID_VALUE)?.size as usize).next_multiple_of(PAGE);
-        world.memory.remove(address);
+        state.memory.remove(address);
         // SAFETY: the mapping is this module's own and the program gives it up.
         unsafe { libc::munmap(pointer, length) };
         Ok(())
@@ -85,11 +85,11 @@ api! {
     fn cuMemHostRegister_v2(pointer: *mut c_void, size: usize, flags: u32) { register(pointer, size, flags) }
 
     fn cuMemHostUnregister(pointer: *mut c_void) {
-        let mut world = world()?;
+        let mut state = state()?;
         let address = pointer.expose_provenance() as u64;
-        let found = world.memory.at(address).filter(|found| matches!(found.kind, Kind::Host { registered: true, .. }));
+        let found = state.memory.at(address).filter(|found| matches!(found.kind, Kind::Host { registered: true, .. }));
         found.ok_or(CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)?;
-        world.memory.remove(address);
+        state.memory.remove(address);
         Ok(())
     }
 
@@ -97,8 +97,8 @@ api! {
     fn cuMemHostGetDevicePointer_v2(out: *mut u64, pointer: *mut c_void, flags: u32) { device_pointer(out, pointer, flags) }
 
     fn cuMemHostGetFlags(out: *mut u32, pointer: *mut c_void) {
-        let world = world()?;
-        match world.memory.around(pointer.expose_provenance() as u64).map(|(_, found)| &found.kind) {
+        let state = state()?;
+        match state.memory.containing(pointer.expose_provenance() as u64).map(|(_, found)| &found.kind) {
             Some(Kind::Host { flags, .. }) => put(out, *flags),
             _ => Err(INVALID_VALUE),
         }

@@ -3,18 +3,18 @@
 use cudarc::driver::sys::{CUipcMemHandle, CUresult};
 
 use super::{Kind, granules};
-use crate::driver::{driver, world};
-use crate::ffi::{Answer, INVALID_VALUE, OUT_OF_MEMORY, put};
+use crate::driver::{driver, state};
+use crate::ffi::{CudaResult, INVALID_VALUE, OUT_OF_MEMORY, put};
 
 const MAGIC: u64 = 0x5349_4d49_5043_0001;
 
 /// The words that a handle carries: what it is, whose it is, where the allocation starts, its size.
 type Words = [u64; 8];
 
-fn open(out: *mut u64, handle: CUipcMemHandle, flags: u32) -> Answer {
+fn open(out: *mut u64, handle: CUipcMemHandle, flags: u32) -> CudaResult {
     driver()?;
-    let mut world = world()?;
-    let (context, ordinal) = world.current_gpu()?;
+    let mut state = state()?;
+    let (context, ordinal) = state.current_gpu()?;
     // SAFETY: both are 64 plain bytes.
     let words = unsafe { std::mem::transmute::<CUipcMemHandle, Words>(handle) };
     if flags > 1 || words[0] != MAGIC {
@@ -24,16 +24,16 @@ fn open(out: *mut u64, handle: CUipcMemHandle, flags: u32) -> Answer {
         return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
     }
     let space = granules(words[3])?;
-    let address = world.memory.arena.take(space).ok_or(OUT_OF_MEMORY)?;
-    world.memory.add(address, words[3], ordinal, context, Kind::Imported { space });
+    let address = state.memory.arena.take(space).ok_or(OUT_OF_MEMORY)?;
+    state.memory.add(address, words[3], ordinal, context, Kind::Imported { space });
     put(out, address)
 }
 
 api! {
     fn cuIpcGetMemHandle(out: *mut CUipcMemHandle, address: u64) {
-        let world = world()?;
-        let (start, found) = world.memory.around(address).ok_or(INVALID_VALUE)?;
-        if !matches!(found.kind, Kind::Small | Kind::Own(_)) {
+        let state = state()?;
+        let (start, found) = state.memory.containing(address).ok_or(INVALID_VALUE)?;
+        if !matches!(found.kind, Kind::Small | Kind::Granules(_)) {
             return Err(INVALID_VALUE);
         }
         let words: Words = [MAGIC, u64::from(std::process::id()), start, found.size, 0, 0, 0, 0];
@@ -45,11 +45,11 @@ api! {
     fn cuIpcOpenMemHandle_v2(out: *mut u64, handle: CUipcMemHandle, flags: u32) { open(out, handle, flags) }
 
     fn cuIpcCloseMemHandle(address: u64) {
-        let mut world = world()?;
-        let found = world.memory.at(address).map(|found| found.kind.clone());
+        let mut state = state()?;
+        let found = state.memory.at(address).map(|found| found.kind.clone());
         let Some(Kind::Imported { space }) = found else { return Err(INVALID_VALUE) };
-        world.memory.remove(address);
-        world.memory.arena.give(address, space);
+        state.memory.remove(address);
+        state.memory.arena.release(address, space);
         Ok(())
     }
 }

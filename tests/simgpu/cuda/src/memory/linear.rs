@@ -1,25 +1,25 @@
 //! `cuMemAlloc` and its kin, `cuMemFree`, `cuMemGetInfo`.
 
 use super::{Kind, granules};
-use crate::driver::{driver, world};
-use crate::ffi::{Answer, INVALID_VALUE, OUT_OF_MEMORY, put, put_if};
+use crate::driver::{driver, state};
+use crate::ffi::{CudaResult, INVALID_VALUE, OUT_OF_MEMORY, put, put_optional};
 use crate::graph::capture;
 use crate::stream::queues::drain;
 
-fn allocate(out: *mut u64, size: u64) -> Answer {
+fn allocate(out: *mut u64, size: u64) -> CudaResult {
     let driver = driver()?;
-    let mut world = world()?;
-    let context = world.current()?;
+    let mut state = state()?;
+    let context = state.current()?;
     put(out, 0)?;
     if size == 0 {
         return Err(INVALID_VALUE);
     }
-    capture::forbid()?;
-    put(out, world.allocate(driver, context, size)?)
+    capture::reject_unsafe_call()?;
+    put(out, state.allocate(driver, context, size)?)
 }
 
-fn allocate_pitch(out: *mut u64, pitch: *mut usize, width: usize, height: usize, element: u32) -> Answer {
-    world()?.current()?;
+fn allocate_pitch(out: *mut u64, pitch: *mut usize, width: usize, height: usize, element: u32) -> CudaResult {
+    state()?.current()?;
     if out.is_null() || pitch.is_null() || width == 0 || height == 0 || ![4, 8, 16].contains(&element) {
         return Err(INVALID_VALUE);
     }
@@ -29,50 +29,50 @@ fn allocate_pitch(out: *mut u64, pitch: *mut usize, width: usize, height: usize,
     put(pitch, row)
 }
 
-fn info(free: *mut usize, total: *mut usize) -> Answer {
+fn memory_info(free: *mut usize, total: *mut usize) -> CudaResult {
     let driver = driver()?;
-    let mut world = world()?;
-    let ordinal = world.current_gpu()?.1;
-    world.free_closed(driver);
-    let memory = driver.device().memory(driver.physical(ordinal)?);
-    put_if(free, memory.free as usize);
-    put_if(total, (memory.total - memory.reserved) as usize);
+    let mut state = state()?;
+    let ordinal = state.current_gpu()?.1;
+    state.free_closed_exports(driver);
+    let memory = driver.device().memory(driver.gpu_index(ordinal)?);
+    put_optional(free, memory.free as usize);
+    put_optional(total, (memory.total - memory.reserved) as usize);
     Ok(())
 }
 
-fn range(base: *mut u64, size: *mut usize, address: u64) -> Answer {
-    let world = world()?;
-    world.current()?;
-    let (start, allocation) = world.memory.around(address).ok_or(cudarc::driver::sys::CUresult::CUDA_ERROR_NOT_FOUND)?;
-    put_if(base, start);
-    put_if(size, allocation.size as usize);
+fn address_range(base: *mut u64, size: *mut usize, address: u64) -> CudaResult {
+    let state = state()?;
+    state.current()?;
+    let (start, allocation) = state.memory.containing(address).ok_or(cudarc::driver::sys::CUresult::CUDA_ERROR_NOT_FOUND)?;
+    put_optional(base, start);
+    put_optional(size, allocation.size as usize);
     Ok(())
 }
 
-fn free(address: u64) -> Answer {
+fn free(address: u64) -> CudaResult {
     let driver = driver()?;
-    let world = world()?;
+    let state = state()?;
     if address == 0 {
         return Ok(());
     }
-    let found = world.memory.at(address).filter(|_| !world.memory.is_deferred(address));
+    let found = state.memory.at(address).filter(|_| !state.memory.is_deferred(address));
     let context = found.ok_or(INVALID_VALUE)?.context;
-    drop(world);
-    capture::forbid()?;
+    drop(state);
+    capture::reject_unsafe_call()?;
     // Freeing waits for everything that might use the memory.
     drain(|queue| queue.context == context)?;
-    self::world()?.free(driver, address)
+    self::state()?.free(driver, address)
 }
 
 /// The first versions have 32-bit sizes and pointers, which no address here fits.
-fn small_pointer(out: *mut u32) -> Answer {
-    world()?.current()?;
+fn refuse_32_bit(out: *mut u32) -> CudaResult {
+    state()?.current()?;
     put(out, 0)?;
     Err(OUT_OF_MEMORY)
 }
 
 api! {
-    fn cuMemAlloc(out: *mut u32, _size: u32) { small_pointer(out) }
+    fn cuMemAlloc(out: *mut u32, _size: u32) { refuse_32_bit(out) }
     fn cuMemAlloc_v2(out: *mut u64, size: usize) { allocate(out, size as u64) }
     fn cuMemAllocPitch_v2(out: *mut u64, pitch: *mut usize, width: usize, height: usize, element: u32) {
         allocate_pitch(out, pitch, width, height, element)
@@ -80,30 +80,30 @@ api! {
 
     fn cuMemAllocManaged(out: *mut u64, size: usize, flags: u32) {
         driver()?;
-        let mut world = world()?;
-        let (context, ordinal) = world.current_gpu()?;
+        let mut state = state()?;
+        let (context, ordinal) = state.current_gpu()?;
         put(out, 0)?;
         if size == 0 || ![1, 2].contains(&flags) {
             return Err(INVALID_VALUE);
         }
-        capture::forbid()?;
+        capture::reject_unsafe_call()?;
         let space = granules(size as u64)?;
-        let address = world.memory.arena.take(space).ok_or(OUT_OF_MEMORY)?;
-        world.memory.add(address, size as u64, ordinal, context, Kind::Managed { space, resident: 0, on_host: false });
+        let address = state.memory.arena.take(space).ok_or(OUT_OF_MEMORY)?;
+        state.memory.add(address, size as u64, ordinal, context, Kind::Managed { space, resident: 0, prefers_host: false });
         put(out, address)
     }
 
     fn cuMemFree(address: u32) { free(u64::from(address)) }
     fn cuMemFree_v2(address: u64) { free(address) }
-    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) { info(free, total) }
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) { memory_info(free, total) }
 
     fn cuMemGetInfo(free: *mut u32, total: *mut u32) {
         let (mut free_bytes, mut total_bytes) = (0, 0);
-        info(&raw mut free_bytes, &raw mut total_bytes)?;
-        put_if(free, u32::try_from(free_bytes).unwrap_or(u32::MAX));
-        put_if(total, u32::try_from(total_bytes).unwrap_or(u32::MAX));
+        memory_info(&raw mut free_bytes, &raw mut total_bytes)?;
+        put_optional(free, u32::try_from(free_bytes).unwrap_or(u32::MAX));
+        put_optional(total, u32::try_from(total_bytes).unwrap_or(u32::MAX));
         Ok(())
     }
 
-    fn cuMemGetAddressRange_v2(base: *mut u64, size: *mut usize, address: u64) { range(base, size, address) }
+    fn cuMemGetAddressRange_v2(base: *mut u64, size: *mut usize, address: u64) { address_range(base, size, address) }
 }

@@ -5,15 +5,15 @@ use std::ffi::c_void;
 use cudarc::driver::sys::CUresult;
 
 use super::{Allocation, GRANULE, Kind};
-use crate::driver::world;
-use crate::ffi::{Answer, INVALID_VALUE, array, put};
+use crate::driver::state;
+use crate::ffi::{CudaResult, INVALID_VALUE, put, read_slice};
 use crate::handles::as_pointer;
 
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;
 
 /// Writes one attribute of an address inside an allocation.
-fn write(out: *mut c_void, attribute: u32, address: u64, start: u64, found: &Allocation) -> Answer {
+fn put_attribute(out: *mut c_void, attribute: u32, address: u64, start: u64, found: &Allocation) -> CudaResult {
     let host = matches!(found.kind, Kind::Host { .. });
     let managed = matches!(found.kind, Kind::Managed { .. });
     match attribute {
@@ -26,7 +26,7 @@ fn write(out: *mut c_void, attribute: u32, address: u64, start: u64, found: &All
         7 => put(out.cast(), found.id),
         8 => put(out.cast(), u32::from(managed)),
         9 => put(out.cast(), found.ordinal),
-        10 => put(out.cast(), u32::from(matches!(found.kind, Kind::Own(_) | Kind::Small))),
+        10 => put(out.cast(), u32::from(matches!(found.kind, Kind::Granules(_) | Kind::Small))),
         11 => put(out.cast(), start),
         12 => put(out.cast(), found.size as usize),
         13 => put(out.cast(), 1_u32),
@@ -48,7 +48,7 @@ fn write(out: *mut c_void, attribute: u32, address: u64, start: u64, found: &All
 }
 
 /// What `cuPointerGetAttributes` says of an address that is nothing.
-fn write_nothing(out: *mut c_void, attribute: u32) -> Answer {
+fn put_unknown_attribute(out: *mut c_void, attribute: u32) -> CudaResult {
     match attribute {
         1 | 4 | 17 => put(out.cast::<*mut c_void>(), std::ptr::null_mut()),
         3 | 7 | 11 | 12 | 14 => put(out.cast(), 0_u64),
@@ -60,28 +60,28 @@ fn write_nothing(out: *mut c_void, attribute: u32) -> Answer {
 
 api! {
     fn cuPointerGetAttribute(out: *mut c_void, attribute: u32, address: u64) {
-        let world = world()?;
-        world.current()?;
-        let (start, found) = world.memory.around(address).ok_or(INVALID_VALUE)?;
-        write(out, attribute, address, start, found)
+        let state = state()?;
+        state.current()?;
+        let (start, found) = state.memory.containing(address).ok_or(INVALID_VALUE)?;
+        put_attribute(out, attribute, address, start, found)
     }
 
     fn cuPointerGetAttributes(count: u32, attributes: *const u32, out: *mut *mut c_void, address: u64) {
-        let world = world()?;
-        world.current()?;
-        for (&attribute, &room) in array(attributes, count as usize)?.iter().zip(array(out.cast_const(), count as usize)?) {
-            let written = match world.memory.around(address) {
-                Some((start, found)) => write(room, attribute, address, start, found),
-                None => write_nothing(room, attribute),
+        let state = state()?;
+        state.current()?;
+        for (&attribute, &room) in read_slice(attributes, count as usize)?.iter().zip(read_slice(out.cast_const(), count as usize)?) {
+            let written = match state.memory.containing(address) {
+                Some((start, found)) => put_attribute(room, attribute, address, start, found),
+                None => put_unknown_attribute(room, attribute),
             };
             if written.is_err() {
-                write_nothing(room, attribute)?;
+                put_unknown_attribute(room, attribute)?;
             }
         }
         Ok(())
     }
 
     fn cuPointerSetAttribute(_value: *const c_void, _attribute: u32, address: u64) {
-        world()?.memory.around(address).map(|_| ()).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+        state()?.memory.containing(address).map(|_| ()).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
     }
 }

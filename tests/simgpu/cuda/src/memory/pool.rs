@@ -5,16 +5,16 @@ mod chunks;
 use std::collections::HashMap;
 
 use cudarc::driver::sys::{CUmemPoolProps, CUmemoryPool, CUresult, CUstream};
-use simgpu_device::Part;
+use simgpu_device::Visibility;
 
 use super::Kind;
-use crate::driver::{Driver, World, driver, world};
-use crate::ffi::{Answer, INVALID_VALUE, OUT_OF_MEMORY, get, put};
-use crate::graph::{Step, capture};
+use crate::driver::{Driver, State, driver, state};
+use crate::ffi::{CudaResult, INVALID_VALUE, OUT_OF_MEMORY, get, put};
+use crate::graph::{NodeOp, capture};
 use crate::handles::{Handles, as_pointer};
 use crate::stream::queues::{fence, has_passed};
 use crate::stream::resolve;
-use chunks::{Pool, SPACE, rounded};
+use chunks::{Pool, SPACE_BYTES, rounded};
 
 /// The pools of the process, and which one each GPU uses by default and now.
 #[derive(Default)]
@@ -24,37 +24,37 @@ pub struct Pools {
     current: HashMap<i32, usize>,
 }
 
-impl World {
-    fn make_pool(&mut self, driver: &Driver, ordinal: i32, most: u64) -> Answer<usize> {
-        driver.physical(ordinal)?;
-        let base = self.memory.arena.take(SPACE).ok_or(OUT_OF_MEMORY)?;
-        Ok(self.pools.live.add(Pool::new(ordinal, base, most)))
+impl State {
+    fn create_pool(&mut self, driver: &Driver, ordinal: i32, max_bytes: u64) -> CudaResult<usize> {
+        driver.gpu_index(ordinal)?;
+        let base = self.memory.arena.take(SPACE_BYTES).ok_or(OUT_OF_MEMORY)?;
+        Ok(self.pools.live.add(Pool::new(ordinal, base, max_bytes)))
     }
 
-    fn default_pool(&mut self, driver: &Driver, ordinal: i32) -> Answer<usize> {
+    fn default_pool(&mut self, driver: &Driver, ordinal: i32) -> CudaResult<usize> {
         if let Some(&pool) = self.pools.defaults.get(&ordinal) {
             return Ok(pool);
         }
-        let pool = self.make_pool(driver, ordinal, 0)?;
+        let pool = self.create_pool(driver, ordinal, 0)?;
         self.pools.defaults.insert(ordinal, pool);
         Ok(pool)
     }
 
-    fn current_pool(&mut self, driver: &Driver, ordinal: i32) -> Answer<usize> {
+    fn current_pool(&mut self, driver: &Driver, ordinal: i32) -> CudaResult<usize> {
         let current = self.pools.current.get(&ordinal).copied();
         current.map_or_else(|| self.default_pool(driver, ordinal), Ok)
     }
 
-    fn allocate_from(&mut self, driver: &Driver, pool: usize, context: usize, size: u64) -> Answer<u64> {
+    fn allocate_from(&mut self, driver: &Driver, pool: usize, context: usize, size: u64) -> CudaResult<u64> {
         let found = self.pools.live.get_mut(as_pointer::<()>(pool)).map_err(|_| INVALID_VALUE)?;
-        if size == 0 || found.destroyed {
+        if size == 0 || found.is_destroyed {
             return Err(INVALID_VALUE);
         }
         let (address, missing) = found.find(rounded(size)).ok_or(OUT_OF_MEMORY)?;
-        if found.most > 0 && found.reserved() + missing > found.most {
+        if found.max_bytes > 0 && found.reserved() + missing > found.max_bytes {
             return Err(OUT_OF_MEMORY);
         }
-        driver.charge(found.ordinal, missing, Part::Visible)?;
+        driver.charge(found.ordinal, missing, Visibility::Visible)?;
         found.take(address, rounded(size));
         let ordinal = found.ordinal;
         self.memory.add(address, size, ordinal, context, Kind::Pool(pool));
@@ -62,42 +62,42 @@ impl World {
     }
 
     /// Frees an allocation of a pool; the pool keeps its steps for now.
-    pub fn free_to_pool(&mut self, driver: &Driver, address: u64, by_stream: bool) -> Answer {
+    pub fn free_to_pool(&mut self, driver: &Driver, address: u64, is_stream_ordered: bool) -> CudaResult {
         let allocation = self.memory.at(address).ok_or(INVALID_VALUE)?;
         let (Kind::Pool(handle), size) = (allocation.kind.clone(), allocation.size) else { return Err(INVALID_VALUE) };
         self.memory.remove(address);
         let pool = self.pools.live.get_mut(as_pointer::<()>(handle))?;
-        pool.give(address, rounded(size), by_stream);
-        if pool.destroyed && pool.live == 0 {
+        pool.release(address, rounded(size), is_stream_ordered);
+        if pool.is_destroyed && pool.live_allocations == 0 {
             let gone = self.pools.live.remove(as_pointer::<()>(handle))?;
-            driver.release(gone.ordinal, gone.reserved(), Part::Visible);
-            self.memory.arena.give(gone.base, SPACE);
+            driver.release(gone.ordinal, gone.reserved(), Visibility::Visible);
+            self.memory.arena.release(gone.base, SPACE_BYTES);
         }
         Ok(())
     }
 
     /// Gives back what pools hold beyond their thresholds: the host has waited.
-    pub fn trim_pools(&mut self, driver: &Driver) -> Answer {
+    pub fn trim_pools(&mut self, driver: &Driver) -> CudaResult {
         for pool in self.pools.live.values_mut() {
             pool.fences.retain(|fence| !has_passed(*fence));
             if !pool.fences.is_empty() {
                 continue;
             }
-            let bytes = pool.trim(pool.threshold);
-            driver.release(pool.ordinal, bytes, Part::Visible);
+            let bytes = pool.trim(pool.release_threshold);
+            driver.release(pool.ordinal, bytes, Visibility::Visible);
         }
         Ok(())
     }
 
     /// Frees what was freed in streams that have come so far since.
-    pub fn free_deferred(&mut self, driver: &Driver) -> Answer {
+    pub fn free_deferred(&mut self, driver: &Driver) -> CudaResult {
         let (passed, left) = std::mem::take(&mut self.memory.deferred).into_iter().partition::<Vec<_>, _>(|&(_, fence)| has_passed(fence));
         self.memory.deferred = left;
         passed.into_iter().try_for_each(|(address, _)| self.free(driver, address))
     }
 }
 
-fn allocate(out: *mut u64, size: usize, pool: Option<usize>, stream: CUstream) -> Answer {
+fn allocate(out: *mut u64, size: usize, pool: Option<usize>, stream: CUstream) -> CudaResult {
     let driver = driver()?;
     let key = resolve(stream)?;
     put(out, 0)?;
@@ -106,56 +106,56 @@ fn allocate(out: *mut u64, size: usize, pool: Option<usize>, stream: CUstream) -
     }
     if capture::is_capturing(key)? {
         let graph = capture::graph_of(key)?;
-        let mut world = world()?;
-        let (context, ordinal) = world.current_gpu()?;
-        let address = world.graph_address(graph, ordinal, context, size as u64)?;
-        drop(world);
-        capture::add_step(key, Step::Allocate { bytes: size as u64, ordinal, address })?;
+        let mut state = state()?;
+        let (context, ordinal) = state.current_gpu()?;
+        let address = state.graph_address(graph, ordinal, context, size as u64)?;
+        drop(state);
+        capture::add_op(key, NodeOp::Allocate { bytes: size as u64, ordinal, address })?;
         return put(out, address);
     }
-    capture::refuse_implicit(key)?;
-    capture::forbid()?;
-    let mut world = world()?;
-    let (context, ordinal) = world.current_gpu()?;
+    capture::reject_implicit_dependency(key)?;
+    capture::reject_unsafe_call()?;
+    let mut state = state()?;
+    let (context, ordinal) = state.current_gpu()?;
     let pool = match pool {
         Some(pool) => pool,
-        None => world.current_pool(driver, ordinal)?,
+        None => state.current_pool(driver, ordinal)?,
     };
-    put(out, world.allocate_from(driver, pool, context, size as u64)?)
+    put(out, state.allocate_from(driver, pool, context, size as u64)?)
 }
 
-fn free(address: u64, stream: CUstream) -> Answer {
+fn free(address: u64, stream: CUstream) -> CudaResult {
     let driver = driver()?;
     let key = resolve(stream)?;
     if address == 0 {
         return Ok(());
     }
     if capture::is_capturing(key)? {
-        return capture::add_step(key, Step::Free { address }).map(|_| ());
+        return capture::add_op(key, NodeOp::Free { address }).map(|_| ());
     }
-    let mut world = world()?;
-    match world.memory.at(address).map(|found| found.kind.clone()) {
+    let mut state = state()?;
+    match state.memory.at(address).map(|found| found.kind.clone()) {
         Some(Kind::Pool(pool)) => {
-            world.free_to_pool(driver, address, true)?;
-            if let Ok(pool) = world.pools.live.get_mut(as_pointer::<()>(pool)) {
+            state.free_to_pool(driver, address, true)?;
+            if let Ok(pool) = state.pools.live.get_mut(as_pointer::<()>(pool)) {
                 pool.fences.push(fence(key)?);
             }
             Ok(())
         }
-        Some(Kind::Small | Kind::Own(_)) if world.memory.is_deferred(address) => Err(INVALID_VALUE),
-        Some(Kind::Small | Kind::Own(_)) => {
+        Some(Kind::Small | Kind::Granules(_)) if state.memory.is_deferred(address) => Err(INVALID_VALUE),
+        Some(Kind::Small | Kind::Granules(_)) => {
             let fence = fence(key)?;
-            world.memory.deferred.push((address, fence));
+            state.memory.deferred.push((address, fence));
             Ok(())
         }
         Some(Kind::Managed { .. }) => Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
-        Some(_) => world.free(driver, address),
+        Some(_) => state.free(driver, address),
         None => Err(INVALID_VALUE),
     }
 }
 
-fn with<T>(pool: CUmemoryPool, body: impl FnOnce(&mut Pool) -> Answer<T>) -> Answer<T> {
-    body(world()?.pools.live.get_mut(pool).map_err(|_| INVALID_VALUE)?)
+fn with_pool<T>(pool: CUmemoryPool, body: impl FnOnce(&mut Pool) -> CudaResult<T>) -> CudaResult<T> {
+    body(state()?.pools.live.get_mut(pool).map_err(|_| INVALID_VALUE)?)
 }
 
 api! {
@@ -171,41 +171,41 @@ api! {
         if out.is_null() || properties.allocType as u32 != 1 || properties.location.type_ as u32 != 1 {
             return Err(INVALID_VALUE);
         }
-        driver.physical(properties.location.id).map_err(|_| INVALID_VALUE)?;
-        let pool = world()?.make_pool(driver, properties.location.id, properties.maxSize as u64)?;
+        driver.gpu_index(properties.location.id).map_err(|_| INVALID_VALUE)?;
+        let pool = state()?.create_pool(driver, properties.location.id, properties.maxSize as u64)?;
         put(out, as_pointer(pool))
     }
 
     fn cuMemPoolDestroy(pool: CUmemoryPool) {
         let driver = driver()?;
-        let mut world = world()?;
-        if world.pools.defaults.values().any(|&default| default == pool.addr()) {
+        let mut state = state()?;
+        if state.pools.defaults.values().any(|&default| default == pool.addr()) {
             return Err(INVALID_VALUE);
         }
-        world.pools.current.retain(|_, current| *current != pool.addr());
-        let found = world.pools.live.get_mut(pool).map_err(|_| INVALID_VALUE)?;
-        found.destroyed = true;
-        if found.live == 0 {
-            let gone = world.pools.live.remove(pool)?;
-            driver.release(gone.ordinal, gone.reserved(), Part::Visible);
-            world.memory.arena.give(gone.base, SPACE);
+        state.pools.current.retain(|_, current| *current != pool.addr());
+        let found = state.pools.live.get_mut(pool).map_err(|_| INVALID_VALUE)?;
+        found.is_destroyed = true;
+        if found.live_allocations == 0 {
+            let gone = state.pools.live.remove(pool)?;
+            driver.release(gone.ordinal, gone.reserved(), Visibility::Visible);
+            state.memory.arena.release(gone.base, SPACE_BYTES);
         }
         Ok(())
     }
 
     fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) {
         let driver = driver()?;
-        capture::forbid()?;
-        let (ordinal, bytes) = with(pool, |pool| Ok((pool.ordinal, pool.trim(keep as u64))))?;
-        driver.release(ordinal, bytes, Part::Visible);
+        capture::reject_unsafe_call()?;
+        let (ordinal, bytes) = with_pool(pool, |pool| Ok((pool.ordinal, pool.trim(keep as u64))))?;
+        driver.release(ordinal, bytes, Visibility::Visible);
         Ok(())
     }
 
     fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut std::ffi::c_void) {
-        with(pool, |pool| {
+        with_pool(pool, |pool| {
             match attribute {
                 1..=3 => pool.flags[attribute as usize] = get(value.cast())?,
-                4 => pool.threshold = get(value.cast())?,
+                4 => pool.release_threshold = get(value.cast())?,
                 6 if get(value.cast::<u64>())? == 0 => pool.reserved_high = pool.reserved(),
                 8 if get(value.cast::<u64>())? == 0 => pool.used_high = pool.used,
                 _ => return Err(INVALID_VALUE),
@@ -215,10 +215,10 @@ api! {
     }
 
     fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut std::ffi::c_void) {
-        capture::forbid()?;
-        with(pool, |pool| match attribute {
+        capture::reject_unsafe_call()?;
+        with_pool(pool, |pool| match attribute {
             1..=3 => put(value.cast(), pool.flags[attribute as usize]),
-            4 => put(value.cast(), pool.threshold),
+            4 => put(value.cast(), pool.release_threshold),
             5 => put(value.cast(), pool.reserved()),
             6 => put(value.cast(), pool.reserved_high),
             7 => put(value.cast(), pool.used),
@@ -227,32 +227,32 @@ api! {
         })
     }
 
-    fn cuMemPoolSetAccess(pool: CUmemoryPool, _map: *const std::ffi::c_void, _count: usize) { with(pool, |_| Ok(())) }
+    fn cuMemPoolSetAccess(pool: CUmemoryPool, _map: *const std::ffi::c_void, _count: usize) { with_pool(pool, |_| Ok(())) }
     fn cuMemPoolGetAccess(flags: *mut u32, pool: CUmemoryPool, _location: *mut std::ffi::c_void) {
-        with(pool, |_| Ok(()))?;
+        with_pool(pool, |_| Ok(()))?;
         put(flags, 3)
     }
 
     fn cuDeviceGetDefaultMemPool(out: *mut CUmemoryPool, device: i32) {
         let driver = driver()?;
-        let pool = world()?.default_pool(driver, device)?;
+        let pool = state()?.default_pool(driver, device)?;
         put(out, as_pointer(pool))
     }
 
     fn cuDeviceGetMemPool(out: *mut CUmemoryPool, device: i32) {
         let driver = driver()?;
-        let pool = world()?.current_pool(driver, device)?;
+        let pool = state()?.current_pool(driver, device)?;
         put(out, as_pointer(pool))
     }
 
     fn cuDeviceSetMemPool(device: i32, pool: CUmemoryPool) {
-        driver()?.physical(device)?;
-        let mut world = world()?;
-        let found = world.pools.live.get(pool).map_err(|_| INVALID_VALUE)?;
+        driver()?.gpu_index(device)?;
+        let mut state = state()?;
+        let found = state.pools.live.get(pool).map_err(|_| INVALID_VALUE)?;
         if found.ordinal != device {
             return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
         }
-        world.pools.current.insert(device, pool.addr());
+        state.pools.current.insert(device, pool.addr());
         Ok(())
     }
 }

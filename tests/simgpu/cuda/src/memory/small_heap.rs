@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::GRANULE;
-use super::free_ranges::Ranges;
+use super::free_ranges::FreeRanges;
 
 const ALIGNMENT: u64 = 512;
 
@@ -12,7 +12,7 @@ const ALIGNMENT: u64 = 512;
 pub struct SmallHeap {
     /// Bytes in use of each granule.
     granules: BTreeMap<u64, u64>,
-    free: Ranges,
+    free: FreeRanges,
 }
 
 fn rounded(size: u64) -> u64 {
@@ -23,7 +23,7 @@ impl SmallHeap {
     /// Room for `size` bytes, if a granule has it.
     pub fn take(&mut self, size: u64) -> Option<u64> {
         let size = rounded(size);
-        let address = self.free.smallest(size)?;
+        let address = self.free.best_fit(size)?;
         self.free.take(address, size);
         *self.granules.get_mut(&granule_of(address))? += size;
         Some(address)
@@ -36,7 +36,7 @@ impl SmallHeap {
     }
 
     /// Takes room back. Returns the granule if that emptied it; it is then no longer part of the heap.
-    pub fn give(&mut self, address: u64, size: u64) -> Option<u64> {
+    pub fn release(&mut self, address: u64, size: u64) -> Option<u64> {
         let granule = granule_of(address);
         self.free.add(address, rounded(size), granule..granule + GRANULE);
         let used = self.granules.get_mut(&granule)?;
@@ -89,11 +89,11 @@ mod tests {
         let half = GRANULE / 2;
         let addresses = [(); 4].map(|()| heap.take(half).unwrap());
         assert_eq!(heap.take(1), None);
-        assert_eq!(heap.give(addresses[1], half), None);
-        assert_eq!(heap.give(addresses[2], half), None);
+        assert_eq!(heap.release(addresses[1], half), None);
+        assert_eq!(heap.release(addresses[2], half), None);
         assert_eq!(heap.take(half + 1), None, "the free halves lie in two granules");
-        assert_eq!(heap.give(addresses[0], half), Some(GRANULE));
-        assert_eq!(heap.give(addresses[3], half), Some(2 * GRANULE));
+        assert_eq!(heap.release(addresses[0], half), Some(GRANULE));
+        assert_eq!(heap.release(addresses[3], half), Some(2 * GRANULE));
         assert_eq!(heap.take(1), None);
     }
 
@@ -103,7 +103,7 @@ mod tests {
         let addresses = (0..512).map(|_| heap.take(4000).unwrap()).collect::<Vec<_>>();
         assert_eq!(heap.take(1), None);
         for address in addresses.iter().step_by(2) {
-            assert_eq!(heap.give(*address, 4000), None);
+            assert_eq!(heap.release(*address, 4000), None);
         }
         for _ in 0..256 {
             heap.take(4096).unwrap();

@@ -5,11 +5,11 @@ use std::ffi::c_void;
 use std::os::fd::FromRawFd;
 
 use cudarc::driver::sys::{CUmemAllocationProp, CUresult};
-use simgpu_device::Part;
+use simgpu_device::Visibility;
 
 use super::{GRANULE, Kind};
-use crate::driver::{Driver, World, driver, world};
-use crate::ffi::{Answer, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, get, put};
+use crate::driver::{Driver, State, driver, state};
+use crate::ffi::{CudaResult, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, get, put};
 use crate::handles::{Handles, as_pointer};
 
 const ON_DEVICE: u32 = 1;
@@ -51,8 +51,8 @@ impl Descriptor {
 }
 
 /// Memory that nothing but a descriptor keeps: on the GPU, and NVML shows it for nobody.
-struct Kept {
-    by: Vec<Descriptor>,
+struct ExportedMemory {
+    descriptors: Vec<Descriptor>,
     ordinal: i32,
     bytes: u64,
 }
@@ -65,13 +65,13 @@ unsafe impl Send for Physical {}
 pub struct Vmm {
     pub live: Handles<Physical>,
     reserved: BTreeMap<u64, u64>,
-    kept: Vec<Kept>,
+    exported: Vec<ExportedMemory>,
 }
 
 /// What a shareable descriptor says of the memory.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Shared {
+struct Shareable {
     magic: u64,
     /// Whose it is: the process, and its handle there.
     owner: u64,
@@ -87,7 +87,7 @@ fn pointer(address: u64) -> *mut c_void {
 }
 
 /// New shared pages, which can be mapped a second time.
-fn back(size: u64) -> Answer<u64> {
+fn map_backing(size: u64) -> CudaResult<u64> {
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address of the kernel's choice.
     let address = unsafe { libc::mmap(std::ptr::null_mut(), size as usize, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
@@ -95,7 +95,7 @@ fn back(size: u64) -> Answer<u64> {
 }
 
 /// Shows a part of the backing at an address of a reserved range.
-fn show(at: u64, backing: u64, size: u64) -> Answer {
+fn map_view(at: u64, backing: u64, size: u64) -> CudaResult {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: an old size of 0 makes a second mapping of shared pages; the target lies in a range that the caller checked.
     let shown = unsafe { libc::mremap(pointer(backing), 0, size as usize, flags, pointer(at)) };
@@ -103,37 +103,37 @@ fn show(at: u64, backing: u64, size: u64) -> Answer {
 }
 
 /// Makes a range of reserved addresses inaccessible.
-fn hide(at: u64, size: u64) {
+fn unmap_view(at: u64, size: u64) {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     // SAFETY: the range lies in one that this module reserved.
     unsafe { libc::mmap(pointer(at), size as usize, libc::PROT_NONE, flags, -1, 0) };
 }
 
-fn in_granules(size: u64) -> bool {
+fn is_granule_multiple(size: u64) -> bool {
     size > 0 && size.is_multiple_of(GRANULE)
 }
 
-impl World {
-    fn make_physical(&mut self, driver: &Driver, size: u64, properties: CUmemAllocationProp, charge: bool) -> Answer<usize> {
+impl State {
+    fn create_physical(&mut self, driver: &Driver, size: u64, properties: CUmemAllocationProp, charge: bool) -> CudaResult<usize> {
         let on_device = properties.location.type_ as u32 == ON_DEVICE;
         let charged = if on_device && charge { size } else { 0 };
         if on_device {
-            driver.charge(properties.location.id, charged, Part::Visible)?;
+            driver.charge(properties.location.id, charged, Visibility::Visible)?;
         }
-        let backing = back(size)?;
+        let backing = map_backing(size)?;
         Ok(self.memory.vmm.live.add(Physical { properties, size, charged, handles: 1, mappings: 0, backing, exports: Vec::new() }))
     }
 
-    fn drop_physical(&mut self, driver: &Driver, handle: usize) -> Answer {
+    fn release_if_unused(&mut self, driver: &Driver, handle: usize) -> CudaResult {
         let physical = self.memory.vmm.live.get(as_pointer::<()>(handle))?;
         if physical.handles > 0 || physical.mappings > 0 {
             return Ok(());
         }
         let gone = self.memory.vmm.live.remove(as_pointer::<()>(handle))?;
         let ordinal = gone.properties.location.id;
-        driver.release(ordinal, gone.charged, Part::Visible);
-        if gone.exports.iter().any(|descriptor| descriptor.is_open()) && driver.charge(ordinal, gone.charged, Part::Hidden).is_ok() {
-            self.memory.vmm.kept.push(Kept { by: gone.exports, ordinal, bytes: gone.charged });
+        driver.release(ordinal, gone.charged, Visibility::Visible);
+        if gone.exports.iter().any(|descriptor| descriptor.is_open()) && driver.charge(ordinal, gone.charged, Visibility::Hidden).is_ok() {
+            self.memory.vmm.exported.push(ExportedMemory { descriptors: gone.exports, ordinal, bytes: gone.charged });
         }
         // SAFETY: the backing is this module's own and no handle or mapping refers to it any more.
         unsafe { libc::munmap(pointer(gone.backing), gone.size as usize) };
@@ -141,34 +141,34 @@ impl World {
     }
 
     /// Frees what descriptors kept that are closed by now.
-    pub fn free_closed(&mut self, driver: &Driver) {
-        self.memory.vmm.kept.retain(|kept| {
-            let open = kept.by.iter().any(|descriptor| descriptor.is_open());
+    pub fn free_closed_exports(&mut self, driver: &Driver) {
+        self.memory.vmm.exported.retain(|exported| {
+            let open = exported.descriptors.iter().any(|descriptor| descriptor.is_open());
             if !open {
-                driver.release(kept.ordinal, kept.bytes, Part::Hidden);
+                driver.release(exported.ordinal, exported.bytes, Visibility::Hidden);
             }
             open
         });
     }
 
     /// One mapping more, of an array.
-    pub fn add_mapping(&mut self, handle: u64) -> Answer {
+    pub fn add_mapping(&mut self, handle: u64) -> CudaResult {
         self.physical(handle)?.mappings += 1;
         Ok(())
     }
 
     /// One less.
-    pub fn drop_mapping(&mut self, driver: &Driver, handle: usize) -> Answer {
+    pub fn drop_mapping(&mut self, driver: &Driver, handle: usize) -> CudaResult {
         self.memory.vmm.live.get_mut(as_pointer::<()>(handle))?.mappings -= 1;
-        self.drop_physical(driver, handle)
+        self.release_if_unused(driver, handle)
     }
 
-    fn physical(&mut self, handle: u64) -> Answer<&mut Physical> {
+    fn physical(&mut self, handle: u64) -> CudaResult<&mut Physical> {
         let found = self.memory.vmm.live.get_mut(as_pointer::<()>(handle as usize)).map_err(|_| INVALID_VALUE)?;
         if found.handles == 0 { Err(INVALID_VALUE) } else { Ok(found) }
     }
 
-    fn mapped(&self, address: u64, size: u64) -> Answer<Vec<u64>> {
+    fn mappings_in(&self, address: u64, size: u64) -> CudaResult<Vec<u64>> {
         let mut at = address;
         let mut starts = Vec::new();
         while at < address + size {
@@ -180,10 +180,10 @@ impl World {
     }
 }
 
-fn check_location(properties: &CUmemAllocationProp) -> Answer {
+fn check_location(properties: &CUmemAllocationProp) -> CudaResult {
     match properties.location.type_ as u32 {
         _ if properties.type_ as u32 != 1 => Err(INVALID_VALUE),
-        ON_DEVICE => driver()?.physical(properties.location.id).map(|_| ()),
+        ON_DEVICE => driver()?.gpu_index(properties.location.id).map(|_| ()),
         2..=4 => Ok(()),
         _ => Err(INVALID_VALUE),
     }
@@ -202,38 +202,38 @@ api! {
     fn cuMemCreate(out: *mut u64, size: usize, properties: *const CUmemAllocationProp, flags: u64) {
         let driver = driver()?;
         let properties = get(properties)?;
-        if out.is_null() || flags != 0 || !in_granules(size as u64) {
+        if out.is_null() || flags != 0 || !is_granule_multiple(size as u64) {
             return Err(INVALID_VALUE);
         }
         check_location(&properties)?;
-        let handle = world()?.make_physical(driver, size as u64, properties, true)?;
+        let handle = state()?.create_physical(driver, size as u64, properties, true)?;
         put(out, handle as u64)
     }
 
     fn cuMemRelease(handle: u64) {
         let driver = driver()?;
-        let mut world = world()?;
-        world.physical(handle)?.handles -= 1;
-        world.drop_physical(driver, handle as usize)
+        let mut state = state()?;
+        state.physical(handle)?.handles -= 1;
+        state.release_if_unused(driver, handle as usize)
     }
 
     fn cuMemRetainAllocationHandle(out: *mut u64, address: *mut c_void) {
-        let mut world = world()?;
-        let found = world.memory.around(address.expose_provenance() as u64).map(|(_, found)| found.kind.clone());
+        let mut state = state()?;
+        let found = state.memory.containing(address.expose_provenance() as u64).map(|(_, found)| found.kind.clone());
         let Some(Kind::Mapped(handle)) = found else { return Err(INVALID_VALUE) };
-        world.memory.vmm.live.get_mut(as_pointer::<()>(handle))?.handles += 1;
+        state.memory.vmm.live.get_mut(as_pointer::<()>(handle))?.handles += 1;
         put(out, handle as u64)
     }
 
     fn cuMemGetAllocationPropertiesFromHandle(out: *mut CUmemAllocationProp, handle: u64) {
-        let properties = world()?.physical(handle)?.properties;
+        let properties = state()?.physical(handle)?.properties;
         put(out, properties)
     }
 
     fn cuMemAddressReserve(out: *mut u64, size: usize, alignment: usize, _wanted: u64, flags: u64) {
         driver()?;
         let alignment = alignment.max(GRANULE as usize);
-        if out.is_null() || flags != 0 || !in_granules(size as u64) || !alignment.is_power_of_two() {
+        if out.is_null() || flags != 0 || !is_granule_multiple(size as u64) || !alignment.is_power_of_two() {
             return Err(INVALID_VALUE);
         }
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -250,18 +250,18 @@ api! {
             if aligned > start { libc::munmap(pointer(start as u64), aligned - start); }
             if start + length > behind { libc::munmap(pointer(behind as u64), start + length - behind); }
         }
-        world()?.memory.vmm.reserved.insert(aligned as u64, size as u64);
+        state()?.memory.vmm.reserved.insert(aligned as u64, size as u64);
         put(out, aligned as u64)
     }
 
     fn cuMemAddressFree(address: u64, size: usize) {
         driver()?;
-        let mut world = world()?;
-        let busy = world.memory.starts_in(address, size as u64);
-        if world.memory.vmm.reserved.get(&address) != Some(&(size as u64)) || busy {
+        let mut state = state()?;
+        let busy = state.memory.any_start_in(address, size as u64);
+        if state.memory.vmm.reserved.get(&address) != Some(&(size as u64)) || busy {
             return Err(INVALID_VALUE);
         }
-        world.memory.vmm.reserved.remove(&address);
+        state.memory.vmm.reserved.remove(&address);
         // SAFETY: the range is one that `cuMemAddressReserve` made, and nothing is mapped in it.
         unsafe { libc::munmap(pointer(address), size) };
         Ok(())
@@ -269,40 +269,40 @@ api! {
 
     fn cuMemMap(address: u64, size: usize, offset: usize, handle: u64, flags: u64) {
         driver()?;
-        let mut world = world()?;
+        let mut state = state()?;
         let length = size as u64;
-        let reserved = world.memory.vmm.reserved.range(..=address).next_back();
+        let reserved = state.memory.vmm.reserved.range(..=address).next_back();
         let fits = reserved.is_some_and(|(&start, &reserved)| address + length <= start + reserved);
-        let busy = world.memory.starts_in(address, length) || world.memory.around(address).is_some();
-        let physical = world.physical(handle)?;
-        if flags != 0 || !fits || busy || !in_granules(length) {
+        let busy = state.memory.any_start_in(address, length) || state.memory.containing(address).is_some();
+        let physical = state.physical(handle)?;
+        if flags != 0 || !fits || busy || !is_granule_multiple(length) {
             return Err(INVALID_VALUE);
         }
         if offset != 0 || length != physical.size {
             return Err(crate::ffi::NOT_SUPPORTED);
         }
-        show(address, physical.backing, length)?;
+        map_view(address, physical.backing, length)?;
         physical.mappings += 1;
         let ordinal = physical.properties.location.id;
-        world.memory.add(address, length, ordinal, 0, Kind::Mapped(handle as usize));
+        state.memory.add(address, length, ordinal, 0, Kind::Mapped(handle as usize));
         Ok(())
     }
 
     fn cuMemUnmap(address: u64, size: usize) {
         let driver = driver()?;
-        let mut world = world()?;
-        let reserved = world.memory.vmm.reserved.range(..=address).next_back();
-        if !world.memory.starts_in(address, size as u64)
+        let mut state = state()?;
+        let reserved = state.memory.vmm.reserved.range(..=address).next_back();
+        if !state.memory.any_start_in(address, size as u64)
             && reserved.is_some_and(|(&start, &length)| address + size as u64 <= start + length)
-            && world.memory.around(address).is_none()
+            && state.memory.containing(address).is_none()
         {
             return Ok(());
         }
-        for start in world.mapped(address, size as u64)? {
-            let Some(gone) = world.memory.remove(start) else { continue };
-            hide(start, gone.size);
+        for start in state.mappings_in(address, size as u64)? {
+            let Some(gone) = state.memory.remove(start) else { continue };
+            unmap_view(start, gone.size);
             if let Kind::Mapped(handle) = gone.kind {
-                world.drop_mapping(driver, handle)?;
+                state.drop_mapping(driver, handle)?;
             }
         }
         Ok(())
@@ -310,27 +310,27 @@ api! {
 
     fn cuMemSetAccess(address: u64, size: usize, _descriptors: *const c_void, _count: usize) {
         driver()?;
-        world()?.mapped(address, size as u64).map(|_| ())
+        state()?.mappings_in(address, size as u64).map(|_| ())
     }
 
     fn cuMemGetAccess(flags: *mut u64, _location: *const c_void, address: u64) {
-        let world = world()?;
-        world.memory.around(address).filter(|(_, found)| matches!(found.kind, Kind::Mapped(_))).ok_or(INVALID_VALUE)?;
+        let state = state()?;
+        state.memory.containing(address).filter(|(_, found)| matches!(found.kind, Kind::Mapped(_))).ok_or(INVALID_VALUE)?;
         put(flags, 3)
     }
 
     fn cuMemExportToShareableHandle(out: *mut c_void, handle: u64, kind: u32, flags: u64) {
         driver()?;
-        let mut world = world()?;
-        let physical = world.physical(handle)?;
+        let mut state = state()?;
+        let physical = state.physical(handle)?;
         if out.is_null() || kind != 1 || flags != 0 || physical.properties.requestedHandleTypes.0 & 1 == 0 {
             return Err(INVALID_VALUE);
         }
-        let shared = Shared { magic: MAGIC, owner: u64::from(std::process::id()), handle, size: physical.size, properties: physical.properties };
+        let shared = Shareable { magic: MAGIC, owner: u64::from(std::process::id()), handle, size: physical.size, properties: physical.properties };
         // SAFETY: the name is a C string; what is written is as long as said.
         let fd = unsafe {
             let fd = libc::syscall(libc::SYS_memfd_create, c"simgpu-shareable".as_ptr(), libc::MFD_CLOEXEC) as i32;
-            if fd < 0 || libc::write(fd, (&raw const shared).cast(), size_of::<Shared>()) != size_of::<Shared>() as isize {
+            if fd < 0 || libc::write(fd, (&raw const shared).cast(), size_of::<Shareable>()) != size_of::<Shareable>() as isize {
                 return Err(CUresult::CUDA_ERROR_OPERATING_SYSTEM);
             }
             fd
@@ -347,21 +347,21 @@ api! {
         // SAFETY: borrows the program's descriptor; it is not closed. All-zero is a valid value to read into.
         let (fd, mut shared) = unsafe {
             let file = std::fs::File::from_raw_fd(descriptor.expose_provenance() as i32);
-            (std::mem::ManuallyDrop::new(file), std::mem::MaybeUninit::<Shared>::zeroed().assume_init())
+            (std::mem::ManuallyDrop::new(file), std::mem::MaybeUninit::<Shareable>::zeroed().assume_init())
         };
         // SAFETY: reads as many bytes as there are in the struct of numbers.
-        let read = unsafe { libc::pread(std::os::fd::AsRawFd::as_raw_fd(&*fd), (&raw mut shared).cast(), size_of::<Shared>(), 0) };
-        if read != size_of::<Shared>() as isize || shared.magic != MAGIC {
+        let read = unsafe { libc::pread(std::os::fd::AsRawFd::as_raw_fd(&*fd), (&raw mut shared).cast(), size_of::<Shareable>(), 0) };
+        if read != size_of::<Shareable>() as isize || shared.magic != MAGIC {
             return Err(INVALID_HANDLE);
         }
-        let mut world = world()?;
+        let mut state = state()?;
         if shared.owner == u64::from(std::process::id())
-            && let Ok(own) = world.memory.vmm.live.get_mut(as_pointer::<()>(shared.handle as usize))
+            && let Ok(own) = state.memory.vmm.live.get_mut(as_pointer::<()>(shared.handle as usize))
         {
             own.handles += 1;
             return put(out, shared.handle);
         }
-        let handle = world.make_physical(driver, shared.size, shared.properties, false)?;
+        let handle = state.create_physical(driver, shared.size, shared.properties, false)?;
         put(out, handle as u64)
     }
 }

@@ -7,8 +7,8 @@ use cudarc::driver::sys::{CUfunction, CUkernel, CUlibrary, CUmodule, CUresult};
 
 use super::ptx::{self, Image};
 use super::{Function, NOT_FOUND};
-use crate::driver::{Driver, World, driver, world};
-use crate::ffi::{Answer, INVALID_VALUE, put, put_if, text};
+use crate::driver::{Driver, State, driver, state};
+use crate::ffi::{CudaResult, INVALID_VALUE, put, put_optional, read_str};
 use crate::handles::as_pointer;
 
 /// A library, its kernels by name, and the module that it is in each context that used it.
@@ -18,21 +18,21 @@ pub struct Library {
     modules: HashMap<usize, usize>,
 }
 
-fn load(out: *mut CUlibrary, image: *const c_void) -> Answer {
+fn load(out: *mut CUlibrary, image: *const c_void) -> CudaResult {
     driver()?;
     if out.is_null() || image.is_null() {
         return Err(INVALID_VALUE);
     }
     let library = Library { image: ptx::read(image)?, kernels: HashMap::new(), modules: HashMap::new() };
-    put(out, as_pointer(world()?.libraries.add(library)))
+    put(out, as_pointer(state()?.libraries.add(library)))
 }
 
-impl World {
+impl State {
     /// A library's module in a context, loaded now if it was not.
-    pub fn library_module(&mut self, driver: &Driver, library: usize, context: usize) -> Answer<usize> {
+    pub fn library_module(&mut self, driver: &Driver, library: usize, context: usize) -> CudaResult<usize> {
         let library = as_pointer::<c_void>(library);
         let found = self.libraries.get(library)?;
-        if let Some(&module) = found.modules.get(&context).filter(|&&module| self.modules.has(module)) {
+        if let Some(&module) = found.modules.get(&context).filter(|&&module| self.modules.contains(module)) {
             return Ok(module);
         }
         let image = found.image.clone();
@@ -42,11 +42,11 @@ impl World {
     }
 }
 
-fn module(library: CUlibrary) -> Answer<usize> {
+fn module(library: CUlibrary) -> CudaResult<usize> {
     let driver = driver()?;
-    let mut world = world()?;
-    let context = world.current()?;
-    world.library_module(driver, library.addr(), context)
+    let mut state = state()?;
+    let context = state.current()?;
+    state.library_module(driver, library.addr(), context)
 }
 
 api! {
@@ -58,37 +58,37 @@ api! {
     fn cuLibraryLoadFromFile(out: *mut CUlibrary, path: *const c_char, _jit: *mut c_void, _jit_values: *mut c_void, _jit_count: u32,
         _options: *mut c_void, _values: *mut c_void, _count: u32) {
         driver()?;
-        let mut image = std::fs::read(text(path)?).map_err(|_| CUresult::CUDA_ERROR_FILE_NOT_FOUND)?;
+        let mut image = std::fs::read(read_str(path)?).map_err(|_| CUresult::CUDA_ERROR_FILE_NOT_FOUND)?;
         image.push(0);
         load(out, image.as_ptr().cast())
     }
 
     fn cuLibraryUnload(library: CUlibrary) {
         let driver = driver()?;
-        let mut world = world()?;
-        let gone = world.libraries.remove(library)?;
-        world.functions.drain_if(|_, function| function.owner == library.addr());
+        let mut state = state()?;
+        let gone = state.libraries.remove(library)?;
+        state.functions.drain_if(|_, function| function.owner == library.addr());
         for module in gone.modules.values() {
-            let _ = world.unload(driver, as_pointer(*module));
+            let _ = state.unload(driver, as_pointer(*module));
         }
         Ok(())
     }
 
     fn cuLibraryGetKernel(out: *mut CUkernel, library: CUlibrary, name: *const c_char) {
-        let mut world = world()?;
-        let name = text(name)?;
-        let found = world.libraries.get(library)?;
+        let mut state = state()?;
+        let name = read_str(name)?;
+        let found = state.libraries.get(library)?;
         let entry = found.image.entries.get(name).cloned().ok_or(NOT_FOUND)?;
-        let (known, mallocs) = (found.kernels.get(name).copied(), found.image.mallocs);
+        let (known, uses_malloc) = (found.kernels.get(name).copied(), found.image.uses_malloc);
         let handle = known.unwrap_or_else(|| {
-            world.functions.add(Function { name: name.to_owned(), owner: library.addr(), context: None, entry, mallocs })
+            state.functions.add(Function { name: name.to_owned(), owner: library.addr(), context: None, entry, uses_malloc })
         });
-        world.libraries.get_mut(library)?.kernels.insert(name.to_owned(), handle);
+        state.libraries.get_mut(library)?.kernels.insert(name.to_owned(), handle);
         put(out, as_pointer(handle))
     }
 
     fn cuLibraryGetKernelCount(out: *mut u32, library: CUlibrary) {
-        put(out, world()?.libraries.get(library)?.image.entries.len() as u32)
+        put(out, state()?.libraries.get(library)?.image.entries.len() as u32)
     }
 
     fn cuLibraryGetModule(out: *mut CUmodule, library: CUlibrary) {
@@ -97,24 +97,24 @@ api! {
 
     fn cuLibraryGetGlobal(address: *mut u64, size: *mut usize, library: CUlibrary, name: *const c_char) {
         let module = module(library)?;
-        let world = world()?;
-        let globals = &world.modules.get(as_pointer::<c_void>(module))?.globals;
-        let &(start, length) = globals.get(text(name)?).ok_or(NOT_FOUND)?;
-        put_if(address, start);
-        put_if(size, length as usize);
+        let state = state()?;
+        let globals = &state.modules.get(as_pointer::<c_void>(module))?.globals;
+        let &(start, length) = globals.get(read_str(name)?).ok_or(NOT_FOUND)?;
+        put_optional(address, start);
+        put_optional(size, length as usize);
         Ok(())
     }
 
     fn cuKernelGetFunction(out: *mut CUfunction, kernel: CUkernel) {
-        let world = world()?;
-        world.current()?;
-        world.functions.get(kernel)?;
+        let state = state()?;
+        state.current()?;
+        state.functions.get(kernel)?;
         put(out, kernel.cast())
     }
 
     fn cuKernelGetLibrary(out: *mut CUlibrary, kernel: CUkernel) {
-        let owner = world()?.functions.get(kernel)?.owner;
-        if !world()?.libraries.has(owner) {
+        let owner = state()?.functions.get(kernel)?.owner;
+        if !state()?.libraries.contains(owner) {
             return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
         }
         put(out, as_pointer(owner))

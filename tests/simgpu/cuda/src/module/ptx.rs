@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_void};
 
 use cudarc::driver::sys::CUresult;
 
-use crate::ffi::Answer;
+use crate::ffi::CudaResult;
 
 /// What an image declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct Image {
     pub entries: BTreeMap<String, Entry>,
     /// Name and bytes of each global.
     pub globals: Vec<(String, u64)>,
-    pub mallocs: bool,
+    pub uses_malloc: bool,
 }
 
 /// A kernel.
@@ -24,7 +24,7 @@ pub struct Entry {
 }
 
 /// Reads an image that a program gives. Only PTX text is understood.
-pub fn read(image: *const c_void) -> Answer<Image> {
+pub fn read(image: *const c_void) -> CudaResult<Image> {
     // SAFETY: the C caller promises an image; one that starts with letters of PTX is text with an end, and the first byte decides.
     let first = unsafe { image.cast::<u8>().read() };
     if !first.is_ascii_graphic() && !first.is_ascii_whitespace() {
@@ -43,7 +43,7 @@ pub fn read(image: *const c_void) -> Answer<Image> {
 
 fn parse(text: &str) -> Image {
     let without_comments = text.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n");
-    let mut image = Image { mallocs: without_comments.contains("malloc"), ..Image::default() };
+    let mut image = Image { uses_malloc: without_comments.contains("malloc"), ..Image::default() };
     let mut current = None;
     for statement in without_comments.split([';', '{', '}']) {
         let words = statement.split_ascii_whitespace().collect::<Vec<_>>();
@@ -93,6 +93,6 @@ mod tests {
         assert_eq!(image.globals, [("big".to_owned(), 268_435_456), ("one".to_owned(), 4), ("many".to_owned(), 256)]);
         assert_eq!(image.entries.keys().collect::<Vec<_>>(), ["g1", "loc"]);
         assert_eq!(image.entries["loc"].local, 65536);
-        assert!(!image.mallocs);
+        assert!(!image.uses_malloc);
     }
 }

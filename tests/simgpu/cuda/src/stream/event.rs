@@ -4,14 +4,14 @@ use cudarc::driver::sys::{CUevent, CUresult, CUstream};
 
 use super::queues::{Event, queues, wait};
 use super::work::Work;
-use crate::driver::world;
-use crate::ffi::{Answer, INVALID_HANDLE, INVALID_VALUE, put};
+use crate::driver::state;
+use crate::ffi::{CudaResult, INVALID_HANDLE, INVALID_VALUE, put};
 use crate::graph::capture;
 use crate::handles::as_pointer;
 
 const DISABLE_TIMING: u32 = 2;
 
-fn record(event: CUevent, stream: CUstream) -> Answer {
+fn record(event: CUevent, stream: CUstream) -> CudaResult {
     let key = super::resolve(stream)?;
     let event_ns = crate::driver::driver()?.device().config().event_ns;
     let (number, ns) = {
@@ -24,34 +24,34 @@ fn record(event: CUevent, stream: CUstream) -> Answer {
             return Err(INVALID_HANDLE);
         }
         if !capturing {
-            event.asked += 1;
+            event.recorded += 1;
             event.captured = None;
         }
-        (event.asked, if event.timing { event_ns } else { 0 })
+        (event.recorded, if event.timing { event_ns } else { 0 })
     };
-    super::submit(stream, Work::Record { event: event.addr(), number, ns })
+    super::submit(stream, Work::RecordEvent { event: event.addr(), number, ns })
 }
 
-fn destroy(event: CUevent) -> Answer {
+fn destroy(event: CUevent) -> CudaResult {
     queues()?.events.remove(event).map(|_| ())
 }
 
-fn elapsed(out: *mut f32, start: CUevent, end: CUevent) -> Answer {
+fn elapsed(out: *mut f32, start: CUevent, end: CUevent) -> CudaResult {
     let queues = queues()?;
     let (start, end) = (queues.events.get(start)?, queues.events.get(end)?);
-    if !start.timing || !end.timing || start.asked == 0 || end.asked == 0 {
+    if !start.timing || !end.timing || start.recorded == 0 || end.recorded == 0 {
         return Err(INVALID_HANDLE);
     }
-    if start.happened < start.asked || end.happened < end.asked {
+    if start.completed < start.recorded || end.completed < end.recorded {
         return Err(CUresult::CUDA_ERROR_NOT_READY);
     }
-    let ns = end.time.cast_signed() - start.time.cast_signed();
+    let ns = end.time_ns.cast_signed() - start.time_ns.cast_signed();
     put(out, (ns as f64 / 1e6) as f32)
 }
 
 api! {
     fn cuEventCreate(out: *mut CUevent, flags: u32) {
-        let context = world()?.current()?;
+        let context = state()?.current()?;
         if out.is_null() || flags & !7 != 0 {
             return Err(INVALID_VALUE);
         }
@@ -65,22 +65,22 @@ api! {
     fn cuEventRecordWithFlags [cuEventRecordWithFlags_ptsz stream] (event: CUevent, stream: CUstream, _flags: u32) { record(event, stream) }
 
     fn cuEventQuery(event: CUevent) {
-        capture::refuse_event(&mut *queues()?, event)?;
-        capture::forbid()?;
+        capture::reject_captured_event(&mut *queues()?, event)?;
+        capture::reject_unsafe_call()?;
         let queues = queues()?;
         let event = queues.events.get(event)?;
-        if event.happened >= event.asked { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_READY) }
+        if event.completed >= event.recorded { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_READY) }
     }
 
     fn cuEventSynchronize(event: CUevent) {
         let mut queues = queues()?;
-        let number = queues.events.get(event)?.asked;
-        capture::refuse_event(&mut queues, event)?;
-        while queues.events.get(event).is_ok_and(|event| event.happened < number) {
+        let number = queues.events.get(event)?.recorded;
+        capture::reject_captured_event(&mut queues, event)?;
+        while queues.events.get(event).is_ok_and(|event| event.completed < number) {
             queues = wait(queues)?;
         }
         drop(queues);
-        super::after_wait()
+        super::reclaim_after_wait()
     }
 
     fn cuEventElapsedTime(out: *mut f32, start: CUevent, end: CUevent) { elapsed(out, start, end) }

@@ -4,20 +4,20 @@ use cudarc::driver::sys::CUstream;
 
 use super::submit;
 use super::work::Work;
-use crate::ffi::{Answer, INVALID_VALUE};
+use crate::ffi::{CudaResult, INVALID_VALUE};
 
-fn write(stream: CUstream, address: u64, value: u64, wide: bool) -> Answer {
-    check(address, wide)?;
-    submit(stream, Work::Write { address, value, wide })
+fn write(stream: CUstream, address: u64, value: u64, is_64_bit: bool) -> CudaResult {
+    check(address, is_64_bit)?;
+    submit(stream, Work::WriteValue { address, value, is_64_bit })
 }
 
-fn wait(stream: CUstream, address: u64, value: u64, flags: u32, wide: bool) -> Answer {
-    check(address, wide)?;
-    submit(stream, Work::Await { address, value, wide, comparison: flags })
+fn wait(stream: CUstream, address: u64, value: u64, flags: u32, is_64_bit: bool) -> CudaResult {
+    check(address, is_64_bit)?;
+    submit(stream, Work::WaitValue { address, value, is_64_bit, comparison: flags })
 }
 
-fn check(address: u64, wide: bool) -> Answer {
-    let alignment = if wide { 8 } else { 4 };
+fn check(address: u64, is_64_bit: bool) -> CudaResult {
+    let alignment = if is_64_bit { 8 } else { 4 };
     if address == 0 || !address.is_multiple_of(alignment) { Err(INVALID_VALUE) } else { Ok(()) }
 }
 

@@ -8,21 +8,21 @@ use cudarc::driver::sys::CUhostFn;
 #[derive(Clone)]
 pub enum Work {
     /// Keeps so many thousandths of the GPU busy for so many ns; by which function.
-    Kernel { function: usize, ns: u64, share: u32 },
+    Kernel { function: usize, ns: u64, share_permille: u32 },
     /// Copies ranges, by a copy engine or by the GPU itself.
     Copy { rows: Arc<[Row]>, by_gpu: bool },
     /// Fills ranges with a repeated pattern of 1, 2 or 4 bytes.
     Fill { rows: Arc<[Row]>, pattern: [u8; 4], width: usize },
     /// Marks an event (its handle, which recording of it this is), which keeps the GPU busy for so many ns.
-    Record { event: usize, number: u64, ns: u64 },
+    RecordEvent { event: usize, number: u64, ns: u64 },
     /// Waits for an event.
-    Wait { event: usize, number: u64 },
+    WaitEvent { event: usize, number: u64 },
     /// Calls the program.
-    Call(Call),
+    HostCall(HostCall),
     /// Writes a value where the host or the GPU may read it.
-    Write { address: u64, value: u64, wide: bool },
+    WriteValue { address: u64, value: u64, is_64_bit: bool },
     /// Waits until a value compares as the flags say: 0 at least, 1 equal, 2 and, 3 nor.
-    Await { address: u64, value: u64, wide: bool, comparison: u32 },
+    WaitValue { address: u64, value: u64, is_64_bit: bool, comparison: u32 },
     /// Nothing, for whoever waits behind it.
     Marker,
 }
@@ -37,33 +37,33 @@ pub struct Row {
 
 /// A function of the program.
 #[derive(Clone, Copy)]
-pub struct Call {
+pub struct HostCall {
     pub function: CUhostFn,
     pub data: usize,
 }
 
 // SAFETY: the program hands the function and its data over to be called on another thread.
-unsafe impl Send for Call {}
+unsafe impl Send for HostCall {}
 
 /// More than this is not really written by a fill: nobody looks at it all, and the machine has less memory than a GPU.
-const MOST_FILLED: usize = 4 << 30;
+const MAX_FILL_BYTES: usize = 4 << 30;
 
 impl Work {
     /// How long the GPU itself is busy with it, ns; `None` when it is not.
     pub fn gpu_ns(&self) -> Option<u64> {
         match self {
             Work::Kernel { ns, .. } => Some(*ns),
-            Work::Record { ns, .. } if *ns > 0 => Some(*ns),
-            Work::Copy { rows, by_gpu: true } => Some(1_500 + total(rows) / 2_000),
-            Work::Fill { rows, .. } => Some(1_500 + total(rows) / 3_000),
+            Work::RecordEvent { ns, .. } if *ns > 0 => Some(*ns),
+            Work::Copy { rows, by_gpu: true } => Some(1_500 + total_bytes(rows) / 2_000),
+            Work::Fill { rows, .. } => Some(1_500 + total_bytes(rows) / 3_000),
             _ => None,
         }
     }
 
     /// How many thousandths of the GPU it takes meanwhile.
-    pub fn share(&self) -> u32 {
+    pub fn share_permille(&self) -> u32 {
         match self {
-            Work::Kernel { share, .. } => *share,
+            Work::Kernel { share_permille, .. } => *share_permille,
             Work::Copy { by_gpu: true, .. } | Work::Fill { .. } => 500,
             _ => 0,
         }
@@ -72,18 +72,18 @@ impl Work {
     /// How long a copy engine is busy with it, ns.
     pub fn copy_ns(&self) -> Option<u64> {
         match self {
-            Work::Copy { rows, by_gpu: false } => Some(2_000 + total(rows) / 50),
+            Work::Copy { rows, by_gpu: false } => Some(2_000 + total_bytes(rows) / 50),
             _ => None,
         }
     }
 
     /// Whether it can go on now, as far as memory says.
-    pub fn value_is_there(&self) -> bool {
-        let &Work::Await { address, value, wide, comparison } = self else { return true };
-        let mask = if wide { u64::MAX } else { u64::from(u32::MAX) };
-        let seen = read(address, wide);
+    pub fn wait_is_satisfied(&self) -> bool {
+        let &Work::WaitValue { address, value, is_64_bit, comparison } = self else { return true };
+        let mask = if is_64_bit { u64::MAX } else { u64::from(u32::MAX) };
+        let seen = read(address, is_64_bit);
         match comparison & 3 {
-            0 if wide => seen.wrapping_sub(value).cast_signed() >= 0,
+            0 if is_64_bit => seen.wrapping_sub(value).cast_signed() >= 0,
             0 => (seen as u32).wrapping_sub(value as u32).cast_signed() >= 0,
             1 => seen == value & mask,
             2 => seen & value & mask != 0,
@@ -96,13 +96,13 @@ impl Work {
         match self {
             Work::Copy { rows, .. } => rows.iter().for_each(copy),
             Work::Fill { rows, pattern, width } => rows.iter().for_each(|row| fill(row, &pattern[..*width])),
-            &Work::Write { address, value, wide } => write(address, value, wide),
+            &Work::WriteValue { address, value, is_64_bit } => write(address, value, is_64_bit),
             _ => {}
         }
     }
 }
 
-fn total(rows: &[Row]) -> u64 {
+fn total_bytes(rows: &[Row]) -> u64 {
     rows.iter().map(|row| row.bytes as u64).sum()
 }
 
@@ -116,7 +116,7 @@ fn copy(row: &Row) {
 }
 
 fn fill(row: &Row, pattern: &[u8]) {
-    let bytes = row.bytes.min(MOST_FILLED);
+    let bytes = row.bytes.min(MAX_FILL_BYTES);
     if let [byte] = pattern {
         // SAFETY: the range was checked against what is allocated.
         unsafe { pointer(row.to).write_bytes(*byte, bytes) };
@@ -128,15 +128,17 @@ fn fill(row: &Row, pattern: &[u8]) {
     }
 }
 
-fn read(address: u64, wide: bool) -> u64 {
+fn read(address: u64, is_64_bit: bool) -> u64 {
     // SAFETY: the program promises an aligned address that stays valid while the operation is queued.
-    unsafe { if wide { pointer(address).cast::<u64>().read_volatile() } else { u64::from(pointer(address).cast::<u32>().read_volatile()) } }
+    unsafe {
+        if is_64_bit { pointer(address).cast::<u64>().read_volatile() } else { u64::from(pointer(address).cast::<u32>().read_volatile()) }
+    }
 }
 
-fn write(address: u64, value: u64, wide: bool) {
+fn write(address: u64, value: u64, is_64_bit: bool) {
     // SAFETY: as in `read`.
     unsafe {
-        if wide {
+        if is_64_bit {
             pointer(address).cast::<u64>().write_volatile(value)
         } else {
             pointer(address).cast::<u32>().write_volatile(value as u32)
@@ -152,7 +154,8 @@ mod tests {
     fn values_compare_as_cuda_says() {
         let value = 0b1100_u64;
         let waits = |wanted: u64, comparison: u32| {
-            Work::Await { address: (&raw const value).expose_provenance() as u64, value: wanted, wide: true, comparison }.value_is_there()
+            Work::WaitValue { address: (&raw const value).expose_provenance() as u64, value: wanted, is_64_bit: true, comparison }
+                .wait_is_satisfied()
         };
         assert_eq!([waits(12, 0), waits(13, 0), waits(12, 1), waits(4, 1)], [true, false, true, false]);
         assert_eq!([waits(0b0100, 2), waits(0b0011, 2), waits(u64::MAX, 3)], [true, false, false]);

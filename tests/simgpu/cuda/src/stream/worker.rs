@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use simgpu_device::now_ns;
 
-use super::queues::{Queues, Shared};
-use super::work::{Call, Work};
+use super::queues::{Queues, SharedQueues};
+use super::work::{HostCall, Work};
 use crate::driver::Driver;
 
 /// How often a stream that waits for a value in memory looks at it.
-const LOOK: Duration = Duration::from_micros(50);
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// Starts the worker of a GPU.
 pub fn start(driver: &'static Driver, gpu: usize) {
-    let (calls, to_call) = channel::<(usize, Call)>();
+    let (calls, to_call) = channel::<(usize, HostCall)>();
     let caller = move || {
         for (key, call) in to_call {
             if let Some(function) = call.function {
@@ -46,7 +46,7 @@ fn spawn(body: impl FnOnce() + Send + 'static) {
     }
 }
 
-fn lock(shared: &'static Shared) -> MutexGuard<'static, Queues> {
+fn lock(shared: &'static SharedQueues) -> MutexGuard<'static, Queues> {
     shared.queues.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -57,10 +57,10 @@ struct Active {
     /// When it may begin.
     ready: u64,
     /// What is left of it, ns.
-    left: u64,
+    left_ns: u64,
 }
 
-fn work(driver: &'static Driver, gpu: usize, calls: &Sender<(usize, Call)>) -> ! {
+fn work(driver: &'static Driver, gpu: usize, calls: &Sender<(usize, HostCall)>) -> ! {
     let shared = &driver.streams;
     let mut queues = lock(shared);
     let mut active = Vec::<Active>::new();
@@ -71,7 +71,7 @@ fn work(driver: &'static Driver, gpu: usize, calls: &Sender<(usize, Call)>) -> !
         queues = start_ready(shared, queues, gpu, &mut active, calls);
         if active.is_empty() {
             if !resting {
-                driver.slot.rest(gpu);
+                driver.slot.set_idle(gpu);
                 resting = true;
             }
             queues = pause(shared, queues, gpu);
@@ -79,53 +79,53 @@ fn work(driver: &'static Driver, gpu: usize, calls: &Sender<(usize, Call)>) -> !
         }
         resting = false;
         drop(queues);
-        let step = active.iter().map(|active| active.left).min().unwrap_or(0);
+        let op = active.iter().map(|active| active.left_ns).min().unwrap_or(0);
         let ready = active.iter().map(|active| active.ready).min().unwrap_or(0);
-        let span = driver.slot.run_until(gpu, ready, step, &shared.arrived[gpu]);
+        let span = driver.slot.run_interruptible(gpu, ready, op, &shared.arrived[gpu]);
         for active in &mut active {
-            active.left -= span.used.min(active.left);
+            active.left_ns -= span.gpu_ns.min(active.left_ns);
         }
-        let (done, left) = std::mem::take(&mut active).into_iter().partition::<Vec<_>, _>(|active| active.left == 0);
+        let (done, left) = std::mem::take(&mut active).into_iter().partition::<Vec<_>, _>(|active| active.left_ns == 0);
         active = left;
         done.iter().for_each(|done| done.work.perform());
         queues = lock(shared);
         for done in done {
-            complete(shared, &mut queues, done.key, &done.work, span.ended);
+            complete(shared, &mut queues, done.key, &done.work, span.end_ns);
         }
     }
 }
 
 /// Starts everything that may start now. What needs no time is done at once.
 fn start_ready(
-    shared: &'static Shared,
+    shared: &'static SharedQueues,
     mut queues: MutexGuard<'static, Queues>,
     gpu: usize,
     active: &mut Vec<Active>,
-    calls: &Sender<(usize, Call)>,
+    calls: &Sender<(usize, HostCall)>,
 ) -> MutexGuard<'static, Queues> {
     while let Some(key) = queues.ready(gpu) {
-        let earliest = queues.not_before(key);
+        let earliest = queues.earliest_start_ns(key);
         let Some(queue) = queues.streams.get_mut(&key) else { break };
         let Some(op) = queue.ops.front() else { break };
-        let (ready, work) = (op.queued_at.max(earliest), op.work.clone());
-        let taken = active.iter().map(|active| active.work.share()).sum::<u32>();
-        if work.gpu_ns().is_some() && !active.is_empty() && taken + work.share() > 1000 {
+        let (ready, work) = (op.queued_ns.max(earliest), op.work.clone());
+        let taken = active.iter().map(|active| active.work.share_permille()).sum::<u32>();
+        if work.gpu_ns().is_some() && !active.is_empty() && taken + work.share_permille() > 1000 {
             break;
         }
         queue.running = true;
-        if let Some(left) = work.gpu_ns() {
-            active.push(Active { key, work, ready, left });
+        if let Some(left_ns) = work.gpu_ns() {
+            active.push(Active { key, work, ready, left_ns });
         } else if let Some(ns) = work.copy_ns() {
-            queue.until = Some(ready + ns);
+            queue.copy_end_ns = Some(ready + ns);
             drop(queues);
             work.perform();
             queues = lock(shared);
-        } else if let Work::Call(call) = work {
+        } else if let Work::HostCall(call) = work {
             let _ = calls.send((key, call));
         } else {
             let end = match work {
-                Work::Wait { event, .. } => ready.max(queues.events.find(event).map_or(0, |event| event.time)),
-                Work::Await { .. } => now_ns(),
+                Work::WaitEvent { event, .. } => ready.max(queues.events.find(event).map_or(0, |event| event.time_ns)),
+                Work::WaitValue { .. } => now_ns(),
                 _ => ready,
             };
             work.perform();
@@ -136,42 +136,42 @@ fn start_ready(
 }
 
 /// Work of a stream is done.
-fn complete(shared: &Shared, queues: &mut Queues, key: usize, work: &Work, end: u64) {
-    if let &Work::Record { event, number, .. } = work
+fn complete(shared: &SharedQueues, queues: &mut Queues, key: usize, work: &Work, end: u64) {
+    if let &Work::RecordEvent { event, number, .. } = work
         && let Some(event) = queues.events.find_mut(event)
     {
-        event.happened = event.happened.max(number);
-        event.time = end;
+        event.completed = event.completed.max(number);
+        event.time_ns = end;
     }
     finish(shared, queues, key, end);
 }
 
 /// The first operation of a stream is done.
-fn finish(shared: &Shared, queues: &mut Queues, key: usize, end: u64) {
+fn finish(shared: &SharedQueues, queues: &mut Queues, key: usize, end: u64) {
     if let Some(queue) = queues.streams.get_mut(&key) {
         queue.ops.pop_front();
         queue.running = false;
-        queue.until = None;
-        queue.cursor = queue.cursor.max(end);
+        queue.copy_end_ns = None;
+        queue.cursor_ns = queue.cursor_ns.max(end);
     }
     shared.changed.notify_all();
 }
 
-fn finish_copies(shared: &Shared, queues: &mut Queues, gpu: usize) {
+fn finish_copies(shared: &SharedQueues, queues: &mut Queues, gpu: usize) {
     let now = now_ns();
-    let done = queues.streams.iter().filter(|(_, queue)| queue.gpu == gpu && queue.until.is_some_and(|until| until <= now));
-    let done = done.map(|(&key, queue)| (key, queue.until.unwrap_or(now))).collect::<Vec<_>>();
+    let done = queues.streams.iter().filter(|(_, queue)| queue.gpu == gpu && queue.copy_end_ns.is_some_and(|until| until <= now));
+    let done = done.map(|(&key, queue)| (key, queue.copy_end_ns.unwrap_or(now))).collect::<Vec<_>>();
     for (key, end) in done {
         finish(shared, queues, key, end);
     }
 }
 
 /// Waits for a change, for the next copy to end, or to look at a value again.
-fn pause(shared: &'static Shared, queues: MutexGuard<'static, Queues>, gpu: usize) -> MutexGuard<'static, Queues> {
+fn pause(shared: &'static SharedQueues, queues: MutexGuard<'static, Queues>, gpu: usize) -> MutexGuard<'static, Queues> {
     let own = || queues.streams.values().filter(|queue| queue.gpu == gpu);
-    let next = own().filter_map(|queue| queue.until).min().map(|until| Duration::from_nanos(until.saturating_sub(now_ns()).max(1)));
-    let looks = own().any(|queue| matches!(queue.ops.front(), Some(op) if matches!(op.work, Work::Await { .. })));
-    match next.into_iter().chain(looks.then_some(LOOK)).min() {
+    let next = own().filter_map(|queue| queue.copy_end_ns).min().map(|until| Duration::from_nanos(until.saturating_sub(now_ns()).max(1)));
+    let looks = own().any(|queue| matches!(queue.ops.front(), Some(op) if matches!(op.work, Work::WaitValue { .. })));
+    match next.into_iter().chain(looks.then_some(POLL_INTERVAL)).min() {
         Some(time) => shared.changed.wait_timeout(queues, time).unwrap_or_else(PoisonError::into_inner).0,
         None => shared.changed.wait(queues).unwrap_or_else(PoisonError::into_inner),
     }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use simgpu_device::{Config, Device, Part, Slot, config, default_path, now_ns};
+use simgpu_device::{Config, Device, Slot, Visibility, config, default_path, now_ns};
 
 const HELP: &str = "\
 simgpu-ctl COMMAND      (the machine is the file SIMGPU_STATE, default /dev/shm/simgpu)
@@ -48,8 +48,8 @@ fn run(arguments: &[&str]) -> Result<(), String> {
         ["peak"] => println!("{}", open()?.peak(0)),
         ["peak", gpu] => println!("{}", open()?.peak(index(gpu)?)),
         ["peak", gpu, group] => println!("{}", open()?.group_peak(group, index(gpu)?)),
-        ["most"] => println!("{}", open()?.most(0)),
-        ["most", gpu] => println!("{}", open()?.most(index(gpu)?)),
+        ["most"] => println!("{}", open()?.peak_total(0)),
+        ["most", gpu] => println!("{}", open()?.peak_total(index(gpu)?)),
         ["groups"] => {
             let device = open()?;
             for gpu in 0..device.gpus() {
@@ -74,7 +74,7 @@ fn number(text: &str) -> Result<u64, String> {
 fn hold(device: Device, gpu: usize, bytes: u64) -> Result<(), String> {
     let slot = Slot::attach(Arc::new(device)).map_err(|error| error.to_string())?;
     slot.count_context(gpu, true);
-    slot.charge(gpu, bytes, Part::Visible).map_err(|_| "full".to_owned())?;
+    slot.charge(gpu, bytes, Visibility::Visible).map_err(|_| "full".to_owned())?;
     println!("held");
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     Ok(())
@@ -86,7 +86,7 @@ fn work(device: Device, gpu: usize, ns: u64, count: u64) -> Result<(), String> {
     let _ = std::io::stdin().read_line(&mut String::new());
     let begun = now_ns();
     let spans = (0..count).map(|_| slot.run(gpu, begun, ns)).collect::<Vec<_>>();
-    slot.rest(gpu);
+    slot.set_idle(gpu);
     spans.iter().for_each(|(start, end)| println!("{start} {end}"));
     Ok(())
 }

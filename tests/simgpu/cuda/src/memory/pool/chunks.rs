@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::super::free_ranges::Ranges;
+use super::super::free_ranges::FreeRanges;
 use crate::stream::queues::Fence;
 
 /// What a pool takes at a time.
-const STEP: u64 = 32 << 20;
+const CHUNK_BYTES: u64 = 32 << 20;
 /// Address space of a pool.
-pub const SPACE: u64 = 256 << 30;
+pub const SPACE_BYTES: u64 = 256 << 30;
 pub const ALIGNMENT: u64 = 512;
 
 /// One pool.
@@ -16,18 +16,18 @@ pub struct Pool {
     pub ordinal: i32,
     pub base: u64,
     /// What is free of its address space.
-    free: Ranges,
+    free: FreeRanges,
     /// How many allocations lie in each step that it holds.
-    steps: BTreeMap<u64, u64>,
-    pub most: u64,
-    pub threshold: u64,
+    chunks: BTreeMap<u64, u64>,
+    pub max_bytes: u64,
+    pub release_threshold: u64,
     pub used: u64,
     /// Allocations that are not freed.
-    pub live: u64,
+    pub live_allocations: u64,
     pub used_high: u64,
     pub reserved_high: u64,
     pub flags: [u32; 4],
-    pub destroyed: bool,
+    pub is_destroyed: bool,
     /// Streams, and how far they must have come for all frees to have happened.
     pub fences: Vec<Fence>,
 }
@@ -39,49 +39,49 @@ pub fn rounded(size: u64) -> u64 {
 
 impl Pool {
     /// A pool that holds nothing yet.
-    pub fn new(ordinal: i32, base: u64, most: u64) -> Pool {
-        let mut free = Ranges::default();
-        free.add(base, SPACE, base..base + SPACE);
+    pub fn new(ordinal: i32, base: u64, max_bytes: u64) -> Pool {
+        let mut free = FreeRanges::default();
+        free.add(base, SPACE_BYTES, base..base + SPACE_BYTES);
         Pool {
             ordinal,
             base,
             free,
-            steps: BTreeMap::new(),
-            most: most.next_multiple_of(STEP),
-            threshold: 0,
+            chunks: BTreeMap::new(),
+            max_bytes: max_bytes.next_multiple_of(CHUNK_BYTES),
+            release_threshold: 0,
             used: 0,
-            live: 0,
+            live_allocations: 0,
             used_high: 0,
             reserved_high: 0,
             flags: [1; 4],
-            destroyed: false,
+            is_destroyed: false,
             fences: Vec::new(),
         }
     }
 
     /// Bytes of the steps that it holds.
     pub fn reserved(&self) -> u64 {
-        self.steps.len() as u64 * STEP
+        self.chunks.len() as u64 * CHUNK_BYTES
     }
 
-    fn steps_of(&self, address: u64, size: u64) -> std::ops::RangeInclusive<u64> {
-        (address - self.base) / STEP..=(address - self.base + size - 1) / STEP
+    fn chunks_of(&self, address: u64, size: u64) -> std::ops::RangeInclusive<u64> {
+        (address - self.base) / CHUNK_BYTES..=(address - self.base + size - 1) / CHUNK_BYTES
     }
 
     /// Where `size` bytes fit, and how many bytes of new steps that takes.
     pub fn find(&self, size: u64) -> Option<(u64, u64)> {
-        let address = self.free.lowest(size)?;
-        let missing = self.steps_of(address, size).filter(|step| !self.steps.contains_key(step)).count() as u64 * STEP;
+        let address = self.free.first_fit(size)?;
+        let missing = self.chunks_of(address, size).filter(|chunk| !self.chunks.contains_key(chunk)).count() as u64 * CHUNK_BYTES;
         Some((address, missing))
     }
 
     /// Takes room that `find` found.
     pub fn take(&mut self, address: u64, size: u64) {
         self.free.take(address, size);
-        for step in self.steps_of(address, size) {
-            *self.steps.entry(step).or_default() += 1;
+        for chunk in self.chunks_of(address, size) {
+            *self.chunks.entry(chunk).or_default() += 1;
         }
-        self.live += 1;
+        self.live_allocations += 1;
         self.used += size;
         self.used_high = self.used_high.max(self.used);
         self.reserved_high = self.reserved_high.max(self.reserved());
@@ -90,28 +90,28 @@ impl Pool {
     /// Takes room back.
     ///
     /// `cuMemFree` leaves what it frees in the figure of what is used, as the real one does.
-    pub fn give(&mut self, address: u64, size: u64, by_stream: bool) {
-        for step in self.steps_of(address, size) {
-            if let Some(count) = self.steps.get_mut(&step) {
+    pub fn release(&mut self, address: u64, size: u64, is_stream_ordered: bool) {
+        for chunk in self.chunks_of(address, size) {
+            if let Some(count) = self.chunks.get_mut(&chunk) {
                 *count -= 1;
             }
         }
-        self.live -= 1;
-        if by_stream {
+        self.live_allocations -= 1;
+        if is_stream_ordered {
             self.used -= size;
         }
-        self.free.add(address, size, self.base..self.base + SPACE);
+        self.free.add(address, size, self.base..self.base + SPACE_BYTES);
     }
 
     /// Gives back empty steps down to `keep` bytes. Returns how many bytes that were.
     pub fn trim(&mut self, keep: u64) -> u64 {
-        let empty = self.steps.iter().filter(|&(_, &count)| count == 0).map(|(&step, _)| step).collect::<Vec<_>>();
+        let empty = self.chunks.iter().filter(|&(_, &count)| count == 0).map(|(&chunk, _)| chunk).collect::<Vec<_>>();
         let before = self.reserved();
-        for step in empty.into_iter().rev() {
-            if self.reserved() < keep.saturating_add(STEP) {
+        for chunk in empty.into_iter().rev() {
+            if self.reserved() < keep.saturating_add(CHUNK_BYTES) {
                 break;
             }
-            self.steps.remove(&step);
+            self.chunks.remove(&chunk);
         }
         before - self.reserved()
     }
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn reserved_memory_grows_as_it_was_seen_to_on_an_h200() {
-        let mut pool = Pool::new(0, STEP, 0);
+        let mut pool = Pool::new(0, CHUNK_BYTES, 0);
         let sizes = [4096, 4096, MIB, 2 * MIB, 32 * MIB, 32 * MIB, 32 * MIB + 512, 64 * MIB, 100 * MIB, 1024 * MIB, 3 * MIB];
         let seen = sizes.map(|size| {
             take(&mut pool, size);
@@ -142,17 +142,17 @@ mod tests {
 
     #[test]
     fn only_empty_steps_are_given_back() {
-        let mut pool = Pool::new(0, STEP, 0);
+        let mut pool = Pool::new(0, CHUNK_BYTES, 0);
         let addresses = [10, 10, 30, 10].map(|size| take(&mut pool, size * MIB));
-        assert_eq!(pool.reserved(), 2 * STEP);
-        pool.give(addresses[0], 10 * MIB, true);
-        pool.give(addresses[1], 10 * MIB, true);
-        assert_eq!(pool.trim(0), 0, "the third allocation lies in both steps");
-        pool.give(addresses[2], 30 * MIB, true);
-        assert_eq!((pool.trim(u64::MAX), pool.trim(0)), (0, STEP), "what keeps everything gives nothing back");
-        pool.give(addresses[3], 10 * MIB, true);
-        assert_eq!(pool.trim(STEP), 0);
-        assert_eq!((pool.trim(0), pool.used), (STEP, 0));
-        assert_eq!(pool.free.lowest(SPACE), Some(STEP));
+        assert_eq!(pool.reserved(), 2 * CHUNK_BYTES);
+        pool.release(addresses[0], 10 * MIB, true);
+        pool.release(addresses[1], 10 * MIB, true);
+        assert_eq!(pool.trim(0), 0, "the third allocation lies in both chunks");
+        pool.release(addresses[2], 30 * MIB, true);
+        assert_eq!((pool.trim(u64::MAX), pool.trim(0)), (0, CHUNK_BYTES), "what keeps everything gives nothing back");
+        pool.release(addresses[3], 10 * MIB, true);
+        assert_eq!(pool.trim(CHUNK_BYTES), 0);
+        assert_eq!((pool.trim(0), pool.used), (CHUNK_BYTES, 0));
+        assert_eq!(pool.free.first_fit(SPACE_BYTES), Some(CHUNK_BYTES));
     }
 }
