@@ -1,5 +1,5 @@
 #!/bin/sh
-# Asks the simulated driver what an H200 was asked, and shows where the answers differ. There the H200 is right.
+# Runs the conformance program on the simulated driver and diffs its answers against those recorded from an H200. The H200 is right.
 #     tests/simgpu/conformance.sh [RECORDED]     (default: tests/gpu/results/conformance-h200.txt)
 set -eu
 cd "$(dirname "$0")/../.."

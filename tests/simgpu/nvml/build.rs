@@ -1,4 +1,4 @@
-//! Gives the library the name that programs link against.
+//! Sets the soname that programs link against.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libnvidia-ml.so.1");

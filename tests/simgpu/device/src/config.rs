@@ -1,6 +1,6 @@
-//! What the simulated machine is like. Defaults are what was seen on an H200 with driver 580.
+//! Configuration of the simulated machine. Defaults are figures measured on an H200 with driver 580.
 
-/// The machine's properties, fixed when its state file is made.
+/// Properties of the machine, fixed when its state file is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Config {
@@ -8,31 +8,31 @@ pub struct Config {
     pub gpus: u64,
     /// Memory of each GPU in bytes, as NVML reports it.
     pub total_bytes: u64,
-    /// Bytes of `total` that the driver keeps for itself (NVML's v2 "reserved"; not part of what CUDA calls the total).
+    /// Bytes of `total_bytes` that the driver reserves for itself (NVML's v2 "reserved"); excluded from CUDA's total.
     pub reserved_bytes: u64,
-    /// Bytes in use on an idle GPU beyond `reserved`.
+    /// Bytes in use on an idle GPU, in addition to `reserved_bytes`.
     pub baseline_bytes: u64,
-    /// Bytes that a context costs and NVML attributes to its process.
+    /// Bytes per context that NVML attributes to the process.
     pub context_bytes: u64,
-    /// Bytes that a context costs and nobody is shown to hold.
+    /// Bytes per context that NVML attributes to no process.
     pub context_hidden_bytes: u64,
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors of each GPU.
     pub multiprocessors: u64,
-    /// Time that making a context takes, ns.
+    /// Time that creating a context takes, ns.
     pub context_ns: u64,
-    /// Resident threads of each multiprocessor (local memory is sized by them).
+    /// Resident threads per multiprocessor; local memory is sized by them.
     pub threads_per_multiprocessor: u64,
-    /// A process' turn on a contended GPU, ns.
+    /// Time slice of a process on a contended GPU, ns.
     pub slice_ns: u64,
-    /// GPU time lost when another process' turn begins, ns.
+    /// GPU time lost when the time slice of another process begins, ns.
     pub switch_ns: u64,
-    /// GPU time lost besides when that interrupts work, ns.
+    /// Additional GPU time lost when that interrupts work, ns.
     pub preempt_ns: u64,
-    /// GPU time of each launch on top of the kernel's own, ns.
+    /// GPU time of each launch in addition to that of the kernel, ns.
     pub launch_ns: u64,
     /// GPU time of a kernel whose duration is unknown, ns.
     pub kernel_ns: u64,
-    /// GPU time of recording an event with a time, ns.
+    /// GPU time of recording an event with timing enabled, ns.
     pub event_ns: u64,
 }
 
@@ -62,10 +62,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Sets one property by its name, as `simgpu-ctl create name=value` does. Sizes take a suffix `K`, `M` or `G`.
+    /// Sets one property by its name in `simgpu-ctl create name=value`. Values take a suffix `K`, `M` or `G` (powers of 1024).
     ///
     /// # Errors
-    /// Says which name is unknown or which value is not a number.
+    /// Names the unknown property or the invalid value.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let (digits, unit) = match value.as_bytes().last() {
             Some(b'K') => (&value[..value.len() - 1], 1 << 10),
@@ -97,23 +97,23 @@ impl Config {
         Ok(())
     }
 
-    /// What CUDA calls the total of a GPU, in bytes.
+    /// Returns the total memory of a GPU as CUDA reports it, in bytes.
     #[must_use]
     pub fn cuda_total(&self) -> u64 {
         self.total_bytes - self.reserved_bytes
     }
 }
 
-/// The GPU's marketing name.
+/// Product name of the GPU.
 pub const NAME: &str = "NVIDIA H200 (simulated)";
-/// What `cuDriverGetVersion` and NVML call the CUDA version.
+/// CUDA version that `cuDriverGetVersion` and NVML report.
 pub const CUDA_VERSION: i32 = 13_000;
-/// The driver's version.
+/// Driver version.
 pub const DRIVER_VERSION: &str = "580.00.00";
 /// Compute capability, major and minor.
 pub const COMPUTE_CAPABILITY: (i32, i32) = (9, 0);
 
-/// The UUID of the GPU with this physical index.
+/// Returns the UUID of the GPU with this physical index.
 #[must_use]
 pub fn uuid(gpu: usize) -> [u8; 16] {
     let mut bytes = *b"\x51\x6d\x67\x70\x75\x00\x40\x00\x80\x00\x00\x00\x00\x00\x00\x00";
@@ -121,14 +121,14 @@ pub fn uuid(gpu: usize) -> [u8; 16] {
     bytes
 }
 
-/// The UUID as text: `GPU-` and five groups of hexadecimal digits.
+/// Returns the UUID as text: `GPU-` and five groups of hexadecimal digits.
 #[must_use]
 pub fn uuid_text(gpu: usize) -> String {
     let hex = uuid(gpu).map(|byte| format!("{byte:02x}")).concat();
     format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-/// The PCI bus number of a GPU.
+/// Returns the PCI bus number of a GPU.
 #[must_use]
 pub fn pci_bus(gpu: usize) -> u32 {
     u32::try_from(gpu).unwrap_or(0) + 0x1b
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn uuids_differ_and_have_the_usual_form() {
+    fn uuids_are_unique_and_formatted_as_nvidia_does() {
         assert_ne!(uuid(0), uuid(1));
         assert_eq!(uuid_text(1), "GPU-516d6770-7500-4000-8000-000000000001");
     }

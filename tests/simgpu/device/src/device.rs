@@ -1,4 +1,4 @@
-//! Finding, making and mapping the state file.
+//! Finds, creates and maps the state file.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -11,17 +11,17 @@ use crate::config::Config;
 use crate::identity::{self, ProcessIdentity};
 use crate::layout::{MAGIC, MAX_GPUS, State};
 
-/// A machine's simulated GPUs, mapped into this process.
+/// Simulated GPUs of a machine, mapped into this process.
 pub struct Device {
     path: PathBuf,
     inode: (u64, u64),
     fd: AtomicI32,
-    /// This process as [`crate::identity`] knew it at opening: PID, namespace, start.
+    /// Identity of this process when it opened the file; a forked child has another.
     identity: ProcessIdentity,
     pub(crate) state: &'static State,
 }
 
-/// Where the state file is: `SIMGPU_STATE`, else `/dev/simgpu` if that exists, else `/dev/shm/simgpu`.
+/// Returns the path of the state file: `SIMGPU_STATE`, else `/dev/simgpu` if it exists, else `/dev/shm/simgpu`.
 #[must_use]
 pub fn default_path() -> PathBuf {
     if let Some(path) = std::env::var_os("SIMGPU_STATE") {
@@ -32,10 +32,10 @@ pub fn default_path() -> PathBuf {
 }
 
 impl Device {
-    /// Opens the machine at `path`, making one with the default configuration if there is none.
+    /// Opens the machine at `path`. Creates one with the default configuration if there is none.
     ///
     /// # Errors
-    /// When the file cannot be opened, made or mapped, or is not a state file.
+    /// The file cannot be opened, created or mapped, or is not a state file.
     pub fn open(path: &Path) -> io::Result<Device> {
         let file = match open_file(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -52,16 +52,16 @@ impl Device {
         if state.magic.load(Ordering::Acquire) != MAGIC {
             return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: not a simulated GPU of this version", path.display())));
         }
-        // Never closed: closing any descriptor of the file would drop this process' POSIX locks on it.
+        // Never closed: closing any descriptor of the file would drop the POSIX locks of this process on it.
         let fd = AtomicI32::new(file.into_raw_fd());
         let inode = (metadata.dev(), metadata.ino());
         Ok(Device { path: path.to_owned(), inode, fd, identity: identity::current_process(), state })
     }
 
-    /// Makes a machine. The file gets its name when it is complete.
+    /// Creates a machine. The file gets its name when it is complete.
     ///
     /// # Errors
-    /// `AlreadyExists` when there is one; otherwise what the file system says.
+    /// `AlreadyExists` if there is one, `InvalidInput` for an inconsistent configuration, else the error of the file system.
     pub fn create(path: &Path, config: &Config) -> io::Result<()> {
         if config.gpus == 0 || config.gpus > MAX_GPUS as u64 || config.reserved_bytes + config.baseline_bytes > config.total_bytes {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "impossible configuration"));
@@ -72,7 +72,7 @@ impl Device {
             file.set_permissions(Permissions::from_mode(0o666))?;
             file.set_len(size_of::<State>() as u64)?;
             let state = map_state(&file)?;
-            // SAFETY: nobody else has this file yet, so nobody reads the configuration while it is written.
+            // SAFETY: the file has no name yet, so no other process reads the configuration while it is written.
             unsafe { (&raw const state.config).cast_mut().write(*config) };
             state.mutex.init();
             for gpu in &state.gpus {
@@ -85,13 +85,13 @@ impl Device {
         made
     }
 
-    /// The machine's properties.
+    /// Returns the properties of the machine.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.state.config
     }
 
-    /// How many GPUs there are.
+    /// Returns the number of GPUs.
     #[must_use]
     pub fn gpus(&self) -> usize {
         usize::try_from(self.state.config.gpus).unwrap_or(0).min(MAX_GPUS)
@@ -102,18 +102,18 @@ impl Device {
         self.state.nvml_calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// NVML calls made on this machine since its state was made or reset.
+    /// Returns the number of NVML calls on this machine since its state was created or reset.
     #[must_use]
     pub fn nvml_calls(&self) -> u64 {
         self.state.nvml_calls.load(Ordering::Relaxed)
     }
 
-    /// This process: PID, namespace, start.
+    /// Returns the identity of this process, also after a fork.
     pub(crate) fn own_identity(&self) -> ProcessIdentity {
         if self.identity.pid == std::process::id() { self.identity } else { identity::current_process() }
     }
 
-    /// A descriptor of the state file: the one it was opened with, or a new one if the program closed that.
+    /// Returns a descriptor of the state file: the one from opening, or a new one if the program closed that.
     pub(crate) fn descriptor(&self) -> Option<RawFd> {
         let fd = self.fd.load(Ordering::Relaxed);
         if self.is_state_file(fd) {
@@ -138,7 +138,7 @@ impl Device {
 }
 
 fn open_file(path: &Path) -> io::Result<File> {
-    // The standard library opens with O_CLOEXEC. No duplicate is made and closed here: that would drop the process' POSIX locks.
+    // The standard library opens with O_CLOEXEC. Closing a duplicate here would drop the POSIX locks of the process.
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOCTTY).open(path)
 }
 
@@ -147,12 +147,12 @@ fn map_state(file: &File) -> io::Result<&'static State> {
     if file.metadata()?.len() < size as u64 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "too short for a simulated GPU"));
     }
-    // SAFETY: a new shared mapping of a file that is long enough. It is never unmapped.
+    // SAFETY: a new shared mapping of a file that is long enough; it is never unmapped.
     let address =
         unsafe { libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0) };
     if address == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the mapping is as long as the state and aligned to a page; every bit pattern is a valid state.
+    // SAFETY: the mapping is as long as `State` and page-aligned; every bit pattern is a valid `State`.
     Ok(unsafe { &*address.cast::<State>() })
 }

@@ -1,9 +1,9 @@
-//! Which process is which, across PID namespaces.
+//! Identity of processes across PID namespaces.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// The inode of this process' PID namespace; 0 when /proc does not say.
+/// Returns the inode of the PID namespace of this process; 0 if /proc does not tell.
 fn pid_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
 }
@@ -19,13 +19,13 @@ pub struct ProcessIdentity {
     pub start_ticks: u64,
 }
 
-/// This process: its PID, namespace and start.
+/// Returns the identity of this process.
 pub fn current_process() -> ProcessIdentity {
     let pid = std::process::id();
     ProcessIdentity { pid, pid_namespace: pid_namespace(), start_ticks: start_ticks(pid) }
 }
 
-/// When a process started, in clock ticks since boot; 0 when /proc does not say.
+/// Returns the start time of a process in clock ticks since boot; 0 if /proc does not tell.
 pub fn start_ticks(pid: u32) -> u64 {
     fs::read_to_string(format!("/proc/{pid}/stat")).map_or(0, |text| start_in_stat(&text))
 }
@@ -35,7 +35,7 @@ fn start_in_stat(text: &str) -> u64 {
     after_name.split_ascii_whitespace().nth(19).and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
-/// The PID here of the process that calls itself `inner` in its own namespace and started at `started`, by looking through /proc.
+/// Searches /proc for the process with PID `inner_pid` in its own namespace and this start time. Returns its PID in this namespace.
 pub fn find_process(inner_pid: u32, start_ticks: u64) -> Option<u32> {
     let processes = fs::read_dir("/proc").ok()?;
     processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).find(|&pid| {
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_parentheses_does_not_confuse_the_start_time() {
+    fn start_time_is_parsed_after_a_name_with_parentheses() {
         let text = "7 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20";
         assert_eq!(start_in_stat(text), 4242);
         assert_eq!(start_in_stat("garbage"), 0);

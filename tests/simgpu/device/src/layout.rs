@@ -1,19 +1,19 @@
-//! How the state file is laid out. Everything in it is atomics; what must change together changes under a robust mutex.
+//! Layout of the state file. All mutable fields are atomics; fields that must change together change under a robust mutex.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::config::Config;
 
-/// Most GPUs that one state file can have.
+/// Maximum number of GPUs in one state file.
 pub const MAX_GPUS: usize = 8;
-/// Most processes that can use the GPUs at one time.
+/// Maximum number of processes that use the GPUs at the same time.
 pub const MAX_SLOTS: usize = 1024;
-/// Most process groups whose peaks are kept apart.
+/// Maximum number of process groups with a peak of their own.
 pub const MAX_GROUPS: usize = 256;
-/// Says that a file is a state file of this layout.
+/// Identifies a state file of this layout.
 pub const MAGIC: u64 = 0x5349_4d47_5055_0002;
-/// Buckets of busy time kept for utilisation figures.
+/// Number of busy-time buckets kept for utilization figures.
 pub const BUCKETS: usize = 16;
 
 #[repr(C)]
@@ -23,7 +23,7 @@ pub struct State {
     /// Guards slots, groups and memory.
     pub mutex: SharedMutex,
     pub nvml_calls: AtomicU64,
-    /// Slots at and above this index were never used.
+    /// Slots at and above this index have never been used.
     pub high_water: AtomicU32,
     pub gpus: [Gpu; MAX_GPUS],
     pub groups: [Group; MAX_GROUPS],
@@ -33,35 +33,35 @@ pub struct State {
 #[repr(C, align(64))]
 pub struct SharedMutex(pub UnsafeCell<libc::pthread_mutex_t>);
 
-/// One GPU: what all processes hold together, and whose turn it is.
+/// One GPU: memory held by all processes, and the process that owns the GPU now.
 #[repr(C, align(64))]
 pub struct Gpu {
-    /// Sum over the slots' `visible`, kept in step under the mutex.
+    /// Sum of `visible` over all slots; changes under the mutex.
     pub visible: AtomicU64,
-    /// Sum over the slots' `hidden`.
+    /// Sum of `hidden` over all slots.
     pub hidden: AtomicU64,
     /// Highest `visible` since the last reset.
     pub peak: AtomicU64,
-    /// Highest sum of `visible` and `hidden` since then.
+    /// Highest sum of `visible` and `hidden` since the last reset.
     pub peak_total: AtomicU64,
-    /// Guards what follows.
+    /// Guards the fields below.
     pub scheduler: SharedMutex,
-    /// Slot index + 1 of the process whose turn it is; 0 when idle.
+    /// Slot index + 1 of the process that owns the GPU; 0 when idle.
     pub owner: AtomicU32,
-    /// Slot index + 1 of the process that had the last turn.
+    /// Slot index + 1 of the last owner.
     pub last_owner: AtomicU32,
-    /// Changes whenever a waiter may have reason to look again (a futex).
+    /// Futex word; changes whenever waiters should check the state again.
     pub wakeups: AtomicU32,
-    /// When the owner is due to have given up its turn or renewed this, ns.
+    /// Instant by which the owner should have released the GPU or renewed this deadline, ns.
     pub owner_deadline_ns: AtomicU64,
-    /// When the owner's turn began, ns.
+    /// Instant at which the owner's time slice began, ns.
     pub slice_start_ns: AtomicU64,
-    /// GPU time is given out up to here, ns.
+    /// Instant up to which GPU time is assigned, ns.
     pub cursor_ns: AtomicU64,
     pub busy: BusyTime,
 }
 
-/// Busy time by tenths of a second.
+/// Busy time in buckets of a tenth of a second.
 #[repr(C)]
 pub struct BusyTime {
     pub tenths: [AtomicU64; BUCKETS],
@@ -69,34 +69,34 @@ pub struct BusyTime {
     pub total_ns: AtomicU64,
 }
 
-/// Processes that are looked at together: those of one PID namespace, or of one `SIMGPU_GROUP`.
+/// Processes of one PID namespace or one `SIMGPU_GROUP`, whose peak is tracked together.
 #[repr(C)]
 pub struct Group {
-    /// 0: free.
+    /// Key of the group; 0: free.
     pub key: AtomicU64,
     pub peak: [AtomicU64; MAX_GPUS],
 }
 
-/// One process.
+/// Slot of one process.
 #[repr(C, align(64))]
 pub struct SlotState {
-    /// PID in its own namespace; 0: free.
+    /// PID in its own namespace; 0: free slot.
     pub pid: AtomicU32,
-    /// Index into the groups.
+    /// Index into `State::groups`.
     pub group: AtomicU32,
-    /// Its PID namespace's inode; 0 when unknown.
+    /// Inode of its PID namespace; 0 if unknown.
     pub pid_namespace: AtomicU64,
-    /// Its start time in clock ticks since boot; 0 when unknown.
+    /// Start time in clock ticks since boot; 0 if unknown.
     pub start_ticks: AtomicU64,
     pub gpus: [SlotGpu; MAX_GPUS],
 }
 
-/// What a process holds of one GPU.
+/// Resources of one process on one GPU.
 #[repr(C)]
 pub struct SlotGpu {
-    /// Bytes that NVML shows for the process.
+    /// Bytes that NVML attributes to the process.
     pub visible: AtomicU64,
-    /// Bytes that only the GPU's total shows.
+    /// Bytes that are only in the GPU's total.
     pub hidden: AtomicU64,
     pub contexts: AtomicU32,
     /// 1 while the process has work for this GPU.

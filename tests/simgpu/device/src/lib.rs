@@ -1,7 +1,7 @@
-//! The simulated GPU: a file mapped by every process that uses it.
+//! State of the simulated GPU: a file that every process that uses it maps.
 //!
-//! What a real GPU and its kernel driver keep between processes is kept here: how much memory each process holds, who is running, and
-//! until when. A process that dies gives everything back, because all that it owns hangs on a lock that the kernel releases.
+//! The file holds what a real GPU and its kernel driver share between processes: the memory of each process, the process that runs
+//! now, and until when. All resources of a process depend on a file lock that the kernel releases, so they are reclaimed when it dies.
 #![warn(missing_docs)]
 
 pub mod config;

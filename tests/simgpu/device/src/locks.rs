@@ -1,8 +1,9 @@
-//! File locks that say who is alive, and under which PID.
+//! File locks that tell whether the process of a slot is alive, and its PID.
 //!
-//! Each slot has two bytes far behind the file's end. The first is locked through the open file description: the mapping keeps that
-//! alive, so the lock outlives a process that closes all its descriptors, and goes with the process. The second is a POSIX lock:
-//! fragile, but the kernel translates its owner's PID for whoever asks.
+//! Each slot has two lock bytes far past the end of the file. The first is an open-file-description lock: the mapping keeps the
+//! description alive, so the lock survives when the process closes all its descriptors, and is released when the process dies. The
+//! second is a POSIX lock: it is lost when the process closes any descriptor of the file, but the kernel translates the PID of its
+//! owner into the reader's namespace.
 
 use std::os::fd::RawFd;
 
@@ -19,21 +20,21 @@ fn flock_at(kind: i32, start: i64, index: usize) -> libc::flock {
     lock
 }
 
-/// Takes the slot's life lock. False when a living process has it.
+/// Takes the liveness lock of the slot. Returns false if a living process holds it.
 pub fn try_lock(fd: RawFd, index: usize) -> bool {
     let lock = flock_at(libc::F_WRLCK, ALIVE_OFFSET, index);
     // SAFETY: fcntl reads the lock, which lives through the call.
     unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &raw const lock) == 0 }
 }
 
-/// Marks the slot with this process' PID for readers in other PID namespaces.
+/// Marks the slot with the PID of this process for readers in other PID namespaces.
 pub fn mark_pid(fd: RawFd, index: usize) {
     let lock = flock_at(libc::F_WRLCK, PID_OFFSET, index);
     // SAFETY: fcntl reads the lock, which lives through the call.
     unsafe { libc::fcntl(fd, libc::F_SETLK, &raw const lock) };
 }
 
-/// Whether another open file holds the slot's life lock. The holder itself sees `false` through its own descriptor.
+/// Returns whether another open file holds the liveness lock of the slot. The holder itself gets `false`.
 pub fn is_locked(fd: RawFd, index: usize) -> bool {
     let mut lock = flock_at(libc::F_WRLCK, ALIVE_OFFSET, index);
     // SAFETY: fcntl writes the lock, which lives through the call.
@@ -41,18 +42,18 @@ pub fn is_locked(fd: RawFd, index: usize) -> bool {
     answer == 0 && i32::from(lock.l_type) != libc::F_UNLCK
 }
 
-/// What the kernel says of the owner of a slot's PID mark.
+/// Owner of the PID mark of a slot.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PidMark {
-    /// Its PID in the reader's namespace.
+    /// PID of the owner in the reader's namespace.
     Visible(u32),
-    /// It is in a namespace that the reader cannot see.
+    /// The owner is in a namespace that the reader cannot see.
     OtherNamespace,
-    /// There is no mark: this process is the owner, or the owner closed all its descriptors.
+    /// No mark: this process is the owner, or the owner closed a descriptor of the file.
     None,
 }
 
-/// Reads a slot's PID mark.
+/// Reads the PID mark of a slot.
 pub fn pid_mark(fd: RawFd, index: usize) -> PidMark {
     let mut lock = flock_at(libc::F_WRLCK, PID_OFFSET, index);
     // SAFETY: fcntl writes the lock, which lives through the call.

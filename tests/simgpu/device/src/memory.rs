@@ -1,4 +1,4 @@
-//! Who holds how many bytes of which GPU.
+//! Memory accounting: bytes held by each process on each GPU.
 
 use std::sync::atomic::Ordering;
 
@@ -6,34 +6,34 @@ use crate::layout::{MAX_GPUS, SlotState};
 use crate::robust_mutex::Guard;
 use crate::{Device, Slot, locks, slot};
 
-/// The GPU has not that many bytes left.
+/// Error: the GPU does not have enough free memory.
 #[derive(Debug, PartialEq, Eq)]
 pub struct OutOfMemory;
 
-/// Whether NVML shows bytes for the process that holds them.
+/// Whether NVML attributes memory to the process that holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visibility {
-    /// It does.
+    /// Attributed to the process.
     Visible,
-    /// Only the GPU's total shows them.
+    /// Only in the GPU's total.
     Hidden,
 }
 
-/// One GPU's memory, in bytes.
+/// Memory of one GPU, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuMemory {
-    /// All there is, as NVML counts.
+    /// Total as NVML reports it.
     pub total: u64,
-    /// What the driver keeps for itself.
+    /// Reserved by the driver.
     pub reserved: u64,
-    /// What is in use, without `reserved`.
+    /// In use, excluding `reserved`.
     pub used: u64,
     /// `total` - `reserved` - `used`.
     pub free: u64,
 }
 
 impl Device {
-    /// One GPU's memory now, without what dead processes held.
+    /// Returns the current memory figures of one GPU, after reclaiming the memory of dead processes.
     #[must_use]
     pub fn memory(&self, gpu: usize) -> GpuMemory {
         let guard = self.lock();
@@ -48,19 +48,19 @@ impl Device {
         GpuMemory { total: config.total_bytes, reserved: config.reserved_bytes, used, free: config.cuda_total().saturating_sub(used) }
     }
 
-    /// Highest sum of what NVML showed for all processes of a GPU at any instant since the last reset, in bytes.
+    /// Returns the highest sum of [`Visibility::Visible`] memory of all processes since the last reset, in bytes.
     #[must_use]
     pub fn peak(&self, gpu: usize) -> u64 {
         self.state.gpus[gpu].peak.load(Ordering::Relaxed)
     }
 
-    /// Highest sum of what all processes held of a GPU at any instant since then, shown or not, in bytes.
+    /// Returns the highest sum of all memory of all processes since the last reset, hidden memory included, in bytes.
     #[must_use]
     pub fn peak_total(&self, gpu: usize) -> u64 {
         self.state.gpus[gpu].peak_total.load(Ordering::Relaxed)
     }
 
-    /// The same as [`Device::peak`] for one group of processes: a PID namespace's inode in decimal, or a `SIMGPU_GROUP`.
+    /// Returns [`Device::peak`] of one group of processes: the inode of a PID namespace in decimal, or a `SIMGPU_GROUP`.
     #[must_use]
     pub fn group_peak(&self, group: &str, gpu: usize) -> u64 {
         let key = group.parse::<u64>().unwrap_or_else(|_| slot::name_key(group));
@@ -68,7 +68,7 @@ impl Device {
         found.map_or(0, |group| group.peak[gpu].load(Ordering::Relaxed))
     }
 
-    /// Every group's key and its peak on a GPU, in bytes.
+    /// Returns the key of every group and its peak on a GPU, in bytes.
     #[must_use]
     pub fn group_peaks(&self, gpu: usize) -> Vec<(u64, u64)> {
         let groups = self.state.groups.iter();
@@ -76,7 +76,7 @@ impl Device {
         pairs.filter(|&(key, _)| key != 0).collect()
     }
 
-    /// Starts peaks and the count of NVML calls anew.
+    /// Resets the peaks and the count of NVML calls.
     pub fn reset(&self) {
         let guard = self.lock();
         self.reap(&guard);
@@ -94,7 +94,7 @@ impl Device {
         self.state.mutex.lock(|| self.recount())
     }
 
-    /// After a process died inside the mutex: the slots are right at every instant, the sums follow from them.
+    /// Recomputes the sums after a process died while it held the mutex. The slots are consistent at every instant.
     fn recount(&self) {
         for (index, gpu) in self.state.gpus.iter().enumerate() {
             let sum = |bytes_of: fn(&SlotState, usize) -> u64| self.used_slots().map(|slot| bytes_of(slot, index)).sum::<u64>();
@@ -113,7 +113,7 @@ impl Device {
         members.map(|slot| slot.gpus[gpu].visible.load(Ordering::Relaxed)).sum()
     }
 
-    /// Takes back what dead processes held.
+    /// Reclaims the memory of dead processes.
     pub(crate) fn reap(&self, _guard: &Guard<'_>) {
         let Some(fd) = self.descriptor() else { return };
         for (index, slot) in self.used_slots().enumerate() {
@@ -123,7 +123,7 @@ impl Device {
         }
     }
 
-    /// Empties a slot whose owner is gone. Called under the mutex.
+    /// Clears the slot of a dead process. Called under the mutex.
     pub(crate) fn free_slot(&self, slot: &SlotState) {
         for (gpu, held) in slot.gpus.iter().enumerate() {
             let shared = &self.state.gpus[gpu];
@@ -133,16 +133,16 @@ impl Device {
             held.runnable.store(0, Ordering::Relaxed);
             held.busy.clear();
         }
-        // Last: of one who is killed on the way here, the rest is taken back by whoever comes next.
+        // Last, so that the next process finishes the cleanup if this one is killed before.
         slot.pid.store(0, Ordering::Relaxed);
     }
 }
 
 impl Slot {
-    /// Takes bytes of a GPU for this process.
+    /// Charges bytes of a GPU to this process.
     ///
     /// # Errors
-    /// [`Full`] when they are not there even after dead processes gave back theirs.
+    /// [`OutOfMemory`] if they are not free even after the memory of dead processes was reclaimed.
     pub fn charge(&self, gpu: usize, bytes: u64, visibility: Visibility) -> Result<(), OutOfMemory> {
         let device = &*self.device;
         let guard = device.lock();
@@ -156,7 +156,7 @@ impl Slot {
                 || shared.visible.load(Ordering::Relaxed) + visible_bytes > shared.peak.load(Ordering::Relaxed)
                 || device.group_visible(group_index, gpu) + visible_bytes > group_peak.load(Ordering::Relaxed)
         };
-        // What the dead held neither refuses anybody nor counts in a peak.
+        // Memory of dead processes must neither cause a refusal nor count in a peak.
         if device.memory_locked(gpu).free < bytes || would_be_peak(device) {
             device.reap(&guard);
         }
@@ -176,7 +176,7 @@ impl Slot {
         Ok(())
     }
 
-    /// Gives bytes back.
+    /// Releases bytes.
     pub fn release(&self, gpu: usize, bytes: u64, visibility: Visibility) {
         let _guard = self.device.lock();
         let held = &self.state().gpus[gpu];
@@ -190,7 +190,7 @@ impl Slot {
         all.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Says that this process has one context more (or less) on a GPU: NVML lists processes that have any.
+    /// Counts one context more or less for this process on a GPU. NVML lists the processes that have a context.
     pub fn count_context(&self, gpu: usize, more: bool) {
         let contexts = &self.state().gpus[gpu].contexts;
         if more {
@@ -200,7 +200,7 @@ impl Slot {
         }
     }
 
-    /// What NVML shows for this process on a GPU, in bytes.
+    /// Returns the bytes that NVML attributes to this process on a GPU.
     #[must_use]
     pub fn visible(&self, gpu: usize) -> u64 {
         debug_assert!(gpu < MAX_GPUS);

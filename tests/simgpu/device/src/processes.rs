@@ -1,4 +1,4 @@
-//! The processes on a GPU, as somebody in this PID namespace sees them.
+//! Processes on a GPU, as seen from the PID namespace of this process.
 
 use std::sync::atomic::Ordering;
 
@@ -6,23 +6,23 @@ use crate::layout::MAX_SLOTS;
 use crate::locks::{self, PidMark};
 use crate::{Device, identity};
 
-/// A process that has a context on a GPU.
+/// Process with a context on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its PID in the reader's namespace.
+    /// PID in the reader's namespace.
     pub pid: u32,
-    /// Bytes that NVML shows for it.
+    /// Bytes that NVML attributes to it.
     pub used: u64,
-    /// Bytes that only the GPU's total shows.
+    /// Bytes that are only in the GPU's total.
     pub hidden: u64,
-    /// Percent of the last second in which it had the GPU.
+    /// Percent of the last second in which it owned the GPU.
     pub utilization: u32,
-    /// GPU time that it used in its life, ns.
+    /// GPU time used so far, ns.
     pub busy_ns: u64,
 }
 
 impl Device {
-    /// The living processes with a context on `gpu` that this process' PID namespace can see.
+    /// Returns the living processes with a context on `gpu` that are visible in the PID namespace of this process.
     #[must_use]
     pub fn processes(&self, gpu: usize) -> Vec<Process> {
         let guard = self.lock();
@@ -60,7 +60,7 @@ impl Device {
         }
     }
 
-    /// Percent of the last second in which a GPU was busy.
+    /// Returns the percent of the last second in which a GPU was busy.
     #[must_use]
     pub fn utilization(&self, gpu: usize) -> u32 {
         self.state.gpus[gpu].busy.percent()

@@ -1,14 +1,14 @@
-//! A mutex in the state file that survives the death of its holder.
+//! A robust mutex in the state file: it survives the death of its holder.
 
 use crate::layout::SharedMutex;
 
-// SAFETY: a process-shared pthread mutex is made to be used by several threads and processes.
+// SAFETY: a process-shared pthread mutex may be used by several threads and processes.
 unsafe impl Sync for SharedMutex {}
 
 impl SharedMutex {
-    /// Makes the mutex in a new state file.
+    /// Initializes the mutex in a new state file.
     pub fn init(&self) {
-        // SAFETY: the attribute object lives on this stack; the mutex is in a file that nobody else has mapped yet.
+        // SAFETY: the attribute object lives on this stack; no other process has mapped the file of the mutex yet.
         unsafe {
             let mut attributes = std::mem::zeroed::<libc::pthread_mutexattr_t>();
             libc::pthread_mutexattr_init(&raw mut attributes);
@@ -19,26 +19,25 @@ impl SharedMutex {
         }
     }
 
-    /// Takes the mutex. `repair` runs first when the last holder died with it.
+    /// Locks the mutex. Runs `repair` first if the last holder died while it held the mutex.
     pub fn lock(&self, repair: impl FnOnce()) -> Guard<'_> {
         let answer = self.wait();
         if answer == libc::EOWNERDEAD {
-            // SAFETY: this thread holds the mutex, in the state that asks for this call.
+            // SAFETY: this thread holds the mutex, and EOWNERDEAD requires this call.
             unsafe { libc::pthread_mutex_consistent(self.0.get()) };
             repair();
         } else {
-            assert_eq!(answer, 0, "the simulated GPU's mutex cannot be taken");
+            assert_eq!(answer, 0, "cannot lock the mutex of the simulated GPU");
         }
         Guard(self)
     }
 
-    /// Waits in short steps: a process that is killed just when it was woken takes the wake-up along (seen with 32 processes, half of them
-    /// killed again and again), and nobody else would hear that the mutex is free.
+    /// Waits in steps of 10 ms. A process that is killed just after it was woken consumes the wake-up, and the other waiters would never
+    /// learn that the mutex is free (seen with 32 processes, half of them killed repeatedly).
     fn wait(&self) -> i32 {
         loop {
             let mut until = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-            // SAFETY: the clock is written to a variable of this function, which lives through both calls; the mutex was made by `init`
-            // before the file got its name.
+            // SAFETY: `until` lives through both calls; `init` initialized the mutex before the file got its name.
             let answer = unsafe {
                 libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut until);
                 until.tv_nsec += 10_000_000;
@@ -54,7 +53,7 @@ impl SharedMutex {
     }
 }
 
-/// Holds a [`SharedMutex`].
+/// Lock guard of a [`SharedMutex`].
 pub struct Guard<'a>(&'a SharedMutex);
 
 impl Drop for Guard<'_> {

@@ -1,18 +1,18 @@
-//! Whose turn it is on a GPU.
+//! Scheduler: which process owns a GPU, and for how long.
 //!
-//! Time is given out analytically: an operation starts when it is ready and the GPU's cursor allows, and ends after its duration, whatever
-//! the host's timers do; who waits for it then sleeps until that instant. Late wake-ups therefore do not add up. Only one process has the
-//! GPU at a time. It keeps it while it has work, for a slice at most while others have work too.
+//! GPU time is assigned analytically: an operation starts when it is ready and the GPU's cursor allows, and ends after its duration. The
+//! waiting thread then sleeps until that instant, so late wake-ups do not add up. One process owns the GPU at a time. It keeps the GPU
+//! while it has work, for at most one time slice if other processes have work too.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::layout::{Gpu, SlotState};
 use crate::{Device, Slot, locks};
 
-/// How long past its time an owner may be before the others take the GPU from it (it may be stopped; the GPU would go on).
+/// Time past its deadline after which other processes take the GPU from its owner, ns. The owner may be stopped; a real GPU would continue.
 const OWNER_GRACE_NS: u64 = 10_000_000;
 
-/// The clock of all simulated GPUs: CLOCK_MONOTONIC in ns.
+/// Returns the clock of all simulated GPUs: CLOCK_MONOTONIC in ns.
 #[must_use]
 pub fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -21,11 +21,11 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Sleeps until `word` is no longer `seen`, somebody rings it, or the clock says `until`.
+/// Sleeps until `word` differs from `seen`, another thread wakes its waiters, or the clock reaches `until` (ns).
 fn futex_wait_until(word: &AtomicU32, seen: u32, until: u64) {
     let time = libc::timespec { tv_sec: (until / 1_000_000_000) as i64, tv_nsec: (until % 1_000_000_000) as i64 };
     let operation = libc::FUTEX_WAIT_BITSET;
-    // SAFETY: the futex word and the time live through the call; an absolute time goes with the BITSET form.
+    // SAFETY: the futex word and the time live through the call; the BITSET form takes an absolute time.
     unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), operation, seen, &raw const time, std::ptr::null::<u32>(), u32::MAX);
     }
@@ -37,26 +37,26 @@ fn futex_wake_all(word: &AtomicU32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
-/// When an operation ran, ns.
+/// Execution of an operation, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// When it began.
+    /// Start.
     pub start_ns: u64,
-    /// When it ended or was left.
+    /// End, or the instant of the interruption.
     pub end_ns: u64,
-    /// How long it had the GPU.
+    /// GPU time that it used.
     pub gpu_ns: u64,
 }
 
 impl Slot {
-    /// Runs an operation of `duration` ns that was ready at `ready` on a GPU and returns when it ended (by the clock also for the
-    /// caller: it sleeps until then). The process keeps its turn; call [`Slot::rest`] when there is nothing more to do.
+    /// Runs an operation of `duration` ns that was ready at `ready` on a GPU. Sleeps until it ends and returns its start and end. The
+    /// process still owns the GPU afterwards; call [`Slot::set_idle`] when it has no more work.
     pub fn run(&self, gpu: usize, ready_ns: u64, duration_ns: u64) -> (u64, u64) {
         let span = self.run_interruptible(gpu, ready_ns, duration_ns, &AtomicBool::new(false));
         (span.start_ns, span.end_ns)
     }
 
-    /// The same, but ends early when `stop` is set and [`Slot::nudge`] is called.
+    /// Runs an operation as [`Slot::run`] does, but returns early if `stop` is set and [`Slot::interrupt`] is called.
     pub fn run_interruptible(&self, gpu: usize, ready_ns: u64, duration_ns: u64, stop: &AtomicBool) -> Span {
         let shared = &self.device.state.gpus[gpu];
         let own_tag = self.owner_tag();
@@ -67,7 +67,7 @@ impl Slot {
         self.set_runnable(gpu, shared);
         loop {
             if shared.owner.load(Ordering::Relaxed) != own_tag && !self.try_acquire(shared, ready_ns) {
-                // Who was late on a busy machine may have been taken for stopped: it is back in the game.
+                // Another process may have taken this one for stopped and cleared its flag.
                 self.set_runnable(gpu, shared);
                 let seen = shared.wakeups.load(Ordering::Acquire);
                 let until = shared.owner_deadline_ns.load(Ordering::Relaxed).max(now_ns()) + OWNER_GRACE_NS;
@@ -100,7 +100,7 @@ impl Slot {
             if shared.owner.load(Ordering::Relaxed) == own_tag {
                 shared.cursor_ns.store(reached_ns, Ordering::Relaxed);
                 if !is_contended && self.other_runnable(gpu).next().is_some() {
-                    // Somebody came: from here on slices count.
+                    // The GPU became contended: the time slice starts now.
                     shared.slice_start_ns.store(reached_ns.max(shared.slice_start_ns.load(Ordering::Relaxed)), Ordering::Relaxed);
                 }
             }
@@ -111,12 +111,12 @@ impl Slot {
         }
     }
 
-    /// Makes a [`Slot::run_until`] of this process look at its flag.
+    /// Makes a running [`Slot::run_interruptible`] of this process check its flag.
     pub fn interrupt(&self, gpu: usize) {
         futex_wake_all(&self.device.state.gpus[gpu].wakeups);
     }
 
-    /// Gives the GPU up: this process has no more work for it.
+    /// Releases the GPU: this process has no more work for it.
     pub fn set_idle(&self, gpu: usize) {
         let shared = &self.device.state.gpus[gpu];
         let _guard = shared.scheduler.lock(|| ());
@@ -130,7 +130,7 @@ impl Slot {
         u32::try_from(self.index + 1).unwrap_or(0)
     }
 
-    /// Says that this process has work; an owner without competition must hear of it.
+    /// Marks this process as having work. Wakes an owner that runs without a slice limit.
     fn set_runnable(&self, gpu: usize, shared: &Gpu) {
         let before = self.state().gpus[gpu].runnable.swap(1, Ordering::Relaxed);
         if before == 0 && ![0, self.owner_tag()].contains(&shared.owner.load(Ordering::Relaxed)) {
@@ -138,7 +138,7 @@ impl Slot {
         }
     }
 
-    /// Makes this process the owner if nobody is, or if the owner is dead or far past its time.
+    /// Makes this process the owner if there is none, or if the owner is past its deadline by more than the grace time.
     fn try_acquire(&self, shared: &Gpu, ready_ns: u64) -> bool {
         let owner = shared.owner.load(Ordering::Relaxed);
         let is_overdue = now_ns() > shared.owner_deadline_ns.load(Ordering::Relaxed) + OWNER_GRACE_NS;
@@ -146,7 +146,7 @@ impl Slot {
             return false;
         }
         if is_overdue && owner != 0 {
-            // The stopped or dead process is out of the game until it announces itself again.
+            // The stopped or dead process is not scheduled until it marks itself runnable again.
             let gpu = self.device.state.gpus.iter().position(|gpu| std::ptr::eq(gpu, shared)).unwrap_or(0);
             self.device.state.slots[owner as usize - 1].gpus[gpu].runnable.store(0, Ordering::Relaxed);
         }
@@ -154,7 +154,7 @@ impl Slot {
         true
     }
 
-    /// Hands the GPU to the next process that has work, or to nobody.
+    /// Passes the GPU to the next process that has work, or leaves it without an owner.
     fn hand_over(&self, gpu: usize, shared: &Gpu, interrupts: bool) {
         match self.other_runnable(gpu).next() {
             Some(next) => self.assign(shared, u32::try_from(next + 1).unwrap_or(0), 0, interrupts),
@@ -179,7 +179,7 @@ impl Slot {
         shared.owner.store(tag, Ordering::Relaxed);
     }
 
-    /// The other processes with work for a GPU, from the slot after this one around.
+    /// Iterates over the other processes with work for a GPU, round-robin from the slot after this one.
     fn other_runnable(&self, gpu: usize) -> impl Iterator<Item = usize> {
         let device: &Device = &self.device;
         let count = device.state.high_water.load(Ordering::Relaxed) as usize;

@@ -1,4 +1,4 @@
-//! A process' place in the state file.
+//! Slot of a process in the state file.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::identity::ProcessIdentity;
 use crate::layout::{Group, MAX_GROUPS, MAX_SLOTS, SlotState};
 use crate::{Device, locks};
 
-/// This process' place. Its lock goes with the process, not with this value.
+/// Slot of this process. Its lock is released when the process ends, not when this value is dropped.
 #[derive(Clone)]
 pub struct Slot {
     pub(crate) device: Arc<Device>,
@@ -16,16 +16,16 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Takes a free place for this process.
+    /// Takes a free slot for this process.
     ///
     /// # Errors
-    /// When all places are taken by living processes, or the state file cannot be locked.
+    /// Living processes hold all slots, or the state file cannot be locked.
     pub fn attach(device: Arc<Device>) -> io::Result<Slot> {
         let fd = device.descriptor().ok_or_else(io::Error::last_os_error)?;
         let guard = device.lock();
         let index = (0..MAX_SLOTS)
             .find(|&index| !device.is_own(index) && locks::try_lock(fd, index))
-            .ok_or_else(|| io::Error::new(io::ErrorKind::QuotaExceeded, "no free place on the simulated GPU"))?;
+            .ok_or_else(|| io::Error::new(io::ErrorKind::QuotaExceeded, "no free slot on the simulated GPU"))?;
         let state = &device.state.slots[index];
         device.free_slot(state);
         locks::mark_pid(fd, index);
@@ -40,7 +40,7 @@ impl Slot {
         Ok(Slot { device, index })
     }
 
-    /// The machine.
+    /// Returns the machine.
     #[must_use]
     pub fn device(&self) -> &Arc<Device> {
         &self.device
@@ -51,20 +51,20 @@ impl Slot {
     }
 }
 
-/// `SIMGPU_GROUP` if set, else the PID namespace.
+/// Returns the key of this process' group: `SIMGPU_GROUP` if set, else the PID namespace.
 fn group_key(namespace: u64) -> u64 {
     std::env::var("SIMGPU_GROUP").map_or(namespace.max(1), |name| name_key(&name))
 }
 
-/// The key of a group that is given by name.
+/// Returns the key of a named group.
 pub(crate) fn name_key(name: &str) -> u64 {
-    // FNV-1a; the top bit keeps names apart from inodes.
+    // FNV-1a; the top bit distinguishes names from inodes.
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     hash | 1 << 63
 }
 
 impl Device {
-    /// The group with this key, made if need be. When all are in use, group 0 takes the rest. Called under the mutex.
+    /// Returns the index of the group with this key, creating it if needed. If all groups are in use, returns 0. Called under the mutex.
     fn group_index(&self, key: u64) -> u32 {
         let groups: &[Group; MAX_GROUPS] = &self.state.groups;
         let found = groups.iter().position(|group| group.key.load(Ordering::Relaxed) == key);
@@ -75,7 +75,7 @@ impl Device {
         u32::try_from(index).unwrap_or(0)
     }
 
-    /// Whether the slot belongs to this process. Its own lock does not stand in its way, so locks cannot tell.
+    /// Returns whether the slot belongs to this process. Locks cannot tell: a process does not conflict with its own.
     pub(crate) fn is_own(&self, index: usize) -> bool {
         let slot = &self.state.slots[index];
         let owner = ProcessIdentity {

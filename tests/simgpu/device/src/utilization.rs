@@ -1,4 +1,4 @@
-//! Busy time by tenths of a second: NVML's utilisation figures.
+//! Busy time in tenths of a second, for NVML's utilization figures.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use crate::scheduler::now_ns;
 const TENTH_NS: u64 = 100_000_000;
 
 impl BusyTime {
-    /// Adds the busy time from `start` to `end`, ns. Called under the GPU's turn mutex.
+    /// Adds the busy time from `start` to `end`, ns. Called under the GPU's scheduler mutex.
     pub fn add(&self, start: u64, end: u64) {
         self.total_ns.fetch_add(end.saturating_sub(start), Ordering::Relaxed);
         let mut at = start;
@@ -24,7 +24,7 @@ impl BusyTime {
         }
     }
 
-    /// Busy percent of the last ten full tenths.
+    /// Returns the busy percent of the last ten full tenths of a second.
     pub fn percent(&self) -> u32 {
         self.percent_before(now_ns() / TENTH_NS)
     }
@@ -38,12 +38,12 @@ impl BusyTime {
         u32::try_from((busy / (TENTH_NS / 10)).min(100)).unwrap_or(100)
     }
 
-    /// All busy time so far, ns.
+    /// Returns the total busy time, ns.
     pub fn total(&self) -> u64 {
         self.total_ns.load(Ordering::Relaxed)
     }
 
-    /// Forgets everything.
+    /// Clears all figures.
     pub fn clear(&self) {
         for (tenth, ns) in self.tenths.iter().zip(&self.ns) {
             tenth.store(0, Ordering::Relaxed);
@@ -58,13 +58,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_a_second_of_the_last_is_fifty_percent() {
+    fn utilization_covers_the_last_second() {
         // SAFETY: all-zero atomics are valid.
         let busy = unsafe { std::mem::zeroed::<BusyTime>() };
         let second = 10 * TENTH_NS;
         busy.add(5 * second, 5 * second + second / 2);
         assert_eq!(busy.percent_before(60), 50);
-        assert_eq!(busy.percent_before(62), 30, "what is older than a second no longer counts");
+        assert_eq!(busy.percent_before(62), 30, "busy time older than a second does not count");
         assert_eq!(busy.total(), second / 2);
         busy.clear();
         assert_eq!(busy.percent_before(60), 0);

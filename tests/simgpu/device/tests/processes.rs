@@ -1,4 +1,4 @@
-//! What several processes do to one machine, and what is left of one that dies.
+//! Several processes share one machine; resources of dead processes are reclaimed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use simgpu_device::{Config, Device};
 
 const MIB: u64 = 1 << 20;
 
-/// A machine of its own for each test.
+/// Machine of one test.
 struct Machine {
     _folder: tempfile::TempDir,
     path: PathBuf,
@@ -27,7 +27,7 @@ fn machine(settings: &[(&str, &str)]) -> Machine {
     Machine { _folder: folder, path, device }
 }
 
-/// A `simgpu-ctl` that has said its first line.
+/// `simgpu-ctl` process that has printed its first line.
 struct Tenant {
     process: Child,
     input: Option<ChildStdin>,
@@ -59,7 +59,7 @@ impl Tenant {
 }
 
 #[test]
-fn memory_of_a_killed_process_is_free_at_once_and_in_no_later_peak() {
+fn memory_of_a_killed_process_is_reclaimed_and_in_no_later_peak() {
     let machine = machine(&[("total", "2G")]);
     let baseline = machine.device.memory(0).used;
     let first = tenant(&machine.path, &["hold", "0", "1000000000"], "held");
@@ -70,7 +70,7 @@ fn memory_of_a_killed_process_is_free_at_once_and_in_no_later_peak() {
 
     first.kill();
     let third = tenant(&machine.path, &["hold", "0", "1000000001"], "held");
-    assert_eq!(machine.device.peak(0), 1_000_000_101, "the dead process' memory is not counted with the next one's");
+    assert_eq!(machine.device.peak(0), 1_000_000_101, "memory of the dead process is not in the peak");
     second.end();
     third.end();
     assert_eq!(machine.device.memory(0).used, baseline);
@@ -78,7 +78,7 @@ fn memory_of_a_killed_process_is_free_at_once_and_in_no_later_peak() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_changes_nothing() {
+fn allocation_that_does_not_fit_is_refused_without_side_effects() {
     let machine = machine(&[("total", "1G"), ("reserved", "0"), ("baseline", "0")]);
     let first = tenant(&machine.path, &["hold", "0", &(600 * MIB).to_string()], "held");
     let refused = Command::new(env!("CARGO_BIN_EXE_simgpu-ctl"))
@@ -113,7 +113,7 @@ fn spans(tenant: &mut Tenant) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn processes_take_turns_and_never_have_the_gpu_at_the_same_time() {
+fn processes_share_the_gpu_by_time_slices() {
     let machine = machine(&[("slice_ns", "3000000"), ("switch_ns", "100000")]);
     let mut tenants = [(); 2].map(|()| tenant(&machine.path, &["work", "0", "1000000", "30"], "ready"));
     for tenant in &mut tenants {
@@ -123,22 +123,22 @@ fn processes_take_turns_and_never_have_the_gpu_at_the_same_time() {
     for spans in [&first, &second] {
         assert_eq!(spans.len(), 30);
         assert!(spans.iter().all(|(start, end)| end - start >= 1_000_000));
-        assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0), "operations of one process follow each other");
+        assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0), "operations of one process overlap");
     }
     let (all_start, all_end) = (first[0].0.min(second[0].0), first[29].1.max(second[29].1));
     assert!(all_end - all_start >= 60_000_000, "60 ms of work took {} ns", all_end - all_start);
-    assert!(first[0].0 < second[29].1 && second[0].0 < first[29].1, "neither had to wait for the other to end");
+    assert!(first[0].0 < second[29].1 && second[0].0 < first[29].1, "one process waited for the other to end");
     tenants.into_iter().for_each(Tenant::end);
 }
 
 #[test]
-fn a_killed_owner_does_not_keep_the_gpu() {
+fn gpu_of_a_killed_owner_is_reassigned() {
     let machine = machine(&[]);
     let mut hog = tenant(&machine.path, &["work", "0", "3600000000000", "1"], "ready");
     hog.input.as_mut().unwrap().write_all(b"\n").unwrap();
     let mut other = tenant(&machine.path, &["work", "0", "1000", "1"], "ready");
     other.input.as_mut().unwrap().write_all(b"\n").unwrap();
-    assert_eq!(spans(&mut other).len(), 1, "an hour's kernel is interrupted for others");
+    assert_eq!(spans(&mut other).len(), 1, "a kernel of an hour is preempted");
     hog.kill();
     let mut next = tenant(&machine.path, &["work", "0", "1000", "1"], "ready");
     next.input.as_mut().unwrap().write_all(b"\n").unwrap();

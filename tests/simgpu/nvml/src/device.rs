@@ -1,26 +1,26 @@
-//! Handles, and what a GPU is.
+//! Device handles and properties.
 
 use std::ffi::{CStr, c_char};
 
 use nvml_wrapper_sys::bindings::nvmlPciInfo_t;
 use simgpu_device::config;
 
-use crate::api::{Answer, Code, Handle, gpu, machine, put, put_text};
+use crate::api::{Handle, NvmlResult, ReturnCode, gpu, machine, put, put_text};
 
 fn bus_id(gpu: usize) -> String {
     format!("00000000:{:02X}:00.0", config::pci_bus(gpu))
 }
 
-fn text<'a>(pointer: *const c_char) -> Answer<&'a str> {
+fn text<'a>(pointer: *const c_char) -> NvmlResult<&'a str> {
     if pointer.is_null() {
-        return Err(Code::InvalidArgument);
+        return Err(ReturnCode::InvalidArgument);
     }
-    // SAFETY: not null, and the C caller promises a terminated string that lives through the call.
-    unsafe { CStr::from_ptr(pointer) }.to_str().map_err(|_| Code::InvalidArgument)
+    // SAFETY: not null, and by NVML's contract a terminated string that lives through the call.
+    unsafe { CStr::from_ptr(pointer) }.to_str().map_err(|_| ReturnCode::InvalidArgument)
 }
 
-fn find(out: *mut Handle, wanted: impl Fn(usize) -> bool) -> Answer {
-    let found = (0..machine()?.gpus()).find(|&gpu| wanted(gpu)).ok_or(Code::NotFound)?;
+fn find(out: *mut Handle, wanted: impl Fn(usize) -> bool) -> NvmlResult {
+    let found = (0..machine()?.gpus()).find(|&gpu| wanted(gpu)).ok_or(ReturnCode::NotFound)?;
     put(out, found + 1)
 }
 

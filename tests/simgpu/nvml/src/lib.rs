@@ -1,5 +1,5 @@
-//! The simulated GPU's `libnvidia-ml.so.1`: a test double of NVIDIA's management library, as far as our tests and `nvidia-smi`-like
-//! programs look. Every call is counted in the shared state, so that tests can say how many were made.
+//! `libnvidia-ml.so.1` of the simulated GPU: a test double of NVIDIA's management library with the functions that the tests and programs
+//! like `nvidia-smi` use. Every call is counted in the shared state, so that tests can check the number of calls.
 
 #[macro_use]
 mod api;

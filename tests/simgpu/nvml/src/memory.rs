@@ -1,8 +1,8 @@
-//! How much memory a GPU has.
+//! Memory of a GPU.
 
 use nvml_wrapper_sys::bindings::{nvmlBAR1Memory_t, nvmlMemory_t, nvmlMemory_v2_t};
 
-use crate::api::{Code, Handle, get, gpu, machine, put};
+use crate::api::{Handle, ReturnCode, get, gpu, machine, put};
 
 /// `sizeof(nvmlMemory_v2_t) | 2 << 24`
 const VERSION_2: u32 = size_of::<nvmlMemory_v2_t>() as u32 | 2 << 24;
@@ -17,7 +17,7 @@ api! {
         let gpu = gpu(handle)?;
         let version = get(out.cast::<u32>())?;
         if version != VERSION_2 {
-            return Err(Code::FunctionNotFound);
+            return Err(ReturnCode::FunctionNotFound);
         }
         let memory = machine()?.memory(gpu);
         put(out, nvmlMemory_v2_t {

@@ -1,15 +1,15 @@
-//! Who is on a GPU.
+//! Processes on a GPU.
 
 use nvml_wrapper_sys::bindings::{nvmlProcessDetail_v1_t, nvmlProcessDetailList_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t};
 use simgpu_device::Process;
 
-use crate::api::{Answer, Code, Handle, get, gpu, machine, put, put_list};
+use crate::api::{Handle, NvmlResult, ReturnCode, get, gpu, machine, put, put_list};
 
-/// What NVML gives where there is no MIG instance.
+/// Instance id that NVML reports without MIG.
 const NO_INSTANCE: u32 = u32::MAX;
 const DETAIL_LIST: u32 = size_of::<nvmlProcessDetailList_t>() as u32 | 1 << 24;
 
-fn list<T>(handle: Handle, count: *mut u32, out: *mut T, make: fn(Process) -> T) -> Answer {
+fn list<T>(handle: Handle, count: *mut u32, out: *mut T, make: fn(Process) -> T) -> NvmlResult {
     let gpu = gpu(handle)?;
     get(count)?;
     put_list(count, out, machine()?.processes(gpu).into_iter().map(make).collect())
@@ -40,7 +40,7 @@ api! {
         let gpu = gpu(handle)?;
         let request = get(out)?;
         if request.version != DETAIL_LIST {
-            return Err(Code::VersionMismatch);
+            return Err(ReturnCode::VersionMismatch);
         }
         let processes = if request.mode == 0 { machine()?.processes(gpu) } else { Vec::new() };
         let details = processes.into_iter().map(|process| nvmlProcessDetail_v1_t {
@@ -50,7 +50,7 @@ api! {
             computeInstanceId: NO_INSTANCE,
             usedGpuCcProtectedMemory: 0,
         });
-        // SAFETY: `out` was read above, so it points to a list.
+        // SAFETY: `out` was read above, so it is not null and points to a list.
         put_list(unsafe { &raw mut (*out).numProcArrayEntries }, request.procArray, details.collect())
     }
 }

@@ -1,4 +1,4 @@
-//! Starting and stopping, versions, error texts.
+//! Initialization, shutdown, versions and error texts.
 
 use std::ffi::{CStr, c_char};
 
@@ -26,7 +26,7 @@ api! {
     }
 }
 
-/// The text of a return code.
+/// Returns the text of a return code.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlErrorString(code: u32) -> *const c_char {
     let text: &CStr = match code {

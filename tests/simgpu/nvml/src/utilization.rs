@@ -1,9 +1,9 @@
-//! How busy a GPU is.
+//! Utilization of a GPU and its processes.
 
 use nvml_wrapper_sys::bindings::{nvmlFieldValue_t, nvmlProcessUtilizationSample_t, nvmlUtilization_t};
 use simgpu_device::now_ns;
 
-use crate::api::{Code, Handle, get, gpu, machine, put, put_list};
+use crate::api::{Handle, ReturnCode, get, gpu, machine, put, put_list};
 
 api! {
     fn nvmlDeviceGetUtilizationRates(handle: Handle, out: *mut nvmlUtilization_t) {
@@ -27,7 +27,7 @@ api! {
         });
         let samples = samples.collect::<Vec<_>>();
         if samples.is_empty() {
-            return Err(Code::NotFound);
+            return Err(ReturnCode::NotFound);
         }
         put_list(count, out, samples)
     }
@@ -35,11 +35,11 @@ api! {
     fn nvmlDeviceGetFieldValues(handle: Handle, count: i32, values: *mut nvmlFieldValue_t) {
         gpu(handle)?;
         if count <= 0 || values.is_null() {
-            return Err(Code::InvalidArgument);
+            return Err(ReturnCode::InvalidArgument);
         }
         for index in 0..count as usize {
-            // SAFETY: the C caller promises `count` values.
-            unsafe { (*values.add(index)).nvmlReturn = Code::NotSupported as u32 };
+            // SAFETY: by NVML's contract `values` has `count` elements.
+            unsafe { (*values.add(index)).nvmlReturn = ReturnCode::NotSupported as u32 };
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Makes a simulated machine and looks at it.
+//! Creates and inspects a simulated machine.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use simgpu_device::{Config, Device, Slot, Visibility, config, default_path, now_
 
 const HELP: &str = "\
 simgpu-ctl COMMAND      (the machine is the file SIMGPU_STATE, default /dev/shm/simgpu)
-  create [NAME=VALUE]…  make a machine; names: gpus total reserved baseline context context_hidden
+  create [NAME=VALUE]…  create a machine; names: gpus total reserved baseline context context_hidden context_ns
                         multiprocessors threads slice_ns switch_ns preempt_ns launch_ns kernel_ns event_ns; sizes take K, M, G
   remove                remove its file
-  show                  every GPU's memory and processes, as PIDs of this namespace
-  peak [GPU [GROUP]]    highest bytes of all processes (of a group) at one instant, as NVML shows them
-  most [GPU]            the same with what NVML shows for no process (managed memory)
-  groups                every group's peaks
-  nvml-calls            number of NVML calls made
-  reset                 start peaks and counts anew
-  hold GPU BYTES        take memory like a process with a context, say `held`, and keep it until standard input ends
-  work GPU NS COUNT     on a line of input, keep the GPU busy COUNT times for NS, and print each one's start and end";
+  show                  print memory and processes of every GPU, with PIDs of this namespace
+  peak [GPU [GROUP]]    print the peak memory of all processes (of one group) as NVML reports it, in bytes
+  most [GPU]            print the peak including memory that NVML attributes to no process (managed memory)
+  groups                print the peaks of every group
+  nvml-calls            print the number of NVML calls
+  reset                 reset peaks and counts
+  hold GPU BYTES        allocate memory like a process with a context, print `held`, keep it until standard input ends
+  work GPU NS COUNT     after a line of input, keep the GPU busy COUNT times for NS; print the start and end of each";
 
 fn main() -> ExitCode {
     let arguments = std::env::args().skip(1).collect::<Vec<_>>();
@@ -38,7 +38,7 @@ fn run(arguments: &[&str]) -> Result<(), String> {
         ["create", properties @ ..] => {
             let mut config = Config::default();
             for property in properties {
-                let (name, value) = property.split_once('=').ok_or_else(|| format!("{property}: not NAME=VALUE"))?;
+                let (name, value) = property.split_once('=').ok_or_else(|| format!("{property}: expected NAME=VALUE"))?;
                 config.set(name, value)?;
             }
             Device::create(&path, &config).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -68,13 +68,13 @@ fn run(arguments: &[&str]) -> Result<(), String> {
 }
 
 fn number(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("{text}: not a number"))
+    text.parse().map_err(|_| format!("{text}: expected a number"))
 }
 
 fn hold(device: Device, gpu: usize, bytes: u64) -> Result<(), String> {
     let slot = Slot::attach(Arc::new(device)).map_err(|error| error.to_string())?;
     slot.count_context(gpu, true);
-    slot.charge(gpu, bytes, Visibility::Visible).map_err(|_| "full".to_owned())?;
+    slot.charge(gpu, bytes, Visibility::Visible).map_err(|_| "out of memory".to_owned())?;
     println!("held");
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     Ok(())
@@ -92,7 +92,7 @@ fn work(device: Device, gpu: usize, ns: u64, count: u64) -> Result<(), String> {
 }
 
 fn index(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|&gpu| gpu < simgpu_device::MAX_GPUS).ok_or_else(|| format!("{text}: not a GPU's index"))
+    text.parse().ok().filter(|&gpu| gpu < simgpu_device::MAX_GPUS).ok_or_else(|| format!("{text}: expected a GPU index"))
 }
 
 fn show(device: &Device) {
