@@ -1,4 +1,4 @@
-//! The table of exported functions, and the macro that writes them.
+//! Table of exported functions, and the macro that defines them.
 
 use cudarc::driver::sys::CUresult;
 
@@ -10,23 +10,24 @@ pub struct Export {
     pub address: *const (),
 }
 
-// SAFETY: the address of a function means the same to all threads.
+// SAFETY: the address of a function is valid on all threads.
 unsafe impl Sync for Export {}
 
-/// All of them, for `cuGetProcAddress`.
+/// All exported functions, for `cuGetProcAddress`.
 #[linkme::distributed_slice]
 pub static EXPORTS: [Export];
 
-/// Runs a function's body. The name keeps functions of equal bodies from being merged into one address, which programs would notice.
+/// Runs the body of an exported function. The name prevents the linker from merging functions with equal bodies into one address, which
+/// programs would notice.
 #[inline(always)]
 pub fn enter(name: &'static str, body: impl FnOnce() -> CudaResult) -> CUresult {
     std::hint::black_box(name);
     body().err().unwrap_or(CUresult::CUDA_SUCCESS)
 }
 
-/// Exports functions: `fn name(arguments) { body }`, where the body is that of a function that returns [`Answer`].
-/// `fn name [name_ptsz stream] (…)` also exports the form for per-thread default streams, in which the argument `stream` means the
-/// calling thread's stream when it is null. `fn name [name_ptds] (…)` exports a second name for the same.
+/// Exports functions: `fn name(arguments) { body }` with a body that returns [`CudaResult`].
+/// `fn name [name_ptsz stream] (…)` also exports the variant for per-thread default streams, in which a null `stream` selects the
+/// stream of the calling thread. `fn name [name_ptds] (…)` exports a second name for the same function.
 macro_rules! api {
     () => {};
     (fn $name:ident ($($arg:ident: $type:ty),* $(,)?) $body:block $($rest:tt)*) => {

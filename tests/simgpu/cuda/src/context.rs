@@ -1,4 +1,4 @@
-//! Contexts: primary ones, made ones, and each thread's stack of current ones.
+//! Contexts: primary contexts, created contexts, and the stack of current contexts of each thread.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -20,17 +20,17 @@ pub struct Context {
     pub api_version: u32,
     pub small_heap: SmallHeap,
     pub limits: Limits,
-    /// Something that was launched uses the heap, so it is there.
+    /// True once a kernel that uses the heap was launched: the heap is then allocated.
     pub heap_used: bool,
-    /// Bytes charged for local memory beyond what every context has, and for the heap.
+    /// Bytes charged for local memory beyond the default, and for the heap.
     pub limits_bytes: i64,
-    /// Bytes charged for launching graphs of kernels.
+    /// Bytes charged for graphs with kernels.
     pub graph_bytes: u64,
-    /// Bytes charged since an image that calls `malloc` was loaded.
+    /// Bytes charged once an image that calls `malloc` was loaded.
     pub malloc_bytes: u64,
 }
 
-/// What `cuCtxSetLimit` sets, in bytes.
+/// Limits that `cuCtxSetLimit` sets, in bytes.
 #[derive(Clone, Copy)]
 pub struct Limits {
     pub stack: u64,
@@ -48,7 +48,7 @@ impl Default for Limits {
 #[derive(Default)]
 pub struct Contexts {
     pub live: Handles<Context>,
-    /// Each GPU's primary context.
+    /// Primary contexts by ordinal.
     primaries: Vec<PrimaryContext>,
     ids: u64,
 }
@@ -56,9 +56,9 @@ pub struct Contexts {
 #[derive(Clone, Copy, Default)]
 struct PrimaryContext {
     flags: u32,
-    /// Once it was made the first time; it has the same ever after.
+    /// Handle; 0 until the context is first created. It does not change afterwards.
     handle: usize,
-    /// How often it is retained, which a reset does not change.
+    /// Reference count. A reset does not change it.
     retain_count: u32,
 }
 
@@ -82,7 +82,7 @@ fn set_top(handle: usize) {
 }
 
 impl State {
-    /// The calling thread's current context.
+    /// Returns the current context of the calling thread.
     pub fn current(&self) -> CudaResult<usize> {
         match top() {
             0 => Err(CUresult::CUDA_ERROR_INVALID_CONTEXT),
@@ -91,18 +91,18 @@ impl State {
         }
     }
 
-    /// The calling thread's current context and its GPU's ordinal.
+    /// Returns the current context of the calling thread and the ordinal of its GPU.
     pub fn current_gpu(&self) -> CudaResult<(usize, i32)> {
         let handle = self.current()?;
         Ok((handle, self.context(handle)?.ordinal))
     }
 
-    /// A context by its handle.
+    /// Returns a context by its handle.
     pub fn context(&self, handle: usize) -> CudaResult<&Context> {
         self.contexts.live.get(as_pointer::<c_void>(handle)).map_err(|_| CUresult::CUDA_ERROR_INVALID_CONTEXT)
     }
 
-    /// The same, to change it.
+    /// Returns a context by its handle, mutably.
     pub fn context_mut(&mut self, handle: usize) -> CudaResult<&mut Context> {
         self.contexts.live.get_mut(as_pointer::<c_void>(handle)).map_err(|_| CUresult::CUDA_ERROR_INVALID_CONTEXT)
     }
@@ -111,7 +111,7 @@ impl State {
         let gpu = driver.gpu_index(ordinal)?;
         let config = driver.device().config();
         std::thread::sleep(std::time::Duration::from_nanos(config.context_ns));
-        // Listed before it holds anything: one killed in between would hold what nobody is shown to hold.
+        // Counted before it is charged: a process killed in between would hold memory without being listed.
         driver.slot.count_context(gpu, true);
         let hidden = || {
             driver
@@ -290,7 +290,7 @@ api! {
     }
 }
 
-/// A GPU's primary context, which must be active.
+/// Returns the primary context of a GPU. Fails if it is not active.
 pub fn active_primary(device: i32) -> CudaResult<usize> {
     let driver = driver()?;
     let mut state = state()?;
@@ -330,7 +330,7 @@ fn set_primary_flags(device: i32, flags: u32) -> CudaResult {
     Ok(())
 }
 
-/// Reads the optional context argument of functions that take "the current one if null".
+/// Resolves an optional context argument: null means the current context.
 pub fn context_or_current(state: &State, context: CUcontext) -> CudaResult<usize> {
     if context.is_null() { state.current() } else { state.context(context.addr()).map(|_| context.addr()) }
 }

@@ -1,4 +1,4 @@
-//! Copies and fills.
+//! Copies, fills, prefetches and memory advice.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::stream::{resolve, submit, submit_and_wait};
 
 const DEFAULT_STREAM: CUstream = std::ptr::null_mut();
 
-/// What an address is for a copy.
+/// Kind of memory at an address, as far as copies distinguish it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Location {
     Device,
@@ -30,7 +30,8 @@ fn locate(state: &State, address: u64, bytes: usize) -> CudaResult<Location> {
     Ok(if matches!(allocation.kind, Kind::Host { .. }) { Location::Pinned } else { Location::Device })
 }
 
-/// A copy of rows of equal shape; which sides must be the GPU's is said by `device` (to, from).
+/// Makes the work for a copy of rows of equal shape, and tells whether pageable memory is involved. `device` (to, from) says which ends
+/// must not be pageable.
 fn copy_work(rows: Vec<Row>, device: (bool, bool)) -> CudaResult<(Work, bool)> {
     let state = state()?;
     let (mut by_gpu, mut pageable) = (true, false);
@@ -58,7 +59,7 @@ fn copy_now(rows: Vec<Row>, device: (bool, bool)) -> CudaResult {
     submit_and_wait(DEFAULT_STREAM, copy_work(rows, device)?.0)
 }
 
-/// The host's pageable memory may change or vanish once the call has returned, so such copies are waited for.
+/// Copies in stream order. Copies of pageable memory are synchronous: the program may reuse it once the call has returned.
 fn copy_later(rows: Vec<Row>, device: (bool, bool), stream: CUstream) -> CudaResult {
     let key = resolve(stream)?;
     if rows.iter().all(|row| row.bytes == 0) {
@@ -72,7 +73,7 @@ fn single_row(to: u64, from: u64, bytes: usize) -> Vec<Row> {
     vec![Row { to, from, bytes }]
 }
 
-/// A fill of `height` rows of `width` elements.
+/// Makes the work for a fill of `height` rows of `width` elements.
 pub fn fill_rows(address: u64, value: u32, element: usize, width: usize, height: usize, pitch: usize) -> CudaResult<Work> {
     let row_bytes = width.checked_mul(element).ok_or(INVALID_VALUE)?;
     if !address.is_multiple_of(element.max(1) as u64) || ![1, 2, 4].contains(&element) {
@@ -106,7 +107,7 @@ fn fill_later(address: u64, value: u32, element: usize, width: usize, height: us
     submit(stream, fill_rows(address, value, element, width, height, pitch)?)
 }
 
-/// One end of a copy of several dimensions.
+/// One end of a two- or three-dimensional copy.
 struct Endpoint {
     kind: CUmemorytype,
     host: u64,
@@ -118,7 +119,7 @@ struct Endpoint {
 }
 
 impl Endpoint {
-    /// The address of a row.
+    /// Returns the address of a row.
     fn row(&self, state: &State, y: usize, z: usize) -> CudaResult<u64> {
         let (base, pitch, height) = match self.kind {
             CUmemorytype::CU_MEMORYTYPE_HOST => (self.host, self.pitch, self.height),
@@ -190,7 +191,7 @@ fn rows_3d(params: &CUDA_MEMCPY3D) -> CudaResult<(Vec<Row>, (bool, bool))> {
     rows_between(&to, &from, [params.WidthInBytes, params.Height, params.Depth])
 }
 
-/// A three-dimensional copy as work for a graph.
+/// Makes the work for a three-dimensional copy in a graph.
 pub fn copy_work_3d(params: &CUDA_MEMCPY3D) -> CudaResult<Work> {
     let (rows, device) = rows_3d(params)?;
     Ok(copy_work(rows, device)?.0)

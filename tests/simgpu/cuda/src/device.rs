@@ -1,4 +1,4 @@
-//! What a program asks about a GPU.
+//! Device queries.
 
 use std::ffi::{c_char, c_void};
 
@@ -8,7 +8,7 @@ use simgpu_device::config;
 use crate::driver::driver;
 use crate::ffi::{CudaResult, INVALID_VALUE, put, put_optional, read_slice, read_str};
 
-/// An H200's attributes that are neither zero nor computed. What is in no list reads as zero.
+/// Attributes of an H200 that are neither zero nor computed. Unlisted attributes are zero.
 const ATTRIBUTES: &[(Attribute, i32)] = &[
     (Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024),
     (Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024),
@@ -139,11 +139,11 @@ fn attribute(ordinal: i32, number: u32) -> CudaResult<i32> {
     Ok(known.map_or(0, |&(_, value)| value))
 }
 
-/// Writes a text with its terminator, cut to the room there is.
+/// Writes a string with its terminator, truncated to `room` bytes.
 fn put_text(out: *mut c_char, room: i32, value: &str) -> CudaResult {
     let room = usize::try_from(room).ok().filter(|&room| room > 0 && !out.is_null()).ok_or(INVALID_VALUE)?;
     let length = value.len().min(room - 1);
-    // SAFETY: the C caller promises `room` bytes at `out`; the terminator fits as well.
+    // SAFETY: by CUDA's contract `out` has `room` bytes; string and terminator fit.
     unsafe {
         out.copy_from_nonoverlapping(value.as_ptr().cast(), length);
         out.add(length).write(0);

@@ -1,4 +1,4 @@
-//! The driver's state in this process, and `cuInit`.
+//! State of the driver in this process, and `cuInit`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,16 +15,16 @@ use crate::memory::{Memory, Pools};
 use crate::module::{Function, Library, Module};
 use crate::stream::queues::SharedQueues;
 
-/// What `cuInit` makes.
+/// Driver of this process, created by `cuInit`.
 pub struct Driver {
     pub slot: Slot,
-    /// Physical index of each GPU that the program may see, in its order.
+    /// Physical indices of the visible GPUs, by ordinal.
     pub visible_gpus: Vec<usize>,
     pub streams: SharedQueues,
     state: Mutex<State>,
 }
 
-/// All objects that the program made.
+/// All objects that the program created.
 #[derive(Default)]
 pub struct State {
     pub contexts: Contexts,
@@ -35,18 +35,18 @@ pub struct State {
     pub functions: Handles<Function>,
     pub graphs: Handles<Graph>,
     pub graph_execs: Handles<GraphExec>,
-    /// Green contexts: their GPUs' ordinals.
+    /// Green contexts, with the ordinals of their GPUs.
     pub green_contexts: Handles<i32>,
-    /// GPUs whose first green context was charged.
+    /// Ordinals of the GPUs on which a green context was charged.
     pub green_charged: Vec<i32>,
-    /// By ordinal.
+    /// Graph memory by ordinal.
     pub graph_memory: HashMap<i32, GraphMemory>,
 }
 
 static DRIVER: OnceLock<Result<Driver, CUresult>> = OnceLock::new();
 static IN_CHILD: AtomicBool = AtomicBool::new(false);
 
-/// The driver, once `cuInit` has made it in this very process.
+/// Returns the driver, if `cuInit` succeeded in this process. A forked child is not initialized.
 pub fn driver() -> CudaResult<&'static Driver> {
     match DRIVER.get() {
         Some(Ok(driver)) if !IN_CHILD.load(Ordering::Relaxed) => Ok(driver),
@@ -54,7 +54,7 @@ pub fn driver() -> CudaResult<&'static Driver> {
     }
 }
 
-/// The objects of the driver. Nothing waits while it holds them.
+/// Locks the objects of the driver. No thread blocks while it holds the lock.
 pub fn state() -> CudaResult<MutexGuard<'static, State>> {
     Ok(driver()?.state.lock().unwrap_or_else(PoisonError::into_inner))
 }
@@ -68,24 +68,24 @@ impl Driver {
             return Err(CUresult::CUDA_ERROR_NO_DEVICE);
         }
         let slot = Slot::attach(device).map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
-        // SAFETY: registers a function that lives as long as the library.
+        // SAFETY: the registered function lives as long as the library.
         unsafe { libc::pthread_atfork(None, None, Some(mark_child)) };
         Ok(Driver { slot, visible_gpus, streams: SharedQueues::default(), state: Mutex::default() })
     }
 
-    /// The physical GPU behind an ordinal.
+    /// Returns the physical index of the GPU with this ordinal.
     pub fn gpu_index(&self, ordinal: i32) -> CudaResult<usize> {
         let index = usize::try_from(ordinal).ok();
         index.and_then(|index| self.visible_gpus.get(index).copied()).ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
     }
 
-    /// Takes bytes of the GPU with this ordinal.
+    /// Charges bytes of the GPU with this ordinal.
     pub fn charge(&self, ordinal: i32, bytes: u64, visibility: Visibility) -> CudaResult {
         let gpu = self.gpu_index(ordinal)?;
         self.slot.charge(gpu, bytes, visibility).map_err(|OutOfMemory| OUT_OF_MEMORY)
     }
 
-    /// Gives them back.
+    /// Releases bytes of the GPU with this ordinal.
     pub fn release(&self, ordinal: i32, bytes: u64, visibility: Visibility) {
         if let Ok(gpu) = self.gpu_index(ordinal) {
             self.slot.release(gpu, bytes, visibility);
@@ -98,11 +98,11 @@ impl Driver {
 }
 
 extern "C" fn mark_child() {
-    // The state file stays open here: as with the real driver, memory lives on while a forked child of its owner does.
+    // The child keeps the state file open: as with the real driver, memory stays allocated while a forked child of its owner lives.
     IN_CHILD.store(true, Ordering::Relaxed);
 }
 
-/// The GPUs that `CUDA_VISIBLE_DEVICES` names: indices or (beginnings of) UUIDs, up to the first that does not exist or repeats.
+/// Parses `CUDA_VISIBLE_DEVICES`: indices or (prefixes of) UUIDs, up to the first that does not exist.
 fn visible_gpus(choice: Option<&str>, gpus: usize) -> Vec<usize> {
     let Some(choice) = choice else { return (0..gpus).collect() };
     let mut chosen = Vec::new();
@@ -111,7 +111,7 @@ fn visible_gpus(choice: Option<&str>, gpus: usize) -> Vec<usize> {
         let found = word.parse::<usize>().ok().filter(|&index| index < gpus).or_else(by_uuid);
         match found {
             Some(gpu) if !chosen.contains(&gpu) => chosen.push(gpu),
-            // CUDA shows no GPU at all when one is named twice.
+            // CUDA exposes no GPU if one is listed twice.
             Some(_) => return Vec::new(),
             None => break,
         }
@@ -138,7 +138,7 @@ mod tests {
     use super::visible_gpus;
 
     #[test]
-    fn visible_devices_choose_and_reorder() {
+    fn visible_devices_select_and_reorder() {
         let cases: [(Option<&str>, &[usize]); 9] = [
             (None, &[0, 1, 2]),
             (Some(""), &[]),

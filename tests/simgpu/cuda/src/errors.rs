@@ -1,10 +1,10 @@
-//! Names and texts of error codes.
+//! Names and messages of error codes.
 
 use std::ffi::{CStr, c_char};
 
 use crate::ffi::{CudaResult, INVALID_VALUE, put};
 
-/// The codes of CUDA 13.0, with driver 580's words for them.
+/// Error codes of CUDA 13.0 with the messages of driver 580.
 const TEXTS: &[(u32, &CStr, &CStr)] = &[
     (0, c"CUDA_SUCCESS", c"no error"),
     (1, c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),

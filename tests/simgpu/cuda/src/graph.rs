@@ -1,4 +1,4 @@
-//! Graphs: made node by node or by capturing a stream, instantiated, launched.
+//! Graphs: built node by node or by stream capture, instantiated, launched.
 
 pub mod capture;
 mod memory;
@@ -18,13 +18,13 @@ use crate::handles::{as_pointer, new_handle};
 use crate::stream::work::Work;
 use crate::stream::{resolve, submit};
 
-/// A graph.
+/// Graph, with its nodes in the order in which they were added.
 #[derive(Clone, Default)]
 pub struct Graph {
     pub nodes: Vec<Node>,
 }
 
-/// A node, in the order in which nodes were added.
+/// Node of a graph.
 #[derive(Clone)]
 pub struct Node {
     pub handle: usize,
@@ -32,11 +32,11 @@ pub struct Node {
     pub depends_on: Vec<usize>,
 }
 
-/// What a node does.
+/// Operation of a node.
 #[derive(Clone)]
 pub enum NodeOp {
     Work(Work),
-    /// Makes memory, whose address was fixed when the node was made.
+    /// Allocates memory at an address that was fixed when the node was added.
     Allocate {
         bytes: u64,
         ordinal: i32,
@@ -48,17 +48,17 @@ pub enum NodeOp {
     Child(Graph),
 }
 
-/// A graph that can be launched.
+/// Instantiated graph.
 pub struct GraphExec {
     pub flags: u64,
-    /// What it was made from.
+    /// Handle of the graph that it was instantiated from.
     graph: usize,
     ops: Vec<NodeOp>,
-    /// Bytes of graph memory that it holds on each GPU's behalf since it was first launched.
+    /// Ordinal of its GPU and the bytes of graph memory that it holds since its first upload or launch.
     pub held_memory: Option<(i32, u64)>,
 }
 
-/// Node types, as `cuGraphNodeGetType` numbers them.
+/// Returns the type of a node as a `CUgraphNodeType`.
 fn node_type(op: &NodeOp) -> u32 {
     match op {
         NodeOp::Work(Work::Kernel { .. }) => 0,
@@ -75,7 +75,7 @@ fn node_type(op: &NodeOp) -> u32 {
 }
 
 impl Graph {
-    /// Adds a node behind others.
+    /// Adds a node that depends on others. Returns its handle.
     pub fn add(&mut self, op: NodeOp, depends_on: Vec<usize>) -> usize {
         let handle = new_handle();
         self.nodes.push(Node { handle, op, depends_on });
@@ -90,7 +90,7 @@ impl Graph {
         })
     }
 
-    /// The steps in an order that keeps every node behind those it names.
+    /// Returns the operations in topological order, with child graphs expanded.
     fn ops(&self) -> Vec<NodeOp> {
         let mut done = HashSet::new();
         let mut left = self.nodes.iter().collect::<Vec<_>>();
@@ -107,7 +107,7 @@ impl Graph {
     }
 }
 
-/// The dependencies that a C caller names.
+/// Reads a list of dependencies.
 pub fn dependencies(nodes: *const CUgraphNode, count: usize) -> CudaResult<Vec<usize>> {
     Ok(read_slice(nodes, count)?.iter().map(|node| node.addr()).collect())
 }
@@ -119,7 +119,7 @@ fn instantiate(out: *mut CUgraphExec, graph: CUgraph, flags: u64) -> CudaResult 
     }
     let found = state.graphs.get(graph).map_err(|_| INVALID_VALUE)?;
     let ops = found.ops();
-    // Memory has one address, so there is one launchable graph with it at a time.
+    // Memory of a graph has a fixed address, so only one instance of such a graph may exist at a time.
     if found.has_memory() && state.graph_execs.iter().any(|(_, exec)| exec.graph == graph.addr()) {
         return Err(NOT_SUPPORTED);
     }
@@ -234,7 +234,7 @@ fn put_nodes<'a>(out: *mut CUgraphNode, count: *mut usize, nodes: impl Iterator<
     }
     let room = crate::ffi::get(count)?;
     for (index, node) in nodes.iter().take(room).enumerate() {
-        // SAFETY: the C caller promises `room` elements.
+        // SAFETY: by CUDA's contract `out` has `room` elements.
         unsafe { out.add(index).write(*node) };
     }
     put(count, nodes.len().min(room))

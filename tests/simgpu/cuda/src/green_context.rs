@@ -1,4 +1,4 @@
-//! Green contexts, as little as makes and ends one: a part of a GPU's multiprocessors on its primary context.
+//! Green contexts: enough to create and destroy one. They partition the multiprocessors of a GPU and use its primary context.
 
 use std::ffi::c_void;
 
@@ -9,14 +9,14 @@ use crate::driver::{driver, state};
 use crate::ffi::{CudaResult, INVALID_VALUE, get, put, put_optional, read_slice};
 use crate::handles::as_pointer;
 
-/// What the first one costs; ending it gives nothing back.
+/// Bytes charged for the first green context of a GPU. Destroying it releases nothing.
 const FIRST_CONTEXT_BYTES: u64 = 4 << 20;
-/// `CUdevResource` is that long.
+/// Size of `CUdevResource`.
 const RESOURCE_BYTES: usize = size_of::<cudarc::driver::sys::CUdevResource>();
 const SM_COUNT_OFFSET: usize = 96;
 
 fn write_sm_count(resource: *mut c_void, count: u32) {
-    // SAFETY: the C caller promises a whole CUdevResource; the count of multiprocessors starts its union.
+    // SAFETY: by CUDA's contract a whole CUdevResource; the number of multiprocessors is the first field of its union.
     unsafe {
         resource.cast::<u8>().write_bytes(0, RESOURCE_BYTES);
         resource.cast::<u32>().write(1);
@@ -48,7 +48,7 @@ api! {
         let wanted = if out.is_null() { most } else { get(groups)?.min(most) };
         put(groups, wanted)?;
         for index in 0..if out.is_null() { 0 } else { wanted as usize } {
-            // SAFETY: the C caller promises as many elements as it asked for.
+            // SAFETY: by CUDA's contract `out` has as many elements as the caller requested.
             write_sm_count(unsafe { out.byte_add(index * RESOURCE_BYTES) }, each);
         }
         if !rest.is_null() {

@@ -1,4 +1,4 @@
-//! Launches.
+//! Kernel launches and occupancy.
 
 use std::ffi::c_void;
 
@@ -9,20 +9,20 @@ use crate::ffi::{CudaResult, INVALID_VALUE, get, put};
 use crate::stream::submit;
 use crate::stream::work::Work;
 
-/// Markers in the list that `extra` is: pairs of one of these and a pointer.
+/// Keys of the `extra` list, which consists of pairs of a key and a pointer.
 const EXTRA_END: usize = 0;
 const EXTRA_BUFFER: usize = 1;
 
 type Arguments = *mut *mut c_void;
 
-/// The first argument of a kernel, if it is 8 bytes long as `spin`'s is.
+/// Returns the first argument of a kernel, which must be 8 bytes long as that of `spin` is.
 fn first_argument(arguments: Arguments, extra: Arguments) -> CudaResult<u64> {
     if !arguments.is_null() {
         return get(get(arguments)?.cast::<u64>());
     }
     let mut at = extra;
     while !at.is_null() && get(at)?.addr() != EXTRA_END {
-        // SAFETY: the list goes on in pairs until its end marker, by the program's promise.
+        // SAFETY: by CUDA's contract the list consists of pairs up to its end key.
         let value = unsafe { at.add(1).read() };
         if get(at)?.addr() == EXTRA_BUFFER {
             return get(value.cast::<u64>());
@@ -33,7 +33,7 @@ fn first_argument(arguments: Arguments, extra: Arguments) -> CudaResult<u64> {
     Err(INVALID_VALUE)
 }
 
-/// What a launch puts into its stream.
+/// Makes the work for a kernel launch.
 pub fn kernel_work(function: usize, grid: [u32; 3], block: [u32; 3], arguments: Arguments, extra: Arguments) -> CudaResult<Work> {
     let driver = driver()?;
     let mut state = state()?;

@@ -1,6 +1,6 @@
-//! The simulated GPU's `libcuda.so.1`: a test double that answers as NVIDIA's driver 580 does on an H200, as far as our tests look.
+//! `libcuda.so.1` of the simulated GPU: a test double that behaves as NVIDIA's driver 580 does on an H200, as far as the tests need.
 //!
-//! Every exported function is written once, in the module of its subject, with the `api!` macro.
+//! Every exported function is defined once, in the module of its subject, with the `api!` macro.
 
 #[macro_use]
 mod api;

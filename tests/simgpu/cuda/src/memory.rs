@@ -1,4 +1,4 @@
-//! Device memory: what is allocated where, and what it costs.
+//! Device memory: allocations and their cost.
 
 mod arena;
 mod array;
@@ -27,10 +27,10 @@ use crate::ffi::{CudaResult, INVALID_VALUE};
 use crate::handles::Handles;
 use crate::stream::queues::Fence;
 
-/// What the driver gives out: allocations of more than half of it take whole ones, smaller ones share.
+/// Unit of device memory: allocations of at least this size take whole granules, smaller ones share granules.
 pub const GRANULE: u64 = 2 << 20;
 
-/// `size` in whole granules, in bytes.
+/// Rounds `size` up to whole granules. Returns bytes.
 pub fn granules(size: u64) -> CudaResult<u64> {
     size.checked_next_multiple_of(GRANULE).ok_or(crate::ffi::OUT_OF_MEMORY)
 }
@@ -41,17 +41,17 @@ pub struct Memory {
     pub arena: Arena,
     pub arrays: Handles<array::Array>,
     pub vmm: vmm::Vmm,
-    /// Freed in streams that had not come so far yet.
+    /// Addresses freed in stream order, with the fence that must pass first.
     pub deferred: Vec<(u64, Fence)>,
-    /// By address.
+    /// Allocations by address.
     allocations: BTreeMap<u64, Allocation>,
     ids: u64,
 }
 
-/// A range of addresses that the program may use.
+/// Address range that the program may use.
 #[derive(Clone, Debug)]
 pub struct Allocation {
-    /// Bytes that the program asked for.
+    /// Requested size in bytes.
     pub size: u64,
     pub ordinal: i32,
     pub context: usize,
@@ -59,71 +59,71 @@ pub struct Allocation {
     pub id: u64,
 }
 
-/// How a range was made, which says how it goes.
+/// Kind of an allocation; it determines how the allocation is freed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// In a granule shared with others of its context.
+    /// Part of a granule that it shares with other allocations of its context.
     Small,
-    /// In granules of its own, so many bytes.
+    /// Whole granules, with their size in bytes.
     Granules(u64),
-    /// Managed, in so many bytes of address space, of which the GPU holds some. Whether it prefers the host, where the GPU reaches it.
+    /// Managed memory with `space` bytes of address space, of which `resident` bytes are on the GPU.
     Managed { space: u64, resident: u64, prefers_host: bool },
-    /// In a stream-ordered pool, with this handle.
+    /// Part of the stream-ordered pool with this handle.
     Pool(usize),
-    /// Made by a graph in address space of so many bytes.
+    /// Allocated by a graph in `space` bytes of address space.
     Graph { space: u64 },
-    /// Physical memory with this handle, mapped here.
+    /// Mapping of the physical memory with this handle.
     Mapped(usize),
-    /// Of the host, made or only registered.
+    /// Pinned host memory, allocated or registered.
     Host { flags: u32, registered: bool },
-    /// Of a module or an array, which alone can free it.
+    /// Owned by a module or an array; only its owner can free it.
     Global(Box<Kind>),
-    /// Of another process.
+    /// Imported from another process.
     Imported { space: u64 },
 }
 
 impl Memory {
-    /// Enters a range.
+    /// Adds an allocation.
     pub fn add(&mut self, address: u64, size: u64, ordinal: i32, context: usize, kind: Kind) {
         self.ids += 1;
         self.allocations.insert(address, Allocation { size, ordinal, context, kind, id: self.ids });
     }
 
-    /// The range that starts at an address.
+    /// Returns the allocation that starts at an address.
     pub fn at(&self, address: u64) -> Option<&Allocation> {
         self.allocations.get(&address)
     }
 
-    /// The range around an address, and where it starts.
+    /// Returns the allocation that contains an address, and its start.
     pub fn containing(&self, address: u64) -> Option<(u64, &Allocation)> {
         let (&start, allocation) = self.allocations.range(..=address).next_back()?;
         (address - start < allocation.size).then_some((start, allocation))
     }
 
-    /// The range around an address, to change it.
+    /// Returns the allocation that contains an address, mutably.
     pub fn containing_mut(&mut self, address: u64) -> Option<&mut Allocation> {
         let start = self.containing(address)?.0;
         self.allocations.get_mut(&start)
     }
 
-    /// Whether a range is freed as soon as its stream comes so far.
+    /// Returns whether an allocation was freed in stream order and the free is still pending.
     pub fn is_deferred(&self, address: u64) -> bool {
         self.deferred.iter().any(|&(deferred, _)| deferred == address)
     }
 
-    /// Changes what a range is.
+    /// Changes the kind of an allocation.
     pub fn retype(&mut self, address: u64, change: impl FnOnce(Kind) -> Kind) {
         if let Some(found) = self.allocations.get_mut(&address) {
             found.kind = change(std::mem::replace(&mut found.kind, Kind::Small));
         }
     }
 
-    /// Whether any range starts between an address and `size` bytes behind it.
+    /// Returns whether any allocation starts in the `size` bytes from an address.
     pub fn any_start_in(&self, address: u64, size: u64) -> bool {
         self.allocations.range(address..address.saturating_add(size)).next().is_some()
     }
 
-    /// Takes a range out.
+    /// Removes an allocation and returns it.
     pub fn remove(&mut self, address: u64) -> Option<Allocation> {
         self.allocations.remove(&address)
     }
@@ -135,7 +135,7 @@ impl Memory {
 }
 
 impl State {
-    /// Device memory for a context, charged as the driver takes it.
+    /// Allocates device memory in a context and charges it as the driver does.
     pub fn allocate(&mut self, driver: &Driver, context: usize, size: u64) -> CudaResult<u64> {
         let ordinal = self.context(context)?.ordinal;
         if size >= GRANULE {
@@ -163,7 +163,7 @@ impl State {
         Ok(address)
     }
 
-    /// Frees what `cuMemFree` may free.
+    /// Frees an allocation as `cuMemFree` does.
     pub fn free(&mut self, driver: &Driver, address: u64) -> CudaResult {
         let allocation = self.memory.at(address).cloned().ok_or(INVALID_VALUE)?;
         match allocation.kind {
@@ -187,7 +187,7 @@ impl State {
                 self.free_to_pool(driver, address, false)?;
                 return self.trim_pools(driver);
             }
-            // The real one says that all is well, and frees nothing.
+            // The real driver returns success and frees nothing.
             Kind::Global(_) => return Ok(()),
             Kind::Mapped(_) | Kind::Host { .. } | Kind::Imported { .. } => return Err(INVALID_VALUE),
         }
@@ -195,13 +195,13 @@ impl State {
         Ok(())
     }
 
-    /// Frees everything that hangs on a context.
+    /// Frees all memory of a context.
     pub fn free_context_memory(&mut self, driver: &Driver, context: usize) {
         self.destroy_arrays_of(context);
         let memory = &mut self.memory;
         memory.deferred.retain(|(address, _)| memory.allocations.get(address).is_some_and(|found| found.context != context));
         for address in self.memory.of_context(context) {
-            // What cannot be freed here goes with its own owner.
+            // Allocations that cannot be freed here are freed by their owner.
             let _ = self.free(driver, address);
         }
     }

@@ -1,4 +1,4 @@
-//! Modules and libraries: PTX text, its entries and its globals.
+//! Modules and libraries: PTX images with their entries and globals.
 
 mod library;
 mod ptx;
@@ -20,11 +20,11 @@ use crate::memory::Kind;
 
 const NOT_FOUND: CUresult = CUresult::CUDA_ERROR_NOT_FOUND;
 
-/// What a context grew by, beside a granule for globals, when a first image that calls `malloc` was loaded (an H200, for each of several
-/// contexts). What it is for was not seen, nor whether a second image takes it again, nor when it goes before its context does.
+/// Bytes by which a context grew, besides a granule for globals, when the first image that calls `malloc` was loaded (H200, each of
+/// several contexts). Its purpose is unknown; whether a second image takes it again, or when it is released, was not measured.
 const MALLOC_BYTES: u64 = 138 << 20;
 
-/// A module in a context.
+/// Module in a context.
 pub struct Module {
     pub context: usize,
     pub image: Image,
@@ -33,21 +33,21 @@ pub struct Module {
     functions: HashMap<String, usize>,
 }
 
-/// A kernel of a module or library.
+/// Kernel of a module or library.
 #[derive(Clone)]
 pub struct Function {
     pub name: String,
-    /// The module's or the library's handle.
+    /// Handle of the module or library.
     pub owner: usize,
-    /// The context that it belongs to; a library's kernel belongs to none.
+    /// Context that it belongs to; `None` for a kernel of a library.
     pub context: Option<usize>,
     pub entry: Entry,
-    /// The image calls `malloc` on the GPU.
+    /// True if the image calls `malloc` on the GPU.
     pub uses_malloc: bool,
 }
 
 impl State {
-    /// A function that can be launched in a context.
+    /// Returns a function that can be launched in a context.
     pub fn function(&self, handle: usize, context: usize) -> CudaResult<Function> {
         let function = self.functions.find(handle).ok_or(INVALID_HANDLE)?;
         if function.context.is_some_and(|owner| owner != context) {
@@ -56,7 +56,7 @@ impl State {
         Ok(function.clone())
     }
 
-    /// Loads an image into a context: its globals take memory at once.
+    /// Loads an image into a context and allocates its globals.
     pub fn load(&mut self, driver: &Driver, context: usize, image: Image) -> CudaResult<usize> {
         if image.uses_malloc && self.context(context)?.malloc_bytes == 0 {
             driver.charge(self.context(context)?.ordinal, MALLOC_BYTES, Visibility::Visible)?;
@@ -99,7 +99,7 @@ impl State {
         }
     }
 
-    /// Loads a library's kernel, and makes room for local memory and the heap that a kernel uses, as its first launch does.
+    /// Does what the first launch of a kernel does: loads it if it is a library's, and allocates its local memory and heap.
     pub fn prepare_launch(&mut self, driver: &Driver, context: usize, function: &Function) -> CudaResult {
         if function.context.is_none() {
             self.library_module(driver, function.owner, context)?;
@@ -110,7 +110,7 @@ impl State {
         self.apply_limits(driver, context, limits, heap_used)
     }
 
-    /// Changes a context's limits, and what it holds for them.
+    /// Changes the limits of a context and charges or releases the memory for them.
     pub fn apply_limits(&mut self, driver: &Driver, context: usize, limits: Limits, heap_used: bool) -> CudaResult {
         let config = *driver.device().config();
         let (ordinal, before) = (self.context(context)?.ordinal, self.context(context)?.limits_bytes);
@@ -206,7 +206,7 @@ api! {
 
     fn cuModuleGetLoadingMode(out: *mut u32) {
         driver()?;
-        // Lazy.
+        // CU_MODULE_LAZY_LOADING.
         put(out, 2)
     }
 

@@ -1,4 +1,4 @@
-//! `cuGetProcAddress`: which exported function a name means for a CUDA version.
+//! `cuGetProcAddress`: resolves a name and a CUDA version to an exported function.
 
 use std::ffi::{c_char, c_void};
 
@@ -8,8 +8,8 @@ use simgpu_device::config::CUDA_VERSION;
 use crate::api::EXPORTS;
 use crate::ffi::{CudaResult, INVALID_VALUE, put, put_optional, read_str};
 
-/// Since which CUDA version a name means which symbol, newest first, as driver 580 answered at the versions that the conformance program
-/// asks for. A name that is not here means `name_v2` since 3020 if that exists.
+/// Symbols of a name by the CUDA version that introduced them, newest first, as reported by driver 580 for the versions that the
+/// conformance program queries. An unlisted name resolves to `name_v2` from version 3020 on, if that exists.
 const VERSIONS: &[(&str, &[(i32, &str)])] = &[
     ("cuCtxCreate", &[(12050, "cuCtxCreate_v4"), (11040, "cuCtxCreate_v3"), (3020, "cuCtxCreate_v2"), (0, "cuCtxCreate")]),
     ("cuCtxDestroy", &[(4000, "cuCtxDestroy_v2"), (0, "cuCtxDestroy")]),
@@ -77,16 +77,16 @@ const FOUND: u32 = 0;
 const SYMBOL_NOT_FOUND: u32 = 1;
 const VERSION_TOO_OLD: u32 = 2;
 const PER_THREAD: u64 = 1 << 1;
-/// Since when there are per-thread default streams.
+/// CUDA version that introduced per-thread default streams.
 const PER_THREAD_SINCE: i32 = 7000;
-/// Names are asked for without these.
+/// Suffixes that are not part of the names that programs query.
 const SUFFIXES: [&str; 5] = ["_v2", "_v3", "_v4", "_ptsz", "_ptds"];
 
 fn exported(name: &str) -> Option<*const ()> {
     EXPORTS.iter().find(|export| export.name == name).map(|export| export.address)
 }
 
-/// What a name means for a version: a symbol and its address, or why there is none.
+/// Returns the symbol and address of a name for a version, or a `CUdriverProcAddressQueryResult`.
 fn resolve(name: &str, version: i32, flags: u64) -> Result<(String, *const ()), u32> {
     if SUFFIXES.iter().any(|suffix| name.ends_with(suffix)) {
         return Err(SYMBOL_NOT_FOUND);
@@ -124,7 +124,7 @@ fn get_proc_address(name: *const c_char, out: *mut *mut c_void, version: i32, fl
         }
         Err(why) => {
             put(out, std::ptr::null_mut())?;
-            // Who asks for the status gets it instead of an error.
+            // A caller that requests the status gets it instead of an error.
             if status.is_null() {
                 return Err(CUresult::CUDA_ERROR_NOT_FOUND);
             }
@@ -148,7 +148,7 @@ mod tests {
     use super::resolve;
 
     #[test]
-    fn versions_and_flags_choose_the_symbol() {
+    fn version_and_flags_select_the_symbol() {
         let cases = [
             ("cuMemAlloc", 13000, 0, Some("cuMemAlloc_v2")),
             ("cuMemAlloc", 2000, 0, Some("cuMemAlloc")),

@@ -1,4 +1,4 @@
-//! Streams.
+//! Streams: handles, creation, synchronization, callbacks.
 
 pub mod event;
 mod mem_ops;
@@ -17,20 +17,20 @@ use crate::handles::{as_pointer, new_handle};
 use queues::{Queue, StreamKind, drain, push, queues as lock_queues, wait_for};
 use work::{HostCall, Work};
 
-/// The handle of the per-thread default stream; 0 and 1 are the legacy stream.
+/// Handle of the per-thread default stream. Handles 0 and 1 are the legacy stream.
 const PER_THREAD: usize = 2;
 
-/// What a null stream means in the functions for per-thread default streams.
+/// Maps a null stream to the per-thread default stream, for the `_ptsz` variants.
 pub fn per_thread_default(stream: CUstream) -> CUstream {
     if stream.is_null() { as_pointer(PER_THREAD) } else { stream }
 }
 
 fn current_thread() -> u64 {
-    // SAFETY: no arguments.
+    // SAFETY: pthread_self takes no arguments and cannot fail.
     unsafe { libc::pthread_self() }
 }
 
-/// The queue behind a stream handle, made if it is a default stream that was not used yet.
+/// Returns the key of the queue of a stream. Creates the queue of a default stream on first use.
 pub fn resolve(stream: CUstream) -> CudaResult<usize> {
     let driver = driver()?;
     if stream.addr() > PER_THREAD {
@@ -73,13 +73,13 @@ fn new_queue(gpu: usize, context: usize, kind: StreamKind, priority: i32, id: u6
     }
 }
 
-/// Gives work to a stream: to be done, or if the stream is being captured, to its graph.
+/// Submits work to a stream, or to its graph if the stream is being captured.
 pub fn submit(stream: CUstream, work: Work) -> CudaResult {
     let key = resolve(stream)?;
     if capture::record(key, &work)? { Ok(()) } else { push(key, work).map(|_| ()) }
 }
 
-/// Gives work to a stream and waits for it.
+/// Submits work to a stream and waits for it.
 pub fn submit_and_wait(stream: CUstream, work: Work) -> CudaResult {
     let key = resolve(stream)?;
     capture::reject_capturing_stream(key)?;
@@ -87,7 +87,7 @@ pub fn submit_and_wait(stream: CUstream, work: Work) -> CudaResult {
     wait_for(key, sequence)
 }
 
-/// What is given back when the host has waited.
+/// Releases memory that may be reclaimed after the host has synchronized.
 fn reclaim_after_wait() -> CudaResult {
     let driver = driver()?;
     let mut state = state()?;
@@ -95,7 +95,7 @@ fn reclaim_after_wait() -> CudaResult {
     state.trim_pools(driver)
 }
 
-/// Forgets the streams and events of a context, after their work is done.
+/// Waits for the streams of a context, then destroys its streams and events.
 pub fn destroy_context_streams(context: usize) -> CudaResult {
     drain(|queue| queue.context == context)?;
     let mut queues = lock_queues()?;
@@ -105,7 +105,7 @@ pub fn destroy_context_streams(context: usize) -> CudaResult {
     Ok(())
 }
 
-/// Makes a stream in the current context.
+/// Creates a stream in the current context.
 pub fn create(out: *mut CUstream, flags: u32, priority: i32) -> CudaResult {
     let driver = driver()?;
     let (context, ordinal) = state()?.current_gpu()?;
@@ -144,7 +144,7 @@ fn with_queue<T>(stream: CUstream, read: impl FnOnce(&Queue) -> T) -> CudaResult
     lock_queues()?.streams.get(&key).map(read).ok_or(INVALID_HANDLE)
 }
 
-/// A `CUstreamCallback` with what it is called with.
+/// `CUstreamCallback` with its arguments.
 struct Callback {
     function: unsafe extern "C" fn(CUstream, CUresult, *mut c_void),
     stream: CUstream,
@@ -152,9 +152,9 @@ struct Callback {
 }
 
 unsafe extern "C" fn call_back(callback: *mut c_void) {
-    // SAFETY: made by `cuStreamAddCallback` for this one call.
+    // SAFETY: `cuStreamAddCallback` leaked the box for this one call.
     let callback = unsafe { Box::from_raw(callback.cast::<Callback>()) };
-    // SAFETY: the program gave the function to be called with this.
+    // SAFETY: the program registered the function to be called with these arguments.
     unsafe { (callback.function)(callback.stream, CUresult::CUDA_SUCCESS, callback.data) };
 }
 

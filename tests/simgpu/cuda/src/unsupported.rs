@@ -1,5 +1,5 @@
-//! Functions that driver 580 exports and no test needs: they are here so that looking for them finds them, and answer that they are not
-//! supported. To make one work, take its name out here and write it in the file of its subject.
+//! Functions that driver 580 exports and no test needs. They are exported so that lookups succeed, and return
+//! `CUDA_ERROR_NOT_SUPPORTED`. To implement one, remove its name here and define it in the file of its subject.
 
 use crate::ffi::NOT_SUPPORTED;
 

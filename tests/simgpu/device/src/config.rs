@@ -73,8 +73,9 @@ impl Config {
             Some(b'G') => (&value[..value.len() - 1], 1 << 30),
             _ => (value, 1),
         };
-        let number = digits.parse::<u64>().map_err(|_| format!("{name}: {value} is not a number"))?;
-        let number = number.checked_mul(unit).ok_or_else(|| format!("{name}: {value} is too large"))?;
+        let number =
+            digits.parse::<u64>().map_err(|_| format!("{name}: \"{value}\": expected a number with an optional suffix K, M or G"))?;
+        let number = number.checked_mul(unit).ok_or_else(|| format!("{name}: \"{value}\": expected at most 2^64-1"))?;
         let field = match name {
             "gpus" => &mut self.gpus,
             "total" => &mut self.total_bytes,
@@ -91,7 +92,7 @@ impl Config {
             "kernel_ns" => &mut self.kernel_ns,
             "preempt_ns" => &mut self.preempt_ns,
             "event_ns" => &mut self.event_ns,
-            _ => return Err(format!("{name}: no such property")),
+            _ => return Err(format!("{name}: unknown property")),
         };
         *field = number;
         Ok(())

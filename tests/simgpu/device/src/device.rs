@@ -64,7 +64,10 @@ impl Device {
     /// `AlreadyExists` if there is one, `InvalidInput` for an inconsistent configuration, else the error of the file system.
     pub fn create(path: &Path, config: &Config) -> io::Result<()> {
         if config.gpus == 0 || config.gpus > MAX_GPUS as u64 || config.reserved_bytes + config.baseline_bytes > config.total_bytes {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "impossible configuration"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "inconsistent configuration: expected 1 to 8 GPUs and reserved + baseline <= total",
+            ));
         }
         let temporary = path.with_extension(format!("{}.new", std::process::id()));
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&temporary)?;

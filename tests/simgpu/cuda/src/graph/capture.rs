@@ -1,4 +1,4 @@
-//! Stream capture: work goes into a graph and takes no time now.
+//! Stream capture: work is added to a graph instead of being executed.
 
 use std::cell::Cell;
 
@@ -12,15 +12,15 @@ use crate::stream::queues::{Queue, Queues, StreamKind, queues};
 use crate::stream::resolve;
 use crate::stream::work::Work;
 
-/// A stream that is being captured.
+/// Capture state of a stream.
 #[derive(Clone, Copy)]
 pub struct Capture {
     graph: usize,
-    /// The capture; streams that join have the same.
+    /// Id of the capture; streams that join it share the id.
     id: u64,
     mode: u32,
     thread: u64,
-    /// The stream that it began with.
+    /// True for the stream on which the capture began.
     is_origin: bool,
     invalidated: bool,
 }
@@ -33,11 +33,11 @@ thread_local! {
 }
 
 fn current_thread() -> u64 {
-    // SAFETY: no arguments.
+    // SAFETY: pthread_self takes no arguments and cannot fail.
     unsafe { libc::pthread_self() }
 }
 
-/// If the stream is being captured, puts the work into its graph and says so.
+/// Adds the work to the graph of the stream if it is being captured. Returns whether it is.
 pub fn record(key: usize, work: &Work) -> CudaResult<bool> {
     reject_implicit_dependency(key)?;
     match work {
@@ -63,7 +63,7 @@ pub fn record(key: usize, work: &Work) -> CudaResult<bool> {
     }
 }
 
-/// The same for any step.
+/// Adds any node operation to the graph of the stream if it is being captured. Returns whether it is.
 pub fn add_op(key: usize, op: NodeOp) -> CudaResult<bool> {
     let capture = queues()?.streams.get(&key).and_then(|queue| queue.capture);
     let Some(capture) = capture else { return Ok(false) };
@@ -77,17 +77,17 @@ pub fn add_op(key: usize, op: NodeOp) -> CudaResult<bool> {
     Ok(true)
 }
 
-/// The graph that a stream is captured into.
+/// Returns the graph that a stream is captured into.
 pub fn graph_of(key: usize) -> CudaResult<usize> {
     queues()?.streams.get(&key).and_then(|queue| queue.capture).map(|capture| capture.graph).ok_or(INVALID_VALUE)
 }
 
-/// Whether a stream is being captured.
+/// Returns whether a stream is being captured.
 pub fn is_capturing(key: usize) -> CudaResult<bool> {
     Ok(queues()?.streams.get(&key).is_some_and(|queue| queue.capture.is_some()))
 }
 
-/// Refuses what may not happen to a stream in capture, and spoils that.
+/// Fails and invalidates the capture if the stream is being captured.
 pub fn reject_capturing_stream(key: usize) -> CudaResult {
     let mut queues = queues()?;
     match queues.streams.get_mut(&key).and_then(|queue| queue.capture.as_mut()) {
@@ -99,7 +99,7 @@ pub fn reject_capturing_stream(key: usize) -> CudaResult {
     }
 }
 
-/// Refuses to look at an event that was recorded in a capture, and spoils that.
+/// Fails and invalidates the capture if the event was last recorded in a capture.
 pub fn reject_captured_event(queues: &mut Queues, event: CUevent) -> CudaResult {
     let Some(id) = queues.events.get(event)?.captured else { return Ok(()) };
     for capture in queues.streams.values_mut().filter_map(|queue| queue.capture.as_mut()).filter(|capture| capture.id == id) {
@@ -108,7 +108,7 @@ pub fn reject_captured_event(queues: &mut Queues, event: CUevent) -> CudaResult 
     Err(CUresult::CUDA_ERROR_CAPTURED_EVENT)
 }
 
-/// Refuses to wait for a context in which something is captured, and spoils that.
+/// Fails and invalidates the capture if a stream of the context is being captured.
 pub fn reject_capturing_context(context: usize) -> CudaResult {
     let mut queues = queues()?;
     let capturing = queues.streams.values_mut().filter(|queue| queue.context == context).find_map(|queue| queue.capture.as_mut());
@@ -118,7 +118,7 @@ pub fn reject_capturing_context(context: usize) -> CudaResult {
     })
 }
 
-/// Refuses calls that might synchronise, by the rules of the captures that are going on.
+/// Fails and invalidates the capture if its mode forbids calls that might synchronize.
 pub fn reject_unsafe_call() -> CudaResult {
     let mode = THREAD_MODE.get();
     if mode == RELAXED {
@@ -178,14 +178,14 @@ fn end(stream: CUstream, out: *mut CUgraph) -> CudaResult {
     put(out, as_pointer(capture.graph))
 }
 
-/// Whether a stream is the legacy one, while one that waits for it is captured (CUDA's documentation).
+/// Returns whether the stream is the legacy stream while a stream that synchronizes with it is being captured (CUDA's documentation).
 fn has_implicit_dependency(queues: &Queues, key: usize) -> bool {
     let legacy = queues.streams.get(&key).filter(|queue| queue.kind == StreamKind::Legacy);
     let waits = |other: &&Queue| other.kind == StreamKind::Blocking && other.capture.is_some();
     legacy.is_some_and(|legacy| queues.streams.values().filter(waits).any(|other| other.context == legacy.context))
 }
 
-/// Refuses work for the legacy stream then.
+/// Fails if the work would make the legacy stream depend on a captured stream.
 pub fn reject_implicit_dependency(key: usize) -> CudaResult {
     if has_implicit_dependency(&*queues()?, key) { Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! Memory that graphs allocate. It is taken when a graph is first uploaded or launched, in steps of 32 MiB, and kept until trimmed.
+//! Memory of graphs. It is taken in chunks of 32 MiB when a graph is first uploaded or launched, and kept until trimmed.
 
 use std::collections::HashMap;
 
@@ -11,10 +11,10 @@ use crate::ffi::{CudaResult, INVALID_VALUE, OUT_OF_MEMORY, get, put};
 use crate::handles::as_pointer;
 use crate::memory::{GRANULE, Kind, granules};
 
-/// What is taken at a time.
+/// Bytes taken at a time.
 const CHUNK_BYTES: u64 = 32 << 20;
 
-/// Graph memory of one GPU, in bytes.
+/// Figures of the graph memory of one GPU, in bytes.
 #[derive(Clone, Copy, Default)]
 pub struct GraphMemory {
     pub reserved: u64,
@@ -24,7 +24,7 @@ pub struct GraphMemory {
 }
 
 impl State {
-    /// An address for an allocation node of a graph; the memory comes later. What was freed in the same graph is used again.
+    /// Returns an address for an allocation node of a graph; the memory is taken later. Addresses freed in the same graph are reused.
     pub fn graph_address(&mut self, graph: usize, ordinal: i32, context: usize, bytes: u64) -> CudaResult<u64> {
         let space = granules(bytes)?;
         let mut free = HashMap::new();
@@ -48,8 +48,8 @@ impl State {
     }
 
     fn trim_graph_memory(&mut self, driver: &Driver, ordinal: i32) {
-        // Also what graphs hold that are not running: they take it again when launched. An allocation that its graph does not free lives
-        // on until somebody does (CUDA programming guide, "Graph Memory Nodes").
+        // Includes the memory of graphs that are not running: they take it again when launched. An allocation that its graph does not
+        // free stays until it is freed elsewhere (CUDA programming guide, "Graph Memory Nodes").
         let (mut used, allocations) = (0, &self.memory);
         for exec in self.graph_execs.values_mut() {
             let Some((_, bytes)) = exec.held_memory.filter(|&(device, _)| device == ordinal) else { continue };
@@ -69,7 +69,7 @@ impl State {
     }
 }
 
-/// Takes the memory of a graph that is to run.
+/// Takes the memory of an instantiated graph, if it does not hold it yet.
 pub fn make_resident(exec: CUgraphExec) -> CudaResult {
     let driver = driver()?;
     let mut state = state()?;
@@ -77,7 +77,7 @@ pub fn make_resident(exec: CUgraphExec) -> CudaResult {
     if exec_object.held_memory.is_some() {
         return Ok(());
     }
-    // The memory behind one address is there once.
+    // Several nodes with the same address share its memory.
     let (mut rooms, mut on) = (HashMap::new(), None);
     for op in &exec_object.ops {
         if let &NodeOp::Allocate { bytes, ordinal, address } = op {
@@ -100,7 +100,7 @@ pub fn make_resident(exec: CUgraphExec) -> CudaResult {
     Ok(())
 }
 
-/// The first graph of kernels in a context takes a granule.
+/// Charges a granule for the first graph with kernels in a context.
 pub fn charge_kernel_graph(state: &mut State, context: usize) -> CudaResult {
     let driver = driver()?;
     let context = state.context_mut(context)?;
@@ -111,7 +111,7 @@ pub fn charge_kernel_graph(state: &mut State, context: usize) -> CudaResult {
     Ok(())
 }
 
-/// Ends a launchable graph. Its memory stays until trimmed.
+/// Destroys an instantiated graph. Its memory stays reserved until trimmed.
 pub fn destroy_exec(exec: CUgraphExec) -> CudaResult {
     let mut state = state()?;
     let exec = state.graph_execs.remove(exec).map_err(|_| INVALID_VALUE)?;
@@ -135,7 +135,7 @@ api! {
         let mut nodes = state.graphs.iter().flat_map(|(_, graph)| &graph.nodes);
         let node = nodes.find(|other| other.handle == node.addr()).ok_or(INVALID_VALUE)?;
         let NodeOp::Allocate { bytes, ordinal, address } = node.op else { return Err(INVALID_VALUE) };
-        // SAFETY: all-zero is valid for this struct of numbers and null pointers.
+        // SAFETY: all-zero is valid for this struct of integers and pointers.
         let mut parameters = unsafe { std::mem::zeroed::<cudarc::driver::sys::CUDA_MEM_ALLOC_NODE_PARAMS>() };
         parameters.poolProps.location.type_ = cudarc::driver::sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
         parameters.poolProps.location.id = ordinal;

@@ -1,4 +1,4 @@
-//! Adding nodes to graphs by hand.
+//! Functions that add nodes to graphs.
 
 use std::ffi::c_void;
 
@@ -15,12 +15,12 @@ use crate::handles::as_pointer;
 use crate::launch;
 use crate::stream::work::{HostCall, Work};
 
-/// Adds a step and returns its node's handle.
+/// Adds a node and returns its handle.
 pub fn add(graph: CUgraph, after: Vec<usize>, op: NodeOp) -> CudaResult<usize> {
     Ok(state()?.graphs.get_mut(graph).map_err(|_| INVALID_VALUE)?.add(op, after))
 }
 
-/// Adds an allocation and writes its address into what was asked.
+/// Adds an allocation node and writes its address into the parameters.
 pub fn add_allocation(graph: CUgraph, after: Vec<usize>, params: &mut CUDA_MEM_ALLOC_NODE_PARAMS) -> CudaResult<usize> {
     let mut state = state()?;
     let ordinal = params.poolProps.location.id;
@@ -40,7 +40,7 @@ fn add_work(out: *mut CUgraphNode, graph: CUgraph, nodes: *const CUgraphNode, co
     put(out, as_pointer(node))
 }
 
-/// The first version's parameters are the second's without their last two fields.
+/// Makes the work of a kernel node. The parameters of version 1 are those of version 2 without the last two fields.
 fn kernel_work(parameters: *const c_void) -> CudaResult<Work> {
     let params = get(parameters.cast::<CUDA_KERNEL_NODE_PARAMS_st>())?;
     let grid = [params.gridDimX, params.gridDimY, params.gridDimZ];
@@ -56,10 +56,10 @@ fn memset_work(params: &CUDA_MEMSET_NODE_PARAMS_v2_st) -> CudaResult<Work> {
     fill_rows(params.dst, params.value, params.elementSize as usize, params.width, params.height, params.pitch)
 }
 
-/// `cuGraphAddNode`: the type comes first, the parameters 16 bytes behind it.
+/// Implements `cuGraphAddNode`: the type is the first field, the union of parameters starts at offset 16.
 fn add_node_of_type(out: *mut CUgraphNode, graph: CUgraph, after: Vec<usize>, parameters: *mut c_void) -> CudaResult {
     let kind = get(parameters.cast::<u32>())?;
-    // SAFETY: the C caller promises a whole CUgraphNodeParams, whose union starts there.
+    // SAFETY: by CUDA's contract a whole CUgraphNodeParams, whose union starts there.
     let body = unsafe { parameters.byte_add(16) };
     let op = match kind {
         0 => NodeOp::Work(kernel_work(body)?),
@@ -82,7 +82,7 @@ fn add_node_of_type(out: *mut CUgraphNode, graph: CUgraph, after: Vec<usize>, pa
     put(out, as_pointer(add(graph, after, op)?))
 }
 
-/// A child graph: cloned, or with a one behind its handle moved, which alone is allowed if it has memory of its own.
+/// Adds a child graph, cloned or, with ownership 1, moved. Only a moved child may have memory nodes.
 fn add_child_params(out: *mut CUgraphNode, graph: CUgraph, after: Vec<usize>, body: *const c_void) -> CudaResult {
     let child = get(body.cast::<CUgraph>())?;
     // SAFETY: as in `add_any`.
@@ -104,7 +104,7 @@ fn add_child(out: *mut CUgraphNode, graph: CUgraph, after: Vec<usize>, child: CU
 }
 
 api! {
-    // A handle to look at it by; it is not the node's own.
+    // Returns a handle of a copy, not of the node's own graph.
     fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, out: *mut CUgraph) {
         let mut state = state()?;
         let found = state.graphs.iter().flat_map(|(_, graph)| &graph.nodes).find(|other| other.handle == node.addr());
@@ -120,14 +120,14 @@ api! {
         add_work(out, graph, nodes, count, kernel_work(parameters)?)
     }
 
-    // Which function it is; how it is launched nobody here asks.
+    // Reports the function only; no test reads the launch parameters.
     fn cuGraphKernelNodeGetParams_v2(node: CUgraphNode, out: *mut CUDA_KERNEL_NODE_PARAMS_v2_st) {
         let state = state()?;
         let mut nodes = state.graphs.iter().flat_map(|(_, graph)| &graph.nodes);
         let Some(NodeOp::Work(Work::Kernel { function, .. })) = nodes.find(|other| other.handle == node.addr()).map(|node| &node.op) else {
             return Err(INVALID_VALUE);
         };
-        // SAFETY: all-zero is valid for this struct of numbers and null pointers.
+        // SAFETY: all-zero is valid for this struct of integers and pointers.
         let mut parameters = unsafe { std::mem::zeroed::<CUDA_KERNEL_NODE_PARAMS_v2_st>() };
         parameters.func = as_pointer(*function);
         put(out, parameters)

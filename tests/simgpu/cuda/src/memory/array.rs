@@ -1,4 +1,4 @@
-//! CUDA arrays. Their layout is padded, so they cost more than their elements.
+//! CUDA arrays. Their layout is padded, so they take more memory than their elements.
 
 use cudarc::driver::sys::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUarrayMapInfo, CUmemOperationType,
@@ -14,30 +14,31 @@ use crate::handles::as_pointer;
 const LAYERS: u32 = 0x01 | 0x04;
 const SPARSE: u32 = 0x40;
 const DEFERRED: u32 = 0x80;
-/// What arrays ask for comes in these, in bytes; what they take does not.
+/// Granularity of the reported memory requirements, in bytes. The memory taken is not rounded to it.
 const PAGE: usize = 65536;
 
-/// An array, or a pyramid of them.
+/// Array or mipmapped array.
 pub struct Array {
     descriptor: CUDA_ARRAY3D_DESCRIPTOR,
-    /// Zero when it has no memory of its own.
+    /// Device address; 0 if it has no memory of its own.
     pub address: u64,
-    /// Bytes from row to row, and rows from slice to slice.
+    /// Pitch of a row in bytes.
     pub row_bytes: u64,
+    /// Rows from one slice to the next.
     pub rows_per_slice: u64,
     bytes: u64,
     context: usize,
     levels: Vec<usize>,
-    /// Physical memory mapped into it, by handle.
+    /// Handles of the physical memory mapped into it.
     tiles: Vec<usize>,
 }
 
-/// Rows or slices in whole blocks: of so many at least and so many at most, and no larger than what there is.
+/// Rounds rows or slices up to whole blocks. The block size is the next power of two of `count`, within `least` and `most`.
 fn round_to_blocks(count: u64, least: u64, most: u64) -> u64 {
     count.next_multiple_of(count.next_power_of_two().clamp(least, most))
 }
 
-/// Padded size of one level: bytes of a row, rows of a slice, bytes of all.
+/// Returns the padded size of one mipmap level: bytes per row, rows per slice, bytes in total.
 fn padded_size(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, level: u32) -> CudaResult<(u64, u64, u64)> {
     let is_layered = descriptor.Flags & LAYERS != 0;
     let side = |side: usize| (side >> level).max(1) as u64;
@@ -51,10 +52,10 @@ fn padded_size(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, level: u32) -> CudaResult<(
     }
     let row = (side(descriptor.Width) * element * u64::from(descriptor.NumChannels)).next_multiple_of(64);
     let (rows, depth) = if descriptor.Depth == 0 || is_layered {
-        // Every level has all layers. No H200 was asked how they lie.
+        // Every level has all layers. Their layout was not measured on an H200.
         (round_to_blocks(side(descriptor.Height), 8, 128), descriptor.Depth.max(1) as u64)
     } else {
-        // Or blocks of 8 rows and 16 slices: what an H200 was asked does not tell.
+        // Blocks of 8 rows and 16 slices fit the H200's figures as well.
         (round_to_blocks(side(descriptor.Height), 8, 16), round_to_blocks(side(descriptor.Depth), 1, 8))
     };
     let bytes = row.checked_mul(rows).and_then(|slice| slice.checked_mul(depth)).ok_or(INVALID_VALUE)?;
@@ -101,7 +102,7 @@ impl State {
         self.free(driver, array.address)
     }
 
-    /// Destroys the arrays of a context.
+    /// Destroys all arrays of a context.
     pub fn destroy_arrays_of(&mut self, context: usize) {
         let arrays = self.memory.arrays.iter().filter(|(_, array)| array.context == context).map(|(handle, _)| handle);
         for handle in arrays.collect::<Vec<_>>() {
@@ -134,14 +135,14 @@ fn requirements(out: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, handle: usize) -> Cuda
     put(out, CUDA_ARRAY_MEMORY_REQUIREMENTS { size: (array.bytes as usize).next_multiple_of(PAGE), alignment: PAGE, reserved: [0; 4] })
 }
 
-/// Maps physical memory into sparse arrays. What is unmapped stays with the array until that is destroyed.
+/// Maps physical memory into sparse arrays. Unmap operations are ignored: the array keeps the memory until it is destroyed.
 fn map_tiles(list: *const CUarrayMapInfo, count: u32) -> CudaResult {
     for info in crate::ffi::read_slice(list, count as usize)? {
         if info.memOperationType != CUmemOperationType::CU_MEM_OPERATION_TYPE_MAP {
             continue;
         }
         let mut state = state()?;
-        // SAFETY: the C caller promises the members that go with a mapping.
+        // SAFETY: by CUDA's contract a map operation sets these union members.
         let (handle, array) = unsafe { (info.memHandle.memHandle, info.resource.array) };
         if state.memory.arrays.get(array)?.descriptor.Flags & SPARSE == 0 {
             return Err(INVALID_VALUE);

@@ -1,9 +1,9 @@
-//! Free ranges of addresses.
+//! Free address ranges.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Ranges that do not touch each other, by address and by length.
+/// Disjoint, coalesced ranges, indexed by address and by length.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct FreeRanges {
     by_address: BTreeMap<u64, u64>,
@@ -11,17 +11,17 @@ pub struct FreeRanges {
 }
 
 impl FreeRanges {
-    /// The lowest range that has room for `length`.
+    /// Returns the start of the lowest range of at least `length`.
     pub fn first_fit(&self, length: u64) -> Option<u64> {
         self.by_address.iter().find(|&(_, &room)| room >= length).map(|(&start, _)| start)
     }
 
-    /// The smallest range that has room for `length`.
+    /// Returns the start of the smallest range of at least `length`.
     pub fn best_fit(&self, length: u64) -> Option<u64> {
         self.by_length.range((length, 0)..).next().map(|&(_, start)| start)
     }
 
-    /// Takes the beginning of the range at `start`, which must have room.
+    /// Takes `length` from the front of the range at `start`, which must be long enough.
     pub fn take(&mut self, start: u64, length: u64) {
         let Some(room) = self.remove(start) else { return };
         if room > length {
@@ -29,7 +29,7 @@ impl FreeRanges {
         }
     }
 
-    /// Adds a range, joined with those beside it that lie within `bounds`.
+    /// Adds a range and coalesces it with adjacent ranges within `bounds`.
     pub fn add(&mut self, mut start: u64, mut length: u64, bounds: Range<u64>) {
         let before = self.by_address.range(bounds.start..start).next_back();
         if let Some((&before, &before_length)) = before.filter(|(before, length)| *before + *length == start) {
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_join_within_their_bounds_only() {
+    fn adjacent_ranges_coalesce_only_within_bounds() {
         let mut ranges = FreeRanges::default();
         ranges.add(100, 50, 0..200);
         ranges.add(200, 50, 200..400);

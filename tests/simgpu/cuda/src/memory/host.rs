@@ -1,4 +1,4 @@
-//! Pinned and registered host memory.
+//! Pinned host memory, allocated or registered.
 
 use std::ffi::c_void;
 
@@ -24,7 +24,7 @@ fn allocate(out: *mut *mut c_void, size: usize, flags: u32) -> CudaResult {
     }
     let length = size.checked_next_multiple_of(PAGE).ok_or(OUT_OF_MEMORY)?;
     let (protection, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
-    // SAFETY: a new mapping at an address of the kernel's choice.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let address = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, kind, -1, 0) };
     if address == libc::MAP_FAILED {
         return Err(OUT_OF_MEMORY);
@@ -76,7 +76,7 @@ api! {
         let found = state.memory.at(address).filter(|found| matches!(found.kind, Kind::Host { registered: false, .. })).cloned();
         let length = (found.ok_or(INVALID_VALUE)?.size as usize).next_multiple_of(PAGE);
         state.memory.remove(address);
-        // SAFETY: the mapping is this module's own and the program gives it up.
+        // SAFETY: this module created the mapping, and the program releases it.
         unsafe { libc::munmap(pointer, length) };
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Legacy IPC handles: another process may map an allocation. What it costs stays with the process that made it.
+//! Legacy IPC handles: another process may map an allocation. It stays charged to the process that allocated it.
 
 use cudarc::driver::sys::{CUipcMemHandle, CUresult};
 
@@ -8,14 +8,14 @@ use crate::ffi::{CudaResult, INVALID_VALUE, OUT_OF_MEMORY, put};
 
 const MAGIC: u64 = 0x5349_4d49_5043_0001;
 
-/// The words that a handle carries: what it is, whose it is, where the allocation starts, its size.
+/// Contents of a handle: magic, PID of the exporter, start of the allocation, its size.
 type Words = [u64; 8];
 
 fn open(out: *mut u64, handle: CUipcMemHandle, flags: u32) -> CudaResult {
     driver()?;
     let mut state = state()?;
     let (context, ordinal) = state.current_gpu()?;
-    // SAFETY: both are 64 plain bytes.
+    // SAFETY: both types are 64 bytes without padding or invalid values.
     let words = unsafe { std::mem::transmute::<CUipcMemHandle, Words>(handle) };
     if flags > 1 || words[0] != MAGIC {
         return Err(INVALID_VALUE);
@@ -37,7 +37,7 @@ api! {
             return Err(INVALID_VALUE);
         }
         let words: Words = [MAGIC, u64::from(std::process::id()), start, found.size, 0, 0, 0, 0];
-        // SAFETY: both are 64 plain bytes.
+        // SAFETY: both types are 64 bytes without padding or invalid values.
         put(out, unsafe { std::mem::transmute::<Words, CUipcMemHandle>(words) })
     }
 

@@ -1,4 +1,4 @@
-//! `cuMemAlloc` and its kin, `cuMemFree`, `cuMemGetInfo`.
+//! `cuMemAlloc` and related functions, `cuMemFree`, `cuMemGetInfo`.
 
 use super::{Kind, granules};
 use crate::driver::{driver, state};
@@ -59,12 +59,12 @@ fn free(address: u64) -> CudaResult {
     let context = found.ok_or(INVALID_VALUE)?.context;
     drop(state);
     capture::reject_unsafe_call()?;
-    // Freeing waits for everything that might use the memory.
+    // cuMemFree is synchronous: it waits for all work that might use the memory.
     drain(|queue| queue.context == context)?;
     self::state()?.free(driver, address)
 }
 
-/// The first versions have 32-bit sizes and pointers, which no address here fits.
+/// Fails an allocation of the first API version: its pointers have 32 bits, and no address fits.
 fn refuse_32_bit(out: *mut u32) -> CudaResult {
     state()?.current()?;
     put(out, 0)?;

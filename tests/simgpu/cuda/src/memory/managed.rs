@@ -1,5 +1,5 @@
-//! Managed memory: where it lives, and what moves it. What has moved to the GPU stays there: the real driver keeps such memory for later
-//! use even when its contents go back to the host (seen on driver 580, H200).
+//! Migration of managed memory. Memory that has migrated to the GPU stays charged: the real driver keeps it for later use even if its
+//! contents move back to the host (driver 580, H200).
 
 use simgpu_device::Visibility;
 
@@ -11,12 +11,12 @@ const SET_READ_MOSTLY: u32 = 1;
 const SET_PREFERRED_LOCATION: u32 = 3;
 const UNSET_PREFERRED_LOCATION: u32 = 4;
 
-/// The GPU uses a managed range: it moves there, which only the GPU's total shows, unless it prefers the host.
+/// Migrates a managed range to the GPU on access by the GPU, unless it prefers the host. Only the GPU's total includes it.
 pub fn migrate_on_gpu_access(address: u64) -> CudaResult {
     migrate_if(address, |prefers_host| !prefers_host)
 }
 
-/// A managed range moves to the GPU, whatever it prefers.
+/// Migrates a managed range to the GPU regardless of its preferred location.
 pub fn migrate_to_gpu(address: u64) -> CudaResult {
     migrate_if(address, |_| true)
 }
@@ -34,7 +34,7 @@ fn migrate_if(address: u64, moves: impl Fn(bool) -> bool) -> CudaResult {
     Ok(())
 }
 
-/// `cuMemAdvise`: what the program says of where a managed range should live; `host` says whether the advice names the host.
+/// Applies `cuMemAdvise` to a managed range. `host`: the advice names the host.
 pub fn advise_managed(address: u64, advice: u32, host: bool) -> CudaResult {
     let mut state = state()?;
     let Some(Kind::Managed { prefers_host, .. }) = state.memory.containing_mut(address).map(|found| &mut found.kind) else {
@@ -42,7 +42,7 @@ pub fn advise_managed(address: u64, advice: u32, host: bool) -> CudaResult {
     };
     match advice {
         SET_PREFERRED_LOCATION => *prefers_host = host,
-        // The GPU gets a copy of what it reads.
+        // With read-mostly the GPU gets a copy of the pages that it reads.
         UNSET_PREFERRED_LOCATION | SET_READ_MOSTLY => *prefers_host = false,
         _ => {}
     }

@@ -1,4 +1,4 @@
-//! What is known of a pointer.
+//! Pointer attributes.
 
 use std::ffi::c_void;
 
@@ -12,7 +12,7 @@ use crate::handles::as_pointer;
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;
 
-/// Writes one attribute of an address inside an allocation.
+/// Writes one attribute of an address in an allocation.
 fn put_attribute(out: *mut c_void, attribute: u32, address: u64, start: u64, found: &Allocation) -> CudaResult {
     let host = matches!(found.kind, Kind::Host { .. });
     let managed = matches!(found.kind, Kind::Managed { .. });
@@ -47,7 +47,7 @@ fn put_attribute(out: *mut c_void, attribute: u32, address: u64, start: u64, fou
     }
 }
 
-/// What `cuPointerGetAttributes` says of an address that is nothing.
+/// Writes the value that `cuPointerGetAttributes` reports for an address outside of all allocations.
 fn put_unknown_attribute(out: *mut c_void, attribute: u32) -> CudaResult {
     match attribute {
         1 | 4 | 17 => put(out.cast::<*mut c_void>(), std::ptr::null_mut()),

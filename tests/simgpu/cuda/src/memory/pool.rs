@@ -1,4 +1,4 @@
-//! Stream-ordered pools: they take memory in steps, cut allocations of any size from them, and give steps back when the host waits.
+//! Stream-ordered pools. They take memory in chunks, allocate from these, and release empty chunks when the host synchronizes.
 
 mod chunks;
 
@@ -16,7 +16,7 @@ use crate::stream::queues::{fence, has_passed};
 use crate::stream::resolve;
 use chunks::{Pool, SPACE_BYTES, rounded};
 
-/// The pools of the process, and which one each GPU uses by default and now.
+/// Pools of the process, and the default and current pool of each GPU by ordinal.
 #[derive(Default)]
 pub struct Pools {
     pub live: Handles<Pool>,
@@ -61,7 +61,7 @@ impl State {
         Ok(address)
     }
 
-    /// Frees an allocation of a pool; the pool keeps its steps for now.
+    /// Frees an allocation of a pool. The pool keeps its chunks.
     pub fn free_to_pool(&mut self, driver: &Driver, address: u64, is_stream_ordered: bool) -> CudaResult {
         let allocation = self.memory.at(address).ok_or(INVALID_VALUE)?;
         let (Kind::Pool(handle), size) = (allocation.kind.clone(), allocation.size) else { return Err(INVALID_VALUE) };
@@ -76,7 +76,7 @@ impl State {
         Ok(())
     }
 
-    /// Gives back what pools hold beyond their thresholds: the host has waited.
+    /// Releases memory of pools beyond their release thresholds. Called when the host has synchronized.
     pub fn trim_pools(&mut self, driver: &Driver) -> CudaResult {
         for pool in self.pools.live.values_mut() {
             pool.fences.retain(|fence| !has_passed(*fence));
@@ -89,7 +89,7 @@ impl State {
         Ok(())
     }
 
-    /// Frees what was freed in streams that have come so far since.
+    /// Completes stream-ordered frees whose fences have passed.
     pub fn free_deferred(&mut self, driver: &Driver) -> CudaResult {
         let (passed, left) = std::mem::take(&mut self.memory.deferred).into_iter().partition::<Vec<_>, _>(|&(_, fence)| has_passed(fence));
         self.memory.deferred = left;

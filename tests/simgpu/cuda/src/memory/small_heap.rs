@@ -1,4 +1,4 @@
-//! Small allocations of one context: they share granules.
+//! Heap for the small allocations of one context, which share granules.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use super::free_ranges::FreeRanges;
 
 const ALIGNMENT: u64 = 512;
 
-/// The granules that a context's small allocations share.
+/// Granules shared by the small allocations of a context.
 #[derive(Default)]
 pub struct SmallHeap {
-    /// Bytes in use of each granule.
+    /// Bytes in use in each granule, by its start.
     granules: BTreeMap<u64, u64>,
     free: FreeRanges,
 }
@@ -20,7 +20,7 @@ fn rounded(size: u64) -> u64 {
 }
 
 impl SmallHeap {
-    /// Room for `size` bytes, if a granule has it.
+    /// Allocates `size` bytes, if a granule has space.
     pub fn take(&mut self, size: u64) -> Option<u64> {
         let size = rounded(size);
         let address = self.free.best_fit(size)?;
@@ -35,7 +35,7 @@ impl SmallHeap {
         self.free.add(granule, GRANULE, granule..granule + GRANULE);
     }
 
-    /// Takes room back. Returns the granule if that emptied it; it is then no longer part of the heap.
+    /// Frees an allocation. If that empties the granule, removes the granule from the heap and returns it.
     pub fn release(&mut self, address: u64, size: u64) -> Option<u64> {
         let granule = granule_of(address);
         self.free.add(address, rounded(size), granule..granule + GRANULE);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn different_sizes_share_a_granule_one_behind_the_other() {
+    fn allocations_of_different_sizes_share_a_granule() {
         let mut heap = heap(1);
         let sizes = [4096, 512, 65536, 1 << 20, 700_000, 200_000];
         let addresses = sizes.map(|size| heap.take(size).unwrap() - GRANULE);
@@ -75,30 +75,30 @@ mod tests {
         assert_eq!(heap.take(400_000), None);
     }
 
-    /// As seen on an H200.
+    /// Addresses as on an H200.
     #[test]
-    fn more_than_half_a_granule_shares_too() {
+    fn allocation_larger_than_half_a_granule_shares_it() {
         let mut heap = heap(1);
         let addresses = [419_338, 1_255_357, 407_618].map(|size| heap.take(size).unwrap() - GRANULE);
         assert_eq!(addresses, [0, 0x66800, 0x0019_9000]);
     }
 
     #[test]
-    fn an_emptied_granule_leaves_the_heap_and_neighbours_do_not_join() {
+    fn empty_granule_leaves_the_heap_and_adjacent_granules_do_not_coalesce() {
         let mut heap = heap(2);
         let half = GRANULE / 2;
         let addresses = [(); 4].map(|()| heap.take(half).unwrap());
         assert_eq!(heap.take(1), None);
         assert_eq!(heap.release(addresses[1], half), None);
         assert_eq!(heap.release(addresses[2], half), None);
-        assert_eq!(heap.take(half + 1), None, "the free halves lie in two granules");
+        assert_eq!(heap.take(half + 1), None, "the free halves are in two granules");
         assert_eq!(heap.release(addresses[0], half), Some(GRANULE));
         assert_eq!(heap.release(addresses[3], half), Some(2 * GRANULE));
         assert_eq!(heap.take(1), None);
     }
 
     #[test]
-    fn holes_are_filled() {
+    fn freed_space_is_reused() {
         let mut heap = heap(1);
         let addresses = (0..512).map(|_| heap.take(4000).unwrap()).collect::<Vec<_>>();
         assert_eq!(heap.take(1), None);

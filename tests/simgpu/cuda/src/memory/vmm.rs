@@ -1,4 +1,4 @@
-//! Virtual memory management: physical memory by handles, mapped where the program wants it.
+//! Virtual memory management: physical memory with handles, mapped at addresses that the program reserves.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -14,21 +14,21 @@ use crate::handles::{Handles, as_pointer};
 
 const ON_DEVICE: u32 = 1;
 
-/// Physical memory. It lives while a handle or a mapping does.
+/// Physical memory. It exists while a handle or a mapping refers to it.
 pub struct Physical {
     properties: CUmemAllocationProp,
     size: u64,
-    /// Bytes charged to the GPU: none for memory of the host, or of another process.
+    /// Bytes charged to the GPU: 0 for host memory and for memory of another process.
     charged: u64,
     handles: u64,
     mappings: u64,
-    /// Where its bytes are, so that several mappings show the same.
+    /// Address of its backing pages, which all mappings share.
     backing: u64,
-    /// Descriptors that it was exported by.
+    /// Descriptors that it was exported as.
     exports: Vec<Descriptor>,
 }
 
-/// A descriptor, and the file that it was.
+/// File descriptor with the inode of its file, to detect reuse of the number.
 #[derive(Clone, Copy)]
 struct Descriptor {
     number: i32,
@@ -37,7 +37,7 @@ struct Descriptor {
 
 impl Descriptor {
     fn of(number: i32) -> Descriptor {
-        // SAFETY: all-zero is valid for this structure of numbers, which the call fills.
+        // SAFETY: all-zero is a valid stat, which the call fills.
         unsafe {
             let mut about = std::mem::zeroed::<libc::stat>();
             let known = libc::fstat(number, &raw mut about) == 0;
@@ -50,14 +50,14 @@ impl Descriptor {
     }
 }
 
-/// Memory that nothing but a descriptor keeps: on the GPU, and NVML shows it for nobody.
+/// Memory that only exported descriptors keep alive. NVML attributes it to no process.
 struct ExportedMemory {
     descriptors: Vec<Descriptor>,
     ordinal: i32,
     bytes: u64,
 }
 
-// SAFETY: the only pointer in it is the Windows one among the properties, which nobody follows.
+// SAFETY: its only pointer is the Windows security attribute among the properties, which is never dereferenced.
 unsafe impl Send for Physical {}
 
 /// Physical memory by handle, and reserved address ranges by start.
@@ -68,12 +68,12 @@ pub struct Vmm {
     exported: Vec<ExportedMemory>,
 }
 
-/// What a shareable descriptor says of the memory.
+/// Contents of a shareable descriptor.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Shareable {
     magic: u64,
-    /// Whose it is: the process, and its handle there.
+    /// PID of the exporter; `handle` is its handle there.
     owner: u64,
     handle: u64,
     size: u64,
@@ -86,26 +86,26 @@ fn pointer(address: u64) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address as usize)
 }
 
-/// New shared pages, which can be mapped a second time.
+/// Allocates shared pages that can be mapped several times.
 fn map_backing(size: u64) -> CudaResult<u64> {
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping at an address of the kernel's choice.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let address = unsafe { libc::mmap(std::ptr::null_mut(), size as usize, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     if address == libc::MAP_FAILED { Err(OUT_OF_MEMORY) } else { Ok(address.expose_provenance() as u64) }
 }
 
-/// Shows a part of the backing at an address of a reserved range.
+/// Maps backing pages at an address of a reserved range.
 fn map_view(at: u64, backing: u64, size: u64) -> CudaResult {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: an old size of 0 makes a second mapping of shared pages; the target lies in a range that the caller checked.
+    // SAFETY: an old size of 0 creates a second mapping of shared pages; the target is in a range that the caller checked.
     let shown = unsafe { libc::mremap(pointer(backing), 0, size as usize, flags, pointer(at)) };
     if shown == libc::MAP_FAILED { Err(OUT_OF_MEMORY) } else { Ok(()) }
 }
 
-/// Makes a range of reserved addresses inaccessible.
+/// Makes part of a reserved range inaccessible.
 fn unmap_view(at: u64, size: u64) {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    // SAFETY: the range lies in one that this module reserved.
+    // SAFETY: the range is part of one that this module reserved.
     unsafe { libc::mmap(pointer(at), size as usize, libc::PROT_NONE, flags, -1, 0) };
 }
 
@@ -135,12 +135,12 @@ impl State {
         if gone.exports.iter().any(|descriptor| descriptor.is_open()) && driver.charge(ordinal, gone.charged, Visibility::Hidden).is_ok() {
             self.memory.vmm.exported.push(ExportedMemory { descriptors: gone.exports, ordinal, bytes: gone.charged });
         }
-        // SAFETY: the backing is this module's own and no handle or mapping refers to it any more.
+        // SAFETY: this module allocated the backing, and no handle or mapping refers to it.
         unsafe { libc::munmap(pointer(gone.backing), gone.size as usize) };
         Ok(())
     }
 
-    /// Frees what descriptors kept that are closed by now.
+    /// Frees exported memory whose descriptors are all closed.
     pub fn free_closed_exports(&mut self, driver: &Driver) {
         self.memory.vmm.exported.retain(|exported| {
             let open = exported.descriptors.iter().any(|descriptor| descriptor.is_open());
@@ -151,13 +151,13 @@ impl State {
         });
     }
 
-    /// One mapping more, of an array.
+    /// Counts a mapping into an array.
     pub fn add_mapping(&mut self, handle: u64) -> CudaResult {
         self.physical(handle)?.mappings += 1;
         Ok(())
     }
 
-    /// One less.
+    /// Removes a mapping and frees the memory if it was the last reference.
     pub fn drop_mapping(&mut self, driver: &Driver, handle: usize) -> CudaResult {
         self.memory.vmm.live.get_mut(as_pointer::<()>(handle))?.mappings -= 1;
         self.release_if_unused(driver, handle)
@@ -237,7 +237,7 @@ api! {
             return Err(INVALID_VALUE);
         }
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new inaccessible mapping at an address of the kernel's choice.
+        // SAFETY: a new inaccessible mapping at an address that the kernel chooses.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), size + alignment, libc::PROT_NONE, kind, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(OUT_OF_MEMORY);
@@ -245,7 +245,7 @@ api! {
         let (start, length) = (start.expose_provenance(), size + alignment);
         let aligned = start.next_multiple_of(alignment);
         let behind = aligned + size;
-        // SAFETY: what is cut off are the ends of the mapping that was just made.
+        // SAFETY: these are the ends of the mapping that was just created.
         unsafe {
             if aligned > start { libc::munmap(pointer(start as u64), aligned - start); }
             if start + length > behind { libc::munmap(pointer(behind as u64), start + length - behind); }
@@ -262,7 +262,7 @@ api! {
             return Err(INVALID_VALUE);
         }
         state.memory.vmm.reserved.remove(&address);
-        // SAFETY: the range is one that `cuMemAddressReserve` made, and nothing is mapped in it.
+        // SAFETY: `cuMemAddressReserve` created the range, and nothing is mapped in it.
         unsafe { libc::munmap(pointer(address), size) };
         Ok(())
     }
@@ -327,7 +327,7 @@ api! {
             return Err(INVALID_VALUE);
         }
         let shared = Shareable { magic: MAGIC, owner: u64::from(std::process::id()), handle, size: physical.size, properties: physical.properties };
-        // SAFETY: the name is a C string; what is written is as long as said.
+        // SAFETY: the name is a C string; `shared` has the size given.
         let fd = unsafe {
             let fd = libc::syscall(libc::SYS_memfd_create, c"simgpu-shareable".as_ptr(), libc::MFD_CLOEXEC) as i32;
             if fd < 0 || libc::write(fd, (&raw const shared).cast(), size_of::<Shareable>()) != size_of::<Shareable>() as isize {
@@ -344,12 +344,12 @@ api! {
         if out.is_null() || kind != 1 {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: borrows the program's descriptor; it is not closed. All-zero is a valid value to read into.
+        // SAFETY: borrows the program's descriptor without closing it; all-zero is a valid `Shareable`.
         let (fd, mut shared) = unsafe {
             let file = std::fs::File::from_raw_fd(descriptor.expose_provenance() as i32);
             (std::mem::ManuallyDrop::new(file), std::mem::MaybeUninit::<Shareable>::zeroed().assume_init())
         };
-        // SAFETY: reads as many bytes as there are in the struct of numbers.
+        // SAFETY: reads at most the size of `shared`, for which every bit pattern that this module writes is valid.
         let read = unsafe { libc::pread(std::os::fd::AsRawFd::as_raw_fd(&*fd), (&raw mut shared).cast(), size_of::<Shareable>(), 0) };
         if read != size_of::<Shareable>() as isize || shared.magic != MAGIC {
             return Err(INVALID_HANDLE);

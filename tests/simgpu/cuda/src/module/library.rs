@@ -1,4 +1,4 @@
-//! Libraries: images that belong to no context until one uses them.
+//! Libraries: images that are loaded into a context on first use.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_void};
@@ -11,7 +11,7 @@ use crate::driver::{Driver, State, driver, state};
 use crate::ffi::{CudaResult, INVALID_VALUE, put, put_optional, read_str};
 use crate::handles::as_pointer;
 
-/// A library, its kernels by name, and the module that it is in each context that used it.
+/// Library, with its kernels by name and its module in each context that uses it.
 pub struct Library {
     image: Image,
     kernels: HashMap<String, usize>,
@@ -28,7 +28,7 @@ fn load(out: *mut CUlibrary, image: *const c_void) -> CudaResult {
 }
 
 impl State {
-    /// A library's module in a context, loaded now if it was not.
+    /// Returns the module of a library in a context, loading it if needed.
     pub fn library_module(&mut self, driver: &Driver, library: usize, context: usize) -> CudaResult<usize> {
         let library = as_pointer::<c_void>(library);
         let found = self.libraries.get(library)?;

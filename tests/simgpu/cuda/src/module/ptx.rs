@@ -1,4 +1,4 @@
-//! As much of PTX as says what an image declares.
+//! Minimal PTX parser: entries, globals and local memory.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
@@ -7,30 +7,30 @@ use cudarc::driver::sys::CUresult;
 
 use crate::ffi::CudaResult;
 
-/// What an image declares.
+/// Declarations of an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     pub entries: BTreeMap<String, Entry>,
-    /// Name and bytes of each global.
+    /// Name and size in bytes of each global.
     pub globals: Vec<(String, u64)>,
     pub uses_malloc: bool,
 }
 
-/// A kernel.
+/// Kernel declaration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// Bytes of local memory for each thread.
+    /// Bytes of local memory per thread.
     pub local: u64,
 }
 
-/// Reads an image that a program gives. Only PTX text is understood.
+/// Parses an image. Only PTX text is supported.
 pub fn read(image: *const c_void) -> CudaResult<Image> {
-    // SAFETY: the C caller promises an image; one that starts with letters of PTX is text with an end, and the first byte decides.
+    // SAFETY: by CUDA's contract `image` points to an image, which has at least one byte.
     let first = unsafe { image.cast::<u8>().read() };
     if !first.is_ascii_graphic() && !first.is_ascii_whitespace() {
         return Err(CUresult::CUDA_ERROR_INVALID_IMAGE);
     }
-    // SAFETY: as above.
+    // SAFETY: an image that starts with a printable character is PTX, which is a terminated string.
     let text = unsafe { CStr::from_ptr(image.cast()) }.to_str().map_err(|_| CUresult::CUDA_ERROR_INVALID_IMAGE)?;
     if !text.contains(".version") {
         return Err(CUresult::CUDA_ERROR_INVALID_IMAGE);
@@ -65,7 +65,7 @@ fn parse(text: &str) -> Image {
     image
 }
 
-/// Name and size of a variable: `… .b8 name[count]`, `… .u32 name` or `… .v4 .f32 name[0x10]`.
+/// Returns name and size of a variable: `… .b8 name[count]`, `… .u32 name` or `… .v4 .f32 name[0x10]`.
 fn variable(words: &[&str]) -> Option<(String, u64)> {
     let kind = words.iter().rev().find(|word| word.starts_with('.') && word.ends_with(|last: char| last.is_ascii_digit()))?;
     let width = kind.trim_start_matches(|letter: char| !letter.is_ascii_digit()).parse::<u64>().ok()? / 8;
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_globals_and_locals_are_found() {
+    fn entries_globals_and_locals_are_parsed() {
         let image = parse(
             ".version 7.0\n.target sm_70\n.visible .global .align 8 .b8 big[268435456];\n.global .u32 one;\n.global .v4 .f32 many[0x10];\n\
              .visible .entry g1(){ret;}\n// .visible .entry no()\n\

@@ -1,4 +1,4 @@
-//! Events.
+//! Events: recording, querying, elapsed time.
 
 use cudarc::driver::sys::{CUevent, CUresult, CUstream};
 
@@ -19,7 +19,7 @@ fn record(event: CUevent, stream: CUstream) -> CudaResult {
         let queue = queues.streams.get(&key);
         let (context, capturing) = (queue.map(|queue| queue.context), queue.is_some_and(|queue| queue.capture.is_some()));
         let event = queues.events.get_mut(event)?;
-        // As CUDA documents it.
+        // Documented by CUDA: event and stream must belong to the same context.
         if context.is_some_and(|context| context != event.context) {
             return Err(INVALID_HANDLE);
         }

@@ -1,4 +1,4 @@
-//! Values in memory that streams write and wait for.
+//! Stream memory operations: write a value, wait for a value.
 
 use cudarc::driver::sys::CUstream;
 

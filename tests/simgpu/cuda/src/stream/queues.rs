@@ -1,4 +1,4 @@
-//! The streams of the process: queues of work, with the order that CUDA promises between them.
+//! Streams of the process as queues of work, with the ordering that CUDA guarantees between them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,55 +12,57 @@ use crate::ffi::CudaResult;
 use crate::graph::Capture;
 use crate::handles::Handles;
 
-/// How many operations a stream takes before who adds one has to wait.
+/// Maximum number of queued operations; adding another one blocks.
 const QUEUE_DEPTH: usize = 1024;
 
-/// How a stream stands to its context's legacy stream.
+/// Relation of a stream to the legacy stream of its context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamKind {
-    /// It is that stream.
+    /// The legacy stream itself.
     Legacy,
-    /// Waits for it, and it for this one.
+    /// Synchronizes with the legacy stream.
     Blocking,
-    /// Has nothing to do with it.
+    /// Does not synchronize with the legacy stream.
     NonBlocking,
 }
 
-/// One stream.
+/// Queue of one stream.
 pub struct Queue {
-    /// The GPU's physical index.
+    /// Physical index of its GPU.
     pub gpu: usize,
     pub context: usize,
     pub kind: StreamKind,
     pub priority: i32,
     pub id: u64,
     pub ops: VecDeque<Op>,
-    /// The first operation is being worked on, or waits for its copy engine until `until`.
+    /// True while the first operation runs.
     pub running: bool,
+    /// End of the running copy, ns, if the first operation uses a copy engine.
     pub copy_end_ns: Option<u64>,
-    /// When the last finished operation ended, ns.
+    /// End of the last finished operation, ns.
     pub cursor_ns: u64,
     pub capture: Option<Capture>,
 }
 
-/// An operation in its stream.
+/// Queued operation.
 pub struct Op {
     pub sequence: u64,
     pub queued_ns: u64,
     pub work: Work,
 }
 
-/// An event.
+/// Event.
 #[derive(Default)]
 pub struct Event {
     pub context: usize,
     pub timing: bool,
-    /// Number of the last recording asked for, and of the last one that happened.
+    /// Number of the last recording that was requested.
     pub recorded: u64,
+    /// Number of the last recording that completed.
     pub completed: u64,
-    /// The capture that last recorded it.
+    /// Id of the capture that last recorded it.
     pub captured: Option<u64>,
-    /// When it last happened, ns.
+    /// Time of its last completion, ns.
     pub time_ns: u64,
 }
 
@@ -68,34 +70,35 @@ pub struct Event {
 #[derive(Default)]
 pub struct Queues {
     pub streams: HashMap<usize, Queue>,
+    /// Keys of the per-thread default streams, by context and thread.
     pub per_thread: HashMap<(usize, u64), usize>,
     pub events: Handles<Event>,
     pub sequence: u64,
     pub ids: u64,
-    /// GPUs that have a worker.
+    /// GPUs that have a worker thread.
     pub workers: Vec<usize>,
 }
 
-/// The queues, and the bell that rings at every change.
+/// Queues, with the condition variable that is notified of every change.
 #[derive(Default)]
 pub struct SharedQueues {
     pub queues: Mutex<Queues>,
     pub changed: Condvar,
-    /// For each GPU: something was added that may start beside what runs.
+    /// By GPU: work arrived that may overlap the running work.
     pub arrived: [AtomicBool; MAX_GPUS],
 }
 
-/// The process' queues.
+/// Locks the queues of the process.
 pub fn queues() -> CudaResult<MutexGuard<'static, Queues>> {
     Ok(driver()?.streams.queues.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Waits for a change.
+/// Waits for a change of the queues.
 pub fn wait(guard: MutexGuard<'static, Queues>) -> CudaResult<MutexGuard<'static, Queues>> {
     Ok(driver()?.streams.changed.wait(guard).unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Puts an operation into a stream. Waits while the stream is full. Returns its number.
+/// Appends an operation to a stream and returns its sequence number. Blocks while the queue is full.
 pub fn push(key: usize, work: Work) -> CudaResult<u64> {
     let driver = driver()?;
     let mut queues = queues()?;
@@ -122,7 +125,7 @@ pub fn push(key: usize, work: Work) -> CudaResult<u64> {
     Ok(sequence)
 }
 
-/// Waits until an operation of a stream, and all before it, are done.
+/// Waits until an operation of a stream and all operations before it are done.
 pub fn wait_for(key: usize, sequence: u64) -> CudaResult {
     let mut queues = queues()?;
     while queues.streams.get(&key).and_then(|queue| queue.ops.front()).is_some_and(|op| op.sequence <= sequence) {
@@ -131,20 +134,20 @@ pub fn wait_for(key: usize, sequence: u64) -> CudaResult {
     Ok(())
 }
 
-/// How far a stream must have come: its key, and the number of an operation.
+/// Point in a stream: its key and the sequence number of an operation.
 pub type Fence = (usize, u64);
 
-/// The point that a stream reaches when all that is in it now is done.
+/// Returns the fence that passes when all operations now in the stream are done.
 pub fn fence(key: usize) -> CudaResult<Fence> {
     Ok((key, queues()?.sequence))
 }
 
-/// Whether a stream has come so far.
+/// Returns whether all operations of the stream up to the fence are done.
 pub fn has_passed((key, sequence): Fence) -> bool {
     queues().is_ok_and(|queues| queues.streams.get(&key).and_then(|queue| queue.ops.front()).is_none_or(|op| op.sequence > sequence))
 }
 
-/// Waits until nothing is left of the streams that `which` chooses.
+/// Waits until all operations now in the streams that `which` selects are done.
 pub fn drain(which: impl Fn(&Queue) -> bool) -> CudaResult {
     let mut queues = queues()?;
     let last = queues.sequence;
@@ -158,7 +161,7 @@ pub fn drain(which: impl Fn(&Queue) -> bool) -> CudaResult {
 }
 
 impl Queues {
-    /// The stream of a GPU whose first operation may start now; of several the one that was asked for first.
+    /// Returns the stream of a GPU whose first operation may start now; the earliest submitted operation first.
     pub fn ready(&self, gpu: usize) -> Option<usize> {
         let candidates = self.streams.iter().filter(|(_, queue)| queue.gpu == gpu && !queue.running);
         let ready = candidates.filter_map(|(&key, queue)| {
@@ -184,7 +187,7 @@ impl Queues {
         self.events.find(event).is_none_or(|event| event.completed >= number)
     }
 
-    /// When work of a stream can have started at the earliest, by what went before it in other streams, ns.
+    /// Returns the earliest start of the next operation of a stream by the operations that precede it, ns.
     pub fn earliest_start_ns(&self, key: usize) -> u64 {
         let Some(queue) = self.streams.get(&key) else { return 0 };
         let before = self.streams.values().filter(|other| {
@@ -198,7 +201,7 @@ impl Queues {
     }
 }
 
-/// Whether everything in a stream came after an operation.
+/// Returns whether all operations in `other` were submitted after `op`.
 fn is_after(op: &Op, other: &Queue) -> bool {
     other.ops.front().is_none_or(|first| first.sequence > op.sequence)
 }

@@ -1,33 +1,33 @@
-//! What can stand in a stream, and what it does when its turn comes.
+//! Operations of streams and their effects.
 
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUhostFn;
 
-/// One operation.
+/// Operation of a stream.
 #[derive(Clone)]
 pub enum Work {
-    /// Keeps so many thousandths of the GPU busy for so many ns; by which function.
+    /// Runs a kernel that occupies `share_permille` thousandths of the GPU for `ns`.
     Kernel { function: usize, ns: u64, share_permille: u32 },
-    /// Copies ranges, by a copy engine or by the GPU itself.
+    /// Copies ranges with a copy engine, or with the GPU itself if `by_gpu`.
     Copy { rows: Arc<[Row]>, by_gpu: bool },
-    /// Fills ranges with a repeated pattern of 1, 2 or 4 bytes.
+    /// Fills ranges with a repeated pattern of `width` (1, 2 or 4) bytes.
     Fill { rows: Arc<[Row]>, pattern: [u8; 4], width: usize },
-    /// Marks an event (its handle, which recording of it this is), which keeps the GPU busy for so many ns.
+    /// Completes recording `number` of an event; occupies the GPU for `ns`.
     RecordEvent { event: usize, number: u64, ns: u64 },
-    /// Waits for an event.
+    /// Waits for recording `number` of an event.
     WaitEvent { event: usize, number: u64 },
-    /// Calls the program.
+    /// Calls a host function.
     HostCall(HostCall),
-    /// Writes a value where the host or the GPU may read it.
+    /// Writes a value to memory.
     WriteValue { address: u64, value: u64, is_64_bit: bool },
-    /// Waits until a value compares as the flags say: 0 at least, 1 equal, 2 and, 3 nor.
+    /// Waits until a value in memory satisfies `comparison`: 0 greater or equal, 1 equal, 2 and, 3 nor.
     WaitValue { address: u64, value: u64, is_64_bit: bool, comparison: u32 },
-    /// Nothing, for whoever waits behind it.
+    /// Does nothing; callers wait for it.
     Marker,
 }
 
-/// A range to be written, from where.
+/// Contiguous range to write, and its source.
 #[derive(Clone, Copy)]
 pub struct Row {
     pub to: u64,
@@ -35,21 +35,21 @@ pub struct Row {
     pub bytes: usize,
 }
 
-/// A function of the program.
+/// Host function of the program with its argument.
 #[derive(Clone, Copy)]
 pub struct HostCall {
     pub function: CUhostFn,
     pub data: usize,
 }
 
-// SAFETY: the program hands the function and its data over to be called on another thread.
+// SAFETY: by CUDA's contract the function may be called with its data on another thread.
 unsafe impl Send for HostCall {}
 
-/// More than this is not really written by a fill: nobody looks at it all, and the machine has less memory than a GPU.
+/// Bytes after which a fill stops writing. Tests do not read further, and the host has less memory than a GPU.
 const MAX_FILL_BYTES: usize = 4 << 30;
 
 impl Work {
-    /// How long the GPU itself is busy with it, ns; `None` when it is not.
+    /// Returns how long the operation occupies the GPU, ns; `None` if it does not.
     pub fn gpu_ns(&self) -> Option<u64> {
         match self {
             Work::Kernel { ns, .. } => Some(*ns),
@@ -60,7 +60,7 @@ impl Work {
         }
     }
 
-    /// How many thousandths of the GPU it takes meanwhile.
+    /// Returns the share of the GPU that the operation occupies, in thousandths.
     pub fn share_permille(&self) -> u32 {
         match self {
             Work::Kernel { share_permille, .. } => *share_permille,
@@ -69,7 +69,7 @@ impl Work {
         }
     }
 
-    /// How long a copy engine is busy with it, ns.
+    /// Returns how long the operation occupies a copy engine, ns; `None` if it does not.
     pub fn copy_ns(&self) -> Option<u64> {
         match self {
             Work::Copy { rows, by_gpu: false } => Some(2_000 + total_bytes(rows) / 50),
@@ -77,7 +77,7 @@ impl Work {
         }
     }
 
-    /// Whether it can go on now, as far as memory says.
+    /// Returns false if the operation waits for a value that memory does not have yet.
     pub fn wait_is_satisfied(&self) -> bool {
         let &Work::WaitValue { address, value, is_64_bit, comparison } = self else { return true };
         let mask = if is_64_bit { u64::MAX } else { u64::from(u32::MAX) };
@@ -91,7 +91,7 @@ impl Work {
         }
     }
 
-    /// Does what it does to memory.
+    /// Performs the memory accesses of the operation.
     pub fn perform(&self) {
         match self {
             Work::Copy { rows, .. } => rows.iter().for_each(copy),
@@ -111,25 +111,25 @@ fn pointer(address: u64) -> *mut u8 {
 }
 
 fn copy(row: &Row) {
-    // SAFETY: both ranges were checked against what is allocated, or are the program's own by its promise.
+    // SAFETY: both ranges were checked against the allocations, or are the program's own memory by CUDA's contract.
     unsafe { std::ptr::copy(pointer(row.from), pointer(row.to), row.bytes) };
 }
 
 fn fill(row: &Row, pattern: &[u8]) {
     let bytes = row.bytes.min(MAX_FILL_BYTES);
     if let [byte] = pattern {
-        // SAFETY: the range was checked against what is allocated.
+        // SAFETY: the range was checked against the allocations.
         unsafe { pointer(row.to).write_bytes(*byte, bytes) };
         return;
     }
     for offset in (0..bytes).step_by(pattern.len()) {
-        // SAFETY: as above; the range is a multiple of the pattern.
+        // SAFETY: as above; the length is a multiple of the pattern.
         unsafe { pointer(row.to + offset as u64).copy_from_nonoverlapping(pattern.as_ptr(), pattern.len()) };
     }
 }
 
 fn read(address: u64, is_64_bit: bool) -> u64 {
-    // SAFETY: the program promises an aligned address that stays valid while the operation is queued.
+    // SAFETY: by CUDA's contract the address is aligned and stays valid while the operation is queued.
     unsafe {
         if is_64_bit { pointer(address).cast::<u64>().read_volatile() } else { u64::from(pointer(address).cast::<u32>().read_volatile()) }
     }
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_compare_as_cuda_says() {
+    fn wait_comparisons_match_cuda() {
         let value = 0b1100_u64;
         let waits = |wanted: u64, comparison: u32| {
             Work::WaitValue { address: (&raw const value).expose_provenance() as u64, value: wanted, is_64_bit: true, comparison }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn fills_repeat_their_pattern() {
+    fn fill_repeats_its_pattern() {
         let mut memory = [0_u8; 8];
         let row = Row { to: memory.as_mut_ptr().expose_provenance() as u64, from: 0, bytes: 6 };
         Work::Fill { rows: Arc::new([row]), pattern: [1, 2, 0, 0], width: 2 }.perform();

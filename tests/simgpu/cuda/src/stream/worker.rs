@@ -1,4 +1,4 @@
-//! The thread that plays one GPU for this process: it takes what is ready and lets its time pass.
+//! Worker thread that simulates one GPU for this process: it starts ready operations and lets their time pass.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
@@ -11,16 +11,16 @@ use super::queues::{Queues, SharedQueues};
 use super::work::{HostCall, Work};
 use crate::driver::Driver;
 
-/// How often a stream that waits for a value in memory looks at it.
+/// Interval at which a stream that waits for a value polls memory.
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Starts the worker of a GPU.
+/// Starts the worker of a GPU, and a thread that calls its host functions.
 pub fn start(driver: &'static Driver, gpu: usize) {
     let (calls, to_call) = channel::<(usize, HostCall)>();
     let caller = move || {
         for (key, call) in to_call {
             if let Some(function) = call.function {
-                // SAFETY: the program gave the function with this argument to be called once its turn comes.
+                // SAFETY: the program submitted the function to be called with this argument.
                 unsafe { function(std::ptr::with_exposed_provenance_mut(call.data)) };
             }
             finish(&driver.streams, &mut lock(&driver.streams), key, now_ns());
@@ -28,15 +28,15 @@ pub fn start(driver: &'static Driver, gpu: usize) {
     };
     spawn(caller);
     spawn(move || {
-        // SAFETY: asks for timers of this thread to be exact.
+        // SAFETY: only sets the timer slack of this thread, to 1 ns.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
         work(driver, gpu, &calls);
     });
 }
 
-/// A thread that takes none of the program's signals.
+/// Starts a thread that blocks all signals, so that the program's handlers do not run on it.
 fn spawn(body: impl FnOnce() + Send + 'static) {
-    // SAFETY: the sets live through the calls; a new thread inherits the mask, which is then put back.
+    // SAFETY: the sets live through the calls; the new thread inherits the mask, which is then restored.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed::<libc::sigset_t>(), std::mem::zeroed::<libc::sigset_t>());
         libc::sigfillset(&raw mut all);
@@ -50,13 +50,13 @@ fn lock(shared: &'static SharedQueues) -> MutexGuard<'static, Queues> {
     shared.queues.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Work that has the GPU, beside others of this process.
+/// Operation that occupies the GPU, possibly with others of this process.
 struct Active {
     key: usize,
     work: Work,
-    /// When it may begin.
+    /// Earliest start, ns.
     ready: u64,
-    /// What is left of it, ns.
+    /// Remaining duration, ns.
     left_ns: u64,
 }
 
@@ -95,7 +95,7 @@ fn work(driver: &'static Driver, gpu: usize, calls: &Sender<(usize, HostCall)>) 
     }
 }
 
-/// Starts everything that may start now. What needs no time is done at once.
+/// Starts all operations that may start now. Completes those that take no time.
 fn start_ready(
     shared: &'static SharedQueues,
     mut queues: MutexGuard<'static, Queues>,
@@ -135,7 +135,7 @@ fn start_ready(
     queues
 }
 
-/// Work of a stream is done.
+/// Completes the first operation of a stream and its event.
 fn complete(shared: &SharedQueues, queues: &mut Queues, key: usize, work: &Work, end: u64) {
     if let &Work::RecordEvent { event, number, .. } = work
         && let Some(event) = queues.events.find_mut(event)
@@ -146,7 +146,7 @@ fn complete(shared: &SharedQueues, queues: &mut Queues, key: usize, work: &Work,
     finish(shared, queues, key, end);
 }
 
-/// The first operation of a stream is done.
+/// Removes the first operation of a stream.
 fn finish(shared: &SharedQueues, queues: &mut Queues, key: usize, end: u64) {
     if let Some(queue) = queues.streams.get_mut(&key) {
         queue.ops.pop_front();
@@ -166,7 +166,7 @@ fn finish_copies(shared: &SharedQueues, queues: &mut Queues, gpu: usize) {
     }
 }
 
-/// Waits for a change, for the next copy to end, or to look at a value again.
+/// Waits for a change, for the end of the next copy, or for the next poll of a value.
 fn pause(shared: &'static SharedQueues, queues: MutexGuard<'static, Queues>, gpu: usize) -> MutexGuard<'static, Queues> {
     let own = || queues.streams.values().filter(|queue| queue.gpu == gpu);
     let next = own().filter_map(|queue| queue.copy_end_ns).min().map(|until| Duration::from_nanos(until.saturating_sub(now_ns()).max(1)));

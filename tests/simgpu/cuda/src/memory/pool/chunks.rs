@@ -1,44 +1,44 @@
-//! A pool's bookkeeping: which steps it holds, and what lies where in them.
+//! Bookkeeping of a pool: its chunks and the allocations in them.
 
 use std::collections::BTreeMap;
 
 use super::super::free_ranges::FreeRanges;
 use crate::stream::queues::Fence;
 
-/// What a pool takes at a time.
+/// Bytes that a pool takes at a time.
 const CHUNK_BYTES: u64 = 32 << 20;
-/// Address space of a pool.
+/// Address space of a pool, in bytes.
 pub const SPACE_BYTES: u64 = 256 << 30;
 pub const ALIGNMENT: u64 = 512;
 
-/// One pool.
+/// Stream-ordered pool.
 pub struct Pool {
     pub ordinal: i32,
     pub base: u64,
-    /// What is free of its address space.
+    /// Free part of its address space.
     free: FreeRanges,
-    /// How many allocations lie in each step that it holds.
+    /// Number of allocations in each chunk, by index.
     chunks: BTreeMap<u64, u64>,
     pub max_bytes: u64,
     pub release_threshold: u64,
     pub used: u64,
-    /// Allocations that are not freed.
+    /// Number of live allocations.
     pub live_allocations: u64,
     pub used_high: u64,
     pub reserved_high: u64,
     pub flags: [u32; 4],
     pub is_destroyed: bool,
-    /// Streams, and how far they must have come for all frees to have happened.
+    /// Fences that pass when all frees have happened.
     pub fences: Vec<Fence>,
 }
 
-/// What an allocation takes of a pool.
+/// Rounds the size of an allocation as pools do.
 pub fn rounded(size: u64) -> u64 {
     size.next_multiple_of(ALIGNMENT)
 }
 
 impl Pool {
-    /// A pool that holds nothing yet.
+    /// Creates an empty pool. `max_bytes` 0: no limit.
     pub fn new(ordinal: i32, base: u64, max_bytes: u64) -> Pool {
         let mut free = FreeRanges::default();
         free.add(base, SPACE_BYTES, base..base + SPACE_BYTES);
@@ -59,7 +59,7 @@ impl Pool {
         }
     }
 
-    /// Bytes of the steps that it holds.
+    /// Returns the bytes of its chunks.
     pub fn reserved(&self) -> u64 {
         self.chunks.len() as u64 * CHUNK_BYTES
     }
@@ -68,14 +68,14 @@ impl Pool {
         (address - self.base) / CHUNK_BYTES..=(address - self.base + size - 1) / CHUNK_BYTES
     }
 
-    /// Where `size` bytes fit, and how many bytes of new steps that takes.
+    /// Returns an address for `size` bytes and the bytes of new chunks that the allocation needs.
     pub fn find(&self, size: u64) -> Option<(u64, u64)> {
         let address = self.free.first_fit(size)?;
         let missing = self.chunks_of(address, size).filter(|chunk| !self.chunks.contains_key(chunk)).count() as u64 * CHUNK_BYTES;
         Some((address, missing))
     }
 
-    /// Takes room that `find` found.
+    /// Allocates at an address that `find` returned.
     pub fn take(&mut self, address: u64, size: u64) {
         self.free.take(address, size);
         for chunk in self.chunks_of(address, size) {
@@ -87,9 +87,9 @@ impl Pool {
         self.reserved_high = self.reserved_high.max(self.reserved());
     }
 
-    /// Takes room back.
+    /// Frees an allocation.
     ///
-    /// `cuMemFree` leaves what it frees in the figure of what is used, as the real one does.
+    /// `cuMemFree` does not decrease the used figure, as in the real driver.
     pub fn release(&mut self, address: u64, size: u64, is_stream_ordered: bool) {
         for chunk in self.chunks_of(address, size) {
             if let Some(count) = self.chunks.get_mut(&chunk) {
@@ -103,7 +103,7 @@ impl Pool {
         self.free.add(address, size, self.base..self.base + SPACE_BYTES);
     }
 
-    /// Gives back empty steps down to `keep` bytes. Returns how many bytes that were.
+    /// Releases empty chunks down to `keep` bytes. Returns the bytes released.
     pub fn trim(&mut self, keep: u64) -> u64 {
         let empty = self.chunks.iter().filter(|&(_, &count)| count == 0).map(|(&chunk, _)| chunk).collect::<Vec<_>>();
         let before = self.reserved();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_memory_grows_as_it_was_seen_to_on_an_h200() {
+    fn reserved_memory_grows_as_on_an_h200() {
         let mut pool = Pool::new(0, CHUNK_BYTES, 0);
         let sizes = [4096, 4096, MIB, 2 * MIB, 32 * MIB, 32 * MIB, 32 * MIB + 512, 64 * MIB, 100 * MIB, 1024 * MIB, 3 * MIB];
         let seen = sizes.map(|size| {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn only_empty_steps_are_given_back() {
+    fn trim_releases_only_empty_chunks() {
         let mut pool = Pool::new(0, CHUNK_BYTES, 0);
         let addresses = [10, 10, 30, 10].map(|size| take(&mut pool, size * MIB));
         assert_eq!(pool.reserved(), 2 * CHUNK_BYTES);
