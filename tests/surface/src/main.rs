@@ -1,26 +1,26 @@
-//! `surface`: what a driver exports, name by name, and what vgpu does about each.
+//! `surface`: classifies every function that a driver exports.
 //!
-//! * [`symbols`]: the names, from a library's dynamic symbols or from a kept list.
-//! * [`classes`]: which are stood in for, which are harmless and why, which are known gaps.
-//! * [`table`]: all of that as a page for people, kept in `SURFACE.md`.
+//! * [`symbols`]: exported names, from the dynamic symbols of a library or from a list.
+//! * [`classification`]: classes of the names: hooked, harmless, known gap.
+//! * [`table`]: the classification as a Markdown page, `SURFACE.md`.
 
-mod classes;
+mod classification;
 mod symbols;
 mod table;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use classes::Classes;
+use classification::Classification;
 use symbols::Driver;
 
 const USAGE: &str = "\
-surface check [DRIVER]       every exported name is known; else exits with 1 and names what is not
-surface diff OLD NEW         what NEW exports that OLD does not, and the reverse
-surface table [DRIVER]       the page tests/surface/SURFACE.md
+surface check [DRIVER]       checks that every exported name is classified; else lists the problems and exits with 1
+surface diff OLD NEW         lists the names that only one of the two drivers exports
+surface table [DRIVER]       prints the page tests/surface/SURFACE.md
 
-A DRIVER is a folder that holds libcuda.so.1 and libnvidia-ml.so.1, or the lists cuda.txt and nvml.txt; without one it is the list
-kept in the repository (driver 580). With --library libvgpu.so what is stood in for is read from that build, else from its sources.";
+DRIVER is a folder with libcuda.so.1 and libnvidia-ml.so.1, or with the lists cuda.txt and nvml.txt. Default: the lists in the
+repository (driver 580). With --library libvgpu.so the hooked names are read from that build, else from the sources.";
 
 fn main() -> ExitCode {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -31,16 +31,16 @@ fn main() -> ExitCode {
     });
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let answer = match (library, &words[..]) {
-        (Some(None), _) => Err("--library needs a file".to_owned()),
+        (Some(None), _) => Err("--library: expected a file".to_owned()),
         (library, ["check", driver @ ..]) if driver.len() < 2 => check(library.flatten().as_deref(), driver.first()),
         (None, ["diff", old, new]) => diff(Path::new(old), Path::new(new)),
         (library, ["table", driver @ ..]) if driver.len() < 2 => page(library.flatten().as_deref(), driver.first()),
         _ => Err(USAGE.to_owned()),
     };
     match answer {
-        Ok((text, is_well)) => {
+        Ok((text, is_ok)) => {
             print!("{text}");
-            if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(problem) => {
             eprintln!("{problem}");
@@ -49,38 +49,38 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is printed, and whether all is well.
-type Answer = Result<(String, bool), String>;
+/// Text to print, and whether there are no problems.
+type Report = Result<(String, bool), String>;
 
-/// This crate's folder: the classification and the kept lists.
-fn home() -> &'static Path {
+/// Returns the folder of this crate, with the classification and the lists of names.
+fn crate_dir() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn load(library: Option<&Path>, driver: Option<&&str>) -> Result<(Driver, Classes), String> {
-    let driver = driver.map_or_else(|| home().join("driver-580"), PathBuf::from);
-    Ok((Driver::read(&driver)?, Classes::read(home(), library)?))
+fn load(library: Option<&Path>, driver: Option<&&str>) -> Result<(Driver, Classification), String> {
+    let driver = driver.map_or_else(|| crate_dir().join("driver-580"), PathBuf::from);
+    Ok((Driver::read(&driver)?, Classification::read(crate_dir(), library)?))
 }
 
-fn check(library: Option<&Path>, driver: Option<&&str>) -> Answer {
-    let (driver, classes) = load(library, driver)?;
-    let problems = classes.problems(&driver, &Driver::read(&home().join("driver-580"))?);
+fn check(library: Option<&Path>, driver: Option<&&str>) -> Report {
+    let (driver, classification) = load(library, driver)?;
+    let problems = classification.problems(&driver, &Driver::read(&crate_dir().join("driver-580"))?);
     let mut text = problems.join("\n");
     if !problems.is_empty() {
         text.push('\n');
     }
-    text += &table::summary(&driver, &classes);
+    text += &table::summary(&driver, &classification);
     Ok((text, problems.is_empty()))
 }
 
-fn diff(old: &Path, new: &Path) -> Answer {
-    let (old, new, classes) = (Driver::read(old)?, Driver::read(new)?, Classes::read(home(), None)?);
-    Ok((table::difference(&old, &new, &classes), true))
+fn diff(old: &Path, new: &Path) -> Report {
+    let (old, new, classification) = (Driver::read(old)?, Driver::read(new)?, Classification::read(crate_dir(), None)?);
+    Ok((table::difference(&old, &new, &classification), true))
 }
 
-fn page(library: Option<&Path>, driver: Option<&&str>) -> Answer {
-    let (driver, classes) = load(library, driver)?;
-    Ok((table::page(&driver, &classes), true))
+fn page(library: Option<&Path>, driver: Option<&&str>) -> Report {
+    let (driver, classification) = load(library, driver)?;
+    Ok((table::page(&driver, &classification), true))
 }
 
 #[cfg(test)]
@@ -88,26 +88,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_of_the_kept_driver_is_known() {
-        let (driver, classes) = load(None, None).unwrap();
-        assert_eq!(classes.problems(&driver, &driver), Vec::<String>::new());
+    fn every_name_of_the_reference_driver_is_classified() {
+        let (driver, classification) = load(None, None).unwrap();
+        assert_eq!(classification.problems(&driver, &driver), Vec::<String>::new());
     }
 
     #[test]
-    fn the_page_is_up_to_date() {
-        let (driver, classes) = load(None, None).unwrap();
-        let kept = std::fs::read_to_string(home().join("SURFACE.md")).unwrap();
-        assert!(kept == table::page(&driver, &classes), "run: cargo run -p vgpu-surface -- table > tests/surface/SURFACE.md");
+    fn surface_page_is_up_to_date() {
+        let (driver, classification) = load(None, None).unwrap();
+        let committed = std::fs::read_to_string(crate_dir().join("SURFACE.md")).unwrap();
+        assert!(committed == table::page(&driver, &classification), "run: cargo run -p vgpu-surface -- table > tests/surface/SURFACE.md");
     }
 
     #[test]
-    fn an_unknown_name_is_a_problem() {
-        let (mut driver, classes) = load(None, None).unwrap();
-        let kept = driver.clone();
+    fn unknown_name_is_a_problem() {
+        let (mut driver, classification) = load(None, None).unwrap();
+        let reference = driver.clone();
         driver.cuda.insert("cuMemAllocTomorrow".to_owned());
-        let problems = classes.problems(&driver, &kept);
+        let problems = classification.problems(&driver, &reference);
         assert!(problems.len() == 1 && problems[0].contains("cuMemAllocTomorrow"), "{problems:?}");
-        let difference = table::difference(&kept, &driver, &classes);
+        let difference = table::difference(&reference, &driver, &classification);
         assert!(difference.contains("+ cuMemAllocTomorrow: unknown"), "{difference}");
     }
 }

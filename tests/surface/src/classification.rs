@@ -1,4 +1,4 @@
-//! What is done about each name.
+//! Classification of function names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -7,27 +7,27 @@ use serde::Deserialize;
 
 use crate::symbols::{self, Driver};
 
-/// Functions that need nothing, and why.
+/// Group of functions that need no hook.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Harmless {
-    /// Why.
+    /// Reason why they need no hook.
     pub reason: String,
-    /// Every name in full: a pattern could hide a function of a later driver.
+    /// Full names: a pattern could hide a function of a later driver.
     pub names: Vec<String>,
 }
 
-/// Functions that take memory or time, or tell of them, and are let through all the same.
+/// Group of functions that use or report memory or time and are not hooked.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gap {
-    /// What they do that would have to be met.
-    pub takes: String,
-    /// What follows from letting them through.
+    /// Effect that is not covered.
+    pub effect: String,
+    /// Consequence of not hooking them.
     pub consequence: String,
-    /// What it would take to close it.
-    pub closing: String,
-    /// Every name in full.
+    /// Work needed to close the gap.
+    pub remedy: String,
+    /// Full names.
     pub names: Vec<String>,
 }
 
@@ -43,23 +43,23 @@ struct GapFile {
     gap: Vec<Gap>,
 }
 
-/// What is done about one name.
+/// Class of one name.
 #[derive(Clone, Copy, Debug)]
 pub enum Class<'a> {
-    /// The library stands in for it, with this handler where the sources tell.
+    /// Hooked by the library, with the handler; empty if read from a build.
     Hooked(&'a str),
-    /// It needs nothing.
+    /// Needs no hook.
     Harmless(&'a Harmless),
-    /// It is let through, and that is known.
+    /// Known gap.
     Gap(&'a Gap),
-    /// Nobody has looked at it.
+    /// Not classified.
     Unknown,
 }
 
-/// What is known of all names.
+/// Classification of all names.
 #[derive(Debug)]
-pub struct Classes {
-    /// Names that the library stands in for, with their handlers; empty where they were read from a build.
+pub struct Classification {
+    /// Hooked names with their handlers; handlers are empty if read from a build.
     pub hooked: BTreeMap<String, String>,
     /// Groups of harmless names.
     pub harmless: Vec<Harmless>,
@@ -67,13 +67,13 @@ pub struct Classes {
     pub gaps: Vec<Gap>,
 }
 
-impl Classes {
-    /// Reads the classification in `home`, and what is stood in for from a built library, else from its sources.
+impl Classification {
+    /// Reads the classification in `home`. Reads the hooked names from a built library if given, else from the sources.
     pub fn read(home: &Path, library: Option<&Path>) -> Result<Self, String> {
         let text = |path: &Path| std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()));
         let hooked = match library {
-            Some(library) => symbols::exports(library)?.into_iter().map(|name| (name, String::new())).collect(),
-            None => in_table(&text(&home.join("../../preload/src/table.rs"))?),
+            Some(library) => symbols::exported_names(library)?.into_iter().map(|name| (name, String::new())).collect(),
+            None => parse_hook_table(&text(&home.join("../../preload/src/table.rs"))?),
         };
         let problem = |file: &str, error: toml_edit::de::Error| format!("{file}: {error}");
         let harmless: HarmlessFile =
@@ -82,7 +82,7 @@ impl Classes {
         Ok(Self { hooked, harmless: harmless.group, gaps: gaps.gap })
     }
 
-    /// What is done about a name.
+    /// Returns the class of a name.
     pub fn of(&self, name: &str) -> Class<'_> {
         let holds = |names: &[String]| names.iter().any(|known| known == name);
         if let Some(handler) = self.hooked.get(name) {
@@ -94,9 +94,9 @@ impl Classes {
         }
     }
 
-    /// What is wrong: names of `driver` that are unknown, and entries here that contradict each other or name what `kept`, the driver
-    /// that they were written for, does not export.
-    pub fn problems(&self, driver: &Driver, kept: &Driver) -> Vec<String> {
+    /// Returns all problems: unknown names of `driver`, entries that contradict each other, and listed names that `reference`, the driver
+    /// that the lists were written for, does not export.
+    pub fn problems(&self, driver: &Driver, reference: &Driver) -> Vec<String> {
         let mut problems: Vec<String> =
             driver.names().filter(|name| matches!(self.of(name), Class::Unknown)).map(|name| format!("unknown: {name}")).collect();
         let mut seen = BTreeSet::new();
@@ -106,19 +106,19 @@ impl Classes {
                 problems.push(format!("listed twice: {name}"));
             }
             if self.hooked.contains_key(name) {
-                problems.push(format!("listed, but stood in for: {name}"));
+                problems.push(format!("listed, but hooked: {name}"));
             }
-            if !kept.has(name) {
-                problems.push(format!("listed, but not exported by the kept driver: {name}"));
+            if !reference.exports(name) {
+                problems.push(format!("listed, but not exported by the reference driver: {name}"));
             }
         }
         problems
     }
 }
 
-/// The names in the library's table, each with its handler: rows `Library handler => (arguments) [trace]: names | per-thread names;` between
+/// Parses the names and handlers in the library's table: rows `Library handler => (arguments) [trace]: names | per-thread names;` between
 /// `$consumer! {` and `}`.
-fn in_table(source: &str) -> BTreeMap<String, String> {
+fn parse_hook_table(source: &str) -> BTreeMap<String, String> {
     let body = source.split_once("$consumer! {\n").and_then(|(_, rest)| rest.split_once("\n        }\n")).map_or("", |(body, _)| body);
     let lines: String = body.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join(" ");
     let mut names = BTreeMap::new();
@@ -136,26 +136,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_read() {
+    fn hook_table_is_parsed() {
         let text = "x\n        $consumer! {\n    // What: it; is.\n    Cuda a::b::<OWN> => (x: *const c_char, y: i32) [g(x)]:\n        cuOne | cuOne_ptsz;\n    \
                     Nvml c::d => (): nvmlTwo;\n    Cuda e::f => () [g::h(x)]: cuThree;\n        }\n    };\n";
-        let names = in_table(text);
+        let names = parse_hook_table(text);
         let pairs: Vec<(&str, &str)> = names.iter().map(|(name, handler)| (name.as_str(), handler.as_str())).collect();
         assert_eq!(pairs, [("cuOne", "a::b"), ("cuOne_ptsz", "a::b"), ("cuThree", "e::f"), ("nvmlTwo", "c::d")]);
     }
 
     #[test]
-    fn entries_that_contradict_are_problems() {
+    fn contradictory_entries_are_problems() {
         let driver = Driver { cuda: ["cuOne", "cuTwo"].map(str::to_owned).into(), nvml: BTreeSet::new() };
-        let classes = Classes {
+        let classification = Classification {
             hooked: [("cuOne".to_owned(), "a".to_owned())].into(),
             harmless: vec![Harmless { reason: String::new(), names: ["cuOne", "cuTwo", "cuTwo", "cuGone"].map(str::to_owned).into() }],
             gaps: Vec::new(),
         };
-        let problems = classes.problems(&driver, &driver);
+        let problems = classification.problems(&driver, &driver);
         assert_eq!(
             problems,
-            ["listed, but stood in for: cuOne", "listed twice: cuTwo", "listed, but not exported by the kept driver: cuGone"]
+            ["listed, but hooked: cuOne", "listed twice: cuTwo", "listed, but not exported by the reference driver: cuGone"]
         );
     }
 }
