@@ -11,7 +11,7 @@ use vgpu_test_harness::Runtime;
 #[derive(Debug)]
 pub struct Containerd {
     release: Release,
-    over: Runtime,
+    runtime: Runtime,
     dir: tempfile::TempDir,
     config: PathBuf,
 }
@@ -23,12 +23,12 @@ impl Containerd {
         let config = dir.path().join("etc/config.toml");
         fs::create_dir_all(config.parent().expect("it can be written")).expect("it can be written");
         fs::write(&config, text).expect("it can be written");
-        Self { release, over: Runtime::Runc, dir, config }
+        Self { release, runtime: Runtime::Runc, dir, config }
     }
 
     /// The same, where containers are made by this low-level runtime.
-    pub fn over(self, runtime: Runtime) -> Self {
-        Self { over: runtime, ..self }
+    pub fn with_runtime(self, runtime: Runtime) -> Self {
+        Self { runtime, ..self }
     }
 
     /// Its folder.
@@ -68,10 +68,10 @@ impl Containerd {
 
     /// Starts it. From version 2 on it has a socket for NRI at a fixed place.
     pub fn start(&self) -> Daemon {
-        let mut command = self.release.command_over(self.over, "containerd");
+        let mut command = self.release.command_for(self.runtime, "containerd");
         command.arg("--config").arg(&self.config).arg("--address").arg(self.socket());
         command.arg("--root").arg(self.dir.path().join("root")).arg("--state").arg(self.dir.path().join("state"));
-        Daemon::start_alone("containerd", &mut command, self.dir.path(), || {
+        Daemon::start_exclusive("containerd", &mut command, self.dir.path(), || {
             self.ctr().arg("version").output().is_ok_and(|output| output.status.success())
         })
     }

@@ -49,7 +49,7 @@ impl Cri {
     pub fn wait_for_image(&self, image: &str) -> Result<()> {
         let request = m::ImageStatusRequest { image: Some(m::ImageSpec { image: image.into() }) };
         for _ in 0..1000 {
-            let answer: m::ImageStatusResponse = self.ask("ImageService", "ImageStatus", &request)?;
+            let answer: m::ImageStatusResponse = self.call_service("ImageService", "ImageStatus", &request)?;
             if answer.image.is_some() {
                 return Ok(());
             }
@@ -59,10 +59,10 @@ impl Cri {
     }
 
     fn call<A: Message + Default>(&self, method: &str, request: &impl Message) -> Result<A> {
-        self.ask("RuntimeService", method, request)
+        self.call_service("RuntimeService", method, request)
     }
 
-    fn ask<A: Message + Default>(&self, service: &str, method: &str, request: &impl Message) -> Result<A> {
+    fn call_service<A: Message + Default>(&self, service: &str, method: &str, request: &impl Message) -> Result<A> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let answer = runtime.block_on(call(&self.socket, &format!("runtime.v1.{service}/{method}"), &request.encode_to_vec()));
         Ok(A::decode(answer.map_err(|error| format!("{method}: {error}"))?)?)

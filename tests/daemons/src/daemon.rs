@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 /// How often a daemon is asked whether it is up, a tenth of a second apart. Only a daemon that hangs takes that long.
-const PATIENCE: u32 = 600;
+const MAX_POLLS: u32 = 600;
 
 /// A running daemon. What it mounted below its folder goes with it.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub struct Daemon {
     child: Child,
     folder: PathBuf,
     /// Held while it runs; let go of when it has ended.
-    alone: Option<File>,
+    lock: Option<File>,
 }
 
 impl Daemon {
@@ -26,8 +26,8 @@ impl Daemon {
         let copy = file.try_clone().expect("a file can be duplicated");
         let child = command.stdin(Stdio::null()).stdout(file).stderr(copy).spawn();
         let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        let mut daemon = Self { child, folder: folder.to_owned(), alone: None };
-        for _ in 0..PATIENCE {
+        let mut daemon = Self { child, folder: folder.to_owned(), lock: None };
+        for _ in 0..MAX_POLLS {
             if is_up() {
                 return daemon;
             }
@@ -42,12 +42,12 @@ impl Daemon {
 
 impl Daemon {
     /// As [`Daemon::start`], when no other daemon of this `name` runs on this machine that was started so: it has a socket at a fixed place.
-    pub fn start_alone(name: &str, command: &mut Command, folder: &Path, is_up: impl Fn() -> bool) -> Self {
+    pub fn start_exclusive(name: &str, command: &mut Command, folder: &Path, is_up: impl Fn() -> bool) -> Self {
         let lock = std::env::temp_dir().join(format!("vgpu-test-{name}.lock"));
-        let alone = File::options().create(true).truncate(false).write(true).open(lock).expect("a lock can be made");
-        alone.lock().expect("a lock can be waited for");
+        let lock = File::options().create(true).truncate(false).write(true).open(lock).expect("a lock can be made");
+        lock.lock().expect("a lock can be waited for");
         let mut daemon = Self::start(command, folder, is_up);
-        daemon.alone = Some(alone);
+        daemon.lock = Some(lock);
         daemon
     }
 

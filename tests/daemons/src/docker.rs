@@ -10,7 +10,7 @@ use vgpu_test_harness::Runtime;
 #[derive(Debug)]
 pub struct Docker {
     release: Release,
-    over: Runtime,
+    runtime: Runtime,
     dir: tempfile::TempDir,
     config: PathBuf,
 }
@@ -24,16 +24,16 @@ impl Docker {
         if let Some(text) = text {
             fs::write(&config, text).expect("it can be written");
         }
-        Self { release, over: Runtime::Runc, dir, config }
+        Self { release, runtime: Runtime::Runc, dir, config }
     }
 
-    fn below(&self, name: &str) -> PathBuf {
+    fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// The same, where containers are made by this low-level runtime.
-    pub fn over(self, runtime: Runtime) -> Self {
-        Self { over: runtime, ..self }
+    pub fn with_runtime(self, runtime: Runtime) -> Self {
+        Self { runtime, ..self }
     }
 
     /// Its folder.
@@ -56,17 +56,17 @@ impl Docker {
     /// Its client.
     pub fn docker(&self) -> Command {
         let mut docker = self.release.command("docker");
-        docker.env("DOCKER_HOST", format!("unix://{}", self.below("d.sock").display()));
-        docker.env("DOCKER_CONFIG", self.below("client"));
+        docker.env("DOCKER_HOST", format!("unix://{}", self.path("d.sock").display()));
+        docker.env("DOCKER_CONFIG", self.path("client"));
         docker
     }
 
     /// Starts it.
     pub fn start(&self) -> Daemon {
-        let mut command = self.release.command_over(self.over, "dockerd");
+        let mut command = self.release.command_for(self.runtime, "dockerd");
         command.arg("--config-file").arg(&self.config);
-        command.arg("--data-root").arg(self.below("data")).arg("--exec-root").arg(self.below("exec"));
-        command.arg("--pidfile").arg(self.below("pid")).arg("-H").arg(format!("unix://{}", self.below("d.sock").display()));
+        command.arg("--data-root").arg(self.path("data")).arg("--exec-root").arg(self.path("exec"));
+        command.arg("--pidfile").arg(self.path("pid")).arg("-H").arg(format!("unix://{}", self.path("d.sock").display()));
         command.args(["--bridge", "none", "--iptables=false", "--ip6tables=false"]);
         Daemon::start(&mut command, self.dir.path(), || self.docker().arg("version").output().is_ok_and(|output| output.status.success()))
     }

@@ -5,14 +5,14 @@ pub mod cri;
 mod daemon;
 mod docker;
 mod image;
-mod limited;
+mod installation;
 mod podman;
 
 pub use containerd::Containerd;
 pub use daemon::Daemon;
 pub use docker::Docker;
 pub use image::{import_tar, oci_archive};
-pub use limited::{IS_LIMITED, IS_NOT, Limited, PROBE};
+pub use installation::{IS_LIMITED, IS_UNLIMITED, Installation, PROBE};
 pub use podman::Podman;
 
 use clap::Parser;
@@ -52,11 +52,11 @@ impl Release {
 
     /// A program of this release, which finds its companions there, too.
     pub fn command(&self, program: &str) -> Command {
-        self.command_over(Runtime::Runc, program)
+        self.command_for(Runtime::Runc, program)
     }
 
     /// The same, where this low-level runtime can work.
-    pub fn command_over(&self, runtime: Runtime, program: &str) -> Command {
+    pub fn command_for(&self, runtime: Runtime, program: &str) -> Command {
         let system = std::env::var_os("PATH").unwrap_or_default();
         let path = std::env::join_paths(self.folders.iter().cloned().chain(std::env::split_paths(&system)).chain(["/usr/sbin".into()]));
         let own = self.folders.iter().map(|folder| folder.join(program)).find(|path| path.exists());
@@ -86,9 +86,9 @@ pub fn vgpu(args: &[&str]) -> bool {
 }
 
 /// A runtime that notes how it was called and then is runc, for tests of who calls which.
-pub fn stand_in(folder: &Path) -> PathBuf {
+pub fn stub_runtime(folder: &Path) -> PathBuf {
     let path = folder.join("vgpu-runtime");
-    script(&path, &format!("echo \"$@\" >> {}\nexec runc \"$@\"", calls(folder).display()));
+    script(&path, &format!("echo \"$@\" >> {}\nexec runc \"$@\"", call_log(folder).display()));
     path
 }
 
@@ -99,6 +99,6 @@ pub fn script(path: &Path, text: &str) {
 }
 
 /// The notes of the [`stand_in`] in `folder`.
-pub fn calls(folder: &Path) -> PathBuf {
+pub fn call_log(folder: &Path) -> PathBuf {
     folder.join("calls")
 }

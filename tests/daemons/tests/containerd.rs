@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 use toml_edit::{DocumentMut, Item};
-use vgpu_daemon_tests::{Containerd, Release, calls, oci_archive, run, stand_in, vgpu};
+use vgpu_daemon_tests::{Containerd, Release, call_log, oci_archive, run, stub_runtime, vgpu};
 
 /// Debian 12's /etc/containerd/config.toml.
 const DEBIAN: &str = "version = 2\n\n[plugins]\n  [plugins.\"io.containerd.grpc.v1.cri\"]\n    [plugins.\"io.containerd.grpc.v1.cri\".cni]\n      bin_dir = \"/usr/lib/cni\"\n      conf_dir = \"/etc/cni/net.d\"\n  [plugins.\"io.containerd.internal.v1.opt\"]\n    path = \"/var/lib/containerd/opt\"\n";
 
 /// Removes what is ours from a dump, and gives the program of our handler.
-fn take_ours(dump: &mut DocumentMut) -> Option<String> {
+fn remove_vgpu_handler(dump: &mut DocumentMut) -> Option<String> {
     dump.remove("imports");
     let plugins = dump.get_mut("plugins")?.as_table_like_mut()?;
     let cri = ["io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri"].into_iter().find(|key| plugins.contains_key(key))?;
@@ -32,11 +32,11 @@ fn the_handler_is_added_and_nothing_else_changes() {
             let test = Containerd::new(release.clone(), &text);
             let case = format!("{} with\n{}", release.name, text.lines().take(4).collect::<Vec<_>>().join("\n"));
             let mut before = test.dump();
-            take_ours(&mut before);
+            remove_vgpu_handler(&mut before);
 
-            test.configure(&stand_in(test.dir()), &[]);
+            test.configure(&stub_runtime(test.dir()), &[]);
             let mut with = test.dump();
-            let program = take_ours(&mut with);
+            let program = remove_vgpu_handler(&mut with);
             assert_eq!(program.as_deref(), test.dir().join("vgpu-runtime").to_str(), "{case}");
             let (with, before) = (values(with.as_item()), values(before.as_item()));
             let changed: Vec<_> = with.symmetric_difference(&before).collect();
@@ -55,7 +55,7 @@ fn containerd_runs_with_it() {
     for release in Release::all("containerd") {
         for text in defaults(&release) {
             let test = Containerd::new(release.clone(), &text);
-            test.configure(&stand_in(test.dir()), &["--set-as-default"]);
+            test.configure(&stub_runtime(test.dir()), &["--set-as-default"]);
             let daemon = test.start();
             let plugins = run(test.ctr().args(["plugins", "ls"]));
             let cri = plugins.lines().filter(|line| line.split_whitespace().nth(1).is_some_and(|id| id == "cri" || id == "runtime"));
@@ -73,11 +73,11 @@ fn containerd_runs_with_it() {
 fn ctr_runs_a_container_through_the_runtime() {
     for release in Release::all("containerd") {
         let test = Containerd::new(release.clone(), DEBIAN);
-        test.configure(&stand_in(test.dir()), &[]);
+        test.configure(&stub_runtime(test.dir()), &[]);
         let _daemon = test.start();
         let image = oci_archive(test.dir(), "docker.io/library/test:1", &["/bin/sh"]);
         run(test.ctr().args(["images", "import"]).arg(&image));
-        let says = run(test.ctr().args(["run", "--rm", "--runc-binary"]).arg(test.dir().join("vgpu-runtime")).args([
+        let output = run(test.ctr().args(["run", "--rm", "--runc-binary"]).arg(test.dir().join("vgpu-runtime")).args([
             "--annotation",
             "nvidia.com/gpumem=1024",
             "docker.io/library/test:1",
@@ -85,8 +85,8 @@ fn ctr_runs_a_container_through_the_runtime() {
             "/bin/echo",
             "hello",
         ]));
-        assert_eq!(says, "hello\n", "{}", release.name);
-        let calls = fs::read_to_string(calls(test.dir())).unwrap();
+        assert_eq!(output, "hello\n", "{}", release.name);
+        let calls = fs::read_to_string(call_log(test.dir())).unwrap();
         assert!(calls.contains("create"), "{}: {calls}", release.name);
     }
 }

@@ -2,18 +2,18 @@
 
 use serde_json::Value;
 use std::fs;
-use vgpu_daemon_tests::{Docker, Release, calls, import_tar, run, stand_in, vgpu};
+use vgpu_daemon_tests::{Docker, Release, call_log, import_tar, run, stub_runtime, vgpu};
 
 /// A file as an operator may have it. Debian ships none.
-const OPERATORS: &str = "{\n    \"log-driver\": \"json-file\",\n    \"log-opts\": {\"max-size\": \"10m\"},\n    \"features\": {\"buildkit\": true},\n    \"runtimes\": {\"other\": {\"path\": \"/usr/sbin/runc\"}}\n}\n";
+const OPERATOR_CONFIG: &str = "{\n    \"log-driver\": \"json-file\",\n    \"log-opts\": {\"max-size\": \"10m\"},\n    \"features\": {\"buildkit\": true},\n    \"runtimes\": {\"other\": {\"path\": \"/usr/sbin/runc\"}}\n}\n";
 
 #[test]
 #[ignore = "needs root, dockerd and runc; make test runs it"]
 fn docker_runs_containers_through_the_runtime() {
     for release in Release::all("dockerd") {
-        for text in [None, Some(OPERATORS)] {
+        for text in [None, Some(OPERATOR_CONFIG)] {
             let test = Docker::new(release.clone(), text);
-            test.configure(&stand_in(test.dir()), &[]);
+            test.configure(&stub_runtime(test.dir()), &[]);
             let daemon = test.start();
             let info: Value = serde_json::from_str(&run(test.docker().args(["info", "--format", "{{json .}}"]))).unwrap();
             assert_eq!(info["Runtimes"]["vgpu"]["path"], test.dir().join("vgpu-runtime").to_str().unwrap(), "{}", release.name);
@@ -22,13 +22,13 @@ fn docker_runs_containers_through_the_runtime() {
 
             run(test.docker().arg("import").arg(import_tar(test.dir())).arg("test:1"));
             let run_it = ["run", "--rm", "--network", "none"];
-            let says = run(test.docker().args(run_it).args(["test:1", "/bin/echo", "without"]));
-            assert_eq!(says, "without\n");
+            let output = run(test.docker().args(run_it).args(["test:1", "/bin/echo", "without"]));
+            assert_eq!(output, "without\n");
             // dockerd itself asks a runtime for its features.
-            let created = || fs::read_to_string(calls(test.dir())).unwrap_or_default().contains(" create ");
+            let created = || fs::read_to_string(call_log(test.dir())).unwrap_or_default().contains(" create ");
             assert!(!created(), "not the default");
-            let says = run(test.docker().args(run_it).args(["--runtime", "vgpu", "test:1", "/bin/echo", "with"]));
-            assert_eq!(says, "with\n");
+            let output = run(test.docker().args(run_it).args(["--runtime", "vgpu", "test:1", "/bin/echo", "with"]));
+            assert_eq!(output, "with\n");
             assert!(created());
             drop(daemon);
 
@@ -42,9 +42,9 @@ fn docker_runs_containers_through_the_runtime() {
 #[ignore = "needs root and dockerd; make test runs it"]
 fn a_running_dockerd_takes_the_default_up_on_reload() {
     for release in Release::all("dockerd") {
-        let test = Docker::new(release.clone(), Some(OPERATORS));
+        let test = Docker::new(release.clone(), Some(OPERATOR_CONFIG));
         let daemon = test.start();
-        test.configure(&stand_in(test.dir()), &["--set-as-default"]);
+        test.configure(&stub_runtime(test.dir()), &["--set-as-default"]);
         daemon.reload();
         let mut is_default = false;
         for _ in 0..100 {

@@ -1,7 +1,7 @@
 //! Containers of real daemons, through the real vgpu-runtime and vgpu-hook: those that ask for a limit get it, others are
 //! left alone, and nothing stays behind.
 
-use vgpu_daemon_tests::{Containerd, Docker, IS_LIMITED, IS_NOT, Limited, PROBE, Podman, Release, import_tar, oci_archive, run};
+use vgpu_daemon_tests::{Containerd, Docker, IS_LIMITED, IS_UNLIMITED, Installation, PROBE, Podman, Release, import_tar, oci_archive, run};
 use vgpu_test_harness::Runtime;
 
 const DEBIAN: &str = "version = 2\n";
@@ -15,8 +15,8 @@ fn each(program: &str) -> impl Iterator<Item = (Release, Runtime)> {
 #[ignore = "needs root, dockerd and runc; make test runs it"]
 fn docker_by_environment_and_by_annotation() {
     for (release, runtime) in each("dockerd") {
-        let vgpu = Limited::over(runtime);
-        let test = Docker::new(release.clone(), None).over(runtime);
+        let vgpu = Installation::with_runtime(runtime);
+        let test = Docker::new(release.clone(), None).with_runtime(runtime);
         test.configure(&vgpu.runtime(), &[]);
         let _daemon = test.start();
         run(test.docker().arg("import").arg(import_tar(test.dir())).arg("test:1"));
@@ -25,8 +25,8 @@ fn docker_by_environment_and_by_annotation() {
         };
         let name = &format!("{}, {}", release.name, runtime.name());
         assert_eq!(probe(&["--runtime", "vgpu", "-e", "CUDA_DEVICE_MEMORY_LIMIT=1g"]), IS_LIMITED, "{name}");
-        assert_eq!(probe(&["--runtime", "vgpu"]), IS_NOT, "{name}: asks for nothing");
-        assert_eq!(probe(&["-e", "CUDA_DEVICE_MEMORY_LIMIT=1g"]), IS_NOT, "{name}: another runtime");
+        assert_eq!(probe(&["--runtime", "vgpu"]), IS_UNLIMITED, "{name}: asks for nothing");
+        assert_eq!(probe(&["-e", "CUDA_DEVICE_MEMORY_LIMIT=1g"]), IS_UNLIMITED, "{name}: another runtime");
         let major = run(test.docker().args(["version", "--format", "{{.Server.Version}}"]));
         let annotated = ["--runtime", "vgpu", "--annotation", "nvidia.com/gpumem=1024"];
         if major.split('.').next().unwrap().parse::<u32>().unwrap() >= 24 {
@@ -47,8 +47,8 @@ fn docker_by_environment_and_by_annotation() {
         // What is wrong is said to whoever ran it.
         let bad = ["run", "--rm", "--network", "none", "--runtime", "vgpu", "-e", "CUDA_DEVICE_MEMORY_LIMIT=10Q", "test:1", "/bin/true"];
         let error = vgpu_daemon_tests::output(test.docker().args(bad));
-        let says = String::from_utf8_lossy(&error.stderr).into_owned();
-        assert!(!error.status.success() && says.contains("CUDA_DEVICE_MEMORY_LIMIT") && says.contains("10Q"), "{name}: {says}");
+        let output = String::from_utf8_lossy(&error.stderr).into_owned();
+        assert!(!error.status.success() && output.contains("CUDA_DEVICE_MEMORY_LIMIT") && output.contains("10Q"), "{name}: {output}");
     }
 }
 
@@ -56,8 +56,8 @@ fn docker_by_environment_and_by_annotation() {
 #[ignore = "needs root, containerd and runc; make test runs it"]
 fn ctr_by_annotation() {
     for (release, runtime) in each("containerd") {
-        let vgpu = Limited::over(runtime);
-        let test = Containerd::new(release.clone(), DEBIAN).over(runtime);
+        let vgpu = Installation::with_runtime(runtime);
+        let test = Containerd::new(release.clone(), DEBIAN).with_runtime(runtime);
         test.configure(&vgpu.runtime(), &[]);
         let _daemon = test.start();
         run(test.ctr().args(["images", "import"]).arg(oci_archive(test.dir(), "docker.io/library/test:1", &["/bin/sh"])));
@@ -74,7 +74,7 @@ fn ctr_by_annotation() {
             release.name,
             runtime.name()
         );
-        assert_eq!(probe("c", &[]), IS_NOT, "{}, {}", release.name, runtime.name());
+        assert_eq!(probe("c", &[]), IS_UNLIMITED, "{}, {}", release.name, runtime.name());
         assert!(vgpu.containers().is_empty(), "{:?}", vgpu.containers());
     }
 }
@@ -82,21 +82,21 @@ fn ctr_by_annotation() {
 #[test]
 #[ignore = "needs root, podman, runc and crun; make test runs it"]
 fn podman_by_runtime_and_by_hooks() {
-    podman_is_held(&Limited::new(), &Podman::new(), &[]);
-    podman_is_held(&Limited::over(Runtime::Crun), &Podman::over_crun(), &["--runtime", "crun"]);
+    check_podman_limits(&Installation::new(), &Podman::new(), &[]);
+    check_podman_limits(&Installation::with_runtime(Runtime::Crun), &Podman::with_crun(), &["--runtime", "crun"]);
 }
 
 #[test]
 #[ignore = "needs root, podman, runc and uidmap; make test runs it"]
 fn rootless_podman_by_runtime_and_by_hooks() {
-    let (vgpu, test) = (Limited::for_users(), Podman::rootless());
+    let (vgpu, test) = (Installation::for_users(), Podman::rootless());
     assert_eq!(run(test.podman().args(["info", "--format", "{{.Host.Security.Rootless}}"])), "true\n");
-    podman_is_held(&vgpu, &test, &[]);
-    podman_is_held(&vgpu, &test, &["--userns", "keep-id", "--user", "0"]);
+    check_podman_limits(&vgpu, &test, &[]);
+    check_podman_limits(&vgpu, &test, &["--userns", "keep-id", "--user", "0"]);
 }
 
 /// Tries both ways, with more options for all containers.
-fn podman_is_held(vgpu: &Limited, test: &Podman, more: &[&str]) {
+fn check_podman_limits(vgpu: &Installation, test: &Podman, more: &[&str]) {
     let probe = |options: &[&str]| {
         let command = ["localhost/test:1", "/bin/sh", "-c", PROBE];
         run(test.podman().args(["run", "--rm", "--network", "none"]).args(more).args(options).args(command))
@@ -105,14 +105,14 @@ fn podman_is_held(vgpu: &Limited, test: &Podman, more: &[&str]) {
     test.configure(&["--runtime-path", vgpu.runtime().to_str().unwrap()]);
     assert_eq!(probe(&["--runtime", "vgpu", "--annotation", "nvidia.com/gpumem=1024"]), IS_LIMITED);
     assert_eq!(probe(&["--runtime", "vgpu", "--read-only", "--env", "CUDA_DEVICE_MEMORY_LIMIT=1g"]), IS_LIMITED);
-    assert_eq!(probe(&["--runtime", "vgpu"]), IS_NOT);
-    assert_eq!(probe(&annotated), IS_NOT);
+    assert_eq!(probe(&["--runtime", "vgpu"]), IS_UNLIMITED);
+    assert_eq!(probe(&annotated), IS_UNLIMITED);
     test.configure(&["--undo"]);
 
     test.configure(&["--hooks", "--hook-path", vgpu.hook().to_str().unwrap()]);
     assert_eq!(probe(&annotated), IS_LIMITED);
     assert_eq!(probe(&["--env", "CUDA_DEVICE_MEMORY_LIMIT=1g"]), IS_LIMITED);
-    assert_eq!(probe(&[]), IS_NOT);
+    assert_eq!(probe(&[]), IS_UNLIMITED);
     // No hook runs at the end of a container; what one leaves goes with the next.
     assert!(vgpu.containers().len() <= 1, "{:?}", vgpu.containers());
     test.configure(&["--undo"]);

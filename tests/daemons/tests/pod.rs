@@ -1,7 +1,7 @@
 //! Pods through containerd's CRI, as a kubelet runs them: annotations of the pod, of its containers, and sandboxes left alone.
 
 use vgpu_daemon_tests::cri::Cri;
-use vgpu_daemon_tests::{Containerd, IS_LIMITED, IS_NOT, Limited, PROBE, Release, oci_archive, run};
+use vgpu_daemon_tests::{Containerd, IS_LIMITED, IS_UNLIMITED, Installation, PROBE, Release, oci_archive, run};
 
 const IMAGE: &str = "docker.io/library/test:1";
 /// What the operator of a machine without AppArmor and without the right to lower a process's OOM score writes.
@@ -16,8 +16,8 @@ fn each_container_of_a_pod_gets_its_own_limit() {
         let texts = if newer { &[V2, V3][..] } else { &[V2] };
         for (text, runtime) in texts.iter().flat_map(|text| release.runtimes().into_iter().map(move |runtime| (*text, runtime))) {
             let case = format!("{}, {}, {}", release.name, text.lines().next().unwrap(), runtime.name());
-            let vgpu = Limited::over(runtime);
-            let test = Containerd::new(release.clone(), text).over(runtime);
+            let vgpu = Installation::with_runtime(runtime);
+            let test = Containerd::new(release.clone(), text).with_runtime(runtime);
             test.configure(&vgpu.runtime(), &[]);
             let _daemon = test.start();
             let archive = oci_archive(test.dir(), IMAGE, &["/bin/sleep", "1000"]);
@@ -48,12 +48,12 @@ fn each_container_of_a_pod_gets_its_own_limit() {
 
             let pod = cri.pod("silent", "vgpu", &[]).unwrap();
             let id = pod.start("main", IMAGE, &[], &sleep).unwrap();
-            assert_eq!(pod.exec(&id, &probe).unwrap(), IS_NOT, "{case}: asks for nothing");
+            assert_eq!(pod.exec(&id, &probe).unwrap(), IS_UNLIMITED, "{case}: asks for nothing");
             drop(pod);
 
             let pod = cri.pod("default", "", &annotations).unwrap();
             let id = pod.start("main", IMAGE, &[], &sleep).unwrap();
-            assert_eq!(pod.exec(&id, &probe).unwrap(), IS_NOT, "{case}: another handler");
+            assert_eq!(pod.exec(&id, &probe).unwrap(), IS_UNLIMITED, "{case}: another handler");
         }
     }
 }

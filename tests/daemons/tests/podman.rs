@@ -4,26 +4,26 @@ use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use vgpu_daemon_tests::{Podman, calls, stand_in};
+use vgpu_daemon_tests::{Podman, call_log, stub_runtime};
 
 #[test]
 #[ignore = "needs root, podman and runc; make test runs it"]
 fn podman_runs_containers_through_the_runtime() {
     let test = Podman::new();
     let before = test.files();
-    let runtime = stand_in(test.dir());
+    let runtime = stub_runtime(test.dir());
     test.configure(&["--runtime-path", runtime.to_str().unwrap()]);
-    assert_eq!(test.says(&[]), "hello\n");
-    assert!(!calls(test.dir()).exists(), "the operator's runtime stays the default");
-    assert_eq!(test.says(&["--runtime", "vgpu", "--annotation", "nvidia.com/gpumem=1024"]), "hello\n");
-    assert!(fs::read_to_string(calls(test.dir())).unwrap().contains("create"));
+    assert_eq!(test.run_hello(&[]), "hello\n");
+    assert!(!call_log(test.dir()).exists(), "the operator's runtime stays the default");
+    assert_eq!(test.run_hello(&["--runtime", "vgpu", "--annotation", "nvidia.com/gpumem=1024"]), "hello\n");
+    assert!(fs::read_to_string(call_log(test.dir())).unwrap().contains("create"));
 
-    fs::remove_file(calls(test.dir())).unwrap();
+    fs::remove_file(call_log(test.dir())).unwrap();
     test.configure(&["--runtime-path", runtime.to_str().unwrap(), "--set-as-default"]);
-    assert_eq!(test.says(&[]), "hello\n");
-    assert!(calls(test.dir()).exists(), "now it is the default");
+    assert_eq!(test.run_hello(&[]), "hello\n");
+    assert!(call_log(test.dir()).exists(), "now it is the default");
     // The built-in ones are still known beside ours.
-    assert_eq!(test.says(&["--runtime", "runc"]), "hello\n");
+    assert_eq!(test.run_hello(&["--runtime", "runc"]), "hello\n");
 
     test.configure(&["--undo"]);
     assert_eq!(test.files(), before);
@@ -38,14 +38,14 @@ fn podman_runs_the_hook_in_its_stage() {
     // Notes its arguments, its environment and its state.
     let script = format!(
         "#!/bin/sh\necho \"$0 $* [$(env | grep -v -e ^PWD= -e ^_= -e ^SHLVL= | tr '\\n' ' ')] $(cat)\" >> {}\n",
-        calls(test.dir()).display()
+        call_log(test.dir()).display()
     );
     fs::write(&hook, script).unwrap();
     fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
     test.configure(&["--hooks", "--hook-path", hook.to_str().unwrap()]);
-    assert_eq!(test.says(&["--annotation", "nvidia.com/gpumem=1024", "--env", "LD_PRELOAD=/evil.so"]), "hello\n");
+    assert_eq!(test.run_hello(&["--annotation", "nvidia.com/gpumem=1024", "--env", "LD_PRELOAD=/evil.so"]), "hello\n");
 
-    let notes = fs::read_to_string(calls(test.dir())).unwrap();
+    let notes = fs::read_to_string(call_log(test.dir())).unwrap();
     let stages: Vec<_> = notes.lines().map(|line| line.split(' ').nth(1).unwrap()).collect();
     assert_eq!(stages, ["create-runtime"], "{notes}");
     for line in notes.lines() {
@@ -56,7 +56,7 @@ fn podman_runs_the_hook_in_its_stage() {
 
     test.configure(&["--undo"]);
     assert_eq!(test.files(), before);
-    fs::remove_file(calls(test.dir())).unwrap();
-    assert_eq!(test.says(&[]), "hello\n");
-    assert!(!Path::new(&calls(test.dir())).exists());
+    fs::remove_file(call_log(test.dir())).unwrap();
+    assert_eq!(test.run_hello(&[]), "hello\n");
+    assert!(!Path::new(&call_log(test.dir())).exists());
 }

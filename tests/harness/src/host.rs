@@ -142,7 +142,7 @@ impl Host {
     /// A call of `vgpu-runtime` with the usual global flags, still without a command.
     #[must_use]
     pub fn command(&self) -> Command {
-        self.command_of(&self.programs.join("vgpu-runtime"))
+        self.runtime_command(&self.programs.join("vgpu-runtime"))
     }
 
     /// A call of the low-level runtime alone.
@@ -151,10 +151,10 @@ impl Host {
     /// It is not installed.
     #[must_use]
     pub fn bare_command(&self) -> Command {
-        self.command_of(&self.runtime.path().expect("the runtime is installed"))
+        self.runtime_command(&self.runtime.path().expect("the runtime is installed"))
     }
 
-    fn command_of(&self, program: &Path) -> Command {
+    fn runtime_command(&self, program: &Path) -> Command {
         let mut command = self.runtime.command(program);
         command.env("VGPU_CONFIG", self.policy_file());
         command.arg("--root").arg(self.dir.path().join("root"));
@@ -215,12 +215,12 @@ impl Host {
         bundle.write();
         let container = Container { host: self, id: new_id() };
         // Files, because a detached container keeps what it inherits open.
-        let said = self.dir.path().join(&container.id);
-        let to = || fs::OpenOptions::new().create(true).append(true).open(&said).unwrap();
+        let output_file = self.dir.path().join(&container.id);
+        let to = || fs::OpenOptions::new().create(true).append(true).open(&output_file).unwrap();
         let mut create = self.command();
         create.arg("create").arg("--bundle").arg(bundle.path()).arg(&container.id);
         let created = create.stdin(Stdio::null()).stdout(to()).stderr(to()).status().unwrap();
-        assert!(created.success(), "{}", fs::read_to_string(&said).unwrap_or_default());
+        assert!(created.success(), "{}", fs::read_to_string(&output_file).unwrap_or_default());
         let _ = self.outcome(self.command().arg("start").arg(&container.id)).ok();
         container
     }

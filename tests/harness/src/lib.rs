@@ -13,7 +13,7 @@
 
 mod bundle;
 mod host;
-mod of_host;
+mod host_rootfs;
 mod runtime;
 
 pub use bundle::Bundle;

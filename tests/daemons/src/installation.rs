@@ -14,20 +14,20 @@ pub const PROBE: &str = "ls /usr/local/vgpu 2>/dev/null; cat /etc/ld.so.preload 
 pub const IS_LIMITED: &str = "libvgpu.so\nlimits\nregion\n/usr/local/vgpu/libvgpu.so\nend\n";
 
 /// What it prints in one that is not.
-pub const IS_NOT: &str = "end\n";
+pub const IS_UNLIMITED: &str = "end\n";
 
 /// vgpu as it would be installed.
 #[derive(Debug)]
-pub struct Limited(Host);
+pub struct Installation(Host);
 
-impl Limited {
+impl Installation {
     /// The programs are in `VGPU_PROGRAMS`, or where cargo puts them in this build.
     pub fn new() -> Self {
-        Self::over(Runtime::Runc)
+        Self::with_runtime(Runtime::Runc)
     }
 
     /// The same in front of another low-level runtime, and of no other.
-    pub fn over(runtime: Runtime) -> Self {
+    pub fn with_runtime(runtime: Runtime) -> Self {
         let built = || Some(std::env::current_exe().ok()?.parent()?.parent()?.to_owned());
         let programs = std::env::var_os("VGPU_PROGRAMS").map(PathBuf::from).or_else(built).expect("this test has a path");
         assert!(programs.join("vgpu-runtime").exists(), "build vgpu-runtime first, or set VGPU_PROGRAMS to its folder");
@@ -72,7 +72,7 @@ impl Limited {
     }
 }
 
-impl Default for Limited {
+impl Default for Installation {
     fn default() -> Self {
         Self::new()
     }

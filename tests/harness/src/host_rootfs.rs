@@ -12,7 +12,7 @@ use crate::Bundle;
 use crate::bundle::specification;
 
 /// Folders at the root and in `/usr` and `/usr/local` that programs come from. `/usr/local/vgpu` is not the host's to give.
-const PROGRAMS: [&str; 9] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "libexec", "share", "opt"];
+const PROGRAM_FOLDERS: [&str; 9] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "libexec", "share", "opt"];
 
 impl Bundle {
     /// A root file system with the host's programs and libraries, read-only, and a specification that runs `true`.
@@ -30,9 +30,9 @@ impl Bundle {
         for folder in ["tmp", "var/tmp"] {
             fs::set_permissions(bundle.rootfs().join(folder), fs::Permissions::from_mode(0o1777)).unwrap();
         }
-        bundle = bundle.show("/", |name| PROGRAMS.contains(&name));
-        bundle = bundle.show("/usr", |name| name != "local");
-        bundle = bundle.show("/usr/local", |name| name != "vgpu");
+        bundle = bundle.mount_entries("/", |name| PROGRAM_FOLDERS.contains(&name));
+        bundle = bundle.mount_entries("/usr", |name| name != "local");
+        bundle = bundle.mount_entries("/usr/local", |name| name != "vgpu");
         for file in ["passwd", "group", "nsswitch.conf", "ld.so.cache", "alternatives"] {
             let from = Path::new("/etc").join(file);
             if from.exists() {
@@ -44,16 +44,16 @@ impl Bundle {
     }
 
     /// Shows entries of a folder of the host: a link as a link, anything else mounted read-only.
-    fn show(mut self, folder: &str, which: impl Fn(&str) -> bool) -> Self {
+    fn mount_entries(mut self, folder: &str, which: impl Fn(&str) -> bool) -> Self {
         for entry in fs::read_dir(folder).unwrap().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if !which(&name) {
                 continue;
             }
             let inside = Path::new(folder).join(&name);
-            let place = self.rootfs().join(inside.strip_prefix("/").unwrap());
+            let target = self.rootfs().join(inside.strip_prefix("/").unwrap());
             if entry.file_type().unwrap().is_symlink() {
-                symlink(fs::read_link(entry.path()).unwrap(), place).unwrap();
+                symlink(fs::read_link(entry.path()).unwrap(), target).unwrap();
             } else if entry.path().is_dir() {
                 self = self.bind(&inside, inside.to_str().unwrap(), &["ro"]);
             }
@@ -68,7 +68,7 @@ impl Bundle {
     #[must_use]
     pub fn nvidia(mut self, folder: &Path) -> Self {
         for entry in fs::read_dir("/dev").unwrap().flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("nvidia")) {
-            self = self.node(&entry);
+            self = self.device_nodes(&entry);
         }
         // Under cgroup v2, a container has only the devices that a rule allows.
         self.spec["linux"]["resources"]["devices"] = json!([{ "allow": true, "access": "rwm" }]);
@@ -76,16 +76,17 @@ impl Bundle {
     }
 
     /// With a device node of the host, or those in a folder of its.
-    fn node(mut self, entry: &DirEntry) -> Self {
+    fn device_nodes(mut self, entry: &DirEntry) -> Self {
         let found = entry.metadata().unwrap();
         if found.is_dir() {
             for inner in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
-                self = self.node(&inner);
+                self = self.device_nodes(&inner);
             }
         } else if found.file_type().is_char_device() {
             let (major, minor) = (found.rdev() >> 8 & 0xfff, found.rdev() & 0xff | found.rdev() >> 12 & 0xfff00);
-            let node = json!({ "path": entry.path(), "type": "c", "major": major, "minor": minor, "fileMode": 0o666, "uid": 0, "gid": 0 });
-            self.append("/linux/devices", node);
+            let device =
+                json!({ "path": entry.path(), "type": "c", "major": major, "minor": minor, "fileMode": 0o666, "uid": 0, "gid": 0 });
+            self.append("/linux/devices", device);
         }
         self
     }
