@@ -1,6 +1,6 @@
 #!/bin/bash
-# newer.sh SUITE FOLDER PACKAGE…: unpacks packages of another Debian suite below FOLDER, and installs nothing.
-# Put the folders into VGPU_TEST_RELEASES, with colons between them, and the daemon tests run with them as well:
+# newer.sh SUITE FOLDER PACKAGE…: unpacks packages of another Debian suite into FOLDER without installing them.
+# List such folders in VGPU_TEST_RELEASES, separated by colons, to run the daemon tests with them as well:
 #   tests/daemons/newer.sh trixie /var/tmp/trixie containerd docker.io docker-cli
 set -euo pipefail
 suite=$1
@@ -8,7 +8,7 @@ mkdir -p "$2/.apt/lists/partial" "$2/.apt/packages"
 folder=$(realpath "$2")
 shift 2
 
-# The mirror and its key are the machine's own, in whichever of the two formats.
+# Uses the mirror and key of this machine, from either format of sources.list.
 sources=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null | grep -v '^#' || true)
 mirror=$(grep -oE 'https?://[^ ]+' <<< "$sources" | grep -v security | head -1 || true)
 key=$(sed -nE 's/^Signed-By: *(\/.*)/\1/p' <<< "$sources" | head -1)

@@ -1,4 +1,4 @@
-//! containerd.
+//! containerd with its own configuration and socket.
 
 use crate::{Daemon, Release, run, vgpu};
 use std::fs;
@@ -7,7 +7,7 @@ use std::process::Command;
 use toml_edit::DocumentMut;
 use vgpu_test_harness::Runtime;
 
-/// A containerd with a configuration of its own.
+/// Private containerd.
 #[derive(Debug)]
 pub struct Containerd {
     release: Release,
@@ -17,56 +17,56 @@ pub struct Containerd {
 }
 
 impl Containerd {
-    /// With a configuration file; not started.
+    /// Prepares a containerd with this configuration file. Does not start it.
     pub fn new(release: Release, text: &str) -> Self {
-        let dir = tempfile::tempdir().expect("it can be written");
+        let dir = tempfile::tempdir().expect("the temporary folder is writable");
         let config = dir.path().join("etc/config.toml");
-        fs::create_dir_all(config.parent().expect("it can be written")).expect("it can be written");
-        fs::write(&config, text).expect("it can be written");
+        fs::create_dir_all(config.parent().expect("the temporary folder is writable")).expect("it can be written");
+        fs::write(&config, text).expect("the temporary folder is writable");
         Self { release, runtime: Runtime::Runc, dir, config }
     }
 
-    /// The same, where containers are made by this low-level runtime.
+    /// Sets the low-level runtime. Default: runc.
     pub fn with_runtime(self, runtime: Runtime) -> Self {
         Self { runtime, ..self }
     }
 
-    /// Its folder.
+    /// Returns its folder.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Its configuration file.
+    /// Returns the path of its configuration file.
     pub fn config(&self) -> &Path {
         &self.config
     }
 
-    /// `vgpu configure containerd` for it.
+    /// Runs `vgpu configure containerd` on its configuration.
     pub fn configure(&self, runtime: &Path, args: &[&str]) {
-        let paths = [&self.config, runtime].map(|path| path.to_str().expect("a plain path"));
+        let paths = [&self.config, runtime].map(|path| path.to_str().expect("a UTF-8 path"));
         let fixed = ["configure", "containerd", "--config", paths[0], "--runtime-path", paths[1]];
         assert!(vgpu(&[&fixed, args].concat()));
     }
 
-    /// The whole configuration as containerd itself understands it.
+    /// Returns the effective configuration as printed by containerd.
     pub fn dump(&self) -> DocumentMut {
         let text = run(self.release.command("containerd").arg("--config").arg(&self.config).args(["config", "dump"]));
         text.parse().expect("containerd writes TOML")
     }
 
-    /// Its socket.
+    /// Returns the path of its socket.
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("c.sock")
     }
 
-    /// Its client.
+    /// Returns a `ctr` command for it.
     pub fn ctr(&self) -> Command {
         let mut ctr = self.release.command("ctr");
         ctr.arg("--address").arg(self.socket());
         ctr
     }
 
-    /// Starts it. From version 2 on it has a socket for NRI at a fixed place.
+    /// Starts it. From version 2 on, its NRI socket has a fixed path, so only one can run at a time.
     pub fn start(&self) -> Daemon {
         let mut command = self.release.command_for(self.runtime, "containerd");
         command.arg("--config").arg(&self.config).arg("--address").arg(self.socket());

@@ -1,4 +1,4 @@
-//! As much of a kubelet as it takes to run a pod: gRPC calls of the Container Runtime Interface over a Unix socket.
+//! Minimal CRI client: gRPC calls of the Container Runtime Interface over a Unix socket, enough to run a pod as a kubelet does.
 
 mod messages;
 
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// A runtime that is spoken to.
+/// CRI client.
 #[derive(Debug)]
 pub struct Cri {
     socket: PathBuf,
 }
 
-/// A running pod, in the host's network. It is removed when it is dropped.
+/// Running pod in the host's network, removed on drop.
 #[derive(Debug)]
 pub struct Pod<'a> {
     cri: &'a Cri,
@@ -26,12 +26,12 @@ pub struct Pod<'a> {
 }
 
 impl Cri {
-    /// The runtime at `socket`.
+    /// Creates a client of the runtime at `socket`.
     pub fn new(socket: PathBuf) -> Self {
         Self { socket }
     }
 
-    /// Runs a pod's sandbox with a runtime handler.
+    /// Runs a pod sandbox with a runtime handler.
     pub fn pod(&self, name: &str, handler: &str, annotations: &[(&str, &str)]) -> Result<Pod<'_>> {
         let config = m::PodSandboxConfig {
             metadata: Some(m::PodSandboxMetadata { name: name.into(), uid: name.into(), namespace: "default".into(), attempt: 0 }),
@@ -45,7 +45,7 @@ impl Cri {
         Ok(Pod { cri: self, config, id: answer.pod_sandbox_id })
     }
 
-    /// Waits until an image that was imported into containerd is known here: that takes a moment, and it would be pulled meanwhile.
+    /// Waits until the CRI plugin has noticed an image that was imported into containerd. Until then it would pull the image.
     pub fn wait_for_image(&self, image: &str) -> Result<()> {
         let request = m::ImageStatusRequest { image: Some(m::ImageSpec { image: image.into() }) };
         for _ in 0..1000 {
@@ -55,7 +55,7 @@ impl Cri {
             }
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
-        Err(format!("{image} is not known").into())
+        Err(format!("{image}: not found").into())
     }
 
     fn call<A: Message + Default>(&self, method: &str, request: &impl Message) -> Result<A> {
@@ -70,7 +70,7 @@ impl Cri {
 }
 
 impl Pod<'_> {
-    /// Starts a container of this pod.
+    /// Starts a container in this pod and returns its id.
     pub fn start(&self, name: &str, image: &str, annotations: &[(&str, &str)], command: &[&str]) -> Result<String> {
         let config = m::ContainerConfig {
             metadata: Some(m::ContainerMetadata { name: name.into(), attempt: 0 }),
@@ -89,7 +89,7 @@ impl Pod<'_> {
         Ok(id)
     }
 
-    /// What a command says that is run in a container, as `kubectl exec` does.
+    /// Runs a command in a container, as `kubectl exec` does. Returns its standard output.
     pub fn exec(&self, container: &str, command: &[&str]) -> Result<String> {
         let request =
             m::ExecSyncRequest { container_id: container.into(), cmd: command.iter().map(|&word| word.into()).collect(), timeout: 60 };
@@ -115,7 +115,7 @@ fn map(pairs: &[(&str, &str)]) -> HashMap<String, String> {
     pairs.iter().map(|&(key, value)| (key.into(), value.into())).collect()
 }
 
-/// One unary call (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>).
+/// Makes one unary call (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>).
 async fn call(socket: &Path, method: &str, message: &[u8]) -> Result<Bytes> {
     let stream = tokio::net::UnixStream::connect(socket).await?;
     let (client, connection) = h2::client::handshake(stream).await?;
@@ -125,7 +125,7 @@ async fn call(socket: &Path, method: &str, message: &[u8]) -> Result<Bytes> {
         .header("te", "trailers")
         .body(())?;
     let (answer, mut body) = client.ready().await?.send_request(request, false)?;
-    // Not compressed, and so long.
+    // Frame header: not compressed, message length.
     let mut framed = BytesMut::from(&[0][..]);
     framed.extend_from_slice(&u32::try_from(message.len())?.to_be_bytes());
     framed.extend_from_slice(message);

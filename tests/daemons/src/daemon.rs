@@ -1,4 +1,4 @@
-//! A daemon that ends with its test.
+//! Daemon process that ends with its test.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -6,23 +6,26 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// How often a daemon is asked whether it is up, a tenth of a second apart. Only a daemon that hangs takes that long.
+/// Maximum number of readiness checks, 100 ms apart.
 const MAX_POLLS: u32 = 600;
 
-/// A running daemon. What it mounted below its folder goes with it.
+/// Running daemon. On drop it is stopped and its mounts below its folder are removed.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
     folder: PathBuf,
-    /// Held while it runs; let go of when it has ended.
+    /// Lock file held until the daemon has ended.
     lock: Option<File>,
 }
 
 impl Daemon {
-    /// Starts it, and returns when `is_up` succeeds. Panics with its log when it ends before.
+    /// Starts the daemon and waits until `is_up` succeeds.
+    ///
+    /// # Panics
+    /// The daemon ends or is not up within 60 s; the message contains its log.
     pub fn start(command: &mut Command, folder: &Path, is_up: impl Fn() -> bool) -> Self {
         let log = folder.join("daemon.log");
-        let file = File::create(&log).expect("the folder can be written");
+        let file = File::create(&log).expect("the folder is writable");
         let copy = file.try_clone().expect("a file can be duplicated");
         let child = command.stdin(Stdio::null()).stdout(file).stderr(copy).spawn();
         let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -31,34 +34,35 @@ impl Daemon {
             if is_up() {
                 return daemon;
             }
-            if daemon.child.try_wait().expect("our own child").is_some() {
+            if daemon.child.try_wait().expect("the child can be waited for").is_some() {
                 break;
             }
             sleep(Duration::from_millis(100));
         }
-        panic!("{command:?} did not come up:\n{}", std::fs::read_to_string(log).unwrap_or_default());
+        panic!("{command:?} did not start:\n{}", std::fs::read_to_string(log).unwrap_or_default());
     }
 }
 
 impl Daemon {
-    /// As [`Daemon::start`], when no other daemon of this `name` runs on this machine that was started so: it has a socket at a fixed place.
+    /// Starts the daemon as [`Daemon::start`] does, after all other daemons of this `name` that were started this way have ended. For
+    /// daemons with a socket at a fixed path.
     pub fn start_exclusive(name: &str, command: &mut Command, folder: &Path, is_up: impl Fn() -> bool) -> Self {
         let lock = std::env::temp_dir().join(format!("vgpu-test-{name}.lock"));
-        let lock = File::options().create(true).truncate(false).write(true).open(lock).expect("a lock can be made");
-        lock.lock().expect("a lock can be waited for");
+        let lock = File::options().create(true).truncate(false).write(true).open(lock).expect("the lock file can be created");
+        lock.lock().expect("the file can be locked");
         let mut daemon = Self::start(command, folder, is_up);
         daemon.lock = Some(lock);
         daemon
     }
 
-    /// Has it read its configuration again.
+    /// Makes the daemon reload its configuration.
     pub fn reload(&self) {
         self.signal(libc::SIGHUP);
     }
 
     fn signal(&self, signal: i32) {
-        let pid = i32::try_from(self.child.id()).expect("a process id");
-        // SAFETY: no memory is involved; the process is our child and not yet waited for, so the id is its own.
+        let pid = i32::try_from(self.child.id()).expect("the PID fits i32");
+        // SAFETY: no memory is involved; the child was not waited for, so its PID is not reused.
         unsafe { libc::kill(pid, signal) };
     }
 }

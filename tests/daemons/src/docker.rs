@@ -1,4 +1,4 @@
-//! Docker.
+//! Docker with its own configuration and socket.
 
 use crate::{Daemon, Release, vgpu};
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use vgpu_test_harness::Runtime;
 
-/// A dockerd with a configuration of its own.
+/// Private dockerd.
 #[derive(Debug)]
 pub struct Docker {
     release: Release,
@@ -16,13 +16,13 @@ pub struct Docker {
 }
 
 impl Docker {
-    /// With a configuration file or none; not started.
+    /// Prepares a dockerd with this configuration file, or none. Does not start it.
     pub fn new(release: Release, text: Option<&str>) -> Self {
-        let dir = tempfile::tempdir().expect("it can be written");
+        let dir = tempfile::tempdir().expect("the temporary folder is writable");
         let config = dir.path().join("etc/daemon.json");
-        fs::create_dir(dir.path().join("etc")).expect("it can be written");
+        fs::create_dir(dir.path().join("etc")).expect("the temporary folder is writable");
         if let Some(text) = text {
-            fs::write(&config, text).expect("it can be written");
+            fs::write(&config, text).expect("the temporary folder is writable");
         }
         Self { release, runtime: Runtime::Runc, dir, config }
     }
@@ -31,29 +31,29 @@ impl Docker {
         self.dir.path().join(name)
     }
 
-    /// The same, where containers are made by this low-level runtime.
+    /// Sets the low-level runtime. Default: runc.
     pub fn with_runtime(self, runtime: Runtime) -> Self {
         Self { runtime, ..self }
     }
 
-    /// Its folder.
+    /// Returns its folder.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Its configuration file.
+    /// Returns the path of its configuration file.
     pub fn config(&self) -> &Path {
         &self.config
     }
 
-    /// `vgpu configure docker` for it.
+    /// Runs `vgpu configure docker` on its configuration.
     pub fn configure(&self, runtime: &Path, args: &[&str]) {
-        let paths = [&self.config, runtime].map(|path| path.to_str().expect("a plain path"));
+        let paths = [&self.config, runtime].map(|path| path.to_str().expect("a UTF-8 path"));
         let fixed = ["configure", "docker", "--config", paths[0], "--runtime-path", paths[1]];
         assert!(vgpu(&[&fixed, args].concat()));
     }
 
-    /// Its client.
+    /// Returns a `docker` command for it.
     pub fn docker(&self) -> Command {
         let mut docker = self.release.command("docker");
         docker.env("DOCKER_HOST", format!("unix://{}", self.path("d.sock").display()));

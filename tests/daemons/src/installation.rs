@@ -1,35 +1,35 @@
-//! The real `vgpu-runtime` and `vgpu-hook`, with a policy and a state of one test's own.
+//! The real `vgpu-runtime` and `vgpu-hook` with a private policy and state.
 
 use crate::script;
 use std::fs;
 use std::path::{Path, PathBuf};
 use vgpu_test_harness::{Host, Runtime};
 
-/// Prints what a container sees of vgpu, and tries to be rid of it.
+/// Shell script that prints the files of vgpu in a container and tries to remove or change them.
 pub const PROBE: &str = "ls /usr/local/vgpu 2>/dev/null; cat /etc/ld.so.preload 2>/dev/null; \
     rm -f /etc/ld.so.preload /usr/local/vgpu/limits 2>/dev/null && test -e /usr/local/vgpu && echo removed; \
     (echo x > /usr/local/vgpu/limits) 2>/dev/null && echo written; echo end";
 
-/// What [`PROBE`] prints in a container that is limited.
+/// Output of [`PROBE`] in a limited container.
 pub const IS_LIMITED: &str = "libvgpu.so\nlimits\nregion\n/usr/local/vgpu/libvgpu.so\nend\n";
 
-/// What it prints in one that is not.
+/// Output of [`PROBE`] in a container without limits.
 pub const IS_UNLIMITED: &str = "end\n";
 
-/// vgpu as it would be installed.
+/// vgpu as installed on a host.
 #[derive(Debug)]
 pub struct Installation(Host);
 
 impl Installation {
-    /// The programs are in `VGPU_PROGRAMS`, or where cargo puts them in this build.
+    /// Creates an installation in front of runc. The programs are in `VGPU_PROGRAMS`, else in cargo's output folder.
     pub fn new() -> Self {
         Self::with_runtime(Runtime::Runc)
     }
 
-    /// The same in front of another low-level runtime, and of no other.
+    /// Creates an installation in front of this low-level runtime only.
     pub fn with_runtime(runtime: Runtime) -> Self {
         let built = || Some(std::env::current_exe().ok()?.parent()?.parent()?.to_owned());
-        let programs = std::env::var_os("VGPU_PROGRAMS").map(PathBuf::from).or_else(built).expect("this test has a path");
+        let programs = std::env::var_os("VGPU_PROGRAMS").map(PathBuf::from).or_else(built).expect("the test executable has a path");
         assert!(programs.join("vgpu-runtime").exists(), "build vgpu-runtime first, or set VGPU_PROGRAMS to its folder");
         let host = Host::with_stand_in(runtime, &programs);
         let policy = host.policy_file();
@@ -40,34 +40,34 @@ impl Installation {
         Self(host)
     }
 
-    /// The runtime, with its policy.
+    /// Returns the path of a script that runs `vgpu-runtime` with the policy.
     pub fn runtime(&self) -> PathBuf {
         self.0.library().with_file_name("runtime")
     }
 
-    /// The same for ordinary users, who keep what they run in folders of their own.
+    /// Creates an installation for rootless users, whose state is in their own folders.
     pub fn for_users() -> Self {
         let this = Self::new();
         let text = format!("library = {:?}\nruntimes = [\"runc\"]\n", this.0.library());
-        fs::write(this.0.policy_file(), text).expect("the folder can be written");
+        fs::write(this.0.policy_file(), text).expect("the folder is writable");
         this
     }
 
-    /// The hook, with its policy.
+    /// Returns the path of a script that runs `vgpu-hook` with the policy.
     pub fn hook(&self) -> PathBuf {
         self.0.library().with_file_name("hook")
     }
 
-    /// The containers that are on record.
+    /// Returns the folders of the recorded containers.
     pub fn containers(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.0.state_dir().join("containers"));
         entries.map_or_else(|_| Vec::new(), |entries| entries.flatten().map(|entry| entry.path()).collect())
     }
 
-    /// The record of the only container that there is.
+    /// Returns the record of the only container.
     pub fn record(&self) -> serde_json::Value {
         let containers = self.containers();
-        let [one] = containers.as_slice() else { panic!("one container is on record: {containers:?}") };
+        let [one] = containers.as_slice() else { panic!("expected one recorded container: {containers:?}") };
         read(&one.join("container.json"))
     }
 }

@@ -1,4 +1,4 @@
-//! Daemons of one test's own: a folder, a socket, an image, and an end.
+//! Private daemons for tests, each with its own folder, socket and image.
 
 mod containerd;
 pub mod cri;
@@ -22,18 +22,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use vgpu_test_harness::Runtime;
 
-/// A release of a daemon to test with.
+/// Release of a daemon to test with.
 #[derive(Debug, Clone)]
 pub struct Release {
-    /// For messages.
+    /// Name for messages.
     pub name: String,
-    /// Its folders of programs, to go before the system's.
+    /// Program folders that precede the system's; empty for the system's release.
     folders: Vec<PathBuf>,
 }
 
 impl Release {
-    /// The system's `program`, and that of each unpacked release in `VGPU_TEST_RELEASES` (folders separated by colons,
-    /// as `tests/daemons/newer.sh` makes them).
+    /// Returns the system's release of `program` and each unpacked one in `VGPU_TEST_RELEASES` (folders separated by colons, created by
+    /// `tests/daemons/newer.sh`).
     pub fn all(program: &str) -> Vec<Self> {
         let mut out = vec![Self { name: "the system's".into(), folders: Vec::new() }];
         for root in std::env::split_paths(&std::env::var_os("VGPU_TEST_RELEASES").unwrap_or_default()) {
@@ -45,17 +45,17 @@ impl Release {
         out
     }
 
-    /// The low-level runtimes that it can work with: the system's crun may not know the specification of a later release.
+    /// Returns the low-level runtimes that it works with. The system's crun may not support the specification of a later release.
     pub fn runtimes(&self) -> Vec<Runtime> {
         if self.folders.is_empty() { vec![Runtime::Runc, Runtime::Crun] } else { vec![Runtime::Runc] }
     }
 
-    /// A program of this release, which finds its companions there, too.
+    /// Returns a command for a program of this release, with its folders on the PATH.
     pub fn command(&self, program: &str) -> Command {
         self.command_for(Runtime::Runc, program)
     }
 
-    /// The same, where this low-level runtime can work.
+    /// Returns a command for a program of this release in an environment that this low-level runtime supports.
     pub fn command_for(&self, runtime: Runtime, program: &str) -> Command {
         let system = std::env::var_os("PATH").unwrap_or_default();
         let path = std::env::join_paths(self.folders.iter().cloned().chain(std::env::split_paths(&system)).chain(["/usr/sbin".into()]));
@@ -66,7 +66,7 @@ impl Release {
     }
 }
 
-/// Runs a command that must succeed, and gives what it printed.
+/// Runs a command that must succeed and returns its standard output.
 pub fn run(command: &mut Command) -> String {
     let output = output(command);
     let error = String::from_utf8_lossy(&output.stderr);
@@ -74,31 +74,31 @@ pub fn run(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Runs a command.
+/// Runs a command and returns its output.
 pub fn output(command: &mut Command) -> Output {
     command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
-/// Runs `vgpu ARGS…`.
+/// Runs `vgpu ARGS…` in this process. Returns whether it succeeded.
 pub fn vgpu(args: &[&str]) -> bool {
     let args = ["vgpu"].iter().chain(args);
     vgpu_cli::Cli::parse_from(args).run() == std::process::ExitCode::SUCCESS
 }
 
-/// A runtime that notes how it was called and then is runc, for tests of who calls which.
+/// Writes a stub of `vgpu-runtime` that records its arguments in [`call_log`] and executes runc. Returns its path.
 pub fn stub_runtime(folder: &Path) -> PathBuf {
     let path = folder.join("vgpu-runtime");
     script(&path, &format!("echo \"$@\" >> {}\nexec runc \"$@\"", call_log(folder).display()));
     path
 }
 
-/// Writes a shell script.
+/// Writes an executable shell script.
 pub fn script(path: &Path, text: &str) {
-    fs::write(path, format!("#!/bin/sh\n{text}\n")).expect("the folder can be written");
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    fs::write(path, format!("#!/bin/sh\n{text}\n")).expect("the folder is writable");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("the mode can be changed");
 }
 
-/// The notes of the [`stand_in`] in `folder`.
+/// Returns the path of the log of the [`stub_runtime`] in `folder`.
 pub fn call_log(folder: &Path) -> PathBuf {
     folder.join("calls")
 }

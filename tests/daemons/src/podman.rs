@@ -1,22 +1,22 @@
-//! Podman.
+//! Podman with its own configuration.
 
 use crate::{import_tar, run, vgpu};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What an operator of a machine without systemd, and without the right to raise limits, writes.
+/// Operator's configuration for a machine without systemd and without the right to raise limits.
 const OPERATOR_CONFIG: &str = "[containers]\ndefault_ulimits = [\"nofile=1024:4096\", \"nproc=1000:1000\"] # low\n[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nruntime = \"runc\"\n";
 
-/// A Podman with an /etc/containers of its own. Its drop-ins have no other place, so it runs in a mount namespace.
+/// Podman with a private /etc/containers. The path of its drop-ins is fixed, so it runs in a mount namespace.
 #[derive(Debug)]
 pub struct Podman {
     dir: tempfile::TempDir,
     setup: &'static str,
 }
 
-/// Who runs it, given a script's first argument, the folder with its configuration: root, in front of either low-level runtime, or an
-/// ordinary user, who has user numbers to give away and a folder for what runs.
+/// Setup scripts that precede podman; `$0` is the folder with its configuration. Variants: root with runc, root with crun, and a rootless
+/// user with subordinate user ids and a runtime folder.
 const ROOT_SETUP: &str = "";
 const CRUN_SETUP: &str = "umount /sys/fs/cgroup/unified 2>/dev/null;";
 const ROOTLESS_SETUP: &str = "mount --bind \"$0/subid\" /etc/subuid && mount --bind \"$0/subid\" /etc/subgid && mkdir -p /run/user && mount -t tmpfs tmpfs /run/user && \
@@ -30,30 +30,30 @@ impl Default for Podman {
 }
 
 impl Podman {
-    /// With Debian's configuration, the operator's, and an image `localhost/test:1`.
+    /// Prepares Debian's configuration, the operator's, and an image `localhost/test:1`.
     pub fn new() -> Self {
         Self::of(ROOT_SETUP)
     }
 
-    /// The same in front of crun, where that can work.
+    /// Prepares the same in an environment that crun supports.
     pub fn with_crun() -> Self {
         Self::of(CRUN_SETUP)
     }
 
-    /// The same run by an ordinary user, the one whose number is 1.
+    /// Prepares the same for a rootless user (uid 1).
     pub fn rootless() -> Self {
         Self::of(ROOTLESS_SETUP)
     }
 
     fn of(setup: &'static str) -> Self {
-        let test = Self { dir: tempfile::tempdir().expect("it can be read and written"), setup };
+        let test = Self { dir: tempfile::tempdir().expect("the temporary folder is accessible"), setup };
         run(Command::new("cp").args(["-a", "/etc/containers"]).arg(test.path("")));
-        fs::write(test.path("subid"), "daemon:100000:65536\n").expect("it can be read and written");
+        fs::write(test.path("subid"), "daemon:100000:65536\n").expect("the temporary folder is accessible");
         if setup == ROOTLESS_SETUP {
-            fs::create_dir(test.path("home")).expect("it can be read and written");
+            fs::create_dir(test.path("home")).expect("the temporary folder is accessible");
             run(Command::new("chown").args(["-R", "1:1"]).arg(test.path("")));
         }
-        fs::write(test.path("containers/containers.conf"), OPERATOR_CONFIG).expect("it can be read and written");
+        fs::write(test.path("containers/containers.conf"), OPERATOR_CONFIG).expect("the temporary folder is accessible");
         run(test.podman().arg("import").arg(import_tar(test.dir.path())).arg("localhost/test:1"));
         test
     }
@@ -62,7 +62,7 @@ impl Podman {
         self.dir.path().join(name)
     }
 
-    /// The program.
+    /// Returns a `podman` command.
     pub fn podman(&self) -> Command {
         let mut command = Command::new("unshare");
         let script = format!("mount --bind \"$0/containers\" /etc/containers && {} exec \"$@\"", self.setup);
@@ -71,26 +71,26 @@ impl Podman {
         command
     }
 
-    /// Its folder.
+    /// Returns its folder.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// `vgpu configure podman` for it.
+    /// Runs `vgpu configure podman` on its configuration.
     pub fn configure(&self, args: &[&str]) {
         let config = self.path("containers/containers.conf");
-        assert!(vgpu(&[&["configure", "podman", "--config", config.to_str().expect("a plain path")], args].concat()));
+        assert!(vgpu(&[&["configure", "podman", "--config", config.to_str().expect("a UTF-8 path")], args].concat()));
     }
 
-    /// What a container says that is run with `options`.
+    /// Runs a container that prints `hello`, with `options`. Returns its output.
     pub fn run_hello(&self, options: &[&str]) -> String {
         run(self.podman().args(["run", "--rm", "--network", "none"]).args(options).args(["localhost/test:1", "/bin/echo", "hello"]))
     }
 
-    /// What is in its /etc/containers.
+    /// Returns the paths and contents of the files in its /etc/containers.
     pub fn files(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let list = run(Command::new("find").arg(self.path("containers")).args(["-type", "f"]));
-        let mut files: Vec<_> = list.lines().map(|path| (path.into(), fs::read(path).expect("it can be read and written"))).collect();
+        let mut files: Vec<_> = list.lines().map(|path| (path.into(), fs::read(path).expect("the temporary folder is accessible"))).collect();
         files.sort();
         files
     }

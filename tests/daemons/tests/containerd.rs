@@ -1,4 +1,4 @@
-//! containerd runs with what `vgpu configure` makes of its distribution's default file, and again without.
+//! `vgpu configure containerd` on the default files of distributions: containerd accepts the result, and `--undo` restores the file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use vgpu_daemon_tests::{Containerd, Release, call_log, oci_archive, run, stub_ru
 /// Debian 12's /etc/containerd/config.toml.
 const DEBIAN: &str = "version = 2\n\n[plugins]\n  [plugins.\"io.containerd.grpc.v1.cri\"]\n    [plugins.\"io.containerd.grpc.v1.cri\".cni]\n      bin_dir = \"/usr/lib/cni\"\n      conf_dir = \"/etc/cni/net.d\"\n  [plugins.\"io.containerd.internal.v1.opt\"]\n    path = \"/var/lib/containerd/opt\"\n";
 
-/// Removes what is ours from a dump, and gives the program of our handler.
+/// Removes the vgpu handler from a dump and returns the path of its runtime.
 fn remove_vgpu_handler(dump: &mut DocumentMut) -> Option<String> {
     dump.remove("imports");
     let plugins = dump.get_mut("plugins")?.as_table_like_mut()?;
@@ -18,7 +18,7 @@ fn remove_vgpu_handler(dump: &mut DocumentMut) -> Option<String> {
     ours.get("options")?.get("BinaryName")?.as_str().map(str::to_owned)
 }
 
-/// The default files that distributions ship: Debian's own, none at all, and what containerd writes when asked.
+/// Returns the default files of distributions: Debian's, an empty one, and the output of `containerd config default`.
 fn defaults(release: &Release) -> Vec<String> {
     let written = run(release.command("containerd").args(["config", "default"]));
     vec![DEBIAN.to_owned(), String::new(), written]
@@ -26,7 +26,7 @@ fn defaults(release: &Release) -> Vec<String> {
 
 #[test]
 #[ignore = "needs root and containerd; make test runs it"]
-fn the_handler_is_added_and_nothing_else_changes() {
+fn configure_adds_only_the_handler() {
     for release in Release::all("containerd") {
         for text in defaults(&release) {
             let test = Containerd::new(release.clone(), &text);
@@ -43,7 +43,7 @@ fn the_handler_is_added_and_nothing_else_changes() {
             assert!(changed.is_empty(), "{case}: {changed:#?}");
 
             assert!(vgpu(&["configure", "containerd", "--config", test.config().to_str().unwrap(), "--undo"]));
-            assert_eq!(fs::read_to_string(test.config()).unwrap(), text, "{case}: undone to the byte");
+            assert_eq!(fs::read_to_string(test.config()).unwrap(), text, "{case}: restored byte for byte");
             assert_eq!(fs::read_dir(test.config().parent().unwrap().join("conf.d")).unwrap().count(), 0, "{case}");
         }
     }
@@ -51,7 +51,7 @@ fn the_handler_is_added_and_nothing_else_changes() {
 
 #[test]
 #[ignore = "needs root and containerd; make test runs it"]
-fn containerd_runs_with_it() {
+fn containerd_starts_with_the_configuration() {
     for release in Release::all("containerd") {
         for text in defaults(&release) {
             let test = Containerd::new(release.clone(), &text);
@@ -91,8 +91,7 @@ fn ctr_runs_a_container_through_the_runtime() {
     }
 }
 
-/// Values by their dotted keys. Those that containerd takes where nothing is said are left out: it prints them for a handler
-/// or not, depending on whether it is its own.
+/// Returns values by dotted key, without containerd's default values: whether it prints these depends on the handler.
 fn values(item: &Item) -> BTreeSet<(String, String)> {
     fn walk(at: &str, item: &Item, out: &mut BTreeSet<(String, String)>) {
         match (item.as_table_like(), item.as_value()) {

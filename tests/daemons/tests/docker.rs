@@ -1,10 +1,10 @@
-//! dockerd runs with what `vgpu configure` makes of its file, and knows the runtime.
+//! `vgpu configure docker`: dockerd accepts the result and runs containers with the runtime.
 
 use serde_json::Value;
 use std::fs;
 use vgpu_daemon_tests::{Docker, Release, call_log, import_tar, run, stub_runtime, vgpu};
 
-/// A file as an operator may have it. Debian ships none.
+/// Configuration of an operator. Debian ships none.
 const OPERATOR_CONFIG: &str = "{\n    \"log-driver\": \"json-file\",\n    \"log-opts\": {\"max-size\": \"10m\"},\n    \"features\": {\"buildkit\": true},\n    \"runtimes\": {\"other\": {\"path\": \"/usr/sbin/runc\"}}\n}\n";
 
 #[test]
@@ -24,23 +24,23 @@ fn docker_runs_containers_through_the_runtime() {
             let run_it = ["run", "--rm", "--network", "none"];
             let output = run(test.docker().args(run_it).args(["test:1", "/bin/echo", "without"]));
             assert_eq!(output, "without\n");
-            // dockerd itself asks a runtime for its features.
+            // dockerd also runs the runtime's `features` command.
             let created = || fs::read_to_string(call_log(test.dir())).unwrap_or_default().contains(" create ");
-            assert!(!created(), "not the default");
+            assert!(!created(), "vgpu is not the default runtime");
             let output = run(test.docker().args(run_it).args(["--runtime", "vgpu", "test:1", "/bin/echo", "with"]));
             assert_eq!(output, "with\n");
             assert!(created());
             drop(daemon);
 
             assert!(vgpu(&["configure", "docker", "--config", test.config().to_str().unwrap(), "--undo"]));
-            assert_eq!(fs::read_to_string(test.config()).ok().as_deref(), text, "undone to the byte");
+            assert_eq!(fs::read_to_string(test.config()).ok().as_deref(), text, "restored byte for byte");
         }
     }
 }
 
 #[test]
 #[ignore = "needs root and dockerd; make test runs it"]
-fn a_running_dockerd_takes_the_default_up_on_reload() {
+fn reload_applies_the_default_runtime() {
     for release in Release::all("dockerd") {
         let test = Docker::new(release.clone(), Some(OPERATOR_CONFIG));
         let daemon = test.start();

@@ -1,19 +1,19 @@
-//! Containers of real daemons, through the real vgpu-runtime and vgpu-hook: those that ask for a limit get it, others are
-//! left alone, and nothing stays behind.
+//! Containers of real daemons with the real vgpu-runtime and vgpu-hook: containers that request a limit get it, others are unchanged,
+//! and no state remains.
 
 use vgpu_daemon_tests::{Containerd, Docker, IS_LIMITED, IS_UNLIMITED, Installation, PROBE, Podman, Release, import_tar, oci_archive, run};
 use vgpu_test_harness::Runtime;
 
 const DEBIAN: &str = "version = 2\n";
 
-/// Each release of a daemon, over each low-level runtime.
+/// Iterates over the releases of a daemon, with each low-level runtime.
 fn each(program: &str) -> impl Iterator<Item = (Release, Runtime)> {
     Release::all(program).into_iter().flat_map(|release| release.runtimes().into_iter().map(move |runtime| (release.clone(), runtime)))
 }
 
 #[test]
 #[ignore = "needs root, dockerd and runc; make test runs it"]
-fn docker_by_environment_and_by_annotation() {
+fn docker_applies_limits_from_environment_and_annotations() {
     for (release, runtime) in each("dockerd") {
         let vgpu = Installation::with_runtime(runtime);
         let test = Docker::new(release.clone(), None).with_runtime(runtime);
@@ -25,7 +25,7 @@ fn docker_by_environment_and_by_annotation() {
         };
         let name = &format!("{}, {}", release.name, runtime.name());
         assert_eq!(probe(&["--runtime", "vgpu", "-e", "CUDA_DEVICE_MEMORY_LIMIT=1g"]), IS_LIMITED, "{name}");
-        assert_eq!(probe(&["--runtime", "vgpu"]), IS_UNLIMITED, "{name}: asks for nothing");
+        assert_eq!(probe(&["--runtime", "vgpu"]), IS_UNLIMITED, "{name}: no request");
         assert_eq!(probe(&["-e", "CUDA_DEVICE_MEMORY_LIMIT=1g"]), IS_UNLIMITED, "{name}: another runtime");
         let major = run(test.docker().args(["version", "--format", "{{.Server.Version}}"]));
         let annotated = ["--runtime", "vgpu", "--annotation", "nvidia.com/gpumem=1024"];
@@ -34,7 +34,7 @@ fn docker_by_environment_and_by_annotation() {
         }
         assert!(vgpu.containers().is_empty(), "{name}: {:?}", vgpu.containers());
 
-        // A long one: on record with what was decided, the same in exec, restarted with its limit, gone without a trace.
+        // A long-running container: its record has the decision, exec is limited too, a restart keeps the limit, removal deletes the record.
         let long = ["run", "-d", "--name", "long", "--network", "none", "--runtime", "vgpu", "-e", "CUDA_DEVICE_MEMORY_LIMIT=1g"];
         run(test.docker().args(long).args(["test:1", "/bin/sleep", "1000"]));
         assert!(vgpu.record().to_string().contains("1073741824"), "{name}: {}", vgpu.record());
@@ -44,7 +44,7 @@ fn docker_by_environment_and_by_annotation() {
         run(test.docker().args(["rm", "-f", "long"]));
         assert!(vgpu.containers().is_empty(), "{name}: {:?}", vgpu.containers());
 
-        // What is wrong is said to whoever ran it.
+        // The user gets the error message.
         let bad = ["run", "--rm", "--network", "none", "--runtime", "vgpu", "-e", "CUDA_DEVICE_MEMORY_LIMIT=10Q", "test:1", "/bin/true"];
         let error = vgpu_daemon_tests::output(test.docker().args(bad));
         let output = String::from_utf8_lossy(&error.stderr).into_owned();
@@ -54,7 +54,7 @@ fn docker_by_environment_and_by_annotation() {
 
 #[test]
 #[ignore = "needs root, containerd and runc; make test runs it"]
-fn ctr_by_annotation() {
+fn ctr_applies_limits_from_annotations() {
     for (release, runtime) in each("containerd") {
         let vgpu = Installation::with_runtime(runtime);
         let test = Containerd::new(release.clone(), DEBIAN).with_runtime(runtime);
@@ -81,21 +81,21 @@ fn ctr_by_annotation() {
 
 #[test]
 #[ignore = "needs root, podman, runc and crun; make test runs it"]
-fn podman_by_runtime_and_by_hooks() {
+fn podman_applies_limits_by_runtime_and_by_hooks() {
     check_podman_limits(&Installation::new(), &Podman::new(), &[]);
     check_podman_limits(&Installation::with_runtime(Runtime::Crun), &Podman::with_crun(), &["--runtime", "crun"]);
 }
 
 #[test]
 #[ignore = "needs root, podman, runc and uidmap; make test runs it"]
-fn rootless_podman_by_runtime_and_by_hooks() {
+fn rootless_podman_applies_limits_by_runtime_and_by_hooks() {
     let (vgpu, test) = (Installation::for_users(), Podman::rootless());
     assert_eq!(run(test.podman().args(["info", "--format", "{{.Host.Security.Rootless}}"])), "true\n");
     check_podman_limits(&vgpu, &test, &[]);
     check_podman_limits(&vgpu, &test, &["--userns", "keep-id", "--user", "0"]);
 }
 
-/// Tries both ways, with more options for all containers.
+/// Checks limits by runtime and by hooks, with `more` options for all containers.
 fn check_podman_limits(vgpu: &Installation, test: &Podman, more: &[&str]) {
     let probe = |options: &[&str]| {
         let command = ["localhost/test:1", "/bin/sh", "-c", PROBE];
@@ -113,7 +113,7 @@ fn check_podman_limits(vgpu: &Installation, test: &Podman, more: &[&str]) {
     assert_eq!(probe(&annotated), IS_LIMITED);
     assert_eq!(probe(&["--env", "CUDA_DEVICE_MEMORY_LIMIT=1g"]), IS_LIMITED);
     assert_eq!(probe(&[]), IS_UNLIMITED);
-    // No hook runs at the end of a container; what one leaves goes with the next.
+    // No hook runs when a container ends; the next container removes the leftover record.
     assert!(vgpu.containers().len() <= 1, "{:?}", vgpu.containers());
     test.configure(&["--undo"]);
 }

@@ -1,10 +1,10 @@
-//! Pods through containerd's CRI, as a kubelet runs them: annotations of the pod, of its containers, and sandboxes left alone.
+//! Pods through containerd's CRI, as a kubelet runs them: annotations of pods and containers; sandboxes are unchanged.
 
 use vgpu_daemon_tests::cri::Cri;
 use vgpu_daemon_tests::{Containerd, IS_LIMITED, IS_UNLIMITED, Installation, PROBE, Release, oci_archive, run};
 
 const IMAGE: &str = "docker.io/library/test:1";
-/// What the operator of a machine without AppArmor and without the right to lower a process's OOM score writes.
+/// Operator's configuration for a machine without AppArmor and without the right to lower OOM scores.
 const V2: &str = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = \"docker.io/library/test:1\"\n  disable_apparmor = true\n  restrict_oom_score_adj = true\n";
 const V3: &str = "version = 3\n[plugins.\"io.containerd.cri.v1.images\".pinned_images]\n  sandbox = \"docker.io/library/test:1\"\n[plugins.\"io.containerd.cri.v1.runtime\"]\n  disable_apparmor = true\n  restrict_oom_score_adj = true\n";
 
@@ -29,7 +29,7 @@ fn each_container_of_a_pod_gets_its_own_limit() {
 
             let annotations = [("nvidia.com/gpumem", "2048"), ("nvidia.com/gpumem.small", "1024"), ("other.io/x", "y")];
             let pod = cri.pod("asks", "vgpu", &annotations).unwrap_or_else(|error| panic!("{case}: {error}"));
-            assert!(vgpu.containers().is_empty(), "{case}: the sandbox is left alone");
+            assert!(vgpu.containers().is_empty(), "{case}: the sandbox has no limits");
             for (name, own, bytes) in
                 [("large", &[][..], 2u64 << 30), ("small", &[], 1 << 30), ("own", &[("nvidia.com/gpumem", "512")], 512 << 20)]
             {
@@ -48,7 +48,7 @@ fn each_container_of_a_pod_gets_its_own_limit() {
 
             let pod = cri.pod("silent", "vgpu", &[]).unwrap();
             let id = pod.start("main", IMAGE, &[], &sleep).unwrap();
-            assert_eq!(pod.exec(&id, &probe).unwrap(), IS_UNLIMITED, "{case}: asks for nothing");
+            assert_eq!(pod.exec(&id, &probe).unwrap(), IS_UNLIMITED, "{case}: no request");
             drop(pod);
 
             let pod = cri.pod("default", "", &annotations).unwrap();

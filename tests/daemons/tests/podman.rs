@@ -1,4 +1,4 @@
-//! Podman runs containers with what `vgpu configure` adds to /etc/containers, by runtime and by hooks.
+//! `vgpu configure podman`: podman runs containers with the additions to /etc/containers, by runtime and by hooks.
 
 use serde_json::Value;
 use std::fs;
@@ -14,15 +14,15 @@ fn podman_runs_containers_through_the_runtime() {
     let runtime = stub_runtime(test.dir());
     test.configure(&["--runtime-path", runtime.to_str().unwrap()]);
     assert_eq!(test.run_hello(&[]), "hello\n");
-    assert!(!call_log(test.dir()).exists(), "the operator's runtime stays the default");
+    assert!(!call_log(test.dir()).exists(), "the operator's runtime is still the default");
     assert_eq!(test.run_hello(&["--runtime", "vgpu", "--annotation", "nvidia.com/gpumem=1024"]), "hello\n");
     assert!(fs::read_to_string(call_log(test.dir())).unwrap().contains("create"));
 
     fs::remove_file(call_log(test.dir())).unwrap();
     test.configure(&["--runtime-path", runtime.to_str().unwrap(), "--set-as-default"]);
     assert_eq!(test.run_hello(&[]), "hello\n");
-    assert!(call_log(test.dir()).exists(), "now it is the default");
-    // The built-in ones are still known beside ours.
+    assert!(call_log(test.dir()).exists(), "vgpu is the default runtime");
+    // The built-in runtimes still work.
     assert_eq!(test.run_hello(&["--runtime", "runc"]), "hello\n");
 
     test.configure(&["--undo"]);
@@ -35,7 +35,7 @@ fn podman_runs_the_hook_in_its_stage() {
     let test = Podman::new();
     let before = test.files();
     let hook = test.dir().join("hook");
-    // Notes its arguments, its environment and its state.
+    // Records its arguments, environment and state.
     let script = format!(
         "#!/bin/sh\necho \"$0 $* [$(env | grep -v -e ^PWD= -e ^_= -e ^SHLVL= | tr '\\n' ' ')] $(cat)\" >> {}\n",
         call_log(test.dir()).display()

@@ -1,4 +1,4 @@
-//! OCI bundles.
+//! Builder for OCI bundles.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -8,11 +8,11 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A bundle in a temporary folder, which goes with it.
+/// OCI bundle in a temporary folder, which is removed on drop.
 #[derive(Debug)]
 pub struct Bundle {
     pub(crate) dir: TempDir,
-    /// What is going to be its `config.json`. Written by [`Bundle::write`].
+    /// Contents of its `config.json`, written by [`Bundle::write`].
     pub spec: Value,
 }
 
@@ -23,14 +23,14 @@ impl Default for Bundle {
 }
 
 impl Bundle {
-    /// A root file system with busybox, and a specification that runs `true` in it as root, with Docker's capabilities.
+    /// Creates a root file system with busybox and a specification that runs `true` in it as root, with Docker's capabilities.
     ///
     /// # Panics
     /// There is no static busybox at `/bin/busybox`, or the temporary folder cannot be written.
     #[must_use]
     pub fn new() -> Self {
         let dir = TempDir::with_prefix("vgpu-bundle-").unwrap();
-        // Container processes of other users have to get through to the root file system.
+        // Container processes of other users need access to the root file system.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let bin = dir.path().join("rootfs/bin");
         for folder in ["bin", "dev", "etc", "proc", "sys", "tmp", "usr/bin", "usr/local"] {
@@ -44,52 +44,52 @@ impl Bundle {
         Self { dir, spec: specification() }
     }
 
-    /// Its folder.
+    /// Returns the folder of the bundle.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Its root file system.
+    /// Returns the path of the root file system.
     #[must_use]
     pub fn rootfs(&self) -> PathBuf {
         self.dir.path().join("rootfs")
     }
 
-    /// Its `config.json`.
+    /// Returns the path of `config.json`.
     #[must_use]
     pub fn config(&self) -> PathBuf {
         self.dir.path().join("config.json")
     }
 
-    /// With a command.
+    /// Sets the command.
     #[must_use]
     pub fn args(mut self, args: &[&str]) -> Self {
         self.spec["process"]["args"] = json!(args);
         self
     }
 
-    /// With a shell script as its command.
+    /// Sets a shell script as the command.
     #[must_use]
     pub fn shell(self, script: &str) -> Self {
         self.args(&["/bin/sh", "-c", script])
     }
 
-    /// With an annotation.
+    /// Adds an annotation.
     #[must_use]
     pub fn annotation(mut self, key: &str, value: &str) -> Self {
         self.spec["annotations"][key] = json!(value);
         self
     }
 
-    /// With a variable in the environment.
+    /// Adds an environment variable.
     #[must_use]
     pub fn env(mut self, key: &str, value: &str) -> Self {
         self.append("/process/env", json!(format!("{key}={value}")));
         self
     }
 
-    /// With a bind mount.
+    /// Adds a bind mount.
     #[must_use]
     pub fn bind(mut self, source: &Path, destination: &str, options: &[&str]) -> Self {
         let options: Vec<&str> = ["rbind"].iter().chain(options).copied().collect();
@@ -97,14 +97,14 @@ impl Bundle {
         self
     }
 
-    /// With a character device, which is the null device whatever it is called.
+    /// Adds a character device at `path`. Its numbers are those of the null device.
     #[must_use]
     pub fn device(mut self, path: &str) -> Self {
         self.append("/linux/devices", json!({ "path": path, "type": "c", "major": 1, "minor": 3, "fileMode": 0o666 }));
         self
     }
 
-    /// With one hook at a stage.
+    /// Adds a hook at a stage.
     #[must_use]
     pub fn hook(mut self, stage: &str, program: &Path, args: &[&str]) -> Self {
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -116,14 +116,14 @@ impl Bundle {
         self
     }
 
-    /// With a read-only root file system.
+    /// Makes the root file system read-only.
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.spec["root"]["readonly"] = json!(true);
         self
     }
 
-    /// With one more capability in all sets.
+    /// Adds a capability to all sets.
     #[must_use]
     pub fn capability(mut self, name: &str) -> Self {
         for set in ["bounding", "effective", "permitted"] {
@@ -132,17 +132,17 @@ impl Bundle {
         self
     }
 
-    /// As another user.
+    /// Runs the command as another user.
     #[must_use]
     pub fn user(mut self, uid: u32) -> Self {
         self.spec["process"]["user"] = json!({ "uid": uid, "gid": uid });
         self
     }
 
-    /// In a user namespace whose root is the host's user `outer`, which the root file system then belongs to.
+    /// Adds a user namespace whose root is the host's user `outer`, and gives the root file system to that user.
     ///
     /// # Panics
-    /// The root file system cannot be given to that user.
+    /// The owner of the root file system cannot be changed.
     #[must_use]
     pub fn user_namespace(mut self, outer: u32) -> Self {
         self.append("/linux/namespaces", json!({ "type": "user" }));
@@ -155,10 +155,10 @@ impl Bundle {
         self
     }
 
-    /// With a file in the root file system, and the folders that it needs.
+    /// Writes a file in the root file system and creates its parent folders.
     ///
     /// # Panics
-    /// It cannot be written.
+    /// The file cannot be written.
     #[must_use]
     pub fn file(self, path: &str, contents: &[u8]) -> Self {
         let path = self.rootfs().join(path.trim_start_matches('/'));
@@ -167,10 +167,10 @@ impl Bundle {
         self
     }
 
-    /// With a symbolic link in the root file system in place of whatever is there.
+    /// Creates a symbolic link in the root file system, replacing an existing entry.
     ///
     /// # Panics
-    /// It cannot be made.
+    /// The link cannot be created.
     #[must_use]
     pub fn link(self, path: &str, target: &str) -> Self {
         let this = self.without(path);
@@ -180,10 +180,10 @@ impl Bundle {
         this
     }
 
-    /// Without a file or folder in the root file system.
+    /// Removes a file or folder from the root file system if it exists.
     ///
     /// # Panics
-    /// It is there and cannot be removed.
+    /// It exists and cannot be removed.
     #[must_use]
     pub fn without(self, path: &str) -> Self {
         let path = self.rootfs().join(path.trim_start_matches('/'));
@@ -195,10 +195,10 @@ impl Bundle {
         self
     }
 
-    /// With a program of the host at `path`, and the libraries that it is linked to where it looks for them.
+    /// Copies a program of the host to `path`, and the libraries that it is linked to.
     ///
     /// # Panics
-    /// It cannot be copied.
+    /// A file cannot be copied.
     #[must_use]
     pub fn program(self, program: &Path, path: &str) -> Self {
         let listed = Command::new("ldd").arg(program).output().unwrap();
@@ -223,13 +223,13 @@ impl Bundle {
     /// Writes `config.json`, as an orchestrator does before it calls the runtime.
     ///
     /// # Panics
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn write(&self) {
         fs::write(self.config(), serde_json::to_vec_pretty(&self.spec).unwrap()).unwrap();
     }
 }
 
-/// No resource limits and no cgroup namespace, because small virtual machines may not have the rights for these.
+/// Returns the default specification. It has no resource limits and no cgroup namespace: small virtual machines may not permit these.
 pub(crate) fn specification() -> Value {
     let capabilities = [
         "CAP_CHOWN",

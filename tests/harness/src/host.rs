@@ -1,4 +1,4 @@
-//! A host with its own policy, state and low-level runtime.
+//! Test host with its own policy, state and low-level runtime.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::{Bundle, Runtime};
 
-/// A host in a temporary folder.
+/// Test host in a temporary folder.
 #[derive(Debug)]
 pub struct Host {
     dir: TempDir,
@@ -19,24 +19,24 @@ pub struct Host {
     log_format: &'static str,
 }
 
-/// What a command did.
+/// Result of a command.
 #[derive(Debug)]
 pub struct Outcome {
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
-    /// What it wrote on stdout.
+    /// Standard output.
     pub stdout: String,
-    /// What it wrote on stderr.
+    /// Standard error.
     pub stderr: String,
-    /// What was written to the runtime's `--log`.
+    /// Contents of the runtime's `--log` file.
     pub log: String,
 }
 
 impl Outcome {
-    /// Asserts that it succeeded, and gives what it wrote on stdout.
+    /// Asserts that the command succeeded and returns its standard output.
     ///
     /// # Panics
-    /// It failed.
+    /// The command failed.
     #[must_use]
     #[track_caller]
     pub fn ok(self) -> String {
@@ -44,10 +44,10 @@ impl Outcome {
         self.stdout
     }
 
-    /// Asserts that it failed with exactly one line in the log, and gives that.
+    /// Asserts that the command failed with exactly one line in the log and returns that line.
     ///
     /// # Panics
-    /// It succeeded, or said nothing, or more.
+    /// The command succeeded, or the log does not have exactly one line.
     #[must_use]
     #[track_caller]
     pub fn refusal(self) -> String {
@@ -58,7 +58,7 @@ impl Outcome {
 }
 
 impl Host {
-    /// A host whose `vgpu-runtime` and `vgpu-hook` are in `programs`, and whose containers get `library`.
+    /// Creates a host whose `vgpu-runtime` and `vgpu-hook` are in `programs` and whose containers get `library`.
     ///
     /// # Panics
     /// The temporary folder cannot be written.
@@ -73,7 +73,7 @@ impl Host {
         host
     }
 
-    /// A host with a file in place of the library, for tests in which no program is to be limited.
+    /// Creates a host with a stub file instead of the library, for tests that do not enforce limits.
     ///
     /// # Panics
     /// The temporary folder cannot be written.
@@ -91,64 +91,64 @@ impl Host {
         host
     }
 
-    /// Writes its policy file: where things are, and `more`.
+    /// Writes the policy file: the paths of this host and `more`.
     ///
     /// # Panics
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn policy(&self, more: &str) {
         let text =
             format!("state_dir = {:?}\nlibrary = {:?}\nruntimes = [{:?}]\n{more}\n", self.state_dir(), self.library, self.runtime.name());
         fs::write(self.policy_file(), text).unwrap();
     }
 
-    /// Asks the runtime to log as JSON.
+    /// Makes the runtime log as JSON.
     #[must_use]
     pub fn log_json(mut self) -> Self {
         self.log_format = "json";
         self
     }
 
-    /// Its policy file.
+    /// Returns the path of the policy file.
     #[must_use]
     pub fn policy_file(&self) -> PathBuf {
         self.dir.path().join("config.toml")
     }
 
-    /// Its state directory.
+    /// Returns the state directory.
     #[must_use]
     pub fn state_dir(&self) -> PathBuf {
         self.dir.path().join("state")
     }
 
-    /// The library that its containers get.
+    /// Returns the library that containers get.
     #[must_use]
     pub fn library(&self) -> &Path {
         &self.library
     }
 
-    /// `vgpu-hook`.
+    /// Returns the path of `vgpu-hook`.
     #[must_use]
     pub fn hook(&self) -> PathBuf {
         self.programs.join("vgpu-hook")
     }
 
-    /// The folders of containers in its state directory.
+    /// Returns the folders of containers in the state directory.
     #[must_use]
     pub fn containers(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.state_dir().join("containers")).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).collect()
     }
 
-    /// A call of `vgpu-runtime` with the usual global flags, still without a command.
+    /// Returns a `vgpu-runtime` command line with global flags and without a subcommand.
     #[must_use]
     pub fn command(&self) -> Command {
         self.runtime_command(&self.programs.join("vgpu-runtime"))
     }
 
-    /// A call of the low-level runtime alone.
+    /// Returns a command line of the low-level runtime, without vgpu.
     ///
     /// # Panics
-    /// It is not installed.
+    /// The runtime is not installed.
     #[must_use]
     pub fn bare_command(&self) -> Command {
         self.runtime_command(&self.runtime.path().expect("the runtime is installed"))
@@ -166,10 +166,10 @@ impl Host {
         self.dir.path().join("log")
     }
 
-    /// Runs a command that was made here, to its end.
+    /// Runs a command of this host to completion.
     ///
     /// # Panics
-    /// It cannot be started.
+    /// The command cannot be started.
     pub fn outcome(&self, command: &mut Command) -> Outcome {
         let _ = fs::remove_file(self.log());
         let output = command.stdin(Stdio::null()).output().expect("the command can be started");
@@ -181,12 +181,12 @@ impl Host {
         }
     }
 
-    /// Writes the bundle and runs it through `vgpu-runtime` to its end.
+    /// Writes the bundle and runs it through `vgpu-runtime` to completion.
     pub fn run(&self, bundle: &Bundle) -> Outcome {
         self.run_with(self.command(), bundle)
     }
 
-    /// Writes the bundle and runs it through the low-level runtime alone.
+    /// Writes the bundle and runs it through the low-level runtime, without vgpu.
     pub fn run_bare(&self, bundle: &Bundle) -> Outcome {
         self.run_with(self.bare_command(), bundle)
     }
@@ -207,14 +207,14 @@ impl Host {
         bundle.hook("createRuntime", &self.hook(), &["create-runtime", config[0], config[1]])
     }
 
-    /// Writes the bundle and starts it through `vgpu-runtime`, detached. Its command should keep running.
+    /// Writes the bundle and starts it detached through `vgpu-runtime`. Its command should keep running.
     ///
     /// # Panics
-    /// It does not start.
+    /// The container does not start.
     pub fn start<'a>(&'a self, bundle: &Bundle) -> Container<'a> {
         bundle.write();
         let container = Container { host: self, id: new_id() };
-        // Files, because a detached container keeps what it inherits open.
+        // A file, because a detached container keeps inherited pipes open.
         let output_file = self.dir.path().join(&container.id);
         let to = || fs::OpenOptions::new().create(true).append(true).open(&output_file).unwrap();
         let mut create = self.command();
@@ -226,21 +226,21 @@ impl Host {
     }
 }
 
-/// A container that runs until it is dropped.
+/// Running container, deleted on drop.
 #[derive(Debug)]
 pub struct Container<'a> {
     host: &'a Host,
-    /// Its id.
+    /// Container id.
     pub id: String,
 }
 
 impl Container<'_> {
-    /// Runs a shell script in it.
+    /// Runs a shell script in the container.
     pub fn exec(&self, script: &str) -> Outcome {
         self.host.outcome(self.host.command().arg("exec").arg(&self.id).args(["/bin/sh", "-c", script]))
     }
 
-    /// Ends and deletes it.
+    /// Kills and deletes the container.
     pub fn delete(&self) -> Outcome {
         self.host.outcome(self.host.command().args(["delete", "--force"]).arg(&self.id))
     }
@@ -252,7 +252,7 @@ impl Drop for Container<'_> {
     }
 }
 
-/// An id that no other test has.
+/// Returns a unique container id.
 fn new_id() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("vgpu-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed))

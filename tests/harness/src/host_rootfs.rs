@@ -1,4 +1,4 @@
-//! Root file systems that show the host's own programs, so that anything installed here runs in a container.
+//! Root file systems that expose the programs of the host, so that every installed program runs in a container.
 
 use std::fs::{self, DirEntry};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
@@ -11,11 +11,12 @@ use tempfile::TempDir;
 use crate::Bundle;
 use crate::bundle::specification;
 
-/// Folders at the root and in `/usr` and `/usr/local` that programs come from. `/usr/local/vgpu` is not the host's to give.
+/// Top-level folders that programs come from.
 const PROGRAM_FOLDERS: [&str; 9] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "libexec", "share", "opt"];
 
 impl Bundle {
-    /// A root file system with the host's programs and libraries, read-only, and a specification that runs `true`.
+    /// Creates a root file system with the host's programs and libraries, read-only, and a specification that runs `true`. `/usr/local/vgpu`
+    /// is excluded.
     ///
     /// # Panics
     /// The temporary folder cannot be written, or the host's folders cannot be read.
@@ -43,7 +44,7 @@ impl Bundle {
         bundle
     }
 
-    /// Shows entries of a folder of the host: a link as a link, anything else mounted read-only.
+    /// Exposes entries of a folder of the host: links are copied, folders are mounted read-only.
     fn mount_entries(mut self, folder: &str, which: impl Fn(&str) -> bool) -> Self {
         for entry in fs::read_dir(folder).unwrap().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -61,7 +62,7 @@ impl Bundle {
         self
     }
 
-    /// With the device nodes of the host's NVIDIA driver, and its libraries in `folder` where the loader finds them.
+    /// Adds the device nodes of the host's NVIDIA driver, and `folder` with its libraries to the library path.
     ///
     /// # Panics
     /// The host's `/dev` cannot be read.
@@ -70,12 +71,12 @@ impl Bundle {
         for entry in fs::read_dir("/dev").unwrap().flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("nvidia")) {
             self = self.device_nodes(&entry);
         }
-        // Under cgroup v2, a container has only the devices that a rule allows.
+        // With cgroup v2, a container can only use devices that a rule allows.
         self.spec["linux"]["resources"]["devices"] = json!([{ "allow": true, "access": "rwm" }]);
         self.env("LD_LIBRARY_PATH", folder.to_str().unwrap())
     }
 
-    /// With a device node of the host, or those in a folder of its.
+    /// Adds a device node of the host, or all nodes in a folder.
     fn device_nodes(mut self, entry: &DirEntry) -> Self {
         let found = entry.metadata().unwrap();
         if found.is_dir() {

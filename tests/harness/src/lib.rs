@@ -1,8 +1,7 @@
 //! Real containers for end-to-end tests.
 //!
-//! A [`Bundle`] is a root file system around busybox with a specification that runs on small virtual machines, too; a [`Host`] has
-//! a policy, a state directory and a low-level [`Runtime`] of its own, and runs bundles through `vgpu-runtime`, through
-//! the bare runtime, or with hooks.
+//! A [`Bundle`] is a root file system with busybox and a specification that also runs on small virtual machines. A [`Host`] has its own
+//! policy, state directory and low-level [`Runtime`]. It runs bundles through `vgpu-runtime`, through the runtime alone, or with hooks.
 //!
 //! ```no_run
 //! use vgpu_test_harness::{Bundle, Host, Runtime};

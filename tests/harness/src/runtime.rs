@@ -1,9 +1,9 @@
-//! Low-level runtimes, and what they need to run on this machine.
+//! Low-level runtimes and their requirements on this machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A low-level runtime.
+/// Low-level OCI runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runtime {
     /// runc.
@@ -13,7 +13,7 @@ pub enum Runtime {
 }
 
 impl Runtime {
-    /// Its program's name.
+    /// Returns the name of the program.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -22,7 +22,7 @@ impl Runtime {
         }
     }
 
-    /// Its program's path, if it is installed: where `vgpu-runtime` finds it, too.
+    /// Returns the path of the program if it is installed. Searches the same folders as `vgpu-runtime`.
     #[must_use]
     pub fn path(self) -> Option<PathBuf> {
         let path = std::env::var("PATH").unwrap_or_default();
@@ -30,8 +30,8 @@ impl Runtime {
         dirs.filter(|dir| dir.starts_with('/')).map(|dir| Path::new(dir).join(self.name())).find(|path| path.is_file())
     }
 
-    /// A command that runs `program` where this runtime can work: crun refuses a machine with cgroups of both versions, so it gets
-    /// a mount namespace without the second.
+    /// Returns a command that runs `program` in an environment that this runtime supports. crun refuses machines with both cgroup versions
+    /// (hybrid mode), so it gets a mount namespace without cgroup v2.
     #[must_use]
     pub fn command(self, program: &Path) -> Command {
         let hybrid = Path::new("/sys/fs/cgroup/unified/cgroup.procs").exists();
@@ -46,7 +46,8 @@ impl Runtime {
     }
 }
 
-/// Whether containers can be run here: as root, with this runtime and busybox. Says why not, so that a skipped test is seen.
+/// Returns whether this machine can run containers: it needs root, this runtime and busybox. Prints the reason if not, so that skipped
+/// tests are visible.
 #[must_use]
 pub fn can_run(runtime: Runtime) -> bool {
     let root = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");

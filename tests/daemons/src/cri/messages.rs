@@ -1,6 +1,6 @@
-//! The messages of the Container Runtime Interface, version 1, with the fields that are used here
+//! Messages of the Container Runtime Interface v1, with the fields that the client uses
 //! (<https://github.com/kubernetes/cri-api/blob/master/pkg/apis/runtime/v1/api.proto>).
-#![allow(missing_docs, reason = "the interface's own documentation has it all")]
+#![allow(missing_docs, reason = "the definition of the interface documents the fields")]
 
 use prost::Message;
 use std::collections::HashMap;

@@ -206,8 +206,12 @@ api! {
     fn cuMemcpyAsync [cuMemcpyAsync_ptsz stream] (to: u64, from: u64, bytes: usize, stream: CUstream) {
         copy_later(single_row(to, from, bytes), (false, false), stream)
     }
-    fn cuMemcpyHtoD_v2 [cuMemcpyHtoD_v2_ptds] (to: u64, from: *const c_void, bytes: usize) { copy_now(single_row(to, host_address(from), bytes), (true, false)) }
-    fn cuMemcpyDtoH_v2 [cuMemcpyDtoH_v2_ptds] (to: *mut c_void, from: u64, bytes: usize) { copy_now(single_row(host_address(to), from, bytes), (false, true)) }
+    fn cuMemcpyHtoD_v2 [cuMemcpyHtoD_v2_ptds] (to: u64, from: *const c_void, bytes: usize) {
+        copy_now(single_row(to, host_address(from), bytes), (true, false))
+    }
+    fn cuMemcpyDtoH_v2 [cuMemcpyDtoH_v2_ptds] (to: *mut c_void, from: u64, bytes: usize) {
+        copy_now(single_row(host_address(to), from, bytes), (false, true))
+    }
     fn cuMemcpyDtoD_v2 [cuMemcpyDtoD_v2_ptds] (to: u64, from: u64, bytes: usize) { copy_now(single_row(to, from, bytes), (true, true)) }
     fn cuMemcpyHtoDAsync_v2 [cuMemcpyHtoDAsync_v2_ptsz stream] (to: u64, from: *const c_void, bytes: usize, stream: CUstream) {
         copy_later(single_row(to, host_address(from), bytes), (true, false), stream)

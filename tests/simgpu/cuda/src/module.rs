@@ -198,7 +198,9 @@ api! {
         put(out, as_pointer(handle))
     }
 
-    fn cuModuleGetGlobal_v2(address: *mut u64, size: *mut usize, module: CUmodule, name: *const c_char) { global(address, size, module, name) }
+    fn cuModuleGetGlobal_v2(address: *mut u64, size: *mut usize, module: CUmodule, name: *const c_char) {
+        global(address, size, module, name)
+    }
 
     fn cuModuleGetFunctionCount(out: *mut u32, module: CUmodule) {
         put(out, state()?.modules.get(module)?.image.entries.len() as u32)

@@ -171,7 +171,9 @@ api! {
         let queues = lock_queues()?;
         let queue = queues.streams.get(&key).ok_or(INVALID_HANDLE)?;
         let others = queue.kind == StreamKind::Legacy
-            && queues.streams.values().any(|other| other.context == queue.context && other.kind == StreamKind::Blocking && !other.ops.is_empty());
+            && queues.streams.values().any(|other| {
+                other.context == queue.context && other.kind == StreamKind::Blocking && !other.ops.is_empty()
+            });
         if queue.ops.is_empty() && !others { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_READY) }
     }
 

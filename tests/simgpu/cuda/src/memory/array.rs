@@ -208,7 +208,8 @@ api! {
         let before = (0..level).filter_map(|level| padded_size(&descriptor, level).ok()).map(|size| size.2).sum::<u64>();
         let (address, context) = (found.address + before, found.context);
         (descriptor.Width, descriptor.Height) = ((descriptor.Width >> level).max(1), descriptor.Height >> level);
-        let view = state.memory.arrays.add(Array { descriptor, address, row_bytes, rows_per_slice, bytes, context, levels: Vec::new(), tiles: Vec::new() });
+        let view = Array { descriptor, address, row_bytes, rows_per_slice, bytes, context, levels: Vec::new(), tiles: Vec::new() };
+        let view = state.memory.arrays.add(view);
         state.memory.arrays.get_mut(array)?.levels.push(view);
         put(out, as_pointer(view))
     }

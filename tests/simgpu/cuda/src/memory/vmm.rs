@@ -326,7 +326,8 @@ api! {
         if out.is_null() || kind != 1 || flags != 0 || physical.properties.requestedHandleTypes.0 & 1 == 0 {
             return Err(INVALID_VALUE);
         }
-        let shared = Shareable { magic: MAGIC, owner: u64::from(std::process::id()), handle, size: physical.size, properties: physical.properties };
+        let owner = u64::from(std::process::id());
+        let shared = Shareable { magic: MAGIC, owner, handle, size: physical.size, properties: physical.properties };
         // SAFETY: the name is a C string; `shared` has the size given.
         let fd = unsafe {
             let fd = libc::syscall(libc::SYS_memfd_create, c"simgpu-shareable".as_ptr(), libc::MFD_CLOEXEC) as i32;
