@@ -21,7 +21,7 @@ impl Containerd {
     pub fn new(release: Release, text: &str) -> Self {
         let dir = tempfile::tempdir().expect("the temporary folder is writable");
         let config = dir.path().join("etc/config.toml");
-        fs::create_dir_all(config.parent().expect("the temporary folder is writable")).expect("it can be written");
+        fs::create_dir_all(config.parent().expect("the temporary folder is writable")).expect("the temporary folder is writable");
         fs::write(&config, text).expect("the temporary folder is writable");
         Self { release, runtime: Runtime::Runc, dir, config }
     }

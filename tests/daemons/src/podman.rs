@@ -6,7 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Operator's configuration for a machine without systemd and without the right to raise limits.
-const OPERATOR_CONFIG: &str = "[containers]\ndefault_ulimits = [\"nofile=1024:4096\", \"nproc=1000:1000\"] # low\n[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nruntime = \"runc\"\n";
+const OPERATOR_CONFIG: &str = r#"[containers]
+default_ulimits = ["nofile=1024:4096", "nproc=1000:1000"] # low
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+runtime = "runc"
+"#;
 
 /// Podman with a private /etc/containers. The path of its drop-ins is fixed, so it runs in a mount namespace.
 #[derive(Debug)]
@@ -19,7 +25,8 @@ pub struct Podman {
 /// user with subordinate user ids and a runtime folder.
 const ROOT_SETUP: &str = "";
 const CRUN_SETUP: &str = "umount /sys/fs/cgroup/unified 2>/dev/null;";
-const ROOTLESS_SETUP: &str = "mount --bind \"$0/subid\" /etc/subuid && mount --bind \"$0/subid\" /etc/subgid && mkdir -p /run/user && mount -t tmpfs tmpfs /run/user && \
+const ROOTLESS_SETUP: &str = "mount --bind \"$0/subid\" /etc/subuid && mount --bind \"$0/subid\" /etc/subgid && \
+    mkdir -p /run/user && mount -t tmpfs tmpfs /run/user && \
     mkdir -m 700 /run/user/1 && chown 1:1 /run/user/1 && cd \"$0\" && export HOME=\"$0/home\" XDG_RUNTIME_DIR=/run/user/1 && \
     set -- setpriv --reuid=1 --regid=1 --clear-groups \"$@\";";
 
@@ -90,7 +97,8 @@ impl Podman {
     /// Returns the paths and contents of the files in its /etc/containers.
     pub fn files(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let list = run(Command::new("find").arg(self.path("containers")).args(["-type", "f"]));
-        let mut files: Vec<_> = list.lines().map(|path| (path.into(), fs::read(path).expect("the temporary folder is accessible"))).collect();
+        let mut files: Vec<_> =
+            list.lines().map(|path| (path.into(), fs::read(path).expect("the temporary folder is accessible"))).collect();
         files.sort();
         files
     }

@@ -6,7 +6,16 @@ use toml_edit::{DocumentMut, Item};
 use vgpu_daemon_tests::{Containerd, Release, call_log, oci_archive, run, stub_runtime, vgpu};
 
 /// Debian 12's /etc/containerd/config.toml.
-const DEBIAN: &str = "version = 2\n\n[plugins]\n  [plugins.\"io.containerd.grpc.v1.cri\"]\n    [plugins.\"io.containerd.grpc.v1.cri\".cni]\n      bin_dir = \"/usr/lib/cni\"\n      conf_dir = \"/etc/cni/net.d\"\n  [plugins.\"io.containerd.internal.v1.opt\"]\n    path = \"/var/lib/containerd/opt\"\n";
+const DEBIAN: &str = r#"version = 2
+
+[plugins]
+  [plugins."io.containerd.grpc.v1.cri"]
+    [plugins."io.containerd.grpc.v1.cri".cni]
+      bin_dir = "/usr/lib/cni"
+      conf_dir = "/etc/cni/net.d"
+  [plugins."io.containerd.internal.v1.opt"]
+    path = "/var/lib/containerd/opt"
+"#;
 
 /// Removes the vgpu handler from a dump and returns the path of its runtime.
 fn remove_vgpu_handler(dump: &mut DocumentMut) -> Option<String> {

@@ -5,7 +5,13 @@ use std::fs;
 use vgpu_daemon_tests::{Docker, Release, call_log, import_tar, run, stub_runtime, vgpu};
 
 /// Configuration of an operator. Debian ships none.
-const OPERATOR_CONFIG: &str = "{\n    \"log-driver\": \"json-file\",\n    \"log-opts\": {\"max-size\": \"10m\"},\n    \"features\": {\"buildkit\": true},\n    \"runtimes\": {\"other\": {\"path\": \"/usr/sbin/runc\"}}\n}\n";
+const OPERATOR_CONFIG: &str = r#"{
+    "log-driver": "json-file",
+    "log-opts": {"max-size": "10m"},
+    "features": {"buildkit": true},
+    "runtimes": {"other": {"path": "/usr/sbin/runc"}}
+}
+"#;
 
 #[test]
 #[ignore = "needs root, dockerd and runc; make test runs it"]

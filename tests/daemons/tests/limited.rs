@@ -34,7 +34,7 @@ fn docker_applies_limits_from_environment_and_annotations() {
         }
         assert!(vgpu.containers().is_empty(), "{name}: {:?}", vgpu.containers());
 
-        // A long-running container: its record has the decision, exec is limited too, a restart keeps the limit, removal deletes the record.
+        // A long-running container: its record has the decision, exec is limited, a restart keeps the limit, removal deletes the record.
         let long = ["run", "-d", "--name", "long", "--network", "none", "--runtime", "vgpu", "-e", "CUDA_DEVICE_MEMORY_LIMIT=1g"];
         run(test.docker().args(long).args(["test:1", "/bin/sleep", "1000"]));
         assert!(vgpu.record().to_string().contains("1073741824"), "{name}: {}", vgpu.record());

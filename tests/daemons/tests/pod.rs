@@ -5,8 +5,19 @@ use vgpu_daemon_tests::{Containerd, IS_LIMITED, IS_UNLIMITED, Installation, PROB
 
 const IMAGE: &str = "docker.io/library/test:1";
 /// Operator's configuration for a machine without AppArmor and without the right to lower OOM scores.
-const V2: &str = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = \"docker.io/library/test:1\"\n  disable_apparmor = true\n  restrict_oom_score_adj = true\n";
-const V3: &str = "version = 3\n[plugins.\"io.containerd.cri.v1.images\".pinned_images]\n  sandbox = \"docker.io/library/test:1\"\n[plugins.\"io.containerd.cri.v1.runtime\"]\n  disable_apparmor = true\n  restrict_oom_score_adj = true\n";
+const V2: &str = r#"version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "docker.io/library/test:1"
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+"#;
+const V3: &str = r#"version = 3
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "docker.io/library/test:1"
+[plugins."io.containerd.cri.v1.runtime"]
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+"#;
 
 #[test]
 #[ignore = "needs root, containerd and runc; make test runs it"]

@@ -15,8 +15,8 @@ use crate::bundle::specification;
 const PROGRAM_FOLDERS: [&str; 9] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "libexec", "share", "opt"];
 
 impl Bundle {
-    /// Creates a root file system with the host's programs and libraries, read-only, and a specification that runs `true`. `/usr/local/vgpu`
-    /// is excluded.
+    /// Creates a root file system with the host's programs and libraries, read-only and without `/usr/local/vgpu`, and a specification that
+    /// runs `true`.
     ///
     /// # Panics
     /// The temporary folder cannot be written, or the host's folders cannot be read.
