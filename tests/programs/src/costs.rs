@@ -1,4 +1,4 @@
-//! How long single calls take in this process.
+//! Measures how long single calls take in this process.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -6,9 +6,10 @@ use std::time::Instant;
 use crate::cuda::{self, check, sys};
 use crate::ptx;
 
+/// Number of live allocations of 4 KiB.
 const LIVE: usize = 10_000;
 
-/// The median. Sorts its argument.
+/// Sorts the figures and returns their median.
 pub fn median(figures: &mut [f64]) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
@@ -26,10 +27,12 @@ pub fn print() -> ExitCode {
     }
 }
 
+/// Prints the median of `figures`, in ns.
 fn report(name: &str, mut figures: Vec<f64>) {
     println!("{name} {:.1}", median(&mut figures));
 }
 
+/// Times one call, in ns.
 fn time(figures: &mut Vec<f64>, call: impl FnOnce() -> sys::CUresult) -> Result<(), sys::CUresult> {
     let begin = Instant::now();
     let code = call();
@@ -51,31 +54,31 @@ fn info() -> Result<(), sys::CUresult> {
     let mut figures = Vec::new();
     let (mut free, mut total) = (0, 0);
     for _ in 0..5000 {
-        // SAFETY: room for both answers.
+        // SAFETY: both out-pointers are valid.
         time(&mut figures, || unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) })?;
     }
     report("cuMemGetInfo", figures);
     Ok(())
 }
 
-/// Allocations of 4 KiB, growing to and shrinking from many live ones, then in pairs among them; and of 4 MiB.
+/// Measures allocations of 4 KiB and of 4 MiB: while the number of live ones grows, while it is constant, and while it shrinks.
 fn linear() -> Result<(), sys::CUresult> {
     for (what, bytes, live, pairs) in [("4 KiB", 4096, LIVE, 5000), ("4 MiB", 4 << 20, 500, 200)] {
         let (mut growing, mut shrinking, mut allocating, mut freeing) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut addresses = vec![0; live];
         for address in &mut addresses {
-            // SAFETY: room for the address.
+            // SAFETY: the out-pointer is valid.
             time(&mut growing, || unsafe { sys::cuMemAlloc_v2(address, bytes) })?;
         }
         for _ in 0..pairs {
             let mut address = 0;
-            // SAFETY: room for the address, which is freed once.
+            // SAFETY: the out-pointer is valid; the address is freed once.
             time(&mut allocating, || unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) })?;
             // SAFETY: as above.
             time(&mut freeing, || unsafe { sys::cuMemFree_v2(address) })?;
         }
         for address in addresses {
-            // SAFETY: each was allocated above.
+            // SAFETY: each address was allocated above.
             time(&mut shrinking, || unsafe { sys::cuMemFree_v2(address) })?;
         }
         report(&format!("cuMemAlloc {what}, up to {live} live"), growing);
@@ -88,10 +91,10 @@ fn linear() -> Result<(), sys::CUresult> {
 
 fn ordered() -> Result<(), sys::CUresult> {
     let (mut stream, mut kept, mut figures) = (std::ptr::null_mut(), 0, Vec::new());
-    // SAFETY: a stream and addresses of this function's own; each address is freed once.
+    // SAFETY: the stream and the addresses belong to this function; each address is freed once.
     unsafe {
         check(sys::cuStreamCreate(&raw mut stream, 0))?;
-        // One that stays, so that the pool keeps its memory.
+        // One live allocation makes the pool keep its memory.
         check(sys::cuMemAllocAsync(&raw mut kept, 2 << 20, stream))?;
         for round in 0..11_000 {
             let mut address = 0;
@@ -111,11 +114,11 @@ fn ordered() -> Result<(), sys::CUresult> {
     Ok(())
 }
 
-/// Launches of an empty kernel, in runs short enough for the queue.
+/// Measures launches of an empty kernel, in series short enough for the driver's queue.
 fn launch() -> Result<(), sys::CUresult> {
     let (mut module, mut function, mut stream) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
     let mut figures = Vec::new();
-    // SAFETY: handles of this function's own; the kernel takes no arguments.
+    // SAFETY: the handles belong to this function; the kernel takes no arguments.
     unsafe {
         check(sys::cuModuleLoadData(&raw mut module, ptx::SPIN.as_ptr().cast()))?;
         check(sys::cuModuleGetFunction(&raw mut function, module, c"empty".as_ptr()))?;

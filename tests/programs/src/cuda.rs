@@ -1,42 +1,42 @@
-//! The CUDA driver API with Rust's errors.
+//! The CUDA driver API with `Result`s.
 
 use std::ffi::{CStr, c_void};
 
 pub use cudarc::driver::sys;
 use sys::{CUcontext, CUresult};
 
-/// `cuLaunchKernel`
+/// Signature of `cuLaunchKernel`.
 pub type LaunchKernel =
     unsafe extern "C" fn(sys::CUfunction, u32, u32, u32, u32, u32, u32, u32, sys::CUstream, *mut *mut c_void, *mut *mut c_void) -> CUresult;
 
-/// Makes a code a result.
+/// Turns a status code into a `Result`.
 ///
 /// # Errors
-/// Every code but success.
+/// Every code but `CUDA_SUCCESS`.
 pub fn check(code: CUresult) -> Result<(), CUresult> {
     if code == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(code) }
 }
 
-/// A code's name, as the driver spells it.
+/// Returns the driver's name of a code.
 #[must_use]
 pub fn name(code: CUresult) -> String {
     let mut text = std::ptr::null();
-    // SAFETY: the driver writes a pointer to a text that lives as long as it.
+    // SAFETY: the driver writes a pointer to a static string.
     let found = unsafe { sys::cuGetErrorName(code, &raw mut text) } == CUresult::CUDA_SUCCESS && !text.is_null();
     if !found {
         return format!("code {}", code as u32);
     }
-    // SAFETY: the driver gave a terminated string.
+    // SAFETY: the driver returned a NUL-terminated string.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
 /// Initialises the driver and makes a GPU's primary context current in this thread.
 ///
 /// # Errors
-/// What the driver says.
+/// The driver's error.
 pub fn start(ordinal: i32) -> Result<CUcontext, CUresult> {
     let (mut device, mut context) = (0, std::ptr::null_mut());
-    // SAFETY: plain calls with room for their answers.
+    // SAFETY: the out-pointers are valid.
     unsafe {
         check(sys::cuInit(0))?;
         check(sys::cuDeviceGet(&raw mut device, ordinal))?;
@@ -46,36 +46,36 @@ pub fn start(ordinal: i32) -> Result<CUcontext, CUresult> {
     Ok(context)
 }
 
-/// A function under another signature than the bindings', or one that they do not have.
+/// Looks up a function by name, for a signature that the bindings do not have.
 ///
 /// # Panics
-/// When the driver has no such symbol.
+/// If the driver has no such symbol.
 ///
 /// # Safety
-/// `F` must be a function pointer that fits the symbol by ABI.
+/// `F` must be a function pointer type that matches the symbol's ABI.
 #[must_use]
 pub unsafe fn symbol<F: Copy>(name: &CStr) -> F {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees the type.
     let found = unsafe { sys::culib().get::<F>(name.to_bytes_with_nul()) };
     *found.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Free and total bytes of the current GPU.
+/// Returns the free and total bytes of the current GPU.
 ///
 /// # Errors
-/// What the driver says.
+/// The driver's error.
 pub fn memory() -> Result<(usize, usize), CUresult> {
     let (mut free, mut total) = (0, 0);
-    // SAFETY: room for both answers.
+    // SAFETY: both out-pointers are valid.
     check(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) })?;
     Ok((free, total))
 }
 
-/// Waits until the current context's work is done.
+/// Waits until all work of the current context is done.
 ///
 /// # Errors
-/// What the driver says.
+/// The driver's error.
 pub fn synchronize() -> Result<(), CUresult> {
-    // SAFETY: no arguments.
+    // SAFETY: the call takes no arguments.
     check(unsafe { sys::cuCtxSynchronize() })
 }

@@ -1,4 +1,4 @@
-//! What a process was at when a signal ended it: for programs that do at random what a driver may not survive.
+//! Reports what a process was doing when a signal ended it: for programs whose random calls may crash a driver.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -6,15 +6,15 @@ static STEP: AtomicU64 = AtomicU64::new(0);
 static WHAT: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static LENGTH: AtomicUsize = AtomicUsize::new(0);
 
-/// The signals of a program that went wrong, which end it.
+/// Signals that a crash raises.
 const SIGNALS: [i32; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT];
 
-/// From now on, one of those signals has the process say on stderr which step it was at, what it did, at which address, and who had
-/// called whom, by file and offset. Then it ends by that signal, as it would have.
+/// Installs handlers for these signals. They print the signal, the address, the current step and action, and a backtrace by file and
+/// offset to stderr. Then the process ends by that signal.
 pub fn prepare() {
-    // The first call loads what it needs, which a signal's handler must not.
+    // The first call of `backtrace` loads a library, which a signal handler must not do.
     let mut frames = [std::ptr::null_mut(); 2];
-    // SAFETY: room for as many frames as it is told; a handler with the arguments that SA_SIGINFO promises, and an empty mask.
+    // SAFETY: `frames` has room for 2 entries; the handler has the signature that SA_SIGINFO requires, and the mask is empty.
     unsafe {
         libc::backtrace(frames.as_mut_ptr(), 2);
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -26,22 +26,22 @@ pub fn prepare() {
     }
 }
 
-/// Notes the step that is next.
+/// Records the number of the step that follows.
 pub fn step(number: u64) {
     STEP.store(number, Relaxed);
 }
 
-/// Notes what is next.
+/// Records the action that follows.
 pub fn doing(what: &'static str) {
     LENGTH.store(0, Relaxed);
     WHAT.store(what.as_ptr().cast_mut(), Relaxed);
     LENGTH.store(what.len(), Relaxed);
 }
 
-/// Allocates nothing and takes no lock, as the signal may have come in the middle of either.
+// Allocates nothing and takes no lock: the signal may have interrupted either.
 unsafe extern "C" fn on_signal(signal: i32, about: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     let mut frames = [std::ptr::null_mut(); 48];
-    // SAFETY: the system's own record of this signal; the noted text is a static one of at most that length.
+    // SAFETY: `about` is the kernel's record of this signal; the recorded text is static and has at least the recorded length.
     unsafe {
         say(b"signal ", signal as u64, 10);
         say(b" at 0x", (*about).si_addr() as u64, 16);
@@ -55,13 +55,13 @@ unsafe extern "C" fn on_signal(signal: i32, about: *mut libc::siginfo_t, _contex
         write(b"\n");
         let count = libc::backtrace(frames.as_mut_ptr(), frames.len() as i32);
         libc::backtrace_symbols_fd(frames.as_ptr(), count, 2);
-        // The handler is reset, and the signal not blocked: this is the end.
+        // The handler is reset and the signal is not blocked, so this ends the process.
         libc::raise(signal);
     }
 }
 
 unsafe fn write(text: &[u8]) {
-    // SAFETY: text of that length.
+    // SAFETY: pointer and length are those of a slice.
     unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
 }
 
@@ -75,7 +75,7 @@ unsafe fn say(before: &[u8], number: u64, base: u64) {
             break;
         }
     }
-    // SAFETY: text of their lengths.
+    // SAFETY: `write` is safe for every slice.
     unsafe {
         write(before);
         write(&digits[at..]);

@@ -1,4 +1,4 @@
-//! What the test programs share: CUDA through cudarc's generated bindings (which load `libcuda.so.1` when first used), NVML likewise.
+//! Shared code of the test programs: CUDA through cudarc's generated bindings, which load `libcuda.so.1` on first use, and NVML.
 //! The programs run unmodified on the simulated GPU and on a real one.
 
 pub mod arguments;

@@ -1,9 +1,9 @@
 /*
- * Allocates until the driver refuses, and says how far it came, as the program fill does; but reaches the driver in one certain way:
+ * Allocates until the driver refuses and prints the result, like the program fill, but reaches the driver in a given way:
  *
- *     linked                      linked to libcuda.so.1                                  (cc -DLINKED)
- *     load dlopen | deepbind | dlmopen    loads it like that, and asks dlsym for each function
- *     load PLUGIN.so              loads a plugin that is linked to it with RTLD_DEEPBIND  (the plugin: cc -DLINKED -DPLUGIN -shared)
+ *     linked              linked to libcuda.so.1                                       (cc -DLINKED)
+ *     load dlopen | deepbind | dlmopen    loads it like that and looks functions up with dlsym
+ *     load PLUGIN.so      loads a plugin linked to libcuda.so.1 with RTLD_DEEPBIND      (the plugin: cc -DLINKED -DPLUGIN -shared)
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -21,7 +21,7 @@ static int run(const char *how, init_t init, device_t device, context_t context,
 {
     size_t chunk = 16 << 20, obtained = 0, free = 0, total = 0;
     unsigned long long address;
-    const char *error = "none of these functions";
+    const char *error = "missing functions";
     int number, code = -1;
     void *made;
 

@@ -1,6 +1,6 @@
-//! Kernels, as PTX that any GPU since sm_70 runs.
+//! Kernels, as PTX for every GPU from sm_70 on.
 
-/// `spin(u64 ns)` keeps the GPU busy that long; `empty()` does nothing.
+/// `spin(u64 ns)` keeps the GPU busy for that time; `empty()` does nothing.
 pub const SPIN: &str = "\
 .version 7.0
 .target sm_70
@@ -103,7 +103,7 @@ pub const PRINTF: &str = "\
 }
 ";
 
-/// `deep(u64 out)`, whose threads have so many bytes of local memory each: at least 256.
+/// Returns PTX of `deep(u64 out)`, whose threads have `bytes` bytes of local memory each; at least 256.
 #[must_use]
 pub fn local(bytes: usize) -> String {
     EXTRAS
@@ -113,24 +113,24 @@ pub fn local(bytes: usize) -> String {
         .replace("2047;", "31;")
 }
 
-/// `empty()` and one array of so many bytes.
+/// Returns PTX of `empty()` and a global array of `bytes` bytes.
 ///
 /// # Panics
-/// Never: there is no zero in it.
+/// Never: the text contains no zero byte.
 #[must_use]
 pub fn array(bytes: usize) -> std::ffi::CString {
     let text = format!(
         ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 8 .b8 big[{bytes}];\n.visible .entry empty()\n{{\n    ret;\n}}\n"
     );
-    std::ffi::CString::new(text).expect("no zero in it")
+    std::ffi::CString::new(text).expect("the text contains no zero byte")
 }
 
-/// The same, written otherwise. `bytes` is a multiple of 16.
+/// Returns PTX of the same array, declared in a less common syntax. `bytes` is a multiple of 16.
 ///
 /// # Panics
-/// Never: there is no zero in it.
+/// Never: the text contains no zero byte.
 #[must_use]
 pub fn vectors(bytes: usize) -> std::ffi::CString {
     let text = array(0).to_string_lossy().replace(".align 8 .b8 big[0]", &format!("// .extern\n.align 16 .v4 .f32 big[{:#x}]", bytes / 16));
-    std::ffi::CString::new(text).expect("no zero in it")
+    std::ffi::CString::new(text).expect("the text contains no zero byte")
 }

@@ -1,4 +1,4 @@
-//! A share of a GPU for processes in no container: a folder with limits and accounts.
+//! A share of a GPU for processes outside a container: a folder with limits and accounts.
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -9,24 +9,24 @@ use tempfile::TempDir;
 use vgpu_region::limits::{GpuLimit, LimitsPage, Selector};
 use vgpu_region::map::{self, Census};
 
-/// The folder; removed when this is dropped.
+/// The folder, which is removed on drop.
 pub struct Share(TempDir);
 
 impl Share {
-    /// Of each GPU `memory` bytes, without a limit of its time.
+    /// Creates a share with `memory` bytes of each GPU and without a limit of GPU time.
     ///
     /// # Errors
-    /// Says what failed.
+    /// A message that says what failed.
     pub fn make(memory: u64) -> Result<Share, String> {
         let limit = GpuLimit::new(Selector::All);
         limit.memory.store(memory, Relaxed);
         Share::with([limit])
     }
 
-    /// With these limits.
+    /// Creates a share with these limits.
     ///
     /// # Errors
-    /// Says what failed.
+    /// A message that says what failed.
     pub fn with(limits: impl IntoIterator<Item = GpuLimit>) -> Result<Share, String> {
         let folder = TempDir::with_prefix("vgpu-share-").map_err(|why| why.to_string())?;
         std::fs::write(folder.path().join("limits"), LimitsPage::new(limits).as_bytes()).map_err(|why| why.to_string())?;
@@ -35,21 +35,21 @@ impl Share {
         Ok(Share(folder))
     }
 
-    /// Where it is.
+    /// Returns the folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.0.path()
     }
 
-    /// Puts a program under this share by a library.
+    /// Runs a program under this share by preloading a library.
     pub fn limits<'a>(&self, library: &str, command: &'a mut Command) -> &'a mut Command {
         command.env("LD_PRELOAD", library).env("VGPU_DIR", self.folder())
     }
 
-    /// What the accounts say now of the GPU that most is held of: these programs use one.
+    /// Reads the accounts of the GPU with the most memory in use: these programs use one GPU.
     ///
     /// # Errors
-    /// Says what failed.
+    /// A message that says what failed.
     pub fn ledger(&self) -> Result<Ledger, String> {
         let path = std::ffi::CString::new(self.folder().join("region").to_string_lossy().into_owned()).map_err(|why| why.to_string())?;
         let region = map::region(&path).map_err(|why| why.to_string())?;
@@ -71,51 +71,51 @@ impl Share {
         });
         let (total, spilled, refused) = (account.total.bytes(), account.spilled.bytes(), account.refused.load(Relaxed));
         let ledger = Ledger { total, spilled, refused, processes: processes.collect() };
-        // SAFETY: nothing of the mapping is used below.
+        // SAFETY: the mapping is not used below.
         unsafe { map::unmap(region) };
         Ok(ledger)
     }
 }
 
 impl Share {
-    /// GPU time charged so far, in nanoseconds, on all GPUs.
+    /// Returns the GPU time charged so far on all GPUs, in nanoseconds.
     ///
     /// # Errors
-    /// Says what failed.
+    /// A message that says what failed.
     pub fn gpu_time(&self) -> Result<u64, String> {
         let path = std::ffi::CString::new(self.folder().join("region").to_string_lossy().into_owned()).map_err(|why| why.to_string())?;
         let region = map::region(&path).map_err(|why| why.to_string())?;
         let time = region.gpus.iter().map(|account| account.budget.used.load(Relaxed)).sum();
-        // SAFETY: nothing of the mapping is used below.
+        // SAFETY: the mapping is not used below.
         unsafe { map::unmap(region) };
         Ok(time)
     }
 }
 
-/// Accounts, bytes throughout.
+/// Accounts of one GPU, in bytes.
 #[derive(Debug)]
 pub struct Ledger {
-    /// What all processes hold.
+    /// Device memory of all processes.
     pub total: u64,
-    /// What they have on the host beyond that.
+    /// Memory of all processes that was spilled to the host.
     pub spilled: u64,
-    /// How many requests were refused.
+    /// Number of refused requests.
     pub refused: u64,
-    /// Each living process.
+    /// The living processes.
     pub processes: Vec<Held>,
 }
 
-/// One process' account, bytes throughout.
+/// The account of one process, in bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Held {
-    /// Whose.
+    /// The process.
     pub pid: u32,
-    /// All that it holds.
+    /// All its device memory.
     pub bytes: u64,
-    /// How much of that NVML does not list by process.
+    /// The part of `bytes` that NVML does not list per process.
     pub managed: u64,
-    /// How much of it no allocation call asked for.
+    /// The part of `bytes` that no allocation call asked for.
     pub overhead: u64,
-    /// Whether a call is under way.
+    /// Whether a call is in progress.
     pub in_flight: bool,
 }

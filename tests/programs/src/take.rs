@@ -1,4 +1,4 @@
-//! Every way in which a program takes device memory, one chunk at a time.
+//! Every way to allocate device memory, one chunk at a time.
 
 mod arrays;
 mod contexts;
@@ -13,32 +13,32 @@ mod physical;
 use crate::cuda::sys::{self, CUresult};
 use crate::cuda::{check, name};
 
-/// Takes a chunk of so many bytes and keeps it until the process ends. Gives how many bytes it was in the end: 0 where nobody says.
+/// Allocates a chunk of the given bytes and keeps it until the process ends. Returns the bytes really allocated; 0 if unknown.
 pub type Taker = Box<dyn FnMut(usize) -> Result<u64, CUresult>>;
 
-/// One way.
+/// One way to allocate device memory.
 pub struct Way {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// CUDA's calls.
+    /// The CUDA calls it makes.
     pub calls: &'static str,
-    /// In which chunks it is tried, in bytes; 0 where it has no size.
+    /// The chunk sizes to try, in bytes; 0 for methods without a size.
     pub chunks: &'static [u64],
-    /// Whether the driver gives it in pieces so small that all memory can be had by it alone.
+    /// Whether the driver allocates in pieces so small that this method alone can use up all memory.
     pub exact: bool,
-    /// Prepares it on a GPU, whose context is current.
+    /// Prepares the method on a GPU, whose context is current.
     pub prepare: fn(i32) -> Result<Taker, CUresult>,
-    /// What makes the driver really take what was only promised, when nothing else can be had any more.
+    /// Makes the driver commit memory that was only promised; called when no more can be allocated.
     pub finish: fn() -> Result<(), CUresult>,
 }
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// Even pieces; pieces just above 1 MiB, of which each takes 2 MiB; just above 2 MiB, of which each takes 4.
+/// Even chunks; chunks just above 1 MiB, which take 2 MiB each; chunks just above 2 MiB, which take 4 MiB each.
 const LARGE: &[u64] = &[64 * MIB, MIB + 4 * KIB, 2 * MIB + 512];
-/// And small ones, which share.
+/// The sizes of `LARGE` and a small one, which shares granules.
 const ALL: &[u64] = &[64 * MIB, MIB + 4 * KIB, 2 * MIB + 512, 4 * KIB];
-/// What is left for a kernel that calls `malloc`.
+/// Bytes left for a kernel that calls `malloc`.
 const BESIDE: &[u64] = &[144 * MIB, 150 * MIB, 256 * MIB];
 const NO_SIZE: &[u64] = &[0];
 
@@ -54,7 +54,7 @@ const fn coarse(name: &'static str, calls: &'static str, chunks: &'static [u64],
     Way { name, calls, chunks, exact: false, prepare, finish: nothing }
 }
 
-/// All of them.
+/// All methods.
 pub const WAYS: &[Way] = &[
     exact("cuMemAlloc", "cuMemAlloc", ALL, linear::plain),
     exact("pitch", "cuMemAllocPitch", ALL, linear::pitch),
@@ -99,12 +99,12 @@ pub const WAYS: &[Way] = &[
     coarse("libraryfile", "cuLibraryLoadFromFile, large arrays, cuLibraryGetModule", LARGE, images::library_file),
     Way { finish: limits::use_heap, ..coarse("heap", "cuCtxSetLimit, malloc heap", &[4096 * MIB, 64 * MIB], limits::heap) },
     coarse("heapused", "cuCtxSetLimit, malloc heap, and a kernel that uses it", &[4096 * MIB, 64 * MIB], limits::heap_at_once),
-    // A piece more takes 2 MiB. Natively the launch would find nothing left.
+    // One more chunk takes 2 MiB. Without a limit the launch would find no memory left.
     Way {
         finish: limits::use_heap,
         ..coarse("devicemalloc", "cuMemAlloc, and a launch of a kernel that calls malloc", &[MIB + 4 * KIB], limits::heap_unset)
     },
-    // What is left is enough for the code, but not for the heap; hardly for both; and for both.
+    // The remaining memory is enough for the code only; for code and heap, just; for both with room to spare.
     coarse("mallocmodule", "cuModuleLoadData, launch of its kernel that calls malloc", BESIDE, limits::malloc_module),
     coarse("malloclibrary", "cuLibraryLoadData, launch of its kernel that calls malloc", BESIDE, limits::malloc_library),
     Way { finish: limits::use_fifo, ..coarse("fifo", "cuCtxSetLimit, printf buffer", &[64 * MIB], limits::fifo) },
@@ -114,13 +114,13 @@ pub const WAYS: &[Way] = &[
     coarse("host", "cuMemHostAlloc", &[], linear::host),
 ];
 
-/// The way with this name.
+/// Returns the method with this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Way> {
     WAYS.iter().find(|way| way.name == name)
 }
 
-/// Whether a code says that the driver or the GPU does not have this at all.
+/// Returns whether a code says that the driver or the GPU does not support the method at all.
 #[must_use]
 pub fn is_missing(code: CUresult) -> bool {
     matches!(
@@ -132,20 +132,20 @@ pub fn is_missing(code: CUresult) -> bool {
     ) || name(code).contains("JIT_COMPILER")
 }
 
-/// A stream that does not wait for the default one.
+/// Creates a stream that does not wait for the default stream.
 fn stream() -> Result<sys::CUstream, CUresult> {
     let mut stream = std::ptr::null_mut();
-    // SAFETY: room for the answer.
+    // SAFETY: the out-pointer is valid.
     check(unsafe { sys::cuStreamCreate(&raw mut stream, 1) })?;
     Ok(stream)
 }
 
-/// Memory of a GPU, as allocations name it.
+/// Returns a GPU as a memory location.
 fn location(ordinal: i32) -> sys::CUmemLocation {
     sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: ordinal }
 }
 
-/// A pool's properties.
+/// Returns the properties of a memory pool on a GPU.
 #[must_use]
 pub fn pool_properties(ordinal: i32) -> sys::CUmemPoolProps {
     // SAFETY: all-zero is valid for this struct of numbers and null pointers.
@@ -155,7 +155,7 @@ pub fn pool_properties(ordinal: i32) -> sys::CUmemPoolProps {
     properties
 }
 
-/// Physical memory's properties.
+/// Returns the properties of physical memory on a GPU.
 #[must_use]
 pub fn physical_properties(ordinal: i32) -> sys::CUmemAllocationProp {
     // SAFETY: all-zero is valid for this struct of numbers and null pointers.
@@ -165,14 +165,14 @@ pub fn physical_properties(ordinal: i32) -> sys::CUmemAllocationProp {
     properties
 }
 
-/// `bytes` in whole pieces of physical memory.
+/// Rounds `bytes` up to the granularity of physical memory.
 ///
 /// # Errors
-/// What the driver says.
+/// The driver's error.
 pub fn granular(bytes: usize, properties: &sys::CUmemAllocationProp) -> Result<usize, CUresult> {
     let mut granularity = 0;
     let minimum = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-    // SAFETY: the properties and the room for the answer live through the call.
+    // SAFETY: the properties and the out-pointer are valid.
     check(unsafe { sys::cuMemGetAllocationGranularity(&raw mut granularity, properties, minimum) })?;
     Ok(bytes.next_multiple_of(granularity.max(1)))
 }

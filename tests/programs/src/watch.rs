@@ -1,4 +1,4 @@
-//! Reads NVML from outside all the time.
+//! Samples NVML continuously from outside the measured processes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::nvml::Nvml;
 
-/// A thread that looks, and what it has seen. Processes that were there before it count for nothing.
+/// A sampling thread and its observations. Processes that were present at the start are ignored.
 pub struct Watch {
     seen: Arc<Seen>,
     thread: Option<JoinHandle<()>>,
@@ -23,10 +23,10 @@ struct Seen {
 }
 
 impl Watch {
-    /// Begins to look at the GPU with this index.
+    /// Starts sampling the GPU with this index.
     ///
     /// # Errors
-    /// Says what failed.
+    /// A message that says what failed.
     pub fn start(index: u32) -> Result<Watch, String> {
         let seen = Arc::new(Seen::default());
         let nvml = Nvml::open(index)?;
@@ -38,48 +38,48 @@ impl Watch {
         Ok(Watch { seen, thread: Some(thread) })
     }
 
-    /// Nobody's memory counts any more of who is there now.
+    /// Ignores the processes that are present now.
     pub fn ignore_present(&self) {
         self.settle(|_| true);
         let mut others = lock(&self.seen.others);
         others.extend(lock(&self.seen.now).iter().map(|&(pid, _)| pid));
     }
 
-    /// Forgets the peak.
+    /// Resets the peak and the number of samples.
     pub fn reset(&self) {
         self.seen.peak.store(0, Relaxed);
         self.seen.samples.store(0, Relaxed);
     }
 
-    /// The most bytes that the processes held together at one time, and from how many looks.
+    /// Returns the most bytes that the processes held together at one time, and the number of samples.
     #[must_use]
     pub fn peak(&self) -> (u64, u64) {
         (self.seen.peak.load(Relaxed), self.seen.samples.load(Relaxed))
     }
 
-    /// PID and bytes of every process by a look from now on.
+    /// Returns PID and bytes of every process, from a sample taken after the call.
     #[must_use]
     pub fn processes(&self) -> Vec<(u32, u64)> {
         self.settle(|_| true)
     }
 
-    /// What the processes hold together by a look from now on.
+    /// Returns the bytes of all processes together, from a sample taken after the call.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.processes().iter().map(|&(_, bytes)| bytes).sum()
     }
 
-    /// Waits until nobody is there.
+    /// Waits until no process is listed.
     pub fn until_empty(&self) {
         self.settle(<[_]>::is_empty);
     }
 
-    /// Waits until nobody else is there.
+    /// Waits until no other process is listed.
     pub fn until_only(&self, pids: &[u32]) {
         self.settle(|list| list.iter().all(|(pid, _)| pids.contains(pid)));
     }
 
-    /// The first two lists from now on that are the same and as they are wanted; after ten seconds, any.
+    /// Returns the first two equal consecutive lists that are as `wanted`; after ten seconds, the current list.
     fn settle(&self, wanted: impl Fn(&[(u32, u64)]) -> bool) -> Vec<(u32, u64)> {
         let (mut before, mut samples, begin) = (None, self.seen.samples.load(Relaxed), Instant::now());
         loop {
@@ -98,8 +98,8 @@ impl Watch {
 }
 
 impl Seen {
-    /// A list of several processes is no snapshot: what one gives back and another takes meanwhile counts twice. It counts if the next
-    /// one is the same.
+    /// Samples until told to stop. A list of several processes is not a snapshot: memory that moves from one process to another
+    /// meanwhile is counted twice. So a list counts only if the next one is the same.
     fn look(&self, nvml: &Nvml) {
         let mut before = Vec::new();
         while !self.over.load(Relaxed) {

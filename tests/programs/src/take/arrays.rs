@@ -1,4 +1,4 @@
-//! Arrays of all kinds.
+//! CUDA arrays of all kinds.
 
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
@@ -8,10 +8,10 @@ use crate::cuda::check;
 use crate::cuda::sys::{self, CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUarray_format, CUresult};
 
 const FLOAT: CUarray_format = CUarray_format::CU_AD_FORMAT_FLOAT;
-/// A row of these has as many bytes.
+/// Bytes in a row.
 const ROW: usize = 16384;
 
-/// At least so many bytes in floats, in rows of at most [`ROW`].
+/// Returns a descriptor of at least `bytes` bytes of floats, in rows of at most [`ROW`] bytes.
 fn square(bytes: usize) -> CUDA_ARRAY3D_DESCRIPTOR {
     CUDA_ARRAY3D_DESCRIPTOR { Width: bytes.min(ROW) / 4, Height: bytes.div_ceil(ROW), Depth: 0, Format: FLOAT, NumChannels: 1, Flags: 0 }
 }
@@ -24,7 +24,7 @@ pub fn flat(_ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(|bytes| {
         let like = square(bytes);
         let descriptor = CUDA_ARRAY_DESCRIPTOR { Width: like.Width, Height: like.Height, Format: FLOAT, NumChannels: 1 };
-        // SAFETY: the descriptor and the room for the answer live through the call.
+        // SAFETY: the descriptor and the out-pointer are valid.
         check(unsafe { sys::cuArrayCreate_v2(&mut null_mut(), &raw const descriptor) })?;
         Ok(size(&like))
     }))
@@ -40,9 +40,10 @@ pub fn deep(_ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
-/// Linear memory, after many small arrays, which share the driver's pieces, were destroyed but for one in each piece.
+/// Allocates linear memory after fragmentation: of many small arrays, which share granules, all but one in each granule are
+/// destroyed.
 pub fn after_holes(ordinal: i32) -> Result<Taker, CUresult> {
-    // 64 rows of 256 bytes, and 128 of them in 2 MiB.
+    // 64 rows of 256 bytes: 128 arrays in 2 MiB.
     let descriptor = CUDA_ARRAY_DESCRIPTOR { Width: 64, Height: 64, Format: FLOAT, NumChannels: 1 };
     let mut holes = Vec::new();
     for number in 0..100 * 128 {
@@ -51,7 +52,7 @@ pub fn after_holes(ordinal: i32) -> Result<Taker, CUresult> {
         check(unsafe { sys::cuArrayCreate_v2(&raw mut array, &raw const descriptor) })?;
         holes.extend((number % 128 != 0).then_some(array));
     }
-    // SAFETY: each was made here, and is destroyed once.
+    // SAFETY: each array was created here and is destroyed once.
     holes.into_iter().try_for_each(|array| check(unsafe { sys::cuArrayDestroy(array) }))?;
     linear::plain(ordinal)
 }
@@ -67,27 +68,27 @@ pub fn mipmap(_ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(|bytes| pyramid(bytes, 1)))
 }
 
-/// The smaller levels come on top.
+/// All levels: the smaller ones add to the size of the first.
 pub fn mipmaps(_ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(|bytes| pyramid(bytes, 16)))
 }
 
-/// Arrays without memory, into which physical memory is mapped; the handles are released.
+/// Arrays without memory, with physical memory mapped into them; the handles are released.
 pub fn sparse(ordinal: i32) -> Result<Taker, CUresult> {
     let stream = stream()?;
     let mut properties = physical_properties(ordinal);
     // CU_MEM_CREATE_USAGE_TILE_POOL
     properties.allocFlags.usage = 1;
     Ok(Box::new(move |bytes| {
-        // Tiles are 64 KiB; 1024 floats in a row are whole ones, and so is every multiple of 128 rows.
+        // Tiles are 64 KiB: 1024 floats in a row are whole tiles, and so is every multiple of 128 rows.
         let rows = bytes.div_ceil(4096).next_multiple_of(128);
         // CUDA_ARRAY3D_SPARSE
         let descriptor = CUDA_ARRAY3D_DESCRIPTOR { Width: 1024, Height: rows, Depth: 0, Format: FLOAT, NumChannels: 1, Flags: 0x40 };
         let mut array = null_mut();
-        // SAFETY: the descriptor and the room for the answer live through the call.
+        // SAFETY: the descriptor and the out-pointer are valid.
         check(unsafe { sys::cuArray3DCreate_v2(&raw mut array, &raw const descriptor) })?;
         let (handle, got) = physical::create(rows * 4096, &properties)?;
-        // SAFETY: all else may be zero in this struct of numbers; the array and the handle live through the calls.
+        // SAFETY: all-zero is valid for this struct of numbers; the array and the handle live through the calls.
         unsafe {
             let mut info = MaybeUninit::<sys::CUarrayMapInfo>::zeroed();
             // The only field that must not be zero.

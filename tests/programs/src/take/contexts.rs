@@ -6,26 +6,26 @@ use super::Taker;
 use crate::cuda::sys::{self, CUcontext, CUresult};
 use crate::cuda::{check, symbol};
 
-/// More than this are enough to see that they are held to the limit, or take nothing.
+/// Number of contexts that shows whether they are limited or take nothing.
 const MOST: u32 = 256;
 
-/// Makes contexts with `create`, and takes each off the thread's stack again.
+/// Creates contexts with `create` and pops each off the thread's stack.
 fn contexts(create: impl Fn(*mut CUcontext, i32) -> CUresult + 'static, ordinal: i32) -> Taker {
     Box::new(move |_| {
         let mut context = null_mut();
         check(create(&raw mut context, ordinal))?;
-        // SAFETY: the context that was just pushed.
+        // SAFETY: the context was just pushed.
         check(unsafe { sys::cuCtxPopCurrent_v2(&raw mut context) })?;
         Ok(0)
     })
 }
 
-/// The first two versions have one signature.
+/// Contexts by the first two versions, which have the same signature.
 fn with_flags(name: &'static std::ffi::CStr, ordinal: i32) -> Taker {
     type Create = unsafe extern "C" fn(*mut CUcontext, u32, i32) -> CUresult;
-    // SAFETY: the signature of those versions.
+    // SAFETY: the first two versions have this signature.
     let create: Create = unsafe { symbol(name) };
-    // SAFETY: room for the answer.
+    // SAFETY: the out-pointer is valid.
     contexts(move |context, ordinal| unsafe { create(context, 0, ordinal) }, ordinal)
 }
 
@@ -39,14 +39,14 @@ pub fn v2(ordinal: i32) -> Result<Taker, CUresult> {
 
 pub fn v3(ordinal: i32) -> Result<Taker, CUresult> {
     type Create = unsafe extern "C" fn(*mut CUcontext, *mut std::ffi::c_void, i32, u32, i32) -> CUresult;
-    // SAFETY: the third version's signature.
+    // SAFETY: the third version has this signature.
     let create: Create = unsafe { symbol(c"cuCtxCreate_v3") };
-    // SAFETY: room for the answer.
+    // SAFETY: the out-pointer is valid.
     Ok(contexts(move |context, ordinal| unsafe { create(context, null_mut(), 0, 0, ordinal) }, ordinal))
 }
 
 pub fn v4(ordinal: i32) -> Result<Taker, CUresult> {
-    // SAFETY: room for the answer.
+    // SAFETY: the out-pointer is valid.
     Ok(contexts(|context, ordinal| unsafe { sys::cuCtxCreate_v4(context, null_mut(), 0, ordinal) }, ordinal))
 }
 
@@ -59,7 +59,7 @@ pub fn green(ordinal: i32) -> Result<Taker, CUresult> {
             return Err(CUresult::CUDA_SUCCESS);
         }
         let (mut description, mut green) = (null_mut(), null_mut());
-        // SAFETY: all-zero is room for the resource; every call gets room for its answers.
+        // SAFETY: all-zero is valid for the resource; the out-pointers are valid.
         unsafe {
             let mut resource = std::mem::zeroed::<sys::CUdevResource>();
             check(sys::cuDeviceGetDevResource(ordinal, &raw mut resource, sys::CUdevResourceType::CU_DEV_RESOURCE_TYPE_SM))?;

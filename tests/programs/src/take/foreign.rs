@@ -1,5 +1,5 @@
-//! Memory that another process makes and this one imports. The maker is this very program, started with `--maker`; it keeps what it
-//! made until this process ends.
+//! Memory that another process exports and this one imports. The exporter is this program, started with `--maker`; it keeps its memory
+//! until this process ends.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
@@ -11,13 +11,13 @@ use crate::cuda::{self, check, name};
 
 const POSIX: sys::CUmemAllocationHandleType = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-/// What the maker makes.
+/// State of the exporter.
 struct Makes {
     pool: Option<(CUmemoryPool, CUstream)>,
     ordinal: i32,
 }
 
-/// The maker: answers each line `WHAT BYTES` with `ok` and what is needed to import it, or with a code's name.
+/// Runs the exporter: answers each line `WHAT BYTES` with `ok` and what an import needs, or with the name of an error code.
 #[must_use]
 pub fn maker(ordinal: i32) -> ExitCode {
     let mut makes = Makes { pool: None, ordinal };
@@ -35,17 +35,17 @@ fn words(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A value of plain bytes, as the maker wrote them.
+/// Decodes a value of plain bytes that the exporter encoded.
 fn parsed<T: Copy>(text: &str) -> Option<T> {
     let bytes: Vec<u8> = (0..text.len() / 2).filter_map(|at| u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()).collect();
-    // SAFETY: only used for C structs of plain bytes, and only when there are as many.
+    // SAFETY: `T` is a C struct of plain bytes, and there are as many bytes as it has.
     (bytes.len() == size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
 impl Makes {
     fn make(&mut self, what: &str, bytes: usize) -> Result<String, CUresult> {
         let (mut address, mut descriptor) = (0, -1);
-        // SAFETY: every call gets room for its answers and arguments that live through it; all-zero is valid for the plain structs.
+        // SAFETY: the out-pointers are valid and the arguments live through the calls; all-zero is valid for the plain structs.
         unsafe {
             match what {
                 "physical" => {
@@ -80,14 +80,14 @@ impl Makes {
     }
 }
 
-/// Physical memory that a descriptor can be made for.
+/// Creates physical memory that can be exported as a file descriptor.
 fn exportable(ordinal: i32, bytes: usize) -> Result<u64, CUresult> {
     let mut properties = physical_properties(ordinal);
     properties.requestedHandleTypes = POSIX;
     super::physical::create(bytes, &properties).map(|(handle, _)| handle)
 }
 
-/// The maker, as its parent sees it.
+/// The exporter, as its parent sees it.
 struct Maker {
     process: Child,
     input: ChildStdin,
@@ -124,10 +124,10 @@ impl Maker {
         self.answer()
     }
 
-    /// Its descriptor, as one of this process.
+    /// Returns the exporter's file descriptor, as one of this process.
     fn descriptor(&mut self, what: &str, bytes: usize) -> Result<i32, CUresult> {
         let theirs: i32 = self.make(what, bytes)?.parse().map_err(|_| CUresult::CUDA_ERROR_UNKNOWN)?;
-        // SAFETY: plain system calls: a descriptor of a child of ours.
+        // SAFETY: plain system calls on a descriptor of a child process.
         let own = unsafe {
             let pid = libc::syscall(libc::SYS_pidfd_open, self.process.id(), 0);
             let own = libc::syscall(libc::SYS_pidfd_getfd, pid, theirs, 0) as i32;
@@ -145,7 +145,7 @@ pub(super) fn physical(ordinal: i32) -> Result<Taker, CUresult> {
         let bytes = granular(bytes, &properties)?;
         let descriptor = maker.descriptor("physical", bytes)?;
         let mut handle = 0;
-        // SAFETY: a descriptor of ours, used no more afterwards, and room for the answer.
+        // SAFETY: the descriptor belongs to this process and is not used afterwards; the out-pointer is valid.
         let code = unsafe {
             let code = sys::cuMemImportFromShareableHandle(&raw mut handle, std::ptr::without_provenance_mut(descriptor as usize), POSIX);
             libc::close(descriptor);
@@ -160,7 +160,7 @@ pub(super) fn linear(ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(move |bytes| {
         let handle = parsed::<sys::CUipcMemHandle>(&maker.make("linear", bytes)?).ok_or(CUresult::CUDA_ERROR_UNKNOWN)?;
         let mut address = 0;
-        // SAFETY: the handle is what the maker's driver wrote; room for the answer.
+        // SAFETY: the exporter's driver wrote the handle; the out-pointer is valid.
         check(unsafe { sys::cuIpcOpenMemHandle_v2(&raw mut address, handle, 1) })?;
         Ok(bytes as u64)
     }))
@@ -169,22 +169,22 @@ pub(super) fn linear(ordinal: i32) -> Result<Taker, CUresult> {
 pub(super) fn pool(ordinal: i32) -> Result<Taker, CUresult> {
     let mut maker = Maker::start(ordinal)?;
     let (descriptor, mut pool) = (maker.descriptor("pool", 0)?, null_mut());
-    // SAFETY: a descriptor of ours, and room for the answer.
+    // SAFETY: the descriptor belongs to this process; the out-pointer is valid.
     check(unsafe {
         sys::cuMemPoolImportFromShareableHandle(&raw mut pool, std::ptr::without_provenance_mut(descriptor as usize), POSIX, 0)
     })?;
     Ok(Box::new(move |bytes| {
         let mut data = parsed::<sys::CUmemPoolPtrExportData>(&maker.make("pointer", bytes)?).ok_or(CUresult::CUDA_ERROR_UNKNOWN)?;
         let mut address = 0;
-        // SAFETY: the data is what the maker's driver wrote; room for the answer.
+        // SAFETY: the exporter's driver wrote the data; the out-pointer is valid.
         check(unsafe { sys::cuMemPoolImportPointer(&raw mut address, pool, &raw mut data) })?;
         Ok(bytes as u64)
     }))
 }
 
-/// Memory that is exported and released: only a descriptor keeps it, if `keep` says so.
+/// Exports memory and releases it; then only the descriptor keeps it, which stays open if `keep` is set.
 fn released(ordinal: i32, keep: bool) -> Taker {
-    /// So much is enough to see that what is closed is free.
+    /// Bytes that show that closed memory is free again.
     const MOST: u64 = 8 << 30;
     let (properties, mut sum) = (physical_properties(ordinal), 0);
     Box::new(move |bytes| {
@@ -193,7 +193,7 @@ fn released(ordinal: i32, keep: bool) -> Taker {
         }
         let (bytes, mut descriptor) = (granular(bytes, &properties)?, -1);
         let handle = exportable(ordinal, bytes)?;
-        // SAFETY: room for the descriptor, which is closed once; the handle is released once.
+        // SAFETY: the out-pointer is valid; the descriptor is closed once and the handle released once.
         unsafe {
             check(sys::cuMemExportToShareableHandle((&raw mut descriptor).cast(), handle, POSIX, 0))?;
             check(sys::cuMemRelease(handle))?;
@@ -214,14 +214,14 @@ pub(super) fn closed(ordinal: i32) -> Result<Taker, CUresult> {
     Ok(released(ordinal, false))
 }
 
-/// Its own memory as that of another driver: the handle is released, so the import alone keeps it.
+/// Imports the process's own memory as external memory. The handle is released, so only the import keeps it.
 pub(super) fn external(ordinal: i32) -> Result<Taker, CUresult> {
     let properties = physical_properties(ordinal);
     Ok(Box::new(move |bytes| {
         let bytes = granular(bytes, &properties)?;
         let handle = exportable(ordinal, bytes)?;
         let (mut descriptor, mut memory) = (-1, null_mut());
-        // SAFETY: the description lives through the call; the driver owns the descriptor once it has taken it.
+        // SAFETY: the description lives through the call; the driver owns the descriptor after the import.
         unsafe {
             check(sys::cuMemExportToShareableHandle((&raw mut descriptor).cast(), handle, POSIX, 0))?;
             let description = sys::CUDA_EXTERNAL_MEMORY_HANDLE_DESC {

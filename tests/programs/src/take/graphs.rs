@@ -1,4 +1,4 @@
-//! Memory that graphs allocate: taken when a graph first runs.
+//! Memory that graphs allocate, which is taken when a graph first runs.
 
 use std::mem::zeroed;
 use std::ptr::{null, null_mut};
@@ -9,14 +9,14 @@ use crate::cuda::{check, symbol};
 
 fn empty() -> Result<CUgraph, CUresult> {
     let mut graph = null_mut();
-    // SAFETY: room for the answer.
+    // SAFETY: the out-pointer is valid.
     check(unsafe { sys::cuGraphCreate(&raw mut graph, 0) })?;
     Ok(graph)
 }
 
 fn add(graph: CUgraph, ordinal: i32, bytes: usize) -> Result<(), CUresult> {
     let mut node = null_mut();
-    // SAFETY: all-zero is valid for this struct of numbers and null pointers; arguments and answers live through the call.
+    // SAFETY: all-zero is valid for this struct of numbers and null pointers; the arguments live through the call.
     unsafe {
         let mut parameters = zeroed::<sys::CUDA_MEM_ALLOC_NODE_PARAMS>();
         parameters.poolProps = pool_properties(ordinal);
@@ -27,7 +27,7 @@ fn add(graph: CUgraph, ordinal: i32, bytes: usize) -> Result<(), CUresult> {
 
 fn run(graph: CUgraph, stream: CUstream, upload: bool) -> Result<(), CUresult> {
     let mut exec = null_mut();
-    // SAFETY: a graph that was just made, a stream, and room for the answer.
+    // SAFETY: the graph and the stream are valid, and so is the out-pointer.
     unsafe {
         check(sys::cuGraphInstantiateWithFlags(&raw mut exec, graph, 0))?;
         check(if upload { sys::cuGraphUpload(exec, stream) } else { sys::cuGraphLaunch(exec, stream) })?;
@@ -48,7 +48,7 @@ pub fn any_node(ordinal: i32) -> Result<Taker, CUresult> {
     let stream = stream()?;
     Ok(Box::new(move |bytes| {
         let (graph, mut node) = (empty()?, null_mut());
-        // SAFETY: as above; the union's member is the one that the type names.
+        // SAFETY: as above; the type names the union member that is set.
         unsafe {
             let mut parameters = zeroed::<sys::CUgraphNodeParams>();
             parameters.type_ = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC;
@@ -61,10 +61,10 @@ pub fn any_node(ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
-/// A stream joins a capture, takes part in it, and is destroyed before it ends, as NCCL's are.
+/// Adds a stream to a capture and destroys it before the capture ends, as NCCL does.
 fn come_and_go(captured: CUstream) -> Result<(), CUresult> {
     let (other, mut event) = (stream()?, null_mut());
-    // SAFETY: two streams, of which one is this function's own, and an event of its own.
+    // SAFETY: one stream and the event belong to this function, the other stream to the caller.
     unsafe {
         check(sys::cuEventCreate(&raw mut event, 2))?;
         for (from, to) in [(captured, other), (other, captured)] {
@@ -79,8 +79,8 @@ fn come_and_go(captured: CUstream) -> Result<(), CUresult> {
 pub fn captured(_ordinal: i32) -> Result<Taker, CUresult> {
     let (stream, mut address) = (stream()?, 0);
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-    // There is a pool that may be looked at whenever something is waited for.
-    // SAFETY: room for the address, which is freed once.
+    // Creates a pool, which may be examined at every wait.
+    // SAFETY: the out-pointer is valid; the address is freed once.
     unsafe {
         check(sys::cuMemAllocAsync(&raw mut address, 4096, stream))?;
         check(sys::cuMemFreeAsync(address, stream))?;
@@ -88,7 +88,7 @@ pub fn captured(_ordinal: i32) -> Result<Taker, CUresult> {
     }
     Ok(Box::new(move |bytes| {
         let (mut graph, mut address) = (null_mut(), 0);
-        // SAFETY: a stream of this way's own, and room for the answers.
+        // SAFETY: the stream belongs to this method; the out-pointers are valid.
         let code = unsafe {
             check(sys::cuStreamBeginCapture_v2(stream, mode))?;
             come_and_go(stream)?;
@@ -102,16 +102,16 @@ pub fn captured(_ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
-/// The thread's own default stream captures, under the name that programs built for it have.
+/// Captures the thread's own default stream, by the function name that programs built for per-thread streams use.
 pub fn captured_own(_ordinal: i32) -> Result<Taker, CUresult> {
     type Allocate = unsafe extern "C" fn(*mut u64, usize, CUstream) -> CUresult;
-    // SAFETY: the function of that name has that signature.
+    // SAFETY: the function has this signature.
     let allocate: Allocate = unsafe { symbol(c"cuMemAllocAsync_ptsz") };
     let (stream, own) = (stream()?, std::ptr::without_provenance_mut(2));
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
     Ok(Box::new(move |bytes| {
         let (mut graph, mut address, mut nodes) = (null_mut(), 0, 0);
-        // SAFETY: the thread's own stream, and room for the answers.
+        // SAFETY: the stream is the thread's own; the out-pointers are valid.
         let code = unsafe {
             check(sys::cuStreamBeginCapture_v2(own, mode))?;
             let code = allocate(&raw mut address, bytes, null_mut());
@@ -119,7 +119,7 @@ pub fn captured_own(_ordinal: i32) -> Result<Taker, CUresult> {
             check(code).and(check(sys::cuGraphGetNodes(graph, null_mut(), &raw mut nodes)))
         };
         code?;
-        // What the program was given is the graph's, or it is something else.
+        // The address must come from the graph.
         if nodes != 1 {
             return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE);
         }
@@ -127,13 +127,13 @@ pub fn captured_own(_ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
-/// A graph that allocates becomes part of another, as newer drivers allow it.
+/// A graph that allocates becomes a child of another, as newer drivers allow.
 pub fn child(ordinal: i32) -> Result<Taker, CUresult> {
     let stream = stream()?;
     Ok(Box::new(move |bytes| {
         let (parent, graph, mut node) = (empty()?, empty()?, null_mut());
         add(graph, ordinal, bytes)?;
-        // SAFETY: two graphs that were just made; the union's member is the one that the type names.
+        // SAFETY: both graphs were just created; the type names the union member that is set.
         unsafe {
             let mut parameters = zeroed::<sys::CUgraphNodeParams>();
             parameters.type_ = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_GRAPH;

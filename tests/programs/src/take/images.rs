@@ -1,4 +1,4 @@
-//! Modules and libraries whose global arrays are large.
+//! Modules and libraries with large global arrays.
 
 use std::ffi::{CStr, CString, c_void};
 use std::io::Write;
@@ -9,7 +9,7 @@ use crate::cuda::check;
 use crate::cuda::sys::{self, CUlibrary, CUresult};
 use crate::ptx;
 
-/// An image in a file, whose name is given to `load`.
+/// Writes an image to a file and passes the path to `load`.
 fn in_file(bytes: usize, load: impl FnOnce(&CStr) -> Result<u64, CUresult>) -> Result<u64, CUresult> {
     let failed = |_| CUresult::CUDA_ERROR_OPERATING_SYSTEM;
     let mut file = tempfile::NamedTempFile::new().map_err(failed)?;
@@ -20,7 +20,7 @@ fn in_file(bytes: usize, load: impl FnOnce(&CStr) -> Result<u64, CUresult>) -> R
 pub fn module(_ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(|bytes| {
         let mut module = null_mut();
-        // SAFETY: a text with an end, and room for the answer.
+        // SAFETY: the image is NUL-terminated and the out-pointer valid.
         check(unsafe { sys::cuModuleLoadData(&raw mut module, ptx::array(bytes).as_ptr().cast()) })?;
         Ok(bytes as u64)
     }))
@@ -29,7 +29,7 @@ pub fn module(_ordinal: i32) -> Result<Taker, CUresult> {
 pub fn module_ex(_ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(|bytes| {
         let mut module = null_mut();
-        // SAFETY: as above, and no options.
+        // SAFETY: as above; there are no options.
         check(unsafe { sys::cuModuleLoadDataEx(&raw mut module, ptx::array(bytes).as_ptr().cast(), 0, null_mut(), null_mut()) })?;
         Ok(bytes as u64)
     }))
@@ -39,21 +39,21 @@ pub fn module_file(_ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(|bytes| {
         in_file(bytes, |path| {
             let mut module = null_mut();
-            // SAFETY: a path with an end, and room for the answer.
+            // SAFETY: the path is NUL-terminated and the out-pointer valid.
             check(unsafe { sys::cuModuleLoad(&raw mut module, path.as_ptr()) })?;
             Ok(bytes as u64)
         })
     }))
 }
 
-/// The same as code for the GPU at hand.
+/// The module as machine code for the GPU at hand.
 pub fn cubin(_ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(|bytes| {
         let (mut state, mut module, mut cubin, mut size) = (null_mut(), null_mut(), null_mut::<c_void>(), 0);
         let text = ptx::array(bytes);
         let kind = sys::CUjitInputType::CU_JIT_INPUT_PTX;
         let length = text.to_bytes_with_nul().len();
-        // SAFETY: the text is as long as said; the cubin lives as long as the linker's state.
+        // SAFETY: the text has the given length; the cubin lives as long as the linker's state.
         unsafe {
             check(sys::cuLinkCreate_v2(0, null_mut(), null_mut(), &raw mut state))?;
             let data = text.as_ptr().cast_mut().cast();
@@ -69,17 +69,17 @@ pub fn cubin(_ordinal: i32) -> Result<Taker, CUresult> {
 
 pub fn load_library(image: &CStr) -> Result<CUlibrary, CUresult> {
     let mut library = null_mut();
-    // SAFETY: a text with an end, room for the answer, and no options.
+    // SAFETY: the image is NUL-terminated and the out-pointer valid; there are no options.
     check(unsafe {
         sys::cuLibraryLoadData(&raw mut library, image.as_ptr().cast(), null_mut(), null_mut(), 0, null_mut(), null_mut(), 0)
     })?;
     Ok(library)
 }
 
-/// Brings a library into the current context.
+/// Loads a library into the current context.
 fn use_library(library: CUlibrary, bytes: usize) -> Result<u64, CUresult> {
     let mut module = null_mut();
-    // SAFETY: a library that was just loaded.
+    // SAFETY: the library was just loaded.
     check(unsafe { sys::cuLibraryGetModule(&raw mut module, library) })?;
     Ok(bytes as u64)
 }
@@ -95,7 +95,7 @@ pub fn vectors(_ordinal: i32) -> Result<Taker, CUresult> {
 pub fn lazy(_ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(|bytes| {
         let (library, mut kernel) = (load_library(&ptx::array(bytes))?, null_mut());
-        // SAFETY: a library that was just loaded; its kernel takes no arguments.
+        // SAFETY: the library was just loaded; its kernel takes no arguments.
         unsafe {
             check(sys::cuLibraryGetKernel(&raw mut kernel, library, c"empty".as_ptr()))?;
             check(sys::cuLaunchKernel(kernel.cast(), 1, 1, 1, 1, 1, 1, 0, null_mut(), null_mut(), null_mut()))?;
@@ -109,7 +109,7 @@ pub fn library_file(_ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(|bytes| {
         in_file(bytes, |path| {
             let mut library = null_mut();
-            // SAFETY: a path with an end, room for the answer, and no options.
+            // SAFETY: the path is NUL-terminated and the out-pointer valid; there are no options.
             check(unsafe {
                 sys::cuLibraryLoadFromFile(&raw mut library, path.as_ptr(), null_mut(), null_mut(), 0, null_mut(), null_mut(), 0)
             })?;

@@ -1,4 +1,4 @@
-//! What contexts keep for kernels: stacks, the heap of `malloc`, the buffer of `printf`, local memory.
+//! Memory that contexts reserve for kernels: stacks, the heap of `malloc`, the buffer of `printf`, local memory.
 
 use std::ffi::CString;
 use std::ptr::null_mut;
@@ -10,36 +10,36 @@ use crate::ptx;
 
 fn limit(which: CUlimit) -> Result<usize, CUresult> {
     let mut value = 0;
-    // SAFETY: room for the answer.
+    // SAFETY: the out-pointer is valid.
     check(unsafe { sys::cuCtxGetLimit(&raw mut value, which) })?;
     Ok(value)
 }
 
-/// Raises a limit, of which there are `count`, from what was counted so far by `bytes` in all.
+/// Raises a limit, which applies to `count` objects, above `counted` by `bytes` in all. Returns the bytes added.
 fn raise(which: CUlimit, count: usize, counted: &mut usize, bytes: usize) -> Result<u64, CUresult> {
     let step = (bytes / count / 16).max(1) * 16;
-    // SAFETY: plain numbers.
+    // SAFETY: the arguments are plain numbers.
     check(unsafe { sys::cuCtxSetLimit(which, *counted + step) })?;
     let before = std::mem::replace(counted, limit(which)?);
     Ok((counted.saturating_sub(before) * count) as u64)
 }
 
-/// How many threads a GPU holds at once: each has a stack.
+/// Returns the number of threads that a GPU holds at once: each has a stack.
 fn threads(ordinal: i32) -> Result<usize, CUresult> {
     let attribute = |which| {
         let mut value = 0;
-        // SAFETY: room for the answer.
+        // SAFETY: the out-pointer is valid.
         check(unsafe { sys::cuDeviceGetAttribute(&raw mut value, which, ordinal) }).map(|()| value as usize)
     };
     Ok(attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?
         * attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?)
 }
 
-/// Loads PTX and gives its kernel with this name.
+/// Loads PTX and returns its kernel with this name.
 fn kernel(text: &str, name: &str) -> Result<CUfunction, CUresult> {
-    let (text, name) = (CString::new(text).expect("no zero in it"), CString::new(name).expect("nor here"));
+    let (text, name) = (CString::new(text).expect("PTX without zero bytes"), CString::new(name).expect("a name without zero bytes"));
     let (mut module, mut function) = (null_mut(), null_mut());
-    // SAFETY: texts with an end, and room for the answers.
+    // SAFETY: the strings are NUL-terminated and the out-pointers valid.
     unsafe {
         check(sys::cuModuleLoadData(&raw mut module, text.as_ptr().cast()))?;
         check(sys::cuModuleGetFunction(&raw mut function, module, name.as_ptr()))?;
@@ -48,7 +48,7 @@ fn kernel(text: &str, name: &str) -> Result<CUfunction, CUresult> {
 }
 
 fn launch(function: CUfunction) -> Result<(), CUresult> {
-    // SAFETY: a kernel without arguments.
+    // SAFETY: the kernel takes no arguments.
     check(unsafe { sys::cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, null_mut(), null_mut(), null_mut()) })?;
     synchronize()
 }
@@ -60,16 +60,16 @@ pub fn heap(_ordinal: i32) -> Result<Taker, CUresult> {
 }
 
 thread_local! {
-    /// The kernel that makes the driver keep its promise: loaded while there is room for its code.
+    /// The kernel that makes the driver commit the heap or buffer; loaded while there is memory for its code.
     static PREPARED: std::cell::Cell<Option<CUfunction>> = const { std::cell::Cell::new(None) };
 }
 
-/// The heap is there once a kernel has used it.
+/// Launches the prepared kernel: the driver commits the heap when a kernel first uses it.
 pub fn use_heap() -> Result<(), CUresult> {
     PREPARED.get().map_or(Ok(()), launch)
 }
 
-/// The heap can be set until it is used: one chunk, then another way to take it.
+/// One heap of one chunk: the limit cannot be changed once the heap is in use.
 pub fn heap_at_once(_ordinal: i32) -> Result<Taker, CUresult> {
     let function = kernel(ptx::MALLOC, "take")?;
     let mut used = false;
@@ -83,13 +83,13 @@ pub fn heap_at_once(_ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
-/// A heap that nobody set: plain allocations, and in the end a kernel that uses it.
+/// A heap of the default size: plain allocations first, then a kernel that uses the heap.
 pub fn heap_unset(ordinal: i32) -> Result<Taker, CUresult> {
     PREPARED.set(Some(kernel(ptx::MALLOC, "take")?));
     linear::plain(ordinal)
 }
 
-/// Takes all but so many bytes, and then once what `kernel` and its launch take.
+/// Allocates all but the given bytes, then loads and launches `kernel` once.
 fn beside(kernel: fn() -> Result<CUfunction, CUresult>) -> Taker {
     let mut used = false;
     Box::new(move |bytes| {
@@ -111,12 +111,12 @@ pub fn malloc_module(_ordinal: i32) -> Result<Taker, CUresult> {
     Ok(beside(|| kernel(ptx::MALLOC, "take")))
 }
 
-/// Its kernel is loaded when it is launched.
+/// The kernel of a library is loaded when it is launched.
 pub fn malloc_library(_ordinal: i32) -> Result<Taker, CUresult> {
     Ok(beside(|| {
-        let library = images::load_library(&CString::new(ptx::MALLOC).expect("no zero in it"))?;
+        let library = images::load_library(&CString::new(ptx::MALLOC).expect("PTX without zero bytes"))?;
         let mut kernel = null_mut();
-        // SAFETY: a library that was just loaded, and room for the answer.
+        // SAFETY: the library was just loaded, and the out-pointer is valid.
         check(unsafe { sys::cuLibraryGetKernel(&raw mut kernel, library, c"take".as_ptr()) })?;
         Ok(kernel.cast())
     }))
@@ -128,7 +128,7 @@ pub fn fifo(_ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(move |bytes| raise(CUlimit::CU_LIMIT_PRINTF_FIFO_SIZE, 1, &mut counted, bytes)))
 }
 
-/// The same for the buffer.
+/// Launches the prepared kernel, which uses the `printf` buffer.
 pub fn use_fifo() -> Result<(), CUresult> {
     use_heap()
 }
@@ -138,7 +138,7 @@ pub fn stack(ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(move |bytes| raise(CUlimit::CU_LIMIT_STACK_SIZE, threads, &mut counted, bytes)))
 }
 
-/// Each kernel needs a little more for each thread than the one before.
+/// Kernels of which each needs a little more local memory for each thread than the one before.
 pub fn local(ordinal: i32) -> Result<Taker, CUresult> {
     let threads = threads(ordinal)?;
     Ok(Box::new(move |bytes| {
@@ -146,7 +146,7 @@ pub fn local(ordinal: i32) -> Result<Taker, CUresult> {
         let step = (bytes / threads / 16).max(1) * 16;
         let function = kernel(&ptx::local(before + step), "deep")?;
         let mut out = 0_u64;
-        // SAFETY: the kernel writes 8 bytes where its argument points: an address of the program's own.
+        // SAFETY: the kernel writes 8 bytes to its argument, an allocation of this function.
         unsafe {
             check(sys::cuMemAlloc_v2(&raw mut out, 8))?;
             let mut arguments = [(&raw mut out).cast()];

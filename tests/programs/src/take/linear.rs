@@ -1,4 +1,4 @@
-//! `cuMemAlloc` and its kin.
+//! `cuMemAlloc` and related calls.
 
 use super::Taker;
 use crate::cuda::sys::{self, CUresult};
@@ -8,10 +8,10 @@ pub fn plain(_ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(|bytes| allocate(bytes).map(|_| bytes as u64)))
 }
 
-/// One plain allocation.
+/// Makes one plain allocation and returns its address.
 pub fn allocate(bytes: usize) -> Result<u64, CUresult> {
     let mut address = 0;
-    // SAFETY: room for the answer.
+    // SAFETY: the out-pointer is valid.
     check(unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) })?;
     Ok(address)
 }
@@ -20,19 +20,19 @@ pub fn pitch(_ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(|bytes| {
         let (mut address, mut pitch) = (0, 0);
         let (width, height) = (bytes.min(4096), bytes.div_ceil(4096));
-        // SAFETY: room for both answers.
+        // SAFETY: both out-pointers are valid.
         check(unsafe { sys::cuMemAllocPitch_v2(&raw mut address, &raw mut pitch, width, height, 4) })?;
         Ok((width * height) as u64)
     }))
 }
 
-/// Managed memory is on the GPU once the GPU has touched it.
+/// Managed memory, which lies on the GPU once the GPU has touched it.
 pub fn managed(_ordinal: i32) -> Result<Taker, CUresult> {
     let mut count = 0_u64;
     Ok(Box::new(move |bytes| {
         let mut address = 0;
         count += 1;
-        // SAFETY: room for the answer; what is set is as long as was asked for.
+        // SAFETY: the out-pointer is valid; the fill stays within the allocation.
         unsafe {
             check(sys::cuMemAllocManaged(&raw mut address, bytes, 1))?;
             check(sys::cuMemsetD8_v2(address, 1, bytes))?;
@@ -47,7 +47,7 @@ pub fn managed(_ordinal: i32) -> Result<Taker, CUresult> {
 pub fn host(_ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(|bytes| {
         let mut pointer = std::ptr::null_mut();
-        // SAFETY: room for the answer.
+        // SAFETY: the out-pointer is valid.
         check(unsafe { sys::cuMemHostAlloc(&raw mut pointer, bytes, 0) })?;
         Ok(bytes as u64)
     }))

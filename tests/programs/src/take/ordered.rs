@@ -4,12 +4,12 @@ use super::{Taker, pool_properties, stream};
 use crate::cuda::check;
 use crate::cuda::sys::{self, CUmemoryPool, CUresult, CUstream};
 
-/// Chunks from here on are waited for, each by itself.
+/// Chunks from this size on are waited for one by one.
 const WAITED_FOR: usize = 1 << 20;
 
 fn wait(stream: CUstream, bytes: usize) -> Result<u64, CUresult> {
     if bytes >= WAITED_FOR {
-        // SAFETY: a stream of this module's.
+        // SAFETY: the stream belongs to this module.
         check(unsafe { sys::cuStreamSynchronize(stream) })?;
     }
     Ok(bytes as u64)
@@ -19,7 +19,7 @@ pub fn usual(_ordinal: i32) -> Result<Taker, CUresult> {
     let stream = stream()?;
     Ok(Box::new(move |bytes| {
         let mut address = 0;
-        // SAFETY: room for the answer.
+        // SAFETY: the out-pointer is valid.
         check(unsafe { sys::cuMemAllocAsync(&raw mut address, bytes, stream) })?;
         wait(stream, bytes)
     }))
@@ -27,7 +27,7 @@ pub fn usual(_ordinal: i32) -> Result<Taker, CUresult> {
 
 fn pool(ordinal: i32) -> Result<CUmemoryPool, CUresult> {
     let mut pool = std::ptr::null_mut();
-    // SAFETY: the properties and the room for the answer live through the call.
+    // SAFETY: the properties and the out-pointer are valid.
     check(unsafe { sys::cuMemPoolCreate(&raw mut pool, &pool_properties(ordinal)) })?;
     Ok(pool)
 }
@@ -36,13 +36,14 @@ pub fn own(ordinal: i32) -> Result<Taker, CUresult> {
     let (pool, stream) = (pool(ordinal)?, stream()?);
     Ok(Box::new(move |bytes| {
         let mut address = 0;
-        // SAFETY: room for the answer.
+        // SAFETY: the out-pointer is valid.
         check(unsafe { sys::cuMemAllocFromPoolAsync(&raw mut address, bytes, pool, stream) })?;
         wait(stream, bytes)
     }))
 }
 
-/// While another stream is captured, so that neither spoils the other: relaxed is the capture, or this thread, in turn.
+/// Allocates while another stream captures. The capture and this thread are in relaxed mode in turn, so that neither invalidates the
+/// other.
 pub fn beside(_ordinal: i32) -> Result<Taker, CUresult> {
     use sys::CUstreamCaptureMode::*;
     let (relaxed, global) = (CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_GLOBAL);
@@ -50,7 +51,7 @@ pub fn beside(_ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(move |bytes| {
         let (mut address, mut graph) = (0, std::ptr::null_mut());
         let (of_capture, mut of_thread) = modes.next().unwrap_or((relaxed, relaxed));
-        // SAFETY: streams of this way's own, and room for the answers.
+        // SAFETY: the streams belong to this method; the out-pointers are valid.
         unsafe {
             check(sys::cuStreamBeginCapture_v2(captured, of_capture))?;
             check(sys::cuThreadExchangeStreamCaptureMode(&raw mut of_thread))?;
@@ -65,12 +66,12 @@ pub fn beside(_ordinal: i32) -> Result<Taker, CUresult> {
 }
 
 pub fn set(ordinal: i32) -> Result<Taker, CUresult> {
-    // SAFETY: a pool that was just made on that GPU.
+    // SAFETY: the pool was just created on that GPU.
     check(unsafe { sys::cuDeviceSetMemPool(ordinal, pool(ordinal)?) })?;
     usual(ordinal)
 }
 
-/// What was freed stays in the pool, and is taken from there again.
+/// A pool that keeps freed memory, which the next allocation reuses.
 pub fn kept(ordinal: i32) -> Result<Taker, CUresult> {
     let (pool, stream) = (pool(ordinal)?, stream()?);
     let mut threshold = u64::MAX;
@@ -80,7 +81,7 @@ pub fn kept(ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(move |bytes| {
         let mut address = 0;
         for freed in [true, false] {
-            // SAFETY: room for the answer; the first one is freed once.
+            // SAFETY: the out-pointer is valid; the first allocation is freed once.
             unsafe {
                 check(sys::cuMemAllocFromPoolAsync(&raw mut address, bytes, pool, stream))?;
                 if freed {

@@ -4,11 +4,11 @@ use super::{Taker, granular, physical_properties};
 use crate::cuda::check;
 use crate::cuda::sys::{self, CUmemAllocationProp, CUresult};
 
-/// Physical memory of so many bytes, rounded as the driver wants it, and how many it is.
+/// Creates physical memory of `bytes` bytes, rounded up to the granularity. Returns the handle and the rounded size.
 pub fn create(bytes: usize, properties: &CUmemAllocationProp) -> Result<(u64, usize), CUresult> {
     let bytes = granular(bytes, properties)?;
     let mut handle = 0;
-    // SAFETY: the properties and the room for the answer live through the call.
+    // SAFETY: the properties and the out-pointer are valid.
     check(unsafe { sys::cuMemCreate(&raw mut handle, bytes, properties, 0) })?;
     Ok((handle, bytes))
 }
@@ -18,13 +18,13 @@ pub fn handles(ordinal: i32) -> Result<Taker, CUresult> {
     Ok(Box::new(move |bytes| create(bytes, &properties).map(|(_, bytes)| bytes as u64)))
 }
 
-/// The mapping alone keeps it.
+/// Physical memory that only its mapping keeps.
 pub fn mapped(ordinal: i32) -> Result<Taker, CUresult> {
     let properties = physical_properties(ordinal);
     Ok(Box::new(move |bytes| {
         let (handle, bytes) = create(bytes, &properties)?;
         let mut address = 0;
-        // SAFETY: room for the answer; the handle is released once.
+        // SAFETY: the out-pointer is valid; the handle is released once.
         unsafe {
             check(sys::cuMemAddressReserve(&raw mut address, bytes, 0, 0, 0))?;
             check(sys::cuMemMap(address, bytes, 0, handle, 0))?;
