@@ -3,11 +3,11 @@
 
 pub mod arguments;
 pub mod costs;
+pub mod crash_report;
 pub mod cuda;
-pub mod last_words;
+pub mod methods;
 pub mod nvml;
 pub mod ptx;
 pub mod random;
 pub mod share;
-pub mod take;
 pub mod watch;

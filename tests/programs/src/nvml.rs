@@ -29,7 +29,7 @@ impl Nvml {
     /// # Errors
     /// A message that says what failed.
     pub fn by_uuid(uuid: &str) -> Result<Nvml, String> {
-        let uuid = std::ffi::CString::new(uuid).map_err(|why| why.to_string())?;
+        let uuid = std::ffi::CString::new(uuid).map_err(|error| error.to_string())?;
         // SAFETY: the UUID is NUL-terminated and the out-pointer valid.
         Nvml::with(|library, device| unsafe { library.nvmlDeviceGetHandleByUUID(uuid.as_ptr(), device) })
     }

@@ -28,10 +28,10 @@ impl Share {
     /// # Errors
     /// A message that says what failed.
     pub fn with(limits: impl IntoIterator<Item = GpuLimit>) -> Result<Share, String> {
-        let folder = TempDir::with_prefix("vgpu-share-").map_err(|why| why.to_string())?;
-        std::fs::write(folder.path().join("limits"), LimitsPage::new(limits).as_bytes()).map_err(|why| why.to_string())?;
-        let region = std::fs::File::create(folder.path().join("region")).map_err(|why| why.to_string())?;
-        map::format(region.as_raw_fd()).map_err(|why| why.to_string())?;
+        let folder = TempDir::with_prefix("vgpu-share-").map_err(|error| error.to_string())?;
+        std::fs::write(folder.path().join("limits"), LimitsPage::new(limits).as_bytes()).map_err(|error| error.to_string())?;
+        let region = std::fs::File::create(folder.path().join("region")).map_err(|error| error.to_string())?;
+        map::format(region.as_raw_fd()).map_err(|error| error.to_string())?;
         Ok(Share(folder))
     }
 
@@ -51,8 +51,9 @@ impl Share {
     /// # Errors
     /// A message that says what failed.
     pub fn ledger(&self) -> Result<Ledger, String> {
-        let path = std::ffi::CString::new(self.folder().join("region").to_string_lossy().into_owned()).map_err(|why| why.to_string())?;
-        let region = map::region(&path).map_err(|why| why.to_string())?;
+        let path =
+            std::ffi::CString::new(self.folder().join("region").to_string_lossy().into_owned()).map_err(|error| error.to_string())?;
+        let region = map::region(&path).map_err(|error| error.to_string())?;
         let census = Census::open(&path);
         let used = |place: &usize| (region.gpus[*place].total.bytes(), region.gpus[*place].refused.load(Relaxed));
         let place = (0..region.gpus.len()).rev().max_by_key(used).unwrap_or(0);
@@ -83,8 +84,9 @@ impl Share {
     /// # Errors
     /// A message that says what failed.
     pub fn gpu_time(&self) -> Result<u64, String> {
-        let path = std::ffi::CString::new(self.folder().join("region").to_string_lossy().into_owned()).map_err(|why| why.to_string())?;
-        let region = map::region(&path).map_err(|why| why.to_string())?;
+        let path =
+            std::ffi::CString::new(self.folder().join("region").to_string_lossy().into_owned()).map_err(|error| error.to_string())?;
+        let region = map::region(&path).map_err(|error| error.to_string())?;
         let time = region.gpus.iter().map(|account| account.budget.used.load(Relaxed)).sum();
         // SAFETY: the mapping is not used below.
         unsafe { map::unmap(region) };

@@ -1,10 +1,10 @@
-//! Notices changes of its limits, under load: one thread allocates and frees memory as fast as it can, another launches kernels.
+//! Observes changes of its limits under load: one thread allocates and frees memory continuously, another launches kernels.
 //!
 //!     changes [--chunk BYTES] [--max BYTES] [--ns LENGTH] [--gpu ORDINAL]
 //!
-//! Prints `full BYTES` once no more memory is to be had; then, with the time by CLOCK_MONOTONIC in nanoseconds, `refused TIME BYTES` when
-//! memory is refused that it held before, `grew TIME BYTES` when it gets more, and `kernel TIME` when a kernel has ended. It goes on
-//! until it is ended. With --max 0 it only launches kernels.
+//! Prints `full BYTES` when no more memory is available. Then prints, with the CLOCK_MONOTONIC time in nanoseconds: `refused TIME BYTES`
+//! when memory that it held before is refused, `grew TIME BYTES` when it gets more, and `kernel TIME` when a kernel has ended. Runs
+//! until it is killed. With --max 0 it only launches kernels.
 
 use std::process::ExitCode;
 use std::ptr::null_mut;
@@ -26,10 +26,10 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`, which is the same inside and outside.
+/// Returns the time of `CLOCK_MONOTONIC` in nanoseconds, which is the same inside and outside a container.
 fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call fills the structure that it is given.
+    // SAFETY: the call fills the struct.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
@@ -38,7 +38,7 @@ fn allocate(chunk: usize, max: usize) -> Result<(), CUresult> {
     let mut held: Vec<CUdeviceptr> = Vec::new();
     let take = |held: &mut Vec<CUdeviceptr>| {
         let mut address = 0;
-        // SAFETY: room for the answer.
+        // SAFETY: the out-pointer is valid.
         match unsafe { cuMemAlloc_v2(&raw mut address, chunk) } {
             CUresult::CUDA_SUCCESS => {
                 held.push(address);
@@ -58,7 +58,7 @@ fn allocate(chunk: usize, max: usize) -> Result<(), CUresult> {
     let mut refused = false;
     loop {
         if !refused && let Some(address) = held.pop() {
-            // SAFETY: an allocation of ours, freed once.
+            // SAFETY: the allocation belongs to this function and is freed once.
             check(unsafe { cuMemFree_v2(address) })?;
         }
         let got = take(&mut held)?;
@@ -75,12 +75,12 @@ fn allocate(chunk: usize, max: usize) -> Result<(), CUresult> {
 
 fn launch(ns: u64) -> Result<(), CUresult> {
     let (mut module, mut function, mut stream) = (null_mut(), null_mut(), null_mut());
-    // SAFETY: the image is terminated, there is room for the answers, and the argument is the one that `spin` takes.
+    // SAFETY: the image is NUL-terminated, the out-pointers are valid, and the argument is the one that `spin` takes.
     unsafe {
         check(cuModuleLoadData(&raw mut module, SPIN.as_ptr().cast()))?;
         check(cuModuleGetFunction(&raw mut function, module, c"spin".as_ptr()))?;
         check(cuStreamCreate(&raw mut stream, 1))?;
-        // As many are under way at a time, so that the GPU has always something to do.
+        // Several kernels are in flight, so that the GPU is never idle.
         let mut marks = [null_mut(); 8];
         for mark in &mut marks {
             check(cuEventCreate(mark, 2))?;

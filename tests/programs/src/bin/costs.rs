@@ -1,9 +1,10 @@
-//! What a call costs: native, under the library, and under any other preload library, side by side.
+//! Compares the cost of a call natively, under the library, and under any other preloaded library.
 //!
 //!     costs --library libvgpu.so [--peer OTHER.so] [--runs N] [--limit BYTES]
 //!
-//! All run on one core, and every round starts one process for each, in turn, so that all see the same machine. Printed are the medians over the rounds of each
-//! process's own median, the ratio to native, and the ratio's spread (10th to 90th percentile of the rounds' ratios).
+//! All processes run on one core. Every round starts one process of each kind in turn, so that all see the same machine. Prints the
+//! median over the rounds of each process's own median, in ns, the ratio to native, and the ratio's spread (10th to 90th percentile of
+//! the rounds' ratios).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,40 +29,40 @@ fn main() -> ExitCode {
     }
 }
 
-/// One way to run: its name, and the library to preload.
-struct Way<'a> {
+/// One configuration: its name and the library to preload.
+struct Configuration<'a> {
     name: String,
     library: Option<&'a str>,
     figures: BTreeMap<String, Vec<f64>>,
 }
 
 fn compare(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
-    stay_on_this_core();
+    pin_to_this_core();
     let share = Share::make(arguments.number("limit", 64 << 30))?;
-    let mut ways = vec![Way { name: "native".into(), library: None, figures: BTreeMap::new() }];
+    let mut configurations = vec![Configuration { name: "native".into(), library: None, figures: BTreeMap::new() }];
     for library in arguments.values("library").chain(arguments.values("peer")) {
         let name = Path::new(library).file_name().map_or(library.into(), |name| name.to_string_lossy());
-        ways.push(Way { name: name.into_owned(), library: Some(library), figures: BTreeMap::new() });
+        configurations.push(Configuration { name: name.into_owned(), library: Some(library), figures: BTreeMap::new() });
     }
-    // The first round warms the machine's caches, and lets the container's first process find out what a context costs.
+    // The first round is discarded: it warms caches, and the share's first process measures what a context costs.
     for round in 0..=arguments.number("runs", 9) {
-        let starts = starts(&ways, &share)?;
-        for (way, start) in ways.iter_mut().zip(starts).filter(|_| round > 0) {
-            way.figures.entry("start of /bin/true".into()).or_default().push(start);
+        let starts = starts(&configurations, &share)?;
+        for (configuration, start) in configurations.iter_mut().zip(starts).filter(|_| round > 0) {
+            configuration.figures.entry("start of /bin/true".into()).or_default().push(start);
         }
-        for way in &mut ways {
-            let figures = run(way.library, &share)?;
+        for configuration in &mut configurations {
+            let figures = run(configuration.library, &share)?;
             if round > 0 {
-                figures.into_iter().for_each(|(call, figure)| way.figures.entry(call).or_default().push(figure));
+                figures.into_iter().for_each(|(call, figure)| configuration.figures.entry(call).or_default().push(figure));
             }
         }
     }
-    print(&ways);
+    print(&configurations);
     Ok(())
 }
 
-fn stay_on_this_core() {
-    // SAFETY: an all-zero set is valid; the calls read and write nothing else.
+fn pin_to_this_core() {
+    // SAFETY: an all-zero set is valid, and the calls access nothing else.
     unsafe {
         let mut cores: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(libc::sched_getcpu() as usize, &mut cores);
@@ -72,18 +73,18 @@ fn stay_on_this_core() {
 fn prepare(command: &mut Command, library: Option<&str>, share: &Share) {
     _ = match library {
         Some(library) => share.limits(library, command),
-        // An environment of its own costs a few microseconds to make, and is to be no difference.
+        // Setting an environment variable costs a few microseconds, so every process gets the same number of them.
         None => command.env("VGPU_NATIVE", "1").env("VGPU_LIMITED", "0"),
     };
 }
 
-/// Starts a process that never touches CUDA, each way in turn. The medians, in nanoseconds.
-fn starts(ways: &[Way<'_>], share: &Share) -> Result<Vec<f64>, Box<dyn std::error::Error>> {
-    let mut figures = vec![Vec::new(); ways.len()];
+/// Starts a process that never uses CUDA in each configuration in turn. Returns the medians, in nanoseconds.
+fn starts(configurations: &[Configuration<'_>], share: &Share) -> Result<Vec<f64>, Box<dyn std::error::Error>> {
+    let mut figures = vec![Vec::new(); configurations.len()];
     for _ in 0..200 {
-        for (way, figures) in ways.iter().zip(&mut figures) {
+        for (configuration, figures) in configurations.iter().zip(&mut figures) {
             let mut command = Command::new("/bin/true");
-            prepare(&mut command, way.library, share);
+            prepare(&mut command, configuration.library, share);
             let begin = Instant::now();
             command.status()?;
             figures.push(begin.elapsed().as_nanos() as f64);
@@ -107,15 +108,15 @@ fn run(library: Option<&str>, share: &Share) -> Result<Vec<(String, f64)>, Box<d
     Ok(figures)
 }
 
-fn print(ways: &[Way<'_>]) {
-    let Some((native, others)) = ways.split_first() else { return };
+fn print(configurations: &[Configuration<'_>]) {
+    let Some((native, others)) = configurations.split_first() else { return };
     print!("| call | native, ns |");
-    others.iter().for_each(|way| print!(" {} | ratio (p10-p90) |", way.name));
+    others.iter().for_each(|configuration| print!(" {} | ratio (p10-p90) |", configuration.name));
     println!("\n|---|---|{}", "---|---|".repeat(others.len()));
     for (call, figures) in &native.figures {
         print!("| {call} | {:.0} |", costs::median(&mut figures.clone()));
-        for way in others {
-            let theirs = way.figures.get(call).cloned().unwrap_or_default();
+        for configuration in others {
+            let theirs = configuration.figures.get(call).cloned().unwrap_or_default();
             let mut ratios: Vec<f64> = theirs.iter().zip(figures).map(|(theirs, native)| theirs / native).collect();
             let middle = costs::median(&mut ratios);
             let at = |part: f64| ratios.get((ratios.len() as f64 * part) as usize).copied().unwrap_or(f64::NAN);

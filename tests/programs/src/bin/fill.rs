@@ -1,22 +1,22 @@
-//! Allocates chunk by chunk until the driver refuses, and says how far it came.
+//! Allocates chunk by chunk until the driver refuses, and prints how much it obtained.
 //!
 //!     fill --api API --chunk BYTES [--max BYTES] [--hold SECONDS] [--gpu ORDINAL]
 //!
-//! API: as [`vgpu_test_programs::take::WAYS`] names them. Sizes take K, M, G. The answer is one line of JSON, with bytes throughout; then
-//! the program waits for --hold seconds, still holding everything.
+//! API is a name in [`vgpu_test_programs::methods::METHODS`]. Sizes take K, M, G. The output is one line of JSON, in bytes. Then the
+//! program waits for --hold seconds, still holding everything.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use vgpu_test_programs::arguments::Arguments;
 use vgpu_test_programs::cuda::{self, sys::CUresult};
+use vgpu_test_programs::methods;
 use vgpu_test_programs::nvml::Nvml;
-use vgpu_test_programs::take;
 
 fn main() -> ExitCode {
     let arguments = Arguments::of_process();
     if arguments.has("maker") {
-        return take::foreign::maker(arguments.number("gpu", 0) as i32);
+        return methods::foreign::maker(arguments.number("gpu", 0) as i32);
     }
     let api = arguments.value("api").unwrap_or("cuMemAlloc");
     let chunk = arguments.number("chunk", 64 << 20);
@@ -28,12 +28,12 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let context = nvml.as_ref().and_then(Nvml::own);
-    let Some(way) = take::find(api) else {
-        eprintln!("--api {api}: unknown");
+    let Some(method) = methods::find(api) else {
+        eprintln!("--api {api}: expected one of the names in `ways`");
         return ExitCode::from(2);
     };
-    let mut taker = match (way.prepare)(ordinal) {
-        Ok(taker) => taker,
+    let mut allocate = match (method.prepare)(ordinal) {
+        Ok(allocate) => allocate,
         Err(code) => {
             eprintln!("--api {api}: {}", cuda::name(code));
             return ExitCode::FAILURE;
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     let (mut obtained, mut count) = (0, 0_u64);
     let mut error = CUresult::CUDA_SUCCESS;
     while obtained + chunk <= max {
-        match taker(chunk as usize) {
+        match allocate(chunk as usize) {
             Ok(_) => (obtained, count) = (obtained + chunk, count + 1),
             Err(code) => {
                 error = code;

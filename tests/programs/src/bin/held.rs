@@ -1,10 +1,10 @@
-//! What NVML says the processes on a GPU hold; meant for the host, while containers run.
+//! Prints what NVML lists for the processes on a GPU; runs on the host, while containers run.
 //!
 //!     held [--gpu INDEX] [--watch] [--limit BYTES]
 //!
-//! Answers with one line of JSON, bytes throughout. With --watch it looks again and again until its standard input ends, and then tells
-//! the most that all processes together held at one time. A list of several processes is no snapshot (on an H200 it takes 25 µs for
-//! each): what one gives back and another takes in between counts twice. So such a list counts only if the next one is the same. A list
+//! The output is one line of JSON, in bytes. With --watch it samples until its standard input ends, and then prints the most that all
+//! processes together held at one time. A list of several processes is not a snapshot (on an H200 each process takes 25 µs): memory
+//! that moves from one process to another meanwhile is counted twice. So such a list counts only if the next one is the same. A list
 //! of more than --limit is written to standard error.
 
 use std::io::Read;
@@ -19,8 +19,8 @@ fn main() -> ExitCode {
     let arguments = Arguments::of_process();
     let nvml = match Nvml::open(arguments.number("gpu", 0) as u32) {
         Ok(nvml) => nvml,
-        Err(why) => {
-            eprintln!("held: {why}");
+        Err(error) => {
+            eprintln!("held: {error}");
             return ExitCode::FAILURE;
         }
     };

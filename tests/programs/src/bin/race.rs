@@ -1,14 +1,16 @@
-//! Many processes that allocate and free at once, for tests that kill some of them, and for seeing that they keep to a limit together.
+//! Many processes that allocate and free at once: for tests that kill some of them, and to check that they keep a common limit.
 //!
 //!     race --processes N [--threads T] [--seconds S | --rounds K | --allocations K] [--chunk MAX_BYTES] [--seed X] [--gpu ORDINAL] [--keep]
 //!         [--library libvgpu.so --limit BYTES | --native]
 //!
-//! Starts itself N times and prints `child PID` for each; every thread (1) of every child allocates and frees random sizes up to MAX_BYTES
-//! until its time, rounds or allocations are over. At the end each child prints `done PID rounds allocated refused`; with --keep it then
-//! fills what it can get, prints `filled PID bytes`, and waits for its standard input to end. Any error but out-of-memory ends a child with status 1.
-//! With a library, the children share so many bytes under it, begin only when all have their contexts, and NVML is read all the time.
-//! Then all that is printed is a line of JSON that tells the most that it showed, and how long they raced; if that was past the limit, the
-//! status is 1. With --native it is the same without a library, to compare.
+//! Starts itself N times and prints `child PID` for each. Every thread (default: 1) of every child allocates and frees random sizes up
+//! to MAX_BYTES until its time, rounds or allocations are over. At the end each child prints `done PID rounds allocated refused`. With
+//! --keep it then allocates all that it can get, prints `filled PID bytes`, and waits for its standard input to end. Any error but
+//! out-of-memory ends a child with status 1.
+//!
+//! With a library, the children share --limit bytes, start only when all have their contexts, and NVML is sampled continuously. Then
+//! the output is a line of JSON with the peak and the duration; a peak above the limit gives status 1. With --native it does the same
+//! without a library, for comparison.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -28,20 +30,20 @@ fn main() -> ExitCode {
     match race(&arguments) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(why) => {
-            eprintln!("race: {why}");
+        Err(error) => {
+            eprintln!("race: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Whether all went well.
+/// Returns whether all children succeeded and kept the limit.
 fn race(arguments: &Arguments) -> Result<bool, String> {
     let limit = arguments.number("limit", u64::MAX);
     let library = arguments.value("library");
     let watch = if is_watched(arguments) { Some(Watch::start(arguments.number("gpu", 0) as u32)?) } else { None };
     let share = Share::make(limit)?;
-    let own = std::env::current_exe().map_err(|why| why.to_string())?;
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let start = |number: u64| {
         let seed = arguments.number("seed", 1).wrapping_mul(1000) + number;
         let mut command = Command::new(&own);
@@ -52,19 +54,19 @@ fn race(arguments: &Arguments) -> Result<bool, String> {
         if let Some(library) = library {
             share.limits(library, &mut command);
         }
-        command.spawn().map_err(|why| why.to_string())
+        command.spawn().map_err(|error| error.to_string())
     };
     let processes = arguments.number("processes", 8);
     let mut children = (0..processes).map(start).collect::<Result<Vec<_>, _>>()?;
     let Some(watch) = watch else {
         children.iter().for_each(|child| println!("child {}", child.id()));
-        return Ok(all_well(&mut children));
+        return Ok(all_succeeded(&mut children));
     };
     let begin = Instant::now();
     let gone = |children: &mut Vec<Child>| children.iter_mut().any(|child| child.try_wait().is_ok_and(|ended| ended.is_some()));
     while watch.processes().len() < children.len() && begin.elapsed() < Duration::from_secs(120) {
         if gone(&mut children) {
-            return Err("a process had no room for its context".to_string());
+            return Err("a process had no memory for its context".to_string());
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -75,7 +77,7 @@ fn race(arguments: &Arguments) -> Result<bool, String> {
         let _ = BufReader::new(output).read_line(&mut String::new());
     }
     let took = begin.elapsed().as_secs_f64();
-    let well = all_well(&mut children);
+    let well = all_succeeded(&mut children);
     let ((peak, samples), refused) = (watch.peak(), if library.is_some() { share.ledger()?.refused } else { 0 });
     println!(
         "{{\"processes\":{processes},\"limit\":{limit},\"peak\":{peak},\"samples\":{samples},\"refused\":{refused},\"seconds\":{took:.2}}}"
@@ -83,12 +85,12 @@ fn race(arguments: &Arguments) -> Result<bool, String> {
     Ok(well && (peak <= limit || library.is_none()))
 }
 
-/// Whether NVML is read meanwhile, and all begin together.
+/// Returns whether NVML is sampled and all children start together.
 fn is_watched(arguments: &Arguments) -> bool {
     arguments.has("native") || arguments.value("library").is_some()
 }
 
-fn all_well(children: &mut [Child]) -> bool {
+fn all_succeeded(children: &mut [Child]) -> bool {
     let statuses = children.iter_mut().filter_map(|child| Child::wait(child).ok());
     statuses.filter(|status| status.code() == Some(1)).count() == 0
 }
@@ -113,7 +115,7 @@ fn allocate_and_free(arguments: &Arguments) -> Result<(), sys::CUresult> {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     }
     let thread = |number| {
-        // SAFETY: the primary context, alive as long as the process.
+        // SAFETY: the primary context lives as long as the process.
         check(unsafe { sys::cuCtxSetCurrent(context as sys::CUcontext) })?;
         one_thread(arguments, number)
     };
@@ -138,7 +140,7 @@ fn largest(arguments: &Arguments) -> u64 {
     arguments.number("chunk", 8 << 20).max(1)
 }
 
-/// How many rounds there were, and what was allocated and refused in them.
+/// Returns the numbers of rounds, allocations and refusals.
 fn one_thread(arguments: &Arguments, number: u64) -> Result<(u64, u64, u64), sys::CUresult> {
     let largest = largest(arguments);
     let allocations = arguments.number("allocations", u64::MAX);
@@ -169,7 +171,7 @@ fn one_thread(arguments: &Arguments, number: u64) -> Result<(u64, u64, u64), sys
 
 fn allocate(bytes: u64) -> Result<u64, sys::CUresult> {
     let mut address = 0;
-    // SAFETY: room for the answer.
+    // SAFETY: the out-pointer is valid.
     check(unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes as usize) })?;
     Ok(address)
 }

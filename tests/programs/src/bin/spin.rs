@@ -1,9 +1,9 @@
-//! Keeps the GPU as busy as it can with kernels of one length, and says how much of it that was.
+//! Keeps the GPU busy with kernels of one length, and prints the share of time that they ran.
 //!
 //!     spin [--ns LENGTH] [--seconds S] [--streams N] [--gpu ORDINAL] [--wait]
 //!
-//! With --wait it prints `ready` and begins at the next line of its input. Prints `kernels wall_ns share`, the share being the kernels'
-//! own time over the wall's.
+//! With --wait it prints `ready` and starts at the next line of its input. Prints `kernels wall_ns share`: the share is the kernels'
+//! total length divided by the wall-clock time.
 
 use std::collections::VecDeque;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use vgpu_test_programs::arguments::Arguments;
 use vgpu_test_programs::cuda::{self, check, sys::*};
 use vgpu_test_programs::ptx::SPIN;
 
-/// Kernels that may be queued in a stream ahead of the one that runs.
+/// Kernels that may be queued in a stream behind the running one.
 const AHEAD: usize = 64;
 
 fn main() -> ExitCode {
@@ -31,7 +31,7 @@ fn run(arguments: &Arguments) -> Result<(), CUresult> {
     let ns = arguments.number("ns", 200_000);
     cuda::start(arguments.number("gpu", 0) as i32)?;
     let (mut module, mut function) = (null_mut(), null_mut());
-    // SAFETY: the image is terminated, and there is room for the answers.
+    // SAFETY: the image is NUL-terminated and the out-pointers are valid.
     unsafe {
         check(cuModuleLoadData(&raw mut module, SPIN.as_ptr().cast()))?;
         check(cuModuleGetFunction(&raw mut function, module, c"spin".as_ptr()))?;
@@ -39,7 +39,7 @@ fn run(arguments: &Arguments) -> Result<(), CUresult> {
     let mut streams = Vec::new();
     for _ in 0..arguments.number("streams", 1) {
         let mut stream = null_mut();
-        // SAFETY: room for the answer.
+        // SAFETY: the out-pointer is valid.
         check(unsafe { cuStreamCreate(&raw mut stream, 1) })?;
         streams.push((stream, VecDeque::new()));
     }
@@ -71,10 +71,10 @@ fn launch(function: CUfunction, ns: u64, stream: CUstream) -> Result<(), CUresul
     check(unsafe { cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, arguments.as_mut_ptr(), null_mut()) })
 }
 
-/// Marks the stream, and waits for the mark before the last few.
+/// Records an event and waits for the event [`AHEAD`] launches before it.
 fn pace(stream: CUstream, marks: &mut VecDeque<CUevent>) -> Result<(), CUresult> {
     let mut event = null_mut();
-    // SAFETY: room for the answer; events are waited for and destroyed once.
+    // SAFETY: the out-pointer is valid; each event is waited for and destroyed once.
     unsafe {
         check(cuEventCreate(&raw mut event, 2))?;
         check(cuEventRecord(event, stream))?;

@@ -1,9 +1,9 @@
-//! Rounds of the same calls, which it counts: what a trace of it must show.
+//! Makes the same calls in every round and counts them, so that a trace can be checked against the counts.
 //!
 //!     steps [--rounds N] [--gpu ORDINAL] [--wait]
 //!
-//! Prints the counts so far after each round, as JSON. Without --rounds it goes on until it is ended. With --wait it prints `ready`
-//! and begins at the next line of its input.
+//! Prints the counts so far after each round, as JSON. Without --rounds it runs until it is killed. With --wait it prints `ready` and
+//! starts at the next line of its input.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use vgpu_test_programs::ptx::SPIN;
 const MIB: usize = 1 << 20;
 /// Kernels in the graph that each round launches.
 const IN_GRAPH: u64 = 3;
-/// How long each kernel is, in nanoseconds.
+/// Length of each kernel, in nanoseconds.
 const LENGTH: u64 = 20_000;
 
 fn main() -> ExitCode {
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What was called successfully.
+/// Numbers of successful calls.
 #[derive(Default)]
 struct Counts {
     kernels: u64,
@@ -50,7 +50,7 @@ struct Step {
 fn run(arguments: &Arguments) -> Result<(), CUresult> {
     cuda::start(arguments.number("gpu", 0) as i32)?;
     let (mut module, mut spin, mut stream) = (null_mut(), null_mut(), null_mut());
-    // SAFETY: the image is terminated, and there is room for the answers.
+    // SAFETY: the image is NUL-terminated and the out-pointers are valid.
     unsafe {
         check(cuModuleLoadData(&raw mut module, SPIN.as_ptr().cast()))?;
         check(cuModuleGetFunction(&raw mut spin, module, c"spin".as_ptr()))?;
@@ -76,7 +76,7 @@ fn run(arguments: &Arguments) -> Result<(), CUresult> {
 }
 
 impl Step {
-    /// A launch by the nth of the driver's ways.
+    /// Launches a kernel by one of the driver's launch functions, which `way` selects.
     fn launch(&self, way: u64) -> Result<(), CUresult> {
         let ns = LENGTH;
         let mut arguments = [(&raw const ns).cast_mut().cast()];
@@ -97,10 +97,10 @@ impl Step {
         }
     }
 
-    /// A graph of three kernels; what is captured does not run.
+    /// Captures a graph of three kernels; captured launches do not run.
     fn capture(&self) -> Result<CUgraphExec, CUresult> {
         let (mut graph, mut exec) = (null_mut(), null_mut());
-        // SAFETY: room for the answers.
+        // SAFETY: the out-pointers are valid.
         unsafe {
             check(cuStreamBeginCapture_v2(self.stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))?;
             for _ in 0..IN_GRAPH {
@@ -114,7 +114,7 @@ impl Step {
 
     fn round(&mut self) -> Result<(), CUresult> {
         let (mut address, mut host) = (0, vec![7_u8; 4096]);
-        // SAFETY: the addresses are valid, for as many bytes, until everything is done.
+        // SAFETY: the addresses are valid for these sizes until all work is done.
         unsafe {
             check(cuMemAlloc_v2(&raw mut address, MIB))?;
             check(cuMemcpyHtoDAsync_v2(address, host.as_ptr().cast(), host.len(), self.stream))?;

@@ -1,17 +1,19 @@
-//! Rounds of processes that race for memory, half of which are killed at a random moment; the others must then be able to take all that
-//! is left, and nobody may hang.
+//! Rounds of processes that race for memory. Half of them are killed at a random moment; the others must then be able to allocate all
+//! remaining memory, and no process may hang.
 //!
 //!     storm --limit BYTES --context BYTES [--processes N] [--rounds K] [--spread MS] [--settled] [--slack BYTES] [--seed X]
 //!         [--gpu ORDINAL]
 //!     storm --native [--processes N] [--rounds K] [--spread MS] [--settled] [--seed X] [--gpu ORDINAL]
 //!
-//! A round: N processes start, allocate and free random sizes; after up to --spread milliseconds (50) half of them get SIGKILL, and are
-//! reaped now or only at the end of the round. The rest free what they have and take chunk after chunk of 2 MiB until they are refused,
-//! one after the other, again and again until nothing is left: what they obtained and their contexts (--context bytes each) fill --limit up to --slack (a
-//! chunk). At the end one line of JSON tells the longest time from the killing to that moment. A round that does not get there in 30 s
-//! ends the program with status 1. With --settled, the time to the killing counts from when all have their contexts: a real driver makes
-//! those one after the other, and that is not what is measured. With --native nobody limits anything, and what is measured is how soon
-//! NVML lists none of the killed any more: what a driver takes to have their memory back, before which nobody can have it.
+//! A round: N processes start, allocate and free random sizes. After up to --spread milliseconds (default: 50) half of them get
+//! SIGKILL; each is reaped at once or only at the end of the round. The others free what they have. Then they allocate chunks of 2 MiB
+//! until they are refused, one process after the other, repeatedly, until nothing is left: their allocations and contexts (--context
+//! bytes each) must fill --limit up to --slack (default: one chunk). A round that does not get there in 30 s ends the program with
+//! status 1. At the end one line of JSON has the longest time from the kill to that moment.
+//!
+//! With --settled, the time to the kill counts from when all processes have their contexts: a real driver creates contexts one after
+//! the other, which is not what is measured. With --native there is no limit, and the time is measured until NVML lists none of the
+//! killed processes: what the driver itself takes to reclaim their memory.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -22,18 +24,18 @@ use vgpu_test_programs::cuda::{self, check, sys};
 use vgpu_test_programs::nvml::Nvml;
 use vgpu_test_programs::random::Random;
 
-/// What a process takes at a time when it takes all that is left: the driver's granule.
+/// Size of the allocations that use up the remaining memory: the driver's granule.
 const CHUNK: u64 = 2 << 20;
-/// A round that takes longer than this hangs.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time after which a round has failed.
+const ROUND_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     let arguments = Arguments::of_process();
     let done = if arguments.has("child") { child(&arguments) } else { rounds(&arguments) };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("storm: {}: {why}", std::process::id());
+        Err(error) => {
+            eprintln!("storm: {}: {error}", std::process::id());
             ExitCode::FAILURE
         }
     }
@@ -44,7 +46,7 @@ fn rounds(arguments: &Arguments) -> Result<(), String> {
     let mut random = Random::new(arguments.number("seed", 1));
     let (mut longest, mut killed) = (Duration::ZERO, 0);
     for round in 0..rounds {
-        let (took, dead) = one_round(arguments, &mut random).map_err(|why| format!("round {round}: {why}"))?;
+        let (took, dead) = one_round(arguments, &mut random).map_err(|error| format!("round {round}: {error}"))?;
         longest = longest.max(took);
         killed += dead;
     }
@@ -52,7 +54,7 @@ fn rounds(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// How long it took the survivors to get everything, and how many processes were killed.
+/// Runs one round. Returns how long the survivors took to get everything, and how many processes were killed.
 fn one_round(arguments: &Arguments, random: &mut Random) -> Result<(Duration, usize), String> {
     let processes = arguments.number("processes", 32);
     let mut racers = (0..processes).map(|_| Racer::start(arguments, random.draw())).collect::<Result<Vec<_>, _>>()?;
@@ -67,9 +69,9 @@ fn one_round(arguments: &Arguments, random: &mut Random) -> Result<(Duration, us
     let (killed, at) = (victims.len(), Instant::now());
     let reap = random.draw().is_multiple_of(2);
     for victim in &mut victims {
-        victim.process.kill().map_err(|why| why.to_string())?;
+        victim.process.kill().map_err(|error| error.to_string())?;
         if reap {
-            victim.process.wait().map_err(|why| why.to_string())?;
+            victim.process.wait().map_err(|error| error.to_string())?;
         }
     }
     racers.iter_mut().try_for_each(|racer| racer.tell(b"s"))?;
@@ -78,37 +80,37 @@ fn one_round(arguments: &Arguments, random: &mut Random) -> Result<(Duration, us
         racer.end()?;
     }
     for mut victim in victims {
-        victim.process.wait().map_err(|why| why.to_string())?;
+        victim.process.wait().map_err(|error| error.to_string())?;
     }
     Ok((took, killed))
 }
 
-/// How long after `at` NVML lists nobody but these.
+/// Returns how long after `at` NVML lists no process but these.
 fn until_gone(arguments: &Arguments, racers: &[Racer], at: Instant) -> Result<Duration, String> {
     let nvml = Nvml::open(arguments.number("gpu", 0) as u32)?;
     let alive: Vec<u32> = racers.iter().map(|racer| racer.process.id()).collect();
     while nvml.processes().iter().any(|(pid, _)| !alive.contains(pid)) {
-        if at.elapsed() > PATIENCE {
-            return Err("NVML still lists the killed".to_string());
+        if at.elapsed() > ROUND_TIMEOUT {
+            return Err("NVML still lists killed processes".to_string());
         }
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(at.elapsed())
 }
 
-/// How long after `at` the racers have everything.
+/// Returns how long after `at` the racers have everything.
 fn until_full(arguments: &Arguments, racers: &mut [Racer], at: Instant) -> Result<Duration, String> {
     let (limit, context) = (arguments.number("limit", 0), arguments.number("context", 0));
     loop {
         let held = racers.iter_mut().map(|racer| racer.fill(context)).sum::<Result<u64, String>>()?;
         if held > limit {
-            return Err(format!("{held} bytes were obtained of {limit}"));
+            return Err(format!("obtained {held} bytes: expected {limit}"));
         }
         if limit - held < arguments.number("slack", CHUNK) {
             return Ok(at.elapsed());
         }
-        if at.elapsed() > PATIENCE {
-            return Err(format!("{held} bytes are all that can be had of {limit}, {:?} after the killing", at.elapsed()));
+        if at.elapsed() > ROUND_TIMEOUT {
+            return Err(format!("{held} bytes are available of {limit}, {:?} after the kill", at.elapsed()));
         }
     }
 }
@@ -121,48 +123,48 @@ struct Racer {
 
 impl Racer {
     fn start(arguments: &Arguments, seed: u64) -> Result<Racer, String> {
-        let own = std::env::current_exe().map_err(|why| why.to_string())?;
+        let own = std::env::current_exe().map_err(|error| error.to_string())?;
         let gpu = arguments.number("gpu", 0).to_string();
         let mut command = Command::new(own);
         command.args(["--child", "--seed", &seed.to_string(), "--gpu", &gpu]).stdin(Stdio::piped()).stdout(Stdio::piped());
         command.args(arguments.has("settled").then_some("--settled"));
-        let mut process = command.spawn().map_err(|why| why.to_string())?;
+        let mut process = command.spawn().map_err(|error| error.to_string())?;
         let answers = BufReader::new(process.stdout.take().ok_or("no pipe")?);
         Ok(Racer { process, answers })
     }
 
-    /// Lets it take all that it can get, and gives what it holds then, its context included.
+    /// Lets the process allocate all that it can get. Returns what it holds then, its context included.
     fn fill(&mut self, context: u64) -> Result<u64, String> {
         self.tell(b"f")?;
         let line = self.answer()?;
-        let (contexts, bytes) = line.trim().split_once(' ').ok_or("a process ended by itself")?;
-        let number = |text: &str| text.parse::<u64>().map_err(|why| why.to_string());
+        let (contexts, bytes) = line.trim().split_once(' ').ok_or("a process ended unexpectedly")?;
+        let number = |text: &str| text.parse::<u64>().map_err(|error| error.to_string());
         Ok(number(contexts)? * context + number(bytes)?)
     }
 
     fn tell(&mut self, what: &[u8]) -> Result<(), String> {
-        self.process.stdin.as_mut().ok_or("no pipe")?.write_all(what).map_err(|why| why.to_string())
+        self.process.stdin.as_mut().ok_or("no pipe")?.write_all(what).map_err(|error| error.to_string())
     }
 
     fn answer(&mut self) -> Result<String, String> {
         let mut line = String::new();
-        self.answers.read_line(&mut line).map_err(|why| why.to_string())?;
+        self.answers.read_line(&mut line).map_err(|error| error.to_string())?;
         Ok(line)
     }
 
     fn end(mut self) -> Result<(), String> {
         drop(self.process.stdin.take());
-        let status = self.process.wait().map_err(|why| why.to_string())?;
+        let status = self.process.wait().map_err(|error| error.to_string())?;
         if status.success() { Ok(()) } else { Err(format!("a process ended with {status}")) }
     }
 }
 
-/// Races until its standard input says something; fills at every `f`; ends at its end.
+/// Races until its standard input has a line; fills at every `f`; ends at the end of the input.
 fn child(arguments: &Arguments) -> Result<(), String> {
     let ordinal = arguments.number("gpu", 0) as i32;
     let mut random = Random::new(arguments.number("seed", 1));
     let (mut started, mut held) = (false, Vec::new());
-    while !told() {
+    while !has_input() {
         if !started {
             started = start(ordinal)?;
             if started && arguments.has("settled") {
@@ -177,9 +179,9 @@ fn child(arguments: &Arguments) -> Result<(), String> {
     while let Some(address) = held.pop() {
         free(address)?;
     }
-    let mut told = [0];
-    while std::io::stdin().read(&mut told).is_ok_and(|bytes| bytes == 1) {
-        if told != *b"f" {
+    let mut command = [0];
+    while std::io::stdin().read(&mut command).is_ok_and(|bytes| bytes == 1) {
+        if command != *b"f" {
             continue;
         }
         started = started || start(ordinal)?;
@@ -191,21 +193,21 @@ fn child(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether standard input has something to read, or has ended.
-fn told() -> bool {
+/// Returns whether standard input has something to read or has ended.
+fn has_input() -> bool {
     let mut input = libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 };
     // SAFETY: one descriptor, as the count says.
     unsafe { libc::poll(&raw mut input, 1, 0) == 1 }
 }
 
-/// Makes a context; `false` if there is no memory for one now.
+/// Creates a context; returns `false` if there is no memory for one now.
 fn start(ordinal: i32) -> Result<bool, String> {
     granted(cuda::start(ordinal).map(|_| ())).map(|started| started.is_some())
 }
 
 fn allocate(bytes: u64) -> Result<Option<u64>, String> {
     let mut address = 0;
-    // SAFETY: room for the answer.
+    // SAFETY: the out-pointer is valid.
     granted(check(unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes as usize) })).map(|granted| granted.map(|()| address))
 }
 
@@ -214,7 +216,7 @@ fn free(address: u64) -> Result<(), String> {
     check(unsafe { sys::cuMemFree_v2(address) }).map_err(cuda::name)
 }
 
-/// Out of memory is an answer, everything else an error.
+/// Returns `None` for out of memory, and every other failure as an error.
 fn granted(answer: Result<(), sys::CUresult>) -> Result<Option<()>, String> {
     match answer {
         Ok(()) => Ok(Some(())),

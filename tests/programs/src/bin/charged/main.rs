@@ -1,11 +1,11 @@
-//! Every way of having GPU time, and whether all of it is charged: each in a process of its own under a limit of the GPU's time.
+//! Checks that every way to use GPU time is charged: each runs in a process of its own under a limit of GPU time.
 //!
-//!     charged --library libvgpu.so [--percent N] [--gpu ORDINAL] [--only WAY]
+//!     charged --library libvgpu.so [--percent N] [--gpu ORDINAL] [--only METHOD]
 //!
-//! Prints a table, in milliseconds: what the kernels took by their own lengths, what was charged. Ends with status 1 if one had time
-//! that nobody paid for, or paid for much that it did not have.
+//! Prints a table, in milliseconds: what the kernels took by their own lengths, and what was charged. Ends with status 1 if GPU time
+//! was not charged, or if far more was charged than used.
 
-mod ways;
+mod methods;
 
 use std::process::{Command, ExitCode};
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,30 +17,30 @@ use vgpu_test_programs::share::Share;
 
 fn main() -> ExitCode {
     let arguments = Arguments::of_process();
-    if let Some(way) = arguments.value("way") {
-        return child(way, &arguments);
+    if let Some(method) = arguments.value("method") {
+        return child(method, &arguments);
     }
     let Some(library) = arguments.value("library") else {
-        eprintln!("charged: --library is missing");
+        eprintln!("charged: --library: expected a file");
         return ExitCode::from(2);
     };
     let only: Vec<&str> = arguments.values("only").collect();
     let mut wrong = 0;
-    println!("| way | took, ms | charged, ms | |\n|---|---|---|---|");
-    for way in ways::NAMES.iter().filter(|way| only.is_empty() || only.contains(way)) {
-        match tried(way, library, &arguments) {
-            Ok(None) => println!("| {way} | | | not supported here |"),
+    println!("| method | took, ms | charged, ms | |\n|---|---|---|---|");
+    for method in methods::NAMES.iter().filter(|method| only.is_empty() || only.contains(method)) {
+        match run_limited(method, library, &arguments) {
+            Ok(None) => println!("| {method} | | | not supported here |"),
             Ok(Some((took, charged))) => {
-                // Half a millisecond: pauses between launches that nobody else could have used.
-                // What the end of a context takes beyond the work in it counts as used, too.
-                let ends = if way.starts_with("context") { 500_000_000 } else { 0 };
+                // A tolerance of 0.5 ms, for pauses between launches that no other program could have used.
+                // Destroying a context takes time beyond its work, which counts as used.
+                let ends = if method.starts_with("context") { 500_000_000 } else { 0 };
                 let good = charged + 500_000 >= took - took / 50 && charged <= took + took / 4 + 20_000_000 + ends;
                 wrong += u32::from(!good);
-                println!("| {way} | {:.1} | {:.1} | {} |", millis(took), millis(charged), if good { "ok" } else { "**WRONG**" });
+                println!("| {method} | {:.1} | {:.1} | {} |", millis(took), millis(charged), if good { "ok" } else { "**WRONG**" });
             }
-            Err(why) => {
+            Err(error) => {
                 wrong += 1;
-                println!("| {way} | | | **{why}** |");
+                println!("| {method} | | | **{error}** |");
             }
         }
     }
@@ -51,15 +51,16 @@ fn millis(nanos: u64) -> f64 {
     nanos as f64 / 1e6
 }
 
-/// What a way took and what was charged for it, in nanoseconds; `None` where the driver lacks something that it needs.
-fn tried(way: &str, library: &str, arguments: &Arguments) -> Result<Option<(u64, u64)>, String> {
+/// Runs a method under a limit. Returns what it took and what was charged, in nanoseconds; `None` if the driver lacks something that
+/// the method needs.
+fn run_limited(method: &str, library: &str, arguments: &Arguments) -> Result<Option<(u64, u64)>, String> {
     let limit = GpuLimit::new(Selector::All);
     limit.cores.store(arguments.number("percent", 60) as u32, Relaxed);
     let share = Share::with([limit])?;
-    let this = std::env::current_exe().map_err(|why| why.to_string())?;
+    let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(this);
-    command.args(["--way", way, "--gpu", &arguments.number("gpu", 0).to_string()]);
-    let output = share.limits(library, &mut command).output().map_err(|why| why.to_string())?;
+    command.args(["--method", method, "--gpu", &arguments.number("gpu", 0).to_string()]);
+    let output = share.limits(library, &mut command).output().map_err(|error| error.to_string())?;
     let said = String::from_utf8_lossy(&output.stdout);
     let words: Vec<&str> = said.split_whitespace().collect();
     match words[..] {
@@ -69,13 +70,13 @@ fn tried(way: &str, library: &str, arguments: &Arguments) -> Result<Option<(u64,
     }
 }
 
-/// Goes a way, and says what it took.
-fn child(way: &str, arguments: &Arguments) -> ExitCode {
-    match ways::go(way, arguments.number("gpu", 0) as i32) {
+/// Runs a method and prints what it took.
+fn child(method: &str, arguments: &Arguments) -> ExitCode {
+    match methods::run(method, arguments.number("gpu", 0) as i32) {
         Ok(took) => println!("took {took}"),
         Err(CUresult::CUDA_ERROR_NOT_SUPPORTED) => println!("unsupported"),
         Err(code) => {
-            println!("{way}: {}", cuda::name(code));
+            println!("{method}: {}", cuda::name(code));
             return ExitCode::FAILURE;
         }
     }

@@ -1,20 +1,21 @@
-//! Several processes under one share take and give back memory at random, by all sorts of calls; in the end the accounts must say what
-//! NVML says.
+//! Several processes under one share allocate and free memory at random by many calls; then the accounts must equal what NVML lists.
 //!
 //!     churn --library libvgpu.so [--limit BYTES] [--processes N] [--threads T] [--steps K] [--seed X] [--rounds R] [--gpu ORDINAL]
 //!           [--without KIND]
 //!
-//! Each process, or each of its T threads, does K steps that its seed determines. Then all stand still, each asks once for more than there
-//! is (before it is refused, its account is compared with NVML's), and for each process and for all together the account may differ from
-//! NVML, as this program reads it without the library, by one granule of 2 MiB at most. They give everything back, and it is looked at
-//! again; at last they end, and a new process must find the account right. NVML is read all the time and may never show more than the
-//! limit (8 GiB). A round more has the next seed. Status 1 if anything is not so, or a call gives an unexpected code. With --native there
-//! is no library, and nothing is compared: whether the driver itself bears it. A process that a signal ends says before what it was at;
-//! `--without`, several times if need be, leaves out kinds of things and of steps ([`things::KINDS`]), to find what it is that ends it.
+//! Each process, or each of its T threads, does K steps that its seed determines. Then all stop, and each requests once more than there
+//! is (before the refusal, the library reconciles its account with NVML). For each process and for all together, the account may
+//! differ by at most one granule of 2 MiB from what NVML lists for this program, which runs without the library. Then they free
+//! everything and are compared again. At last they end, and a new process must find the account right. NVML is sampled continuously
+//! and may never list more than the limit (default: 8 GiB). Each further round has the next seed.
+//!
+//! Status 1 if any comparison fails or a call returns an unexpected code. With --native there is no library and no comparison, only a
+//! test of the driver. A process that a signal ends first prints what it was doing. `--without`, which may be repeated, leaves out
+//! kinds of objects and steps ([`objects::KINDS`]), to find the one that crashes it.
 
 mod child;
+mod objects;
 mod process;
-mod things;
 
 use std::process::ExitCode;
 
@@ -30,16 +31,16 @@ fn main() -> ExitCode {
     if arguments.has("child") {
         return child::run(&arguments);
     }
-    if let Some(unknown) = arguments.values("without").find(|kind| !things::KINDS.contains(kind)) {
-        eprintln!("--without {unknown}: not one of {}", things::KINDS.join(", "));
+    if let Some(unknown) = arguments.values("without").find(|kind| !objects::KINDS.contains(kind)) {
+        eprintln!("--without {unknown}: expected one of {}", objects::KINDS.join(", "));
         return ExitCode::from(2);
     }
     let seed = arguments.number("seed", u64::from(std::process::id()));
     for round in 0..arguments.number("rounds", 1) {
         match run(&arguments, seed + round) {
             Ok(said) => println!("{said}"),
-            Err(why) => {
-                eprintln!("churn: --seed {}: {why}", seed + round);
+            Err(error) => {
+                eprintln!("churn: --seed {}: {error}", seed + round);
                 return ExitCode::FAILURE;
             }
         }
@@ -47,9 +48,9 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// One round. Gives a line of JSON.
+/// Runs one round. Returns a line of JSON.
 fn run(arguments: &Arguments, seed: u64) -> Result<String, String> {
-    let library = if arguments.has("native") { None } else { Some(arguments.value("library").ok_or("--library FILE is needed")?) };
+    let library = if arguments.has("native") { None } else { Some(arguments.value("library").ok_or("--library: expected a file")?) };
     let (limit, count) = (arguments.number("limit", 8 << 30), arguments.number("processes", 4));
     let share = Share::make(limit)?;
     let watch = Watch::start(arguments.number("gpu", 0) as u32)?;
@@ -69,7 +70,7 @@ fn run(arguments: &Arguments, seed: u64) -> Result<String, String> {
         process.tell("drain")?;
         process.answer("drained")?;
     }
-    let drained = compare(&mut processes, library.and(Some(&share)), &watch, "with everything given back")?;
+    let drained = compare(&mut processes, library.and(Some(&share)), &watch, "after freeing everything")?;
     processes.into_iter().try_for_each(Process::end)?;
     let mut last = vec![Process::start(arguments, &share, library, 0)?];
     last.iter_mut().try_for_each(Process::wait)?;
@@ -80,7 +81,7 @@ fn run(arguments: &Arguments, seed: u64) -> Result<String, String> {
     last.into_iter().try_for_each(Process::end)?;
     let (peak, samples) = watch.peak();
     if peak > limit && library.is_some() {
-        return Err(format!("NVML showed {peak} bytes, and the limit is {limit}"));
+        return Err(format!("NVML listed {peak} bytes, with a limit of {limit}"));
     }
     Ok(format!(
         "{{\"seed\":{seed},\"processes\":{count},\"calls\":{calls},\"refused\":{refused},\"limit\":{limit},\"peak\":{peak},\
@@ -88,7 +89,7 @@ fn run(arguments: &Arguments, seed: u64) -> Result<String, String> {
     ))
 }
 
-/// Compares accounts, if there are any, with NVML, process by process and in sum, and gives that by NVML.
+/// Compares the accounts, if there are any, with NVML, for each process and in sum. Returns NVML's sum, in bytes.
 fn compare(processes: &mut [Process], share: Option<&Share>, watch: &Watch, when: &str) -> Result<u64, String> {
     processes.iter_mut().try_for_each(|process| process.tell("reconcile"))?;
     for process in processes.iter_mut() {
@@ -105,7 +106,7 @@ fn compare(processes: &mut [Process], share: Option<&Share>, watch: &Watch, when
         let real = of(&nvml);
         unlisted += held.managed;
         if (held.bytes - held.managed).abs_diff(real) > GRANULE {
-            return Err(format!("{when}: a process whose own seed is {}: {real} bytes by NVML, and by its account {held:?}", process.seed));
+            return Err(format!("{when}: a process with seed {}: {real} bytes by NVML, account {held:?}", process.seed));
         }
     }
     if (ledger.total - unlisted).abs_diff(real) > GRANULE {

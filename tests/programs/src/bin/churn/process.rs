@@ -14,9 +14,9 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it, under the share if there is a library to hold it; with the seed 0 it takes no steps.
+    /// Starts a process, under the share if there is a library. With seed 0 it takes no steps.
     pub fn start(arguments: &Arguments, share: &Share, library: Option<&str>, seed: u64) -> Result<Process, String> {
-        let mut command = Command::new(std::env::current_exe().map_err(|why| why.to_string())?);
+        let mut command = Command::new(std::env::current_exe().map_err(|error| error.to_string())?);
         let steps = if seed == 0 { 0 } else { arguments.number("steps", 3000) };
         let (limit, gpu) = (arguments.number("limit", 8 << 30), arguments.number("gpu", 0));
         let threads = if seed == 0 { 1 } else { arguments.number("threads", 1) };
@@ -29,7 +29,7 @@ impl Process {
             Some(library) => share.limits(library, &mut command),
             None => command.arg("--native"),
         };
-        let mut process = command.spawn().map_err(|why| why.to_string())?;
+        let mut process = command.spawn().map_err(|error| error.to_string())?;
         let (input, output) = (process.stdin.take().ok_or("no pipe")?, process.stdout.take().ok_or("no pipe")?);
         Ok(Process { process, input, output: BufReader::new(output), seed })
     }
@@ -38,23 +38,23 @@ impl Process {
         self.process.id()
     }
 
-    /// Until it has its context.
+    /// Waits until the process has its context.
     pub fn wait(&mut self) -> Result<(), String> {
         self.answer("started").map(|_| ())
     }
 
     pub fn tell(&mut self, what: &str) -> Result<(), String> {
-        writeln!(self.input, "{what}").map_err(|why| why.to_string())
+        writeln!(self.input, "{what}").map_err(|error| error.to_string())
     }
 
-    /// The numbers of its next line, which must begin with `what`.
+    /// Returns the numbers in the next line, which must begin with `what`.
     pub fn answer(&mut self, what: &str) -> Result<Vec<u64>, String> {
         let mut line = String::new();
-        self.output.read_line(&mut line).map_err(|why| why.to_string())?;
+        self.output.read_line(&mut line).map_err(|error| error.to_string())?;
         let mut words = line.split_whitespace();
         if words.next() != Some(what) {
-            let ended = if line.is_empty() { self.process.wait().map_err(|why| why.to_string())?.to_string() } else { line };
-            return Err(format!("process {}, whose own seed is {}, before it has {what}: {ended}", self.id(), self.seed));
+            let ended = if line.is_empty() { self.process.wait().map_err(|error| error.to_string())?.to_string() } else { line };
+            return Err(format!("process {} with seed {} ended before `{what}`: {ended}", self.id(), self.seed));
         }
         Ok(words.filter_map(|word| word.parse().ok()).collect())
     }
@@ -62,7 +62,7 @@ impl Process {
     pub fn end(self) -> Result<(), String> {
         let Process { mut process, input, .. } = self;
         drop(input);
-        let status = process.wait().map_err(|why| why.to_string())?;
+        let status = process.wait().map_err(|error| error.to_string())?;
         if status.success() { Ok(()) } else { Err(format!("process {} ended with {status}", process.id())) }
     }
 }

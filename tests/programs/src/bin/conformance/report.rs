@@ -1,11 +1,11 @@
-//! Where answers go.
+//! Output of the answers.
 
 use std::fmt::Display;
 
 use vgpu_test_programs::cuda::{name, sys::CUresult};
 use vgpu_test_programs::nvml::Nvml;
 
-/// Prints answers under a subject's name, and measures memory between them.
+/// Prints answers under the name of a subject, and measures memory between them.
 pub struct Report {
     subject: &'static str,
     nvml: Option<Nvml>,
@@ -17,7 +17,7 @@ impl Report {
         Report { subject, nvml: None, last: 0 }
     }
 
-    /// Measures from here on.
+    /// Starts measuring memory.
     pub fn measure(&mut self) {
         self.nvml = Nvml::open(0).ok();
         self.last = self.own();
@@ -27,25 +27,25 @@ impl Report {
         self.nvml.as_ref().and_then(Nvml::own).unwrap_or(0)
     }
 
-    /// Something the driver answered.
-    pub fn say(&self, what: impl Display, answer: impl Display) {
+    /// Prints an answer of the driver.
+    pub fn answer(&self, what: impl Display, answer: impl Display) {
         println!("{}: {what}: {answer}", self.subject);
     }
 
-    /// A comment: what varies by machine.
+    /// Prints a comment, for what varies by machine.
     pub fn note(&self, text: impl Display) {
         println!("# {}: {text}", self.subject);
     }
 
-    /// The code of a call.
+    /// Prints the code that a call returned.
     pub fn code(&self, what: impl Display, code: CUresult) {
-        self.say(what, name(code));
+        self.answer(what, name(code));
     }
 
-    /// What this process' memory grew by since the last such line.
-    pub fn grown(&mut self, what: impl Display) {
+    /// Prints the growth of this process's memory since the last such line.
+    pub fn growth(&mut self, what: impl Display) {
         let now = self.own();
-        self.say(what, format!("{:+} bytes", now.cast_signed() - self.last.cast_signed()));
+        self.answer(what, format!("{:+} bytes", now.cast_signed() - self.last.cast_signed()));
         self.last = now;
     }
 }

@@ -1,4 +1,4 @@
-//! The subjects, in the order in which they are asked about.
+//! The subjects, in the order of the output.
 
 mod arrays;
 mod contexts;
@@ -17,7 +17,7 @@ mod vmm;
 
 use super::report::Report;
 
-/// A subject's questions.
+/// Asks the questions of a subject.
 type Subject = fn(&mut Report);
 
 pub const ALL: &[(&str, Subject)] = &[
@@ -36,11 +36,3 @@ pub const ALL: &[(&str, Subject)] = &[
     ("graphs", graphs::ask),
     ("nvml", nvml::ask),
 ];
-
-/// Ends the program with a line that says which step of the set-up failed.
-fn need(what: &str, code: vgpu_test_programs::cuda::sys::CUresult) {
-    if let Err(code) = vgpu_test_programs::cuda::check(code) {
-        println!("stopped at {what}: {}", vgpu_test_programs::cuda::name(code));
-        std::process::exit(1);
-    }
-}

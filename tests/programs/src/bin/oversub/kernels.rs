@@ -1,4 +1,4 @@
-//! What the GPU does to the memory. A simulated GPU runs no kernels; then nobody waits for what they would have done.
+//! Kernels that work on the memory. A simulated GPU runs no kernels; then their results are not expected either.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -6,8 +6,8 @@ use std::ptr::null_mut;
 use vgpu_test_programs::cuda::check;
 use vgpu_test_programs::cuda::sys::{self, CUfunction, CUresult};
 
-/// `step(at, words, add)` makes every word three times what it was, plus its place, plus `add`. `count(at, pages)` adds one to the
-/// first word of every 4 KiB, atomically for the whole system.
+/// `step(at, words, add)` multiplies every word by three and adds its index and `add`. `count(at, pages)` increments the first word of
+/// every 4 KiB, atomically for the whole system.
 const CODE: &str = "\
 .version 7.0
 .target sm_70
@@ -67,19 +67,19 @@ done:
 }
 \0";
 
-/// The kernels.
+/// The loaded kernels.
 pub struct Kernels {
     step: CUfunction,
     count: CUfunction,
-    /// Whether this GPU runs them.
+    /// Whether this GPU runs kernels.
     pub run: bool,
 }
 
 impl Kernels {
-    /// Loads them into the current context and tries one.
+    /// Loads the kernels into the current context and tries one.
     pub fn load() -> Result<Self, CUresult> {
         let (mut module, mut step, mut count, mut address, mut seen) = (null_mut(), null_mut(), null_mut(), 0, 1_u32);
-        // SAFETY: room for the answers, and a terminated text.
+        // SAFETY: the image is NUL-terminated and the out-pointers are valid.
         unsafe {
             check(sys::cuModuleLoadData(&raw mut module, CODE.as_ptr().cast()))?;
             check(sys::cuModuleGetFunction(&raw mut step, module, c"step".as_ptr()))?;
@@ -89,7 +89,7 @@ impl Kernels {
         }
         let mut kernels = Self { step, count, run: false };
         kernels.step(address, 1, 5)?;
-        // SAFETY: room for the answer; the memory is this function's.
+        // SAFETY: the out-pointer is valid; the memory belongs to this function.
         unsafe {
             check(sys::cuMemcpyDtoH_v2((&raw mut seen).cast(), address, 4))?;
             check(sys::cuMemFree_v2(address))?;
@@ -98,13 +98,13 @@ impl Kernels {
         Ok(kernels)
     }
 
-    /// Queues a step over so many words.
+    /// Queues a step over `words` words.
     pub fn step(&self, mut address: u64, mut words: u64, mut add: u32) -> Result<(), CUresult> {
         let mut arguments: [*mut c_void; 3] = [(&raw mut address).cast(), (&raw mut words).cast(), (&raw mut add).cast()];
         launch(self.step, 1024, &mut arguments)
     }
 
-    /// Queues a count over so many pages.
+    /// Queues a count over `pages` pages.
     pub fn count(&self, mut address: u64, mut pages: u64) -> Result<(), CUresult> {
         let mut arguments: [*mut c_void; 2] = [(&raw mut address).cast(), (&raw mut pages).cast()];
         launch(self.count, pages.div_ceil(256) as u32, &mut arguments)
@@ -112,6 +112,6 @@ impl Kernels {
 }
 
 fn launch(function: CUfunction, blocks: u32, arguments: &mut [*mut c_void]) -> Result<(), CUresult> {
-    // SAFETY: as many arguments as the kernel has.
+    // SAFETY: the caller passes as many arguments as the kernel has.
     check(unsafe { sys::cuLaunchKernel(function, blocks, 1, 1, 256, 1, 1, 0, null_mut(), arguments.as_mut_ptr(), null_mut()) })
 }

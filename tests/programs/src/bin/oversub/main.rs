@@ -1,13 +1,14 @@
-//! A program that needs more than its share, where what exceeds it may lie on the host.
+//! A program that needs more than its share; the excess may be spilled to the host.
 //!
 //!     oversub [--need BYTES] [--chunk BYTES] [--hold]
 //!     oversub --library libvgpu.so [--limit BYTES] [--ceiling BYTES] [--need BYTES] [--chunk BYTES]
 //!
-//! The first form takes what it needs (3 GiB) in several ways, fills it by fills, copies and kernels, looks at every word, takes more
-//! until it is refused, and answers with one line of JSON. With --hold it takes what it needs and waits for its input to end.
+//! The first form allocates what it needs (default: 3 GiB) by several calls, fills it by fills, copies and kernels, checks every word,
+//! allocates more until it is refused, and prints one line of JSON. With --hold it allocates what it needs and waits for its input to
+//! end.
 //!
-//! The second form runs that under the library with a share of its own (2 GiB, and 2 GiB on the host), reads NVML meanwhile without the
-//! library, and says what came of it, line by line; status 1 if that is not as it should be.
+//! The second form runs the first under the library with a share of its own (default: 2 GiB, and 2 GiB on the host), samples NVML without
+//! the library meanwhile, and prints a line for each trial; status 1 if a trial fails.
 
 mod chunks;
 mod kernels;
@@ -40,8 +41,8 @@ fn main() -> ExitCode {
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(why) => {
-            eprintln!("oversub: {why}");
+        Err(error) => {
+            eprintln!("oversub: {error}");
             ExitCode::FAILURE
         }
     }

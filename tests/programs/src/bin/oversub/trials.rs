@@ -1,4 +1,4 @@
-//! The program under the library, and what has to come of it.
+//! Trials of the program under the library, and their checks.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
@@ -7,45 +7,45 @@ use std::sync::atomic::Ordering::Relaxed;
 use vgpu_region::limits::{GpuLimit, Selector};
 use vgpu_test_programs::share::Share;
 
-use crate::MIB;
 use crate::watch::{self, Peak};
 
-/// What the driver takes for a process without listing it there (9 MiB on driver 580, H200), and a little more; two run at a time.
+const MIB: u64 = 1 << 20;
+/// Memory that the driver takes for a process without listing it (9 MiB on driver 580, H200), with a margin. Two processes run at a time.
 const UNLISTED: u64 = 16 * MIB;
 
-/// How large everything is, in bytes.
+/// Sizes, in bytes.
 pub struct Sizes<'a> {
-    /// The library's file.
+    /// Path of the library.
     pub library: &'a str,
     /// The share of the GPU.
     pub limit: u64,
-    /// On the host beside it.
+    /// The limit of spilled memory on the host.
     pub ceiling: u64,
     /// What the program needs.
     pub need: u64,
-    /// At a time.
+    /// The size of one allocation.
     pub chunk: u64,
 }
 
-/// Runs all trials. Whether everything was as it should be.
+/// Runs all trials. Returns whether every trial passed.
 pub fn run(sizes: &Sizes) -> Result<bool, String> {
     println!(
-        "trial | obtained | on the host | wrong | kernels | at most | refused with | NVML's processes | NVML's GPU | of it unlisted | looks"
+        "trial | obtained | spilled | wrong words | kernels | maximum | error | NVML's processes | NVML's GPU | of it unlisted | samples"
     );
     let trials = [without(sizes)?, with(sizes)?, two(sizes)?, killed(sizes)?];
     Ok(trials.iter().all(|good| *good))
 }
 
-/// No oversubscription: the share is all there is.
+/// Without oversubscription, the program gets its share only.
 fn without(sizes: &Sizes) -> Result<bool, String> {
     let share = share(sizes, 0)?;
     let (answer, peak) = watch::during(|| answer(&mut sizes.program(&share, sizes.need)))?;
     let answer = answer?;
     let good = answer.most < sizes.limit && answer.elsewhere == 0 && answer.total == sizes.limit;
-    Ok(sizes.judge("none on the host", &answer, peak, good))
+    Ok(sizes.judge("no spill", &answer, peak, good))
 }
 
-/// All that the program needs, and no more than the ceiling.
+/// With oversubscription, the program gets all that it needs and no more than limit and ceiling.
 fn with(sizes: &Sizes) -> Result<bool, String> {
     let share = share(sizes, sizes.ceiling)?;
     let (answer, peak) = watch::during(|| answer(&mut sizes.program(&share, sizes.need)))?;
@@ -57,17 +57,17 @@ fn with(sizes: &Sizes) -> Result<bool, String> {
         && answer.most <= all
         && answer.most + 2 * sizes.chunk >= answer.before
         && answer.left <= 2 * sizes.chunk
-        // A pool may keep a step.
+        // A pool may keep 32 MiB, the step in which it grows.
         && answer.after + 32 * MIB >= answer.before;
-    let given_back = share.ledger()?.spilled == 0;
-    Ok(sizes.judge("what does not fit on the host", &answer, peak, good && given_back))
+    let released = share.ledger()?.spilled == 0;
+    Ok(sizes.judge("spill", &answer, peak, good && released))
 }
 
-/// Two at a time share limit and ceiling.
+/// Two processes share limit and ceiling.
 fn two(sizes: &Sizes) -> Result<bool, String> {
     let share = share(sizes, sizes.ceiling)?;
     let (answer, peak) = watch::during(|| {
-        // Its context has to fit on the device as well.
+        // The second context has to fit on the device as well.
         let mut other = Holder::start(&mut sizes.program(&share, sizes.need / 4))?;
         let answer = answer(&mut sizes.program(&share, sizes.need / 2));
         other.kill();
@@ -75,10 +75,10 @@ fn two(sizes: &Sizes) -> Result<bool, String> {
     })?;
     let answer = answer?;
     let good = answer.obtained >= sizes.need / 2 && answer.elsewhere > 0 && answer.most + sizes.need / 4 <= sizes.limit + sizes.ceiling;
-    Ok(sizes.judge("beside another", &answer, peak, good))
+    Ok(sizes.judge("two processes", &answer, peak, good))
 }
 
-/// What a killed process had on the host is there for the next.
+/// Memory that a killed process had on the host is available to the next process.
 fn killed(sizes: &Sizes) -> Result<bool, String> {
     let share = share(sizes, sizes.ceiling)?;
     let mut first = Holder::start(&mut sizes.program(&share, sizes.need))?;
@@ -86,21 +86,21 @@ fn killed(sizes: &Sizes) -> Result<bool, String> {
     first.kill();
     let (answer, peak) = watch::during(|| answer(&mut sizes.program(&share, sizes.need)))?;
     let answer = answer?;
-    let given_back = share.ledger()?.spilled == 0;
-    let good = spilled > 0 && given_back && answer.obtained >= sizes.need;
-    Ok(sizes.judge("after one that was killed", &answer, peak, good))
+    let released = share.ledger()?.spilled == 0;
+    let good = spilled > 0 && released && answer.obtained >= sizes.need;
+    Ok(sizes.judge("after a killed process", &answer, peak, good))
 }
 
-/// A process that has what it needs.
+/// A process that holds what it needs.
 struct Holder(Child);
 
 impl Holder {
     fn start(command: &mut Command) -> Result<Holder, String> {
-        let mut process = command.arg("--hold").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|why| why.to_string())?;
+        let mut process = command.arg("--hold").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|error| error.to_string())?;
         let (mut line, output) = (String::new(), process.stdout.take());
         let holder = Holder(process);
         output.map(|output| BufReader::new(output).read_line(&mut line));
-        if line.trim() == "held" { Ok(holder) } else { Err(format!("not held: {line}")) }
+        if line.trim() == "held" { Ok(holder) } else { Err(format!("{line:?}: expected \"held\"")) }
     }
 
     fn kill(&mut self) {
@@ -130,7 +130,7 @@ impl Sizes<'_> {
         command
     }
 
-    /// Prints a trial. `good` is what is particular to it.
+    /// Checks what all trials have in common and prints the trial. `good` says whether its own checks passed.
     fn judge(&self, name: &str, answer: &Answer, peak: Peak, good: bool) -> bool {
         let good = good
             && answer.wrong == 0
@@ -142,20 +142,20 @@ impl Sizes<'_> {
             answer.obtained / MIB,
             answer.elsewhere / MIB,
             answer.wrong,
-            if answer.kernels { "run" } else { "not on this GPU" },
+            if answer.kernels { "run" } else { "not run on this GPU" },
             answer.most / MIB,
             answer.refused,
             peak.held.div_ceil(MIB),
             peak.used.div_ceil(MIB),
             peak.unlisted.div_ceil(MIB),
             peak.samples,
-            if good { "good" } else { "NOT AS IT SHOULD BE" },
+            if good { "ok" } else { "**WRONG**" },
         );
         good
     }
 }
 
-/// What the program says.
+/// The output of the program.
 struct Answer {
     obtained: u64,
     elsewhere: u64,
@@ -170,7 +170,7 @@ struct Answer {
 }
 
 fn answer(command: &mut Command) -> Result<Answer, String> {
-    let Output { status, stdout, .. } = command.stderr(Stdio::inherit()).output().map_err(|why| why.to_string())?;
+    let Output { status, stdout, .. } = command.stderr(Stdio::inherit()).output().map_err(|error| error.to_string())?;
     let text = String::from_utf8_lossy(&stdout);
     let line = text.lines().find(|line| line.starts_with('{')).filter(|_| status.success()).ok_or(format!("{status}: {text}"))?;
     let field = |name: &str| {

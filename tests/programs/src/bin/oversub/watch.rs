@@ -1,24 +1,24 @@
-//! Reads NVML all the time while something runs.
+//! Samples NVML continuously while something runs.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use vgpu_test_programs::nvml::Nvml;
 
-/// The most that NVML showed, in bytes.
+/// Peaks of NVML's figures, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Peak {
-    /// Of the processes' figures together.
+    /// Sum over the listed processes.
     pub held: u64,
-    /// In use on the GPU, more than before. Managed memory is in no process's figure, but in this.
+    /// Memory in use on the GPU, above the initial value. Includes managed memory, which is listed for no process.
     pub used: u64,
-    /// Of that, at one time, in no process's figure: managed memory, and what the driver keeps for itself.
+    /// The part of `used` that was listed for no process at one time: managed memory and the driver's own.
     pub unlisted: u64,
-    /// Looks.
+    /// Number of samples.
     pub samples: u64,
 }
 
-/// Runs `what`, and watches the first GPU.
+/// Runs `what` and samples the first GPU meanwhile.
 pub fn during<T: Send>(what: impl FnOnce() -> T + Send) -> Result<(T, Peak), String> {
     let nvml = Nvml::open(0)?;
     let (over, begin) = (AtomicBool::new(false), used(&nvml));
@@ -34,11 +34,11 @@ pub fn during<T: Send>(what: impl FnOnce() -> T + Send) -> Result<(T, Peak), Str
             let used = used(&nvml).saturating_sub(begin);
             let processes = nvml.processes();
             let held = processes.iter().map(|process| process.1).sum();
-            // A list of several processes is no snapshot: it counts if the next one is the same.
+            // A list of several processes is not a snapshot: it counts if the next one is the same.
             if processes.len() <= 1 || processes == before {
                 peak.held = peak.held.max(held);
             }
-            // What is given back between the two looks is in one of them only.
+            // Memory that is freed between the two queries is in one of them only.
             if processes == before {
                 peak.unlisted = peak.unlisted.max(used.saturating_sub(held));
             }

@@ -1,4 +1,4 @@
-//! One process on one GPU.
+//! The work of one process on one GPU.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use crate::figures::Figures;
 
 const MIB: u64 = 1 << 20;
 
-/// Prints what it obtained, in bytes, and keeps it until its standard input ends; or prints what is wrong.
+/// Prints the bytes that it obtained and holds them until its standard input ends; or prints what is wrong.
 pub fn run(uuid: &str, ordinal: i32, limit: u64) -> ExitCode {
     match fill(uuid, ordinal, limit) {
         Ok(obtained) => {
@@ -17,8 +17,8 @@ pub fn run(uuid: &str, ordinal: i32, limit: u64) -> ExitCode {
             let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
             ExitCode::SUCCESS
         }
-        Err(why) => {
-            println!("{why}");
+        Err(error) => {
+            println!("{error}");
             ExitCode::FAILURE
         }
     }
@@ -30,9 +30,9 @@ fn fill(uuid: &str, ordinal: i32, limit: u64) -> Result<u64, String> {
     let figures = Figures::new(uuid, ordinal, limit)?;
     let empty = figures.check("empty", 0)?;
     let mut pool_bytes = 0;
-    // Half of it from a pool.
+    // The first half comes from a pool.
     let (mut stream, mut address) = (std::ptr::null_mut(), 0);
-    // SAFETY: room for the answers.
+    // SAFETY: the out-pointers are valid.
     unsafe {
         check(sys::cuStreamCreate(&raw mut stream, 1)).map_err(text)?;
         while pool_bytes < limit / 4 && sys::cuMemAllocAsync(&raw mut address, 64 << 20, stream) == CUresult::CUDA_SUCCESS {
@@ -52,7 +52,7 @@ fn fill(uuid: &str, ordinal: i32, limit: u64) -> Result<u64, String> {
     }
     let full = figures.check("full", obtained)?;
     if full < empty + obtained / 2 {
-        return Err(format!("{full} bytes are said to be used after {obtained} more than {empty}"));
+        return Err(format!("{full} bytes used after allocating {obtained} on top of {empty}"));
     }
     Ok(obtained)
 }

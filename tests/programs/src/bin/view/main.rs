@@ -1,11 +1,11 @@
-//! What a program sees of its share of several GPUs, in every choice and order of them that `CUDA_VISIBLE_DEVICES` can say.
+//! Checks what a program sees of several limited GPUs, in every selection and order that `CUDA_VISIBLE_DEVICES` can express.
 //!
 //!     view --library libvgpu.so [--first BYTES] [--step BYTES]
 //!
-//! Gives each GPU of the machine a limit of its own (--first, 2 GiB, for the first in NVML's order, and --step, 512 MiB, more for each
-//! next). For every choice and order a process is started for each GPU that it sees; there CUDA's and NVML's figures must agree with each
-//! other and with that GPU's limit, before and after it has filled the GPU. This program reads NVML of every GPU all the time, without the
-//! library. Prints a table; status 1 if anything is not so.
+//! Gives each GPU a limit of its own: --first (default: 2 GiB) for the first in NVML's order, and --step (default: 512 MiB) more for
+//! each next one. For every selection and order, a process starts for each visible GPU. There the figures of CUDA and NVML must agree
+//! with each other and with that GPU's limit, before and after the process has filled the GPU. This program samples NVML for every GPU
+//! continuously, without the library. Prints a table; status 1 if any check fails.
 
 mod child;
 mod figures;
@@ -35,15 +35,15 @@ fn main() -> ExitCode {
     match run(&arguments) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(why) => {
-            eprintln!("view: {why}");
+        Err(error) => {
+            eprintln!("view: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
 fn run(arguments: &Arguments) -> Result<bool, String> {
-    let library = arguments.value("library").ok_or("--library FILE is needed")?;
+    let library = arguments.value("library").ok_or("--library: expected a file")?;
     let (first, step) = (arguments.number("first", 2 << 30), arguments.number("step", 512 << 20));
     let mut gpus = Vec::new();
     while let Ok(nvml) = Nvml::open(gpus.len() as u32) {
@@ -57,7 +57,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
     });
     let share = Share::with(limits)?;
     println!("# {} GPUs, each with its own limit\n", gpus.len());
-    println!("| CUDA_VISIBLE_DEVICES | ordinal | GPU | limit, MiB | obtained, MiB | NVML at most, MiB | |");
+    println!("| CUDA_VISIBLE_DEVICES | ordinal | GPU | limit, MiB | obtained, MiB | NVML peak, MiB | |");
     println!("|---|---|---|---|---|---|---|");
     let mut well = !gpus.is_empty();
     for (visible, order) in choices(&gpus) {
@@ -67,7 +67,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
                 gpu.watch.reset();
             });
             let gpu = &gpus[index];
-            let mut command = Command::new(std::env::current_exe().map_err(|why| why.to_string())?);
+            let mut command = Command::new(std::env::current_exe().map_err(|error| error.to_string())?);
             command.args(["--child", &gpu.uuid, "--gpu", &ordinal.to_string(), "--limit", &gpu.limit.to_string()]);
             if let Some(visible) = &visible {
                 command.env("CUDA_VISIBLE_DEVICES", visible);
@@ -78,10 +78,10 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
                 gpus.iter().enumerate().filter(|&(other, _)| other != index).map(|(_, other)| other.watch.peak().0).sum::<u64>();
             let obtained = said.parse::<u64>();
             let verdict = match &obtained {
-                _ if peak > gpu.limit => format!("**NVML showed {peak} bytes**"),
+                _ if peak > gpu.limit => format!("**NVML listed {peak} bytes**"),
                 _ if elsewhere != 0 => format!("**{elsewhere} bytes on other GPUs**"),
                 Err(_) => format!("**{said}**"),
-                Ok(_) if peak < gpu.limit - (4 << 20) => "**not all was obtained**".into(),
+                Ok(_) if peak < gpu.limit - (4 << 20) => "**not all memory was obtained**".into(),
                 Ok(_) => "ok".into(),
             };
             well &= verdict == "ok";
@@ -97,20 +97,20 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
     Ok(well)
 }
 
-/// What a process says, which goes on when NVML has been read after that.
+/// Returns the first line of a process, which continues once NVML has been sampled after that line.
 fn say(command: &mut Command, watch: &Watch) -> Result<String, String> {
-    let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|why| why.to_string())?;
+    let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|error| error.to_string())?;
     let mut said = String::new();
     if let Some(output) = process.stdout.take() {
-        BufReader::new(output).read_line(&mut said).map_err(|why| why.to_string())?;
+        BufReader::new(output).read_line(&mut said).map_err(|error| error.to_string())?;
     }
     let _ = watch.processes();
     drop(process.stdin.take());
-    process.wait().map_err(|why| why.to_string())?;
+    process.wait().map_err(|error| error.to_string())?;
     Ok(said.trim().to_owned())
 }
 
-/// Values of the variable, and which GPUs it makes of that: the first few in every order, by number and by UUID.
+/// Returns values of the variable and the GPUs that each selects: the first few in every order, by index and by UUID.
 fn choices(gpus: &[Gpu]) -> Vec<(Option<String>, Vec<usize>)> {
     let all: Vec<usize> = (0..gpus.len()).collect();
     let mut choices = vec![(None, all.clone())];

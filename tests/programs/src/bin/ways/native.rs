@@ -1,4 +1,4 @@
-//! Memory that a bystander keeps, so that natively no more is free than a limit would leave.
+//! Memory that a bystander process holds, so that natively no more is free than under the limit.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -8,7 +8,7 @@ use vgpu_test_programs::cuda::{self, check, name};
 
 const MIB: u64 = 1 << 20;
 
-/// Takes all but `leave` bytes and waits for its standard input to end.
+/// Allocates all but `leave` bytes and waits for its standard input to end.
 pub fn bystander(leave: u64, ordinal: i32) -> ExitCode {
     match fill(leave, ordinal) {
         Ok(()) => {
@@ -29,7 +29,7 @@ fn fill(leave: u64, ordinal: i32) -> Result<(), CUresult> {
     while chunk >= 2 * MIB {
         if cuda::memory()?.0 as u64 >= leave + chunk {
             let mut address = 0;
-            // SAFETY: room for the answer.
+            // SAFETY: the out-pointer is valid.
             check(unsafe { sys::cuMemAlloc_v2(&raw mut address, chunk as usize) })?;
         } else {
             chunk /= 2;
@@ -38,18 +38,18 @@ fn fill(leave: u64, ordinal: i32) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// The bystander's process, which ends when this is dropped.
+/// The bystander process, which ends when this is dropped.
 pub struct Bystander(Child);
 
 impl Bystander {
     pub fn start(leave: u64, ordinal: i32) -> Result<Bystander, String> {
-        let mut command = Command::new(std::env::current_exe().map_err(|why| why.to_string())?);
+        let mut command = Command::new(std::env::current_exe().map_err(|error| error.to_string())?);
         command.args(["--bystander", "--leave", &leave.to_string(), "--gpu", &ordinal.to_string()]);
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|why| why.to_string())?;
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|error| error.to_string())?;
         let mut line = String::new();
         let output = process.stdout.take().ok_or("no pipe")?;
         let bystander = Bystander(process);
-        BufReader::new(output).read_line(&mut line).map_err(|why| why.to_string())?;
+        BufReader::new(output).read_line(&mut line).map_err(|error| error.to_string())?;
         if line.trim() == "ready" { Ok(bystander) } else { Err(format!("the bystander: {line}")) }
     }
 }

@@ -1,20 +1,20 @@
-//! What a row must be like.
+//! A row of the table and its checks.
 
-use vgpu_test_programs::take::Way;
+use vgpu_test_programs::methods::Method;
 
 use crate::trial::Outcome;
 
-/// Of what is left after the context, so much must be obtained.
+/// Percentage of the memory left after the context that must be obtained.
 const ENOUGH: f64 = 99.5;
 const MIB: f64 = (1 << 20) as f64;
 
-/// A way, a size of chunk, and what came of it.
+/// A method, a chunk size and the outcome.
 pub struct Row {
-    pub way: &'static Way,
+    pub method: &'static Method,
     pub chunk: u64,
     pub limit: u64,
     pub outcome: Outcome,
-    /// The same without the library, with as much free.
+    /// The outcome without the library, with as much memory free.
     pub native: Option<Outcome>,
 }
 
@@ -27,20 +27,20 @@ fn mib(bytes: u64) -> String {
 }
 
 impl Row {
-    pub fn new(way: &'static Way, chunk: u64, limit: u64, outcome: Outcome) -> Row {
-        Row { way, chunk, limit, outcome, native: None }
+    pub fn new(method: &'static Method, chunk: u64, limit: u64, outcome: Outcome) -> Row {
+        Row { method, chunk, limit, outcome, native: None }
     }
 
     fn is_missing(&self) -> bool {
         self.outcome.refused.ends_with("(missing)")
     }
 
-    /// What was left when the way began.
+    /// Returns the bytes left when the method began.
     fn left(&self) -> u64 {
         self.limit.saturating_sub(self.outcome.start)
     }
 
-    /// What the way itself got of that.
+    /// Returns the percentage of them that the method itself obtained.
     fn share(&self) -> f64 {
         percent(self.outcome.obtained + self.outcome.smaller, self.left())
     }
@@ -55,36 +55,36 @@ impl Row {
         self.native.as_ref().is_some_and(|native| got(native) > got(&self.outcome))
     }
 
-    /// What the process had taken in the end of what was left. Some memory NVML does not list by process: nobody says what odd chunks of
-    /// that really take.
+    /// Returns the bytes that the process took of those left. NVML lists some memory for no process; then the size of odd chunks is not
+    /// known and counts as requested.
     fn taken(outcome: &Outcome) -> u64 {
         let Outcome { start, obtained, smaller, rest, end, .. } = outcome;
         (*end).max(start + obtained + smaller + rest) - start
     }
 
-    /// Whether something stayed free, which nobody could get.
+    /// Returns whether memory stayed free that no call could get.
     fn is_short(&self) -> bool {
-        percent(Row::taken(&self.outcome), self.left()) < ENOUGH && (self.is_even() || self.way.name != "managed")
+        percent(Row::taken(&self.outcome), self.left()) < ENOUGH && (self.is_even() || self.method.name != "managed")
     }
 
-    /// Chunks that are not a driver's pieces waste some of them everywhere.
+    /// Returns whether the chunk is a multiple of 1 MiB; other chunks waste part of a granule.
     fn is_even(&self) -> bool {
         self.chunk >= 1 << 20 && self.chunk.is_multiple_of(1 << 20)
     }
 
-    /// Whether a comparison says more. Managed memory is never asked for when the GPU has not that much.
+    /// Returns whether a native run says more. Managed memory is left out: it can exceed what the GPU has.
     pub fn wants_native(&self) -> bool {
-        self.is_even() && !self.is_missing() && self.outcome.fault.is_none() && self.way.name != "managed" && self.share() < ENOUGH
+        self.is_even() && !self.is_missing() && self.outcome.fault.is_none() && self.method.name != "managed" && self.share() < ENOUGH
     }
 
-    /// What is wrong with it.
+    /// Returns what is wrong with the row.
     pub fn fault(&self) -> Option<String> {
         let Outcome { refused, peak, start, fault, .. } = &self.outcome;
         if let Some(fault) = fault {
             return Some(fault.clone());
         }
         if *peak > self.limit {
-            return Some(format!("NVML showed {} MiB", mib(*peak)));
+            return Some(format!("NVML listed {} MiB", mib(*peak)));
         }
         if self.is_missing() {
             return None;
@@ -98,13 +98,13 @@ impl Row {
         let natively = self.native_share();
         match natively {
             // In bytes as well: natively less may have been free.
-            Some(natively) if natively > self.share() + 0.5 && self.native_has_more() => Some("natively there is more".into()),
-            None if self.is_even() && self.way.exact && self.share() < ENOUGH => Some("too little".into()),
+            Some(natively) if natively > self.share() + 0.5 && self.native_has_more() => Some("natively more is obtained".into()),
+            None if self.is_even() && self.method.exact && self.share() < ENOUGH => Some("too little".into()),
             _ => None,
         }
     }
 
-    /// The row of the table.
+    /// Formats the row of the table.
     pub fn line(&self) -> String {
         let outcome = &self.outcome;
         let chunk = match self.chunk {
@@ -113,7 +113,7 @@ impl Row {
             chunk if self.is_even() => format!("{} MiB", chunk >> 20),
             chunk => format!("{} MiB + {} B", chunk >> 20, chunk & ((1 << 20) - 1)),
         };
-        let (calls, refused) = (self.way.calls, &outcome.refused);
+        let (calls, refused) = (self.method.calls, &outcome.refused);
         let verdict = self.fault().map_or_else(|| "ok".into(), |fault| format!("**{fault}**"));
         if self.is_missing() {
             let code = refused.trim_end_matches(" (missing)");

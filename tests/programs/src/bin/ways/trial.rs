@@ -1,4 +1,4 @@
-//! One way in chunks of one size, in a process of its own.
+//! One method with one chunk size, in a process of its own.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
@@ -7,49 +7,49 @@ use std::time::Duration;
 
 use vgpu_test_programs::cuda::sys::{self, CUresult};
 use vgpu_test_programs::cuda::{self, check, name};
+use vgpu_test_programs::methods::{self, Method};
 use vgpu_test_programs::share::Share;
-use vgpu_test_programs::take::{self, Way};
 use vgpu_test_programs::watch::Watch;
 
 const MIB: u64 = 1 << 20;
-/// A step that takes longer than this hangs.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Time after which a step counts as hanging.
+const STEP_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// What holds the process.
+/// What limits the process.
 pub enum Bounds<'a> {
-    /// The library, with a share of so many bytes.
+    /// The library, with a share of `limit` bytes.
     Library { library: &'a str, limit: u64 },
-    /// What is free.
+    /// The free memory of the GPU.
     Native,
 }
 
-/// What is tried.
+/// What to try.
 pub struct Trial<'a> {
-    pub way: &'a Way,
+    pub method: &'a Method,
     pub chunk: u64,
     pub ordinal: i32,
     pub bounds: Bounds<'a>,
 }
 
-/// What came of it, bytes throughout.
+/// The outcome, in bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// What NVML showed when context and all were there.
+    /// NVML's figure when the method was prepared.
     pub start: u64,
-    /// What `cuMemGetInfo` said was free then.
+    /// Free memory by `cuMemGetInfo` at that time.
     pub free: u64,
-    /// Obtained in chunks, how many those were, and what smaller chunks gave on top.
+    /// Bytes obtained in chunks, the number of chunks, and bytes obtained in smaller chunks afterwards.
     pub obtained: u64,
     pub count: u64,
     pub smaller: u64,
-    /// The code that ended it; "missing" as well if the driver does not have this way.
+    /// The code of the last failure; with "(missing)" if the driver does not have this method.
     pub refused: String,
-    /// What `cuMemAlloc` gave afterwards.
+    /// Bytes that `cuMemAlloc` obtained afterwards.
     pub rest: u64,
-    /// By NVML, in the end and at most.
+    /// NVML's figure at the end, and its peak.
     pub end: u64,
     pub peak: u64,
-    /// What went wrong otherwise.
+    /// Any other failure.
     pub fault: Option<String>,
 }
 
@@ -61,7 +61,7 @@ struct Process {
 
 impl Process {
     fn start(command: &mut Command) -> Result<Process, String> {
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|why| why.to_string())?;
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|error| error.to_string())?;
         let (input, output) = (process.stdin.take().ok_or("no pipe")?, process.stdout.take().ok_or("no pipe")?);
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
@@ -70,15 +70,15 @@ impl Process {
         Ok(Process { process, input, lines })
     }
 
-    /// The words of its next line, which must begin with `what`.
+    /// Returns the words of the next line, which must begin with `what`.
     fn answer(&mut self, what: &str) -> Result<Vec<String>, String> {
-        let line = self.lines.recv_timeout(PATIENCE).map_err(|_| format!("no {what}: it hangs or has crashed"))?;
+        let line = self.lines.recv_timeout(STEP_TIMEOUT).map_err(|_| format!("no {what}: the process hangs or has crashed"))?;
         let mut words = line.split(' ').map(str::to_owned);
         if words.next().as_deref() == Some(what) { Ok(words.collect()) } else { Err(line) }
     }
 
-    fn go_on(&mut self) -> Result<(), String> {
-        self.input.write_all(b"\n").map_err(|why| why.to_string())
+    fn resume(&mut self) -> Result<(), String> {
+        self.input.write_all(b"\n").map_err(|error| error.to_string())
     }
 }
 
@@ -90,13 +90,13 @@ impl Drop for Process {
 }
 
 impl Trial<'_> {
-    /// Runs it while somebody looks.
+    /// Runs the trial and samples NVML meanwhile.
     pub fn run(&self, watch: &Watch) -> Outcome {
         let mut outcome = Outcome::default();
         watch.until_empty();
         watch.reset();
-        if let Err(why) = self.follow(watch, &mut outcome) {
-            outcome.fault = Some(why);
+        if let Err(error) = self.follow(watch, &mut outcome) {
+            outcome.fault = Some(error);
         }
         watch.until_empty();
         outcome.peak = watch.peak().0;
@@ -104,8 +104,8 @@ impl Trial<'_> {
     }
 
     fn follow(&self, watch: &Watch, outcome: &mut Outcome) -> Result<(), String> {
-        let mut command = Command::new(std::env::current_exe().map_err(|why| why.to_string())?);
-        command.args(["--child", self.way.name, "--chunk", &self.chunk.to_string(), "--gpu", &self.ordinal.to_string()]);
+        let mut command = Command::new(std::env::current_exe().map_err(|error| error.to_string())?);
+        command.args(["--child", self.method.name, "--chunk", &self.chunk.to_string(), "--gpu", &self.ordinal.to_string()]);
         let share = match self.bounds {
             Bounds::Library { limit, .. } => Some(Share::make(limit)?),
             Bounds::Native => None,
@@ -122,20 +122,20 @@ impl Trial<'_> {
             outcome.refused = format!("{code} (missing)");
             return Ok(());
         }
-        process.go_on()?;
+        process.resume()?;
         let words = process.answer("took")?;
         (outcome.obtained, outcome.count, outcome.smaller) = (number(&words, 0), number(&words, 1), number(&words, 2));
         outcome.refused = words.get(3..).unwrap_or_default().join(" ");
         outcome.rest = number(&process.answer("rest")?, 0);
         process.answer("lives")?;
         outcome.end = watch.sum();
-        process.go_on()
+        process.resume()
     }
 }
 
-/// The process that takes. It prints a line after each step, and goes on when it is told.
-pub fn child(way: &str, chunk: u64, ordinal: i32) -> ExitCode {
-    match take::find(way).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE).and_then(|way| steps(way, chunk, ordinal)) {
+/// Runs the allocating process. It prints a line after each step and waits for a line of input.
+pub fn child(method: &str, chunk: u64, ordinal: i32) -> ExitCode {
+    match methods::find(method).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE).and_then(|method| steps(method, chunk, ordinal)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(code) => {
             println!("ended with {}", name(code));
@@ -144,51 +144,51 @@ pub fn child(way: &str, chunk: u64, ordinal: i32) -> ExitCode {
     }
 }
 
-fn told() {
+fn wait_for_line() {
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
-fn steps(way: &Way, chunk: u64, ordinal: i32) -> Result<(), CUresult> {
+fn steps(method: &Method, chunk: u64, ordinal: i32) -> Result<(), CUresult> {
     cuda::start(ordinal)?;
-    // Memory that was there all the time must be whole in the end.
+    // Memory that exists throughout must be intact in the end.
     let canary = plain(4096)?;
-    let mut taker = match (way.prepare)(ordinal) {
-        Ok(taker) => taker,
+    let mut allocate = match (method.prepare)(ordinal) {
+        Ok(allocate) => allocate,
         Err(code) => {
             println!("ready {} {}", cuda::memory()?.0, name(code));
-            told();
+            wait_for_line();
             return Ok(());
         }
     };
     println!("ready {}", cuda::memory()?.0);
-    told();
+    wait_for_line();
     let (mut obtained, mut count) = (0, 0_u64);
     let code = loop {
-        match taker(chunk as usize) {
+        match allocate(chunk as usize) {
             Ok(bytes) => (obtained, count) = (obtained + bytes, count + 1),
             Err(code) => break code,
         }
     };
     let (mut smaller, mut size) = (0, chunk / 2 / MIB * MIB);
     while size >= MIB && code == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
-        match taker(size as usize) {
+        match allocate(size as usize) {
             Ok(bytes) => smaller += bytes,
             Err(_) => size = size / 2 / MIB * MIB,
         }
     }
-    let missing = if count == 0 && take::is_missing(code) { " (missing)" } else { "" };
+    let missing = if count == 0 && methods::is_missing(code) { " (missing)" } else { "" };
     println!("took {obtained} {count} {smaller} {}{missing}", name(code));
-    let rest = everything();
+    let rest = allocate_remainder();
     println!("rest {}", rest.iter().map(|&(_, bytes)| bytes).sum::<u64>());
-    (way.finish)()?;
-    lives(canary, rest.last().copied())?;
+    (method.finish)()?;
+    check_context(canary, rest.last().copied())?;
     println!("lives");
-    told();
+    wait_for_line();
     Ok(())
 }
 
-/// Plain allocations until there is nothing left, by size: addresses and bytes.
-fn everything() -> Vec<(u64, u64)> {
+/// Makes plain allocations, smaller and smaller, until nothing is left. Returns addresses and bytes.
+fn allocate_remainder() -> Vec<(u64, u64)> {
     let (mut list, mut size) = (Vec::new(), 64 * MIB);
     while size >= MIB {
         match plain(size) {
@@ -201,13 +201,13 @@ fn everything() -> Vec<(u64, u64)> {
 
 fn plain(bytes: u64) -> Result<u64, CUresult> {
     let mut address = 0;
-    // SAFETY: room for the answer.
+    // SAFETY: the out-pointer is valid.
     check(unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes as usize) })?;
     Ok(address)
 }
 
-/// The context works: memory can be written and read, and the last that was taken can be given back and taken again.
-fn lives(canary: u64, last: Option<(u64, u64)>) -> Result<(), CUresult> {
+/// Checks that the context works: memory can be written and read, and the last allocation can be freed and made again.
+fn check_context(canary: u64, last: Option<(u64, u64)>) -> Result<(), CUresult> {
     let mut read = [0_u8; 4096];
     // SAFETY: the canary is as long as what is written and read; the last allocation is freed once.
     unsafe {

@@ -5,23 +5,23 @@ use std::ptr::null;
 
 use vgpu_test_programs::cuda::{self, sys::CUresult};
 
-use super::Report;
+use crate::report::Report;
 
-/// `cuGetErrorName` and `cuGetErrorString`, for numbers that the bindings' type does not have.
+/// Signature of `cuGetErrorName` and `cuGetErrorString` for numbers that the bindings' type does not have.
 type Look = unsafe extern "C" fn(u32, *mut *const c_char) -> CUresult;
 
 fn look(function: Look, code: u32) -> (CUresult, String) {
     let mut text = null();
-    // SAFETY: room for the answer.
+    // SAFETY: the out-pointer is valid.
     let answer = unsafe { function(code, &raw mut text) };
     if text.is_null() {
         return (answer, "null".to_owned());
     }
-    // SAFETY: the driver gave a terminated string that lives as long as it.
+    // SAFETY: the driver returned a NUL-terminated static string.
     (answer, unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
-/// The codes of CUDA 13.0. Asking driver 580 for others is a crash.
+/// The codes of CUDA 13.0. Driver 580 crashes for others.
 const CODES: &[u32] = &[
     0, 1, 2, 3, 4, 5, 6, 7, 8, 34, 36, 46, 47, 100, 101, 102, 200, 201, 202, 205, 206, 207, 208, 209, 210, 211, 212, 213, 214, 215, 216,
     217, 218, 219, 220, 221, 222, 223, 224, 225, 226, 227, 300, 301, 302, 303, 304, 400, 401, 402, 500, 600, 700, 701, 702, 703, 704, 705,
@@ -30,13 +30,13 @@ const CODES: &[u32] = &[
 ];
 
 pub fn ask(report: &mut Report) {
-    // SAFETY: both have this signature, but for the code's type, which is an enum of that size.
+    // SAFETY: both functions have this signature, except that the code is an enum of the same size.
     let (name, text) = unsafe { (cuda::symbol::<Look>(c"cuGetErrorName"), cuda::symbol::<Look>(c"cuGetErrorString")) };
     for &code in CODES {
         let named = look(name, code);
         if named.0 == CUresult::CUDA_SUCCESS {
             let texted = look(text, code);
-            report.say(code, format!("{} {} {}", named.1, texted.0 as u32, texted.1));
+            report.answer(code, format!("{} {} {}", named.1, texted.0 as u32, texted.1));
         }
     }
 }

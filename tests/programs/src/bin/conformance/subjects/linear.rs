@@ -1,14 +1,15 @@
-//! `cuMemAlloc` and its kin.
+//! `cuMemAlloc` and related calls.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use vgpu_test_programs::cuda::{self, sys};
 
-use super::{Report, need};
+use crate::report::Report;
+use crate::setup::require;
 
 pub fn ask(report: &mut Report) {
-    need("start", cuda::start(0).err().unwrap_or(sys::CUresult::CUDA_SUCCESS));
+    require("start", cuda::start(0).err().unwrap_or(sys::CUresult::CUDA_SUCCESS));
     report.measure();
     sizes(report);
     sharing(report);
@@ -23,65 +24,65 @@ pub fn ask(report: &mut Report) {
 
 fn alloc(bytes: usize) -> u64 {
     let mut address = 0;
-    // SAFETY: room for the answer.
-    need("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) });
+    // SAFETY: the out-pointer is valid.
+    require("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) });
     address
 }
 
 fn free(address: u64) {
-    // SAFETY: what was allocated.
-    need("cuMemFree", unsafe { sys::cuMemFree_v2(address) });
+    // SAFETY: the address was allocated.
+    require("cuMemFree", unsafe { sys::cuMemFree_v2(address) });
 }
 
 fn sizes(report: &mut Report) {
     const MIB: usize = 1 << 20;
     for bytes in [1, 512, 4096, MIB - 1, MIB, MIB + 1, MIB + 4096, 2 * MIB, 2 * MIB + 512, 4 * MIB + 1, 33 * MIB] {
         let addresses = [alloc(bytes), alloc(bytes)];
-        report.grown(format!("two of {bytes}"));
-        report.say(format!("{bytes} is aligned to"), 1_u64 << addresses[0].trailing_zeros().min(21));
+        report.growth(format!("two of {bytes}"));
+        report.answer(format!("{bytes} is aligned to"), 1_u64 << addresses[0].trailing_zeros().min(21));
         let (mut base, mut size) = (0, 0);
-        // SAFETY: room for both answers.
+        // SAFETY: both out-pointers are valid.
         report.code("range of its middle", unsafe {
             sys::cuMemGetAddressRange_v2(&raw mut base, &raw mut size, addresses[1] + bytes as u64 / 2)
         });
-        report.say("range is its own", base == addresses[1] && size == bytes);
+        report.answer("range is its own", base == addresses[1] && size == bytes);
         free(addresses[0]);
-        report.grown("one freed");
+        report.growth("one freed");
         free(addresses[1]);
-        report.grown("both freed");
+        report.growth("both freed");
     }
 }
 
 fn sharing(report: &mut Report) {
     let first = alloc(4096);
     let offsets = [512, 1, 65536, 1 << 20, 700_000, 200_000].map(|bytes| alloc(bytes) - first);
-    report.say("offsets in one block", format!("{offsets:?}"));
-    report.grown("a mixture");
+    report.answer("offsets in one block", format!("{offsets:?}"));
+    report.growth("a mixture");
     offsets.iter().for_each(|offset| free(first + offset));
     free(first);
-    report.grown("all freed");
+    report.growth("all freed");
     let many = (0..3000).map(|_| alloc(4096)).collect::<Vec<_>>();
-    report.grown("3000 of 4096");
+    report.growth("3000 of 4096");
     many.iter().step_by(2).for_each(|&address| free(address));
-    report.grown("every other freed");
+    report.growth("every other freed");
     let again = (0..1500).map(|_| alloc(4096)).collect::<Vec<_>>();
-    report.grown("1500 more");
+    report.growth("1500 more");
     many.iter().skip(1).step_by(2).chain(&again).for_each(|&address| free(address));
-    report.grown("all freed");
+    report.growth("all freed");
 }
 
 fn refusals(report: &mut Report) {
     let mut address = 0x1234;
-    // SAFETY: room for the answers, or null where that is the question.
+    // SAFETY: out-pointers are valid, or null where that is the question.
     unsafe {
         report.code("4 TiB", sys::cuMemAlloc_v2(&raw mut address, 1 << 42));
-        report.say("the pointer is then", address);
+        report.answer("the pointer is then", address);
         address = 0x1234;
         report.code("the largest size", sys::cuMemAlloc_v2(&raw mut address, usize::MAX));
-        report.say("the pointer is then", address);
+        report.answer("the pointer is then", address);
         address = 0x1234;
         report.code("0 bytes", sys::cuMemAlloc_v2(&raw mut address, 0));
-        report.say("the pointer is then", address);
+        report.answer("the pointer is then", address);
         report.code("to null", sys::cuMemAlloc_v2(null_mut(), 4096));
         report.code("free 0", sys::cuMemFree_v2(0));
         report.code("free of nothing", sys::cuMemFree_v2(0x1234_5678_9000));
@@ -95,7 +96,7 @@ fn refusals(report: &mut Report) {
         report.code("info, only total", sys::cuMemGetInfo_v2(null_mut(), &raw mut total));
         let mut device_total = 0;
         sys::cuDeviceTotalMem_v2(&raw mut device_total, 0);
-        report.say("info's total is the device's", total == device_total);
+        report.answer("info's total is the device's", total == device_total);
         let (mut base, mut size) = (0, 0);
         report.code("range of nothing", sys::cuMemGetAddressRange_v2(&raw mut base, &raw mut size, 0x1234_5678_9000));
         let linear = alloc(100);
@@ -103,22 +104,22 @@ fn refusals(report: &mut Report) {
         report.code("range, only size", sys::cuMemGetAddressRange_v2(null_mut(), &raw mut size, linear));
         report.code("range behind the size asked", sys::cuMemGetAddressRange_v2(&raw mut base, &raw mut size, linear + 100));
         report.code("range behind the rounded size", sys::cuMemGetAddressRange_v2(&raw mut base, &raw mut size, linear + 512));
-        super::need("free", sys::cuMemFree_v2(linear));
-        report.grown("after refusals");
+        crate::setup::require("free", sys::cuMemFree_v2(linear));
+        report.growth("after refusals");
     }
 }
 
 fn pitched(report: &mut Report) {
     for (width, height, element) in [(1, 1, 4), (1000, 1000, 4), (1000, 10_000, 16), (512, 10, 8), (513, 10, 8), (100_000, 40, 4)] {
         let (mut address, mut pitch) = (0, 0);
-        // SAFETY: room for both answers.
+        // SAFETY: both out-pointers are valid.
         report.code(format!("pitch {width}x{height} by {element}"), unsafe {
             sys::cuMemAllocPitch_v2(&raw mut address, &raw mut pitch, width, height, element)
         });
-        report.say("pitch", pitch);
-        report.grown("costs");
+        report.answer("pitch", pitch);
+        report.growth("costs");
         free(address);
-        report.grown("freed");
+        report.growth("freed");
     }
     let (mut address, mut pitch) = (0, 0);
     // SAFETY: as above.
@@ -132,16 +133,16 @@ fn pitched(report: &mut Report) {
 
 fn managed(report: &mut Report) {
     let mut address = 0;
-    // SAFETY: room for the answers; the memory is used while it lives.
+    // SAFETY: the out-pointers are valid; the memory is used while it lives.
     unsafe {
         report.code("managed 64M", sys::cuMemAllocManaged(&raw mut address, 64 << 20, 1));
-        report.grown("managed costs the process");
+        report.growth("managed costs the process");
         report.code("set by the GPU", sys::cuMemsetD8_v2(address, 7, 64 << 20));
-        need("synchronize", sys::cuCtxSynchronize());
-        report.grown("used by the GPU costs the process");
-        report.say("the host reads", std::ptr::with_exposed_provenance::<u8>(address as usize + 12345).read_volatile());
+        require("synchronize", sys::cuCtxSynchronize());
+        report.growth("used by the GPU costs the process");
+        report.answer("the host reads", std::ptr::with_exposed_provenance::<u8>(address as usize + 12345).read_volatile());
         free(address);
-        report.grown("freed");
+        report.growth("freed");
         report.code("managed of 0", sys::cuMemAllocManaged(&raw mut address, 0, 1));
         report.code("managed with flags 0", sys::cuMemAllocManaged(&raw mut address, 4096, 0));
         report.code("managed with flags 2", sys::cuMemAllocManaged(&raw mut address, 4096, 2));
@@ -153,15 +154,15 @@ fn managed(report: &mut Report) {
 fn copies(report: &mut Report) {
     let address = alloc(8192);
     let (source, mut target) = ([5_u8; 4096], [0_u8; 4096]);
-    // SAFETY: the host's ranges are as long as said; the GPU's are what is asked about.
+    // SAFETY: the host's ranges have the given lengths; invalid GPU ranges are the question.
     unsafe {
         report.code("HtoD", sys::cuMemcpyHtoD_v2(address, source.as_ptr().cast(), 4096));
         report.code("DtoD", sys::cuMemcpyDtoD_v2(address + 4096, address, 4096));
         report.code("DtoH", sys::cuMemcpyDtoH_v2(target.as_mut_ptr().cast(), address + 4096, 4096));
-        report.say("came back", target == source);
+        report.answer("came back", target == source);
         report.code("set D32", sys::cuMemsetD32_v2(address, 0x0102_0304, 16));
         report.code("DtoH", sys::cuMemcpyDtoH_v2(target.as_mut_ptr().cast(), address, 64));
-        report.say("pattern", format!("{:?}", &target[..8]));
+        report.answer("pattern", format!("{:?}", &target[..8]));
         report.code("unaligned set D32", sys::cuMemsetD32_v2(address + 2, 1, 16));
         report.code("set of 0", sys::cuMemsetD8_v2(address, 1, 0));
         report.code("HtoD of 0", sys::cuMemcpyHtoD_v2(address, source.as_ptr().cast(), 0));
@@ -171,21 +172,21 @@ fn copies(report: &mut Report) {
         report.code("HtoD from null", sys::cuMemcpyHtoD_v2(address, std::ptr::null(), 16));
         report.code("cuMemcpy up", sys::cuMemcpy(address, source.as_ptr().expose_provenance() as u64, 64));
         report.code("cuMemcpy down", sys::cuMemcpy(target.as_mut_ptr().expose_provenance() as u64, address, 64));
-        report.say("came back", target[..64] == source[..64]);
+        report.answer("came back", target[..64] == source[..64]);
     }
     free(address);
 }
 
 fn host(report: &mut Report) {
     let (mut pointer, mut address, mut flags) = (null_mut(), 0, 0);
-    // SAFETY: room for the answers; the memory is used while it lives.
+    // SAFETY: the out-pointers are valid; the memory is used while it lives.
     unsafe {
         report.code("host 16M", sys::cuMemHostAlloc(&raw mut pointer, 16 << 20, 1));
-        report.grown("host memory costs");
+        report.growth("host memory costs");
         report.code("its device pointer", sys::cuMemHostGetDevicePointer_v2(&raw mut address, pointer, 0));
-        report.say("is the same", address == pointer.expose_provenance() as u64);
+        report.answer("is the same", address == pointer.expose_provenance() as u64);
         report.code("its flags", sys::cuMemHostGetFlags(&raw mut flags, pointer));
-        report.say("flags", flags);
+        report.answer("flags", flags);
         report.code("cuMemFree of it", sys::cuMemFree_v2(address));
         report.code("cuMemFreeHost", sys::cuMemFreeHost(pointer));
         report.code("cuMemFreeHost of null", sys::cuMemFreeHost(null_mut()));
@@ -203,7 +204,7 @@ fn pointers(report: &mut Report) {
     let address = alloc(10_000);
     for number in 1..=20_u32 {
         let mut words = [u64::MAX; 8];
-        // SAFETY: the attribute is at most so long; the bindings' function takes an enum of that size.
+        // SAFETY: the buffer is at least as long as the attribute; the bindings' function takes an enum of the same size.
         let (inside, nothing) = unsafe {
             let ask = cuda::symbol::<unsafe extern "C" fn(*mut c_void, u32, u64) -> sys::CUresult>(c"cuPointerGetAttribute");
             (ask(words.as_mut_ptr().cast(), number, address + 100), ask([0_u64; 8].as_mut_ptr().cast(), number, 0x1234_5678_9000))
@@ -215,7 +216,7 @@ fn pointers(report: &mut Report) {
             5 => line,
             _ => format!("{line} value {value:#x}"),
         };
-        report.say(format!("pointer attribute {number}"), shown);
+        report.answer(format!("pointer attribute {number}"), shown);
     }
     free(address);
 }
@@ -233,5 +234,5 @@ fn ipc(report: &mut Report) {
         report.code("close of what was not opened", sys::cuIpcCloseMemHandle(address));
     }
     free(address);
-    report.grown("in the end");
+    report.growth("in the end");
 }

@@ -6,20 +6,21 @@ use std::ptr::{null, null_mut};
 use vgpu_test_programs::cuda::{self, sys::*};
 use vgpu_test_programs::ptx::{EXTRAS, SPIN};
 
-use super::{Report, need};
+use crate::report::Report;
+use crate::setup::require;
 
 /// The test kernels, loaded.
 pub struct Kernels {
     spin: CUfunction,
 }
 
-/// Loads them into the current context.
+/// Loads the kernels into the current context.
 pub fn kernels() -> Kernels {
     let (mut module, mut spin) = (null_mut(), null_mut());
-    // SAFETY: the image is terminated, and there is room for the answers.
+    // SAFETY: the image is NUL-terminated and the out-pointers are valid.
     unsafe {
-        need("module", cuModuleLoadData(&raw mut module, SPIN.as_ptr().cast()));
-        need("function", cuModuleGetFunction(&raw mut spin, module, c"spin".as_ptr()));
+        require("module", cuModuleLoadData(&raw mut module, SPIN.as_ptr().cast()));
+        require("function", cuModuleGetFunction(&raw mut spin, module, c"spin".as_ptr()));
     }
     Kernels { spin }
 }
@@ -27,7 +28,7 @@ pub fn kernels() -> Kernels {
 impl Kernels {
     /// Keeps the GPU busy for `ns`.
     pub fn spin(&self, ns: u64, stream: CUstream) {
-        need("launch", launch(self.spin, [1; 3], [1; 3], stream, &mut [(&raw const ns).cast_mut().cast()]));
+        require("launch", launch(self.spin, [1; 3], [1; 3], stream, &mut [(&raw const ns).cast_mut().cast()]));
     }
 }
 
@@ -38,10 +39,10 @@ pub fn launch(function: CUfunction, grid: [u32; 3], block: [u32; 3], stream: CUs
 }
 
 pub fn ask(report: &mut Report) {
-    need("start", cuda::start(0).err().unwrap_or(CUresult::CUDA_SUCCESS));
+    require("start", cuda::start(0).err().unwrap_or(CUresult::CUDA_SUCCESS));
     report.measure();
     let (mut module, mut function, mut address, mut size, mut value) = (null_mut(), null_mut(), 0, 0, -1);
-    // SAFETY: images are terminated; every call gets room for its answers; handles are used while they live.
+    // SAFETY: images are NUL-terminated; out-pointers are valid; handles are used while they live.
     unsafe {
         report.code("load of garbage", cuModuleLoadData(&raw mut module, c"\x01\x02garbage".as_ptr().cast()));
         report.code("load of prose", cuModuleLoadData(&raw mut module, c"hello world".as_ptr().cast()));
@@ -52,16 +53,16 @@ pub fn ask(report: &mut Report) {
         report.code("load of null", cuModuleLoadData(&raw mut module, null()));
         report.code("load of no file", cuModuleLoad(&raw mut module, c"/nonexistent".as_ptr()));
         report.code("load", cuModuleLoadData(&raw mut module, EXTRAS.as_ptr().cast()));
-        report.grown("with 64M of globals costs");
+        report.growth("with 64M of globals costs");
         report.code("function", cuModuleGetFunction(&raw mut function, module, c"empty".as_ptr()));
         report.code("no function", cuModuleGetFunction(&mut null_mut(), module, c"nothing".as_ptr()));
         report.code("global", cuModuleGetGlobal_v2(&raw mut address, &raw mut size, module, c"big".as_ptr()));
-        report.say("its size", size);
+        report.answer("its size", size);
         report.code("no global", cuModuleGetGlobal_v2(&raw mut address, &raw mut size, module, c"nothing".as_ptr()));
         report.code("cuMemFree of a global", cuMemFree_v2(address));
         let mut count = 0;
         report.code("count", cuModuleGetFunctionCount(&raw mut count, module));
-        report.say("functions", count);
+        report.answer("functions", count);
         report.code("launch", launch(function, [1; 3], [1; 3], null_mut(), &mut []));
         report.code("launch of no grid", launch(function, [0, 1, 1], [1; 3], null_mut(), &mut []));
         report.code("launch of no block", launch(function, [1; 3], [0, 1, 1], null_mut(), &mut []));
@@ -69,29 +70,29 @@ pub fn ask(report: &mut Report) {
         report.code("launch of 65536 in y", launch(function, [1, 65536, 1], [1; 3], null_mut(), &mut []));
         report.code("launch of null", launch(null_mut(), [1; 3], [1; 3], null_mut(), &mut []));
         report.code("synchronize", cuCtxSynchronize());
-        report.grown("launched");
+        report.growth("launched");
         report.code(
             "local size of null",
             cuFuncGetAttribute(&raw mut value, CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, null_mut()),
         );
-        need("function", cuModuleGetFunction(&raw mut function, module, c"deep".as_ptr()));
+        require("function", cuModuleGetFunction(&raw mut function, module, c"deep".as_ptr()));
         report.code("local size", cuFuncGetAttribute(&raw mut value, CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function));
-        report.say("is", value);
-        report.grown("before its first launch");
+        report.answer("is", value);
+        report.growth("before its first launch");
         let mut out = 0_u64;
-        need("alloc", cuMemAlloc_v2(&raw mut out, 4096));
-        report.grown("4096");
+        require("alloc", cuMemAlloc_v2(&raw mut out, 4096));
+        report.growth("4096");
         report.code("launch", launch(function, [1; 3], [32, 1, 1], null_mut(), &mut [(&raw mut out).cast()]));
-        report.grown("its local memory");
-        need("synchronize", cuCtxSynchronize());
+        report.growth("its local memory");
+        require("synchronize", cuCtxSynchronize());
         let mut stack = 0;
-        need("limit", cuCtxGetLimit(&raw mut stack, CUlimit::CU_LIMIT_STACK_SIZE));
-        report.say("stack limit is then", stack);
-        need("limit", cuCtxSetLimit(CUlimit::CU_LIMIT_STACK_SIZE, 1024));
-        report.grown("stack set back");
-        need("free", cuMemFree_v2(out));
+        require("limit", cuCtxGetLimit(&raw mut stack, CUlimit::CU_LIMIT_STACK_SIZE));
+        report.answer("stack limit is then", stack);
+        require("limit", cuCtxSetLimit(CUlimit::CU_LIMIT_STACK_SIZE, 1024));
+        report.growth("stack set back");
+        require("free", cuMemFree_v2(out));
         report.code("unload", cuModuleUnload(module));
-        report.grown("unloaded");
+        report.growth("unloaded");
         library(report);
     }
 }
@@ -105,18 +106,18 @@ fn library(report: &mut Report) {
             "library",
             cuLibraryLoadData(&raw mut library, EXTRAS.as_ptr().cast(), null_mut(), null_mut(), 0, null_mut(), null_mut(), 0),
         );
-        report.grown("library costs");
+        report.growth("library costs");
         report.code("kernel", cuLibraryGetKernel(&raw mut kernel, library, c"empty".as_ptr()));
         report.code("no kernel", cuLibraryGetKernel(&mut null_mut(), library, c"nothing".as_ptr()));
-        report.grown("kernel costs");
+        report.growth("kernel costs");
         report.code("launch of the kernel", launch(kernel.cast(), [1; 3], [1; 3], null_mut(), &mut []));
-        report.grown("launch costs");
+        report.growth("launch costs");
         report.code("its function", cuKernelGetFunction(&raw mut function, kernel));
         report.code("its module", cuLibraryGetModule(&raw mut module, library));
         report.code("global", cuLibraryGetGlobal(&raw mut address, &raw mut size, library, c"big".as_ptr()));
-        report.grown("global costs");
+        report.growth("global costs");
         report.code("synchronize", cuCtxSynchronize());
         report.code("unload", cuLibraryUnload(library));
-        report.grown("unloaded");
+        report.growth("unloaded");
     }
 }

@@ -1,4 +1,4 @@
-//! Which symbol a name means for a CUDA version.
+//! The symbol that a name selects for a CUDA version.
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr::null_mut;
@@ -8,7 +8,8 @@ use vgpu_test_programs::cuda::{
     sys::{self, CUresult},
 };
 
-use super::{Report, need};
+use crate::report::Report;
+use crate::setup::require;
 
 type Get = unsafe extern "C" fn(*const c_char, *mut *mut c_void, i32, u64, *mut u32) -> CUresult;
 
@@ -99,19 +100,19 @@ const NAMES: &[&str] = &[
     "",
 ];
 
-/// The versions of CUDA that are asked for; only where the answer changes is it printed.
+/// The requested versions of CUDA; an answer is printed only where it changes.
 const VERSIONS: &[i32] = &[
     2000, 2010, 2020, 3000, 3010, 3020, 4000, 4010, 4020, 5000, 5050, 6000, 6050, 7000, 7050, 8000, 9000, 9010, 9020, 10000, 10010, 10020,
     11000, 11010, 11020, 11030, 11040, 11050, 11060, 11070, 11080, 12000, 12010, 12020, 12030, 12040, 12050, 12060, 12080, 12090, 13000,
 ];
 
-/// The exported symbol at an address, of those that a name can mean.
+/// Returns the exported symbols at an address, of those that a name can select.
 fn symbol_at(name: &str, address: *mut c_void) -> String {
     let versions = ["", "_v2", "_v3", "_v4", "WithFlags"];
     let suffixes = ["", "_ptsz", "_ptds"];
     let candidates = versions.iter().flat_map(|version| suffixes.iter().map(move |suffix| format!("{name}{version}{suffix}")));
     let found = candidates.filter(|candidate| {
-        // SAFETY: only the symbol's address is looked at.
+        // SAFETY: only the symbol's address is used.
         unsafe { sys::culib().get::<*mut c_void>(candidate.as_bytes()) }.is_ok_and(|symbol| *symbol == address)
     });
     let found = found.collect::<Vec<_>>();
@@ -119,19 +120,19 @@ fn symbol_at(name: &str, address: *mut c_void) -> String {
 }
 
 pub fn ask(report: &mut Report) {
-    // SAFETY: the function has this signature but for the status' type, which is an enum of that size.
+    // SAFETY: the function has this signature, except that the status is an enum of the same size.
     let get = unsafe {
-        need("cuInit", sys::cuInit(0));
+        require("cuInit", sys::cuInit(0));
         cuda::symbol::<Get>(c"cuGetProcAddress_v2")
     };
     for name in NAMES {
-        let text = CString::new(*name).expect("no zero inside");
+        let text = CString::new(*name).expect("a name without zero bytes");
         for flags in 0..=2 {
             let mut answers = Vec::<String>::new();
             let mut last = String::new();
             for version in VERSIONS {
                 let (mut address, mut status) = (null_mut(), 77);
-                // SAFETY: the name is terminated, and there is room for both answers.
+                // SAFETY: the name is NUL-terminated and both out-pointers are valid.
                 let code = unsafe { get(text.as_ptr(), &raw mut address, *version, flags, &raw mut status) };
                 let symbol = if address.is_null() { "null".to_owned() } else { symbol_at(name, address) };
                 let answer = format!("{} {status} {symbol}", code as u32);
@@ -140,11 +141,11 @@ pub fn ask(report: &mut Report) {
                     last = answer;
                 }
             }
-            report.say(format!("{name} {flags}"), answers.join(", "));
+            report.answer(format!("{name} {flags}"), answers.join(", "));
         }
     }
     let mut address = null_mut();
-    // SAFETY: null is what is asked about.
+    // SAFETY: null is the question.
     unsafe {
         report.code("null status", get(c"cuInit".as_ptr(), &raw mut address, 13000, 0, null_mut()));
         report.code("flags 4", get(c"cuInit".as_ptr(), &raw mut address, 13000, 4, null_mut()));

@@ -1,4 +1,4 @@
-//! Streams, events, values in memory, capture's refusals.
+//! Streams, events, memory values, and calls that a capture refuses.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use vgpu_test_programs::cuda::{self, sys::*};
 
 use super::modules::{Kernels, kernels};
-use super::{Report, need};
+use crate::report::Report;
+use crate::setup::require;
 
 static CALLS: AtomicU32 = AtomicU32::new(0);
 
@@ -16,45 +17,45 @@ unsafe extern "C" fn count(_data: *mut c_void) {
 }
 
 pub fn ask(report: &mut Report) {
-    need("start", cuda::start(0).err().unwrap_or(CUresult::CUDA_SUCCESS));
+    require("start", cuda::start(0).err().unwrap_or(CUresult::CUDA_SUCCESS));
     let kernels = kernels();
     handles(report);
     order(report, &kernels);
     values(report);
     capture(report, &kernels);
-    beside_a_capture(report, &kernels);
+    during_a_capture(report, &kernels);
 }
 
 fn stream(flags: u32) -> CUstream {
     let mut stream = null_mut();
-    // SAFETY: room for the answer.
-    need("stream", unsafe { cuStreamCreate(&raw mut stream, flags) });
+    // SAFETY: the out-pointer is valid.
+    require("stream", unsafe { cuStreamCreate(&raw mut stream, flags) });
     stream
 }
 
 fn event(flags: u32) -> CUevent {
     let mut event = null_mut();
-    // SAFETY: room for the answer.
-    need("event", unsafe { cuEventCreate(&raw mut event, flags) });
+    // SAFETY: the out-pointer is valid.
+    require("event", unsafe { cuEventCreate(&raw mut event, flags) });
     event
 }
 
 fn handles(report: &Report) {
     let (mut made, mut flags, mut priority, mut context) = (null_mut(), 77, 77, null_mut());
-    // SAFETY: plain calls with room for their answers, or null where that is the question.
+    // SAFETY: out-pointers are valid, or null where that is the question.
     unsafe {
         report.code("create", cuStreamCreate(&raw mut made, 0));
         report.code("create with flags 2", cuStreamCreate(&raw mut made, 2));
         report.code("create to null", cuStreamCreate(null_mut(), 0));
         let (mut least, mut greatest) = (77, 77);
         report.code("priorities", cuCtxGetStreamPriorityRange(&raw mut least, &raw mut greatest));
-        report.say("range", format!("{least} {greatest}"));
+        report.answer("range", format!("{least} {greatest}"));
         report.code("create of priority -99", cuStreamCreateWithPriority(&raw mut made, 1, -99));
         report.code("its priority", cuStreamGetPriority(made, &raw mut priority));
         report.code("its flags", cuStreamGetFlags(made, &raw mut flags));
-        report.say("priority and flags", format!("{priority} {flags}"));
+        report.answer("priority and flags", format!("{priority} {flags}"));
         report.code("flags of null", cuStreamGetFlags(null_mut(), &raw mut flags));
-        report.say("flags of null are", flags);
+        report.answer("flags of null are", flags);
         report.code("context of null", cuStreamGetCtx(null_mut(), &raw mut context));
         report.code("query", cuStreamQuery(made));
         report.code("query of null", cuStreamQuery(null_mut()));
@@ -67,12 +68,12 @@ fn handles(report: &Report) {
         report.code("query of an unrecorded event", cuEventQuery(first));
         report.code("synchronize of one", cuEventSynchronize(first));
         report.code("elapsed of unrecorded ones", cuEventElapsedTime_v2(&raw mut milliseconds, first, first));
-        need("record", cuEventRecord(first, null_mut()));
-        need("record", cuEventRecord(second, null_mut()));
-        need("synchronize", cuEventSynchronize(second));
+        require("record", cuEventRecord(first, null_mut()));
+        require("record", cuEventRecord(second, null_mut()));
+        require("synchronize", cuEventSynchronize(second));
         report.code("elapsed with one without a time", cuEventElapsedTime_v2(&raw mut milliseconds, first, second));
         report.code("elapsed of one and itself", cuEventElapsedTime_v2(&raw mut milliseconds, first, first));
-        report.say("is", milliseconds);
+        report.answer("is", milliseconds);
         report.code("event with flags 8", cuEventCreate(&mut null_mut(), 8));
         report.code("destroy", cuEventDestroy_v2(first));
         report.code("destroy of null", cuEventDestroy_v2(null_mut()));
@@ -82,11 +83,11 @@ fn handles(report: &Report) {
 fn order(report: &Report, kernels: &Kernels) {
     let (one, other, apart) = (stream(0), stream(0), stream(1));
     let (start, end) = (event(0), event(0));
-    // SAFETY: plain calls; handles are used while they live.
+    // SAFETY: handles are used while they live.
     unsafe {
-        need("record", cuEventRecord(start, one));
+        require("record", cuEventRecord(start, one));
         kernels.spin(20_000_000, one);
-        need("record", cuEventRecord(end, one));
+        require("record", cuEventRecord(end, one));
         report.code("query while busy", cuStreamQuery(one));
         report.code("event query while busy", cuEventQuery(end));
         report.code("query of an idle stream", cuStreamQuery(apart));
@@ -96,20 +97,20 @@ fn order(report: &Report, kernels: &Kernels) {
         report.code("wait in another stream", cuStreamWaitEvent(other, end, 0));
         report.code("query of the waiting stream", cuStreamQuery(other));
         report.code("host function", cuLaunchHostFunc(other, Some(count), null_mut()));
-        report.say("called before its turn", CALLS.load(Ordering::SeqCst));
-        need("synchronize", cuStreamSynchronize(other));
-        report.say("called after its turn", CALLS.load(Ordering::SeqCst));
+        report.answer("called before its turn", CALLS.load(Ordering::SeqCst));
+        require("synchronize", cuStreamSynchronize(other));
+        report.answer("called after its turn", CALLS.load(Ordering::SeqCst));
         report.code("query when done", cuStreamQuery(one));
         report.code("elapsed", cuEventElapsedTime_v2(&raw mut milliseconds, start, end));
-        report.say("20 ms are between 20 and 20.5", (20.0..20.5).contains(&milliseconds));
+        report.answer("20 ms are between 20 and 20.5", (20.0..20.5).contains(&milliseconds));
         report.note(format!("20 ms took {milliseconds}"));
         kernels.spin(20_000_000, one);
         kernels.spin(1000, null_mut());
         report.code("query of a blocking stream after null", cuStreamQuery(null_mut()));
         kernels.spin(1000, apart);
-        need("synchronize", cuStreamSynchronize(apart));
+        require("synchronize", cuStreamSynchronize(apart));
         report.code("null stream while a non-blocking one is done", cuStreamQuery(null_mut()));
-        need("synchronize", cuCtxSynchronize());
+        require("synchronize", cuCtxSynchronize());
         report.code("null stream after all", cuStreamQuery(null_mut()));
         report.code("host function null", cuLaunchHostFunc(one, None, null_mut()));
     }
@@ -120,8 +121,8 @@ fn values(report: &Report) {
     let mut address = 0;
     // SAFETY: the memory lives until the streams are done.
     unsafe {
-        need("alloc", cuMemAlloc_v2(&raw mut address, 64));
-        need("set", cuMemsetD8_v2(address, 0, 64));
+        require("alloc", cuMemAlloc_v2(&raw mut address, 64));
+        require("set", cuMemsetD8_v2(address, 0, 64));
         report.code("wait for a value", cuStreamWaitValue32_v2(one, address, 5, 1));
         report.code("query of the waiting stream", cuStreamQuery(one));
         report.code("write it", cuStreamWriteValue32_v2(other, address, 5, 0));
@@ -131,8 +132,8 @@ fn values(report: &Report) {
         report.code("synchronize", cuStreamSynchronize(one));
         report.code("write unaligned", cuStreamWriteValue32_v2(other, address + 2, 5, 0));
         report.code("write to null", cuStreamWriteValue32_v2(other, 0, 5, 0));
-        need("synchronize", cuCtxSynchronize());
-        need("free", cuMemFree_v2(address));
+        require("synchronize", cuCtxSynchronize());
+        require("free", cuMemFree_v2(address));
     }
 }
 
@@ -141,14 +142,14 @@ fn capture(report: &Report, kernels: &Kernels) {
     let (mut graph, mut status, mut address, mut id) = (null_mut(), CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE, 0, 0);
     let global = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
     let recorded = event(2);
-    // SAFETY: plain calls with room for their answers; handles are used while they live.
+    // SAFETY: the out-pointers are valid; handles are used while they live.
     unsafe {
         report.code("capture of null", cuStreamBeginCapture_v2(null_mut(), global));
         report.code("end without begin", cuStreamEndCapture(stream, &raw mut graph));
         report.code("begin", cuStreamBeginCapture_v2(stream, global));
         report.code("begin twice", cuStreamBeginCapture_v2(stream, global));
         report.code("is capturing", cuStreamIsCapturing(stream, &raw mut status));
-        report.say("status", status as u32);
+        report.answer("status", status as u32);
         report
             .code("info", cuStreamGetCaptureInfo_v3(stream, &raw mut status, &raw mut id, null_mut(), null_mut(), null_mut(), null_mut()));
         kernels.spin(1000, stream);
@@ -170,35 +171,35 @@ fn capture(report: &Report, kernels: &Kernels) {
         for mode in [global, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED]
         {
             for (name, question) in &questions {
-                need("begin", cuStreamBeginCapture_v2(stream, mode));
+                require("begin", cuStreamBeginCapture_v2(stream, mode));
                 kernels.spin(1000, stream);
-                need("record", cuEventRecord(recorded, stream));
+                require("record", cuEventRecord(recorded, stream));
                 report.code(format!("{name} in mode {}", mode as u32), question(stream, recorded));
                 let code = cuStreamEndCapture(stream, &raw mut graph);
                 report.code("end then", code);
-                report.say("graph is null", graph.is_null());
+                report.answer("graph is null", graph.is_null());
                 if code == CUresult::CUDA_SUCCESS {
-                    need("destroy", cuGraphDestroy(graph));
+                    require("destroy", cuGraphDestroy(graph));
                 }
             }
         }
         let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         report.code("exchange mode", cuThreadExchangeStreamCaptureMode(&raw mut mode));
-        report.say("was", mode as u32);
-        need("begin", cuStreamBeginCapture_v2(stream, global));
+        report.answer("was", mode as u32);
+        require("begin", cuStreamBeginCapture_v2(stream, global));
         report.code("cuMemAlloc in a relaxed thread", cuMemAlloc_v2(&raw mut address, 4096));
         report.code("end then", cuStreamEndCapture(stream, &raw mut graph));
         cuThreadExchangeStreamCaptureMode(&raw mut mode);
     }
 }
 
-/// What may be done beside a capture: in another stream, to a pool, by a thread that has said that it is relaxed.
-fn beside_a_capture(report: &Report, kernels: &Kernels) {
+/// Calls during a capture: in another stream, on a pool, and by a thread in relaxed mode.
+fn during_a_capture(report: &Report, kernels: &Kernels) {
     let (other, mut pool) = (stream(1), null_mut());
-    // SAFETY: room for the answer.
-    need("pool", unsafe { cuDeviceGetDefaultMemPool(&raw mut pool, 0) });
+    // SAFETY: the out-pointer is valid.
+    require("pool", unsafe { cuDeviceGetDefaultMemPool(&raw mut pool, 0) });
     type Question = fn(CUstream, CUmemoryPool) -> CUresult;
-    // SAFETY: plain calls with room for their answers; what is freed was allocated just before.
+    // SAFETY: the out-pointers are valid; what is freed was allocated just before.
     let questions: [(&str, Question); 9] = unsafe {
         [
             ("cuMemAllocAsync in another stream", |other, _| cuMemAllocAsync(&mut 0, 4096, other)),
@@ -228,24 +229,24 @@ fn beside_a_capture(report: &Report, kernels: &Kernels) {
         for mode in [CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL, relaxed] {
             for is_relaxed in [false, true] {
                 for (name, question) in &questions {
-                    // SAFETY: plain calls with room for their answers.
+                    // SAFETY: the out-pointers are valid.
                     unsafe {
                         let (mut graph, mut own) = (null_mut(), relaxed);
-                        need("begin", cuStreamBeginCapture_v2(captured, mode));
+                        require("begin", cuStreamBeginCapture_v2(captured, mode));
                         kernels.spin(1000, captured);
                         if is_relaxed {
-                            need("exchange", cuThreadExchangeStreamCaptureMode(&raw mut own));
+                            require("exchange", cuThreadExchangeStreamCaptureMode(&raw mut own));
                         }
                         let code = question(other, pool);
                         if is_relaxed {
-                            need("exchange", cuThreadExchangeStreamCaptureMode(&raw mut own));
+                            require("exchange", cuThreadExchangeStreamCaptureMode(&raw mut own));
                         }
                         let end = cuStreamEndCapture(captured, &raw mut graph);
                         let thread = if is_relaxed { " in a relaxed thread" } else { "" };
                         report.code(format!("{name} beside a {blocking} stream in mode {}{thread}", mode as u32), code);
                         report.code("end then", end);
                         if end == CUresult::CUDA_SUCCESS {
-                            need("destroy", cuGraphDestroy(graph));
+                            require("destroy", cuGraphDestroy(graph));
                         }
                     }
                 }

@@ -4,16 +4,17 @@ use std::ptr::null_mut;
 
 use vgpu_test_programs::cuda::{self, sys::*};
 
-use super::{Report, need};
+use crate::report::Report;
+use crate::setup::require;
 
 const MIB: usize = 1 << 20;
 
 pub fn ask(report: &mut Report) {
-    need("start", cuda::start(0).err().unwrap_or(CUresult::CUDA_SUCCESS));
+    require("start", cuda::start(0).err().unwrap_or(CUresult::CUDA_SUCCESS));
     report.measure();
     let location = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: 0 };
     let (mut handle, mut address, mut granularity) = (0, 0, 0);
-    // SAFETY: all-zero is valid for these structs; every call gets room for its answers, and ranges are used while they are mapped.
+    // SAFETY: all-zero is valid for these structs; out-pointers are valid; ranges are used while they are mapped.
     unsafe {
         let mut properties = std::mem::zeroed::<CUmemAllocationProp>();
         properties.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -23,7 +24,7 @@ pub fn ask(report: &mut Report) {
             CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
         ] {
             report.code("granularity", cuMemGetAllocationGranularity(&raw mut granularity, &raw const properties, flag));
-            report.say("is", granularity);
+            report.answer("is", granularity);
         }
         report.code("create 0", cuMemCreate(&raw mut handle, 0, &raw const properties, 0));
         report.code("create 4096", cuMemCreate(&raw mut handle, 4096, &raw const properties, 0));
@@ -33,11 +34,11 @@ pub fn ask(report: &mut Report) {
         report.code("create on 99", cuMemCreate(&raw mut handle, 2 * MIB, &raw const properties, 0));
         properties.location.id = 0;
         report.code("create 64M", cuMemCreate(&raw mut handle, 64 * MIB, &raw const properties, 0));
-        report.grown("create costs");
+        report.growth("create costs");
         report.code("reserve 4096", cuMemAddressReserve(&raw mut address, 4096, 0, 0, 0));
         report.code("reserve 128M", cuMemAddressReserve(&raw mut address, 128 * MIB, 0, 0, 0));
-        report.say("aligned to 2M", address % (2 * MIB as u64) == 0);
-        report.grown("reserve costs");
+        report.answer("aligned to 2M", address % (2 * MIB as u64) == 0);
+        report.growth("reserve costs");
         report.code("map with an offset", cuMemMap(address, 32 * MIB, 32 * MIB, handle, 0));
         report.code("map a part", cuMemMap(address, 32 * MIB, 0, handle, 0));
         report.code("map elsewhere", cuMemMap(0x1_0000_0000, 64 * MIB, 0, handle, 0));
@@ -49,25 +50,25 @@ pub fn ask(report: &mut Report) {
         report.code("set", cuMemsetD8_v2(address, 9, 16));
         let mut seen = [0_u8; 4];
         report.code("read by the other mapping", cuMemcpyDtoH_v2(seen.as_mut_ptr().cast(), address + 64 * MIB as u64, 4));
-        report.say("is", format!("{seen:?}"));
+        report.answer("is", format!("{seen:?}"));
         report.code("cuMemFree of it", cuMemFree_v2(address));
         let (mut base, mut size) = (0, 0);
         report.code("range", cuMemGetAddressRange_v2(&raw mut base, &raw mut size, address + 100));
-        report.say("range is", format!("{} {size}", base == address));
+        report.answer("range is", format!("{} {size}", base == address));
         let mut retained = 0;
         report
             .code("retain", cuMemRetainAllocationHandle(&raw mut retained, std::ptr::with_exposed_provenance_mut(address as usize + 100)));
-        report.say("the same handle", retained == handle);
+        report.answer("the same handle", retained == handle);
         report.code("release", cuMemRelease(handle));
         report.code("release", cuMemRelease(retained));
-        report.grown("released while mapped");
+        report.growth("released while mapped");
         report.code("free the addresses while mapped", cuMemAddressFree(address, 128 * MIB));
         report.code("unmap a part", cuMemUnmap(address, 32 * MIB));
         report.code("unmap one", cuMemUnmap(address, 64 * MIB));
-        report.grown("one of two unmapped");
+        report.growth("one of two unmapped");
         report.code("unmap it again", cuMemUnmap(address, 64 * MIB));
         report.code("unmap the other", cuMemUnmap(address + 64 * MIB as u64, 64 * MIB));
-        report.grown("both unmapped");
+        report.growth("both unmapped");
         report.code("free the wrong addresses", cuMemAddressFree(address, 64 * MIB));
         report.code("free the addresses", cuMemAddressFree(address, 128 * MIB));
         report.code("release of nothing", cuMemRelease(0));
@@ -76,7 +77,7 @@ pub fn ask(report: &mut Report) {
             properties.location = CUmemLocation { type_: kind, id: 0 };
             let code = cuMemCreate(&raw mut handle, 2 * MIB, &raw const properties, 0);
             report.code(format!("create at {kind:?}"), code);
-            report.grown("costs");
+            report.growth("costs");
             if code == CUresult::CUDA_SUCCESS {
                 report.code("release", cuMemRelease(handle));
             }
@@ -85,15 +86,15 @@ pub fn ask(report: &mut Report) {
         properties.requestedHandleTypes = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         let posix = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         let (mut fd, mut imported) = (-1_i32, 0);
-        need("create", cuMemCreate(&raw mut handle, 4 * MIB, &raw const properties, 0));
-        report.grown("shareable 4M");
+        require("create", cuMemCreate(&raw mut handle, 4 * MIB, &raw const properties, 0));
+        report.growth("shareable 4M");
         report.code("export", cuMemExportToShareableHandle((&raw mut fd).cast(), handle, posix, 0));
         report.code("import", cuMemImportFromShareableHandle(&raw mut imported, std::ptr::without_provenance_mut(fd as usize), posix));
-        report.grown("import in the same process costs");
+        report.growth("import in the same process costs");
         libc::close(fd);
         report.code("release", cuMemRelease(handle));
-        report.grown("released the first");
+        report.growth("released the first");
         report.code("release", cuMemRelease(imported));
-        report.grown("released the import");
+        report.growth("released the import");
     }
 }

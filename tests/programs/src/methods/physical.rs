@@ -1,6 +1,6 @@
 //! Virtual memory management: physical memory, and mappings of it.
 
-use super::{Taker, granular, physical_properties};
+use super::common::{Allocate, granular, physical_properties};
 use crate::cuda::check;
 use crate::cuda::sys::{self, CUmemAllocationProp, CUresult};
 
@@ -13,13 +13,13 @@ pub fn create(bytes: usize, properties: &CUmemAllocationProp) -> Result<(u64, us
     Ok((handle, bytes))
 }
 
-pub fn handles(ordinal: i32) -> Result<Taker, CUresult> {
+pub fn unmapped(ordinal: i32) -> Result<Allocate, CUresult> {
     let properties = physical_properties(ordinal);
     Ok(Box::new(move |bytes| create(bytes, &properties).map(|(_, bytes)| bytes as u64)))
 }
 
 /// Physical memory that only its mapping keeps.
-pub fn mapped(ordinal: i32) -> Result<Taker, CUresult> {
+pub fn mapped(ordinal: i32) -> Result<Allocate, CUresult> {
     let properties = physical_properties(ordinal);
     Ok(Box::new(move |bytes| {
         let (handle, bytes) = create(bytes, &properties)?;

@@ -1,6 +1,6 @@
 //! Stream-ordered memory.
 
-use super::{Taker, pool_properties, stream};
+use super::common::{Allocate, pool_properties, stream};
 use crate::cuda::check;
 use crate::cuda::sys::{self, CUmemoryPool, CUresult, CUstream};
 
@@ -15,7 +15,7 @@ fn wait(stream: CUstream, bytes: usize) -> Result<u64, CUresult> {
     Ok(bytes as u64)
 }
 
-pub fn usual(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn default_pool(_ordinal: i32) -> Result<Allocate, CUresult> {
     let stream = stream()?;
     Ok(Box::new(move |bytes| {
         let mut address = 0;
@@ -32,7 +32,7 @@ fn pool(ordinal: i32) -> Result<CUmemoryPool, CUresult> {
     Ok(pool)
 }
 
-pub fn own(ordinal: i32) -> Result<Taker, CUresult> {
+pub fn own_pool(ordinal: i32) -> Result<Allocate, CUresult> {
     let (pool, stream) = (pool(ordinal)?, stream()?);
     Ok(Box::new(move |bytes| {
         let mut address = 0;
@@ -44,7 +44,7 @@ pub fn own(ordinal: i32) -> Result<Taker, CUresult> {
 
 /// Allocates while another stream captures. The capture and this thread are in relaxed mode in turn, so that neither invalidates the
 /// other.
-pub fn beside(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn during_capture(_ordinal: i32) -> Result<Allocate, CUresult> {
     use sys::CUstreamCaptureMode::*;
     let (relaxed, global) = (CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_GLOBAL);
     let (stream, captured, mut modes) = (stream()?, stream()?, [(relaxed, global), (global, relaxed)].into_iter().cycle());
@@ -65,14 +65,14 @@ pub fn beside(_ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
-pub fn set(ordinal: i32) -> Result<Taker, CUresult> {
+pub fn set_pool(ordinal: i32) -> Result<Allocate, CUresult> {
     // SAFETY: the pool was just created on that GPU.
     check(unsafe { sys::cuDeviceSetMemPool(ordinal, pool(ordinal)?) })?;
-    usual(ordinal)
+    default_pool(ordinal)
 }
 
 /// A pool that keeps freed memory, which the next allocation reuses.
-pub fn kept(ordinal: i32) -> Result<Taker, CUresult> {
+pub fn retained(ordinal: i32) -> Result<Allocate, CUresult> {
     let (pool, stream) = (pool(ordinal)?, stream()?);
     let mut threshold = u64::MAX;
     let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;

@@ -2,7 +2,7 @@
 
 use std::ptr::null_mut;
 
-use super::Taker;
+use super::common::Allocate;
 use crate::cuda::sys::{self, CUcontext, CUresult};
 use crate::cuda::{check, symbol};
 
@@ -10,7 +10,7 @@ use crate::cuda::{check, symbol};
 const MOST: u32 = 256;
 
 /// Creates contexts with `create` and pops each off the thread's stack.
-fn contexts(create: impl Fn(*mut CUcontext, i32) -> CUresult + 'static, ordinal: i32) -> Taker {
+fn contexts(create: impl Fn(*mut CUcontext, i32) -> CUresult + 'static, ordinal: i32) -> Allocate {
     Box::new(move |_| {
         let mut context = null_mut();
         check(create(&raw mut context, ordinal))?;
@@ -21,7 +21,7 @@ fn contexts(create: impl Fn(*mut CUcontext, i32) -> CUresult + 'static, ordinal:
 }
 
 /// Contexts by the first two versions, which have the same signature.
-fn with_flags(name: &'static std::ffi::CStr, ordinal: i32) -> Taker {
+fn with_flags(name: &'static std::ffi::CStr, ordinal: i32) -> Allocate {
     type Create = unsafe extern "C" fn(*mut CUcontext, u32, i32) -> CUresult;
     // SAFETY: the first two versions have this signature.
     let create: Create = unsafe { symbol(name) };
@@ -29,15 +29,15 @@ fn with_flags(name: &'static std::ffi::CStr, ordinal: i32) -> Taker {
     contexts(move |context, ordinal| unsafe { create(context, 0, ordinal) }, ordinal)
 }
 
-pub fn v1(ordinal: i32) -> Result<Taker, CUresult> {
+pub fn v1(ordinal: i32) -> Result<Allocate, CUresult> {
     Ok(with_flags(c"cuCtxCreate", ordinal))
 }
 
-pub fn v2(ordinal: i32) -> Result<Taker, CUresult> {
+pub fn v2(ordinal: i32) -> Result<Allocate, CUresult> {
     Ok(with_flags(c"cuCtxCreate_v2", ordinal))
 }
 
-pub fn v3(ordinal: i32) -> Result<Taker, CUresult> {
+pub fn v3(ordinal: i32) -> Result<Allocate, CUresult> {
     type Create = unsafe extern "C" fn(*mut CUcontext, *mut std::ffi::c_void, i32, u32, i32) -> CUresult;
     // SAFETY: the third version has this signature.
     let create: Create = unsafe { symbol(c"cuCtxCreate_v3") };
@@ -45,13 +45,13 @@ pub fn v3(ordinal: i32) -> Result<Taker, CUresult> {
     Ok(contexts(move |context, ordinal| unsafe { create(context, null_mut(), 0, 0, ordinal) }, ordinal))
 }
 
-pub fn v4(ordinal: i32) -> Result<Taker, CUresult> {
+pub fn v4(ordinal: i32) -> Result<Allocate, CUresult> {
     // SAFETY: the out-pointer is valid.
     Ok(contexts(|context, ordinal| unsafe { sys::cuCtxCreate_v4(context, null_mut(), 0, ordinal) }, ordinal))
 }
 
 /// Green contexts of the whole GPU.
-pub fn green(ordinal: i32) -> Result<Taker, CUresult> {
+pub fn green(ordinal: i32) -> Result<Allocate, CUresult> {
     let mut count = 0;
     Ok(Box::new(move |_| {
         count += 1;
@@ -71,13 +71,13 @@ pub fn green(ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
-pub fn streams(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn streams(_ordinal: i32) -> Result<Allocate, CUresult> {
     let mut count = 0;
     Ok(Box::new(move |_| {
         count += 1;
         if count > MOST {
             return Err(CUresult::CUDA_SUCCESS);
         }
-        super::stream().map(|_| 0)
+        super::common::stream().map(|_| 0)
     }))
 }

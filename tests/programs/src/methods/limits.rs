@@ -3,7 +3,8 @@
 use std::ffi::CString;
 use std::ptr::null_mut;
 
-use super::{Taker, images, linear};
+use super::common::Allocate;
+use super::{images, linear};
 use crate::cuda::sys::{self, CUdevice_attribute, CUfunction, CUlimit, CUresult};
 use crate::cuda::{check, memory, synchronize};
 use crate::ptx;
@@ -53,7 +54,7 @@ fn launch(function: CUfunction) -> Result<(), CUresult> {
     synchronize()
 }
 
-pub fn heap(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn heap(_ordinal: i32) -> Result<Allocate, CUresult> {
     PREPARED.set(Some(kernel(ptx::MALLOC, "take")?));
     let mut counted = 0;
     Ok(Box::new(move |bytes| raise(CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE, 1, &mut counted, bytes)))
@@ -70,7 +71,7 @@ pub fn use_heap() -> Result<(), CUresult> {
 }
 
 /// One heap of one chunk: the limit cannot be changed once the heap is in use.
-pub fn heap_at_once(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn heap_used(_ordinal: i32) -> Result<Allocate, CUresult> {
     let function = kernel(ptx::MALLOC, "take")?;
     let mut used = false;
     Ok(Box::new(move |bytes| {
@@ -84,13 +85,13 @@ pub fn heap_at_once(_ordinal: i32) -> Result<Taker, CUresult> {
 }
 
 /// A heap of the default size: plain allocations first, then a kernel that uses the heap.
-pub fn heap_unset(ordinal: i32) -> Result<Taker, CUresult> {
+pub fn default_heap(ordinal: i32) -> Result<Allocate, CUresult> {
     PREPARED.set(Some(kernel(ptx::MALLOC, "take")?));
     linear::plain(ordinal)
 }
 
 /// Allocates all but the given bytes, then loads and launches `kernel` once.
-fn beside(kernel: fn() -> Result<CUfunction, CUresult>) -> Taker {
+fn near_limit(kernel: fn() -> Result<CUfunction, CUresult>) -> Allocate {
     let mut used = false;
     Box::new(move |bytes| {
         if used {
@@ -107,13 +108,13 @@ fn beside(kernel: fn() -> Result<CUfunction, CUresult>) -> Taker {
     })
 }
 
-pub fn malloc_module(_ordinal: i32) -> Result<Taker, CUresult> {
-    Ok(beside(|| kernel(ptx::MALLOC, "take")))
+pub fn malloc_module(_ordinal: i32) -> Result<Allocate, CUresult> {
+    Ok(near_limit(|| kernel(ptx::MALLOC, "take")))
 }
 
 /// The kernel of a library is loaded when it is launched.
-pub fn malloc_library(_ordinal: i32) -> Result<Taker, CUresult> {
-    Ok(beside(|| {
+pub fn malloc_library(_ordinal: i32) -> Result<Allocate, CUresult> {
+    Ok(near_limit(|| {
         let library = images::load_library(&CString::new(ptx::MALLOC).expect("PTX without zero bytes"))?;
         let mut kernel = null_mut();
         // SAFETY: the library was just loaded, and the out-pointer is valid.
@@ -122,24 +123,24 @@ pub fn malloc_library(_ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
-pub fn fifo(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn printf_buffer(_ordinal: i32) -> Result<Allocate, CUresult> {
     PREPARED.set(Some(kernel(ptx::PRINTF, "say")?));
     let mut counted = 0;
     Ok(Box::new(move |bytes| raise(CUlimit::CU_LIMIT_PRINTF_FIFO_SIZE, 1, &mut counted, bytes)))
 }
 
 /// Launches the prepared kernel, which uses the `printf` buffer.
-pub fn use_fifo() -> Result<(), CUresult> {
+pub fn use_printf_buffer() -> Result<(), CUresult> {
     use_heap()
 }
 
-pub fn stack(ordinal: i32) -> Result<Taker, CUresult> {
+pub fn stack(ordinal: i32) -> Result<Allocate, CUresult> {
     let (threads, mut counted) = (threads(ordinal)?, limit(CUlimit::CU_LIMIT_STACK_SIZE)?);
     Ok(Box::new(move |bytes| raise(CUlimit::CU_LIMIT_STACK_SIZE, threads, &mut counted, bytes)))
 }
 
 /// Kernels of which each needs a little more local memory for each thread than the one before.
-pub fn local(ordinal: i32) -> Result<Taker, CUresult> {
+pub fn local_memory(ordinal: i32) -> Result<Allocate, CUresult> {
     let threads = threads(ordinal)?;
     Ok(Box::new(move |bytes| {
         let before = limit(CUlimit::CU_LIMIT_STACK_SIZE)?;

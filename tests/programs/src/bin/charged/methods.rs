@@ -1,4 +1,4 @@
-//! The ways. Each gives the length of all kernels that it ran, in nanoseconds.
+//! The methods. Each returns the total length of the kernels that it ran, in nanoseconds.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -6,9 +6,9 @@ use std::ptr::null_mut;
 use vgpu_test_programs::cuda::{self, check, sys::*};
 use vgpu_test_programs::ptx::SPIN;
 
-type Took = Result<u64, CUresult>;
+type NanosResult = Result<u64, CUresult>;
 
-/// Their names.
+/// Names of the methods.
 pub const NAMES: [&str; 19] = [
     "plain",
     "ex",
@@ -32,28 +32,28 @@ pub const NAMES: [&str; 19] = [
 ];
 
 const MS: u64 = 1_000_000;
-/// Of most kernels.
+/// Length of most kernels, in nanoseconds.
 const LENGTH: u64 = 2 * MS;
-/// More streams than the library tells apart.
-const MANY: usize = 300;
+/// A number of streams above what the library tracks individually.
+const MANY_STREAMS: usize = 300;
 
-/// Where kernels are launched.
+/// A kernel and the stream to launch it in.
 #[derive(Clone, Copy)]
 struct Gpu {
     spin: CUfunction,
     stream: CUstream,
 }
 
-// SAFETY: the driver's handles are good in every thread.
+// SAFETY: the driver's handles are valid in every thread.
 unsafe impl Send for Gpu {}
 // SAFETY: as above.
 unsafe impl Sync for Gpu {}
 
 impl Gpu {
-    /// In the context that is current.
-    fn here() -> Result<Self, CUresult> {
+    /// Loads the kernel into the current context and creates a stream.
+    fn in_current_context() -> Result<Self, CUresult> {
         let (mut module, mut spin) = (null_mut(), null_mut());
-        // SAFETY: the image is terminated, and there is room for the answers.
+        // SAFETY: the image is NUL-terminated and the out-pointers are valid.
         unsafe {
             check(cuModuleLoadData(&raw mut module, SPIN.as_ptr().cast()))?;
             check(cuModuleGetFunction(&raw mut spin, module, c"spin".as_ptr()))?;
@@ -61,19 +61,19 @@ impl Gpu {
         Ok(Self { spin, stream: stream()? })
     }
 
-    fn into(self, stream: CUstream) -> Self {
+    fn in_stream(self, stream: CUstream) -> Self {
         Self { stream, ..self }
     }
 
-    /// A launch by one of the driver's functions.
-    fn by(self, way: &str, ns: u64) -> Took {
+    /// Launches the kernel by one of the driver's functions.
+    fn launch_by(self, method: &str, ns: u64) -> NanosResult {
         type Own =
             unsafe extern "C" fn(CUfunction, u32, u32, u32, u32, u32, u32, u32, CUstream, *mut *mut c_void, *mut *mut c_void) -> CUresult;
         let mut arguments = [(&raw const ns).cast_mut().cast()];
         let (spin, stream, arguments) = (self.spin, self.stream, arguments.as_mut_ptr());
         // SAFETY: the argument is the one that `spin` takes, and is read before the call returns; all-zero is a valid configuration.
         check(unsafe {
-            match way {
+            match method {
                 "ex" => {
                     let mut config = std::mem::zeroed::<CUlaunchConfig>();
                     (config.gridDimX, config.gridDimY, config.gridDimZ) = (1, 1, 1);
@@ -88,21 +88,21 @@ impl Gpu {
         Ok(ns)
     }
 
-    fn launch(self, ns: u64) -> Took {
-        self.by("plain", ns)
+    fn launch(self, ns: u64) -> NanosResult {
+        self.launch_by("plain", ns)
     }
 
-    /// Several, waited for.
-    fn several(self, way: &str, count: u64) -> Took {
-        let took = (0..count).map(|_| self.by(way, LENGTH)).sum::<Took>()?;
+    /// Launches `count` kernels and waits for them.
+    fn launch_many(self, method: &str, count: u64) -> NanosResult {
+        let took = (0..count).map(|_| self.launch_by(method, LENGTH)).sum::<NanosResult>()?;
         cuda::synchronize()?;
         Ok(took)
     }
 
-    /// A graph of kernels.
+    /// Captures a graph of `kernels` kernels.
     fn captured(self, kernels: u64, ns: u64) -> Result<CUgraph, CUresult> {
         let mut graph = null_mut();
-        // SAFETY: room for the answer.
+        // SAFETY: the out-pointer is valid.
         unsafe {
             check(cuStreamBeginCapture_v2(self.stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))?;
             for _ in 0..kernels {
@@ -116,22 +116,22 @@ impl Gpu {
 
 fn stream() -> Result<CUstream, CUresult> {
     let mut stream = null_mut();
-    // SAFETY: room for the answer; it does not wait for the default stream.
+    // SAFETY: the out-pointer is valid; the stream does not wait for the default stream.
     check(unsafe { cuStreamCreate(&raw mut stream, 1) })?;
     Ok(stream)
 }
 
-/// Goes a way on a GPU.
+/// Runs a method on a GPU.
 ///
 /// # Errors
-/// What the driver says.
-pub fn go(way: &str, ordinal: i32) -> Took {
-    if way == "forked" {
+/// The driver's error.
+pub fn run(method: &str, ordinal: i32) -> NanosResult {
+    if method == "forked" {
         return forked(ordinal);
     }
     let context = cuda::start(ordinal)?;
-    let gpu = Gpu::here()?;
-    match way {
+    let gpu = Gpu::in_current_context()?;
+    match method {
         "default-streams" => default_streams(ordinal, context),
         "threads" => threads(gpu, context),
         "streams" => streams(gpu),
@@ -142,7 +142,7 @@ pub fn go(way: &str, ordinal: i32) -> Took {
         "host-function" => host_function(gpu),
         "mem-ops" => mem_ops(gpu),
         "waiting" => waiting(gpu),
-        "context-destroyed" => destroyed(ordinal),
+        "context-destroyed" => context_destroyed(ordinal),
         "context-reset" => {
             gpu.launch(10 * MS)?;
             cuda::synchronize()?;
@@ -153,18 +153,18 @@ pub fn go(way: &str, ordinal: i32) -> Took {
         }
         "no-memory" => no_memory(gpu),
         "polled" => polled(gpu),
-        _ => gpu.several(way, 50),
+        _ => gpu.launch_many(method, 50),
     }
 }
 
-fn threads(gpu: Gpu, context: CUcontext) -> Took {
+fn threads(gpu: Gpu, context: CUcontext) -> NanosResult {
     let context = context as usize;
     let one = move || {
         // SAFETY: the context lives as long as the process.
         check(unsafe { cuCtxSetCurrent(context as CUcontext) })?;
-        gpu.into(stream()?).several("plain", 30)
+        gpu.in_stream(stream()?).launch_many("plain", 30)
     };
-    // One after the other on the GPU: what runs side by side is paid for once.
+    // One thread at a time: overlapped work is charged once.
     let serial = std::sync::Mutex::new(());
     std::thread::scope(|scope| {
         let all: Vec<_> = (0..4)
@@ -179,26 +179,27 @@ fn threads(gpu: Gpu, context: CUcontext) -> Took {
     })
 }
 
-/// Into many streams, one after the other.
-fn streams(gpu: Gpu) -> Took {
+/// Launches into many streams, one after the other.
+fn streams(gpu: Gpu) -> NanosResult {
     let mut took = 0;
-    let streams: Vec<CUstream> = (0..MANY).map(|_| stream()).collect::<Result<_, _>>()?;
-    // Each once, so that each has its place; then pairs of the last ones, in which a short kernel ends long before the one beside it.
+    let streams: Vec<CUstream> = (0..MANY_STREAMS).map(|_| stream()).collect::<Result<_, _>>()?;
+    // Each stream once, so that the library has a slot for each. Then pairs of the last two, in which the short kernel ends long
+    // before the other one.
     for stream in &streams {
-        took += gpu.into(*stream).launch(MS / 10)?;
+        took += gpu.in_stream(*stream).launch(MS / 10)?;
         cuda::synchronize()?;
     }
     for _ in 0..200 {
-        took += gpu.into(streams[MANY - 1]).launch(MS / 2)?;
-        gpu.into(streams[MANY - 2]).launch(MS / 50)?;
+        took += gpu.in_stream(streams[MANY_STREAMS - 1]).launch(MS / 2)?;
+        gpu.in_stream(streams[MANY_STREAMS - 2]).launch(MS / 50)?;
         cuda::synchronize()?;
     }
     Ok(took)
 }
 
-fn graph(gpu: Gpu, updated: bool) -> Took {
+fn graph(gpu: Gpu, updated: bool) -> NanosResult {
     let mut exec = null_mut();
-    // SAFETY: room for the answers; the graphs live as long as the process.
+    // SAFETY: the out-pointers are valid; the graphs live as long as the process.
     unsafe {
         check(cuGraphInstantiateWithFlags(&raw mut exec, gpu.captured(3, MS)?, 0))?;
         let each = if updated {
@@ -216,14 +217,14 @@ fn graph(gpu: Gpu, updated: bool) -> Took {
     }
 }
 
-/// Graphs of many short kernels, each launched once: the driver uploads it as it launches it.
-fn graphs_new(gpu: Gpu) -> Took {
+/// Launches graphs of many short kernels once each: the driver uploads a graph as it launches it.
+fn graphs_new(gpu: Gpu) -> NanosResult {
     const KERNELS: u64 = 400;
     const EACH: u64 = MS / 50;
     let graph = gpu.captured(KERNELS, EACH)?;
     let mut exec = null_mut();
     for _ in 0..20 {
-        // SAFETY: room for the answer; the executable graph is destroyed when it has run.
+        // SAFETY: the out-pointer is valid; the executable graph is destroyed when it has run.
         unsafe {
             check(cuGraphInstantiateWithFlags(&raw mut exec, graph, 0))?;
             check(cuGraphLaunch(exec, gpu.stream))?;
@@ -234,23 +235,23 @@ fn graphs_new(gpu: Gpu) -> Took {
     Ok(20 * KERNELS * EACH)
 }
 
-unsafe extern "C" fn nothing(_data: *mut c_void) {}
+unsafe extern "C" fn do_nothing(_data: *mut c_void) {}
 
-fn host_function(gpu: Gpu) -> Took {
+fn host_function(gpu: Gpu) -> NanosResult {
     let mut took = 0;
     for _ in 0..50 {
         took += gpu.launch(LENGTH)?;
-        // SAFETY: the function takes anything.
-        check(unsafe { cuLaunchHostFunc(gpu.stream, Some(nothing), null_mut()) })?;
+        // SAFETY: the function ignores its argument.
+        check(unsafe { cuLaunchHostFunc(gpu.stream, Some(do_nothing), null_mut()) })?;
     }
     cuda::synchronize()?;
     Ok(took)
 }
 
-/// A word that the GPU can write and wait for.
+/// Allocates a word that the GPU can write and wait for.
 fn word() -> Result<(*mut u32, CUdeviceptr), CUresult> {
     let (mut host, mut device) = (null_mut(), 0);
-    // SAFETY: room for the answers.
+    // SAFETY: the out-pointers are valid.
     unsafe {
         check(cuMemHostAlloc(&raw mut host, 4096, 2))?;
         check(cuMemHostGetDevicePointer_v2(&raw mut device, host, 0))?;
@@ -258,12 +259,12 @@ fn word() -> Result<(*mut u32, CUdeviceptr), CUresult> {
     Ok((host.cast(), device))
 }
 
-fn mem_ops(gpu: Gpu) -> Took {
+fn mem_ops(gpu: Gpu) -> NanosResult {
     let (_, device) = word()?;
     let mut took = 0;
     for number in 0..50_u32 {
         took += gpu.launch(LENGTH)?;
-        // SAFETY: a list of one operation, all of whose fields are set; the address is good for a word.
+        // SAFETY: a list of one operation with all its fields set; the address is valid for a word.
         unsafe {
             let mut operation = std::mem::zeroed::<CUstreamBatchMemOpParams>();
             operation.writeValue.operation = CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_32;
@@ -276,10 +277,10 @@ fn mem_ops(gpu: Gpu) -> Took {
     Ok(took)
 }
 
-/// A stream that waits for the host has not used the GPU meanwhile.
-fn waiting(gpu: Gpu) -> Took {
+/// Waits in a stream for the host, which does not use the GPU.
+fn waiting(gpu: Gpu) -> NanosResult {
     let (host, device) = word()?;
-    // SAFETY: the address is good for a word, here and there.
+    // SAFETY: the address is valid for a word on the host and on the device.
     unsafe {
         host.write_volatile(0);
         check(cuStreamWaitValue32_v2(gpu.stream, device, 1, 0))?;
@@ -292,56 +293,56 @@ fn waiting(gpu: Gpu) -> Took {
     Ok(LENGTH)
 }
 
-/// Contexts that are destroyed while a kernel runs in them whose length nobody knows.
-fn destroyed(ordinal: i32) -> Took {
+/// Destroys contexts while a kernel of unknown length runs in them.
+fn context_destroyed(ordinal: i32) -> NanosResult {
     type Create = unsafe extern "C" fn(*mut CUcontext, u32, i32) -> CUresult;
     let mut took = 0;
     for _ in 0..3 {
         let mut context = null_mut();
-        // SAFETY: room for the answer; nothing of the context is used after its end.
+        // SAFETY: the out-pointer is valid; the context is not used after it is destroyed.
         unsafe {
             check(cuda::symbol::<Create>(c"cuCtxCreate_v2")(&raw mut context, 0, ordinal))?;
-            took += Gpu::here()?.launch(200 * MS)?;
+            took += Gpu::in_current_context()?.launch(200 * MS)?;
             check(cuCtxDestroy_v2(context))?;
         }
     }
     Ok(took)
 }
 
-/// In the default streams of one context, and of others that come and go beside it.
-fn default_streams(ordinal: i32, first: CUcontext) -> Took {
+/// Launches into the default streams of one context, and of others that are created and destroyed meanwhile.
+fn default_streams(ordinal: i32, first: CUcontext) -> NanosResult {
     type Create = unsafe extern "C" fn(*mut CUcontext, u32, i32) -> CUresult;
-    let default = || Gpu::here().map(|gpu| gpu.into(null_mut()));
-    let mut took = default()?.several("plain", 10)?;
+    let default = || Gpu::in_current_context().map(|gpu| gpu.in_stream(null_mut()));
+    let mut took = default()?.launch_many("plain", 10)?;
     for _ in 0..3 {
         let mut other = null_mut();
-        // SAFETY: room for the answer; nothing of the context is used after its end.
+        // SAFETY: the out-pointer is valid; the context is not used after it is destroyed.
         unsafe {
             check(cuda::symbol::<Create>(c"cuCtxCreate_v2")(&raw mut other, 0, ordinal))?;
             for context in [other, first, other] {
                 check(cuCtxSetCurrent(context))?;
-                took += default()?.several("plain", 10)?;
+                took += default()?.launch_many("plain", 10)?;
             }
             check(cuCtxDestroy_v2(other))?;
             check(cuCtxSetCurrent(first))?;
         }
-        took += default()?.several("plain", 10)?;
+        took += default()?.launch_many("plain", 10)?;
     }
     Ok(took)
 }
 
-/// In processes that fork, before they meet the driver.
-fn forked(ordinal: i32) -> Took {
+/// Launches in forked processes; the parent never initialises the driver.
+fn forked(ordinal: i32) -> NanosResult {
     const CHILDREN: u64 = 3;
     for _ in 0..CHILDREN {
-        // SAFETY: there is one thread; the child goes the plain way and ends.
+        // SAFETY: there is one thread; the child launches kernels and ends.
         if unsafe { libc::fork() } == 0 {
-            let done = cuda::start(ordinal).and_then(|_| Gpu::here()?.several("plain", 20));
+            let done = cuda::start(ordinal).and_then(|_| Gpu::in_current_context()?.launch_many("plain", 20));
             // SAFETY: ends the child.
             unsafe { libc::_exit(i32::from(done.is_err())) };
         }
         let mut status = 0;
-        // SAFETY: room for the answer. One after the other: what runs side by side in one GPU is another matter.
+        // SAFETY: the out-pointer is valid. The children run one after the other: overlap is tested elsewhere.
         unsafe { libc::wait(&raw mut status) };
         if status != 0 {
             return Err(CUresult::CUDA_ERROR_UNKNOWN);
@@ -350,10 +351,10 @@ fn forked(ordinal: i32) -> Took {
     Ok(CHILDREN * 20 * LENGTH)
 }
 
-/// The first launch comes when there is no memory to be had: it is refused, and made when there is.
-fn no_memory(gpu: Gpu) -> Took {
+/// The first launch fails because the process can map no memory; later launches succeed.
+fn no_memory(gpu: Gpu) -> NanosResult {
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: plain calls with room for the answer.
+    // SAFETY: the arguments are valid structs of this function.
     unsafe {
         libc::getrlimit(libc::RLIMIT_AS, &raw mut before);
         libc::setrlimit(libc::RLIMIT_AS, &libc::rlimit { rlim_cur: 1 << 20, ..before });
@@ -364,13 +365,13 @@ fn no_memory(gpu: Gpu) -> Took {
     if refused != Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY) {
         return Err(refused.err().unwrap_or(CUresult::CUDA_ERROR_ASSERT));
     }
-    gpu.several("plain", 50)
+    gpu.launch_many("plain", 50)
 }
 
-/// Who asks again and again, instead of waiting.
-fn polled(gpu: Gpu) -> Took {
-    // Many: nobody tells the library of the end of the last ones.
-    let took = (0..200).map(|_| gpu.launch(LENGTH)).sum::<Took>()?;
+/// Polls the stream instead of waiting for it.
+fn polled(gpu: Gpu) -> NanosResult {
+    // Many launches: the library gets no notice of the end of the last ones.
+    let took = (0..200).map(|_| gpu.launch(LENGTH)).sum::<NanosResult>()?;
     loop {
         // SAFETY: the stream lives as long as the process.
         match unsafe { cuStreamQuery(gpu.stream) } {

@@ -3,7 +3,8 @@
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
-use super::{Taker, linear, physical, physical_properties, stream};
+use super::common::{Allocate, physical_properties, stream};
+use super::{linear, physical};
 use crate::cuda::check;
 use crate::cuda::sys::{self, CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUarray_format, CUresult};
 
@@ -20,7 +21,7 @@ fn size(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> u64 {
     (descriptor.Width * descriptor.Height * descriptor.Depth.max(1) * 4) as u64
 }
 
-pub fn flat(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn two_dimensional(_ordinal: i32) -> Result<Allocate, CUresult> {
     Ok(Box::new(|bytes| {
         let like = square(bytes);
         let descriptor = CUDA_ARRAY_DESCRIPTOR { Width: like.Width, Height: like.Height, Format: FLOAT, NumChannels: 1 };
@@ -30,7 +31,7 @@ pub fn flat(_ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
-pub fn deep(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn three_dimensional(_ordinal: i32) -> Result<Allocate, CUresult> {
     Ok(Box::new(|bytes| {
         let mut descriptor = square(bytes.div_ceil(8));
         descriptor.Depth = 8;
@@ -42,7 +43,7 @@ pub fn deep(_ordinal: i32) -> Result<Taker, CUresult> {
 
 /// Allocates linear memory after fragmentation: of many small arrays, which share granules, all but one in each granule are
 /// destroyed.
-pub fn after_holes(ordinal: i32) -> Result<Taker, CUresult> {
+pub fn fragmented(ordinal: i32) -> Result<Allocate, CUresult> {
     // 64 rows of 256 bytes: 128 arrays in 2 MiB.
     let descriptor = CUDA_ARRAY_DESCRIPTOR { Width: 64, Height: 64, Format: FLOAT, NumChannels: 1 };
     let mut holes = Vec::new();
@@ -57,24 +58,24 @@ pub fn after_holes(ordinal: i32) -> Result<Taker, CUresult> {
     linear::plain(ordinal)
 }
 
-fn pyramid(bytes: usize, levels: u32) -> Result<u64, CUresult> {
+fn create_mipmap(bytes: usize, levels: u32) -> Result<u64, CUresult> {
     let descriptor = square(bytes);
     // SAFETY: as above.
     check(unsafe { sys::cuMipmappedArrayCreate(&mut null_mut(), &raw const descriptor, levels) })?;
     Ok(size(&descriptor))
 }
 
-pub fn mipmap(_ordinal: i32) -> Result<Taker, CUresult> {
-    Ok(Box::new(|bytes| pyramid(bytes, 1)))
+pub fn one_level(_ordinal: i32) -> Result<Allocate, CUresult> {
+    Ok(Box::new(|bytes| create_mipmap(bytes, 1)))
 }
 
 /// All levels: the smaller ones add to the size of the first.
-pub fn mipmaps(_ordinal: i32) -> Result<Taker, CUresult> {
-    Ok(Box::new(|bytes| pyramid(bytes, 16)))
+pub fn all_levels(_ordinal: i32) -> Result<Allocate, CUresult> {
+    Ok(Box::new(|bytes| create_mipmap(bytes, 16)))
 }
 
 /// Arrays without memory, with physical memory mapped into them; the handles are released.
-pub fn sparse(ordinal: i32) -> Result<Taker, CUresult> {
+pub fn sparse(ordinal: i32) -> Result<Allocate, CUresult> {
     let stream = stream()?;
     let mut properties = physical_properties(ordinal);
     // CU_MEM_CREATE_USAGE_TILE_POOL

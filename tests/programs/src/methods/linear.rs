@@ -1,10 +1,10 @@
 //! `cuMemAlloc` and related calls.
 
-use super::Taker;
+use super::common::Allocate;
 use crate::cuda::sys::{self, CUresult};
 use crate::cuda::{check, synchronize};
 
-pub fn plain(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn plain(_ordinal: i32) -> Result<Allocate, CUresult> {
     Ok(Box::new(|bytes| allocate(bytes).map(|_| bytes as u64)))
 }
 
@@ -16,7 +16,7 @@ pub fn allocate(bytes: usize) -> Result<u64, CUresult> {
     Ok(address)
 }
 
-pub fn pitch(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn pitch(_ordinal: i32) -> Result<Allocate, CUresult> {
     Ok(Box::new(|bytes| {
         let (mut address, mut pitch) = (0, 0);
         let (width, height) = (bytes.min(4096), bytes.div_ceil(4096));
@@ -27,7 +27,7 @@ pub fn pitch(_ordinal: i32) -> Result<Taker, CUresult> {
 }
 
 /// Managed memory, which lies on the GPU once the GPU has touched it.
-pub fn managed(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn managed(_ordinal: i32) -> Result<Allocate, CUresult> {
     let mut count = 0_u64;
     Ok(Box::new(move |bytes| {
         let mut address = 0;
@@ -44,7 +44,7 @@ pub fn managed(_ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
-pub fn host(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn host(_ordinal: i32) -> Result<Allocate, CUresult> {
     Ok(Box::new(|bytes| {
         let mut pointer = std::ptr::null_mut();
         // SAFETY: the out-pointer is valid.

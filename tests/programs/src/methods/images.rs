@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_void};
 use std::io::Write;
 use std::ptr::null_mut;
 
-use super::Taker;
+use super::common::Allocate;
 use crate::cuda::check;
 use crate::cuda::sys::{self, CUlibrary, CUresult};
 use crate::ptx;
@@ -17,7 +17,7 @@ fn in_file(bytes: usize, load: impl FnOnce(&CStr) -> Result<u64, CUresult>) -> R
     load(&CString::new(file.path().to_string_lossy().into_owned()).map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?)
 }
 
-pub fn module(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn module(_ordinal: i32) -> Result<Allocate, CUresult> {
     Ok(Box::new(|bytes| {
         let mut module = null_mut();
         // SAFETY: the image is NUL-terminated and the out-pointer valid.
@@ -26,7 +26,7 @@ pub fn module(_ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
-pub fn module_ex(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn module_ex(_ordinal: i32) -> Result<Allocate, CUresult> {
     Ok(Box::new(|bytes| {
         let mut module = null_mut();
         // SAFETY: as above; there are no options.
@@ -35,7 +35,7 @@ pub fn module_ex(_ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
-pub fn module_file(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn module_file(_ordinal: i32) -> Result<Allocate, CUresult> {
     Ok(Box::new(|bytes| {
         in_file(bytes, |path| {
             let mut module = null_mut();
@@ -47,7 +47,7 @@ pub fn module_file(_ordinal: i32) -> Result<Taker, CUresult> {
 }
 
 /// The module as machine code for the GPU at hand.
-pub fn cubin(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn cubin(_ordinal: i32) -> Result<Allocate, CUresult> {
     Ok(Box::new(|bytes| {
         let (mut state, mut module, mut cubin, mut size) = (null_mut(), null_mut(), null_mut::<c_void>(), 0);
         let text = ptx::array(bytes);
@@ -84,15 +84,15 @@ fn use_library(library: CUlibrary, bytes: usize) -> Result<u64, CUresult> {
     Ok(bytes as u64)
 }
 
-pub fn library(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn library(_ordinal: i32) -> Result<Allocate, CUresult> {
     Ok(Box::new(|bytes| use_library(load_library(&ptx::array(bytes))?, bytes)))
 }
 
-pub fn vectors(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn library_vectors(_ordinal: i32) -> Result<Allocate, CUresult> {
     Ok(Box::new(|bytes| use_library(load_library(&ptx::vectors(bytes))?, bytes)))
 }
 
-pub fn lazy(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn library_lazy(_ordinal: i32) -> Result<Allocate, CUresult> {
     Ok(Box::new(|bytes| {
         let (library, mut kernel) = (load_library(&ptx::array(bytes))?, null_mut());
         // SAFETY: the library was just loaded; its kernel takes no arguments.
@@ -105,7 +105,7 @@ pub fn lazy(_ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
-pub fn library_file(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn library_file(_ordinal: i32) -> Result<Allocate, CUresult> {
     Ok(Box::new(|bytes| {
         in_file(bytes, |path| {
             let mut library = null_mut();

@@ -3,7 +3,7 @@
 use std::mem::zeroed;
 use std::ptr::{null, null_mut};
 
-use super::{Taker, pool_properties, stream};
+use super::common::{Allocate, pool_properties, stream};
 use crate::cuda::sys::{self, CUgraph, CUresult, CUstream};
 use crate::cuda::{check, symbol};
 
@@ -35,7 +35,7 @@ fn run(graph: CUgraph, stream: CUstream, upload: bool) -> Result<(), CUresult> {
     }
 }
 
-pub fn node(ordinal: i32) -> Result<Taker, CUresult> {
+pub fn alloc_node(ordinal: i32) -> Result<Allocate, CUresult> {
     let stream = stream()?;
     Ok(Box::new(move |bytes| {
         let graph = empty()?;
@@ -44,7 +44,7 @@ pub fn node(ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
-pub fn any_node(ordinal: i32) -> Result<Taker, CUresult> {
+pub fn any_node(ordinal: i32) -> Result<Allocate, CUresult> {
     let stream = stream()?;
     Ok(Box::new(move |bytes| {
         let (graph, mut node) = (empty()?, null_mut());
@@ -62,7 +62,7 @@ pub fn any_node(ordinal: i32) -> Result<Taker, CUresult> {
 }
 
 /// Adds a stream to a capture and destroys it before the capture ends, as NCCL does.
-fn come_and_go(captured: CUstream) -> Result<(), CUresult> {
+fn join_capture(captured: CUstream) -> Result<(), CUresult> {
     let (other, mut event) = (stream()?, null_mut());
     // SAFETY: one stream and the event belong to this function, the other stream to the caller.
     unsafe {
@@ -76,7 +76,7 @@ fn come_and_go(captured: CUstream) -> Result<(), CUresult> {
     }
 }
 
-pub fn captured(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn captured(_ordinal: i32) -> Result<Allocate, CUresult> {
     let (stream, mut address) = (stream()?, 0);
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
     // Creates a pool, which may be examined at every wait.
@@ -91,8 +91,8 @@ pub fn captured(_ordinal: i32) -> Result<Taker, CUresult> {
         // SAFETY: the stream belongs to this method; the out-pointers are valid.
         let code = unsafe {
             check(sys::cuStreamBeginCapture_v2(stream, mode))?;
-            come_and_go(stream)?;
-            come_and_go(stream)?;
+            join_capture(stream)?;
+            join_capture(stream)?;
             let code = sys::cuMemAllocAsync(&raw mut address, bytes, stream);
             check(sys::cuStreamEndCapture(stream, &raw mut graph))?;
             code
@@ -103,7 +103,7 @@ pub fn captured(_ordinal: i32) -> Result<Taker, CUresult> {
 }
 
 /// Captures the thread's own default stream, by the function name that programs built for per-thread streams use.
-pub fn captured_own(_ordinal: i32) -> Result<Taker, CUresult> {
+pub fn captured_per_thread(_ordinal: i32) -> Result<Allocate, CUresult> {
     type Allocate = unsafe extern "C" fn(*mut u64, usize, CUstream) -> CUresult;
     // SAFETY: the function has this signature.
     let allocate: Allocate = unsafe { symbol(c"cuMemAllocAsync_ptsz") };
@@ -128,7 +128,7 @@ pub fn captured_own(_ordinal: i32) -> Result<Taker, CUresult> {
 }
 
 /// A graph that allocates becomes a child of another, as newer drivers allow.
-pub fn child(ordinal: i32) -> Result<Taker, CUresult> {
+pub fn child_graph(ordinal: i32) -> Result<Allocate, CUresult> {
     let stream = stream()?;
     Ok(Box::new(move |bytes| {
         let (parent, graph, mut node) = (empty()?, empty()?, null_mut());

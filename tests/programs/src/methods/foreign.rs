@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::ptr::null_mut;
 
-use super::{Taker, granular, physical_properties, pool_properties, stream};
+use super::common::{Allocate, granular, physical_properties, pool_properties, stream};
 use crate::cuda::sys::{self, CUmemoryPool, CUresult, CUstream};
 use crate::cuda::{self, check, name};
 
@@ -138,7 +138,7 @@ impl Maker {
     }
 }
 
-pub(super) fn physical(ordinal: i32) -> Result<Taker, CUresult> {
+pub(super) fn import_physical(ordinal: i32) -> Result<Allocate, CUresult> {
     let mut maker = Maker::start(ordinal)?;
     let properties = physical_properties(ordinal);
     Ok(Box::new(move |bytes| {
@@ -155,7 +155,7 @@ pub(super) fn physical(ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
-pub(super) fn linear(ordinal: i32) -> Result<Taker, CUresult> {
+pub(super) fn open_ipc(ordinal: i32) -> Result<Allocate, CUresult> {
     let mut maker = Maker::start(ordinal)?;
     Ok(Box::new(move |bytes| {
         let handle = parsed::<sys::CUipcMemHandle>(&maker.make("linear", bytes)?).ok_or(CUresult::CUDA_ERROR_UNKNOWN)?;
@@ -166,7 +166,7 @@ pub(super) fn linear(ordinal: i32) -> Result<Taker, CUresult> {
     }))
 }
 
-pub(super) fn pool(ordinal: i32) -> Result<Taker, CUresult> {
+pub(super) fn import_pool(ordinal: i32) -> Result<Allocate, CUresult> {
     let mut maker = Maker::start(ordinal)?;
     let (descriptor, mut pool) = (maker.descriptor("pool", 0)?, null_mut());
     // SAFETY: the descriptor belongs to this process; the out-pointer is valid.
@@ -183,7 +183,7 @@ pub(super) fn pool(ordinal: i32) -> Result<Taker, CUresult> {
 }
 
 /// Exports memory and releases it; then only the descriptor keeps it, which stays open if `keep` is set.
-fn released(ordinal: i32, keep: bool) -> Taker {
+fn released(ordinal: i32, keep: bool) -> Allocate {
     /// Bytes that show that closed memory is free again.
     const MOST: u64 = 8 << 30;
     let (properties, mut sum) = (physical_properties(ordinal), 0);
@@ -206,16 +206,16 @@ fn released(ordinal: i32, keep: bool) -> Taker {
     })
 }
 
-pub(super) fn kept(ordinal: i32) -> Result<Taker, CUresult> {
+pub(super) fn descriptor_open(ordinal: i32) -> Result<Allocate, CUresult> {
     Ok(released(ordinal, true))
 }
 
-pub(super) fn closed(ordinal: i32) -> Result<Taker, CUresult> {
+pub(super) fn descriptor_closed(ordinal: i32) -> Result<Allocate, CUresult> {
     Ok(released(ordinal, false))
 }
 
 /// Imports the process's own memory as external memory. The handle is released, so only the import keeps it.
-pub(super) fn external(ordinal: i32) -> Result<Taker, CUresult> {
+pub(super) fn import_external(ordinal: i32) -> Result<Allocate, CUresult> {
     let properties = physical_properties(ordinal);
     Ok(Box::new(move |bytes| {
         let bytes = granular(bytes, &properties)?;
