@@ -1,5 +1,5 @@
-// Opens a trace with Perfetto's own importer, trace_processor as WebAssembly, and tells what it found as one JSON object.
-// node perfetto.mjs FOLDER TRACE; FOLDER holds trace_processor.wasm, engine_bundle.node.js and engine.mjs, which talks to it.
+// Reads a trace with Perfetto's own importer, trace_processor as WebAssembly, and prints what it found as one JSON object.
+// Usage: node perfetto.mjs FOLDER TRACE. FOLDER has trace_processor.wasm, engine_bundle.node.js and engine.mjs, its client.
 
 import { readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
@@ -9,10 +9,10 @@ import { runInThisContext } from "node:vm";
 const [folder, trace] = process.argv.slice(2, 4).map((path) => resolve(path));
 const { EngineBase } = await import(pathToFileURL(join(folder, "engine.mjs")));
 
-// What it says of its own progress is no part of the answer.
+// Progress messages are not part of the output.
 console.log = console.warn = () => {};
 
-// It is made for a browser's worker: this is all that it wants of one.
+// The bundle expects a browser's worker; these globals are all that it uses.
 globalThis.self = globalThis;
 globalThis.WorkerGlobalScope = class {};
 globalThis.location = { href: "http://localhost/" };
@@ -24,14 +24,14 @@ globalThis.XMLHttpRequest = class {
         this.response = readFileSync(join(folder, this.file));
     }
 };
-// The first module that it makes is to learn whether addresses can have 64 bits; the program for that is not here.
+// It first creates a module to test for 64-bit addresses. The 64-bit program is not installed, so that test has to fail.
 const { Module } = WebAssembly;
 WebAssembly.Module = function () {
     WebAssembly.Module = Module;
     throw new Error("32 bits only");
 };
 runInThisContext(readFileSync(join(folder, "engine_bundle.node.js"), "utf8"));
-// What it has begun by then is done.
+// Lets the pending callbacks run.
 await new Promise(setImmediate);
 
 class Engine extends EngineBase {

@@ -1,4 +1,4 @@
-//! Where containers are tried: a machine with simulated GPUs, or with a real one.
+//! The machine on which containers are tested, with simulated or real GPUs.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use vgpu_test_harness::Bundle;
 
 use crate::{Fill, Held, Kit};
 
-/// Where a container sees the test programs.
+/// Path of the test programs in a container.
 pub const PROGRAMS: &str = "/programs";
-/// Where a container sees the simulated driver.
+/// Path of the simulated driver in a container.
 const SIMGPU: &str = "/simgpu";
 
 /// A machine with GPUs.
@@ -24,30 +24,31 @@ pub struct Machine {
 
 #[derive(Debug)]
 enum Gpus {
-    /// Simulated ones, whose state is a file in a temporary folder.
+    /// Simulated GPUs, whose state is a file in a temporary folder.
     Simulated { folder: TempDir },
-    /// Real ones, with the driver's libraries in a folder.
+    /// Real GPUs, with the driver's libraries in a folder.
     Real { driver: PathBuf },
 }
 
 impl Machine {
-    /// What this program was told to run on: simulated GPUs with `--simulated`, else real ones. Says on stderr if there are none.
+    /// Returns the machine that this program's arguments select: simulated GPUs with `--simulated`, else the real ones. Prints a
+    /// message to stderr and returns `None` if there are none.
     #[must_use]
-    pub fn told(kit: &Kit) -> Option<Self> {
+    pub fn from_arguments(kit: &Kit) -> Option<Self> {
         if std::env::args().any(|argument| argument == "--simulated") {
             return Some(Self::simulated(kit, &[]));
         }
         let real = Self::real(kit);
         if real.is_none() {
-            eprintln!("no GPU: /dev/nvidiactl or the driver's libcuda.so.1 is missing (--simulated tries without)");
+            eprintln!("no GPU: /dev/nvidiactl or the driver's libcuda.so.1 is missing (use --simulated for simulated GPUs)");
         }
         real
     }
 
-    /// A machine of its own with simulated GPUs, as `simgpu-ctl create` takes their properties.
+    /// Creates a machine with simulated GPUs of these properties, in the syntax of `simgpu-ctl create`.
     ///
     /// # Panics
-    /// It cannot be made.
+    /// If it cannot be created.
     #[must_use]
     pub fn simulated(kit: &Kit, properties: &[&str]) -> Self {
         let folder = TempDir::with_prefix("vgpu-simgpu-").unwrap();
@@ -56,7 +57,7 @@ impl Machine {
         Self { kit: kit.clone(), gpus: Gpus::Simulated { folder } }
     }
 
-    /// This machine's own GPUs, if it has any.
+    /// Returns this machine with its own GPUs, if it has any.
     #[must_use]
     pub fn real(kit: &Kit) -> Option<Self> {
         if !Path::new("/dev/nvidiactl").exists() {
@@ -67,19 +68,19 @@ impl Machine {
         Some(Self { kit: kit.clone(), gpus: Gpus::Real { driver } })
     }
 
-    /// The real GPUs, else simulated ones with the default properties.
+    /// Returns the real GPUs, else simulated ones with the default properties.
     #[must_use]
     pub fn any(kit: &Kit) -> Self {
         Self::real(kit).unwrap_or_else(|| Self::simulated(kit, &[]))
     }
 
-    /// Whether its GPUs are real.
+    /// Returns whether the GPUs are real.
     #[must_use]
     pub fn is_real(&self) -> bool {
         matches!(self.gpus, Gpus::Real { .. })
     }
 
-    /// The simulated GPUs' state file.
+    /// Returns the state file of the simulated GPUs.
     #[must_use]
     pub fn state(&self) -> Option<PathBuf> {
         match &self.gpus {
@@ -88,15 +89,15 @@ impl Machine {
         }
     }
 
-    /// A bundle with the host's programs, the test programs in [`PROGRAMS`], and all GPUs.
+    /// Creates a bundle with the host's programs, the test programs in [`PROGRAMS`], and all GPUs.
     #[must_use]
     pub fn bundle(&self) -> Bundle {
-        self.dress(Bundle::of_host())
+        self.with_gpus(Bundle::of_host())
     }
 
-    /// The bundle with the test programs and all GPUs.
+    /// Adds the test programs and all GPUs to a bundle.
     #[must_use]
-    pub fn dress(&self, bundle: Bundle) -> Bundle {
+    pub fn with_gpus(&self, bundle: Bundle) -> Bundle {
         let bundle = bundle.bind(&self.kit.programs(), PROGRAMS, &["ro"]);
         match &self.gpus {
             Gpus::Simulated { .. } => {
@@ -107,7 +108,7 @@ impl Machine {
         }
     }
 
-    /// A call of one of the test programs on the host itself.
+    /// Returns a command that runs one of the test programs on the host.
     #[must_use]
     pub fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.kit.programs().join(name));
@@ -120,10 +121,10 @@ impl Machine {
         command
     }
 
-    /// What `vgpu check` of the kit says of this machine.
+    /// Runs the kit's `vgpu check` on this machine.
     ///
     /// # Errors
-    /// The kit has no `vgpu`, or it cannot be started.
+    /// If the kit has no `vgpu`, or it cannot be started.
     pub fn check(&self) -> std::io::Result<Output> {
         let mut command = Command::new(self.kit.path().join("vgpu"));
         match &self.gpus {
@@ -135,28 +136,28 @@ impl Machine {
         command.arg("check").output()
     }
 
-    /// What the host's NVML says of a GPU now.
+    /// Returns what NVML on the host lists for a GPU.
     ///
     /// # Panics
-    /// NVML cannot tell.
+    /// If NVML fails.
     #[must_use]
     pub fn held(&self, gpu: u32) -> Held {
         let output = self.program("held").args(["--gpu", &gpu.to_string()]).stderr(Stdio::inherit()).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        serde_json::from_str(&text).unwrap_or_else(|why| panic!("{why}: {text}"))
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
     }
 
-    /// What a context costs on the first GPU, in bytes, as NVML shows it on the host.
+    /// Returns the size of a context on the first GPU, in bytes, by NVML on the host.
     ///
     /// # Panics
-    /// No context can be made, or NVML cannot tell.
+    /// If no context can be created, or NVML fails.
     #[must_use]
     pub fn context(&self) -> u64 {
         let output = self.program("fill").args(["--max", "0"]).output().unwrap();
-        Fill::of(&String::from_utf8_lossy(&output.stdout)).context.expect("NVML shows the program's process")
+        Fill::of(&String::from_utf8_lossy(&output.stdout)).context.expect("NVML lists the program's process")
     }
 
-    /// Waits until the processes that have ended are off NVML's list: a real driver may take a while.
+    /// Waits until NVML no longer lists processes that have ended: a real driver may take a while.
     fn settle(&self) {
         for _ in 0..100 {
             let gone = |process: &(u32, u64)| !Path::new(&format!("/proc/{}", process.0)).exists();
@@ -167,10 +168,10 @@ impl Machine {
         }
     }
 
-    /// Watches from now on what all processes together hold of each GPU.
+    /// Starts sampling what all processes together hold of each GPU.
     ///
     /// # Panics
-    /// NVML cannot tell.
+    /// If NVML fails.
     #[must_use]
     pub fn watch(&self) -> Watch<'_> {
         if let Some(state) = self.state() {
@@ -186,26 +187,26 @@ impl Machine {
         Watch { machine: self, sampler: Some((held, output)) }
     }
 
-    /// The most bytes that were ever in use on a simulated GPU since [`Machine::watch`], with what NVML shows for no process: managed
-    /// memory.
+    /// Returns the most bytes in use on a simulated GPU since [`Machine::watch`], including memory that NVML lists for no process, such
+    /// as managed memory.
     ///
     /// # Panics
-    /// The GPUs are real.
+    /// If the GPUs are real.
     #[must_use]
-    pub fn most(&self, gpu: u32) -> u64 {
+    pub fn peak_in_use(&self, gpu: u32) -> u64 {
         let state = self.state().expect("a simulated GPU");
         self.kit.simgpu_ctl(&state, &["most", &gpu.to_string()]).parse().expect("a number")
     }
 
-    /// The simulated GPU's properties and processes, as text.
+    /// Returns the simulated GPU's properties and processes, as text.
     #[must_use]
     pub fn show(&self) -> String {
         self.state().map(|state| self.kit.simgpu_ctl(&state, &["show"])).unwrap_or_default()
     }
 }
 
-/// Looks at a machine's GPUs from outside while containers run. The simulated GPU tells the exact peak; of a real one, NVML is asked
-/// about two thousand times a second.
+/// Samples a machine's GPUs from outside while containers run. The simulated GPU records the exact peak; NVML of a real one is queried
+/// about 2,000 times a second.
 #[derive(Debug)]
 pub struct Watch<'a> {
     machine: &'a Machine,
@@ -213,10 +214,10 @@ pub struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// The most bytes that all processes together held of this GPU at one time. Real GPUs are watched only for number 0.
+    /// Returns the most bytes that all processes together held of this GPU at one time. Of real GPUs only number 0 is sampled.
     ///
     /// # Panics
-    /// NVML could not tell.
+    /// If NVML failed.
     #[must_use]
     pub fn peak(self, gpu: u32) -> u64 {
         if let Some(state) = self.machine.state() {
@@ -227,7 +228,7 @@ impl Watch<'_> {
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
         let _ = child.wait();
-        let held: Held = serde_json::from_str(&line).unwrap_or_else(|why| panic!("{why}: {line}"));
+        let held: Held = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
         held.peak
     }
 }

@@ -1,4 +1,4 @@
-//! A container that is still running.
+//! A running container.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -11,7 +11,7 @@ use vgpu_test_harness::Bundle;
 pub struct Running {
     /// Its id.
     pub id: String,
-    /// Its bundle, which goes with it.
+    /// Its bundle, which is removed with it.
     pub bundle: Bundle,
     child: Child,
     input: Option<ChildStdin>,
@@ -20,10 +20,10 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a bundle with `runtime`, which is a call still without a command; `bare` is one that can delete the container.
+    /// Starts a bundle. `runtime` is a command line of a runtime without a subcommand; `bare` is one that can delete the container.
     ///
     /// # Panics
-    /// It cannot be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn start(mut runtime: Command, mut bare: Command, bundle: Bundle) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -36,29 +36,29 @@ impl Running {
         Self { input: child.stdin.take(), id, bundle, child, output, delete: bare }
     }
 
-    /// The next line that the container's command writes on stdout; empty at its end.
+    /// Returns the next line that the container's command writes to stdout; empty at its end.
     ///
     /// # Panics
-    /// It cannot be read.
+    /// If it cannot be read.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("the container's output can be read");
         line.trim_end().to_owned()
     }
 
-    /// Writes a line to its standard input.
+    /// Writes a line to the container's standard input.
     ///
     /// # Panics
-    /// It cannot be written.
+    /// If it cannot be written.
     pub fn say(&mut self, line: &str) {
         let input = self.input.as_mut().expect("its input is open");
         writeln!(input, "{line}").expect("the container reads");
     }
 
-    /// Ends its standard input, waits for it, and says whether it succeeded.
+    /// Closes the container's standard input, waits for the container, and returns whether it succeeded.
     ///
     /// # Panics
-    /// It cannot be waited for.
+    /// If it cannot be waited for.
     pub fn finish(&mut self) -> bool {
         self.input = None;
         self.child.wait().expect("the container can be waited for").success()

@@ -1,47 +1,48 @@
-//! Looks at a trace as the published Trace Event Format has it, and as strictly; and as Perfetto opens it, where that is at hand.
+//! Checks a trace strictly against the published Trace Event Format, and against Perfetto's importer where that is installed.
 
 mod perfetto;
 
 use std::collections::{HashMap, HashSet};
 
-use perfetto::Opened;
+use perfetto::Imported;
 use serde_json::{Map, Value};
 
-/// A trace that is sound.
+/// A valid trace.
 #[derive(Debug)]
 pub struct Trace(Vec<Map<String, Value>>);
 
-/// Tracks with numbers from here on are the GPU's.
+/// Lowest number of the GPU's tracks.
 const TRACKS: u64 = 0x4000_0000;
 
 fn text<'a>(event: &'a Map<String, Value>, key: &str) -> &'a str {
-    event.get(key).and_then(Value::as_str).unwrap_or_else(|| panic!("{key} has to be a string: {event:?}"))
+    event.get(key).and_then(Value::as_str).unwrap_or_else(|| panic!("{key}: expected a string: {event:?}"))
 }
 
-fn whole(event: &Map<String, Value>, key: &str) -> u64 {
-    event.get(key).and_then(Value::as_u64).unwrap_or_else(|| panic!("{key} has to be a whole number: {event:?}"))
+fn integer(event: &Map<String, Value>, key: &str) -> u64 {
+    event.get(key).and_then(Value::as_u64).unwrap_or_else(|| panic!("{key}: expected an integer: {event:?}"))
 }
 
 fn number(event: &Map<String, Value>, key: &str) -> f64 {
-    let value = event.get(key).and_then(Value::as_f64).unwrap_or_else(|| panic!("{key} has to be a number: {event:?}"));
+    let value = event.get(key).and_then(Value::as_f64).unwrap_or_else(|| panic!("{key}: expected a number: {event:?}"));
     assert!(value.is_finite() && value >= 0.0, "{key}: {event:?}");
     value
 }
 
 impl Trace {
-    /// Reads a trace in the array form.
+    /// Parses and checks a trace in the array form.
     ///
     /// # Panics
-    /// It is none, or not a sound one: a required field is missing or of another kind, an arrow has one end, slices of one track of the
-    /// GPU overlap, or a track has no name; or Perfetto has something else in it, or complains.
+    /// If the trace is invalid: a required field is missing or of another type, an arrow has one end only, slices of one GPU track
+    /// overlap, or a track has no name; or if Perfetto reads something else from it, or reports a fault.
     #[must_use]
     pub fn check(json: &str) -> Self {
-        let events: Vec<Map<String, Value>> = serde_json::from_str(json).unwrap_or_else(|why| panic!("no JSON array of objects: {why}"));
+        let events: Vec<Map<String, Value>> =
+            serde_json::from_str(json).unwrap_or_else(|error| panic!("expected a JSON array of objects: {error}"));
         let mut arrows: HashMap<u64, Vec<&str>> = HashMap::new();
         let mut named: HashSet<(u64, u64)> = HashSet::new();
         let mut tracks: HashMap<(u64, u64), Vec<(f64, f64)>> = HashMap::new();
         for event in &events {
-            let (phase, thread) = (text(event, "ph"), (whole(event, "pid"), whole(event, "tid")));
+            let (phase, thread) = (text(event, "ph"), (integer(event, "pid"), integer(event, "tid")));
             let (_, ts) = (text(event, "name"), number(event, "ts"));
             assert!(event.get("args").is_none_or(Value::is_object), "{event:?}");
             match phase {
@@ -59,15 +60,15 @@ impl Trace {
                     assert!(["process_name", "thread_name"].contains(&text(event, "name")) && name.is_some(), "{event:?}");
                     named.insert(thread);
                 }
-                "s" => arrows.entry(whole(event, "id")).or_default().push("s"),
+                "s" => arrows.entry(integer(event, "id")).or_default().push("s"),
                 "f" => {
                     assert_eq!(text(event, "bp"), "e");
-                    arrows.entry(whole(event, "id")).or_default().push("f");
+                    arrows.entry(integer(event, "id")).or_default().push("f");
                 }
-                other => panic!("no phase of ours: {other}"),
+                other => panic!("unexpected phase: {other}"),
             }
         }
-        assert!(arrows.values().all(|ends| ends == &["s", "f"]), "an arrow has two ends");
+        assert!(arrows.values().all(|ends| ends == &["s", "f"]), "an arrow needs two ends");
         for (track, slices) in &mut tracks {
             assert!(named.contains(track), "{track:?} has no name");
             slices.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -75,22 +76,22 @@ impl Trace {
             assert_eq!(overlap, None, "slices of one stream overlap");
         }
         let this = Self(events);
-        // While it is being written, it has no end yet.
+        // A trace that is still being written has no end yet.
         for written in [json, json.trim_end_matches("\n]\n")] {
-            if let Some(opened) = Opened::of(written) {
-                opened.is(&this.expected());
+            if let Some(imported) = Imported::of(written) {
+                imported.assert_equals(&this.expected());
             }
         }
         this
     }
 
-    /// What there has to be when it is opened.
-    fn expected(&self) -> Opened {
-        let mut expected = Opened::default();
+    /// Returns what Perfetto should read.
+    fn expected(&self) -> Imported {
+        let mut expected = Imported::default();
         let nanos = |event: &Map<String, Value>, key: &str| (number(event, key) * 1000.0).round() as u64;
         let mut slices = HashMap::new();
         for event in &self.0 {
-            let (pid, thread, begin) = (whole(event, "pid"), whole(event, "tid"), nanos(event, "ts"));
+            let (pid, thread, begin) = (integer(event, "pid"), integer(event, "tid"), nanos(event, "ts"));
             let words = |key: &str| text(event, key).to_owned();
             let label = || event["args"]["name"].as_str().unwrap_or_default().to_owned();
             match (text(event, "ph"), text(event, "name")) {
@@ -105,48 +106,48 @@ impl Trace {
             }
         }
         for ends in self.0.iter().filter(|event| event.contains_key("id")).collect::<Vec<_>>().chunks_exact(2) {
-            let [from, to] = [ends[0], ends[1]].map(|end| (whole(end, "pid"), whole(end, "tid"), nanos(end, "ts")));
+            let [from, to] = [ends[0], ends[1]].map(|end| (integer(end, "pid"), integer(end, "tid"), nanos(end, "ts")));
             expected.arrows.push((from.2, to.2, slices[&from].0.clone(), slices[&to].1.clone()));
         }
         expected
     }
 
     fn slices(&self, gpu: bool) -> impl Iterator<Item = &Map<String, Value>> {
-        self.0.iter().filter(move |event| event["ph"] == "X" && (whole(event, "tid") >= TRACKS) == gpu)
+        self.0.iter().filter(move |event| event["ph"] == "X" && (integer(event, "tid") >= TRACKS) == gpu)
     }
 
-    /// How much ran on the GPU under this category.
+    /// Returns the number of slices on the GPU with this category.
     #[must_use]
     pub fn on_gpu(&self, category: &str) -> u64 {
         self.slices(true).filter(|event| event["cat"] == category).count() as u64
     }
 
-    /// Kernels in the graphs that ran.
+    /// Returns the number of kernels in the graphs that ran.
     #[must_use]
     pub fn kernels_in_graphs(&self) -> u64 {
         self.slices(true).filter(|event| event["cat"] == "graph").filter_map(|event| event["args"]["kernels"].as_u64()).sum()
     }
 
-    /// How long the kernels of this name took, in microseconds.
+    /// Returns the durations of the kernels with this name, in microseconds.
     #[must_use]
     pub fn kernels_called(&self, name: &str) -> Vec<f64> {
         self.slices(true).filter(|event| event["cat"] == "kernel" && event["name"] == name).map(|event| number(event, "dur")).collect()
     }
 
-    /// How often a function was called and did something.
+    /// Returns the number of calls of a function that did something.
     #[must_use]
     pub fn calls(&self, name: &str) -> u64 {
         let did = |event: &&Map<String, Value>| event["args"].get("failed").is_none() && event["args"].get("captured").is_none();
         self.slices(false).filter(|event| event["name"] == name).filter(did).count() as u64
     }
 
-    /// Slices of this name on the host, whatever came of them.
+    /// Returns the number of slices with this name on the host, including failed calls.
     #[must_use]
     pub fn on_host(&self, name: &str) -> u64 {
         self.slices(false).filter(|event| event["name"] == name).count() as u64
     }
 
-    /// Calls that were captured.
+    /// Returns the number of captured calls.
     #[must_use]
     pub fn captured(&self) -> u64 {
         self.slices(false).filter(|event| event["args"].get("captured").is_some()).count() as u64

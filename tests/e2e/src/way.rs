@@ -1,10 +1,10 @@
-//! The ways in which a container gets limited.
+//! The ways in which a container is limited.
 
 use vgpu_test_harness::{Bundle, Host, Outcome, Runtime, can_run};
 
 use crate::{Kit, Running};
 
-/// How a container gets limited.
+/// How a container is limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Through `vgpu-runtime`.
@@ -14,10 +14,10 @@ pub enum Way {
 }
 
 impl Way {
-    /// All of them.
+    /// All ways.
     pub const ALL: [Self; 2] = [Self::Wrapper, Self::Hooks];
 
-    /// Its name for people.
+    /// Returns a readable name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -35,10 +35,10 @@ impl Way {
         }
     }
 
-    /// Starts a bundle and leaves it running.
+    /// Starts a bundle and returns while it runs.
     ///
     /// # Panics
-    /// It cannot be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn start(self, host: &Host, bundle: Bundle) -> Running {
         match self {
@@ -48,13 +48,13 @@ impl Way {
     }
 }
 
-/// A host with what the build made.
+/// Creates a host with the programs of the kit.
 #[must_use]
 pub fn host(kit: &Kit, runtime: Runtime) -> Host {
     Host::new(runtime, kit.path(), &kit.library())
 }
 
-/// A host for each runtime that is installed, and each way.
+/// Returns a host for each installed runtime and each way.
 pub fn hosts(kit: &Kit) -> impl Iterator<Item = (Runtime, Way, Host)> {
     let runtimes = [Runtime::Runc, Runtime::Crun].into_iter().filter(|runtime| can_run(*runtime));
     runtimes.flat_map(move |runtime| Way::ALL.map(|way| (runtime, way, host(kit, runtime))))

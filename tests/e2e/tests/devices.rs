@@ -1,14 +1,14 @@
-//! Several GPUs: whatever part of them a process sees, and in whatever order, each meets its own limit.
+//! Several GPUs: each has its own limit, whichever of them a process sees and in whatever order.
 
 use vgpu_e2e::{Fill, Kit, MIB, Machine, PROGRAMS, hosts};
 
-/// What each of the two GPUs may give, in MiB, and the annotation that says so.
+/// Limits of the two GPUs, in MiB.
 const SHARES: [u64; 2] = [256, 512];
 
 #[test]
 fn each_gpu_has_its_own_limit_in_any_order() {
     let kit = Kit::find();
-    // `CUDA_VISIBLE_DEVICES`, and which GPU each ordinal then is.
+    // A value of `CUDA_VISIBLE_DEVICES`, and the GPU of each ordinal.
     let views: [(&str, &[usize]); 7] = [
         ("", &[0, 1]),
         ("CUDA_VISIBLE_DEVICES=0,1", &[0, 1]),

@@ -1,4 +1,4 @@
-//! A container is held to its share whatever its processes do about their environment, their parents or their user.
+//! A container keeps its limit whatever its processes do to their environment, their parents or their user.
 
 use vgpu_e2e::{Fill, Kit, MIB, Machine, PROGRAMS, Way, escapes, host, hosts};
 use vgpu_test_harness::{Bundle, Outcome, Runtime, can_run};
@@ -10,42 +10,42 @@ fn limited(machine: &Machine) -> Bundle {
 }
 
 #[track_caller]
-fn held(machine: &Machine, case: &str, outcome: &Outcome) {
+fn assert_limited(machine: &Machine, case: &str, outcome: &Outcome) {
     let fill = Fill::of(&outcome.stdout);
     assert_eq!((fill.total, fill.error.as_str()), (LIMIT, "CUDA_ERROR_OUT_OF_MEMORY"), "{case}: {outcome:#?}");
-    // What is not its child may outlive the command for a moment, but may not hold more than it is allowed.
+    // A process that is not a child of the command may outlive it for a moment, but may not hold more than the limit.
     let now: u64 = machine.held(0).processes.iter().map(|process| process.1).sum();
-    assert!(now <= LIMIT, "{case}: {now} bytes held after it");
+    assert!(now <= LIMIT, "{case}: {now} bytes held afterwards");
 }
 
 #[test]
-fn environment_and_parents_do_not_matter() {
+fn environment_and_parents_do_not_lift_the_limit() {
     let kit = Kit::find();
     for (runtime, way, host) in hosts(&kit) {
         for (name, script) in escapes() {
             let machine = Machine::simulated(&kit, &[]);
             let watch = machine.watch();
             let case = format!("{runtime:?}, {way:?}, {name}");
-            held(&machine, &case, &way.run(&host, limited(&machine).shell(&script)));
+            assert_limited(&machine, &case, &way.run(&host, limited(&machine).shell(&script)));
             let peak = watch.peak(0);
-            assert!(peak <= LIMIT, "{case}: the host's NVML showed {peak}");
+            assert!(peak <= LIMIT, "{case}: NVML on the host listed {peak} bytes");
         }
     }
 }
 
 #[test]
-fn the_user_does_not_matter() {
+fn another_user_does_not_lift_the_limit() {
     let kit = Kit::find();
     for (runtime, way, host) in hosts(&kit) {
         let machine = Machine::simulated(&kit, &[]);
         let fill = format!("{PROGRAMS}/fill --chunk 16M --max 4G");
-        held(&machine, &format!("{runtime:?}, {way:?}"), &way.run(&host, limited(&machine).user(65534).shell(&fill)));
+        assert_limited(&machine, &format!("{runtime:?}, {way:?}"), &way.run(&host, limited(&machine).user(65534).shell(&fill)));
     }
 }
 
-/// Two processes of one container share one limit, and a process that is started by `exec` is one of them.
+/// Two processes of a container share its limit; one of them is started by `exec`.
 #[test]
-fn exec_joins_the_container() {
+fn exec_process_shares_the_limit() {
     let kit = Kit::find();
     for runtime in [Runtime::Runc, Runtime::Crun].into_iter().filter(|runtime| can_run(*runtime)) {
         let host = host(&kit, runtime);
@@ -53,7 +53,7 @@ fn exec_joins_the_container() {
         let watch = machine.watch();
         let bundle = limited(&machine).shell(&format!("{PROGRAMS}/fill --chunk 64M --max 512M --hold 600"));
         let container = host.start(&bundle);
-        // The first holds its half before the second asks.
+        // The first process holds its half before the second starts.
         while machine.held(0).processes.iter().map(|process| process.1).sum::<u64>() < 512 * MIB {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
@@ -62,13 +62,13 @@ fn exec_joins_the_container() {
         let fill = Fill::of(&outcome.stdout);
         assert_eq!((fill.total, fill.obtained, fill.error.as_str()), (LIMIT, 496 * MIB, "CUDA_ERROR_OUT_OF_MEMORY"), "{outcome:#?}");
         let peak = watch.peak(0);
-        assert!(peak <= LIMIT && peak > LIMIT - 16 * MIB, "{runtime:?}: the host's NVML showed {peak}");
+        assert!(peak <= LIMIT && peak > LIMIT - 16 * MIB, "{runtime:?}: NVML on the host listed {peak} bytes");
     }
 }
 
-/// Two containers on one GPU have a limit each.
+/// Two containers on one GPU have separate limits.
 #[test]
-fn containers_do_not_share_a_limit() {
+fn containers_have_separate_limits() {
     let kit = Kit::find();
     if !can_run(Runtime::Runc) {
         return;

@@ -1,5 +1,5 @@
-//! The library loads and works in images of other ages than the host. scripts/test.sh unpacks other releases' libc6 and dash and names
-//! the folders in VGPU_TEST_GLIBCS, with colons between them.
+//! The library works in images with an older or newer C library than the host's. scripts/test.sh unpacks libc6 and dash of other
+//! releases and lists the folders in VGPU_TEST_GLIBCS, separated by colons.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,32 +10,32 @@ use vgpu_e2e::{Fill, Kit, MIB, Machine, PROGRAMS, Way, host};
 use vgpu_test_harness::{Bundle, Runtime, can_run};
 
 #[test]
-fn images_of_other_ages() {
+fn library_works_with_older_and_newer_glibc() {
     let kit = Kit::find();
     let named = std::env::var("VGPU_TEST_GLIBCS").unwrap_or_default();
     if named.is_empty() {
-        eprintln!("SKIPPED: VGPU_TEST_GLIBCS names no folders");
+        eprintln!("SKIPPED: VGPU_TEST_GLIBCS lists no folders");
     }
     for folder in named.split(':').filter(|folder| !folder.is_empty() && can_run(Runtime::Runc)) {
         let host = host(&kit, Runtime::Runc);
         let machine = Machine::simulated(&kit, &["context=8M"]);
         let limited = || image(Path::new(folder)).annotation("nvidia.com/gpumem", "256");
 
-        // A program that is linked to nothing but libc.so.6: every symbol that the library asks for is bound when it starts.
+        // A program that is linked to libc.so.6 only: every symbol that the library needs is bound when it starts.
         let script = "dash -c 'cat /proc/$$/maps' | grep -c /usr/local/vgpu/libvgpu.so";
         let outcome = Way::Wrapper.run(&host, limited().shell(script));
         assert_eq!(outcome.stderr, "", "{folder}: {outcome:#?}");
         assert!(outcome.stdout.trim().parse::<u32>().is_ok_and(|mappings| mappings > 0), "{folder}: not loaded: {outcome:#?}");
 
         let fill = format!("{PROGRAMS}/fill --chunk 4M --max 1G");
-        let outcome = Way::Wrapper.run(&host, machine.dress(limited()).shell(&fill));
+        let outcome = Way::Wrapper.run(&host, machine.with_gpus(limited()).shell(&fill));
         let answer = Fill::of(&outcome.stdout);
         let seen = (answer.total, answer.obtained, answer.error.as_str());
         assert_eq!(seen, (256 * MIB, 248 * MIB, "CUDA_ERROR_OUT_OF_MEMORY"), "{folder}: {outcome:#?}");
     }
 }
 
-/// An image around another release's C library.
+/// Creates an image with the C library of another release.
 fn image(folder: &Path) -> Bundle {
     let bundle = Bundle::new();
     let inside = |path: &str| bundle.rootfs().join(path.trim_start_matches('/'));

@@ -1,6 +1,6 @@
-//! A container sees its share, gets its share by every ordinary call, and never more.
+//! A container sees its share and obtains it by every ordinary call, but never more.
 
-use vgpu_e2e::{Fill, Kit, MIB, Machine, WAYS_TO_ALLOCATE, hosts};
+use vgpu_e2e::{ALLOCATION_METHODS, Fill, Kit, MIB, Machine, hosts};
 
 const LIMIT: u64 = 1024 * MIB;
 
@@ -8,7 +8,7 @@ const LIMIT: u64 = 1024 * MIB;
 fn every_ordinary_allocation_stops_at_the_limit() {
     let kit = Kit::find();
     for (runtime, way, host) in hosts(&kit) {
-        for api in WAYS_TO_ALLOCATE {
+        for api in ALLOCATION_METHODS {
             let machine = Machine::simulated(&kit, &[]);
             let watch = machine.watch();
             let bundle = machine.bundle().annotation("nvidia.com/gpumem", "1024").annotation("nvidia.com/gpucores", "30");
@@ -18,22 +18,22 @@ fn every_ordinary_allocation_stops_at_the_limit() {
             assert_eq!(fill.total, LIMIT, "{case}");
             assert_eq!(fill.nvml_total, Some(LIMIT), "{case}");
             assert_eq!(fill.error, "CUDA_ERROR_OUT_OF_MEMORY", "{case}");
-            let context = fill.context.expect("the process is on NVML's list");
+            let context = fill.context.expect("NVML lists the process");
             assert!(fill.obtained + context <= LIMIT, "{case}");
             let peak = watch.peak(0);
-            // The driver may take more than was asked for (a graph's pool grows by 32 MiB), or not show it (managed memory).
+            // The driver may take more than was requested (a graph's pool grows by 32 MiB), or not list it (managed memory).
             let used = peak.max(fill.obtained + context);
-            assert!(used > LIMIT - 48 * MIB, "what is left should be obtained, and only {used} bytes were: {case}");
-            assert!(peak <= LIMIT, "the host's NVML showed {peak}: {case}");
-            assert!(host.containers().len() <= 1, "what one left is swept by the next: {case}");
+            assert!(used > LIMIT - 48 * MIB, "only {used} bytes were obtained: {case}");
+            assert!(peak <= LIMIT, "NVML on the host listed {peak} bytes: {case}");
+            assert!(host.containers().len() <= 1, "state of an ended container is left: {case}");
         }
     }
 }
 
-/// One thread makes the process's context, and the other is allocating in it before the first knows what that has cost. On a single
-/// core, where they take turns in the middle of it.
+/// One thread creates the process's context, and the other allocates in it before the first has measured the context. Both run on one
+/// core, so that they are preempted in between.
 #[test]
-fn threads_that_begin_at_once_stay_within_the_limit() {
+fn threads_that_start_together_stay_within_the_limit() {
     let kit = Kit::find();
     let Some((_, way, host)) = hosts(&kit).next() else { return };
     for round in 0..6 {

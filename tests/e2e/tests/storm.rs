@@ -1,9 +1,9 @@
-//! Many processes race in one container and half of them are killed, again and again.
+//! Many processes race in one container, and half of them are killed in every round.
 
 use vgpu_e2e::{Kit, MIB, Machine, PROGRAMS, Way, host};
 use vgpu_test_harness::{Runtime, can_run};
 
-/// A context costs little on this GPU, so that many processes fit.
+/// Size of a context on this GPU: small, so that many processes fit.
 const CONTEXT: u64 = 8 * MIB;
 const LIMIT: u64 = 1024 * MIB;
 
@@ -14,7 +14,7 @@ fn storm(runtime: Runtime, way: Way, rounds: u64) {
     let kit = Kit::find();
     let machine = Machine::simulated(&kit, &["context=8M"]);
     let host = host(&kit, runtime);
-    // Told, the seed makes a round's sizes and victims again; the moments are the scheduler's.
+    // The seed reproduces the sizes and victims of a round; the timing depends on the scheduler.
     let seed = std::env::var("VGPU_TEST_SEED").unwrap_or_else(|_| u64::from(std::process::id()).to_string());
     eprintln!("VGPU_TEST_SEED={seed}");
     let command = format!("{PROGRAMS}/storm --processes 32 --rounds {rounds} --limit {LIMIT} --context {CONTEXT} --seed {seed}");
@@ -22,25 +22,25 @@ fn storm(runtime: Runtime, way: Way, rounds: u64) {
     let outcome = way.run(&host, machine.bundle().annotation("nvidia.com/gpumem", "1024").shell(&command));
     let peak = watch.peak(0);
     let end = outcome.stderr.lines().last().unwrap_or_default();
-    assert!(outcome.status.success(), "{runtime:?}, {way:?}, seed {seed}: {end}; the host's NVML showed {peak} at most");
+    assert!(outcome.status.success(), "{runtime:?}, {way:?}, seed {seed}: {end}; NVML peak {peak}");
     eprintln!("{}", outcome.stdout.trim());
-    assert!(peak <= LIMIT, "{runtime:?}, {way:?}, seed {seed}: the host's NVML showed {peak}");
-    // The race was one: the limit has been reached.
-    assert!(peak > LIMIT - 4 * MIB, "{runtime:?}, {way:?}, seed {seed}: the host's NVML never showed more than {peak}");
+    assert!(peak <= LIMIT, "{runtime:?}, {way:?}, seed {seed}: NVML peak {peak}");
+    // The race was a real one: the limit was reached.
+    assert!(peak > LIMIT - 4 * MIB, "{runtime:?}, {way:?}, seed {seed}: NVML peak only {peak}");
     assert_eq!(machine.held(0).processes, [], "{runtime:?}, {way:?}, seed {seed}");
 }
 
 #[test]
-fn two_hundred_rounds_through_runc() {
+fn survivors_obtain_all_memory_with_runc() {
     storm(Runtime::Runc, Way::Wrapper, 200);
 }
 
 #[test]
-fn some_rounds_through_crun() {
+fn survivors_obtain_all_memory_with_crun() {
     storm(Runtime::Crun, Way::Wrapper, 10);
 }
 
 #[test]
-fn some_rounds_by_hooks_alone() {
+fn survivors_obtain_all_memory_with_hooks_alone() {
     storm(Runtime::Runc, Way::Hooks, 10);
 }

@@ -1,7 +1,7 @@
 //! The end-to-end tests on a real GPU: every runtime, every way, programs of the driver API, of the CUDA runtime and of PyTorch. Writes
-//! a report in Markdown on stdout and says on stderr what it is doing; ends with status 1 if anything was not as it should be.
+//! a report in Markdown to stdout and progress to stderr; ends with status 1 if a check failed.
 //!
-//! With `--simulated`, it runs on the simulated GPU, to try itself.
+//! With `--simulated`, it runs on the simulated GPU, to test itself.
 
 mod report;
 mod trials;
@@ -15,7 +15,7 @@ use trials::Trials;
 
 fn main() -> ExitCode {
     let kit = Kit::find();
-    let Some(machine) = Machine::told(&kit) else { return ExitCode::FAILURE };
+    let Some(machine) = Machine::from_arguments(&kit) else { return ExitCode::FAILURE };
     let mut report = Report::new(&machine);
     let trials = Trials::new(&machine);
     for (number, (runtime, way, host)) in hosts(&kit).enumerate() {
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
             trials.storm(&mut report, &host, way);
             trials.check(&mut report);
         }
-        // By hooks alone it is the same code that mounts.
+        // Hooks alone use the same code to mount.
         if way == Way::Wrapper {
             for intercept in ["preload", "replace", "both"] {
                 host.policy(&format!("intercept = {intercept:?}"));

@@ -1,19 +1,19 @@
-//! What is tried.
+//! The trials.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use vgpu_e2e::{Fill, MIB, Machine, Oversub, PROGRAMS, WAYS_TO_ALLOCATE, Way, escapes, loads};
+use vgpu_e2e::{ALLOCATION_METHODS, Fill, MIB, Machine, Oversub, PROGRAMS, Way, escapes, loads};
 use vgpu_test_harness::{Bundle, Host, Outcome};
 
 use crate::report::{Report, Row};
 
-/// The share that most containers get.
+/// The limit of most containers.
 const LIMIT: u64 = 1024 * MIB;
-/// A container's command that takes longer is ended, in seconds.
-const PATIENCE: &str = "90";
+/// Seconds after which a container's command is ended.
+const TIMEOUT_S: &str = "90";
 
-/// A machine, and which programs it has.
+/// A machine and the programs it has.
 #[derive(Debug)]
 pub struct Trials<'a> {
     machine: &'a Machine,
@@ -24,12 +24,12 @@ pub struct Trials<'a> {
 #[derive(Debug)]
 struct Python {
     program: PathBuf,
-    /// Where it is really installed.
+    /// Its installation folder.
     home: PathBuf,
 }
 
 impl<'a> Trials<'a> {
-    /// Looks for what there is to run.
+    /// Looks for the programs that can run.
     pub fn new(machine: &'a Machine) -> Self {
         let known = ["/opt/torch/.venv/bin/python3", "/usr/bin/python3", "/usr/local/bin/python3"];
         let home = |program: &str| {
@@ -46,15 +46,15 @@ impl<'a> Trials<'a> {
         self.machine.bundle().annotation("nvidia.com/gpumem", &mib.to_string())
     }
 
-    /// Runs a command in a container with a share of so many MiB, and sees from outside what it holds at most.
+    /// Runs a command in a container with a share of `mib` MiB. Returns the outcome and the peak of its memory, seen from outside.
     fn run(&self, host: &Host, way: Way, bundle: Bundle, command: &[&str]) -> (Outcome, u64) {
         let watch = self.machine.watch();
-        let bounded: Vec<&str> = ["/usr/bin/timeout", "-k", "5", PATIENCE].iter().chain(command).copied().collect();
+        let bounded: Vec<&str> = ["/usr/bin/timeout", "-k", "5", TIMEOUT_S].iter().chain(command).copied().collect();
         let outcome = way.run(host, bundle.args(&bounded));
         (outcome, watch.peak(0))
     }
 
-    /// Runs a program that allocates until it is refused, and judges what it says.
+    /// Runs a program that allocates until it is refused, and checks its output.
     fn fill(&self, report: &mut Report, host: &Host, way: Way, bundle: Bundle, name: &str, command: &[&str]) {
         let (outcome, peak) = self.run(host, way, bundle, command);
         let mut row = Row { program: name.to_owned(), peak: Some(peak), ..Row::default() };
@@ -66,36 +66,36 @@ impl<'a> Trials<'a> {
                     report.note(name, answer.unwrap_or_default());
                 }
             }
-            Some(Err(why)) => row.wrong.push(format!("answered {answer:?}: {why}")),
+            Some(Err(error)) => row.wrong.push(format!("output {answer:?}: {error}")),
             None => row.wrong.push(format!("{}: {}", outcome.status, last_line(&outcome.stderr))),
         }
         if !row.wrong.is_empty() {
-            report.note(&format!("What went wrong: {name}"), &format!("{}\n{}\n{}", outcome.stdout, outcome.stderr, outcome.log));
+            report.note(&format!("Failed: {name}"), &format!("{}\n{}\n{}", outcome.stdout, outcome.stderr, outcome.log));
         }
         report.row(&row);
     }
 
-    /// Programs of the driver API.
+    /// Runs programs of the driver API.
     pub fn driver_api(&self, report: &mut Report, host: &Host, way: Way) {
         let fill = format!("{PROGRAMS}/fill");
-        for api in WAYS_TO_ALLOCATE {
+        for api in ALLOCATION_METHODS {
             let command = [&fill, "--api", api, "--chunk", "16M", "--max", "4G"];
             self.fill(report, host, way, self.bundle(1024), api, &command);
         }
     }
 
-    /// Programs of the CUDA runtime, where they could be built.
+    /// Runs programs of the CUDA runtime, where they could be built.
     pub fn runtime_api(&self, report: &mut Report, host: &Host, way: Way) {
         for kind in ["cudart-static", "cudart-shared"] {
             if self.machine.program(kind).get_program().to_str().is_some_and(|path| Path::new(path).exists()) {
                 self.fill(report, host, way, self.bundle(1024), kind, &[&format!("{PROGRAMS}/{kind}")]);
             } else if self.machine.is_real() {
-                report.row(&Row { program: kind.to_owned(), wrong: vec!["nvcc has not built it".to_owned()], ..Row::default() });
+                report.row(&Row { program: kind.to_owned(), wrong: vec!["not built by nvcc".to_owned()], ..Row::default() });
             }
         }
     }
 
-    /// A program of PyTorch's, where that is installed.
+    /// Runs a PyTorch program, where PyTorch is installed.
     pub fn pytorch(&self, report: &mut Report, host: &Host, way: Way) {
         let Some(python) = &self.python else { return };
         let mut bundle = self.bundle(1024);
@@ -106,9 +106,9 @@ impl<'a> Trials<'a> {
         self.fill(report, host, way, bundle, "PyTorch", &[&program, "-B", &script]);
     }
 
-    /// A program that needs half as much again as its share, and may have the rest on the host.
+    /// Runs a program that needs 1.5 times its share and may spill the rest to the host.
     pub fn oversubscription(&self, report: &mut Report, host: &Host, way: Way) {
-        // A simulated GPU's memory is this machine's.
+        // The memory of a simulated GPU is memory of this machine.
         let (mib, need, chunk) = if self.machine.is_real() { (2048, 3072, "64M") } else { (768, 896, "16M") };
         let bundle = self.bundle(mib).annotation("nvidia.com/gpumem-oversubscribe", "true");
         let command = [&format!("{PROGRAMS}/oversub"), "--need", &format!("{need}M"), "--chunk", chunk];
@@ -123,12 +123,12 @@ impl<'a> Trials<'a> {
                     row.wrong.push(format!("{answer:?}"));
                 }
             }
-            Err(why) => row.wrong.push(format!("{why}, {}: {}", outcome.status, last_line(&outcome.stderr))),
+            Err(error) => row.wrong.push(format!("{error}, {}: {}", outcome.status, last_line(&outcome.stderr))),
         }
         report.row(&row);
     }
 
-    /// What `nvidia-smi` shows.
+    /// Runs `nvidia-smi`.
     pub fn nvidia_smi(&self, report: &mut Report, host: &Host, way: Way) {
         if !self.machine.is_real() {
             return;
@@ -147,9 +147,9 @@ impl<'a> Trials<'a> {
         report.note("nvidia-smi", &outcome.stdout);
     }
 
-    /// Programs that reach the driver in all the ways there are, with one kind of interception.
+    /// Runs programs that reach the driver in every way, with one kind of interception.
     pub fn interception(&self, report: &mut Report, host: &Host, way: Way, intercept: &str) {
-        for load in loads().iter().filter(|load| load.is_held_by(intercept)) {
+        for load in loads().iter().filter(|load| load.is_limited_with(intercept)) {
             let command: Vec<&str> = load.command.split(' ').collect();
             self.fill(report, host, way, self.bundle(1024), load.name, &command);
         }
@@ -158,16 +158,16 @@ impl<'a> Trials<'a> {
         self.nvidia_smi(report, host, way);
     }
 
-    /// What `vgpu check` says of this machine. Nothing is installed here, so it is only shown what it says.
+    /// Runs `vgpu check`. Nothing is installed on this machine, so only its output is recorded.
     pub fn check(&self, report: &mut Report) {
         let Ok(output) = self.machine.check() else { return };
         let text = String::from_utf8_lossy(&output.stdout);
-        let wrong = if text.contains("GPU-") { Vec::new() } else { vec![format!("shows no GPU: {}", last_line(&text))] };
+        let wrong = if text.contains("GPU-") { Vec::new() } else { vec![format!("lists no GPU: {}", last_line(&text))] };
         report.note("vgpu check", &text);
         report.row(&Row { program: "vgpu check".to_owned(), wrong, ..Row::default() });
     }
 
-    /// What a tenant may try to get rid of its limit.
+    /// Runs the attempts of a tenant to escape its limit.
     pub fn escapes(&self, report: &mut Report, host: &Host, way: Way) {
         for (name, script) in escapes() {
             self.fill(report, host, way, self.bundle(1024), name, &["/bin/sh", "-c", &script]);
@@ -176,10 +176,10 @@ impl<'a> Trials<'a> {
         self.fill(report, host, way, bundle, "another user", &[&format!("{PROGRAMS}/fill"), "--chunk", "16M", "--max", "4G"]);
     }
 
-    /// Processes that race, and half of them killed.
+    /// Runs racing processes, half of which are killed.
     pub fn storm(&self, report: &mut Report, host: &Host, way: Way) {
         let context = self.machine.context();
-        // On a real one 32 contexts take seconds, one after the other: what is measured begins when all are there.
+        // On a real GPU 32 contexts take seconds, one after the other: the measurement begins when all exist.
         let (processes, rounds, spread, more) =
             if self.machine.is_real() { (32, 3, 500, "--slack 64M --settled") } else { (8, 3, 200, "--slack 2M") };
         let limit = (processes + 8) * context.next_multiple_of(MIB);
@@ -194,24 +194,24 @@ impl<'a> Trials<'a> {
             row.wrong.push(format!("{}: {}", outcome.status, last_line(&outcome.stderr)));
         }
         if peak > limit {
-            row.wrong.push(format!("NVML showed more than {} MiB", limit / MIB));
+            row.wrong.push(format!("NVML listed more than {} MiB", limit / MIB));
         }
         report.row(&row);
     }
 }
 
-/// Whether what a program says is what it should be with a share of [`LIMIT`].
+/// Checks a program's output against a share of [`LIMIT`].
 fn judge(row: &mut Row, fill: &Fill, answer: &str, peak: u64) {
     (row.total, row.obtained, row.refusal) = (Some(fill.total), Some(fill.obtained), fill.error.clone());
     let wrong = [
-        (fill.total != LIMIT, "sees another total than 1024 MiB"),
-        (fill.nvml_total.is_some_and(|total| total != LIMIT), "NVML inside shows another total than 1024 MiB"),
+        (fill.total != LIMIT, "total by CUDA is not 1024 MiB"),
+        (fill.nvml_total.is_some_and(|total| total != LIMIT), "total by NVML in the container is not 1024 MiB"),
         (fill.obtained > LIMIT, "obtained more than its share"),
-        (fill.obtained < 128 * MIB, "obtained hardly anything"),
-        (!is_out_of_memory(&fill.error), "was not refused as out of memory"),
-        (answer.contains("\"works\":false"), "computed something wrong"),
-        (peak > LIMIT, "the host's NVML showed more than its share"),
-        (peak == 0, "the host's NVML showed nothing"),
+        (fill.obtained < 128 * MIB, "obtained less than 128 MiB"),
+        (!is_out_of_memory(&fill.error), "ended by another error than out of memory"),
+        (answer.contains("\"works\":false"), "computed a wrong result"),
+        (peak > LIMIT, "the host's NVML listed more than its share"),
+        (peak == 0, "the host's NVML listed nothing"),
     ];
     row.wrong.extend(wrong.iter().filter(|(is, _)| *is).map(|(_, what)| (*what).to_owned()));
 }

@@ -1,4 +1,4 @@
-//! How soon `vgpu set` takes effect, in both directions, for memory and for GPU time, in a program that keeps the GPU busy.
+//! Measures how soon `vgpu set` takes effect, in both directions, for memory and for GPU time, in a program that keeps the GPU busy.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -14,21 +14,22 @@ use vgpu_region::limits::LimitsPage;
 use vgpu_region::map;
 use vgpu_test_harness::{Host, Runtime};
 
-use crate::{Report, monitor};
+use crate::monitor;
+use crate::report::Report;
 
-/// A change has to be there within this time, in milliseconds.
-const SOON: f64 = 10.0;
+/// Time in which a change has to take effect, in milliseconds.
+const MAX_DELAY_MS: f64 = 10.0;
 /// Rounds of raising and lowering.
 const ROUNDS: u32 = 10;
-/// Between two looks at a limits page.
-const LOOK: Duration = Duration::from_micros(50);
+/// Interval of sampling a limits page.
+const SAMPLE_INTERVAL: Duration = Duration::from_micros(50);
 /// Length of a kernel, in nanoseconds.
-const KERNEL: u64 = 200_000;
+const KERNEL_NS: u64 = 200_000;
 
-/// What the program said: a word, a time, and how many bytes it held.
-type Said = Arc<Mutex<Vec<(String, u64, u64)>>>;
+/// Output of the program: a word, a time in nanoseconds, and the bytes that it held.
+type Events = Arc<Mutex<Vec<(String, u64, u64)>>>;
 
-/// Looks at a limits page again and again, and notes when it changes.
+/// Samples a limits page and records when it changes.
 struct Watch {
     changed: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -47,8 +48,8 @@ impl Watch {
                     to.store(monotonic(), Release);
                     known = now;
                 }
-                // A core that is kept busy by looking is one that the program may want.
-                std::thread::sleep(LOOK);
+                // The thread sleeps between samples: the program may need its core.
+                std::thread::sleep(SAMPLE_INTERVAL);
             }
         });
         Self { changed, stop }
@@ -66,39 +67,39 @@ fn monotonic() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// A container with a program that notices changes, and what it has said.
-struct Noticing<'a> {
+/// A container with the program `changes`, and its output.
+struct Observer<'a> {
     host: &'a Host,
     id: String,
     vgpu: PathBuf,
     environment: Vec<(String, String)>,
     watch: Watch,
-    said: Said,
+    events: Events,
     reader: Option<JoinHandle<()>>,
 }
 
-impl<'a> Noticing<'a> {
-    /// Starts it with so much memory to take at most.
+impl<'a> Observer<'a> {
+    /// Starts the container; `max` limits what the program allocates.
     fn start(host: &'a Host, kit: &Kit, machine: &Machine, max: &str) -> Self {
         let bundle = machine.bundle().annotation("nvidia.com/gpumem", "2048").annotation("nvidia.com/gpucores", "20");
         let mut running = Way::Wrapper.start(host, bundle.args(&["/programs/changes", "--chunk", "16M", "--max", max]));
         let id = running.id.clone();
         while !running.line().starts_with("full") {}
-        let place = host.containers().into_iter().find(|place| place.ends_with(&id)).expect("it is on record");
+        let place = host.containers().into_iter().find(|place| place.ends_with(&id)).expect("the container is recorded");
         let path = CString::new(place.join("limits").as_os_str().as_bytes()).expect("a path");
-        let watch = Watch::start(map::limits(&path).expect("its limits page"));
-        let said = Said::default();
-        let here = Arc::clone(&said);
+        let watch = Watch::start(map::limits(&path).expect("a limits page"));
+        let events = Events::default();
+        let here = Arc::clone(&events);
         let reader = Some(std::thread::spawn(move || read(&mut running, &here)));
-        Self { host, id, vgpu: kit.path().join("vgpu"), environment: monitor::environment(host, machine), watch, said, reader }
+        Self { host, id, vgpu: kit.path().join("vgpu"), environment: monitor::environment(host, machine), watch, events, reader }
     }
 
-    /// Changes a limit. Gives when that was asked for, and when it was seen in its page.
+    /// Changes a limit. Returns when the change was requested and when it was seen in the limits page.
     fn set(&self, args: &[&str]) -> (u64, u64) {
         let asked = monotonic();
         self.watch.changed.store(0, Release);
         let mut command = Command::new(&self.vgpu);
-        let output = command.envs(self.environment.clone()).args(["set", &self.id]).args(args).output().expect("vgpu can be started");
+        let output = command.envs(self.environment.clone()).args(["set", &self.id]).args(args).output().expect("vgpu starts");
         assert!(output.status.success(), "{output:?}");
         loop {
             match self.watch.changed.load(Acquire) {
@@ -108,71 +109,71 @@ impl<'a> Noticing<'a> {
         }
     }
 
-    /// Milliseconds from a change until the program said this for the first time. On a busy machine the program may see it before we do.
+    /// Returns the milliseconds from a change to the program's first such event. On a busy machine the program may see the change first.
     fn first(&self, word: &str, (asked, at): (u64, u64)) -> Option<f64> {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(2) {
-            let said = self.said.lock().expect("nobody panics with it");
-            if let Some((_, when, _)) = said.iter().find(|(said, when, _)| said == word && *when >= asked) {
+            let events = self.events.lock().expect("the lock is not poisoned");
+            if let Some((_, when, _)) = events.iter().find(|(events, when, _)| events == word && *when >= asked) {
                 return Some(when.saturating_sub(at) as f64 / 1e6);
             }
-            drop(said);
+            drop(events);
             std::thread::sleep(Duration::from_millis(2));
         }
         None
     }
 
-    /// Waits until the program holds so many bytes.
+    /// Waits until the program holds `bytes` bytes.
     fn wait_for(&self, bytes: u64) {
         for _ in 0..1000 {
-            let said = self.said.lock().expect("nobody panics with it");
-            if said.iter().rev().find(|(word, ..)| word != "kernel").is_some_and(|(_, _, held)| *held >= bytes) {
+            let events = self.events.lock().expect("the lock is not poisoned");
+            if events.iter().rev().find(|(word, ..)| word != "kernel").is_some_and(|(_, _, held)| *held >= bytes) {
                 return;
             }
-            drop(said);
+            drop(events);
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// The part of the time that kernels ran, from so many milliseconds after a moment to so many.
+    /// Returns the share of time that kernels ran, between two offsets from a moment, in milliseconds.
     fn share(&self, at: u64, from: i64, to: i64) -> f64 {
         let moment = |millis: i64| at.saturating_add_signed(millis * 1_000_000);
-        let said = self.said.lock().expect("nobody panics with it");
-        let ended = said.iter().filter(|(word, end, _)| word == "kernel" && (moment(from)..moment(to)).contains(end)).count();
-        ended as f64 * KERNEL as f64 / ((to - from) * 1_000_000) as f64
+        let events = self.events.lock().expect("the lock is not poisoned");
+        let ended = events.iter().filter(|(word, end, _)| word == "kernel" && (moment(from)..moment(to)).contains(end)).count();
+        ended as f64 * KERNEL_NS as f64 / ((to - from) * 1_000_000) as f64
     }
 }
 
-impl Drop for Noticing<'_> {
+impl Drop for Observer<'_> {
     fn drop(&mut self) {
         let _ = self.host.outcome(self.host.bare_command().args(["delete", "--force", &self.id]));
         let _ = self.reader.take().map(JoinHandle::join);
     }
 }
 
-/// Tries it and reports it.
-pub fn tried(report: &mut Report, kit: &Kit, machine: &Machine) {
+/// Measures and reports the delays.
+pub fn measure(report: &mut Report, kit: &Kit, machine: &Machine) {
     let host = host(kit, Runtime::Runc);
     println!("\n## `vgpu set` under load\n\nMilliseconds from the change in the limits page; {ROUNDS} rounds.\n");
     println!("| change | median | longest | |\n|---|---|---|---|");
-    let busy = Noticing::start(&host, kit, machine, "6G");
+    let busy = Observer::start(&host, kit, machine, "6G");
     let (mut raised, mut lowered) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let at = busy.set(&["--gpumem", "4096"]);
         raised.push(busy.first("grew", at));
-        // It has to hold more than it will be lowered to.
+        // The program must hold more than the lower limit.
         busy.wait_for(3072 * MIB);
         let at = busy.set(&["--gpumem", "2048"]);
         lowered.push(busy.first("refused", at));
         std::thread::sleep(Duration::from_millis(300));
     }
     drop(busy);
-    delays(report, "memory 2048 to 4096 MiB: more is had", &raised);
-    delays(report, "memory 4096 to 2048 MiB, less than is held: new memory is refused", &lowered);
+    delays(report, "memory 2048 to 4096 MiB: more is granted", &raised);
+    delays(report, "memory 4096 to 2048 MiB, below what is held: new memory is refused", &lowered);
 
-    println!("\nParts of the GPU's time around a change of the share, mean of {ROUNDS} rounds:\n");
+    println!("\nShare of GPU time around a change of the limit, mean of {ROUNDS} rounds:\n");
     println!("| change | 100 ms before | the first 10 ms | 10 to 110 ms after | |\n|---|---|---|---|---|");
-    let busy = Noticing::start(&host, kit, machine, "0");
+    let busy = Observer::start(&host, kit, machine, "0");
     std::thread::sleep(Duration::from_secs(1));
     let mut means = [[0.0; 3]; 2];
     for _ in 0..ROUNDS {
@@ -189,12 +190,12 @@ pub fn tried(report: &mut Report, kit: &Kit, machine: &Machine) {
     }
 }
 
-fn read(running: &mut Running, said: &Said) {
+fn read(running: &mut Running, events: &Events) {
     loop {
         let line = running.line();
         let mut words = line.split(' ');
         let (Some(word), Some(Ok(at))) = (words.next(), words.next().map(str::parse)) else { return };
-        said.lock().expect("nobody panics with it").push((
+        events.lock().expect("the lock is not poisoned").push((
             word.to_owned(),
             at,
             words.next().and_then(|bytes| bytes.parse().ok()).unwrap_or(0),
@@ -208,6 +209,6 @@ fn delays(report: &mut Report, what: &str, found: &[Option<f64>]) {
     eprintln!("{what}: {known:.2?}");
     let (median, longest) = (known.get(known.len() / 2), known.last());
     let text = |value: Option<&f64>| value.map_or_else(|| "never".to_owned(), |value| format!("{value:.2}"));
-    let good = known.len() == found.len() && longest.is_some_and(|longest| *longest <= SOON);
+    let good = known.len() == found.len() && longest.is_some_and(|longest| *longest <= MAX_DELAY_MS);
     report.row(what, &[text(median), text(longest)], good);
 }

@@ -1,4 +1,4 @@
-//! A running `vgpu monitor`, and `vgpu` beside it.
+//! A running `vgpu monitor`, and calls of `vgpu`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -11,16 +11,16 @@ use serde_json::Value;
 use vgpu_e2e::{Kit, Machine};
 use vgpu_test_harness::Host;
 
-/// The service, and what it has said when.
+/// The service and its log lines with their times.
 pub struct Monitor {
     child: Child,
     address: String,
-    heard: Arc<Mutex<Vec<(Instant, String)>>>,
+    log: Arc<Mutex<Vec<(Instant, String)>>>,
     vgpu: PathBuf,
     environment: Vec<(String, String)>,
 }
 
-/// `vgpu` on this host.
+/// Returns the environment of `vgpu` on this host.
 pub fn environment(host: &Host, machine: &Machine) -> Vec<(String, String)> {
     let program = machine.program("held");
     let text = |value: &std::ffi::OsStr| value.to_string_lossy().into_owned();
@@ -30,33 +30,33 @@ pub fn environment(host: &Host, machine: &Machine) -> Vec<(String, String)> {
 }
 
 impl Monitor {
-    /// Starts it.
+    /// Starts the service.
     pub fn start(kit: &Kit, host: &Host, machine: &Machine) -> Self {
         let (vgpu, environment) = (kit.path().join("vgpu"), environment(host, machine));
         let mut command = Command::new(&vgpu);
         command.envs(environment.clone()).args(["monitor", "--listen", "127.0.0.1:0", "--node", "here"]);
-        let mut child = command.stderr(Stdio::piped()).spawn().expect("vgpu monitor can be started");
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("vgpu monitor starts");
         let mut output = BufReader::new(child.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
-        let first = output.next().expect("it says where it answers");
+        let first = output.next().expect("a line with the address");
         let address = first.split("http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_else(|| panic!("{first}"));
-        let heard: Arc<Mutex<Vec<(Instant, String)>>> = Arc::default();
-        let here = Arc::clone(&heard);
+        let log: Arc<Mutex<Vec<(Instant, String)>>> = Arc::default();
+        let here = Arc::clone(&log);
         std::thread::spawn(move || {
             for line in output {
                 eprintln!("{line}");
-                here.lock().expect("nobody panics with it").push((Instant::now(), line));
+                here.lock().expect("the lock is not poisoned").push((Instant::now(), line));
             }
         });
-        Self { child, address: address.to_owned(), heard, vgpu, environment }
+        Self { child, address: address.to_owned(), log, vgpu, environment }
     }
 
-    /// What a subcommand prints, as JSON.
+    /// Returns the output of a subcommand, as JSON.
     pub fn json(&self, args: &[&str]) -> Value {
-        let output = Command::new(&self.vgpu).envs(self.environment.clone()).args(args).output().expect("vgpu can be started");
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|why| panic!("{args:?}: {why}: {output:?}"))
+        let output = Command::new(&self.vgpu).envs(self.environment.clone()).args(args).output().expect("vgpu starts");
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{args:?}: {error}: {output:?}"))
     }
 
-    /// A metric's figure for the container with this id.
+    /// Returns the value of a metric for the container with this id.
     pub fn figure(&self, name: &str, id: &str) -> Option<f64> {
         let mut stream = TcpStream::connect(&self.address).ok()?;
         write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
@@ -66,16 +66,16 @@ impl Monitor {
         figures.next()?.rsplit(' ').next()?.trim().parse().ok()
     }
 
-    /// When it said this of a container, if it does within so long.
-    pub fn hears(&self, words: &str, id: &str, patience: Duration) -> Option<Instant> {
+    /// Returns when a log line had these words for a container; `None` after `patience`.
+    pub fn logged(&self, words: &str, id: &str, patience: Duration) -> Option<Instant> {
         let start = Instant::now();
         loop {
-            let heard = self.heard.lock().expect("nobody panics with it");
-            // Who was ended is named by its container's name, or by its id where it has none.
-            if let Some((at, _)) = heard.iter().find(|(_, line)| line.contains(words) && line.contains(id)) {
+            let log = self.log.lock().expect("the lock is not poisoned");
+            // A line has the container's name, or its id if it has no name.
+            if let Some((at, _)) = log.iter().find(|(_, line)| line.contains(words) && line.contains(id)) {
                 return Some(*at);
             }
-            drop(heard);
+            drop(log);
             if start.elapsed() > patience {
                 return None;
             }

@@ -1,15 +1,15 @@
-//! Oversubscription: what a container's share has no room for lies on the host, as far as its request and the operator let it.
+//! Oversubscription: what does not fit into a container's share is spilled to the host, as far as its request and the operator allow.
 
 use vgpu_e2e::{Kit, MIB, Machine, Oversub, Way, host, hosts};
 use vgpu_test_harness::{Runtime, can_run};
 
-/// A context costs little on this GPU, and nothing that NVML does not show.
+/// A GPU with small contexts, which NVML lists in full.
 const PROPERTIES: [&str; 2] = ["context=8M", "context_hidden=0"];
 const LIMIT: u64 = 96 * MIB;
 const NEED: [&str; 5] = ["/programs/oversub", "--need", "144M", "--chunk", "4M"];
 
 #[test]
-fn a_program_that_needs_more_than_its_share_finishes() {
+fn program_that_needs_more_than_its_share_finishes() {
     let kit = Kit::find();
     for (runtime, way, host) in hosts(&kit) {
         let machine = Machine::simulated(&kit, &PROPERTIES);
@@ -17,22 +17,21 @@ fn a_program_that_needs_more_than_its_share_finishes() {
         let bundle = machine.bundle().annotation("nvidia.com/gpumem", "96").annotation("nvidia.com/gpumem-oversubscribe", "true");
         let outcome = way.run(&host, bundle.args(&NEED));
         let case = format!("{runtime:?}, {way:?}: {outcome:#?}");
-        let answer = Oversub::of(&outcome.stdout).unwrap_or_else(|why| panic!("{why}: {outcome:#?}"));
+        let answer = Oversub::of(&outcome.stdout).unwrap_or_else(|error| panic!("{error}: {outcome:#?}"));
         assert_eq!((answer.obtained, answer.wrong, answer.total), (144 * MIB, 0, 2 * LIMIT), "{case}");
         assert_eq!(answer.refused, "CUDA_ERROR_OUT_OF_MEMORY", "{case}");
         assert!(answer.elsewhere > 0 && answer.most <= 2 * LIMIT, "{case}");
         assert!(outcome.stderr.contains("on the host it holds 96 of 96 MiB"), "{case}");
-        let most = machine.most(0);
-        assert!(most <= LIMIT, "{most} bytes were in use on the GPU: {case}");
+        let peak = machine.peak_in_use(0);
+        assert!(peak <= LIMIT, "{peak} bytes were in use on the GPU: {case}");
     }
 }
 
-/// What the environment says, and what that gives: the share, and what the program sees, in MiB.
+/// Environment variables, and the resulting share and total that the program sees, in MiB.
 type Case<'a> = (&'a [(&'a str, &'a str)], u64, u64);
 
-/// Each dialect has its own way to ask.
 #[test]
-fn however_it_is_asked_for() {
+fn every_dialect_can_request_it() {
     let kit = Kit::find();
     if !can_run(Runtime::Runc) {
         return;
@@ -51,15 +50,15 @@ fn however_it_is_asked_for() {
         let _watch = machine.watch();
         let bundle = environment.iter().fold(machine.bundle(), |bundle, (name, value)| bundle.env(name, value));
         let outcome = Way::Wrapper.run(&host, bundle.args(&NEED));
-        let answer = Oversub::of(&outcome.stdout).unwrap_or_else(|why| panic!("{why}: {outcome:#?}"));
+        let answer = Oversub::of(&outcome.stdout).unwrap_or_else(|error| panic!("{error}: {outcome:#?}"));
         assert_eq!((answer.total, answer.wrong), (total * MIB, 0), "{environment:?}: {outcome:#?}");
-        assert!(machine.most(0) <= device * MIB, "{environment:?}: {outcome:#?}");
+        assert!(machine.peak_in_use(0) <= device * MIB, "{environment:?}: {outcome:#?}");
         assert_eq!(answer.elsewhere > 0, total > device, "{environment:?}: {outcome:#?}");
     }
 }
 
 #[test]
-fn the_operator_has_the_last_word() {
+fn operator_limits_it() {
     let kit = Kit::find();
     if !can_run(Runtime::Runc) {
         return;
@@ -82,9 +81,9 @@ fn the_operator_has_the_last_word() {
     assert!(quarter.most <= quarter.total, "{quarter:?}");
 }
 
-/// What cannot lie on the host is refused once the share is full, and the program is told why.
+/// Memory that cannot be spilled is refused once the share is full, with a message that says so.
 #[test]
-fn what_cannot_be_spilled_is_refused() {
+fn memory_that_cannot_be_spilled_is_refused() {
     let kit = Kit::find();
     if !can_run(Runtime::Runc) {
         return;
@@ -98,13 +97,13 @@ fn what_cannot_be_spilled_is_refused() {
         let fill = vgpu_e2e::Fill::of(&outcome.stdout);
         assert!(fill.error == "CUDA_ERROR_OUT_OF_MEMORY" && fill.obtained < LIMIT, "{api}: {outcome:#?}");
         assert!(outcome.stderr.contains("this kind of memory cannot lie on the host"), "{api}: {outcome:#?}");
-        assert!(machine.most(0) <= LIMIT, "{api}: {outcome:#?}");
+        assert!(machine.peak_in_use(0) <= LIMIT, "{api}: {outcome:#?}");
     }
 }
 
-/// The program's own trials, without a container: two processes at a time, and after one that was killed.
+/// The program's own trials, without a container: two processes at a time, and a process after a killed one.
 #[test]
-fn processes_share_what_may_lie_on_the_host() {
+fn processes_share_the_spill_ceiling() {
     let kit = Kit::find();
     let machine = Machine::simulated(&kit, &PROPERTIES);
     let library = kit.library();
