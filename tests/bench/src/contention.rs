@@ -1,16 +1,17 @@
 //! Several tenants on one GPU.
 
-use crate::run::{self, Arbiter, Side, Told};
+use crate::bench::Bench;
+use crate::hostile;
+use crate::run::{self, Arbiter, Output, Side};
 use crate::tenant::Job;
-use crate::{Bench, hostile};
 
 type Io<T> = std::io::Result<T>;
 type Part = fn(&Bench<'_>) -> Io<()>;
 
-/// Runs the parts that are wanted.
+/// Runs the parts that are `wanted`.
 ///
 /// # Errors
-/// A tenant cannot be started or fails.
+/// A tenant that cannot be started or fails.
 pub fn run(bench: &Bench<'_>, wanted: impl Fn(&str) -> bool) -> Io<()> {
     let parts: [(&str, Part); 8] = [
         ("tenants", tenants),
@@ -25,28 +26,24 @@ pub fn run(bench: &Bench<'_>, wanted: impl Fn(&str) -> bool) -> Io<()> {
     parts.into_iter().filter(|(name, _)| wanted(name)).try_for_each(|(_, part)| part(bench))
 }
 
-/// Two sides of ours, as containers in a folder that an arbiter watches.
-pub fn two(bench: &Bench<'_>, first: u32, second: u32) -> Io<[Side; 2]> {
-    Ok([bench.ours("turns/a", first)?, bench.ours("turns/b", second)?])
-}
-
+/// Measures two tenants with and without the arbiter.
 fn tenants(bench: &Bench<'_>) -> Io<()> {
     let solo = |length: f64| Ok::<_, std::io::Error>((length, bench.solo(&bench.job(length, 1, 0))?.0));
     let (short, long) = (solo(200.0)?, solo(2_000.0)?);
-    // Those whose jobs are wanted: 2 and 3 are these lengths.
+    // Only the requested jobs: 2 and 3 have these lengths.
     let wanted = |(length, _): &(f64, f64)| bench.options.jobs.contains(&if *length > 1_000.0 { 3 } else { 2 });
     for (a, b) in [(long, long), (short, long), (long, short), (short, short)].into_iter().filter(|(a, b)| wanted(a) && wanted(b)) {
         let jobs = [bench.job(a.0, 1, 0), bench.job(b.0, 1, 0)];
         let row = |name: &str, [first, second]: [Side; 2]| -> Io<()> {
-            let told = bench.together(&[(first, "busy", jobs[0].clone()), (second, "busy", jobs[1].clone())])?;
-            let parts = [bench.share(&told[0], a.1), bench.share(&told[1], b.1)];
+            let output = bench.together(&[(first, "busy", jobs[0].clone()), (second, "busy", jobs[1].clone())])?;
+            let parts = [bench.share(&output[0], a.1), bench.share(&output[1], b.1)];
             println!("two tenants, {} and {} us, {name}: {parts:.4?} sum {:.4}", a.0, b.0, parts.iter().sum::<f64>());
             Ok(())
         };
         row("native", [Side::Native, Side::Native])?;
         for (first, second) in [(30, 70), (50, 50)] {
-            row(&format!("ours {first} / {second}, no arbiter"), two(bench, first, second)?)?;
-            let sides = two(bench, first, second)?;
+            row(&format!("ours {first} / {second}, no arbiter"), bench.two(first, second)?)?;
+            let sides = bench.two(first, second)?;
             let (arbiter, begin) = (Arbiter::start(&bench.folder.join("turns")), std::time::Instant::now());
             row(&format!("ours {first} / {second}"), sides)?;
             let cpu = arbiter.stop();
@@ -59,20 +56,20 @@ fn tenants(bench: &Bench<'_>) -> Io<()> {
     Ok(())
 }
 
-/// As many tenants with as many percent each; what each gets, and the arbiter's CPU use in percent of a core.
-fn alike(bench: &Bench<'_>, count: u32, percent: u32) -> Io<(Vec<f64>, f64)> {
+/// Runs `count` tenants with equal limits. Returns their shares and the arbiter's CPU use in percent of a core.
+fn equal_tenants(bench: &Bench<'_>, count: u32, percent: u32) -> Io<(Vec<f64>, f64)> {
     let job = bench.job(200.0, 1, 0);
     let solo = bench.solo(&job)?.0;
-    let folder = bench.folder.join(format!("alike{count}"));
-    let side = |n| Ok((bench.ours(&format!("alike{count}/{n}"), percent)?, "busy", job.clone()));
+    let folder = bench.folder.join(format!("equal{count}"));
+    let side = |n| Ok((bench.ours(&format!("equal{count}/{n}"), percent)?, "busy", job.clone()));
     let tenants = (0..count).map(side).collect::<Io<Vec<_>>>()?;
     let (arbiter, begin) = (Arbiter::start(&folder), std::time::Instant::now());
-    let told = bench.together(&tenants)?;
+    let output = bench.together(&tenants)?;
     let cpu = arbiter.stop() / begin.elapsed().as_micros() as f64 * 100.0;
-    Ok((told.iter().map(|told| bench.share(told, solo)).collect(), cpu))
+    Ok((output.iter().map(|output| bench.share(output, solo)).collect(), cpu))
 }
 
-/// What MPS makes of its percentages, alone and for two, and what the library takes for that.
+/// Measures the limits of MPS, for one and for two tenants, and what the library charges for them.
 fn mps(bench: &Bench<'_>) -> Io<()> {
     let Some(pipes) = &bench.options.mps else { return Ok(()) };
     let side = |name: &str, percent: u32| {
@@ -85,86 +82,90 @@ fn mps(bench: &Bench<'_>) -> Io<()> {
         let solo = bench.solo(&job)?.0;
         for &limit in &bench.options.limits {
             let folder = bench.folder.join("mps/a");
-            let told = run::Tenant::start(&side("a", limit)?, "busy", &job)?.finish()?;
+            let output = run::Tenant::start(&side("a", limit)?, "busy", &job)?.finish()?;
             println!(
                 "under MPS, {length} us, {limit}%: {:.4}, charged {:.4}",
-                bench.share(&told, solo),
+                bench.share(&output, solo),
                 run::charged(&folder)? / bench.end()
             );
         }
-        let told = bench.together(&[(side("a", 30)?, "busy", job.clone()), (side("b", 70)?, "busy", job.clone())])?;
-        let parts: Vec<f64> = told.iter().map(|told| bench.share(told, solo)).collect();
+        let output = bench.together(&[(side("a", 30)?, "busy", job.clone()), (side("b", 70)?, "busy", job.clone())])?;
+        let parts: Vec<f64> = output.iter().map(|output| bench.share(output, solo)).collect();
         println!("under MPS, {length} us, 30 / 70: {parts:.4?} sum {:.4}", parts.iter().sum::<f64>());
     }
     Ok(())
 }
 
+/// Measures four equal tenants.
 fn four(bench: &Bench<'_>) -> Io<()> {
-    let (parts, _) = alike(bench, 4, 25)?;
+    let (parts, _) = equal_tenants(bench, 4, 25)?;
     let (sum, squares): (f64, f64) = (parts.iter().sum(), parts.iter().map(|part| part * part).sum());
     println!("four tenants at 25%, 200 us: {parts:.4?} sum {sum:.4}, Jain's index {:.5}", sum * sum / (4.0 * squares));
     Ok(())
 }
 
+/// Measures eight equal tenants.
 fn eight(bench: &Bench<'_>) -> Io<()> {
-    let (parts, cpu) = alike(bench, 8, 12)?;
+    let (parts, cpu) = equal_tenants(bench, 8, 12)?;
     println!("eight tenants at 12%, 200 us: {parts:.4?} sum {:.4}, the arbiter took {cpu:.2}% of a core", parts.iter().sum::<f64>());
     Ok(())
 }
 
-/// One at 30 beside one at 70 that works for half a second and rests for as long.
+/// Measures a tenant at 30% next to one at 70% that works for half a second and rests for half a second.
 fn neighbour(bench: &Bench<'_>) -> Io<()> {
-    let (job, restless) = (bench.job(200.0, 1, 0), Job { every: 500, ..bench.job(200.0, 1, 0) });
+    let (job, intermittent) = (bench.job(200.0, 1, 0), Job { every_ms: 500, ..bench.job(200.0, 1, 0) });
     let solo = bench.solo(&job)?.0;
-    let [first, second] = two(bench, 30, 70)?;
+    let [first, second] = bench.two(30, 70)?;
     let arbiter = Arbiter::start(&bench.folder.join("turns"));
-    let told = bench.together(&[(first, "busy", job), (second, "busy", restless)])?;
+    let output = bench.together(&[(first, "busy", job), (second, "busy", intermittent)])?;
     arbiter.stop();
-    let shares = |told: &Told| told.windows(1e6, bench.end(), 5e5).iter().map(|rate| rate * solo).collect::<Vec<_>>();
+    let shares = |output: &Output| output.windows(1e6, bench.end(), 5e5).iter().map(|rate| rate * solo).collect::<Vec<_>>();
     println!(
-        "30% beside 70% that comes and goes: {:.4}; by half seconds {:.3?} beside {:.3?}",
-        bench.share(&told[0], solo),
-        shares(&told[0]),
-        shares(&told[1])
+        "30% next to 70% that works and rests in turn: {:.4}; by half seconds {:.3?} next to {:.3?}",
+        bench.share(&output[0], solo),
+        shares(&output[0]),
+        shares(&output[1])
     );
     Ok(())
 }
 
+/// Measures a soft limit before and after a neighbour starts.
 fn soft(bench: &Bench<'_>) -> Io<()> {
     let (soft, hard) = (bench.job(200.0, 1, 0), Job { seconds: bench.options.seconds / 2.0, ..bench.job(200.0, 1, 0) });
     let solo = bench.solo(&soft)?.0;
     let [first, second] = [bench.ours("soft/a", 30)?, bench.ours("soft/b", 60)?];
     run::container(&bench.folder.join("soft/a"), 30, 100)?;
-    // It is alone first; the neighbour comes in the middle.
-    let late = Job { after: (bench.options.seconds * 500.0) as u64 + 1000, ..hard.clone() };
+    // The tenant is alone first; the neighbour starts in the middle.
+    let late = Job { delay_ms: (bench.options.seconds * 500.0) as u64 + 1000, ..hard.clone() };
     let arbiter = Arbiter::start(&bench.folder.join("soft"));
-    let told = bench.together(&[(first, "busy", soft), (second, "busy", late.clone())])?;
+    let output = bench.together(&[(first, "busy", soft), (second, "busy", late.clone())])?;
     arbiter.stop();
-    let comes = late.after as f64 * 1e3;
-    let share = |told: &Told, from: f64, to: f64| told.between(from, to) / (to - from) * solo;
-    // The neighbour's times count from its own begin.
+    let neighbour_start = late.delay_ms as f64 * 1e3;
+    let share = |output: &Output, from: f64, to: f64| output.between(from, to) / (to - from) * solo;
+    // The neighbour's times count from its own start.
     println!(
-        "soft 100 on hard 30: {:.4} alone, {:.4} in 200 ms to 400 ms after a neighbour of 60 came, {:.4} from then on; the neighbour {:.4}",
-        share(&told[0], 1e6, comes),
-        share(&told[0], comes + 2e5, comes + 4e5),
-        share(&told[0], comes + 2e5, bench.end()),
-        share(&told[1], 2e5, bench.end() - comes)
+        "soft 100 on hard 30: {:.4} alone, {:.4} from 200 ms to 400 ms after a neighbour of 60 started, {:.4} from then on; the neighbour {:.4}",
+        share(&output[0], 1e6, neighbour_start),
+        share(&output[0], neighbour_start + 2e5, neighbour_start + 4e5),
+        share(&output[0], neighbour_start + 2e5, bench.end()),
+        share(&output[1], 2e5, bench.end() - neighbour_start)
     );
     Ok(())
 }
 
+/// Measures the latency of a small kernel next to a busy tenant.
 fn latency(bench: &Bench<'_>) -> Io<()> {
-    let (small, large) = (Job { every: 50, ..bench.job(1_000.0, 1, 0) }, bench.job(200.0, 1, 0));
+    let (small, large) = (Job { every_ms: 50, ..bench.job(1_000.0, 1, 0) }, bench.job(200.0, 1, 0));
     let show = |name: &str, [first, second]: [Side; 2]| -> Io<()> {
-        let mut told = bench.together(&[(first, "now-and-then", small.clone()), (second, "busy", large.clone())])?;
-        let waits = &mut told[0].waits;
+        let mut output = bench.together(&[(first, "periodic", small.clone()), (second, "busy", large.clone())])?;
+        let waits = &mut output[0].waits;
         waits.sort_by(f64::total_cmp);
         let at = |part: f64| waits.get((part * (waits.len().max(1) - 1) as f64) as usize).copied().unwrap_or(f64::NAN);
-        println!("a 1 ms kernel every 50 ms beside a busy tenant, {name}: median {:.0} us, 99th {:.0} us", at(0.5), at(0.99));
+        println!("a 1 ms kernel every 50 ms next to a busy tenant, {name}: median {:.0} us, 99th {:.0} us", at(0.5), at(0.99));
         Ok(())
     };
     show("native", [Side::Native, Side::Native])?;
-    let sides = two(bench, 10, 90)?;
+    let sides = bench.two(10, 90)?;
     let arbiter = Arbiter::start(&bench.folder.join("turns"));
     show("ours 10 / 90", sides)?;
     arbiter.stop();

@@ -1,16 +1,15 @@
-//! Tenants that mean harm, and what their neighbour gets beside each.
+//! Hostile tenants, and the share of a neighbour of each.
 
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use crate::contention::two;
+use crate::bench::{Bench, in_millis, share_between};
 use crate::kernel::{self, Kernels, Result};
-use crate::run::{Arbiter, Side, Tenant, Told};
+use crate::run::{Arbiter, Output, Side, Tenant};
 use crate::tenant::{self, Job};
-use crate::{Bench, share_between};
 use vgpu_test_programs::cuda;
 
-/// A tenant at 50% beside a hostile one at 50%, each in its turn, and natively.
+/// Measures a tenant at 50% next to a hostile one at 50%, for each kind of hostile tenant, natively and with the library.
 pub fn part(bench: &Bench<'_>) -> std::io::Result<()> {
     let job = bench.job(200.0, 1, 0);
     let solo = bench.solo(&job)?.0;
@@ -18,37 +17,41 @@ pub fn part(bench: &Bench<'_>) -> std::io::Result<()> {
     let cases: [(&str, &str, Job, Option<i32>); 6] = [
         ("keeps to its limit", "busy", job.clone(), None),
         ("writes garbage into its region", "garbage", job.clone(), None),
-        ("launches a kernel that does not end", "busy", endless, None),
+        ("launches an endless kernel", "busy", endless, None),
         ("forks and kills its children", "forks", job.clone(), None),
-        ("is stopped again and again, holding its turn", "busy", job.clone(), Some(libc::SIGSTOP)),
+        ("is stopped repeatedly, holding its turn", "busy", job.clone(), Some(libc::SIGSTOP)),
         ("is killed", "busy", job.clone(), Some(libc::SIGKILL)),
     ];
     for (name, what, theirs, signal) in cases {
-        let native = beside(bench, [Side::Native, Side::Native], &job, (what, &theirs, signal))?;
-        // Before the arbiter finds what an earlier case left.
-        let sides = two(bench, 50, 50)?;
+        let native = next_to(bench, [Side::Native, Side::Native], &job, (what, &theirs, signal))?;
+        // New files, before the arbiter finds those of the last case.
+        let sides = bench.two(50, 50)?;
         let arbiter = Arbiter::start(&bench.folder.join("turns"));
-        let ours = beside(bench, sides, &job, (what, &theirs, signal))?;
+        let ours = next_to(bench, sides, &job, (what, &theirs, signal))?;
         arbiter.stop();
-        let share = |told: &Told| share_between(told, 1e6, bench.end(), solo);
+        let share = |output: &Output| share_between(output, 1e6, bench.end(), solo);
         let windows: Vec<f64> = ours.windows(1e6, bench.end(), 2.5e5).iter().map(|rate| rate * solo).collect();
-        println!("50% beside one at 50% that {name}: {:.4} (native {:.4}); by quarter seconds {windows:.2?}", share(&ours), share(&native));
+        println!(
+            "50% next to one at 50% that {name}: {:.4} (native {:.4}); by quarter seconds {windows:.2?}",
+            share(&ours),
+            share(&native)
+        );
     }
     Ok(())
 }
 
-/// Runs both, does to the second what `signal` says, and returns what the first told.
-fn beside(bench: &Bench<'_>, [good, bad]: [Side; 2], job: &Job, theirs: (&str, &Job, Option<i32>)) -> std::io::Result<Told> {
+/// Runs both tenants, sends `signal` to the second, and returns the output of the first.
+fn next_to(bench: &Bench<'_>, [good, bad]: [Side; 2], job: &Job, theirs: (&str, &Job, Option<i32>)) -> std::io::Result<Output> {
     let (what, job_of_bad, signal) = theirs;
-    let begin = crate::soon(1500);
-    let good = Tenant::start(&good, "busy", &Job { begin, ..job.clone() })?;
-    let bad = Tenant::start(&bad, what, &Job { begin, ..job_of_bad.clone() })?;
+    let start_ms = in_millis(1500);
+    let good = Tenant::start(&good, "busy", &Job { start_ms, ..job.clone() })?;
+    let bad = Tenant::start(&bad, what, &Job { start_ms, ..job_of_bad.clone() })?;
     std::thread::sleep(Duration::from_millis(3500));
     let ends = Instant::now() + Duration::from_secs_f64((bench.options.seconds - 0.8).max(0.0));
     match signal {
         Some(libc::SIGKILL) => bad.signal(libc::SIGKILL),
         Some(_) => {
-            // Odd times, so that it is hit at every point of a turn.
+            // Odd intervals, so that it is stopped at every point of a turn.
             while Instant::now() < ends {
                 bad.signal(libc::SIGSTOP);
                 std::thread::sleep(Duration::from_micros(377_100));
@@ -58,18 +61,18 @@ fn beside(bench: &Bench<'_>, [good, bad]: [Side; 2], job: &Job, theirs: (&str, &
         }
         None => {}
     }
-    let told = good.finish();
+    let output = good.finish();
     bad.end();
-    told
+    output
 }
 
-/// Keeps the GPU busy and writes random words into all that it can write of its container's files.
+/// Keeps the GPU busy and writes random words into all writable files of its container.
 ///
 /// # Errors
-/// What the driver says.
+/// The driver's error.
 pub fn garbage(job: &Job) -> Result<()> {
     let folder = std::env::var_os("VGPU_DIR").map(std::path::PathBuf::from);
-    // By the file, as any process of the container can.
+    // Through the file, which every process of the container can write.
     let region = folder.and_then(|folder| std::fs::OpenOptions::new().write(true).open(folder.join("region")).ok());
     std::thread::spawn(move || {
         let mut random = 88_172_645_463_325_252_u64;
@@ -77,25 +80,25 @@ pub fn garbage(job: &Job) -> Result<()> {
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
-            // Behind the header and the accounts' names: budgets, turns, charges.
-            let place = 64 + random % 4096 / 8 * 8;
-            if place >= 128 {
-                _ = region.write_at(&random.to_ne_bytes(), place);
+            // After the header and the accounts' names: budgets, turns, charges.
+            let offset = 64 + random % 4096 / 8 * 8;
+            if offset >= 128 {
+                _ = region.write_at(&random.to_ne_bytes(), offset);
             }
         }
     });
     tenant::busy(job)
 }
 
-/// Keeps the GPU busy in processes of its container that it starts and kills in the middle of what they do.
+/// Keeps the GPU busy with processes of its container, which it starts and kills while they work.
 ///
 /// # Errors
-/// What the driver says.
+/// The driver's error.
 pub fn forks(job: &Job) -> Result<()> {
     let program = std::env::current_exe().map_err(|_| cuda::sys::CUresult::CUDA_ERROR_UNKNOWN)?;
     let start = Instant::now();
     let child = || {
-        let words = [job.rounds.to_string(), job.length.to_string(), job.seconds.to_string()];
+        let words = [job.rounds.to_string(), job.length_us.to_string(), job.seconds.to_string()];
         std::process::Command::new(&program).args(["tenant", "busy"]).args(words).stdout(std::process::Stdio::null()).spawn().ok()
     };
     cuda::start(0)?;
@@ -110,7 +113,7 @@ pub fn forks(job: &Job) -> Result<()> {
             _ = child.kill();
             _ = child.wait();
         }
-        // A child that never calls exec, too: it keeps the mappings.
+        // A child that never calls exec keeps the mappings.
         // SAFETY: the child does nothing but sleep and end.
         if unsafe { libc::fork() } == 0 {
             // SAFETY: as above.

@@ -1,10 +1,10 @@
-//! A kernel whose work is fixed: it counts multiplications, not time, so a tenant that is switched away does not progress.
+//! A kernel with a fixed amount of work: it counts multiplications, not time, so a preempted tenant makes no progress.
 
 use std::ffi::c_void;
 
 use vgpu_test_programs::cuda::{LaunchKernel, check, sys};
 
-/// `work(u32 rounds, u64 sink)`: 8 dependent multiplications each round. `empty()` does nothing.
+/// `work(u32 rounds, u64 sink)` does 8 dependent multiplications per round. `empty()` does nothing.
 const PTX: &str = "\
 .version 7.0
 .target sm_70
@@ -53,18 +53,18 @@ pub struct Kernels {
     sink: sys::CUdeviceptr,
 }
 
-// SAFETY: the driver's handles are good in every thread.
+// SAFETY: the driver's handles are valid in every thread.
 unsafe impl Send for Kernels {}
 
 impl Kernels {
-    /// Loads them into the current context.
+    /// Loads the kernels into the current context.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn load() -> Result<Self> {
         let mut module = std::ptr::null_mut();
         let mut kernels = Self { work: std::ptr::null_mut(), empty: std::ptr::null_mut(), sink: 0 };
-        // SAFETY: a terminated text, and room for the answers.
+        // SAFETY: the image is NUL-terminated and the out-pointers are valid.
         unsafe {
             check(sys::cuModuleLoadData(&raw mut module, PTX.as_ptr().cast()))?;
             check(sys::cuModuleGetFunction(&raw mut kernels.work, module, c"work".as_ptr()))?;
@@ -77,62 +77,62 @@ impl Kernels {
     /// Launches `rounds` of work on every multiprocessor.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn work(&self, stream: sys::CUstream, rounds: u32) -> Result<()> {
         let (mut rounds, mut sink) = (rounds, self.sink);
         let mut parameters: [*mut c_void; 2] = [(&raw mut rounds).cast(), (&raw mut sink).cast()];
-        // SAFETY: the parameters are the kernel's.
+        // SAFETY: the parameters are those of the kernel.
         check(unsafe { sys::cuLaunchKernel(self.work, 132, 1, 1, 128, 1, 1, 0, stream, parameters.as_mut_ptr(), std::ptr::null_mut()) })
     }
 
-    /// Launches nothing.
+    /// Launches the empty kernel.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn empty(&self, stream: sys::CUstream) -> Result<()> {
         // SAFETY: the kernel has no parameters.
         check(unsafe { sys::cuLaunchKernel(self.empty, 1, 1, 1, 1, 1, 1, 0, stream, std::ptr::null_mut(), std::ptr::null_mut()) })
     }
 
-    /// The same by this function.
+    /// Launches the empty kernel by this function.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn empty_by(&self, launch: LaunchKernel, stream: sys::CUstream) -> Result<()> {
         // SAFETY: as above.
         check(unsafe { launch(self.empty, 1, 1, 1, 1, 1, 1, 0, stream, std::ptr::null_mut(), std::ptr::null_mut()) })
     }
 }
 
-/// A stream of its own.
+/// Creates a non-blocking stream.
 ///
 /// # Errors
-/// What the driver says.
+/// The driver's error.
 pub fn stream() -> Result<sys::CUstream> {
     let mut stream = std::ptr::null_mut();
-    // SAFETY: room for the answer; 1 is CU_STREAM_NON_BLOCKING.
+    // SAFETY: the out-pointer is valid; 1 is CU_STREAM_NON_BLOCKING.
     check(unsafe { sys::cuStreamCreate(&raw mut stream, 1) })?;
     Ok(stream)
 }
 
-/// An event whose wait does not spin, so that what is left of a tenant's CPU time is the limit's.
+/// Creates an event whose wait does not spin, so that a tenant's CPU time is that of its launches and of the limit.
 ///
 /// # Errors
-/// What the driver says.
+/// The driver's error.
 pub fn event() -> Result<sys::CUevent> {
     let mut event = std::ptr::null_mut();
-    // SAFETY: room for the answer; 3 is blocking wait without timing.
+    // SAFETY: the out-pointer is valid; 3 is blocking wait without timing.
     check(unsafe { sys::cuEventCreate(&raw mut event, 3) })?;
     Ok(event)
 }
 
-/// A graph of `count` launches one after the other.
+/// Creates a graph of `count` consecutive launches.
 ///
 /// # Errors
-/// What the driver says.
+/// The driver's error.
 pub fn graph(kernels: Kernels, stream: sys::CUstream, count: u32, rounds: u32) -> Result<sys::CUgraphExec> {
     let (mut graph, mut exec) = (std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: room for the answers; the stream is captured in relaxed mode and ended.
+    // SAFETY: the out-pointers are valid; the stream is captured in relaxed mode and ended.
     unsafe {
         check(sys::cuStreamBeginCapture_v2(stream, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED))?;
         for _ in 0..count {

@@ -1,4 +1,4 @@
-//! Runs tenants as processes of their own, with or without a library in them, and reads what they tell.
+//! Runs tenants as processes of their own, with or without a library, and reads their output.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,31 +11,32 @@ use vgpu_region::{map, region};
 
 use crate::tenant::{self, Job};
 
-/// What stands between a tenant and the driver.
+/// The library between a tenant and the driver.
 #[derive(Clone, Debug)]
 pub enum Side {
-    /// Nothing.
+    /// None.
     Native,
-    /// Our library, with its container's files in this folder.
+    /// Our library, and the folder of its container's files.
     Ours(PathBuf, PathBuf),
-    /// Another preload library, told its limit by the variables that HAMi-core and its relatives read.
+    /// Another preloaded library, and its limit in percent, which is set by the variables that HAMi-core and its relatives read.
     Peer(PathBuf, u32),
-    /// Our library where NVIDIA's MPS shares out the time: it is told the percentage and where its daemon's pipes are.
+    /// Our library as a client of NVIDIA's MPS, which limits GPU time: library, folder of the container's files, folder of the daemon's
+    /// pipes, and percentage.
     Mps(PathBuf, PathBuf, PathBuf, u32),
 }
 
-/// A container's files outside any container: limits and region in a folder.
+/// Creates the files of a container, limits and region, in a folder.
 ///
 /// # Errors
-/// The folder cannot be written to.
+/// A folder that cannot be written to.
 pub fn container(folder: &Path, percent: u32, soft: u32) -> std::io::Result<()> {
     write(folder, &page(percent, soft))
 }
 
-/// The same for a client of MPS.
+/// Creates the files of a container that is a client of MPS.
 ///
 /// # Errors
-/// The folder cannot be written to.
+/// A folder that cannot be written to.
 pub fn client_of_mps(folder: &Path, percent: u32) -> std::io::Result<()> {
     write(folder, &page(percent, 0).with_mps())
 }
@@ -54,38 +55,38 @@ fn write(folder: &Path, page: &LimitsPage) -> std::io::Result<()> {
     std::fs::OpenOptions::new().write(true).open(folder.join("region"))?.set_len(region::SIZE as u64)
 }
 
-/// Runs [`crate::beside`] in a process of its own, with a container's files in this folder.
+/// Runs [`crate::launch_cost`] in a process of its own, with a container's files in this folder.
 ///
 /// # Errors
-/// It cannot be started, or fails.
-pub fn beside(library: &Path, folder: &Path, stream: &str) -> std::io::Result<()> {
+/// A process that cannot be started or fails.
+pub fn launch_cost(library: &Path, folder: &Path, stream: &str) -> std::io::Result<()> {
     container(folder, 0, 0)?;
     let mut command = Command::new(std::env::current_exe()?);
     let status = command.arg("beside").arg(library).arg(folder).arg(stream).env("VGPU_DIR", folder).status()?;
     if status.success() { Ok(()) } else { Err(std::io::Error::other(format!("beside ended with {status}"))) }
 }
 
-/// GPU time that a container was charged so far, in µs.
+/// Returns the GPU time charged to a container so far, in µs.
 ///
 /// # Errors
-/// There is no container.
+/// A region that cannot be mapped.
 pub fn charged(folder: &Path) -> std::io::Result<f64> {
     let path = std::ffi::CString::new(folder.join("region").into_os_string().into_encoded_bytes())?;
-    let region = map::region(&path).map_err(|why| std::io::Error::other(format!("{why:?}")))?;
+    let region = map::region(&path).map_err(|error| std::io::Error::other(format!("{error:?}")))?;
     let sum = region.gpus.iter().map(|gpu| gpu.budget.used.load(Ordering::Relaxed)).sum::<u64>();
-    // SAFETY: nobody else in this program has the region.
+    // SAFETY: no other reference to the region exists in this process.
     unsafe { map::unmap(region) };
     Ok(sum as f64 / 1e3)
 }
 
-/// The arbiter for the containers in a folder, in a thread of this process, until dropped.
+/// The arbiter for the containers in a folder, in a thread of this process.
 pub struct Arbiter {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<f64>>,
 }
 
 impl Arbiter {
-    /// Starts it.
+    /// Starts the arbiter.
     #[must_use]
     pub fn start(folder: &Path) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
@@ -97,23 +98,23 @@ impl Arbiter {
         Self { stop, thread: Some(thread) }
     }
 
-    /// Stops it. Returns the CPU time that it took, in µs.
+    /// Stops the arbiter. Returns its CPU time in µs.
     pub fn stop(mut self) -> f64 {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or(f64::NAN)
     }
 }
 
-/// What a tenant told.
+/// The output of a tenant.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
-    /// When (µs after its begin) how many launches were finished more.
+pub struct Output {
+    /// Times in µs after the start, each with the number of launches that were seen to finish.
     pub done: Vec<(f64, f64)>,
-    /// CPU time in µs.
+    /// CPU time after the first second, in µs.
     pub cpu: f64,
-    /// Waits in µs.
+    /// Times that single kernels took, in µs.
     pub waits: Vec<f64>,
-    /// A single figure or two.
+    /// One or two other figures, by kind of tenant.
     pub figures: Vec<f64>,
 }
 
@@ -121,15 +122,15 @@ pub struct Told {
 pub struct Tenant(Child);
 
 impl Tenant {
-    /// Starts this very program as a tenant.
+    /// Starts this program as a tenant of this kind.
     ///
     /// # Errors
-    /// It cannot be started.
-    pub fn start(side: &Side, what: &str, job: &Job) -> std::io::Result<Self> {
+    /// A process that cannot be started.
+    pub fn start(side: &Side, kind: &str, job: &Job) -> std::io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["tenant", what]);
-        command.args([job.rounds.to_string(), job.length.to_string(), job.seconds.to_string(), job.streams.to_string()]);
-        command.args([job.graph.to_string(), job.every.to_string(), job.begin.to_string()]);
+        command.args(["tenant", kind]);
+        command.args([job.rounds.to_string(), job.length_us.to_string(), job.seconds.to_string(), job.streams.to_string()]);
+        command.args([job.graph.to_string(), job.every_ms.to_string(), job.start_ms.to_string()]);
         match side {
             Side::Native => {}
             Side::Ours(library, folder) => _ = command.env("LD_PRELOAD", library).env("VGPU_DIR", folder),
@@ -148,53 +149,53 @@ impl Tenant {
         Ok(Self(command.stdout(Stdio::piped()).spawn()?))
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the tenant.
     pub fn signal(&self, signal: i32) {
         if let Ok(pid) = i32::try_from(self.0.id()) {
-            // SAFETY: a child that has not been waited for.
+            // SAFETY: the child has not been waited for, so its PID is valid.
             unsafe { libc::kill(pid, signal) };
         }
     }
 
-    /// Ends it, whatever it does.
+    /// Kills the tenant.
     pub fn end(mut self) {
         _ = self.0.kill();
         _ = self.0.wait();
     }
 
-    /// Waits for it and reads what it told.
+    /// Waits for the tenant and reads its output.
     ///
     /// # Errors
-    /// It failed.
-    pub fn finish(mut self) -> std::io::Result<Told> {
-        let mut told = Told::default();
-        let output = self.0.stdout.take().ok_or_else(|| std::io::Error::other("no output"))?;
-        for line in BufReader::new(output).lines() {
+    /// A tenant that failed.
+    pub fn finish(mut self) -> std::io::Result<Output> {
+        let mut output = Output::default();
+        let stdout = self.0.stdout.take().ok_or_else(|| std::io::Error::other("no output"))?;
+        for line in BufReader::new(stdout).lines() {
             let line = line?;
             let mut words = line.split(' ');
             let name = words.next().unwrap_or_default();
             let figures: Vec<f64> = words.filter_map(|word| word.parse().ok()).collect();
             match (name, figures.as_slice()) {
-                ("done", &[time, count]) => told.done.push((time, count)),
-                ("cpu", &[time]) => told.cpu = time,
-                ("wait", &[time]) => told.waits.push(time),
-                ("launch" | "rounds_per_us", _) => told.figures = figures,
+                ("done", &[time, count]) => output.done.push((time, count)),
+                ("cpu", &[time]) => output.cpu = time,
+                ("wait", &[time]) => output.waits.push(time),
+                ("launch" | "rounds_per_us", _) => output.figures = figures,
                 _ => {}
             }
         }
         let status = self.0.wait()?;
-        if status.success() { Ok(told) } else { Err(std::io::Error::other(format!("a tenant ended with {status}"))) }
+        if status.success() { Ok(output) } else { Err(std::io::Error::other(format!("a tenant ended with {status}"))) }
     }
 }
 
-impl Told {
-    /// Launches finished between two times in µs.
+impl Output {
+    /// Returns the number of launches that finished between two times in µs.
     #[must_use]
     pub fn between(&self, from: f64, to: f64) -> f64 {
         self.at(to) - self.at(from)
     }
 
-    /// Launches finished by a time, spread evenly between what was seen.
+    /// Returns the number of launches that finished by a time, interpolated between observations.
     fn at(&self, time: f64) -> f64 {
         let (mut before, mut total) = (0.0, 0.0);
         for &(seen, count) in &self.done {
@@ -206,7 +207,7 @@ impl Told {
         total
     }
 
-    /// Launches per µs in each window of so many µs.
+    /// Returns the launches per µs in each window of `width` µs.
     #[must_use]
     pub fn windows(&self, from: f64, to: f64, width: f64) -> Vec<f64> {
         let count = ((to - from) / width) as usize;

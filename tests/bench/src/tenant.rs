@@ -1,4 +1,4 @@
-//! What runs inside: one tenant that keeps the GPU busy (or asks for it now and then) and tells what it got done and when.
+//! A tenant's process: keeps the GPU busy, or uses it periodically, and prints what it finished and when.
 //!
 //! Prints one line for each fact: `rounds_per_us X`, `done MICROSECONDS COUNT`, `cpu MICROSECONDS` after the first second, `launch P50
 //! P99`, `wait MICROSECONDS`.
@@ -9,42 +9,42 @@ use vgpu_test_programs::cuda::{self, check, sys};
 
 use crate::kernel::{self, Kernels, Result};
 
-/// What to do.
+/// The work of a tenant.
 #[derive(Clone, Debug, Default)]
 pub struct Job {
     /// Rounds of one kernel.
     pub rounds: u32,
-    /// How long a kernel should take alone, in µs: sets how far ahead to queue.
-    pub length: f64,
-    /// For how long, in seconds.
+    /// Expected time of a kernel alone, in µs: determines how far ahead launches are queued.
+    pub length_us: f64,
+    /// Duration in seconds.
     pub seconds: f64,
-    /// Over how many streams.
+    /// Number of streams.
     pub streams: usize,
     /// Launches in a graph; 0 for plain launches.
     pub graph: u32,
-    /// One kernel, waited for, every so many milliseconds, or, where the GPU is kept busy, so many of work and of rest; 0 for back to back.
-    pub every: u64,
-    /// Milliseconds after the others at which to begin.
-    pub after: u64,
-    /// Wall clock in ms since 1970 at which to begin, so that tenants begin together; 0 for at once.
-    pub begin: u128,
+    /// Period in ms: of single kernels, or of alternating work and rest of a busy tenant; 0 for continuous work.
+    pub every_ms: u64,
+    /// Delay after the start of the other tenants, in ms.
+    pub delay_ms: u64,
+    /// Wall-clock time of the start, in ms since 1970, so that tenants start together; 0 for at once.
+    pub start_ms: u128,
 }
 
-/// CPU time in µs, of `RUSAGE_SELF` or `RUSAGE_THREAD`.
-pub fn rusage(whose: i32) -> f64 {
+/// Returns the CPU time of `RUSAGE_SELF` or `RUSAGE_THREAD`, in µs.
+pub fn rusage(who: i32) -> f64 {
     // SAFETY: an all-zero rusage is valid, and the call fills it.
     unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(whose, &raw mut usage);
+        libc::getrusage(who, &raw mut usage);
         let micros = |time: libc::timeval| time.tv_sec as f64 * 1e6 + time.tv_usec as f64;
         micros(usage.ru_utime) + micros(usage.ru_stime)
     }
 }
 
-/// Rounds that a kernel does in a microsecond.
+/// Prints the number of rounds that a kernel does in a microsecond.
 ///
 /// # Errors
-/// What the driver says.
+/// The driver's error.
 pub fn calibrate() -> Result<()> {
     cuda::start(0)?;
     let (kernels, stream) = (Kernels::load()?, kernel::stream()?);
@@ -65,9 +65,10 @@ pub fn calibrate() -> Result<()> {
     Ok(())
 }
 
-fn until(begin: u128) {
+/// Sleeps until a wall-clock time in ms since 1970.
+fn until(start_ms: u128) {
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_millis());
-    while begin > now() {
+    while start_ms > now() {
         std::thread::sleep(Duration::from_micros(200));
     }
 }
@@ -75,27 +76,27 @@ fn until(begin: u128) {
 /// Keeps the GPU busy.
 ///
 /// # Errors
-/// What the driver says.
+/// The driver's error.
 pub fn busy(job: &Job) -> Result<()> {
     let context = cuda::start(0)? as usize;
     let kernels = Kernels::load()?;
     let streams = (0..job.streams.max(1)).map(|_| kernel::stream()).collect::<Result<Vec<_>>>()?;
     let exec = if job.graph > 0 { Some(kernel::graph(kernels, streams[0], job.graph, job.rounds)?) } else { None };
-    let length = job.length * f64::from(job.graph.max(1));
-    // An event for about each millisecond of work in each stream, three of them ahead; another thread sees when each is reached.
+    let length = job.length_us * f64::from(job.graph.max(1));
+    // One event for about a millisecond of work in each stream, three of them ahead; another thread records when each is reached.
     let group = (1000.0 / length / streams.len() as f64).clamp(1.0, 200.0) as usize;
     let count = 5 * streams.len();
     let events = (0..count).map(|_| kernel::event().map(|event| event as usize)).collect::<Result<Vec<_>>>()?;
-    until(job.begin);
-    // What happens once belongs to the first second.
+    until(job.start_ms);
+    // One-time work belongs to the first second.
     let (start, mut cpu) = (Instant::now(), None);
     let (sender, receiver) = std::sync::mpsc::sync_channel::<usize>(3 * streams.len());
     let seen = std::thread::spawn(move || -> Result<Vec<f64>> {
-        // SAFETY: the primary context, alive as long as the process.
+        // SAFETY: the primary context lives as long as the process.
         check(unsafe { sys::cuCtxSetCurrent(context as sys::CUcontext) })?;
         let mut times = Vec::new();
         for event in receiver {
-            // SAFETY: a live event, recorded before it was sent.
+            // SAFETY: the event is live and was recorded before it was sent.
             check(unsafe { sys::cuEventSynchronize(event as sys::CUevent) })?;
             times.push(start.elapsed().as_secs_f64() * 1e6);
         }
@@ -106,20 +107,20 @@ pub fn busy(job: &Job) -> Result<()> {
         if cpu.is_none() && start.elapsed().as_secs() >= 1 {
             cpu = Some(rusage(libc::RUSAGE_SELF));
         }
-        if job.every != 0 && start.elapsed().as_millis() as u64 / job.every % 2 == 1 {
+        if job.every_ms != 0 && start.elapsed().as_millis() as u64 / job.every_ms % 2 == 1 {
             std::thread::sleep(Duration::from_millis(1));
             continue;
         }
         for stream in &streams {
             for _ in 0..group {
                 match exec {
-                    // SAFETY: an instantiated graph and a live stream.
+                    // SAFETY: the graph is instantiated and the stream is live.
                     Some(exec) => check(unsafe { sys::cuGraphLaunch(exec, *stream) })?,
                     None => kernels.work(*stream, job.rounds)?,
                 }
             }
             let event = next.next().copied().unwrap_or_default();
-            // SAFETY: a live event and stream.
+            // SAFETY: the event and the stream are live.
             check(unsafe { sys::cuEventRecord(event as sys::CUevent, *stream) })?;
             if sender.send(event).is_err() {
                 break;
@@ -136,17 +137,17 @@ pub fn busy(job: &Job) -> Result<()> {
     Ok(())
 }
 
-/// Two threads with a stream each and kernels of different lengths: `job`'s, and 200 times as long, from 2 to 20 ms. Tells how many µs
-/// of work each got done after the first second.
+/// Runs two threads with a stream each and kernels of different lengths: `job`'s, and 200 times that, clamped to 2 to 20 ms. Prints how
+/// many µs of work each finished after the first second.
 ///
 /// # Errors
-/// What the driver says.
+/// The driver's error.
 pub fn threads(job: &Job) -> Result<()> {
     let context = cuda::start(0)? as usize;
     let kernels = Kernels::load()?;
-    let per_us = f64::from(job.rounds) / job.length;
+    let per_us = f64::from(job.rounds) / job.length_us;
     let run = move |length: f64, seconds: f64| -> Result<f64> {
-        // SAFETY: the primary context, alive as long as the process.
+        // SAFETY: the primary context lives as long as the process.
         check(unsafe { sys::cuCtxSetCurrent(context as sys::CUcontext) })?;
         let stream = kernel::stream()?;
         let (start, mut done) = (Instant::now(), 0.0);
@@ -155,13 +156,13 @@ pub fn threads(job: &Job) -> Result<()> {
             for _ in 0..group {
                 kernels.work(stream, (length * per_us) as u32)?;
             }
-            // SAFETY: a live stream.
+            // SAFETY: the stream is live.
             check(unsafe { sys::cuStreamSynchronize(stream) })?;
             done += if start.elapsed().as_secs_f64() > 1.0 { length * f64::from(group) } else { 0.0 };
         }
         Ok(done)
     };
-    let (short, long, seconds) = (job.length, (job.length * 200.0).clamp(2_000.0, 20_000.0), job.seconds);
+    let (short, long, seconds) = (job.length_us, (job.length_us * 200.0).clamp(2_000.0, 20_000.0), job.seconds);
     let other = std::thread::spawn(move || run(long, seconds));
     let short = run(short, seconds)?;
     let long = other.join().unwrap_or(Err(sys::CUresult::CUDA_ERROR_UNKNOWN))?;
@@ -169,34 +170,34 @@ pub fn threads(job: &Job) -> Result<()> {
     Ok(())
 }
 
-/// Asks for one kernel every now and then, and tells how long each took.
+/// Runs one kernel in every period and prints how long each took.
 ///
 /// # Errors
-/// What the driver says.
-pub fn now_and_then(job: &Job) -> Result<()> {
+/// The driver's error.
+pub fn periodic(job: &Job) -> Result<()> {
     cuda::start(0)?;
     let (kernels, stream) = (Kernels::load()?, kernel::stream()?);
-    until(job.begin);
+    until(job.start_ms);
     let start = Instant::now();
     while start.elapsed().as_secs_f64() < job.seconds {
         let begin = Instant::now();
         kernels.work(stream, job.rounds)?;
         cuda::synchronize()?;
         println!("wait {:.1}", begin.elapsed().as_secs_f64() * 1e6);
-        std::thread::sleep(Duration::from_millis(job.every));
+        std::thread::sleep(Duration::from_millis(job.every_ms));
     }
     Ok(())
 }
 
-/// What a launch costs the host, in bursts of 900 with a pause after each, from `threads` threads with a stream each.
+/// Measures the host's cost of a launch, in bursts of 900 with a pause after each, from `threads` threads with a stream each.
 ///
 /// # Errors
-/// What the driver says.
+/// The driver's error.
 pub fn launches(threads: usize) -> Result<()> {
     let context = cuda::start(0)? as usize;
     let kernels = Kernels::load()?;
     let run = move || -> Result<Vec<f64>> {
-        // SAFETY: the primary context, alive as long as the process.
+        // SAFETY: the primary context lives as long as the process.
         check(unsafe { sys::cuCtxSetCurrent(context as sys::CUcontext) })?;
         let stream = kernel::stream()?;
         let mut nanos = Vec::new();
@@ -204,12 +205,12 @@ pub fn launches(threads: usize) -> Result<()> {
             for launch in 0..900 {
                 let begin = Instant::now();
                 kernels.empty(stream)?;
-                // The first of a burst find cold caches, natively too.
+                // The first launches of a burst find cold caches, natively too.
                 if burst > 5 && launch > 50 {
                     nanos.push(begin.elapsed().as_nanos() as f64);
                 }
             }
-            // SAFETY: a live stream.
+            // SAFETY: the stream is live.
             check(unsafe { sys::cuStreamSynchronize(stream) })?;
             std::thread::sleep(Duration::from_millis(12));
         }
