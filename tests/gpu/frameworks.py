@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Programs that reach the driver each in its own way: linked, by dlopen, by cuGetProcAddress, with kernels compiled on the spot.
+"""Frameworks that reach the driver in different ways: linked, by dlopen, by cuGetProcAddress, with kernels compiled at run time.
 
-    frameworks.py check FOLDER [PART]...    runs the parts natively and limited, the containers' files in FOLDER, and prints what each did
-    frameworks.py PART                      computes, works for a while, takes memory until it is refused; one line of JSON, then waits
+    frameworks.py check FOLDER [PART]...    runs the parts natively and limited, with the containers' files in FOLDER, and prints a table
+    frameworks.py PART                      computes, works for a while, allocates until refused; prints one line of JSON, then waits
 
-A part gives a function that does one step of work and leaves a number, one that waits for the steps, one that takes so many bytes, and what
-it calls a refusal.
+A part returns functions: one step of work, wait for all steps, allocate a number of bytes, the exception for out of memory, the result of
+the steps, and the total memory (or None).
 """
 import json
 import os
@@ -32,7 +32,7 @@ def with_jax():
             x = (x @ matrix) * 2e-2
         return x
 
-    # Several products in one step: XLA's host side takes longer for each step than the GPU for one of them.
+    # Several products in one step: XLA takes longer on the host for a step than the GPU for one product.
     product = jax.jit(chain)
     state = {"x": matrix}
 
@@ -54,7 +54,7 @@ def with_cupy():
 
 def with_numba():
     import numpy
-    # Which numba still asks for.
+    # numba still uses this alias.
     numpy.row_stack = numpy.vstack
     from numba import cuda
 
@@ -129,28 +129,28 @@ def work(part):
         return count / (time.monotonic() - begin)
 
     rate(1.0)
-    told = {"rate": rate(SECONDS), "value": value(), "total": total and total(), "refused": "no"}
+    output = {"rate": rate(SECONDS), "value": value(), "total": total and total(), "refused": "no"}
     kept = []
-    # Natively nobody wants to know where the end is.
+    # Natively the GPU need not be filled.
     while len(kept) * CHUNK < 2 * LIMIT:
         try:
             kept.append(take(CHUNK))
-        except refusal as why:
-            told["refused"] = f"{type(why).__name__}: {str(why)[:40]}"
+        except refusal as error:
+            output["refused"] = f"{type(error).__name__}: {str(error)[:40]}"
             break
-    told["obtained"] = len(kept) * CHUNK
-    print(json.dumps(told), flush=True)
+    output["obtained"] = len(kept) * CHUNK
+    print(json.dumps(output), flush=True)
     sys.stdin.readline()
 
 
 def held():
-    """MiB that NVML says processes have."""
+    """Returns the MiB that NVML lists for all processes."""
     words = ["nvidia-smi", "--query-compute-apps=used_memory", "--format=csv,noheader,nounits"]
     return sum(int(line) for line in subprocess.run(words, capture_output=True, text=True, check=True).stdout.split())
 
 
 def run(part, folder=None):
-    """What it told, and what NVML said of it then."""
+    """Runs a part. Returns its output and the MiB that NVML listed while it held its memory."""
     environment = dict(os.environ)
     if folder:
         environment.update(VGPU_DIR=folder, LD_PRELOAD=f"{os.path.dirname(folder)}/libvgpu.so")
@@ -163,16 +163,16 @@ def run(part, folder=None):
 
 def check(work, *parts):
     wrong = 0
-    print("| | result natively, limited | total, MiB | share of 50% | obtained, MiB | NVML, MiB | refused with | |\n|---|---|---|---|---|---|---|---|")
+    print("| | result natively, limited | total, MiB | share of 50% | obtained, MiB | NVML, MiB | error | |\n|---|---|---|---|---|---|---|---|")
     for part in parts or PARTS:
         folder = f"{work}/{part}"
         subprocess.run([f"{work}/mkshare", folder, str(LIMIT), str(PERCENT)], check=True, stdout=sys.stderr)
         (native, _), (ours, seen) = run(part), run(part, folder)
         share = ours.get("rate", 0) / native.get("rate", 1)
-        # Products of matrices hold an H200 at its power limit natively: half the time is more than half of that.
-        most = 0.61 if part == "JAX" else 0.56
-        # NVML: what is left when 32 MiB are refused, and what a framework keeps for itself.
-        right = native and ours and native["value"] == ours["value"] and ours["total"] in (None, LIMIT) and 0.44 < share < most \
+        # Matrix products keep an H200 at its power limit natively, so half the time does more than half of the work.
+        max_share = 0.61 if part == "JAX" else 0.56
+        # NVML may list less than the limit: the remainder when 32 MiB are refused, and memory that the framework reserves.
+        right = native and ours and native["value"] == ours["value"] and ours["total"] in (None, LIMIT) and 0.44 < share < max_share \
             and ours["refused"] != "no" and (LIMIT >> 20) - 160 <= seen <= LIMIT >> 20
         wrong += not right
         print(f"| {part} | {native.get('value')}, {ours.get('value')} | {(ours.get('total') or 0) >> 20 or '-'} | {share:.3f} | "

@@ -1,10 +1,10 @@
-"""The PyTorch loops that are measured: name, and a function that makes its step. And how a step becomes a graph."""
+"""The measured PyTorch loops, and helpers to capture a step as a CUDA graph."""
 
 import torch
 
 
 def warm(step, times):
-    """Runs a step on a stream beside the current one, as a capture wants it before."""
+    """Runs a step on a side stream, as a capture requires."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -14,7 +14,7 @@ def warm(step, times):
 
 
 def capture(step):
-    """A warm step as a CUDA graph, and what it gives."""
+    """Captures a warm step as a CUDA graph. Returns the graph and the step's result."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         result = step()
@@ -22,6 +22,7 @@ def capture(step):
 
 
 def make():
+    """Returns the loops: from a name to a function that creates the loop's step."""
     torch.manual_seed(0)
     matrix = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
     layers = [layer for _ in range(12) for layer in (torch.nn.Linear(1024, 1024), torch.nn.ReLU())]

@@ -1,4 +1,4 @@
-"""Throughput of four PyTorch loops, one line each: name, iterations per second after the first second, the first second's.
+"""Prints the throughput of four PyTorch loops, one line each: name, iterations per second after the first second and in it.
 
 Run it natively, then limited (`vgpu-bench container DIR 50; VGPU_DIR=DIR LD_PRELOAD=libvgpu.so python3 torch_loops.py`), and compare.
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Two GPUs in one container: 4 GiB and 25% of the first, 8 GiB and 60% of the second.
+"""Checks two GPUs in one container: 4 GiB and 25% of the first, 8 GiB and 60% of the second.
 
-    torch_several.py check FOLDER    makes the containers' files in FOLDER, runs the parts below and prints what each did
+    torch_several.py check FOLDER    creates the containers' files in FOLDER, runs the parts below and prints a table
 
 Parts, each in a process of its own: fill, hidden, share, reduce, train.
 """
@@ -15,17 +15,17 @@ GIB = 1 << 30
 LIMITS = [(4 * GIB, 25), (8 * GIB, 60)]
 CHUNK = 32 << 20
 SECONDS = 3.0
-# What reduce adds up: more than fits into one of NCCL's buffers.
+# Elements of the tensor in `reduce`: more than fit into one of NCCL's buffers.
 ELEMENTS = 1 << 24
 STEPS = 40
 
 
 def fill():
-    """Takes all of both GPUs in turns, copies from one to the other, and lets the host look meanwhile."""
+    """Copies from one GPU to the other, fills both in turn, and waits while the host reads NVML."""
     import torch
     source = torch.arange(1 << 20, device="cuda:0")
     moved = source.to("cuda:1")
-    told = {"equal": bool((moved.cpu() == source.cpu()).all()), "total": [torch.cuda.mem_get_info(gpu)[1] for gpu in (0, 1)]}
+    result = {"equal": bool((moved.cpu() == source.cpu()).all()), "total": [torch.cuda.mem_get_info(gpu)[1] for gpu in (0, 1)]}
     kept, refused = [], [None, None]
     while None in refused:
         for gpu in (0, 1):
@@ -33,19 +33,19 @@ def fill():
                 refused[gpu] or kept.append(torch.empty(CHUNK, dtype=torch.uint8, device=f"cuda:{gpu}"))
             except torch.OutOfMemoryError:
                 refused[gpu] = torch.cuda.mem_get_info(gpu)[0]
-    told["free"] = refused
-    print(json.dumps(told), flush=True)
+    result["free"] = refused
+    print(json.dumps(result), flush=True)
     sys.stdin.readline()
 
 
 def hidden():
-    """What each ordinal has."""
+    """Prints the total memory of each ordinal."""
     import torch
     print(json.dumps([torch.cuda.mem_get_info(gpu)[1] for gpu in range(torch.cuda.device_count())]))
 
 
 def share(gpu):
-    """Products of matrices on one GPU for a while; how many a second. Small enough to leave the card its clock."""
+    """Prints matrix products per second on one GPU. The products are small enough not to lower the clock."""
     import torch
     matrix = torch.randn(2048, 2048, device=f"cuda:{gpu}")
     def run(seconds):
@@ -61,7 +61,7 @@ def share(gpu):
 
 
 def group_of_two(rank):
-    """PyTorch with NCCL between two processes, one on each GPU."""
+    """Initialises PyTorch with NCCL between two processes, one on each GPU."""
     import torch
     import torch.distributed as group
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29517", RANK=str(rank), WORLD_SIZE="2")
@@ -71,7 +71,7 @@ def group_of_two(rank):
 
 
 def reduce(rank, captured):
-    """Adds up a tensor a hundred times, as it is or in a graph. Each waits in its kernels while the other is held back."""
+    """Sums a tensor a hundred times, directly or in a graph. Each process waits in its kernels while the other is throttled."""
     torch, group = group_of_two(rank)
     tensor = torch.full((ELEMENTS,), float(rank + 1), device="cuda")
     group.all_reduce(torch.zeros(1, device="cuda"))
@@ -92,13 +92,13 @@ def reduce(rank, captured):
     torch.cuda.synchronize()
     print(json.dumps([tensor.min().item(), tensor.max().item()]), flush=True)
     if captured:
-        # NCCL would wait for it.
+        # NCCL would wait for the graph.
         graph.reset()
     group.destroy_process_group()
 
 
 def train(rank):
-    """Trains one model on both, its gradients summed up while others are still computed; how many steps a second."""
+    """Trains one model on both GPUs, which sums gradients during the backward pass. Prints steps per second."""
     torch, group = group_of_two(rank)
     torch.manual_seed(0)
     layers = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096) for _ in range(6)]).cuda()
@@ -129,8 +129,8 @@ def start(part, *arguments, folder=None, visible=None):
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-def answer(process):
-    """What it printed last; None if it failed, or was not done in a minute."""
+def output(process):
+    """Returns the last output of a process; None if it failed or took more than a minute."""
     try:
         lines = [line for line in process.communicate(timeout=60)[0].splitlines() if line.startswith(("[", "{")) or line[:1].isdigit()]
     except subprocess.TimeoutExpired:
@@ -139,8 +139,8 @@ def answer(process):
     return json.loads(lines[-1]) if lines else None
 
 
-def on_the_host():
-    """MiB that NVML says processes have on each GPU, in its order."""
+def listed_by_nvml():
+    """Returns the MiB that NVML lists for processes on each GPU, in its order."""
     def ask(query):
         text = subprocess.run(["nvidia-smi", query, "--format=csv,noheader,nounits"], capture_output=True, text=True, check=True).stdout
         return [line.split(", ") for line in text.splitlines()]
@@ -153,47 +153,47 @@ def on_the_host():
 def check(work):
     wrong = 0
 
-    def row(what, told, right):
+    def row(what, seen, right):
         nonlocal wrong
         wrong += not right
-        print(f"| {what} | {told} | {'ok' if right else '**wrong**'} |", flush=True)
+        print(f"| {what} | {seen} | {'ok' if right else '**wrong**'} |", flush=True)
 
     def container(name):
         folder = f"{work}/{name}"
         subprocess.run([f"{work}/mkshare", folder, *(str(figure) for pair in LIMITS for figure in pair)], check=True, stdout=sys.stderr)
         return folder
 
-    print("| what | seen | |\n|---|---|---|", flush=True)
+    print("| check | seen | |\n|---|---|---|", flush=True)
     process = start("fill", folder=container("fill"))
-    told = json.loads(process.stdout.readline())
-    held = on_the_host()
+    result = json.loads(process.stdout.readline())
+    held = listed_by_nvml()
     process.communicate("\n")
-    row("a copy from one to the other", told["equal"], told["equal"])
-    row("totals, MiB", [total >> 20 for total in told["total"]], told["total"] == [memory for memory, _ in LIMITS])
-    row("free when refused 32 MiB, MiB", [free >> 20 for free in told["free"]], all(free < CHUNK for free in told["free"]))
+    row("a copy between the GPUs", result["equal"], result["equal"])
+    row("totals, MiB", [total >> 20 for total in result["total"]], result["total"] == [memory for memory, _ in LIMITS])
+    row("free when refused 32 MiB, MiB", [free >> 20 for free in result["free"]], all(free < CHUNK for free in result["free"]))
     row("NVML meanwhile, MiB", held, all(memory - 2 * CHUNK <= mib << 20 <= memory for mib, (memory, _) in zip(held, LIMITS)))
     for visible in ("1", "1,0"):
-        seen = answer(start("hidden", folder=container("hidden" + visible), visible=visible))
+        seen = output(start("hidden", folder=container("hidden" + visible), visible=visible))
         row(f"totals with CUDA_VISIBLE_DEVICES={visible}, GiB", [total // GIB for total in seen],
             seen == [LIMITS[int(gpu)][0] for gpu in visible.split(",")])
-    native = [answer(process) for process in [start("share", gpu) for gpu in (0, 1)]]
+    native = [output(process) for process in [start("share", gpu) for gpu in (0, 1)]]
     folder = container("share")
-    limited = [answer(process) for process in [start("share", gpu, folder=folder) for gpu in (0, 1)]]
+    limited = [output(process) for process in [start("share", gpu, folder=folder) for gpu in (0, 1)]]
     shares = [ours / alone for ours, alone in zip(limited, native)]
-    row("shares of 25 and 60%, both at work", [f"{share:.3f}" for share in shares],
+    row("shares of 25 and 60%, both busy", [f"{share:.3f}" for share in shares],
         all(abs(share - cores / 100) < 0.03 for share, (_, cores) in zip(shares, LIMITS)))
 
     def both(part, *arguments, folder=None):
-        return [answer(process) for process in [start(part, rank, *arguments, folder=folder) for rank in (0, 1)]]
+        return [output(process) for process in [start(part, rank, *arguments, folder=folder) for rank in (0, 1)]]
 
     folder = container("together")
     for captured, how in enumerate(("", ", in a graph")):
         alone, ours = both("reduce", captured), both("reduce", captured, folder=folder)
-        row(f"NCCL's sums{how}, natively and limited", f"{alone} {ours}", None not in alone and alone == ours)
+        row(f"NCCL sums{how}, natively and limited", f"{alone} {ours}", None not in alone and alone == ours)
     alone, ours = both("train"), both("train", folder=folder)
     shares = [limited / native for limited, native in zip(ours, alone)] if None not in alone + ours else []
     least = min(cores for _, cores in LIMITS) / 100
-    row("shares of a training step on both: of the lesser limit", [f"{share:.3f}" for share in shares],
+    row("shares of a training step on both, limited by the lower limit", [f"{share:.3f}" for share in shares],
         bool(shares) and all(least * 0.7 < share < least + 0.03 for share in shares))
     return wrong != 0
 

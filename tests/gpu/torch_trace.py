@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Compares our trace of a training step with PyTorch's own profiler.
+"""Compares vgpu's trace of a training step with PyTorch's profiler.
 
-    torch_trace.py run [--steps N] [--graph]    in the traced process: trains, prints the profiler's counts as one line of JSON
+    torch_trace.py run [--steps N] [--graph]    runs in the traced process: trains, prints the profiler's counts as one line of JSON
     torch_trace.py compare COUNTS TRACE         compares them with a trace; ends with status 1 if they differ
 
-The profiler counts the kernels of some steps; our trace has those of the whole process. Where the profiled steps begin and end in it
-is told by two fills of a size that nothing else has.
+The profiler counts the kernels of some steps; our trace has those of the whole process. Two fills of a unique size mark the start and
+the end of the profiled steps in it.
 """
 import collections
 import ctypes
 import json
 import sys
 
-# Elements of the fill that marks the beginning and the end: nothing else fills so many.
+# Elements of the fills that mark start and end; no other fill has this size.
 MARK = 1234567
 
 
@@ -41,7 +41,7 @@ def run(steps, graph):
     one()
     torch.cuda.synchronize()
 
-    # A fill by the driver itself, which is no kernel to the profiler.
+    # A fill by the driver, which the profiler does not count as a kernel.
     driver = ctypes.CDLL("libcuda.so.1")
 
     def fill():
@@ -74,7 +74,7 @@ def compare(counts, trace):
     marks = [event["ts"] for event in events
              if event["ph"] == "X" and event.get("cat") == "driver" and event["args"].get("elements") == MARK]
     if len(marks) != 2:
-        sys.exit(f"{len(marks)} marks in the trace, expected 2: is it a trace of this run?")
+        sys.exit(f"{len(marks)} marks in the trace, expected 2: it may be a trace of another run")
     ours, in_graphs, unknown = collections.Counter(), 0, 0
     times = collections.defaultdict(float)
     for event in events:
@@ -93,7 +93,7 @@ def compare(counts, trace):
     print(f"\nGPU time of kernels, ms: {sum(theirs['micros'].values()) / 1000:.3f} by the profiler, {sum(times.values()) / 1000:.3f} by our trace's events")
     if unknown:
         print(f"{unknown} graphs whose kernels were not counted")
-    # Names: theirs are demangled and ours as the driver has them, so they are compared by how often each count occurs.
+    # Their names are demangled and ours are not, so only the counts are compared.
     if not theirs["graph"] and sorted(ours.values()) != sorted(theirs["by_name"].values()):
         print("by name, ours:", sorted(ours.values()), "theirs:", sorted(theirs["by_name"].values()))
     sys.exit(0 if total == theirs["kernels"] and not unknown else 1)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Trains in one of PyTorch's ways of managing memory, then takes memory until it is refused, and trains on.
+"""Trains with one of PyTorch's memory backends, then allocates until refused, and trains again.
 
     torch_train.py MODE [--fill]    MODE: caching, expandable, async or graph. Prints one line of JSON.
 
-The loss must not depend on a limit. --fill takes what is left and says what the refusal was, and what was free then.
+The loss must not depend on a limit. With --fill it allocates the remaining memory and prints the error and the free memory.
 """
 import json
 import os
@@ -39,22 +39,22 @@ if mode == "graph":
         graph.replay()
 else:
     for i in range(STEPS):
-        # What comes and goes in changing sizes makes the allocator split, grow and give back.
-        passing = torch.empty((i % 7 + 1) << 22, device="cuda")
+        # Temporary tensors of changing sizes make the allocator split, grow and release memory.
+        temporary = torch.empty((i % 7 + 1) << 22, device="cuda")
         loss = step()
-        del passing
+        del temporary
 torch.cuda.synchronize()
-told = {"mode": mode, "loss": loss.item(), "reserved": torch.cuda.memory_reserved()}
+output = {"mode": mode, "loss": loss.item(), "reserved": torch.cuda.memory_reserved()}
 if "--fill" in sys.argv:
     kept = []
     try:
         while len(kept) * CHUNK < 16 << 30:
             kept.append(torch.empty(CHUNK, dtype=torch.uint8, device="cuda"))
-        told["refused"] = "no"
+        output["refused"] = "no"
     except Exception as refused:
-        told["refused"] = type(refused).__name__
-    told["obtained"], told["free"] = len(kept) * CHUNK, torch.cuda.mem_get_info()[0]
+        output["refused"] = type(refused).__name__
+    output["obtained"], output["free"] = len(kept) * CHUNK, torch.cuda.mem_get_info()[0]
     kept.clear()
     torch.cuda.empty_cache()
-    told["after"] = step().item()
-print(json.dumps(told))
+    output["after"] = step().item()
+print(json.dumps(output))

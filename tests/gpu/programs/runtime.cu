@@ -1,5 +1,5 @@
-// A program of the CUDA runtime, as people write them: asks how much memory there is, computes something, and allocates until it is
-// refused. Answers like the test program `fill`, with one line of JSON, and bytes throughout.
+// A typical program of the CUDA runtime: queries the memory, computes something, and allocates until it is refused. Prints one line of
+// JSON like the test program `fill`, in bytes.
 #include <cstdio>
 #include <cuda_runtime.h>
 
@@ -30,7 +30,7 @@ int main(int, char **arguments) {
         if (error == cudaSuccess) obtained += chunk;
     }
     cudaGetLastError();
-    // What it has goes on working after a refusal.
+    // Its memory must still work after the refusal.
     bool alive = cudaMemset(numbers, 0, count * sizeof *numbers) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess;
     cudaMemGetInfo(&free_bytes, &total);
     printf("{\"api\":\"%s\",\"obtained\":%zu,\"error\":\"%s\",\"free\":%zu,\"free_before\":%zu,\"total\":%zu,\"property_total\":%zu,"

@@ -1,6 +1,6 @@
-"""A PyTorch program: asks how much memory there is, computes something, and allocates until it is refused.
+"""A PyTorch program: queries the memory, computes something, and allocates until it is refused.
 
-Answers like the test program `fill`, with one line of JSON, and bytes throughout.
+Prints one line of JSON like the test program `fill`, in bytes.
 """
 
 import json
@@ -19,7 +19,7 @@ try:
 except torch.cuda.OutOfMemoryError as refused:
     error, message = type(refused).__name__, str(refused)
 obtained = len(kept) * CHUNK
-# What it has goes on working after a refusal, and what it gives back can be had again.
+# Its memory must still work after the refusal, and freed memory can be allocated again.
 kept[0].fill_(7)
 alive = kept[0][-1].item() == 7
 half = len(kept) // 2

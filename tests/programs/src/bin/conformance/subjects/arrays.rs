@@ -41,7 +41,13 @@ pub fn ask(report: &mut Report) {
             }
         }
     }
-    // SAFETY: as above.
+    special(report);
+}
+
+/// Many small arrays, invalid descriptors, sparse and deferred arrays, mipmaps.
+fn special(report: &mut Report) {
+    let mut array = null_mut();
+    // SAFETY: the descriptors and the out-pointers are valid, or null where that is the question.
     unsafe {
         let many = [(); 256].map(|()| {
             let mut array = null_mut();

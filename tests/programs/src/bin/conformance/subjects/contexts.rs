@@ -4,7 +4,7 @@ use std::ptr::null_mut;
 
 use vgpu_test_programs::cuda::{
     self,
-    sys::{self, CUlimit},
+    sys::{self, CUcontext, CUlimit},
 };
 
 use crate::report::Report;
@@ -38,8 +38,17 @@ pub fn ask(report: &mut Report) {
         report.code("device of current", sys::cuCtxGetDevice(&raw mut device));
         report.answer("device", device);
         report.code("destroying the primary", sys::cuCtxDestroy_v2(context));
+    }
+    created(report, context);
+    limits(report);
+    reset(report, context);
+}
 
-        let mut made = null_mut();
+/// A context in addition to the primary context.
+fn created(report: &mut Report, context: CUcontext) {
+    let (mut made, mut other) = (null_mut(), null_mut());
+    // SAFETY: as in `ask`.
+    unsafe {
         let create = cuda::symbol::<Create>(c"cuCtxCreate_v2");
         report.code("create v2", create(&raw mut made, 0, 0));
         report.growth("another context costs");
@@ -70,7 +79,13 @@ pub fn ask(report: &mut Report) {
         report.code("free of its memory", sys::cuMemFree_v2(inner));
         report.code("free in the primary", sys::cuMemFree_v2(address));
         report.growth("freed in the primary");
+    }
+}
 
+/// Limits of the current context.
+fn limits(report: &mut Report) {
+    // SAFETY: the out-pointers are valid.
+    unsafe {
         for (name, limit) in [
             ("stack", CUlimit::CU_LIMIT_STACK_SIZE),
             ("fifo", CUlimit::CU_LIMIT_PRINTF_FIFO_SIZE),
@@ -95,6 +110,14 @@ pub fn ask(report: &mut Report) {
         report.growth("heap 64M costs");
         report.code("fifo 32M", sys::cuCtxSetLimit(CUlimit::CU_LIMIT_PRINTF_FIFO_SIZE, 32 << 20));
         report.growth("fifo 32M costs");
+    }
+}
+
+/// Reset and release of the primary context.
+fn reset(report: &mut Report, context: CUcontext) {
+    let (mut address, mut other) = (0, null_mut());
+    // SAFETY: as in `ask`.
+    unsafe {
         report.code("reset", sys::cuDevicePrimaryCtxReset_v2(0));
         report.growth("reset gives back");
         report.code("alloc after reset", sys::cuMemAlloc_v2(&raw mut address, 4096));

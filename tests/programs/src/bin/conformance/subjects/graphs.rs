@@ -4,7 +4,7 @@ use std::ptr::{null, null_mut};
 
 use vgpu_test_programs::cuda::{self, sys::*};
 
-use super::modules::kernels;
+use super::modules::{Kernels, kernels};
 use crate::report::Report;
 use crate::setup::require;
 
@@ -77,7 +77,15 @@ pub fn ask(report: &mut Report) {
         report.code("destroy", cuGraphDestroy(graph));
         report.code("destroy of null", cuGraphDestroy(null_mut()));
         report.code("launch of null", cuGraphLaunch(null_mut(), stream));
+    }
+    captured(report, &kernels, stream);
+}
 
+/// A graph captured from stream-ordered calls.
+fn captured(report: &mut Report, kernels: &Kernels, stream: CUstream) {
+    let (mut graph, mut exec, mut count) = (null_mut(), null_mut(), 0);
+    // SAFETY: out-pointers are valid; handles are used while they live.
+    unsafe {
         let global = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
         let mut address = 0;
         require("begin", cuStreamBeginCapture_v2(stream, global));

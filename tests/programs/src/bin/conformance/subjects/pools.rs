@@ -58,7 +58,16 @@ pub fn ask(report: &mut Report) {
         require("synchronize", cuStreamSynchronize(stream));
         report.answer("synchronized", state(pool));
         report.growth("after a synchronize");
+    }
+    refusals(report, pool, stream);
+    retained(report, pool, stream);
+    own_pools(report, stream);
+}
 
+/// Sizes that cannot be allocated, addresses that cannot be freed, and addresses freed by the other API.
+fn refusals(report: &mut Report, pool: CUmemoryPool, stream: CUstream) {
+    // SAFETY: the out-pointers are valid, or null where that is the question.
+    unsafe {
         let mut address = 0x1234;
         report.code("alloc 0", cuMemAllocAsync(&raw mut address, 0, stream));
         report.answer("the pointer is then", address);
@@ -76,7 +85,13 @@ pub fn ask(report: &mut Report) {
         report.code("cuMemFreeAsync of it", cuMemFreeAsync(address, stream));
         require("synchronize", cuStreamSynchronize(stream));
         report.growth("freed and synchronized");
+    }
+}
 
+/// Memory that a pool retains below its release threshold.
+fn retained(report: &mut Report, pool: CUmemoryPool, stream: CUstream) {
+    // SAFETY: the out-pointers are valid; each address is freed once.
+    unsafe {
         let mut threshold = 64_u64 * MIB as u64;
         let which = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
         report.code("threshold 64M", cuMemPoolSetAttribute(pool, which, (&raw mut threshold).cast()));
@@ -95,7 +110,6 @@ pub fn ask(report: &mut Report) {
         report.answer("trimmed", state(pool));
         threshold = 0;
         require("threshold", cuMemPoolSetAttribute(pool, which, (&raw mut threshold).cast()));
-        own_pools(report, stream);
     }
 }
 

@@ -13,10 +13,11 @@ pub fn ask(report: &mut Report) {
     require("start", cuda::start(0).err().unwrap_or(CUresult::CUDA_SUCCESS));
     report.measure();
     let location = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: 0 };
-    let (mut handle, mut address, mut granularity) = (0, 0, 0);
-    // SAFETY: all-zero is valid for these structs; out-pointers are valid; ranges are used while they are mapped.
+    let (mut handle, mut granularity) = (0, 0);
+    // SAFETY: all-zero is valid for this struct.
+    let mut properties = unsafe { std::mem::zeroed::<CUmemAllocationProp>() };
+    // SAFETY: out-pointers are valid, or null where that is the question.
     unsafe {
-        let mut properties = std::mem::zeroed::<CUmemAllocationProp>();
         properties.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
         properties.location = location;
         for flag in [
@@ -33,7 +34,17 @@ pub fn ask(report: &mut Report) {
         properties.location.id = 99;
         report.code("create on 99", cuMemCreate(&raw mut handle, 2 * MIB, &raw const properties, 0));
         properties.location.id = 0;
-        report.code("create 64M", cuMemCreate(&raw mut handle, 64 * MIB, &raw const properties, 0));
+    }
+    mapped(report, &properties);
+    shareable(report, properties);
+}
+
+/// Memory that is mapped twice.
+fn mapped(report: &mut Report, properties: &CUmemAllocationProp) {
+    let (mut handle, mut address) = (0, 0);
+    // SAFETY: out-pointers are valid; ranges are used while they are mapped.
+    unsafe {
+        report.code("create 64M", cuMemCreate(&raw mut handle, 64 * MIB, properties, 0));
         report.growth("create costs");
         report.code("reserve 4096", cuMemAddressReserve(&raw mut address, 4096, 0, 0, 0));
         report.code("reserve 128M", cuMemAddressReserve(&raw mut address, 128 * MIB, 0, 0, 0));
@@ -45,7 +56,7 @@ pub fn ask(report: &mut Report) {
         report.code("map", cuMemMap(address, 64 * MIB, 0, handle, 0));
         report.code("map over it", cuMemMap(address, 64 * MIB, 0, handle, 0));
         report.code("map a second time", cuMemMap(address + 64 * MIB as u64, 64 * MIB, 0, handle, 0));
-        let access = CUmemAccessDesc { location, flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+        let access = CUmemAccessDesc { location: properties.location, flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
         report.code("access", cuMemSetAccess(address, 128 * MIB, &raw const access, 1));
         report.code("set", cuMemsetD8_v2(address, 9, 16));
         let mut seen = [0_u8; 4];
@@ -72,7 +83,14 @@ pub fn ask(report: &mut Report) {
         report.code("free the wrong addresses", cuMemAddressFree(address, 64 * MIB));
         report.code("free the addresses", cuMemAddressFree(address, 128 * MIB));
         report.code("release of nothing", cuMemRelease(0));
+    }
+}
 
+/// Memory of the host, and memory that is exported and imported.
+fn shareable(report: &mut Report, mut properties: CUmemAllocationProp) {
+    let (location, mut handle) = (properties.location, 0);
+    // SAFETY: out-pointers are valid.
+    unsafe {
         for kind in [CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST, CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA] {
             properties.location = CUmemLocation { type_: kind, id: 0 };
             let code = cuMemCreate(&raw mut handle, 2 * MIB, &raw const properties, 0);

@@ -1,10 +1,11 @@
-"""What the PyTorch loops lose by a library that has no limit to enforce: processes with it and without it take turns, a fraction of a second each.
+"""Measures the overhead of the library without a limit on the PyTorch loops: processes with and without it run in turn, for a fraction of
+a second each.
 
-`vgpu-bench container DIR 0; python3 torch_beside.py DIR LIBRARY [SECONDS] [ROUNDS] [LOOP...]`
+`vgpu-bench container DIR 0; python3 torch_overhead.py DIR LIBRARY [SECONDS] [ROUNDS] [LOOP...]`
 
-Only one process has work at a time, and all are bound to one processor: what the GPU's clock, its temperature and the processor make of one
-turn they make of the next, so each round compares neighbours. There are many processes of each side, as one is quicker than another for all its
-life, perhaps by where its memory lies: how far they differ tells what the comparison is worth.
+Only one process has work at a time, and all are bound to one core: the GPU's clock and temperature and the core are about the same in
+consecutive turns, so each round compares neighbours. There are many processes of each side, because the speed of a process is fixed at its
+start, perhaps by the location of its memory. Their spread is the error of the comparison.
 """
 
 import os
@@ -13,14 +14,14 @@ import subprocess
 import sys
 import time
 
-# What a turn begins with is not measured, in seconds.
+# Length of the start of a turn that is not measured, in seconds.
 SETTLE = 0.06
-# Neither side has the earlier ones.
+# A balanced order: no side has the earlier processes.
 SIDES = ("native", "library", "library", "native") * 4
 
 
 def serve():
-    """One process: a line with a loop's name and seconds is answered by steps per second."""
+    """Runs one process: reads lines with a loop's name and seconds, prints steps per second."""
     import loops
     import torch
 
@@ -51,12 +52,12 @@ def start(side, folder, library):
     return subprocess.Popen([sys.executable, __file__, "--serve"], env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-def tell(name, rounds):
-    """`rounds` has the rates of all processes, in the order of `SIDES`."""
+def report(name, rounds):
+    """Prints the comparison. `rounds` has the rates of all processes, in the order of `SIDES`."""
     parts = [[100 * (rate / statistics.mean(rates) - 1) for rate in rates] for rates in rounds]
     own = [statistics.median(process) for process in zip(*parts)]
     by_side = {side: [part for part, of in zip(own, SIDES) if of == side] for side in ("native", "library")}
-    print(f"{name}: {statistics.mean(rate for rates in rounds for rate in rates):.1f}/s; of that, in percent:")
+    print(f"{name}: {statistics.mean(rate for rates in rounds for rate in rates):.1f}/s; difference from the mean, in percent:")
     for side, each in by_side.items():
         print(f"  {side}: " + ", ".join(f"{part:+.2f}" for part in sorted(each)))
     gain = statistics.mean(by_side["library"]) - statistics.mean(by_side["native"])
@@ -81,13 +82,13 @@ def main():
             ask(process, name, 0.3)
         seen = []
         for first in range(rounds):
-            # Nobody is always the first.
+            # Each round starts with another process.
             rates = [0.0] * len(processes)
             for place in range(len(processes)):
                 number = (first + place) % len(processes)
                 rates[number] = ask(processes[number], name, seconds)
             seen.append(rates)
-        tell(name, seen)
+        report(name, seen)
     for process in processes:
         process.stdin.close()
         process.wait()
