@@ -13,12 +13,11 @@ zigbuild
 folder=$target/instructions
 remove() {
     git worktree remove --force "$folder/tree" 2>/dev/null || rm -rf "$folder/tree"
-    git worktree prune
 }
 mkdir -p "$folder/base" "$folder/now" "$folder/simgpu"
 remove
 trap remove EXIT
-git worktree add --quiet --detach "$folder/tree" "$base"
+git worktree add --quiet --force --detach "$folder/tree" "$base"
 
 echo "building the libraries" >&2
 library

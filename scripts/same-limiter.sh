@@ -39,13 +39,12 @@ record() {
 
 remove() {
     git worktree remove --force "$folder/tree" 2>/dev/null || rm -rf "$folder/tree"
-    git worktree prune
 }
 
 mkdir -p "$folder"
 remove
 trap remove EXIT
-git worktree add --quiet --detach "$folder/tree" "$base"
+git worktree add --quiet --force --detach "$folder/tree" "$base"
 record "$folder/tree" base
 record "$PWD" now
 if cmp -s "$folder/base.txt" "$folder/now.txt"; then
