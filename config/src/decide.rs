@@ -3,12 +3,13 @@
 use vgpu_region::MAX_GPUS;
 
 use crate::devices::{Candidate, Given, candidates};
-use crate::error::{Error, Result, Setting};
+use crate::error::{Error, Result};
 use crate::inventory::Inventory;
 use crate::limits::{GpuLimits, Limits, Which};
 use crate::policy::{Otherwise, OverCeiling, Policy, WithoutRequest};
 use crate::quantity::MIB;
-use crate::request::{GpuRequest, Request, Said, Spill};
+use crate::request::{GpuRequest, Request, Spill};
+use crate::setting::{Said, Setting};
 
 /// What is known of the container beside what it asks for.
 #[derive(Clone, Copy, Debug, Default)]

@@ -2,9 +2,9 @@
 
 use vgpu_region::uuid::Uuid;
 
-use crate::error::{Error, Result, Setting, one_line};
+use crate::error::{Error, Result, one_line};
 use crate::inventory::{Gpu, Inventory};
-use crate::request::Said;
+use crate::setting::{Said, Setting};
 
 /// Which of its GPUs a container wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

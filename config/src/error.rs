@@ -3,44 +3,12 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::setting::{Place, Setting};
+
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Where something was said, and how: enough to name it in a message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setting {
-    /// What kind of place the key lives in.
-    pub place: Place,
-    /// The key as it was written.
-    pub key: String,
-    /// The value as it was written.
-    pub value: String,
-}
-
-/// The places in which a key can be set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// An OCI annotation of the container or its pod.
-    Annotation,
-    /// The environment of the container's process.
-    Environment,
-    /// A file that a device plugin wrote for the container.
-    File,
-    /// The operator's policy file.
-    Policy,
-}
-
 impl Setting {
-    /// A setting made by an annotation.
-    pub fn annotation(key: &str, value: &str) -> Self {
-        Self { place: Place::Annotation, key: key.to_owned(), value: value.to_owned() }
-    }
-
-    /// A setting made by the container's environment.
-    pub fn environment(key: &str, value: &str) -> Self {
-        Self { place: Place::Environment, key: key.to_owned(), value: value.to_owned() }
-    }
-
     /// The error that says this value is refused, and what is accepted instead.
     pub fn refused(&self, accepted: impl Into<String>) -> Error {
         Error::Refused { setting: self.clone(), accepted: accepted.into() }

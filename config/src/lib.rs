@@ -13,10 +13,12 @@ pub mod limits;
 pub mod policy;
 pub mod quantity;
 pub mod request;
+pub mod setting;
 
 pub use decide::decide;
-pub use error::{Error, Result, Setting};
+pub use error::{Error, Result};
 pub use inventory::Inventory;
 pub use limits::Limits;
 pub use policy::Policy;
 pub use request::Request;
+pub use setting::Setting;

@@ -6,16 +6,7 @@ use vgpu_region::limits::LogLevel;
 use vgpu_region::uuid::Uuid;
 
 use crate::devices::{Choice, Visible};
-use crate::error::Setting;
-
-/// A value and who said it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Said<T> {
-    /// What was said.
-    pub value: T,
-    /// How, for messages.
-    pub by: Setting,
-}
+use crate::setting::{Said, Setting};
 
 /// How much memory may spill to the host on top of the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::dialect::hami::path;
-use crate::dialect::{cores, said};
-use crate::error::{Place, Result, Setting};
+use crate::dialect::parse::{cores, path, said};
+use crate::error::Result;
 use crate::quantity::ALNAIR;
-use crate::request::{Claim, Request, Said};
+use crate::request::{Claim, Request};
+use crate::setting::{Place, Said, Setting};
 
 /// The variable that says where in the container the workspace is mounted; the limits are in its file [`LIMITS_FILE`].
 pub const WORKSPACE: &str = "ALNAIR_WORKSPACE_PATH";

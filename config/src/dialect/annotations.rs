@@ -1,10 +1,12 @@
 //! vgpu's own annotations, `nvidia.com/…`. The same key with `.<container>` behind it is for that container of the pod only,
 //! and wins over the pod-wide one.
 
-use crate::dialect::{Sources, said, switch};
-use crate::error::{Result, Setting};
+use crate::dialect::parse::{priority, said, switch};
+use crate::dialect::sources::Sources;
+use crate::error::Result;
 use crate::quantity::{ANNOTATION, number, percent};
-use crate::request::{Claim, Request, Said, Spill};
+use crate::request::{Claim, Request, Spill};
+use crate::setting::{Said, Setting};
 
 /// Device memory for each GPU; a bare number is MiB.
 pub const MEMORY: &str = "nvidia.com/gpumem";
@@ -30,7 +32,6 @@ pub const PRIORITY: &str = "nvidia.com/priority";
 pub const OVERSUBSCRIBE: &str = "nvidia.com/gpumem-oversubscribe";
 
 const PERCENT: &str = "a whole number of percent from 1 to 100";
-const PRIORITIES: &str = "0 (high) or 1 (the default)";
 
 /// Reads the annotations into a claim, and what is not about one GPU into `request`.
 ///
@@ -80,11 +81,6 @@ pub fn read(sources: &Sources<'_>, request: &mut Request) -> Result<Claim> {
         }
     }
     Ok(claim)
-}
-
-/// Reads a task priority.
-pub(super) fn priority(setting: Setting) -> Result<Said<u32>> {
-    said(setting, |text| ["0", "1"].iter().position(|&known| known == text).map(|value| value as u32), PRIORITIES)
 }
 
 /// The setting of `key` for this container: its own first, else the pod's.

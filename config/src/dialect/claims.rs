@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::devices::{Choice, Given, Name, uuid};
-use crate::error::{Error, Place, Result, Setting};
-use crate::request::{Claim, GpuRequest, Request, Said};
+use crate::error::{Error, Result};
+use crate::request::{Claim, GpuRequest, Request};
+use crate::setting::{Place, Said, Setting};
 
 /// Folder of the claims' files in the state directory.
 pub const FOLDER: &str = "claims";

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use vgpu_region::limits::LogLevel;
 
-use crate::dialect::switch;
-use crate::error::{Result, Setting};
-use crate::request::{Claim, Request, Said, Spill};
+use crate::dialect::parse::switch;
+use crate::error::Result;
+use crate::request::{Claim, Request, Spill};
+use crate::setting::{Said, Setting};
 
 /// Reads `CUDA_MEMORY_OVERSUBSCRIBE`, `GPU_DEVICES_UUID` and `LOGGER_LEVEL`.
 ///

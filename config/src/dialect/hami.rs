@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use vgpu_region::limits::LogLevel;
 
-use crate::dialect::annotations::priority;
-use crate::dialect::{cores, each_gpu, said, switch};
-use crate::error::{Result, Setting};
+use crate::dialect::parse::{cores, each_gpu, path, priority, said, switch};
+use crate::error::Result;
 use crate::quantity::HAMI;
-use crate::request::{Claim, Request, Said, Spill};
+use crate::request::{Claim, Request, Spill};
+use crate::setting::{Said, Setting};
 
 /// Reads `CUDA_DEVICE_MEMORY_LIMIT[_i]`, `CUDA_DEVICE_SM_LIMIT[_i]` and their company.
 ///
@@ -54,10 +54,4 @@ pub fn read(env: &BTreeMap<String, String>, request: &mut Request) -> Result<Cla
         request.hami_cache = Some(said(setting, path, "an absolute path of at most 255 bytes")?);
     }
     Ok(claim)
-}
-
-/// An absolute path that fits into the limits page.
-pub(super) fn path(text: &str) -> Option<String> {
-    let plain = text.starts_with('/') && text.len() <= 255 && !text.chars().any(char::is_control);
-    plain.then(|| text.to_owned())
 }

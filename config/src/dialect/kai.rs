@@ -3,10 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::dialect::{Sources, said, scheduling};
-use crate::error::{Result, Setting};
+use crate::dialect::parse::said;
+use crate::dialect::scheduling;
+use crate::dialect::sources::Sources;
+use crate::error::Result;
 use crate::quantity::{MIB, number};
-use crate::request::{Claim, Request, Said};
+use crate::request::{Claim, Request};
+use crate::setting::{Said, Setting};
 
 /// The part of the GPU's memory, 0 to 1.
 pub const PORTION: &str = "GPU_PORTION";

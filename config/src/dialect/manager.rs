@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::devices;
-use crate::dialect::{cores, each_gpu, said, switch};
-use crate::error::{Result, Setting};
+use crate::dialect::parse::{cores, each_gpu, said, switch};
+use crate::error::Result;
 use crate::quantity::MANAGER;
-use crate::request::{Claim, Request, Said, Spill};
+use crate::request::{Claim, Request, Spill};
+use crate::setting::{Said, Setting};
 
 /// Reads `CUDA_MEM_LIMIT[_i]`, `CUDA_MEM_RATIO[_i]`, `CUDA_MEM_OVERSOLD[_i]`, `CUDA_CORE_LIMIT[_i]`, `CUDA_CORE_SOFT_LIMIT[_i]`
 /// and `MANAGER_VISIBLE_DEVICES`.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::devices::Visible;
-use crate::error::Setting;
 use crate::request::Request;
+use crate::setting::Setting;
 
 /// The GPUs that the container is given.
 pub const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";

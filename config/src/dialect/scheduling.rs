@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use crate::devices::{Visible, uuid};
-use crate::error::{Result, Setting};
+use crate::error::Result;
 use crate::quantity::{MIB, number, percent_or_none};
-use crate::request::{Claim, GpuRequest, Said};
+use crate::request::{Claim, GpuRequest};
+use crate::setting::{Said, Setting};
 
 /// HAMi: written before the pod is bound, so it is there when the container is created.
 pub const HAMI: &str = "hami.io/vgpu-devices-allocated";

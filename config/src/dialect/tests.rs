@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::quantity::{GIB, MIB};
+use crate::setting::Said;
 
 const A: &str = "GPU-aaaaaaaa-0000-0000-0000-000000000001";
 const B: &str = "GPU-bbbbbbbb-0000-0000-0000-000000000002";
