@@ -4,14 +4,15 @@ use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Map, Value};
 
-use crate::bundle::Spec;
+use crate::edits::{Edits, STAGE};
 use crate::error::{Error, Result};
-use crate::plan::{Edits, STAGE};
+use crate::path::plain;
+use crate::spec::Spec;
 
 /// The specification with the edits in it. Doing it twice is the same as doing it once.
 ///
@@ -56,22 +57,6 @@ fn list<'a>(spec: &'a mut Value, path: &[&str]) -> Result<&'a mut Vec<Value>> {
         *at = Value::Array(Vec::new());
     }
     at.as_array_mut().ok_or_else(wrong)
-}
-
-/// A container path without repeated slashes, `.` and `..`, and from the root.
-#[must_use]
-pub fn plain(path: &str) -> PathBuf {
-    let mut plain = PathBuf::from("/");
-    for step in path.split('/') {
-        match step {
-            "" | "." => {}
-            ".." => {
-                plain.pop();
-            }
-            step => plain.push(step),
-        }
-    }
-    plain
 }
 
 /// Puts `new` in the place of `path`. The two are exchanged where the file system can do that: an ordinary rename over a file has ext4

@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Global flags with values: long names, and the short ones that stand for them.
 const GLOBAL_VALUES: &[(&str, Option<u8>)] = &[
@@ -231,12 +231,6 @@ impl Flag {
         }
         Some(flag(&name, value, false, body.len() == 1))
     }
-}
-
-/// Makes `path` absolute from `base`.
-#[must_use]
-pub fn absolute(base: &Path, path: &Path) -> PathBuf {
-    if path.is_absolute() { path.to_owned() } else { base.join(path) }
 }
 
 #[cfg(test)]

@@ -10,13 +10,11 @@ use rustix::fs::{FileType, fstat};
 use vgpu_region::paths;
 
 use crate::error::{Error, Result};
+use crate::injected::LIBRARIES;
 use crate::mounts::{self, Source};
 use crate::rootfs::Rootfs;
 
 mod places;
-
-/// The driver's libraries that programs call.
-pub const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
 fn place(name: &str) -> String {
     format!("{}/{name}", paths::DRIVER)

@@ -46,7 +46,7 @@ pub enum Error {
     },
     /// Anything else that one sentence says best.
     #[error("{0}")]
-    Sentence(String),
+    Other(String),
 }
 
 fn shown(path: &Path) -> String {

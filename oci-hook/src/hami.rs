@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use vgpu_region::paths;
 
-use crate::apply::plain;
-use crate::bundle::Spec;
 use crate::error::{Error, Result};
+use crate::path::plain;
+use crate::spec::Spec;
 
 /// The file in a folder that another mounts over ours, and where the container expects it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -26,13 +26,15 @@ use vgpu_region::paths;
 use crate::argv::{self, Global};
 use crate::bundle::Bundle;
 use crate::error::{Error, Result};
+use crate::injected::Mounted;
 use crate::log::Log;
 use crate::mounts::{Source, is_mount, pin_folders};
 use crate::prepare::{self, Prepared};
 use crate::process::{self, Process};
+use crate::record::Record;
 use crate::rootfs::{Rootfs, read_text};
-use crate::state::{Mounted, Record, State};
-use crate::{driver, plan};
+use crate::state::State;
+use crate::{driver, edits};
 
 /// What `vgpu-hook` calls itself in messages.
 const PROGRAM: &str = "vgpu-hook";
@@ -99,7 +101,7 @@ const USAGE: &str = "vgpu-hook create-runtime | create-container | prestart | po
 fn run(args: &[OsString]) -> Result<()> {
     let options = options(args)?;
     let text = read_text(std::io::stdin().lock().by_ref(), MOST).map_err(Error::io("read the state on", Path::new("stdin")))?;
-    let mut told: Told = serde_json::from_str(&text).map_err(|why| Error::Sentence(format!("the state on stdin: {why}")))?;
+    let mut told: Told = serde_json::from_str(&text).map_err(|why| Error::Other(format!("the state on stdin: {why}")))?;
     // Where it can be seen, in its plain form, as it is on record.
     told.bundle = told.bundle.canonicalize().unwrap_or(told.bundle);
     match options.stage.as_str() {
@@ -156,7 +158,7 @@ fn may_be_unlimited(told: &Told, options: &Options) -> Result<()> {
 
 /// Whether it is a sandbox, or one that `vgpu-runtime` has seen to.
 fn is_others(bundle: &Bundle) -> bool {
-    bundle.spec.is_sandbox() || plan::is_planned(&bundle.spec)
+    bundle.spec.is_sandbox() || edits::is_planned(&bundle.spec)
 }
 
 /// Decides and prepares; tells also whether `/proc` is one of its mounts. `None`: the container is none of our business, or already
@@ -221,9 +223,7 @@ fn enter_and_mount(pid: i64, place: &Path, record: &Record, has_proc: bool) -> R
     // A mount made now would be covered by the container's own if these were still to come.
     let opened = Rootfs::open(rootfs)?;
     if has_proc && !opened.find("/proc")?.is_some_and(|proc| is_mount(std::os::fd::AsFd::as_fd(&proc))) {
-        return Err(Error::Sentence(
-            "the container's mounts are not made yet: accepted is a runtime that makes them before this hook".into(),
-        ));
+        return Err(Error::Other("the container's mounts are not made yet: accepted is a runtime that makes them before this hook".into()));
     }
     mount(&files, &fronts, rootfs, record)
 }

@@ -10,8 +10,8 @@ use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, fstat, statx};
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount_bind_recursive, mount_remount, move_mount, open_tree};
 
 use crate::error::{Error, Result};
+use crate::injected::Mounted;
 use crate::rootfs::{Rootfs, fd_path};
-use crate::state::Mounted;
 
 /// A host file, or folder, that belongs into the container.
 #[derive(Debug)]

@@ -12,14 +12,15 @@ use vgpu_config::policy::Admission;
 use vgpu_config::{Inventory, Limits, Policy};
 use vgpu_region::paths;
 
-use crate::argv::absolute;
 use crate::bundle::Bundle;
+use crate::edits::{self, Edits, Places};
 use crate::error::{Error, Result};
-use crate::plan::{self, Edits, Places};
+use crate::path::{absolute, plain};
 use crate::process::{self, Process};
+use crate::record::Record;
 use crate::rootfs::{self, Rootfs};
-use crate::state::{self, Record, State};
-use crate::{apply, driver, preload_list};
+use crate::state::{self, State};
+use crate::{driver, plan, preload_list};
 
 /// What is decided for the container in this bundle; `None` if it is none of our business.
 ///
@@ -61,7 +62,7 @@ impl Prepared {
         let state = State::at(&policy.state_dir(process::rootless_user()));
         state::check_id(id)?;
         let (library, place, list) = if limits.limit_anything() {
-            (library(policy)?, state.place(id, &bundle.dir)?, check_rootfs(bundle, policy, &state)?)
+            (library(policy)?, state.reserve(id, &bundle.dir)?, check_rootfs(bundle, policy, &state)?)
         } else {
             Default::default()
         };
@@ -88,7 +89,7 @@ impl Prepared {
             state_dir: self.state.dir().to_owned(),
             hook: hook.to_owned(),
         };
-        plan::edits(&self.record.limits, &places)
+        edits::edits(&self.record.limits, &places)
     }
 
     /// Writes the container's folder, and removes those of containers that are gone.
@@ -100,7 +101,7 @@ impl Prepared {
             self.state.sweep();
             return Ok(());
         }
-        let too_much = || Error::Sentence("the limits do not fit into their page".to_owned());
+        let too_much = || Error::Other("the limits do not fit into their page".to_owned());
         let page = self.record.limits.page().ok_or_else(too_much)?;
         self.state.create(&self.place, &self.record, &page, self.list.as_deref())?;
         // Now that whoever comes later sees this container: of two at once, neither is missed.
@@ -120,7 +121,7 @@ impl Prepared {
         if self.shares.is_empty() {
             return None;
         }
-        self.state.living().filter(|(place, _)| *place != self.place).find_map(|(_, other)| {
+        self.state.live().filter(|(place, _)| *place != self.place).find_map(|(_, other)| {
             let theirs = shares(&Bundle::load(&other.bundle, None).ok()?, self.state.dir());
             let share = theirs.intersection(&self.shares).next()?;
             let text = std::fs::read(share).ok();
@@ -225,7 +226,7 @@ fn check_rootfs(bundle: &Bundle, policy: &Policy, state: &State) -> Result<Optio
         return Ok(None);
     }
     let of_image = rootfs.read(paths::LD_SO_PRELOAD, preload_list::MOST)?;
-    let mounted = bundle.spec.mounts().filter(|(place, _)| apply::plain(place) == Path::new(paths::LD_SO_PRELOAD)).last();
+    let mounted = bundle.spec.mounts().filter(|(place, _)| plain(place) == Path::new(paths::LD_SO_PRELOAD)).last();
     let mounted = mounted.and_then(|(_, source)| Some(absolute(&bundle.dir, Path::new(source?))));
     // A list that is mounted hides the image's. One of ours is from an earlier start from the same bundle, and hides nothing.
     let list = match mounted.filter(|source| !source.starts_with(state.dir())) {

@@ -9,10 +9,12 @@ use std::process::ExitCode;
 
 use vgpu_config::{Limits, Policy, policy};
 
-use crate::argv::{self, Command, Creation, Global, absolute};
+use crate::argv::{self, Command, Creation, Global};
 use crate::bundle::Bundle;
 use crate::error::{Error, Result};
+use crate::escape::undone_by;
 use crate::log::Log;
+use crate::path::absolute;
 use crate::prepare::{self, Prepared};
 use crate::state::State;
 use crate::{apply, hami, process};
@@ -78,7 +80,7 @@ fn named_policy() -> Option<PathBuf> {
 }
 
 fn no_runtime() -> Error {
-    Error::Sentence("no low-level runtime found: accepted is a policy whose key runtimes lists one that is installed".to_owned())
+    Error::Other("no low-level runtime found: accepted is a policy whose key runtimes lists one that is installed".to_owned())
 }
 
 /// Becomes the other runtime.
@@ -156,14 +158,14 @@ fn limit(creation: &Creation, cwd: &Path, bundle: &Bundle, policy: &Policy, limi
     let spec = cache.as_ref().map_or_else(|| bundle.spec.clone(), |cache| hami::narrowed(&bundle.spec, cache));
     let spec = apply::to_spec(spec, &prepared.edits(&hook_program(policy)?))?;
     cache.map_or(Ok(()), |cache| cache.make())?;
-    let text = serde_json::to_vec(&spec.0).map_err(|why| Error::Sentence(format!("cannot write config.json: {why}")))?;
+    let text = serde_json::to_vec(&spec.0).map_err(|why| Error::Other(format!("cannot write config.json: {why}")))?;
     prepared.write()?;
     let undo = Undo { config: bundle.config.clone(), text: bundle.text.clone(), prepared };
     if let Err(error) = undo.prepared.make_places().and_then(|()| apply::replace_file(&bundle.config, &text)) {
         undo.prepared.remove();
         return Err(error);
     }
-    if let Some(by) = bundle.spec.undone_by().filter(|_| undo.prepared.limits()) {
+    if let Some(by) = undone_by(&bundle.spec).filter(|_| undo.prepared.limits()) {
         log.warning(&format!("container {id} has {by}, by which its limits can be undone"));
     }
     if let Some((claim, other)) = undo.prepared.sharer() {

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::plan::{Places, edits};
+use crate::edits::{Places, edits};
 use vgpu_config::Limits;
 use vgpu_config::limits::{GpuLimits, Which};
 

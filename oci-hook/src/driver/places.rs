@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use pathrs::Root;
 use vgpu_region::paths;
 
+use crate::injected::LIBRARIES;
 use crate::rootfs::{Rootfs, fd_path};
 
 /// Where the loader finds them, and where NVIDIA's tools put them.
@@ -47,7 +48,7 @@ pub fn all(root: &Root, rootfs: &Rootfs, library_path: &str) -> Vec<String> {
             places.extend(WITHIN.iter().map(|within| format!("{}{within}", path.trim_end_matches('/'))));
         } else if let Some(folder) = mounted.parent().and_then(Path::to_str) {
             let name = mounted.file_name().unwrap_or_default();
-            if super::LIBRARIES.iter().any(|library| is_version_of(name, library)) {
+            if LIBRARIES.iter().any(|library| is_version_of(name, library)) {
                 places.push(folder.to_owned());
             }
         }

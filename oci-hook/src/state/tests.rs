@@ -1,6 +1,9 @@
 //! Containers' folders.
 
+use vgpu_config::Limits;
+
 use super::*;
+use crate::process::Process;
 
 fn record(id: &str, bundle: &str) -> Record {
     Record {
@@ -25,7 +28,7 @@ fn record(id: &str, bundle: &str) -> Record {
 }
 
 fn create(state: &State, record: &Record) -> Result<PathBuf> {
-    let place = state.place(&record.id, &record.bundle)?;
+    let place = state.reserve(&record.id, &record.bundle)?;
     state.create(&place, record, &LimitsPage::new([]), Some("list\n"))?;
     Ok(place)
 }
@@ -59,7 +62,7 @@ fn what_a_container_gets() {
     assert_eq!(state.find("c1", Path::new("/other")), None);
     state.delete("c1", Path::new("/b")).unwrap();
     state.delete("c1", Path::new("/b")).unwrap();
-    assert_eq!(fs::read_dir(state.containers()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(&state.containers.path).unwrap().count(), 0);
 }
 
 #[test]
@@ -108,11 +111,11 @@ fn only_the_dead_are_swept() {
     }
     let this = Process::this();
     for unfinished in [format!(".new.{}.{}", this.pid, this.start_time), format!(".new.{}.1", this.pid), ".new.x".to_owned()] {
-        fs::create_dir(state.containers().join(unfinished)).unwrap();
+        fs::create_dir(state.containers.path.join(unfinished)).unwrap();
     }
     state.sweep();
     let mut left: Vec<String> =
-        fs::read_dir(state.containers()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        fs::read_dir(&state.containers.path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     left.sort();
     assert_eq!(
         left,
@@ -127,7 +130,7 @@ fn the_remains_of_a_dead_one_give_way() {
     create(&state, &Record { creator: dead(), ..record("c1", "/a") }).unwrap();
     let again = create(&state, &record("c1", "/a")).unwrap();
     assert!(again.ends_with("c1"));
-    fs::create_dir_all(state.containers().join("c2/garbage")).unwrap();
+    fs::create_dir_all(state.containers.path.join("c2/garbage")).unwrap();
     assert!(create(&state, &record("c2", "/a")).unwrap().ends_with("c2"));
 }
 
@@ -141,17 +144,17 @@ fn a_dead_ones_folder_is_the_next_ones_with_nothing_in_it() {
     fs::write(first.join(".stray"), "").unwrap();
     fs::set_permissions(&first, fs::Permissions::from_mode(0o700)).unwrap();
     // One that cannot just be emptied.
-    fs::create_dir_all(state.containers().join(".new.x/garbage")).unwrap();
+    fs::create_dir_all(state.containers.path.join(".new.x/garbage")).unwrap();
     let second = create(&state, &record("c2", "/b")).unwrap();
     let names = |dir: &Path| {
         let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         names.collect::<std::collections::BTreeSet<_>>()
     };
-    assert_eq!(names(&state.containers()), ["c2".to_owned()].into());
+    assert_eq!(names(&state.containers.path), ["c2".to_owned()].into());
     assert_eq!(names(&second), [LIMITS, REGION, PRELOAD, RECORD].map(str::to_owned).into());
     assert_eq!(fs::metadata(&second).unwrap().permissions().mode() & 0o7777, 0o711);
     create(&state, &Record { creator: dead(), ..record("c3", "/c") }).unwrap();
-    let third = fs::metadata(state.containers().join("c3")).unwrap().ino();
+    let third = fs::metadata(state.containers.path.join("c3")).unwrap().ino();
     let fourth = create(&state, &record("c4", "/d")).unwrap();
-    assert_eq!((number(&fourth), names(&state.containers())), (third, ["c2".to_owned(), "c4".to_owned()].into()));
+    assert_eq!((number(&fourth), names(&state.containers.path)), (third, ["c2".to_owned(), "c4".to_owned()].into()));
 }
