@@ -1,23 +1,26 @@
-//! The section of the CRI plugin that holds the runtime handlers, as containerd sees it after its imports.
+//! The CRI plugin's section with the runtime handlers, as containerd has it after its imports.
 
-use crate::{Error, Source, Version};
 use toml_edit::{Item, Table, TableLike};
 
-/// The section after `files` (the main file first, then what it imports, in the order of loading).
+use crate::error::Error;
+use crate::source::Source;
+use crate::version::Version;
+
+/// Returns the section that results from `files`: the main file and its imports, in the order of loading.
 pub(crate) fn effective(version: Version, files: &[Source]) -> Result<Table, Error> {
     let mut section = Table::new();
     for file in files {
         let doc = file.parse()?;
         let Some(plugins) = doc.get("plugins") else { continue };
-        let wrong = |key: &str| Error::Type { path: file.path.display().to_string(), key: key.to_owned(), expected: "a table" };
-        let plugins = plugins.as_table_like().ok_or_else(|| wrong("plugins"))?;
-        // A file of version 3 or 4 may import one of version 2, which containerd converts. What we look at in the
-        // section has the same shape in all.
+        let wrong_type = |key: &str| Error::Type { path: file.path.display().to_string(), key: key.to_owned(), expected: "a table" };
+        let plugins = plugins.as_table_like().ok_or_else(|| wrong_type("plugins"))?;
+        // A file of version 3 or 4 may import one of version 2, which containerd converts. The keys that are read here are the same in
+        // all versions.
         let both = [Version::V2.cri_plugin(), Version::V3.cri_plugin()];
         let keys = if version.replaces_sections() { &both[..1] } else { &both[..] };
         for key in keys {
             let Some(item) = plugins.get(key) else { continue };
-            let found = plain(item.as_table_like().ok_or_else(|| wrong(&format!("plugins.{key:?}")))?);
+            let found = plain(item.as_table_like().ok_or_else(|| wrong_type(&format!("plugins.{key:?}")))?);
             if version.replaces_sections() {
                 section = found;
             } else {
@@ -28,12 +31,12 @@ pub(crate) fn effective(version: Version, files: &[Source]) -> Result<Table, Err
     Ok(section)
 }
 
-/// The runtime handlers of a section.
+/// Returns the runtime handlers of a section.
 pub(crate) fn runtimes(section: &Table) -> Option<&Table> {
     section.get("containerd")?.as_table()?.get("runtimes")?.as_table()
 }
 
-/// The handler that containers get which ask for none; `runc` is containerd's own default.
+/// Returns the handler of containers that request none; containerd's default is `runc`.
 pub(crate) fn default_runtime(section: &Table) -> &str {
     section
         .get("containerd")
@@ -43,7 +46,7 @@ pub(crate) fn default_runtime(section: &Table) -> &str {
         .unwrap_or("runc")
 }
 
-/// A copy without comments, inline tables and dotted keys: it is about to be written as ours.
+/// Returns a copy without comments, inline tables and dotted keys, to be written into the drop-in.
 fn plain(table: &dyn TableLike) -> Table {
     let mut out = Table::new();
     for (key, item) in table.iter() {
@@ -65,7 +68,7 @@ fn plain(table: &dyn TableLike) -> Table {
             },
         }
     }
-    // A table of tables only needs no header of its own; an empty one would vanish without it.
+    // A table that has only tables needs no header. An empty table would vanish without one.
     out.set_implicit(!out.is_empty() && out.iter().all(|(_, item)| item.is_table()));
     out
 }

@@ -1,37 +1,47 @@
-//! The drop-in: our handler, and with version 2 the section it has to live in.
+//! The drop-in: vgpu's handler, and for version 2 a copy of the section around it.
 
-use crate::{CONTAINER_ANNOTATIONS, Error, POD_ANNOTATIONS, Source, Version, cri};
 use toml_edit::{Array, DocumentMut, Item, Table, value};
 
-/// First words of every drop-in of ours. A file without them is somebody else's and is left alone.
+use crate::cri;
+use crate::error::Error;
+use crate::source::Source;
+use crate::version::Version;
+
+/// Pod annotations that reach the bundle: the requests of vgpu and HAMi, and the decisions of HAMi, Volcano and KAI. containerd matches
+/// with Go's `path.Match`, whose `*` does not match `/`.
+pub const POD_ANNOTATIONS: [&str; 5] = ["nvidia.com/*", "hami.io/*", "volcano.sh/*", "gpu-fraction*", "gpu-memory"];
+
+/// Container annotations that reach the bundle.
+pub const CONTAINER_ANNOTATIONS: [&str; 5] = POD_ANNOTATIONS;
+
+/// Beginning of every drop-in that vgpu writes. A file without it is not changed.
 pub const MARK: &str = "# Written by \"vgpu configure containerd\"";
 
 const RUNC_V2: &str = "io.containerd.runc.v2";
 
-/// What to register.
+/// A runtime handler to register.
 #[derive(Debug, Clone, Copy)]
 pub struct Handler<'a> {
-    /// The name that a RuntimeClass refers to.
+    /// The name for a RuntimeClass.
     pub name: &'a str,
-    /// The OCI runtime behind it, an absolute path.
+    /// The absolute path of the OCI runtime.
     pub binary: &'a str,
-    /// Whether containers that name no handler get it.
+    /// Whether this is the default handler.
     pub default: bool,
 }
 
-/// Whether a drop-in was written by us.
+/// Returns whether vgpu has written this drop-in.
 pub fn is_ours(text: &str) -> bool {
     text.starts_with(MARK)
 }
 
-/// The text of the drop-in beside `others`: the main file and what it imports, in the order of loading, without the
-/// drop-in itself.
+/// Returns the text of the drop-in. `others` are the main file and its imports in the order of loading, without the drop-in itself.
 ///
-/// The handler inherits the options of the default one (`SystemdCgroup` above all: with the wrong one the kubelet and
-/// runc disagree about cgroups), and the annotations that it already lets through.
+/// The handler inherits the options of the default one (above all `SystemdCgroup`: with a wrong value, the kubelet and runc disagree about
+/// cgroups), and the annotations that the default one passes on.
 pub fn render(version: Version, others: &[Source], handler: Handler<'_>) -> Result<String, Error> {
     let section = cri::effective(version, others)?;
-    let ours = entry(&section, handler);
+    let entry = entry(&section, handler);
     let mut out = if version.replaces_sections() { section } else { Table::new() };
     if out.is_empty() {
         out.set_implicit(true);
@@ -44,7 +54,7 @@ pub fn render(version: Version, others: &[Source], handler: Handler<'_>) -> Resu
     if version.replaces_sections() && runtimes.is_empty() {
         child(runtimes, "runc").insert("runtime_type", value(RUNC_V2));
     }
-    runtimes.insert(handler.name, Item::Table(ours));
+    runtimes.insert(handler.name, Item::Table(entry));
 
     let mut doc = DocumentMut::new();
     doc["version"] = value(version.number());
@@ -64,7 +74,7 @@ fn header(version: Version) -> String {
     text
 }
 
-/// Our handler, modelled on the default one.
+/// Returns vgpu's handler as a copy of the default one, if that is of runc's type.
 fn entry(section: &Table, handler: Handler<'_>) -> Table {
     let runtimes = cri::runtimes(section);
     let default = match cri::default_runtime(section) {
@@ -72,15 +82,15 @@ fn entry(section: &Table, handler: Handler<'_>) -> Table {
         name => name,
     };
     let is_runc = |table: &&Table| table.get("runtime_type").is_none_or(|t| t.as_str() == Some(RUNC_V2));
-    let model = [default, "runc"].iter().filter_map(|name| runtimes?.get(name)?.as_table()).find(is_runc);
-    let mut entry = model.cloned().unwrap_or_default();
+    let template = [default, "runc"].iter().filter_map(|name| runtimes?.get(name)?.as_table()).find(is_runc);
+    let mut entry = template.cloned().unwrap_or_default();
     entry.set_implicit(false);
     entry.insert("runtime_type", value(RUNC_V2));
     for (key, wanted) in [("pod_annotations", POD_ANNOTATIONS), ("container_annotations", CONTAINER_ANNOTATIONS)] {
         let mut list: Vec<String> = entry.get(key).and_then(Item::as_array).map_or_else(Vec::new, strings);
-        for one in wanted {
-            if !list.iter().any(|present| present == one) {
-                list.push(one.to_owned());
+        for pattern in wanted {
+            if !list.iter().any(|present| present == pattern) {
+                list.push(pattern.to_owned());
             }
         }
         entry.insert(key, value(Array::from_iter(list)));
@@ -93,7 +103,7 @@ pub(crate) fn strings(list: &Array) -> Vec<String> {
     list.iter().filter_map(|v| v.as_str()).map(str::to_owned).collect()
 }
 
-/// The table of that name, made if there is none.
+/// Returns the table at `key`, created if it does not exist.
 fn child<'a>(table: &'a mut Table, key: &str) -> &'a mut Table {
     let item = table.entry(key).or_insert_with(|| {
         let mut new = Table::new();
@@ -103,7 +113,7 @@ fn child<'a>(table: &'a mut Table, key: &str) -> &'a mut Table {
     if !item.is_table() {
         *item = Item::Table(Table::new());
     }
-    item.as_table_mut().expect("made a table above")
+    item.as_table_mut().expect("it was made a table above")
 }
 
 #[cfg(test)]
@@ -126,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_text_for_an_empty_version_3() {
+    fn text_for_an_empty_configuration() {
         let text = render(Version::V3, &[], HANDLER).unwrap();
         let expected = format!(
             "{MARK}; \"vgpu configure containerd --undo\" removes it.\nversion = 3\n\n\
@@ -141,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_copies_the_last_section_whole() {
+    fn version_2_copies_the_last_section() {
         let main = format!(
             "version = 2\n[{V2}]\nsandbox_image = \"pause:1\" # pinned\n[{V2}.cni]\nbin_dir = \"/usr/lib/cni\"\n\
              [{V2}.containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n[{V2}.containerd.runtimes.runc.options]\nSystemdCgroup = true\n"
@@ -158,26 +168,26 @@ mod tests {
         let nvidia = format!("version = 2\n[{V2}.containerd.runtimes.nvidia]\nruntime_type = \"io.containerd.runc.v2\"\n");
         let doc = drop_in(Version::V2, &[&main, &nvidia], HANDLER);
         let cri = section(&doc, Version::V2);
-        assert!(cri.get("cni").is_none(), "containerd 1.x has forgotten it too");
+        assert!(cri.get("cni").is_none(), "containerd 1.x drops it, too");
         assert!(cri["containerd"]["runtimes"].get("nvidia").is_some());
     }
 
     #[test]
-    fn version_2_keeps_runc_where_nobody_named_a_handler() {
+    fn version_2_keeps_the_built_in_runc() {
         let main = format!("version = 2\n[{V2}.cni]\nbin_dir = \"/usr/lib/cni\"\n");
         let doc = drop_in(Version::V2, &[&main], HANDLER);
         assert_eq!(section(&doc, Version::V2)["containerd"]["runtimes"]["runc"]["runtime_type"].as_str(), Some(RUNC_V2));
     }
 
     #[test]
-    fn later_versions_name_only_the_handler() {
+    fn later_versions_have_only_the_handler() {
         for version in [Version::V3, Version::V4] {
             let main = format!(
                 "version = {}\n[{V3}]\nenable_selinux = true\n[{V3}.containerd.runtimes.runc.options]\nSystemdCgroup = true\n",
                 version.number()
             );
             let doc = drop_in(version, &[&main], HANDLER);
-            assert_eq!(doc["version"].as_integer(), Some(version.number()), "never above the main file's");
+            assert_eq!(doc["version"].as_integer(), Some(version.number()), "not above the main file's");
             let cri = section(&doc, version);
             assert!(cri.get("enable_selinux").is_none());
             let runtimes = cri["containerd"]["runtimes"].as_table().unwrap();
@@ -187,11 +197,11 @@ mod tests {
     }
 
     #[test]
-    fn the_model_is_the_default_handler_if_it_is_runcs_kind() {
+    fn the_handler_copies_the_default_one_of_runcs_type() {
         for (description, default, kind, cgroup) in [
-            ("NVIDIA's", "nvidia", RUNC_V2, Some(true)),
-            ("a sandbox's options mean nothing to runc", "kata", "io.containerd.kata.v2", None),
-            ("ours from a hand-written file: runc's then", "vgpu", RUNC_V2, None),
+            ("NVIDIA's runtime", "nvidia", RUNC_V2, Some(true)),
+            ("another type, whose options do not apply to runc", "kata", "io.containerd.kata.v2", None),
+            ("vgpu itself, from a hand-written file", "vgpu", RUNC_V2, None),
         ] {
             let main = format!(
                 "version = 2\n[{V2}.containerd]\ndefault_runtime_name = \"{default}\"\n\
@@ -208,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn as_default() {
+    fn vgpu_as_the_default_handler() {
         for version in [Version::V2, Version::V3, Version::V4] {
             let doc = drop_in(version, &[], Handler { default: true, ..HANDLER });
             assert_eq!(section(&doc, version)["containerd"]["default_runtime_name"].as_str(), Some("vgpu"));
@@ -216,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_3_file_may_import_version_2() {
+    fn version_3_may_import_version_2() {
         let old = format!("version = 2\n[{V2}.containerd.runtimes.runc.options]\nSystemdCgroup = true\n");
         let doc = drop_in(Version::V3, &["version = 3\n", &old], HANDLER);
         let ours = &section(&doc, Version::V3)["containerd"]["runtimes"]["vgpu"];

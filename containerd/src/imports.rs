@@ -1,21 +1,24 @@
-//! The `imports` list, resolved as containerd does: relative to the file that holds it, `*` as a glob.
+//! The `imports` list, resolved as in containerd: relative to the file that has it, with `*` as a glob.
 
-use crate::{Error, Source};
 use std::path::{Component, Path, PathBuf};
+
 use toml_edit::DocumentMut;
+
+use crate::error::Error;
+use crate::source::Source;
 
 /// One entry of `imports`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
-    /// The entry as an absolute path, with its `*` if it has one.
+    /// The entry as an absolute path, which may contain `*`.
     pub path: PathBuf,
 }
 
 impl Pattern {
-    /// Whether this entry brings in `file` (an absolute path).
+    /// Returns whether this entry imports `file` (an absolute path).
     pub fn matches(&self, file: &Path) -> bool {
         let text = self.path.to_string_lossy();
-        // containerd globs only what has a star; Go's star stops at the separator.
+        // containerd treats only entries with `*` as globs. Go's `*` does not match the separator.
         if !text.contains('*') {
             return self.path == file;
         }
@@ -24,29 +27,29 @@ impl Pattern {
     }
 }
 
-/// The entries of a file's `imports`, in order.
+/// Returns the entries of a file's `imports`, in order.
 pub fn patterns(source: &Source) -> Result<Vec<Pattern>, Error> {
     resolve(&source.parse()?, source)
 }
 
-/// Whether a file's `imports` already bring in `file`.
+/// Returns whether a file's `imports` include `file`.
 pub fn covers(source: &Source, file: &Path) -> Result<bool, Error> {
     Ok(patterns(source)?.iter().any(|pattern| pattern.matches(file)))
 }
 
 pub(crate) fn resolve(doc: &DocumentMut, source: &Source) -> Result<Vec<Pattern>, Error> {
-    let wrong = || Error::Type { path: source.path.display().to_string(), key: "imports".into(), expected: "a list of strings" };
+    let wrong_type = || Error::Type { path: source.path.display().to_string(), key: "imports".into(), expected: "a list of strings" };
     let Some(imports) = doc.get("imports") else { return Ok(Vec::new()) };
-    let folder = source.path.parent().unwrap_or(Path::new("/"));
+    let directory = source.path.parent().unwrap_or(Path::new("/"));
     imports
         .as_array()
-        .ok_or_else(wrong)?
+        .ok_or_else(wrong_type)?
         .iter()
-        .map(|entry| entry.as_str().ok_or_else(wrong).map(|entry| Pattern { path: clean(&folder.join(entry)) }))
+        .map(|entry| entry.as_str().ok_or_else(wrong_type).map(|entry| Pattern { path: clean(&directory.join(entry)) }))
         .collect()
 }
 
-/// Go's `filepath.Clean` for absolute paths: no `.`, no `..`.
+/// Removes `.` and `..` from an absolute path, as Go's `filepath.Clean` does.
 fn clean(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
@@ -66,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_import_brings_in() {
+    fn imports_include_files() {
         let file = Path::new("/etc/containerd/conf.d/99-vgpu.toml");
         for (imports, expected) in [
             (r#"["/etc/containerd/conf.d/*.toml"]"#, true),
@@ -84,8 +87,8 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_type_is_named() {
+    fn a_wrong_type_is_refused() {
         let source = Source::new("/e/c.toml", "version = 2\nimports = \"conf.d/*\"\n");
-        assert_eq!(patterns(&source).unwrap_err().to_string(), "/e/c.toml: imports is not a list of strings");
+        assert_eq!(patterns(&source).unwrap_err().to_string(), "/e/c.toml: imports: expected a list of strings");
     }
 }

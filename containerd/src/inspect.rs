@@ -1,42 +1,48 @@
-//! What a configuration says about our handler, for `vgpu check`.
+//! Checks how vgpu's handler is registered, for `vgpu check`.
 
-use crate::{CONTAINER_ANNOTATIONS, Error, Handler, POD_ANNOTATIONS, Source, Version, cri, drop_in};
 use std::path::{Path, PathBuf};
-use toml_edit::Item;
 
-/// How the handler is registered.
+use toml_edit::{Item, Table};
+
+use crate::cri;
+use crate::drop_in::{self, CONTAINER_ANNOTATIONS, Handler, POD_ANNOTATIONS};
+use crate::error::Error;
+use crate::source::Source;
+use crate::version::Version;
+
+/// The registration of a handler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Registration {
-    /// The runtime behind the handler; `None` where the handler is not registered.
+    /// The handler's runtime; `None` if the handler is not registered.
     pub binary: Option<String>,
-    /// Whether it is the default handler.
+    /// Whether the handler is the default one.
     pub default: bool,
-    /// What keeps it from working as meant.
+    /// The reasons for which the handler does not work.
     pub troubles: Vec<Trouble>,
 }
 
-/// Something in a configuration that keeps a registered handler from working.
+/// A reason for which a registered handler does not work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
-    /// The CRI plugin is switched off, as Docker's package of containerd does.
-    #[error("the CRI plugin is in disabled_plugins, so Kubernetes cannot use this containerd")]
+    /// The CRI plugin is disabled, as in Docker's package of containerd.
+    #[error("disabled_plugins lists the CRI plugin, so Kubernetes cannot use this containerd")]
     CriDisabled,
-    /// The drop-in exists, and nothing imports it.
-    #[error("{0} is there and no import brings it in")]
+    /// The drop-in exists and is not imported.
+    #[error("{0} exists, and no import includes it")]
     NotImported(PathBuf),
-    /// Another file, loaded later, replaces the section that the handler is in.
+    /// A file that is loaded later replaces the handler's section.
     #[error("{0} is loaded after the drop-in and replaces the section")]
     Shadowed(PathBuf),
-    /// The copied section is no longer what the other files say.
+    /// The copied section differs from that of the other files.
     #[error("{0} copies a section that has changed since")]
     Stale(PathBuf),
-    /// The handler does not let our annotations through.
+    /// The handler does not pass on all annotations.
     #[error("{0} lacks {1}")]
     Annotations(&'static str, String),
 }
 
-/// Looks for the handler `name`. `loaded` is the main file and what it imports in the order of loading, our drop-in
-/// (which lies at `path`, with text `ours` if it exists) included where it is imported.
+/// Inspects the handler `name`. `loaded` are the main file and its imports in the order of loading, including the drop-in if it is
+/// imported. The drop-in has this `path`, and the text `ours` if it exists.
 pub fn inspect(loaded: &[Source], path: &Path, ours: Option<&str>, name: &str) -> Result<Registration, Error> {
     let mut found = Registration::default();
     let Some(main) = loaded.first() else { return Ok(found) };
@@ -71,16 +77,18 @@ pub fn inspect(loaded: &[Source], path: &Path, ours: Option<&str>, name: &str) -
         }
         _ => {}
     }
-    if let Some(entry) = entry {
-        for (key, wanted) in [("pod_annotations", POD_ANNOTATIONS), ("container_annotations", CONTAINER_ANNOTATIONS)] {
-            let list = entry.get(key).and_then(Item::as_array).map_or_else(Vec::new, drop_in::strings);
-            let missing: Vec<_> = wanted.into_iter().filter(|one| !list.iter().any(|present| present == one)).collect();
-            if !missing.is_empty() {
-                found.troubles.push(Trouble::Annotations(key, missing.join(", ")));
-            }
-        }
-    }
+    found.troubles.extend(entry.into_iter().flat_map(missing_annotations));
     Ok(found)
+}
+
+/// Returns the annotations that a handler does not pass on.
+fn missing_annotations(entry: &Table) -> impl Iterator<Item = Trouble> {
+    let keys = [("pod_annotations", POD_ANNOTATIONS), ("container_annotations", CONTAINER_ANNOTATIONS)];
+    keys.into_iter().filter_map(|(key, wanted)| {
+        let list = entry.get(key).and_then(Item::as_array).map_or_else(Vec::new, drop_in::strings);
+        let missing: Vec<_> = wanted.into_iter().filter(|pattern| !list.iter().any(|present| present == pattern)).collect();
+        (!missing.is_empty()).then(|| Trouble::Annotations(key, missing.join(", ")))
+    })
 }
 
 #[cfg(test)]
@@ -101,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn each_state_is_told_apart() {
+    fn registrations_with_each_trouble() {
         let main = Source::new("/e/c.toml", MAIN);
         let other = Source::new("/e/conf.d/zz.toml", "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = \"/b\"\n");
         let changed = Source::new("/e/c.toml", MAIN.replace("\"/a\"", "\"/b\""));
@@ -125,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_annotations_are_named() {
+    fn missing_annotations_are_listed() {
         let text = "version = 3\n[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.vgpu]\npod_annotations = [\"nvidia.com/*\"]\noptions = { BinaryName = \"/r\" }\n";
         let found = look(&[Source::new("/e/c.toml", text)]);
         assert_eq!(found.troubles[0].to_string(), "pod_annotations lacks hami.io/*, volcano.sh/*, gpu-fraction*, gpu-memory");

@@ -1,10 +1,15 @@
-//! The one edit in containerd's main file: an `imports` entry that brings in our drop-in, and its removal.
+//! The one edit of containerd's main file: an `imports` entry for the drop-in, and its removal.
 
-use crate::{Error, Source, Version, imports};
 use std::path::Path;
+
 use toml_edit::{Array, DocumentMut, value};
 
-/// Ends every line that did not exist before; `detach` removes such a line, and only such a line, as a whole.
+use crate::error::Error;
+use crate::imports;
+use crate::source::Source;
+use crate::version::Version;
+
+/// Comment on every line that [`attach`] adds. [`detach`] removes whole lines only if they have it.
 const ADDED: &str = " # added by \"vgpu configure\"";
 
 /// A main file after the edit.
@@ -12,14 +17,14 @@ const ADDED: &str = " # added by \"vgpu configure\"";
 pub struct Edited {
     /// The new text.
     pub text: String,
-    /// The version it declares.
+    /// The declared version.
     pub version: Version,
 }
 
-/// Makes `main` import `drop_in`. A file without any key is given `version`, for containerd would read it as version 1.
+/// Makes `main` import `drop_in`. A file without any key gets `version`, as containerd would read it as version 1.
 ///
-/// The entry is a glob of its own: containerd 1.x does not start over a file that is imported by name and missing,
-/// and a wider glob would bring in files that nobody asked for.
+/// The entry is a glob for the drop-in alone: containerd 1.x does not start if a file that is imported by name is missing, and a wider
+/// glob would import other files.
 pub fn attach(main: &Source, drop_in: &Path, version: Version) -> Result<Edited, Error> {
     let mut doc = main.parse()?;
     let declared = Version::declared(&doc, main)?;
@@ -42,7 +47,7 @@ pub fn attach(main: &Source, drop_in: &Path, version: Version) -> Result<Edited,
     Ok(Edited { text: doc.to_string(), version })
 }
 
-/// Undoes [`attach`] and leaves everything else, also what was written since. `None` where nothing is to be undone.
+/// Undoes [`attach`] and keeps all other content, including later changes. `None` if there is nothing to undo.
 pub fn detach(main: &Source, drop_in: &Path) -> Result<Option<String>, Error> {
     let mut doc = main.parse()?;
     let before = doc.to_string();
@@ -63,12 +68,12 @@ fn entry(drop_in: &Path) -> String {
     drop_in.with_extension("").display().to_string() + "*.toml"
 }
 
-/// Adds in the style of the list: an item on each line where it is so, the space before the bracket where it was.
+/// Appends an entry in the style of the list: on a line of its own if the others are, with the space before the bracket kept.
 fn push(list: &mut Array, entry: &str) {
     let text = |raw: Option<&toml_edit::RawString>| raw.and_then(|raw| raw.as_str()).unwrap_or_default().to_owned();
     let (mut prefix, mut suffix) = (String::new(), String::new());
     if let Some(last) = list.iter_mut().last() {
-        // Comments above the last item, or behind it, stay with it.
+        // Comments above or after the last item stay with it.
         let own = text(last.decor().prefix());
         prefix = own.rsplit_once('\n').map_or_else(|| " ".into(), |(_, indent)| format!("\n{indent}"));
         suffix = text(last.decor().suffix());
@@ -112,14 +117,14 @@ mod tests {
     }
 
     #[test]
-    fn attach_and_detach_are_each_others_inverse() {
+    fn detach_undoes_attach() {
         for (description, text, contains) in [
             ("no file", "", format!("imports = [{ENTRY}]")),
             ("comments only", "# nothing set\n", format!("imports = [{ENTRY}]")),
             ("Debian's default", DEBIAN, format!("imports = [{ENTRY}]")),
             ("an empty list as in `config default`", "version = 2\nimports = []\n", format!("imports = [{ENTRY}]\n")),
             (
-                "another's entry and a comment",
+                "another entry and a comment",
                 "version = 3 # three\nimports = [ \"/a/*.toml\" ] # keep\n[plugins]\n",
                 format!("\"/a/*.toml\", {ENTRY}"),
             ),
@@ -128,15 +133,15 @@ mod tests {
                 "version = 2\nimports = [\n  # why\n  \"/a.toml\",\n  \"/b.toml\",\n]\n",
                 format!("\n  \"/b.toml\",\n  {ENTRY}"),
             ),
-            ("already covered", "version = 4\nimports = [\"conf.d/*.toml\"]\n", "imports = [\"conf.d/*.toml\"]".into()),
+            ("already included", "version = 4\nimports = [\"conf.d/*.toml\"]\n", "imports = [\"conf.d/*.toml\"]".into()),
             ("no newline at the end", "version = 2", format!("imports = [{ENTRY}]")),
         ] {
             let edited = attached(text);
             assert!(edited.text.contains(&contains), "{description}: {}", edited.text);
-            assert_eq!(attached(&edited.text), edited, "{description}: twice is once");
+            assert_eq!(attached(&edited.text), edited, "{description}: idempotent");
             let back = detached(&edited.text);
             assert_eq!(strip(&back), strip(text), "{description}");
-            assert_eq!(detached(&back), back, "{description}: nothing is left to undo");
+            assert_eq!(detached(&back), back, "{description}: nothing remains to undo");
         }
     }
 
@@ -153,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_declared_version_wins() {
+    fn the_declared_version_is_used() {
         assert_eq!(attached("version = 2\n").version, Version::V2);
         assert_eq!(attached("version = 4\n").version, Version::V4);
         assert_eq!(attached("").version, Version::V3);
@@ -161,13 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn what_the_operator_wrote_since_stays() {
+    fn later_changes_are_kept() {
         let text = attached("version = 2\n").text + "oom_score = -1 # mine\n";
         assert_eq!(detached(&text), "version = 2\noom_score = -1 # mine\n");
     }
 
     #[test]
-    fn version_1_and_nonsense_are_refused_by_name() {
+    fn unsupported_versions_are_refused() {
         let main = |text: &str| Source::new("/c.toml", text);
         let error = |text| attach(&main(text), Path::new(DROP_IN), Version::V2).unwrap_err().to_string();
         assert!(error("disabled_plugins = [\"cri\"]\n").starts_with("/c.toml: configuration version 1 (none given)"));

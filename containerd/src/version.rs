@@ -1,21 +1,23 @@
-//! The versions of containerd's configuration format, and what differs between them for us.
+//! The versions of containerd's configuration format, and the differences that matter here.
 
-use crate::{Error, Source};
 use toml_edit::DocumentMut;
+
+use crate::error::Error;
+use crate::source::Source;
 
 /// A version of the configuration format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
-    /// containerd 1.3 to 1.7; later ones still read it.
+    /// containerd 1.3 to 1.7; later releases still read it.
     V2,
     /// containerd 2.0 and later.
     V3,
-    /// Server settings became plugins; for us the same as 3.
+    /// Server settings became plugins; equivalent to version 3 here.
     V4,
 }
 
 impl Version {
-    /// The number in the file.
+    /// Returns the number in the file.
     pub fn number(self) -> i64 {
         match self {
             Self::V2 => 2,
@@ -24,9 +26,8 @@ impl Version {
         }
     }
 
-    /// The version to write where there is no configuration, for a containerd that calls itself `program`
-    /// (`"1.7.24"`, `"v2.1.0"`, or the whole line of `containerd --version`).
-    /// Version 2 where that says nothing: every containerd since 1.3 reads it.
+    /// Returns the version to write if there is no configuration, for a containerd of version `program` (`"1.7.24"`, `"v2.1.0"`, or the
+    /// output of `containerd --version`). Version 2 if that is unknown: every containerd since 1.3 reads it.
     pub fn for_program(program: &str) -> Self {
         let major = program.split_whitespace().find_map(|word| {
             let (major, rest) = word.trim_start_matches('v').split_once('.')?;
@@ -38,7 +39,7 @@ impl Version {
         }
     }
 
-    /// The plugin that holds the CRI runtime handlers.
+    /// Returns the plugin that has the CRI runtime handlers.
     pub fn cri_plugin(self) -> &'static str {
         match self {
             Self::V2 => "io.containerd.grpc.v1.cri",
@@ -46,12 +47,12 @@ impl Version {
         }
     }
 
-    /// Whether the containerd versions that write this format replace a plugin's whole section on import.
+    /// Returns whether the containerd releases that write this format replace a plugin's whole section on import.
     pub fn replaces_sections(self) -> bool {
         self == Self::V2
     }
 
-    /// What a file declares; `None` for a file without any key, which containerd reads as its defaults.
+    /// Returns the version that a file declares. `None` for a file without any key, which containerd reads as its defaults.
     pub(crate) fn declared(doc: &DocumentMut, source: &Source) -> Result<Option<Self>, Error> {
         if doc.is_empty() {
             return Ok(None);
@@ -74,8 +75,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_programs_own_words_pick_the_version() {
-        for (says, expected) in [
+    fn versions_for_containerd_releases() {
+        for (output, expected) in [
             ("containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3", Version::V2),
             ("containerd containerd.io 1.7.27 05044ec0a9a75232cad458027ca83437aae3f4da", Version::V2),
             ("containerd github.com/containerd/containerd/v2 2.1.9+unknown ", Version::V3),
@@ -83,7 +84,7 @@ mod tests {
             ("", Version::V2),
             ("containerd unknown", Version::V2),
         ] {
-            assert_eq!(Version::for_program(says), expected, "{says}");
+            assert_eq!(Version::for_program(output), expected, "{output}");
         }
     }
 }
