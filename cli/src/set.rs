@@ -36,7 +36,7 @@ pub struct Args {
 }
 
 fn memory(text: &str) -> Result<Memory, String> {
-    let expected = || format!("expected {}, a percentage from 1% to 100%, or none", quantity::ANNOTATION.accepted);
+    let expected = || format!("expected {}, a percentage from 1% to 100%, or none", quantity::ANNOTATION.expected);
     match (text, text.strip_suffix('%')) {
         ("none", _) => Some(Memory::Unlimited),
         (_, Some(percent)) => quantity::percent(percent).map(Memory::Percent),

@@ -1,13 +1,14 @@
-//! The ways in which limits are written down. Each module reads one dialect and knows nothing of the others.
+//! The dialects in which limits are written. Each module reads one dialect and is independent of the others.
 //!
-//! Who is believed: all of it was said by the tenant or by an orchestrator in the tenant's name, so where two dialects speak of
-//! the same thing the stricter wins, and the operator's policy has the last word ([`crate::decide()`]). A scheduler's decision
-//! ([`scheduling`]) only counts where the environment says nothing, because its entries cannot be told apart safely.
+//! Trust: the tenant, or an orchestrator on its behalf, writes all of it. Where two dialects limit the same quantity, the stricter one
+//! wins, and the operator's policy applies last ([`crate::decide()`]). A scheduler's decision ([`scheduling`]) only counts where the
+//! environment says nothing, because its entries cannot be assigned to containers reliably.
 
 use std::collections::BTreeMap;
 
 use vgpu_region::limits::LogLevel;
 
+use crate::devices::{Choice, VisibleDevices};
 use crate::error::Result;
 use crate::request::Request;
 use crate::setting::Setting;
@@ -29,37 +30,37 @@ pub use sources::Sources;
 /// Reads all dialects.
 ///
 /// # Errors
-/// The first value that is not as its dialect documents it.
+/// The first value that its dialect does not document.
 pub fn read(sources: &Sources<'_>) -> Result<Request> {
     let mut request = Request::default();
     nvidia::read(sources.env, &mut request);
     request.log_level = own_log_level(sources.env)?;
-    let mut from_env = vec![
+    let mut dialects = vec![
         hami::read(sources.env, &mut request)?,
         manager::read(sources.env, &mut request)?,
         controller::read(sources.env, &mut request)?,
         alnair::read(sources.env, sources.alnair_limits, &mut request)?,
     ];
     if sources.claims.is_empty() {
-        from_env.push(kai::read(sources, &request)?);
+        dialects.push(kai::read(sources, &request)?);
     } else {
-        from_env = vec![claims::read(sources.claims, &mut request)?];
+        dialects = vec![claims::read(sources.claims, &mut request)?];
     }
-    from_env.retain(|claim| !claim.is_empty());
-    if from_env.is_empty() && sources.claims.is_empty() {
-        from_env.push(scheduling::read(sources.annotations, &request.visible)?);
+    dialects.retain(|dialect| !dialect.is_empty());
+    if dialects.is_empty() && sources.claims.is_empty() {
+        dialects.push(scheduling::read(sources.annotations, &request.visible)?);
     }
-    from_env.push(annotations::read(sources, &mut request)?);
-    if scheduling::decided(sources.annotations) && request.visible.given != crate::devices::Given::All {
-        // Which GPUs these are was the scheduler's choice, by the same annotations.
-        request.choice = crate::devices::Choice::default();
+    dialects.push(annotations::read(sources, &mut request)?);
+    if scheduling::has_decision(sources.annotations) && request.visible.devices != VisibleDevices::All {
+        // The scheduler has applied the same annotations when it chose these GPUs.
+        request.choice = Choice::default();
     }
-    request.claims = from_env;
-    request.claims.retain(|claim| !claim.is_empty());
+    dialects.retain(|dialect| !dialect.is_empty());
+    request.dialects = dialects;
     Ok(request)
 }
 
-/// `VGPU_LOG`, which goes before the peers' variables.
+/// Reads `VGPU_LOG`, which has precedence over the variables of other dialects.
 fn own_log_level(env: &BTreeMap<String, String>) -> Result<Option<LogLevel>> {
     let Some(value) = env.get("VGPU_LOG") else { return Ok(None) };
     let level = LogLevel::named(value.as_bytes());

@@ -1,4 +1,4 @@
-//! The GPUs of this machine, as the host side has written them down: the runtime and the hook never load NVML themselves.
+//! The inventory of this machine's GPUs, written by the host side. vgpu-runtime and vgpu-hook never load NVML themselves.
 
 use std::path::Path;
 
@@ -6,51 +6,51 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Name of the inventory's file in the state directory.
+/// File name of the inventory in the state directory.
 pub const FILE: &str = "inventory.json";
 
 /// The GPUs of this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
-    /// In the order of NVML's index.
+    /// The GPUs in the order of their NVML index.
     pub gpus: Vec<Gpu>,
 }
 
 /// One GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// NVML's index.
+    /// NVML index.
     pub index: u32,
     /// `GPU-…`.
     pub uuid: String,
     /// Product name, such as `NVIDIA H200`.
     pub name: String,
-    /// All of its memory, in bytes.
+    /// Total memory in bytes.
     pub memory: u64,
-    /// The number of its device node, `/dev/nvidia<minor>`.
+    /// Minor number of the device node, `/dev/nvidia<minor>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minor: Option<u32>,
-    /// The pieces it is partitioned into.
+    /// Its MIG devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mig: Vec<Mig>,
 }
 
-/// A MIG device: a piece of a GPU.
+/// A MIG device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mig {
-    /// Its number within its GPU, as in `0:1`.
+    /// Index within its GPU: the 1 of `0:1`.
     pub index: u32,
     /// `MIG-…`.
     pub uuid: String,
-    /// Its memory, in bytes.
+    /// Total memory in bytes.
     pub memory: u64,
 }
 
 impl Inventory {
-    /// Reads the inventory in the state directory; `None` if there is none.
+    /// Reads the inventory in the state directory. `None` if there is none.
     ///
     /// # Errors
-    /// A file that cannot be read or is no inventory.
+    /// The file cannot be read or is not an inventory.
     pub fn load(state_dir: &Path) -> Result<Option<Self>> {
         let path = state_dir.join(FILE);
         let text = match std::fs::read(&path) {
@@ -64,7 +64,7 @@ impl Inventory {
 }
 
 impl Gpu {
-    /// How a message names it.
+    /// Describes the GPU for a message: index, UUID, name, memory.
     #[must_use]
     pub fn describe(&self) -> String {
         format!("{} {} ({}, {} MiB)", self.index, self.uuid, self.name, self.memory >> 20)

@@ -1,8 +1,8 @@
-//! What a container asks for ([`Request`]), what the operator says ([`Policy`]), and what is decided ([`Limits`]).
+//! The model of limits: what a container requests ([`Request`]), what the operator allows ([`Policy`]), what is decided ([`Limits`]).
 //!
-//! Everything a container or its pod says is read through [`dialect`], one module for each way of writing it, into one model.
-//! [`decide()`] then takes the strictest of what was said, applies the operator's defaults and ceilings, and chooses devices.
-//! Nothing here knows what a container is made of, or CUDA.
+//! [`dialect`] reads the annotations and variables of a container and its pod, one module for each dialect, into one model. [`decide()`]
+//! takes the strictest of the requests, applies the operator's defaults and ceilings, and selects devices. This crate depends neither
+//! on the container's runtime nor on CUDA.
 
 pub mod decide;
 pub mod devices;

@@ -1,4 +1,4 @@
-//! What was decided for one container: what goes into the page that its processes read, and into the host's record of it.
+//! The limits that were decided for one container: the content of its limits page and of the host's record.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
@@ -6,88 +6,91 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde::{Deserialize, Serialize};
 use vgpu_region::limits::{GpuLimit, LimitsPage, LogLevel, Selector};
 
+use crate::devices;
+
 /// The limits of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// For each GPU, or for all.
+    /// Limits for each GPU, or for all.
     pub gpus: Vec<GpuLimits>,
-    /// 0 goes before 1.
+    /// 0 is served before 1.
     pub priority: u32,
-    /// What the library says on stderr; see [`LogLevel`].
+    /// The library's log level on stderr; see [`LogLevel`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_level: Option<u32>,
-    /// Where in the container HAMi's monitor expects its file.
+    /// Path in the container of the file that HAMi's monitor reads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hami_cache: Option<String>,
-    /// Folder in the container for Alnair's profile files.
+    /// Directory in the container for Alnair's profile files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_dir: Option<String>,
-    /// How NVIDIA's MPS shares out the GPU's time, where it does.
+    /// Settings of NVIDIA's MPS, if MPS limits GPU time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps: Option<Mps>,
-    /// The GPUs that the container is narrowed to, as `NVIDIA_VISIBLE_DEVICES` names them.
+    /// The GPUs that the container is narrowed to, as values of `NVIDIA_VISIBLE_DEVICES`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices: Option<Vec<String>>,
-    /// The parts of the driver that the container is narrowed to.
+    /// The driver capabilities that the container is narrowed to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver_capabilities: Option<String>,
 }
 
-/// What MPS is told of one container.
+/// MPS settings of one container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mps {
-    /// The folder with the daemon's pipes, on the host.
+    /// Directory of the daemon's pipes on the host.
     pub pipes: PathBuf,
-    /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`
+    /// Value of `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`.
     pub percent: u32,
-    /// `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`; `None` without a limit in bytes.
+    /// Value of `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`; `None` without a limit in bytes.
     pub memory: Option<String>,
 }
 
 impl Mps {
-    /// What to tell a daemon with its pipes in this folder. `None` if not every GPU has a limit of time: MPS knows one for all.
+    /// Returns the settings for a daemon with its pipes in this directory. `None` unless every GPU has a limit on GPU time: MPS has one
+    /// value for all GPUs.
     ///
-    /// Where GPUs have different limits it is told the largest: it comes on top of the library, which knows each.
+    /// Where the limits of GPUs differ, MPS gets the largest. The library, which knows each limit, still enforces the others.
     #[must_use]
     pub fn of(limits: &Limits, pipes: &Path) -> Option<Self> {
         let cores: Option<Vec<u32>> = limits.gpus.iter().map(|gpu| gpu.cores).collect();
         let percent = cores?.into_iter().max()?;
         let bytes: Option<Vec<u64>> = limits.gpus.iter().map(|gpu| gpu.memory).collect();
-        let mebibytes = bytes.and_then(|bytes| bytes.into_iter().max()).map(|most| most.div_ceil(1 << 20));
-        // The entry for all others is no GPU of its own, unless it is the only one.
+        let mebibytes = bytes.and_then(|bytes| bytes.into_iter().max()).map(|bytes| bytes.div_ceil(1 << 20));
+        // The entry for all other GPUs counts as a GPU only if it is the only entry.
         let gpus = limits.gpus.iter().filter(|gpu| gpu.gpu != Which::All).count().max(1);
         let memory = mebibytes.map(|mebibytes| (0..gpus).map(|gpu| format!("{gpu}={mebibytes}M")).collect::<Vec<_>>().join(","));
         Some(Self { pipes: pipes.to_owned(), percent, memory })
     }
 }
 
-/// Which GPUs an entry is for.
+/// The GPUs that an entry applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Which {
-    /// All that have no entry of their own.
+    /// All GPUs without an entry of their own.
     All,
-    /// The one with this UUID, `GPU-…` or `MIG-…`.
+    /// The GPU or MIG device with this UUID, `GPU-…` or `MIG-…`.
     Uuid(String),
-    /// The container's n-th.
+    /// The container's n-th GPU.
     Index(u32),
 }
 
-/// The limits on one GPU. `None`: no such limit.
+/// The limits on one GPU. `None` fields are not limited.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuLimits {
-    /// Which GPU.
+    /// The GPU.
     pub gpu: Which,
     /// Device memory in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
-    /// Device memory in percent, where the GPU's total is not known on the host side.
+    /// Device memory in percent, where the host side does not know the GPU's total.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_percent: Option<u32>,
-    /// Compute time in percent, 1-99.
+    /// GPU time in percent, 1-99.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
-    /// Compute time in percent while nobody else wants the GPU.
+    /// GPU time in percent while the GPU is otherwise idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores_soft: Option<u32>,
     /// Memory in bytes that may spill to the host.
@@ -96,22 +99,22 @@ pub struct GpuLimits {
 }
 
 impl GpuLimits {
-    /// An entry without limits.
+    /// Returns an entry without limits.
     #[must_use]
     pub fn none(gpu: Which) -> Self {
         Self { gpu, memory: None, memory_percent: None, cores: None, cores_soft: None, spill: None }
     }
 
-    /// Whether there is any limit in it.
+    /// Returns whether memory or GPU time is limited.
     #[must_use]
-    pub fn limits(&self) -> bool {
+    pub fn is_limited(&self) -> bool {
         self.memory.is_some() || self.memory_percent.is_some() || self.cores.is_some()
     }
 
     fn entry(&self) -> Option<GpuLimit> {
         let entry = GpuLimit::new(match &self.gpu {
             Which::All => Selector::All,
-            Which::Uuid(uuid) => Selector::Uuid(crate::devices::uuid(uuid)?),
+            Which::Uuid(uuid) => Selector::Uuid(devices::uuid(uuid)?),
             Which::Index(index) => Selector::Index(*index),
         });
         entry.memory.store(self.memory.unwrap_or(0), Relaxed);
@@ -124,13 +127,13 @@ impl GpuLimits {
 }
 
 impl Limits {
-    /// Whether any GPU is limited.
+    /// Returns whether any GPU is limited.
     #[must_use]
-    pub fn limit_anything(&self) -> bool {
-        self.gpus.iter().any(GpuLimits::limits)
+    pub fn is_limited(&self) -> bool {
+        self.gpus.iter().any(GpuLimits::is_limited)
     }
 
-    /// The page for the container. `None` if something does not fit into it, which [`crate::decide()`] has ruled out.
+    /// Returns the container's limits page. `None` if something does not fit into it, which [`crate::decide()`] rules out.
     #[must_use]
     pub fn page(&self) -> Option<LimitsPage> {
         let entries: Option<Vec<GpuLimit>> = self.gpus.iter().map(GpuLimits::entry).collect();
@@ -145,8 +148,8 @@ impl Limits {
         if let Some(path) = &self.hami_cache {
             page = page.with_hami_cache(path)?;
         }
-        if let Some(folder) = &self.trace_dir {
-            page = page.with_trace_dir(folder)?;
+        if let Some(dir) = &self.trace_dir {
+            page = page.with_trace_dir(dir)?;
         }
         Some(page)
     }
@@ -162,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mps_is_told_one_figure_for_all_gpus() {
+    fn mps_gets_the_largest_limit() {
         let gpu = |which, cores, memory| GpuLimits { cores, memory, ..GpuLimits::none(which) };
         let pipes = Path::new("/run/mps");
         let of = |gpus| Mps::of(&Limits { gpus, ..Limits::default() }, pipes);
@@ -175,13 +178,13 @@ mod tests {
         ]);
         assert_eq!(two.map(|mps| (mps.percent, mps.memory)), Some((50, Some("0=1024M,1=1024M".to_owned()))));
         assert_eq!(of(vec![gpu(Which::All, Some(30), None)]).unwrap().memory, None);
-        assert_eq!(of(vec![gpu(Which::Index(0), Some(30), None), gpu(Which::All, None, Some(1))]), None, "one has no limit of time");
+        assert_eq!(of(vec![gpu(Which::Index(0), Some(30), None), gpu(Which::All, None, Some(1))]), None, "one GPU has no time limit");
         let page = Limits { gpus: vec![gpu(Which::All, Some(30), None)], mps: Some(one), ..Limits::default() }.page().unwrap();
         assert!(page.is_mps() && !page.is_traced());
     }
 
     #[test]
-    fn what_is_decided_is_what_the_page_says() {
+    fn the_page_has_the_decided_limits() {
         let limits = Limits {
             gpus: vec![
                 GpuLimits { memory: Some(1 << 30), cores: Some(30), ..GpuLimits::none(Which::Index(1)) },
@@ -200,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_gives_no_page() {
+    fn limits_that_do_not_fit_have_no_page() {
         let many = Limits { gpus: vec![GpuLimits::none(Which::All); vgpu_region::MAX_GPUS + 1], ..Limits::default() };
         assert!(many.page().is_none());
         let long = Limits { trace_dir: Some("/".repeat(256)), ..Limits::default() };

@@ -1,56 +1,56 @@
-//! The operator's file, `/etc/vgpu/config.toml`. It is the only one that is believed.
+//! The operator's policy file, `/etc/vgpu/config.toml`: the only trusted source of configuration.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer};
 
 use crate::error::{Error, Result, one_line};
-use crate::quantity;
+use crate::quantity::{self, Bytes, Percent};
 
-/// Where the file is unless the caller's environment says otherwise ([`VARIABLE`]).
+/// Path of the policy file unless [`VARIABLE`] names another one.
 pub const DEFAULT_PATH: &str = "/etc/vgpu/config.toml";
-/// The variable in the environment of the *runtime's caller* that names another file.
+/// Variable in the environment of the *runtime's caller* that names another policy file.
 pub const VARIABLE: &str = "VGPU_CONFIG";
 
-/// What the operator says. Every key has a default, so an absent file is an empty one.
+/// The policy. Every key has a default, so an absent file is equivalent to an empty one.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
-    /// Where the host side keeps its state; `None` is `/run/vgpu`, or `/run/user/<uid>/vgpu` for a user's own containers.
+    /// State directory of the host side; `None` is `/run/vgpu`, or `/run/user/<uid>/vgpu` for rootless containers.
     pub state_dir: Option<PathBuf>,
-    /// The library that goes into the containers.
+    /// The library that is mounted into containers.
     pub library: PathBuf,
-    /// The hook that mounts into a container; `None` is `vgpu-hook` beside `vgpu-runtime`.
+    /// The hook that mounts into containers; `None` is `vgpu-hook` in the directory of `vgpu-runtime`.
     pub hook: Option<PathBuf>,
-    /// Low-level runtimes, by name or path; the first one that is there does the work.
+    /// Low-level runtimes by name or path; the first one that is installed is used.
     pub runtimes: Vec<PathBuf>,
-    /// How the library gets between a program and the driver.
+    /// How the library is loaded between a program and the driver.
     pub intercept: Intercept,
-    /// Device nodes that make a container one with a GPU, beside NVIDIA's own.
+    /// Device nodes that identify a container with a GPU, in addition to NVIDIA's.
     pub extra_device_nodes: Vec<PathBuf>,
-    /// What happens to a container that has a GPU and asks for no limit.
+    /// Treatment of a container that has a GPU and requests no limit.
     pub without_request: WithoutRequest,
-    /// What happens to a request over a ceiling.
+    /// Treatment of a request over a ceiling.
     pub over_ceiling: OverCeiling,
-    /// What happens to a container that holds more than its limit.
+    /// Treatment of a container that exceeds its limit.
     pub on_violation: OnViolation,
-    /// How long a violation may last before the container's processes are ended, in seconds.
+    /// Seconds that a violation may last before the container's processes are killed.
     pub violation_grace_seconds: u64,
-    /// What happens to a limited container whose mounts could be undone: by itself (CAP_SYS_ADMIN), or through a volume that they are in.
+    /// Treatment of a limited container whose mounts could be removed: by itself (CAP_SYS_ADMIN), or through a volume over them.
     pub privileged: Admission,
-    /// What happens to a limited container whose image has no glibc loader: CUDA's driver needs glibc, and so does the library.
+    /// Treatment of a limited container whose image has no glibc loader. CUDA's driver and the library need glibc.
     pub without_glibc: Admission,
-    /// What happens to a container with a share of a claim that another container has at the same time: each is limited by itself.
+    /// Treatment of a container with a share of a claim that another container has, too: each would be limited separately.
     pub shared_claims: Admission,
-    /// For what a container does not ask for.
+    /// Limits for quantities that a container does not request.
     pub defaults: Defaults,
-    /// What no container gets past.
+    /// Maximum limits of every container.
     pub ceilings: Ceilings,
-    /// Who may go without limits by asking for it (`CUDA_DISABLE_CONTROL`, `DISABLE_VGPU_CONTROL`).
+    /// Containers that may opt out of limits (`CUDA_DISABLE_CONTROL`, `DISABLE_VGPU_CONTROL`).
     pub opt_out: OptOut,
-    /// Which parts of the driver a limited container may use.
+    /// Driver capabilities of limited containers.
     pub driver_capabilities: DriverCapabilities,
-    /// NVIDIA's MPS as what shares out the GPU's time.
+    /// Use of NVIDIA's MPS to limit GPU time.
     pub mps: MpsPolicy,
 }
 
@@ -79,47 +79,47 @@ impl Default for Policy {
     }
 }
 
-/// How the library gets between a program and the driver.
+/// How the library is loaded between a program and the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Intercept {
     /// Through `/etc/ld.so.preload`.
     #[default]
     Preload,
-    /// Mounted over the driver's libraries.
+    /// As a replacement mounted over the driver's libraries.
     Replace,
-    /// Both.
+    /// Both ways.
     Both,
 }
 
 impl Intercept {
-    /// Whether `/etc/ld.so.preload` is used.
+    /// Returns whether `/etc/ld.so.preload` is used.
     #[must_use]
     pub fn preloads(self) -> bool {
         self != Self::Replace
     }
 
-    /// Whether the driver's libraries are replaced.
+    /// Returns whether the driver's libraries are replaced.
     #[must_use]
     pub fn replaces(self) -> bool {
         self != Self::Preload
     }
 }
 
-/// What happens to a container that has a GPU and asks for no limit.
+/// Treatment of a container that has a GPU and requests no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WithoutRequest {
-    /// The defaults and ceilings limit it; where there are none, it is left alone.
+    /// The defaults and ceilings apply; without any, it is not limited.
     #[default]
     Limit,
-    /// It is left alone.
+    /// It is not limited.
     Pass,
     /// It does not start.
     Refuse,
 }
 
-/// What happens to a request over a ceiling.
+/// Treatment of a request over a ceiling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OverCeiling {
@@ -130,65 +130,65 @@ pub enum OverCeiling {
     Clamp,
 }
 
-/// What happens to a container that holds more than its limit, or uses a GPU past the library.
+/// Treatment of a container that exceeds its limit, or uses a GPU without the library.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnViolation {
     /// It is reported.
     #[default]
     Report,
-    /// Those of its processes that are to blame are ended, too.
+    /// It is reported, and its offending processes are killed.
     Kill,
 }
 
-/// Whether a container starts.
+/// Whether a container is admitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Admission {
     /// It starts.
     #[default]
     Start,
-    /// It does not.
+    /// It does not start.
     Refuse,
 }
 
-/// For what a container does not ask for.
+/// Limits for quantities that a container does not request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Defaults {
-    /// Device memory for each GPU, in bytes; written with a unit.
+    /// Device memory of each GPU; the file requires a unit.
     #[serde(deserialize_with = "bytes")]
-    pub memory: Option<u64>,
+    pub memory: Option<Bytes>,
     /// Device memory in percent of each GPU's.
     #[serde(deserialize_with = "percent")]
-    pub memory_percent: Option<u32>,
-    /// Compute time in percent.
+    pub memory_percent: Option<Percent>,
+    /// GPU time in percent.
     #[serde(deserialize_with = "percent")]
-    pub cores: Option<u32>,
-    /// Compute time in percent while nobody else wants the GPU.
+    pub cores: Option<Percent>,
+    /// GPU time in percent while the GPU is otherwise idle.
     #[serde(deserialize_with = "percent")]
-    pub cores_soft: Option<u32>,
+    pub cores_soft: Option<Percent>,
 }
 
-/// What no container gets past.
+/// Maximum limits of every container.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ceilings {
-    /// Device memory for each GPU, in bytes; written with a unit.
+    /// Device memory of each GPU; the file requires a unit.
     #[serde(deserialize_with = "bytes")]
-    pub memory: Option<u64>,
+    pub memory: Option<Bytes>,
     /// Device memory in percent of each GPU's.
     #[serde(deserialize_with = "percent")]
-    pub memory_percent: Option<u32>,
-    /// Compute time in percent.
+    pub memory_percent: Option<Percent>,
+    /// GPU time in percent.
     #[serde(deserialize_with = "percent")]
-    pub cores: Option<u32>,
-    /// Compute time in percent while nobody else wants the GPU.
+    pub cores: Option<Percent>,
+    /// GPU time in percent while the GPU is otherwise idle.
     #[serde(deserialize_with = "percent")]
-    pub cores_soft: Option<u32>,
-    /// Memory that may spill to the host, in percent of the container's device memory; 0 is none.
+    pub cores_soft: Option<Percent>,
+    /// Memory that may spill to the host, in percent of the container's device memory; 0 disables oversubscription, 100 is the default.
     pub oversubscribe_percent: u32,
-    /// The best priority to be had by asking: 0 or 1.
+    /// Highest priority that a container may request: 0 (the default) or 1.
     pub priority: u32,
 }
 
@@ -198,40 +198,40 @@ impl Default for Ceilings {
     }
 }
 
-/// Who may go without limits by asking for it.
+/// Containers that may opt out of limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OptOut {
-    /// Everybody.
+    /// All containers.
     pub anyone: bool,
     /// Pods of these namespaces.
     pub namespaces: Vec<String>,
 }
 
 impl OptOut {
-    /// Whether a container of this namespace may.
+    /// Returns whether a container of a pod in this namespace may opt out.
     #[must_use]
     pub fn allows(&self, namespace: Option<&str>) -> bool {
         self.anyone || namespace.is_some_and(|namespace| self.namespaces.iter().any(|allowed| allowed == namespace))
     }
 }
 
-/// NVIDIA's MPS as what shares out the GPU's time.
+/// Use of NVIDIA's MPS to limit GPU time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MpsPolicy {
-    /// The folder with the daemon's pipes. Containers with a limit of time are made the daemon's clients while it is there; `None`
-    /// is never.
+    /// Directory of the daemon's pipes. While the daemon runs, containers with a limit on GPU time become its clients; `None`
+    /// disables MPS.
     pub pipe_directory: Option<PathBuf>,
 }
 
-/// Which parts of the driver a limited container may use.
+/// Driver capabilities of limited containers.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DriverCapabilities {
-    /// Those whose memory and time are accounted for, and any others the operator accepts.
+    /// Allowed capabilities; by default those whose memory and time vgpu accounts for.
     pub allow: Vec<String>,
-    /// What happens to the rest.
+    /// Treatment of all others.
     pub otherwise: Otherwise,
 }
 
@@ -241,7 +241,7 @@ impl Default for DriverCapabilities {
     }
 }
 
-/// What happens to a driver capability that is not allowed.
+/// Treatment of a driver capability that is not allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Otherwise {
@@ -252,23 +252,24 @@ pub enum Otherwise {
     Refuse,
 }
 
-fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Bytes>, D::Error> {
     let text = String::deserialize(from)?;
-    let unit = &quantity::POLICY;
-    unit.parse(&text).map(Some).ok_or_else(|| serde::de::Error::custom(format!("accepted is {}", unit.accepted)))
+    let units = &quantity::POLICY;
+    let bytes = units.parse(&text).map(Bytes);
+    bytes.map(Some).ok_or_else(|| serde::de::Error::custom(format!("expected {}", units.expected)))
 }
 
-fn percent<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+fn percent<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Percent>, D::Error> {
     let number = i64::deserialize(from)?;
-    let valid = u32::try_from(number).ok().filter(|number| (1..=100).contains(number));
-    valid.map(Some).ok_or_else(|| serde::de::Error::custom("accepted is a whole number of percent from 1 to 100"))
+    let percent = u32::try_from(number).ok().and_then(Percent::new);
+    percent.map(Some).ok_or_else(|| serde::de::Error::custom("expected an integer from 1 to 100 (percent)"))
 }
 
 impl Policy {
-    /// Reads the policy file: `named` if somebody names one, else the default one, which may be absent.
+    /// Reads the policy file `named`, or the default one, which may be absent.
     ///
     /// # Errors
-    /// A file that cannot be read, that others than its owner may write, or that says anything but what it may say.
+    /// The file cannot be read, is writable by others than its owner and group, or has an unknown key or an invalid value.
     pub fn load(named: Option<&Path>) -> Result<Self> {
         use std::os::unix::fs::MetadataExt;
         let path = named.unwrap_or(Path::new(DEFAULT_PATH));
@@ -279,16 +280,16 @@ impl Policy {
             Err(source) => return Err(unreadable(source)),
         };
         if std::fs::metadata(path).map_err(unreadable)?.mode() & 0o002 != 0 {
-            let why = "everybody may write it; accepted is a file that only its owner and group may write".to_owned();
+            let why = "the file is world-writable: expected one that only its owner and group may write".to_owned();
             return Err(Error::Invalid { path: path.to_owned(), why });
         }
         Self::parse(&text).map_err(|why| Error::Invalid { path: path.to_owned(), why })
     }
 
-    /// Reads the text of a policy file.
+    /// Parses the text of a policy file.
     ///
     /// # Errors
-    /// One line that says where and what is wrong.
+    /// One line that names the position and the reason.
     pub fn parse(text: &str) -> Result<Self, String> {
         let policy: Self = toml_edit::de::from_str(text).map_err(|error| {
             let why = one_line(error.message());
@@ -302,30 +303,30 @@ impl Policy {
                 None => why,
             }
         })?;
-        policy.check()?;
+        policy.validate()?;
         Ok(policy)
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn validate(&self) -> Result<(), String> {
         let paths = [&self.library].into_iter().chain(&self.state_dir).chain(&self.hook).chain(&self.extra_device_nodes);
         for path in paths {
             if !path.is_absolute() {
-                return Err(format!("{}: accepted is an absolute path", one_line(&path.display().to_string())));
+                return Err(format!("{}: expected an absolute path", one_line(&path.display().to_string())));
             }
         }
         if self.runtimes.is_empty() {
-            return Err("runtimes = []: accepted is a list of at least one runtime".to_owned());
+            return Err("runtimes = []: expected at least one runtime".to_owned());
         }
         if self.ceilings.priority > 1 {
-            return Err(format!("ceilings.priority = {}: accepted is 0 or 1", self.ceilings.priority));
+            return Err(format!("ceilings.priority = {}: expected 0 or 1", self.ceilings.priority));
         }
         Ok(())
     }
 
-    /// The low-level runtimes that the file lists, however much else in it is wrong, or the default ones: a broken policy must
-    /// stop containers from starting, not from being looked at and ended.
+    /// Returns the low-level runtimes that the file lists even if the rest of it is invalid, or the default ones. An invalid policy
+    /// must stop containers from being created, not from being inspected and deleted.
     #[must_use]
-    pub fn runtimes_at_any_rate(named: Option<&Path>) -> Vec<PathBuf> {
+    pub fn runtimes_even_if_invalid(named: Option<&Path>) -> Vec<PathBuf> {
         let text = std::fs::read_to_string(named.unwrap_or(Path::new(DEFAULT_PATH))).unwrap_or_default();
         let listed = || {
             let document: toml_edit::DocumentMut = text.parse().ok()?;
@@ -335,11 +336,11 @@ impl Policy {
         listed().filter(|runtimes| !runtimes.is_empty()).unwrap_or_else(|| Self::default().runtimes)
     }
 
-    /// Where the host side keeps its state: what the policy says, else the system's folder, or that of the user `rootless`.
+    /// Returns the state directory: the policy's, else the system's, or that of the user `rootless`.
     #[must_use]
     pub fn state_dir(&self, rootless: Option<u32>) -> PathBuf {
-        let usual = rootless.map_or_else(|| PathBuf::from("/run/vgpu"), |uid| PathBuf::from(format!("/run/user/{uid}/vgpu")));
-        self.state_dir.clone().unwrap_or(usual)
+        let default = rootless.map_or_else(|| PathBuf::from("/run/vgpu"), |uid| PathBuf::from(format!("/run/user/{uid}/vgpu")));
+        self.state_dir.clone().unwrap_or(default)
     }
 }
 

@@ -1,6 +1,8 @@
-//! Numbers as users write them. Each dialect has its own units; nothing undocumented is guessed at.
+//! Bytes and percentages, and how users write them. Each dialect has its own units; undocumented forms are refused, never guessed.
 
-/// One KiB, MiB, GiB, TiB in bytes.
+use std::fmt;
+
+/// One KiB in bytes.
 pub const KIB: u64 = 1 << 10;
 /// One MiB in bytes.
 pub const MIB: u64 = 1 << 20;
@@ -9,51 +11,101 @@ pub const GIB: u64 = 1 << 30;
 /// One TiB in bytes.
 pub const TIB: u64 = 1 << 40;
 
+/// An amount of memory in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bytes(pub u64);
+
+impl Bytes {
+    /// Returns `numerator / denominator` of this amount, rounded down; at most `u64::MAX` bytes. `denominator` must not be 0.
+    #[must_use]
+    pub fn scaled(self, numerator: u64, denominator: u64) -> Self {
+        let scaled = u128::from(self.0) * u128::from(numerator) / u128::from(denominator);
+        Self(u64::try_from(scaled).unwrap_or(u64::MAX))
+    }
+}
+
+/// Whole MiB, rounded down.
+impl fmt::Display for Bytes {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} MiB", self.0 / MIB)
+    }
+}
+
+/// A percentage from 1 to 100.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Percent(u32);
+
+impl Percent {
+    /// All of it.
+    pub const MAX: Self = Self(100);
+
+    /// Returns the percentage, or `None` if `value` is not from 1 to 100.
+    #[must_use]
+    pub fn new(value: u32) -> Option<Self> {
+        (1..=100).contains(&value).then_some(Self(value))
+    }
+
+    /// Returns the number from 1 to 100.
+    #[must_use]
+    pub fn get(self) -> u32 {
+        self.0
+    }
+
+    /// Returns this percentage of `total`, rounded down.
+    #[must_use]
+    pub fn of(self, total: Bytes) -> Bytes {
+        total.scaled(self.0.into(), 100)
+    }
+}
+
+impl fmt::Display for Percent {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} percent", self.0)
+    }
+}
+
 /// The units of one dialect.
 #[derive(Debug)]
 pub struct Units {
-    /// What a bare number counts, in bytes; `None` where a unit must be given.
+    /// Bytes in one unit of a bare number; `None` where a unit is required.
     pub bare: Option<u64>,
-    /// Suffixes and what they stand for. One-letter suffixes are good in either case, longer ones as written.
+    /// Suffixes and their bytes. One-letter suffixes are case-insensitive, longer ones are exact.
     pub suffixes: &'static [(&'static str, u64)],
-    /// The same in words, for error messages.
-    pub accepted: &'static str,
+    /// The accepted form in words, for error messages.
+    pub expected: &'static str,
 }
 
 /// vgpu's annotations: a bare number is MiB, as in HAMi's resources.
 pub const ANNOTATION: Units = Units {
     bare: Some(MIB),
     suffixes: &[("k", KIB), ("m", MIB), ("g", GIB), ("t", TIB), ("Ki", KIB), ("Mi", MIB), ("Gi", GIB), ("Ti", TIB)],
-    accepted: "a whole number above 0, of MiB or with one of the units k, m, g, t, Ki, Mi, Gi, Ti, such as 3000, 3000m, 4Gi",
+    expected: "a positive integer (MiB) or a quantity such as 4Gi (units k, m, g, t, Ki, Mi, Gi, Ti)",
 };
 
 /// HAMi-core's environment: a bare number is bytes.
 pub const HAMI: Units = Units {
     bare: Some(1),
     suffixes: &[("k", KIB), ("m", MIB), ("g", GIB)],
-    accepted: "a whole number above 0, of bytes or with one of the units k, m, g, such as 1g, 1024m, 1048576k, 1073741824",
+    expected: "a positive integer (bytes) or a quantity such as 1024m (units k, m, g)",
 };
 
 /// vgpu-manager's and vgpu-controller's environment: a bare number is bytes.
 pub const MANAGER: Units = Units {
     bare: Some(1),
     suffixes: &[("k", KIB), ("m", MIB), ("g", GIB), ("t", TIB)],
-    accepted: "a whole number above 0, of bytes or with one of the units k, m, g, t, such as 4g, 4096m",
+    expected: "a positive integer (bytes) or a quantity such as 4096m (units k, m, g, t)",
 };
 
-/// Alnair's file: bytes.
-pub const ALNAIR: Units = Units { bare: Some(1), suffixes: &[], accepted: "a whole number of bytes above 0" };
+/// Alnair's limits file: bytes.
+pub const ALNAIR: Units = Units { bare: Some(1), suffixes: &[], expected: "a positive integer (bytes)" };
 
-/// The policy file: the unit must be said.
-pub const POLICY: Units = Units {
-    bare: None,
-    suffixes: ANNOTATION.suffixes,
-    accepted: "a whole number above 0 with one of the units k, m, g, t, Ki, Mi, Gi, Ti, such as 4Gi",
-};
+/// The policy file: the unit is required.
+pub const POLICY: Units =
+    Units { bare: None, suffixes: ANNOTATION.suffixes, expected: "a quantity such as 4Gi (units k, m, g, t, Ki, Mi, Gi, Ti)" };
 
 impl Units {
-    /// Reads `text` as an amount in bytes. `None` for anything that is not exactly as documented: a sign, a fraction, a leading
-    /// zero, zero itself, blanks, another unit, or more than 64 bits.
+    /// Parses `text` as a number of bytes. `None` for anything but the documented form: a sign, a fraction, a leading zero, zero itself,
+    /// white space, another unit, or more than 64 bits.
     #[must_use]
     pub fn parse(&self, text: &str) -> Option<u64> {
         let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -61,14 +113,14 @@ impl Units {
         let unit = if suffix.is_empty() {
             self.bare?
         } else {
-            let same = |name: &str| name == suffix || (name.len() == 1 && name.eq_ignore_ascii_case(suffix));
-            self.suffixes.iter().find(|(name, _)| same(name))?.1
+            let is_suffix = |name: &str| name == suffix || (name.len() == 1 && name.eq_ignore_ascii_case(suffix));
+            self.suffixes.iter().find(|(name, _)| is_suffix(name))?.1
         };
         number(digits)?.checked_mul(unit)
     }
 }
 
-/// A whole number above zero in decimal digits, without sign or leading zero.
+/// Parses a positive integer of decimal digits, without sign or leading zero.
 #[must_use]
 pub fn number(digits: &str) -> Option<u64> {
     if digits.starts_with('0') || digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -77,18 +129,18 @@ pub fn number(digits: &str) -> Option<u64> {
     digits.parse().ok()
 }
 
-/// 1 to 100.
+/// Parses a percentage from 1 to 100.
 #[must_use]
 pub fn percent(text: &str) -> Option<u32> {
     number(text).filter(|&value| value <= 100).map(|value| value as u32)
 }
 
-/// A percentage as the peers' environments have it: 0 and everything from 100 up mean "no limit", which is `Some(None)`.
+/// Parses a percentage as in the environment of HAMi and its relatives: 0 and 100 or more mean "no limit", which is `Some(None)`.
 #[must_use]
-pub fn percent_or_none(text: &str) -> Option<Option<u32>> {
+pub fn percent_or_unlimited(text: &str) -> Option<Option<Percent>> {
     match text {
         "0" => Some(None),
-        _ => number(text).map(|value| (value < 100).then_some(value as u32)),
+        _ => number(text).map(|value| u32::try_from(value).ok().filter(|&value| value < 100).and_then(Percent::new)),
     }
 }
 
@@ -100,44 +152,44 @@ mod tests {
     fn amounts() {
         let cases: &[(&str, &Units, &str, Option<u64>)] = &[
             ("a bare number in an annotation is MiB", &ANNOTATION, "3000", Some(3000 * MIB)),
-            ("small m is MiB, never milli", &ANNOTATION, "3000m", Some(3000 * MIB)),
-            ("capital M the same", &ANNOTATION, "3000M", Some(3000 * MIB)),
+            ("lower-case m is MiB, never milli", &ANNOTATION, "3000m", Some(3000 * MIB)),
+            ("so is upper-case M", &ANNOTATION, "3000M", Some(3000 * MIB)),
             ("Kubernetes' binary unit", &ANNOTATION, "4Gi", Some(4 * GIB)),
             ("HAMi's g", &ANNOTATION, "4g", Some(4 * GIB)),
-            ("long units are exact", &ANNOTATION, "4gi", None),
+            ("long units are case-sensitive", &ANNOTATION, "4gi", None),
             ("an unknown unit", &ANNOTATION, "10Q", None),
-            ("a negative number is no unlimited", &ANNOTATION, "-1", None),
+            ("a negative number is not unlimited", &ANNOTATION, "-1", None),
             ("a plus sign", &ANNOTATION, "+1", None),
             ("zero", &ANNOTATION, "0", None),
             ("zero with a unit", &ANNOTATION, "0g", None),
-            ("a fraction is not cut off", &ANNOTATION, "1.5g", None),
+            ("a fraction is not truncated", &ANNOTATION, "1.5g", None),
             ("a leading zero is not octal", &ANNOTATION, "010m", None),
-            ("nothing", &ANNOTATION, "", None),
+            ("an empty string", &ANNOTATION, "", None),
             ("only a unit", &ANNOTATION, "g", None),
             ("a newline", &ANNOTATION, "1024\n", None),
-            ("a blank before", &ANNOTATION, " 1024", None),
-            ("a blank between", &ANNOTATION, "4 Gi", None),
+            ("a leading space", &ANNOTATION, " 1024", None),
+            ("a space before the unit", &ANNOTATION, "4 Gi", None),
             ("hexadecimal", &ANNOTATION, "0x10", None),
-            ("exponents", &ANNOTATION, "1e3", None),
+            ("an exponent", &ANNOTATION, "1e3", None),
             ("digits of another script", &ANNOTATION, "١٠٢٤", None),
-            ("bytes as such", &ANNOTATION, "4GiB", None),
-            ("64 bits are not enough", &ANNOTATION, "99999999999999999999", None),
+            ("GiB is not a unit", &ANNOTATION, "4GiB", None),
+            ("more than 64 bits", &ANNOTATION, "99999999999999999999", None),
             ("the product does not wrap", &ANNOTATION, "17592186044416", None),
             ("the largest product", &ANNOTATION, "17592186044415", Some(17_592_186_044_415 * MIB)),
             ("HAMi-core: bytes", &HAMI, "1073741824", Some(GIB)),
             ("HAMi-core: kibibytes", &HAMI, "1048576k", Some(GIB)),
             ("HAMi-core: mebibytes", &HAMI, "1024m", Some(GIB)),
             ("HAMi-core: gibibytes", &HAMI, "1g", Some(GIB)),
-            ("HAMi-core reads 10 bytes here; we refuse", &HAMI, "10Gi", None),
+            ("HAMi-core reads 10 bytes here; vgpu refuses", &HAMI, "10Gi", None),
             ("HAMi-core has no t", &HAMI, "1t", None),
-            ("HAMi-core reads 1 GiB here; we refuse", &HAMI, "1.5g", None),
-            ("HAMi-core reads 8 MiB here; we refuse", &HAMI, "010m", None),
-            ("HAMi-core takes it as no limit; we refuse", &HAMI, "-1", None),
+            ("HAMi-core reads 1 GiB here; vgpu refuses", &HAMI, "1.5g", None),
+            ("HAMi-core reads 8 MiB here; vgpu refuses", &HAMI, "010m", None),
+            ("HAMi-core reads no limit here; vgpu refuses", &HAMI, "-1", None),
             ("vgpu-manager: tebibytes", &MANAGER, "1t", Some(TIB)),
             ("Alnair: bytes only", &ALNAIR, "1g", None),
             ("Alnair: bytes", &ALNAIR, "1073741824", Some(GIB)),
             ("policy: with a unit", &POLICY, "4Gi", Some(4 * GIB)),
-            ("policy: never without", &POLICY, "4096", None),
+            ("policy: the unit is required", &POLICY, "4096", None),
         ];
         for (description, units, text, expected) in cases {
             assert_eq!(units.parse(text), *expected, "{description}: {text:?}");
@@ -147,27 +199,35 @@ mod tests {
     #[test]
     fn percentages() {
         let cases = [
-            ("the least", "1", Some(1)),
-            ("the most", "100", Some(100)),
-            ("too much", "101", None),
+            ("the minimum", "1", Some(1)),
+            ("the maximum", "100", Some(100)),
+            ("above the maximum", "101", None),
             ("zero", "0", None),
             ("a sign", "-5", None),
-            ("with its unit", "30%", None),
+            ("a percent sign", "30%", None),
             ("a fraction", "30.5", None),
         ];
         for (description, text, expected) in cases {
             assert_eq!(percent(text), expected, "{description}: {text:?}");
         }
         let cases = [
-            ("a limit", "30", Some(Some(30))),
-            ("zero means none", "0", Some(None)),
-            ("a hundred means none", "100", Some(None)),
-            ("so does more", "400", Some(None)),
+            ("a limit", "30", Some(Percent::new(30))),
+            ("zero is unlimited", "0", Some(None)),
+            ("a hundred is unlimited", "100", Some(None)),
+            ("more than a hundred is unlimited", "400", Some(None)),
+            ("more than 32 bits is unlimited", "4294967297", Some(None)),
             ("a sign", "-1", None),
-            ("words", "half", None),
+            ("a word", "half", None),
         ];
         for (description, text, expected) in cases {
-            assert_eq!(percent_or_none(text), expected, "{description}: {text:?}");
+            assert_eq!(percent_or_unlimited(text), expected, "{description}: {text:?}");
         }
+    }
+
+    #[test]
+    fn scaling_neither_wraps_nor_rounds_up() {
+        assert_eq!(Percent::MAX.of(Bytes(u64::MAX)), Bytes(u64::MAX));
+        assert_eq!(Percent::new(50).unwrap().of(Bytes(3)), Bytes(1));
+        assert_eq!(Bytes(u64::MAX).scaled(2, 1), Bytes(u64::MAX));
     }
 }

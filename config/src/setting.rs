@@ -1,46 +1,44 @@
 //! Settings: a key, its value, and where it was set.
 
-/// Where something was said, and how: enough to name it in a message.
+/// A key and its value as they were written, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// What kind of place the key lives in.
-    pub place: Place,
-    /// The key as it was written.
+    /// The origin of the setting.
+    pub origin: Origin,
+    /// The key as written.
     pub key: String,
-    /// The value as it was written.
+    /// The value as written.
     pub value: String,
 }
 
-/// The places in which a key can be set.
+/// Origins of settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Origin {
     /// An OCI annotation of the container or its pod.
     Annotation,
     /// The environment of the container's process.
     Environment,
     /// A file that a device plugin wrote for the container.
     File,
-    /// The operator's policy file.
-    Policy,
 }
 
 impl Setting {
-    /// A setting made by an annotation.
+    /// Returns a setting made by an annotation.
     pub fn annotation(key: &str, value: &str) -> Self {
-        Self { place: Place::Annotation, key: key.to_owned(), value: value.to_owned() }
+        Self { origin: Origin::Annotation, key: key.to_owned(), value: value.to_owned() }
     }
 
-    /// A setting made by the container's environment.
+    /// Returns a setting made by the container's environment.
     pub fn environment(key: &str, value: &str) -> Self {
-        Self { place: Place::Environment, key: key.to_owned(), value: value.to_owned() }
+        Self { origin: Origin::Environment, key: key.to_owned(), value: value.to_owned() }
     }
 }
 
-/// A value and who said it.
+/// A parsed value and the setting that it came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Said<T> {
-    /// What was said.
+pub struct Sourced<T> {
+    /// The parsed value.
     pub value: T,
-    /// How, for messages.
-    pub by: Setting,
+    /// The setting, for messages.
+    pub setting: Setting,
 }

@@ -1,9 +1,9 @@
-//! Puts edits into a specification, and a specification into its file.
+//! Applies edits to a specification, and writes the specification to its file.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::Path;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -11,60 +11,61 @@ use serde_json::{Map, Value};
 
 use crate::edits::{Edits, STAGE};
 use crate::error::{Error, Result};
-use crate::path::plain;
+use crate::path::normalize;
 use crate::spec::Spec;
 
-/// The specification with the edits in it. Doing it twice is the same as doing it once.
+/// Returns the specification with the edits applied. Applying them again changes nothing.
 ///
 /// # Errors
-/// The specification has something else where lists have to be.
+/// The specification has something else where a list belongs.
 pub fn to_spec(spec: Spec, edits: &Edits) -> Result<Spec> {
     let mut spec = spec.0;
-    if !edits.places.is_empty() {
-        // What another put there, such as HAMi's device plugin.
+    if !edits.destinations.is_empty() {
+        // Remove the mounts of other programs, such as HAMi's device plugin.
         list(&mut spec, &["mounts"])?.retain(|mount| {
-            let place = mount.get("destination").and_then(Value::as_str).map(plain);
-            place.is_none_or(|place| edits.places.iter().all(|ours| place != Path::new(ours)))
+            let destination = mount.get("destination").and_then(Value::as_str).map(|path| normalize(Path::new(path)));
+            destination.is_none_or(|destination| edits.destinations.iter().all(|ours| destination != Path::new(ours)))
         });
     }
     if !edits.env.is_empty() {
         let env = list(&mut spec, &["process", "env"])?;
-        for (key, text) in &edits.env {
+        for (key, value) in &edits.env {
             env.retain(|entry| entry.as_str().and_then(|entry| entry.split_once('=')).is_none_or(|(name, _)| name != key));
-            env.push(Value::String(format!("{key}={text}")));
+            env.push(Value::String(format!("{key}={value}")));
         }
     }
     for hook in &edits.hooks {
+        let hook = serde_json::to_value(hook).map_err(|why| Error::Other(format!("cannot add the hook: {why}")))?;
         let hooks = list(&mut spec, &["hooks", STAGE])?;
         let name = hook.pointer("/args/0");
         hooks.retain(|other| other.pointer("/args/0") != name);
-        hooks.push(hook.clone());
+        hooks.push(hook);
     }
     Ok(Spec(spec))
 }
 
-/// The list at `path`, made if it is absent or null.
+/// Returns the list at `path`, created if it is absent or null.
 fn list<'a>(spec: &'a mut Value, path: &[&str]) -> Result<&'a mut Vec<Value>> {
-    let wrong = || Error::refused("config.json", path.join("."), "a list there, or nothing");
-    let mut at = spec;
+    let wrong_type = || Error::refused("config.json", path.join("."), "a list");
+    let mut value = spec;
     for key in path {
-        if at.is_null() {
-            *at = Value::Object(Map::new());
+        if value.is_null() {
+            *value = Value::Object(Map::new());
         }
-        at = at.as_object_mut().ok_or_else(wrong)?.entry(*key).or_insert(Value::Null);
+        value = value.as_object_mut().ok_or_else(wrong_type)?.entry(*key).or_insert(Value::Null);
     }
-    if at.is_null() {
-        *at = Value::Array(Vec::new());
+    if value.is_null() {
+        *value = Value::Array(Vec::new());
     }
-    at.as_array_mut().ok_or_else(wrong)
+    value.as_array_mut().ok_or_else(wrong_type)
 }
 
-/// Puts `new` in the place of `path`. The two are exchanged where the file system can do that: an ordinary rename over a file has ext4
-/// write the new one to the disk at once, which takes milliseconds.
+/// Replaces `path` by `new`. The two are exchanged where the file system supports that: on an ordinary rename over a file, ext4 writes
+/// the new one to the disk at once, which takes milliseconds.
 fn exchange(new: &Path, path: &Path) -> std::io::Result<()> {
     match renameat_with(CWD, new, CWD, path, RenameFlags::EXCHANGE) {
         Ok(()) => {
-            // The exchange is made; a copy of the old text that stays harms nobody.
+            // The exchange has succeeded; a remaining copy of the old text is harmless.
             let _ = fs::remove_file(new);
             Ok(())
         }
@@ -72,26 +73,26 @@ fn exchange(new: &Path, path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Replaces a file by rename, keeping its owner and mode: whoever reads it sees the old text or the new one.
+/// Replaces a file atomically, keeping its owner and mode.
 ///
-/// It is not synced to the disk: after a crash of the machine neither the container exists nor, in `/run`, what the new text points
-/// at, and orchestrators write the bundle anew. On a disk, waiting would cost more than all the rest of what is done here.
+/// The file is not synced: after a crash of the machine the container does not exist either, nor do files in `/run` that the new text
+/// refers to, and orchestrators write the bundle again. Syncing to a disk would take longer than the rest of this program.
 ///
 /// # Errors
-/// The folder cannot be written; the file is as it was.
+/// The directory cannot be written; the file is unchanged.
 pub fn replace_file(path: &Path, text: &[u8]) -> Result<()> {
-    let was = fs::metadata(path).map_err(Error::io("look at", path))?;
+    let old = fs::metadata(path).map_err(Error::io("stat", path))?;
     let mut name: OsString = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".vgpu-{}", std::process::id()));
     let temporary = path.with_file_name(name);
     let write = || {
         let mut file: File = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         file.write_all(text)?;
-        let now = file.metadata()?;
-        if (now.uid(), now.gid()) != (was.uid(), was.gid()) {
-            std::os::unix::fs::fchown(&file, Some(was.uid()), Some(was.gid()))?;
+        let new = file.metadata()?;
+        if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+            fchown(&file, Some(old.uid()), Some(old.gid()))?;
         }
-        file.set_permissions(fs::Permissions::from_mode(was.mode() & 0o7777))?;
+        file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o7777))?;
         exchange(&temporary, path)
     };
     write().map_err(|why| {

@@ -1,13 +1,14 @@
-//! Reads just enough of an OCI runtime's command line: is a container being created, which, and from what bundle.
+//! Parses an OCI runtime's command line as far as needed: the command, the container id and the bundle.
 //!
-//! runc, crun and youki differ. What has to be known of each flag is whether it takes a value, so that a container that is
-//! called "create" confuses nobody.
+//! runc, crun and youki differ. For each flag the parser has to know whether it takes a value, so that a container named "create" is not
+//! mistaken for a command.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::slice::Iter;
 
-/// Global flags with values: long names, and the short ones that stand for them.
+/// Global flags with values: long names and their short forms.
 const GLOBAL_VALUES: &[(&str, Option<u8>)] = &[
     ("log", Some(b'l')),
     ("log-format", None),
@@ -38,10 +39,10 @@ const COMMAND_VALUES: &[(&str, Option<u8>)] = &[
     ("criu", None),
 ];
 
-/// Flags of a command that have it explain itself and do nothing else.
+/// Flags of a command that only print its help.
 const HELP: &[&str] = &["help", "h", "usage", "?"];
 
-/// All commands of the known runtimes: what follows an unknown global flag is its value unless it is one of these.
+/// All commands of the known runtimes. An argument after an unknown global flag is its value unless it is one of these.
 const COMMANDS: &[&str] = &[
     "checkpoint",
     "create",
@@ -67,7 +68,7 @@ const COMMANDS: &[&str] = &[
     "update",
 ];
 
-/// What the global flags say.
+/// Global flags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Global {
     /// `--log`.
@@ -83,7 +84,7 @@ pub struct Global {
 pub struct Creation {
     /// The global flags.
     pub global: Global,
-    /// The container's id; empty if it was left out.
+    /// Container id; empty if missing.
     pub id: OsString,
     /// `--bundle`.
     pub bundle: Option<PathBuf>,
@@ -91,18 +92,18 @@ pub struct Creation {
     pub config: Option<PathBuf>,
 }
 
-/// What the runtime is told to do, as far as that matters to us.
+/// The runtime's command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// `create`, `run` or `restore`.
     Create(Creation),
-    /// `delete`, with the container's id.
+    /// `delete`, with the container id.
     Delete(OsString),
-    /// Everything else.
+    /// Any other command.
     Other,
 }
 
-/// Reads the arguments after the program's name. `None`: no container is being created.
+/// Parses the arguments after the program's name. `None` unless a container is created.
 #[must_use]
 pub fn creation(args: &[OsString]) -> Option<Creation> {
     match command(args) {
@@ -111,52 +112,61 @@ pub fn creation(args: &[OsString]) -> Option<Creation> {
     }
 }
 
-/// Reads the arguments after the program's name.
+/// Parses the arguments after the program's name.
 #[must_use]
 pub fn command(args: &[OsString]) -> Command {
-    read(args).unwrap_or(Command::Other)
+    parse(args).unwrap_or(Command::Other)
 }
 
-fn read(args: &[OsString]) -> Option<Command> {
-    let mut creation = Creation::default();
+fn parse(args: &[OsString]) -> Option<Command> {
     let mut args = args.iter();
-    let command = loop {
-        let arg = args.next()?;
-        match Flag::read(arg, GLOBAL_VALUES) {
-            None => break arg,
-            Some(flag) if flag.ends => break args.next()?,
-            Some(flag) => {
-                let value = match flag.value {
-                    Some(value) => Some(value),
-                    None if flag.takes_value => Some(args.next()?.clone()),
-                    None => {
-                        let known = GLOBAL_SWITCHES.contains(&flag.name.as_str()) || flag.short;
-                        let next_is_command = args.clone().next().is_some_and(|next| COMMANDS.iter().any(|known| next == known));
-                        if !known && !next_is_command {
-                            args.next();
-                        }
-                        None
-                    }
-                };
-                let Some(value) = value else { continue };
-                match flag.name.as_str() {
-                    "log" => creation.global.log = Some(value.into()),
-                    "log-format" => creation.global.log_format = value.into_string().ok(),
-                    "root" => creation.global.root = Some(value.into()),
-                    _ => {}
-                }
-            }
-        }
-    };
-    let deletes = command == "delete";
-    if !deletes && !["create", "run", "restore"].iter().any(|creating| command == creating) {
+    let (global, command) = parse_global(&mut args)?;
+    if command == "delete" {
+        return Some(Command::Delete(parse_creation(args, &[])?.id));
+    }
+    if !["create", "run", "restore"].iter().any(|known| command == known) {
         return None;
     }
-    let values = if deletes { &[] } else { COMMAND_VALUES };
+    Some(Command::Create(Creation { global, ..parse_creation(args, COMMAND_VALUES)? }))
+}
+
+/// Parses the global flags and the command's name. `None` without a command.
+fn parse_global<'a>(args: &mut Iter<'a, OsString>) -> Option<(Global, &'a OsString)> {
+    let mut global = Global::default();
+    loop {
+        let arg = args.next()?;
+        let Some(flag) = Flag::parse(arg, GLOBAL_VALUES) else { return Some((global, arg)) };
+        if flag.is_terminator {
+            return Some((global, args.next()?));
+        }
+        let value = match flag.value {
+            Some(value) => value,
+            None if flag.takes_value => args.next()?.clone(),
+            None => {
+                let is_known = GLOBAL_SWITCHES.contains(&flag.name.as_str()) || flag.is_short;
+                let is_followed_by_command = args.clone().next().is_some_and(|next| COMMANDS.iter().any(|known| next == known));
+                if !is_known && !is_followed_by_command {
+                    args.next();
+                }
+                continue;
+            }
+        };
+        match flag.name.as_str() {
+            "log" => global.log = Some(value.into()),
+            "log-format" => global.log_format = value.into_string().ok(),
+            "root" => global.root = Some(value.into()),
+            _ => {}
+        }
+    }
+}
+
+/// Parses the arguments of a command whose flags with values are `values`. `None` if it only prints its help.
+fn parse_creation(mut args: Iter<'_, OsString>, values: &[(&str, Option<u8>)]) -> Option<Creation> {
+    let mut creation = Creation::default();
     let mut positional = Vec::new();
     while let Some(arg) = args.next() {
-        let flag = match Flag::read(arg, values) {
-            Some(flag) if flag.ends => {
+        let flag = match Flag::parse(arg, values) {
+            Some(flag) if flag.is_terminator => {
                 positional.extend(args.cloned());
                 break;
             }
@@ -177,24 +187,24 @@ fn read(args: &[OsString]) -> Option<Command> {
         }
     }
     creation.id = positional.into_iter().next().unwrap_or_default();
-    Some(if deletes { Command::Delete(creation.id) } else { Command::Create(creation) })
+    Some(creation)
 }
 
-/// One flag as it was written.
+/// One flag.
 struct Flag {
-    /// Its long name, where it is known; without dashes.
+    /// The long name if known, without dashes.
     name: String,
     /// The value in the same argument.
     value: Option<OsString>,
     takes_value: bool,
-    short: bool,
-    /// It is `--`.
-    ends: bool,
+    is_short: bool,
+    /// Whether this is `--`.
+    is_terminator: bool,
 }
 
 impl Flag {
-    /// `None` if `arg` is no flag. runc also takes one dash before a long name, and getopt any beginning of one that is clear.
-    fn read(arg: &OsStr, values: &[(&str, Option<u8>)]) -> Option<Self> {
+    /// Parses a flag. `None` if `arg` is not one. runc accepts one dash before a long name, and getopt any unambiguous prefix of one.
+    fn parse(arg: &OsStr, values: &[(&str, Option<u8>)]) -> Option<Self> {
         let bytes = arg.as_bytes();
         let dashes = bytes.iter().take_while(|&&byte| byte == b'-').count().min(2);
         let body = &bytes[dashes..];
@@ -206,21 +216,22 @@ impl Flag {
             None => (body, None),
         };
         let name = String::from_utf8_lossy(name).into_owned();
-        let flag = |name: &str, value, takes_value, short| Self { name: name.to_owned(), value, takes_value, short, ends: false };
+        let flag =
+            |name: &str, value, takes_value, is_short| Self { name: name.to_owned(), value, takes_value, is_short, is_terminator: false };
         if dashes == 2 && body.is_empty() {
-            return Some(Self { ends: true, ..flag("", None, false, false) });
+            return Some(Self { is_terminator: true, ..flag("", None, false, false) });
         }
         if let Some((long, _)) = values.iter().find(|(long, _)| *long == name) {
             return Some(flag(long, value, true, false));
         }
         if dashes == 2 {
-            let mut longer = values.iter().filter(|(long, _)| long.starts_with(&name));
-            return Some(match (longer.next(), longer.next()) {
+            let mut matches = values.iter().filter(|(long, _)| long.starts_with(&name));
+            return Some(match (matches.next(), matches.next()) {
                 (Some((long, _)), None) => flag(long, value, true, false),
                 _ => flag(&name, value, false, false),
             });
         }
-        // One dash: short flags, of which the first that takes a value has the rest of the argument for it.
+        // One dash: short flags. The first one that takes a value takes the rest of the argument.
         for (at, byte) in body.iter().enumerate() {
             if let Some((long, _)) = values.iter().find(|(_, short)| *short == Some(*byte)) {
                 let rest = &body[at + 1..];

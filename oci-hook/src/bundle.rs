@@ -1,8 +1,9 @@
-//! An OCI bundle. `config.json` stays a JSON value: a typed round trip would drop the fields it does not know.
+//! OCI bundles.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use vgpu_config::error::one_line;
 
 use crate::error::{Error, Result};
 use crate::path::absolute;
@@ -11,38 +12,38 @@ use crate::spec::Spec;
 /// A bundle whose `config.json` has been read.
 #[derive(Clone, Debug)]
 pub struct Bundle {
-    /// The folder.
+    /// The bundle directory.
     pub dir: PathBuf,
-    /// Its `config.json`, or what stands for it.
+    /// The path of `config.json`, or of the file used instead of it.
     pub config: PathBuf,
     /// The text of that file.
     pub text: Vec<u8>,
-    /// What it says.
+    /// The parsed specification.
     pub spec: Spec,
 }
 
 impl Bundle {
-    /// Reads the bundle in `dir`, and `config` instead of its `config.json` if there is one.
+    /// Reads the bundle in `dir`, with `config` instead of its `config.json` if given.
     ///
     /// # Errors
-    /// It cannot be read, or is not JSON.
+    /// The file cannot be read or is not JSON.
     pub fn load(dir: &Path, config: Option<&Path>) -> Result<Self> {
         let dir = dir.canonicalize().map_err(Error::io("open the bundle", dir))?;
         let config = config.map_or_else(|| dir.join("config.json"), Path::to_owned);
         let text = std::fs::read(&config).map_err(Error::io("read", &config))?;
-        let spec = serde_json::from_slice(&text)
-            .map_err(|why| Error::Other(format!("{}: {why}", vgpu_config::error::one_line(&config.display().to_string()))))?;
+        let spec =
+            serde_json::from_slice(&text).map_err(|why| Error::Other(format!("{}: {why}", one_line(&config.display().to_string()))))?;
         Ok(Self { dir, config, text, spec: Spec(spec) })
     }
 
-    /// Where the container's root file system is.
+    /// Returns the path of the container's root file system.
     ///
     /// # Errors
-    /// The specification does not say.
+    /// The specification has none.
     pub fn rootfs(&self) -> Result<PathBuf> {
         let path = self.spec.0.pointer("/root/path").and_then(Value::as_str);
         path.map(|path| absolute(&self.dir, Path::new(path)))
-            .ok_or_else(|| Error::Other("config.json has no root.path: accepted is a bundle with a root file system".to_owned()))
+            .ok_or_else(|| Error::Other("config.json: root.path: expected a root file system".to_owned()))
     }
 }
 

@@ -1,6 +1,7 @@
-//! Interception by replacement: fronts are mounted over the driver's libraries in the container, and the driver's own beside our
-//! library. A front needs our library first and the driver's second, so whatever ours does not define is the driver's. Wherever the
-//! driver's files come from (NVIDIA's hook, CDI, bind mounts), they are there when a createContainer hook runs.
+//! Interception by replacement: front libraries are mounted over the driver's libraries in the container, and the driver's own next to
+//! vgpu's library. A front depends on vgpu's library first and on the driver's second, so the driver's symbols are used wherever vgpu
+//! defines none. Whichever way the driver's files get into the container (NVIDIA's hook, CDI, bind mounts), they are there when a
+//! createContainer hook runs.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -10,85 +11,83 @@ use rustix::fs::{FileType, fstat};
 use vgpu_region::paths;
 
 use crate::error::{Error, Result};
-use crate::injected::LIBRARIES;
-use crate::mounts::{self, Source};
+use crate::injected::DRIVER_LIBRARIES;
+use crate::mounts::{self, MountSource};
 use crate::rootfs::Rootfs;
 
-mod places;
+mod locations;
 
-fn place(name: &str) -> String {
+/// Returns the container path on which the driver's own library is mounted.
+fn moved_path(name: &str) -> String {
     format!("{}/{name}", paths::DRIVER)
 }
 
-/// Makes the files onto which the driver's own libraries are mounted.
+/// Creates the files on which the driver's own libraries are mounted.
 ///
 /// # Errors
-/// The image leads elsewhere, or cannot be written.
-pub fn make_places(rootfs: &Rootfs) -> Result<()> {
-    for name in LIBRARIES {
-        rootfs.make_file(&place(name))?;
+/// A step of a path is a symbolic link, or the image cannot be written.
+pub fn create_mount_points(rootfs: &Rootfs) -> Result<()> {
+    for name in DRIVER_LIBRARIES {
+        rootfs.create_file(&moved_path(name))?;
     }
     Ok(())
 }
 
-/// Mounts `fronts` over the driver's libraries in the container and these beside our library. `library_path` is the container's
-/// `LD_LIBRARY_PATH`. A container without GPUs is left as it is: it has nothing to be limited in.
+/// Mounts `fronts` over the driver's libraries in the container, and the driver's libraries next to vgpu's. `library_path` is the
+/// container's `LD_LIBRARY_PATH`. A container without GPUs has no driver and is left as it is.
 ///
 /// # Errors
-/// A mount fails; or the container has GPUs, none of the libraries is found, and nothing else `holds` it.
-pub fn replace(rootfs: &Rootfs, fronts: &[Source], library_path: &str, holds: bool) -> Result<()> {
+/// A mount fails; or the container has GPUs, no driver library is found, and `/etc/ld.so.preload` is not used either (`is_preloaded`).
+pub fn replace(rootfs: &Rootfs, fronts: &[MountSource], library_path: &str, is_preloaded: bool) -> Result<()> {
     if fronts.is_empty() {
         return Ok(());
     }
-    // Links among the driver's libraries are followed, but never out of the root file system.
+    // Symbolic links among the driver's libraries are followed, but never out of the root file system.
     let root = Root::from_fd(rootfs.try_clone()?);
-    let places = places::all(&root, rootfs, library_path);
-    let mut replaced = false;
+    let directories = locations::directories(&root, rootfs, library_path);
+    let mut is_replaced = false;
     for front in fronts {
-        replaced |= replace_one(&root, rootfs, front, &places)?;
+        is_replaced |= replace_library(&root, rootfs, front, &directories)?;
     }
-    if replaced || holds || root.resolve("/dev/nvidiactl").is_err() {
+    if is_replaced || is_preloaded || root.resolve("/dev/nvidiactl").is_err() {
         return Ok(());
     }
-    Err(Error::refused(
-        "intercept",
-        "replace",
-        format!(
-            "a container in which the driver's {} is found ({}, a folder that is mounted or in LD_LIBRARY_PATH), or intercept = \"both\"",
-            LIBRARIES[0],
-            places::USUAL.join(", ")
-        ),
-    ))
+    let expected = format!(
+        "a container with the driver's {} (in {}, a mounted directory, or LD_LIBRARY_PATH), or intercept = \"both\"",
+        DRIVER_LIBRARIES[0],
+        locations::DEFAULT_DIRECTORIES.join(", ")
+    );
+    Err(Error::refused("intercept", "replace", expected))
 }
 
-/// Mounts one front over every file that is such a library; tells whether there was any.
-fn replace_one(root: &Root, rootfs: &Rootfs, front: &Source, places: &[String]) -> Result<bool> {
-    let name = front.inside();
-    let (mut there, mut beside) = (false, false);
-    for path in places::files(root, places, name) {
+/// Mounts one front over every file of its library, in any version. Returns whether there was one.
+fn replace_library(root: &Root, rootfs: &Rootfs, front: &MountSource, directories: &[String]) -> Result<bool> {
+    let name = front.destination();
+    let (mut has_front, mut is_moved) = (false, false);
+    for path in locations::library_files(root, directories, name) {
         let Ok(found) = root.resolve(&path) else { continue };
         let found = OwnedFd::from(found);
         if front.is(found.as_fd())? {
-            // One of several names of what has been replaced, now or by an earlier hook.
-            there = true;
+            // Another name of a file that has been replaced, now or by an earlier hook.
+            has_front = true;
             continue;
         }
         if !is_library(&found) {
             continue;
         }
-        if !beside {
-            let place = place(name);
-            let target = rootfs.find_file(&place)?.ok_or_else(|| Error::Image {
-                path: Path::new(&place).into(),
+        if !is_moved {
+            let path = moved_path(name);
+            let target = rootfs.find_file(&path)?.ok_or_else(|| Error::Image {
+                path: Path::new(&path).into(),
                 found: "absent",
-                accepted: "the file that was made there when the container was created",
+                expected: "the file that was created there with the container",
             })?;
-            mounts::beside(found.as_fd(), target.as_fd(), &place)?;
-            beside = true;
+            mounts::bind(found.as_fd(), target.as_fd(), &path)?;
+            is_moved = true;
         }
         front.mount_over(found.as_fd(), &path)?;
     }
-    Ok(there || beside)
+    Ok(has_front || is_moved)
 }
 
 fn is_library(found: &OwnedFd) -> bool {

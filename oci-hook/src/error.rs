@@ -1,4 +1,4 @@
-//! One error for both binaries. Each message is one line.
+//! The error type of both programs. Each message is one line.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,60 +8,60 @@ use vgpu_config::error::one_line;
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a container does not start.
+/// Reasons for which a container is not started.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What it asks for, or what the operator says, cannot be followed.
+    /// The request or the policy is invalid.
     #[error(transparent)]
     Config(#[from] vgpu_config::Error),
-    /// Something on the host, or in the bundle, cannot be used.
-    #[error("cannot {action} {}: {source}", shown(path))]
+    /// An operation on a file of the host or the bundle failed.
+    #[error("cannot {action} {}: {source}", display(path))]
     Io {
-        /// What was tried, as in "cannot … the path".
+        /// The operation, as in "cannot … the path".
         action: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// Why it failed.
+        /// The reason.
         source: io::Error,
     },
-    /// A path inside the container's image leads elsewhere.
-    #[error("{} in the container's image is {found}: accepted is {accepted}", shown(path))]
+    /// A path inside the container's image is not usable.
+    #[error("{} in the container's image is {found}: expected {expected}", display(path))]
     Image {
-        /// The path as seen in the container.
+        /// The path in the container.
         path: PathBuf,
-        /// What it is.
+        /// What was found.
         found: &'static str,
-        /// What it has to be.
-        accepted: &'static str,
+        /// What was expected.
+        expected: &'static str,
     },
-    /// A value that cannot be used.
-    #[error("{what}=\"{}\": accepted is {accepted}", one_line(value))]
+    /// A value is not accepted.
+    #[error("{key}: \"{}\": expected {expected}", one_line(value))]
     Refused {
-        /// What has the value.
-        what: &'static str,
+        /// The name of the value.
+        key: &'static str,
         /// The value.
         value: String,
-        /// What would have been accepted.
-        accepted: String,
+        /// The accepted values.
+        expected: String,
     },
-    /// Anything else that one sentence says best.
+    /// Any other reason, as a complete message.
     #[error("{0}")]
     Other(String),
 }
 
-fn shown(path: &Path) -> String {
+fn display(path: &Path) -> String {
     one_line(&path.display().to_string())
 }
 
 impl Error {
-    /// For `map_err`: what was tried on which path.
+    /// Returns a closure for `map_err` that wraps the error of an operation on `path`.
     pub fn io<E: Into<io::Error>>(action: &'static str, path: &Path) -> impl FnOnce(E) -> Self + use<E> {
         let path = path.to_owned();
         move |source| Self::Io { action, path, source: source.into() }
     }
 
-    /// A value that cannot be used.
-    pub fn refused(what: &'static str, value: impl Into<String>, accepted: impl Into<String>) -> Self {
-        Self::Refused { what, value: value.into(), accepted: accepted.into() }
+    /// Returns the error for a value that is not accepted.
+    pub fn refused(key: &'static str, value: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self::Refused { key, value: value.into(), expected: expected.into() }
     }
 }

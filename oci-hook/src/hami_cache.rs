@@ -1,80 +1,87 @@
-//! HAMi's folder. From 2.7 on its device plugin mounts a folder of the node's over all of `/usr/local/vgpu`, for the one file in it that
-//! its monitor reads (`CUDA_DEVICE_MEMORY_SHARED_CACHE`). Our places would be made in that folder, and HAMi's monitor up to 2.9 gives up
-//! where there are more than two files. So the container gets that one file rather than the folder.
+//! HAMi's cache file. From 2.7 on, HAMi's device plugin mounts a directory of the node over all of `/usr/local/vgpu`, for the one file
+//! in it that HAMi's monitor reads (`CUDA_DEVICE_MEMORY_SHARED_CACHE`). vgpu's mount points would be created in that directory, and
+//! HAMi's monitor up to 2.9 fails if the directory has more than two files. So the container gets that one file instead.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use oci_spec::runtime::MountBuilder;
+use rustix::fs::OFlags;
+use serde_json::Value;
 use vgpu_region::paths;
 
 use crate::error::{Error, Result};
-use crate::path::plain;
+use crate::path::normalize;
 use crate::spec::Spec;
 
-/// The file in a folder that another mounts over ours, and where the container expects it.
+/// The cache file in a directory that is mounted over `/usr/local/vgpu`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cache {
-    /// On the host.
-    pub file: PathBuf,
-    /// In the container.
-    pub inside: String,
+pub struct CacheFile {
+    /// Path on the host.
+    pub source: PathBuf,
+    /// Path in the container.
+    pub destination: PathBuf,
 }
 
-/// The file that `cache` names in HAMi's folder for this container; `None` if that is not what is mounted over ours. Any other folder
-/// could be a volume in which a tenant swaps the file for a link before it is mounted.
+/// Finds the file `cache` (a container path) in HAMi's directory for this container. `None` if that directory is not mounted: in any
+/// other directory, which could be a volume, a tenant could replace the file by a symbolic link before it is mounted.
 #[must_use]
-pub fn cache(spec: &Spec, cache: Option<&str>) -> Option<Cache> {
-    let folder = folder(spec)?;
-    let inside = plain(cache?);
-    let name = inside.strip_prefix(paths::DIR).ok()?;
-    let alone = name.components().count() == 1;
-    alone.then(|| Cache { file: folder.join(name), inside: inside.display().to_string() })
+pub fn find(spec: &Spec, cache: Option<&str>) -> Option<CacheFile> {
+    let directory = directory(spec)?;
+    let destination = normalize(Path::new(cache?));
+    let name = destination.strip_prefix(paths::DIR).ok()?;
+    let is_direct_child = name.components().count() == 1;
+    is_direct_child.then(|| CacheFile { source: directory.join(name), destination: destination.clone() })
 }
 
-/// HAMi's folder for this container on the host, if that is what is mounted over ours.
+/// Returns HAMi's directory for this container on the host, if it is mounted over `/usr/local/vgpu`.
 #[must_use]
-pub fn folder(spec: &Spec) -> Option<&Path> {
-    let (_, source) = spec.mounts().filter(|(destination, _)| plain(destination) == Path::new(paths::DIR)).last()?;
+pub fn directory(spec: &Spec) -> Option<PathBuf> {
+    let mount = spec.mounts().filter(|mount| normalize(mount.destination()) == Path::new(paths::DIR)).last()?;
     let of_container = format!("containers/{}_{}", spec.pod_uid()?, spec.container_name()?);
-    source.map(Path::new).filter(|source| source.ends_with(of_container))
+    mount.source().clone().filter(|source| source.ends_with(of_container))
 }
 
-/// The specification with the file in the place of the folder.
-#[must_use]
-pub fn narrowed(spec: &Spec, cache: &Cache) -> Spec {
+/// Replaces the mount of the directory by a mount of the file.
+///
+/// # Errors
+/// A path is not UTF-8.
+pub fn replace_directory(spec: &Spec, cache: &CacheFile) -> Result<Spec> {
+    let mount = MountBuilder::default()
+        .destination(&cache.destination)
+        .typ("bind")
+        .source(&cache.source)
+        .options(["rbind", "rw", "nosuid", "nodev", "noexec"].map(str::to_owned))
+        .build()
+        .map_err(|why| Error::Other(format!("cannot mount HAMi's cache: {why}")))?;
+    let mount = serde_json::to_value(mount).map_err(|why| Error::Other(format!("cannot mount HAMi's cache: {why}")))?;
     let mut spec = spec.0.clone();
-    if let Some(mounts) = spec.get_mut("mounts").and_then(Value::as_array_mut) {
-        for mount in mounts {
-            let destination = mount.get("destination").and_then(Value::as_str).unwrap_or_default();
-            if plain(destination) == Path::new(paths::DIR) {
-                *mount = json!({
-                    "destination": cache.inside,
-                    "type": "bind",
-                    "source": cache.file,
-                    "options": ["rbind", "rw", "nosuid", "nodev", "noexec"],
-                });
-            }
+    for item in spec.get_mut("mounts").and_then(Value::as_array_mut).into_iter().flatten() {
+        let destination = item.get("destination").and_then(Value::as_str).unwrap_or_default();
+        if normalize(Path::new(destination)) == Path::new(paths::DIR) {
+            *item = mount.clone();
         }
     }
-    Spec(spec)
+    Ok(Spec(spec))
 }
 
-impl Cache {
-    /// Makes the file, which has to be there to be mounted. It is everybody's in the container, as HAMi has it.
+impl CacheFile {
+    /// Creates the file, which has to exist to be mounted. As with HAMi, every user in the container may write it.
     ///
     /// # Errors
-    /// It cannot be made.
-    pub fn make(&self) -> Result<()> {
-        let flags = rustix::fs::OFlags::NOFOLLOW.union(rustix::fs::OFlags::NONBLOCK).bits() as i32;
-        let made = OpenOptions::new().create(true).append(true).mode(0o666).custom_flags(flags).open(&self.file);
-        made.map(drop).map_err(Error::io("make", &self.file))
+    /// The file cannot be created.
+    pub fn create(&self) -> Result<()> {
+        let flags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits() as i32;
+        let created = OpenOptions::new().create(true).append(true).mode(0o666).custom_flags(flags).open(&self.source);
+        created.map(drop).map_err(Error::io("create", &self.source))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn spec(destination: &str) -> Spec {
@@ -89,16 +96,20 @@ mod tests {
     }
 
     #[test]
-    fn the_file_takes_the_folders_place() {
-        let found = cache(&spec("/usr/local/vgpu/"), Some("/usr/local/vgpu/u.cache")).unwrap();
-        assert_eq!(found, Cache { file: "/host/vgpu/containers/uid_main/u.cache".into(), inside: "/usr/local/vgpu/u.cache".to_owned() });
-        let narrowed = narrowed(&spec("/usr/local/vgpu"), &found);
-        let mounts: Vec<_> = narrowed.mounts().collect();
-        assert_eq!(mounts, [("/x", Some("/y")), ("/usr/local/vgpu/u.cache", Some("/host/vgpu/containers/uid_main/u.cache"))]);
+    fn the_file_replaces_the_directory() {
+        let found = find(&spec("/usr/local/vgpu/"), Some("/usr/local/vgpu/u.cache")).unwrap();
+        let file = "/host/vgpu/containers/uid_main/u.cache";
+        assert_eq!(found, CacheFile { source: file.into(), destination: "/usr/local/vgpu/u.cache".into() });
+        let replaced = replace_directory(&spec("/usr/local/vgpu"), &found).unwrap();
+        let mount = json!({
+            "destination": "/usr/local/vgpu/u.cache", "type": "bind", "source": file,
+            "options": ["rbind", "rw", "nosuid", "nodev", "noexec"],
+        });
+        assert_eq!(replaced.0["mounts"], json!([{ "destination": "/x", "source": "/y" }, mount]));
     }
 
     #[test]
-    fn other_folders_stay() {
+    fn other_directories_are_not_replaced() {
         for (destination, file) in [
             ("/tmp/vgpu", Some("/tmp/vgpu/u.cache")),
             ("/usr/local/vgpu", None),
@@ -106,10 +117,10 @@ mod tests {
             ("/usr/local/vgpu", Some("/usr/local/vgpu/a/../../u.cache")),
             ("/usr/local/vgpu", Some("/usr/local/vgpu/a/u.cache")),
         ] {
-            assert_eq!(cache(&spec(destination), file), None, "{destination}, {file:?}");
+            assert_eq!(find(&spec(destination), file), None, "{destination}, {file:?}");
         }
         for source in ["/host/vgpu/containers/uid_other", "/pods/uid/volumes/empty-dir/uid_main", "/host/vgpu/containers"] {
-            assert_eq!(cache(&with_source("/usr/local/vgpu", source), Some("/usr/local/vgpu/u.cache")), None, "{source}");
+            assert_eq!(find(&with_source("/usr/local/vgpu", source), Some("/usr/local/vgpu/u.cache")), None, "{source}");
         }
     }
 }

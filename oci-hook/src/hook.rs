@@ -1,45 +1,47 @@
-//! `vgpu-hook`: limits a container by OCI hooks alone, for runtimes in front of which nothing can be put; and mounts for
-//! `vgpu-runtime`.
+//! `vgpu-hook`: mounts the files of containers that `vgpu-runtime` has prepared. Where no runtime can be put in front of another, it
+//! limits containers by OCI hooks alone. Its commands are the stages at which it runs:
 //!
-//! * `create-runtime`, in the runtime's namespaces, when it has made the container's mounts: decides, writes the container's folder,
-//!   makes the mount points in the image, enters the container's mount namespace, and mounts.
-//! * `prestart`: the same, for runtimes that have only that.
+//! * `create-runtime`, in the runtime's namespaces, after the container's mounts were made: decides, writes the container's directory,
+//!   creates the mount points in the image, enters the container's mount namespace, and mounts.
+//! * `prestart`: the same, for runtimes that have only that stage.
 //! * `create-container`, in the container's mount namespace, before its root file system becomes the root: mounts what `vgpu-runtime`
-//!   has prepared. Where earlier versions registered it beside `create-runtime`, it finds everything done.
-//! * `poststop`: removes the container's folder at once. It need not be there: the next create does the same, and a hook costs more
+//!   has prepared. Earlier versions registered it together with `create-runtime`; then everything is mounted already.
+//! * `poststop`: removes the container's directory at once. It is optional, as the next create removes it, too, and a hook costs more
 //!   than a millisecond.
 //!
-//! Nothing is read from the environment: some runtimes hand hooks the image's.
+//! The environment is not read: some runtimes give hooks the image's environment.
 
 use std::ffi::OsString;
 use std::io::Read;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use oci_spec::runtime::State as ContainerState;
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::Deserialize;
-use vgpu_config::Policy;
+use serde_json::Value;
+use vgpu_config::{Limits, Policy};
 use vgpu_region::paths;
 
 use crate::argv::{self, Global};
 use crate::bundle::Bundle;
 use crate::error::{Error, Result};
-use crate::injected::Mounted;
+use crate::injected::InjectedFile;
 use crate::log::Log;
-use crate::mounts::{Source, is_mount, pin_folders};
+use crate::mounts::{MountSource, is_mount, pin_parents};
 use crate::prepare::{self, Prepared};
 use crate::process::{self, Process};
 use crate::record::Record;
 use crate::rootfs::{Rootfs, read_text};
 use crate::state::State;
-use crate::{driver, edits};
+use crate::{driver, edits, state};
 
-/// What `vgpu-hook` calls itself in messages.
+/// Name of the program in messages.
 const PROGRAM: &str = "vgpu-hook";
-/// Most bytes of a container's state that are read.
-const MOST: usize = 4 << 20;
+/// Maximum size of the container state on stdin, in bytes.
+const MAX_STATE: usize = 4 << 20;
 
 /// Runs as `vgpu-hook`.
 #[must_use]
@@ -48,8 +50,8 @@ pub fn main() -> ExitCode {
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // crun drops what a hook says on stderr, so it also goes where the runtime's caller looks.
-            let runtime = argv::creation(&process::parents_arguments());
+            // crun drops a hook's stderr, so the error also goes to the log of the runtime.
+            let runtime = argv::creation(&process::parent_arguments());
             let global: Global = runtime.map(|creation| creation.global).unwrap_or_default();
             Log::new(PROGRAM, &global).error(&error.to_string());
             ExitCode::FAILURE
@@ -57,16 +59,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// What a hook is told of its container on stdin.
-#[derive(Debug, Deserialize)]
-struct Told {
-    id: String,
-    bundle: PathBuf,
-    #[serde(default)]
-    pid: i64,
-}
-
-/// How we were called.
+/// The command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {
     stage: String,
@@ -74,7 +67,9 @@ struct Options {
     state_dir: Option<PathBuf>,
 }
 
-fn options(args: &[OsString]) -> Result<Options> {
+const USAGE: &str = "vgpu-hook create-runtime | create-container | prestart | poststop, with --config PATH or --state-dir PATH (absolute)";
+
+fn parse_options(args: &[OsString]) -> Result<Options> {
     let mut options = Options::default();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
@@ -96,26 +91,40 @@ fn options(args: &[OsString]) -> Result<Options> {
     Ok(options)
 }
 
-const USAGE: &str = "vgpu-hook create-runtime | create-container | prestart | poststop, with --config PATH or --state-dir PATH (absolute)";
-
 fn run(args: &[OsString]) -> Result<()> {
-    let options = options(args)?;
-    let text = read_text(std::io::stdin().lock().by_ref(), MOST).map_err(Error::io("read the state on", Path::new("stdin")))?;
-    let mut told: Told = serde_json::from_str(&text).map_err(|why| Error::Other(format!("the state on stdin: {why}")))?;
-    // Where it can be seen, in its plain form, as it is on record.
-    told.bundle = told.bundle.canonicalize().unwrap_or(told.bundle);
+    let options = parse_options(args)?;
+    let text = read_text(std::io::stdin().lock().by_ref(), MAX_STATE).map_err(Error::io("read the state on", Path::new("stdin")))?;
+    let mut container = parse_state(&text).map_err(|why| Error::Other(format!("the container state on stdin: {why}")))?;
+    // The record has the canonical path. It cannot be resolved where the bundle is not visible.
+    let bundle = container.bundle().canonicalize().unwrap_or_else(|_| container.bundle().clone());
+    container.set_bundle(bundle);
     match options.stage.as_str() {
-        "create-runtime" | "prestart" => limit(&told, &options),
-        "create-container" => match find(&told, &options)? {
-            Some((place, record)) => mount(&sources(record.files(&place))?, &sources(record.fronts())?, &record.rootfs, &record),
-            None => may_be_unlimited(&told, &options),
+        "create-runtime" | "prestart" => limit(&container, &options),
+        "create-container" => match find(&container, &options)? {
+            Some((dir, record)) => {
+                let (files, fronts) = (sources(record.injected_files(&dir))?, sources(record.front_libraries())?);
+                mount(&files, &fronts, &record.rootfs, &record)
+            }
+            None => check_unlimited(&container, &options),
         },
-        _ => states(&options)?.iter().try_for_each(|state| state.delete(&told.id, &told.bundle)),
+        _ => states(&options)?.iter().try_for_each(|state| state.delete(container.id(), container.bundle())),
     }
 }
 
-/// Where the container's folder may be: said by whoever set up the hook, or where the policy has it. A hook in the container's
-/// user namespace cannot tell for whom the runtime acts, so both of the usual places are looked at.
+/// Parses the container state that runtimes pass to hooks.
+fn parse_state(text: &str) -> std::result::Result<ContainerState, String> {
+    let mut state: Value = serde_json::from_str(text).map_err(|why| why.to_string())?;
+    // Not used here, and empty in the state of some runtimes.
+    state.as_object_mut().map(|state| state.remove("status"));
+    let state = ContainerState::deserialize(state).map_err(|why| why.to_string())?;
+    if state.id().is_empty() || state.bundle().as_os_str().is_empty() {
+        return Err("expected an id and a bundle".to_owned());
+    }
+    Ok(state)
+}
+
+/// Returns the state directories that may have the container: the one in the options, or those of the policy. A hook in the container's
+/// user namespace cannot determine the user that the runtime acts for, so both default directories are searched.
 fn states(options: &Options) -> Result<Vec<State>> {
     if let Some(dir) = &options.state_dir {
         return Ok(vec![State::at(dir)]);
@@ -126,46 +135,54 @@ fn states(options: &Options) -> Result<Vec<State>> {
     Ok(dirs.iter().map(|dir| State::at(dir)).collect())
 }
 
-fn find(told: &Told, options: &Options) -> Result<Option<(PathBuf, Record)>> {
-    Ok(states(options)?.iter().find_map(|state| state.find(&told.id, &told.bundle)))
+fn find(container: &ContainerState, options: &Options) -> Result<Option<(PathBuf, Record)>> {
+    Ok(states(options)?.iter().find_map(|state| state.find(container.id(), container.bundle())))
 }
 
-/// Checks that a container of which nothing is on record is none of our business: in a user namespace within another one, the folder
-/// of whoever acts for its user cannot be told, and not to be found must not mean to be let go.
-fn may_be_unlimited(told: &Told, options: &Options) -> Result<()> {
-    let lost = || {
-        let dirs = states(options).unwrap_or_default();
-        let dirs: Vec<_> = dirs.iter().map(|state| state.dir().display().to_string()).collect();
-        let accepted = format!("one whose folder is found in {} (the policy's key state_dir says where)", dirs.join(" or "));
-        Err(Error::refused("container id", &told.id, accepted))
+/// Checks that a container without a record does not have to be limited. In nested user namespaces the state directory of the user that
+/// the runtime acts for cannot be determined, and a record that is not found must not mean that the container is unlimited.
+fn check_unlimited(container: &ContainerState, options: &Options) -> Result<()> {
+    let no_record = || {
+        let states = states(options).unwrap_or_default();
+        let dirs: Vec<_> = states.iter().map(|state| state.dir().display().to_string()).collect();
+        let expected = format!("the id of a container with a record in {} (the policy's key state_dir)", dirs.join(" or "));
+        Err(Error::refused("container id", container.id(), expected))
     };
-    // Set up by vgpu-runtime for this very container.
+    // vgpu-runtime has added the hook for this very container.
     if options.state_dir.is_some() {
-        return lost();
+        return no_record();
     }
-    match Bundle::load(&told.bundle, None) {
-        Ok(bundle) if is_others(&bundle) => Ok(()),
+    match Bundle::load(container.bundle(), None) {
+        Ok(bundle) if is_handled(&bundle) => Ok(()),
         Ok(bundle) => match prepare::limits(&bundle, &Policy::load(options.config.as_deref())?)? {
-            Some(limits) if limits.limit_anything() => lost(),
+            Some(limits) if limits.is_limited() => no_record(),
             _ => Ok(()),
         },
-        // A container's root may not be let see the bundle; then the places that were made tell. Some runtimes start us in the one
-        // folder, some in the other.
-        Err(_) if ["rootfs", ""].iter().any(|at| Path::new(at).join(paths::LIMITS.trim_start_matches('/')).exists()) => lost(),
+        // The root of a container may not be allowed to read the bundle. Then the mount points show whether it is limited. The working
+        // directory is the bundle or the root file system, depending on the runtime.
+        Err(_) if ["rootfs", ""].iter().any(|dir| Path::new(dir).join(paths::LIMITS.trim_start_matches('/')).exists()) => no_record(),
         Err(_) => Ok(()),
     }
 }
 
-/// Whether it is a sandbox, or one that `vgpu-runtime` has seen to.
-fn is_others(bundle: &Bundle) -> bool {
-    bundle.spec.is_sandbox() || edits::is_planned(&bundle.spec)
+/// Returns whether this is a sandbox, or a container that `vgpu-runtime` has prepared.
+fn is_handled(bundle: &Bundle) -> bool {
+    bundle.spec.is_sandbox() || edits::has_runtime_hook(&bundle.spec)
 }
 
-/// Decides and prepares; tells also whether `/proc` is one of its mounts. `None`: the container is none of our business, or already
-/// limited by `vgpu-runtime`.
-fn prepare(told: &Told, options: &Options) -> Result<Option<(PathBuf, Record, bool)>> {
-    let bundle = Bundle::load(&told.bundle, None)?;
-    if is_others(&bundle) {
+/// A container that is ready to be mounted into.
+struct Ready {
+    /// The container's directory on the host.
+    dir: PathBuf,
+    record: Record,
+    /// Whether the specification mounts `/proc`.
+    has_proc: bool,
+}
+
+/// Decides and prepares. `None`: the container is not changed, or `vgpu-runtime` has prepared it.
+fn prepare(container: &ContainerState, options: &Options) -> Result<Option<Ready>> {
+    let bundle = Bundle::load(container.bundle(), None)?;
+    if is_handled(&bundle) {
         return Ok(None);
     }
     let mut policy = Policy::load(options.config.as_deref())?;
@@ -173,81 +190,88 @@ fn prepare(told: &Told, options: &Options) -> Result<Option<(PathBuf, Record, bo
         policy.state_dir.clone_from(&options.state_dir);
     }
     let Some(mut limits) = prepare::limits(&bundle, &policy)? else { return Ok(None) };
-    // What makes it a client of MPS is in its environment.
+    // MPS needs variables, which a hook cannot set.
     limits.mps = None;
-    for (what, narrowed) in
-        [("GPUs", limits.devices.as_ref().map(|devices| devices.join(","))), ("driver capabilities", limits.driver_capabilities.clone())]
-    {
-        if let Some(narrowed) = narrowed {
-            return Err(Error::refused(
-                "environment",
-                format!("narrowed to the {what} {narrowed}"),
-                "a container whose environment stays as it is, as hooks cannot change it (vgpu-runtime can)",
-            ));
-        }
-    }
-    let mut prepared = Prepared::new(&bundle, &policy, limits, &told.id)?;
-    prepared.record.init = u32::try_from(told.pid).ok().and_then(Process::with_pid);
+    check_environment(&limits)?;
+    let mut prepared = Prepared::new(&bundle, &policy, limits, container.id())?;
+    prepared.record.init = pid(container).and_then(Process::with_pid);
     prepared.write()?;
-    if let Err(error) = prepared.make_places() {
+    if let Err(error) = prepared.create_mount_points() {
         prepared.remove();
         return Err(error);
     }
-    let has_proc = bundle.spec.mounts().any(|(place, _)| place == "/proc");
-    let (place, record) = prepared.into_parts();
-    Ok(Some((place, record, has_proc)))
+    let has_proc = bundle.spec.mounts().any(|mount| mount.destination() == Path::new("/proc"));
+    let (dir, record) = prepared.into_parts();
+    Ok(Some(Ready { dir, record, has_proc }))
 }
 
-/// Limits the container from outside: its mount namespace is entered.
-fn limit(told: &Told, options: &Options) -> Result<()> {
-    let Some((place, record, has_proc)) = prepare(told, options)? else { return Ok(()) };
-    let done = enter_and_mount(told.pid, &place, &record, has_proc);
-    if done.is_err() {
-        let _ = crate::state::remove(&place);
+/// Refuses limits that would need other variables than the container has.
+fn check_environment(limits: &Limits) -> Result<()> {
+    let devices = limits.devices.as_ref().map(|devices| format!("GPUs {}", devices.join(",")));
+    let capabilities = limits.driver_capabilities.as_ref().map(|capabilities| format!("driver capabilities {capabilities}"));
+    match devices.or(capabilities) {
+        Some(narrowed) => Err(Error::refused(
+            "environment",
+            format!("narrowed to the {narrowed}"),
+            "a container whose environment does not change, as hooks cannot change it (vgpu-runtime can)",
+        )),
+        None => Ok(()),
     }
-    done
 }
 
-fn enter_and_mount(pid: i64, place: &Path, record: &Record, has_proc: bool) -> Result<()> {
-    let namespace = PathBuf::from(format!("/proc/{pid}/ns/mnt"));
-    let hold = |files| sources(files)?.into_iter().map(Source::hold).collect::<Result<Vec<_>>>();
-    let (files, fronts) = (hold(record.files(place))?, hold(record.fronts())?);
-    let entered = openat(CWD, &namespace, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(Error::io("open", &namespace))?;
-    if identity(&entered)? == identity(&own_namespace()?)? {
-        return Err(Error::refused("state", format!("pid {pid}"), "a container with a mount namespace of its own"));
+fn pid(container: &ContainerState) -> Option<u32> {
+    container.pid().and_then(|pid| u32::try_from(pid).ok())
+}
+
+/// Limits the container from outside: enters its mount namespace.
+fn limit(container: &ContainerState, options: &Options) -> Result<()> {
+    let Some(ready) = prepare(container, options)? else { return Ok(()) };
+    let mounted = enter_and_mount(pid(container).unwrap_or(0), &ready);
+    if mounted.is_err() {
+        let _ = state::remove(&ready.dir);
     }
-    move_into_link_name_space(std::os::fd::AsFd::as_fd(&entered), Some(LinkNameSpaceType::Mount))
-        .map_err(Error::io("enter", &namespace))?;
-    // A runtime that has already made it the root no longer shows it under its host path.
+    mounted
+}
+
+fn enter_and_mount(pid: u32, Ready { dir, record, has_proc }: &Ready) -> Result<()> {
+    let path = PathBuf::from(format!("/proc/{pid}/ns/mnt"));
+    let detach = |files| sources(files)?.into_iter().map(MountSource::detach).collect::<Result<Vec<_>>>();
+    let (files, fronts) = (detach(record.injected_files(dir))?, detach(record.front_libraries())?);
+    let namespace = open_namespace(&path)?;
+    if namespace_id(&namespace)? == namespace_id(&open_namespace(Path::new("/proc/self/ns/mnt"))?)? {
+        return Err(Error::refused("container pid", pid.to_string(), "the process of a container with its own mount namespace"));
+    }
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount)).map_err(Error::io("enter", &path))?;
+    // If the runtime has made it the root already, it is not visible under its host path.
     let rootfs = if record.rootfs.is_dir() { record.rootfs.as_path() } else { Path::new("/") };
-    // A mount made now would be covered by the container's own if these were still to come.
+    // Mounts of the container that are made later would cover these.
     let opened = Rootfs::open(rootfs)?;
-    if has_proc && !opened.find("/proc")?.is_some_and(|proc| is_mount(std::os::fd::AsFd::as_fd(&proc))) {
-        return Err(Error::Other("the container's mounts are not made yet: accepted is a runtime that makes them before this hook".into()));
+    if *has_proc && !opened.find("/proc")?.is_some_and(|proc| is_mount(proc.as_fd())) {
+        return Err(Error::Other("the container's mounts are missing: expected a runtime that makes them before this hook".into()));
     }
     mount(&files, &fronts, rootfs, record)
 }
 
-fn own_namespace() -> Result<OwnedFd> {
-    let path = Path::new("/proc/self/ns/mnt");
+fn open_namespace(path: &Path) -> Result<OwnedFd> {
     openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(Error::io("open", path))
 }
 
-fn identity(namespace: &OwnedFd) -> Result<(u64, u64)> {
-    let found = fstat(namespace).map_err(Error::io("look at", Path::new("/proc/self/ns/mnt")))?;
+/// Returns the device and inode number that identify a namespace.
+fn namespace_id(namespace: &OwnedFd) -> Result<(u64, u64)> {
+    let found = fstat(namespace).map_err(Error::io("stat", Path::new("/proc/self/ns/mnt")))?;
     Ok((found.st_dev, found.st_ino))
 }
 
-fn sources(files: Vec<Mounted>) -> Result<Vec<Source>> {
-    files.iter().map(Source::find).collect()
+fn sources(files: Vec<InjectedFile>) -> Result<Vec<MountSource>> {
+    files.iter().map(MountSource::find).collect()
 }
 
-/// Mounts everything into the root file system, which is at `path` in this mount namespace.
-fn mount(files: &[Source], fronts: &[Source], path: &Path, record: &Record) -> Result<()> {
+/// Mounts all files into the root file system, which is at `path` in this mount namespace.
+fn mount(files: &[MountSource], fronts: &[MountSource], path: &Path, record: &Record) -> Result<()> {
     let rootfs = Rootfs::open(path)?;
     for source in files {
-        source.make_place(&rootfs)?;
-        pin_folders(&rootfs, source.inside())?;
+        source.create_mount_point(&rootfs)?;
+        pin_parents(&rootfs, source.destination())?;
     }
     for source in files {
         source.mount(&rootfs)?;

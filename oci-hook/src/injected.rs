@@ -1,21 +1,21 @@
-//! Files of the host that are mounted into limited containers.
+//! Host files that are mounted into limited containers.
 
 use std::path::PathBuf;
 
 /// The driver's libraries that programs call.
-pub const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
+pub const DRIVER_LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
-/// One file or folder that is mounted into the container.
+/// A file or directory that is mounted into the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mounted {
-    /// On the host.
+pub struct InjectedFile {
+    /// Path on the host.
     pub source: PathBuf,
-    /// In the container.
-    pub inside: &'static str,
+    /// Path in the container; for a front library, its file name.
+    pub destination: &'static str,
     /// Whether the container may write it.
-    pub writable: bool,
+    pub is_writable: bool,
     /// Whether programs may map it as code.
-    pub code: bool,
-    /// Whether it is a folder.
-    pub folder: bool,
+    pub is_executable: bool,
+    /// Whether it is a directory.
+    pub is_dir: bool,
 }

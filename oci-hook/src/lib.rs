@@ -1,9 +1,8 @@
 //! `vgpu-runtime` and `vgpu-hook`: put a container's limits into its OCI bundle.
 //!
-//! The way of a container through here: its [`bundle`] is read, [`mod@plan`] says what has to change, [`state`] writes what the
-//! container is given on the host, [`apply`] changes the bundle. [`runtime`] does that as an OCI runtime in front of another
-//! one; [`hook`] does the same by OCI hooks alone. Either way it is the hook that mounts, with its own hands ([`mounts`]), inside
-//! the [`rootfs`].
+//! [`runtime`] is an OCI runtime in front of another one. It reads the [`bundle`], decides the limits ([`mod@plan`]), writes the
+//! container's directory on the host ([`state`]), and edits the specification ([`mod@edits`], [`apply`]). [`hook`] mounts the files
+//! ([`mounts`]) inside the container's [`rootfs`]. Where no runtime can be put in front of another, [`hook`] does all of it alone.
 
 pub mod apply;
 pub mod argv;
@@ -11,8 +10,7 @@ pub mod bundle;
 pub mod driver;
 pub mod edits;
 pub mod error;
-pub mod escape;
-pub mod hami;
+pub mod hami_cache;
 pub mod hook;
 pub mod injected;
 pub mod log;
@@ -21,6 +19,7 @@ pub mod path;
 pub mod plan;
 pub mod preload_list;
 pub mod prepare;
+pub mod privilege;
 pub mod process;
 pub mod record;
 pub mod rootfs;
@@ -30,7 +29,6 @@ pub mod state;
 
 pub use error::{Error, Result};
 
-/// Both programs live for a millisecond: musl's own allocator spends a good part of that on asking the kernel for memory and giving
-/// it back.
+/// Both programs live for about a millisecond. musl's own allocator spends much of that on mapping and unmapping memory.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;

@@ -1,5 +1,5 @@
-//! Mounting with our own hands, inside a container's mount namespace and before its first process. Both ends of every mount are
-//! descriptors: no name is looked up twice, so nothing can be swapped between the check and the mount.
+//! Mounts inside a container's mount namespace, made before its first process runs. Both ends of every mount are file descriptors: no
+//! path is resolved twice, so nothing can be exchanged between the check and the mount.
 
 use std::cell::Cell;
 use std::fs;
@@ -10,168 +10,171 @@ use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, fstat, statx};
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount_bind_recursive, mount_remount, move_mount, open_tree};
 
 use crate::error::{Error, Result};
-use crate::injected::Mounted;
+use crate::injected::InjectedFile;
 use crate::rootfs::{Rootfs, fd_path};
 
-/// A host file, or folder, that belongs into the container.
+/// Device and inode number of a file.
+type FileId = (u64, u64);
+
+/// A host file or directory to be mounted into the container.
 #[derive(Debug)]
-pub struct Source {
-    file: Mounted,
-    /// A mount of it that is not attached anywhere yet, if it was taken hold of.
-    held: Option<OwnedFd>,
-    /// Whether that mount has been attached.
-    attached: Cell<bool>,
-    identity: (u64, u64),
+pub struct MountSource {
+    file: InjectedFile,
+    id: FileId,
+    /// A detached mount of the file, if one was made.
+    detached: Option<OwnedFd>,
+    /// Whether the detached mount has been attached.
+    is_attached: Cell<bool>,
 }
 
-impl Source {
-    /// Looks at it.
+impl MountSource {
+    /// Looks up the file on the host.
     ///
     /// # Errors
-    /// It is not there.
-    pub fn find(file: &Mounted) -> Result<Self> {
-        let found = fs::metadata(&file.source).map_err(Error::io("look at", &file.source))?;
-        Ok(Self { file: file.clone(), held: None, attached: Cell::new(false), identity: (found.dev(), found.ino()) })
+    /// The file does not exist.
+    pub fn find(file: &InjectedFile) -> Result<Self> {
+        let found = fs::metadata(&file.source).map_err(Error::io("stat", &file.source))?;
+        Ok(Self { file: file.clone(), id: (found.dev(), found.ino()), detached: None, is_attached: Cell::new(false) })
     }
 
-    /// Takes hold of it, so that it can be attached in another mount namespace.
+    /// Makes a detached mount of the file, which can be attached in another mount namespace.
     ///
     /// # Errors
     /// The kernel is older than 5.2.
-    pub fn hold(mut self) -> Result<Self> {
-        self.held = Some(self.clone_tree()?);
+    pub fn detach(mut self) -> Result<Self> {
+        self.detached = Some(self.clone_mount()?);
         Ok(self)
     }
 
-    /// Another mount of it.
-    fn clone_tree(&self) -> Result<OwnedFd> {
-        if let Some(held) = &self.held {
-            return clone_tree(held.as_fd(), self.file.inside);
+    /// Makes another mount of the file.
+    fn clone_mount(&self) -> Result<OwnedFd> {
+        if let Some(detached) = &self.detached {
+            return clone_mount(detached.as_fd(), self.file.destination);
         }
         let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        flags.set(OpenTreeFlags::AT_RECURSIVE, self.file.folder);
-        open_tree(CWD, &self.file.source, flags).map_err(Error::io("take hold of", &self.file.source))
+        flags.set(OpenTreeFlags::AT_RECURSIVE, self.file.is_dir);
+        open_tree(CWD, &self.file.source, flags).map_err(Error::io("clone the mount of", &self.file.source))
     }
 
-    /// Mounts the file in its place in the container, unless it is there already, and checks that it is.
+    /// Mounts the file at its destination, unless it is mounted there already, and verifies the result.
     ///
     /// # Errors
-    /// The place cannot be mounted on, or is something else afterwards.
+    /// The destination cannot be mounted on, or is something else afterwards.
     pub fn mount(&self, rootfs: &Rootfs) -> Result<()> {
-        let inside = self.file.inside;
+        let destination = self.file.destination;
         let find = || {
-            let absent = || Error::Image { path: inside.into(), found: "absent", accepted: "what was made there for the mount" };
-            rootfs.find_kind(inside, self.file.folder)?.ok_or_else(absent)
+            let absent = || Error::Image { path: destination.into(), found: "absent", expected: "the mount point that was created there" };
+            rootfs.find_kind(destination, self.file.is_dir)?.ok_or_else(absent)
         };
         let target = find()?;
-        if identity(target.as_fd(), inside)? == self.identity && is_mount(target.as_fd()) {
+        if file_id(target.as_fd(), destination)? == self.id && is_mount(target.as_fd()) {
             return Ok(());
         }
-        self.mount_over(target.as_fd(), inside)?;
-        // Through the same path again, which now ends in what was mounted, or something was swapped.
+        self.mount_over(target.as_fd(), destination)?;
+        // The same path must now lead to the mount; otherwise something was exchanged meanwhile.
         let mounted = find()?;
-        if identity(mounted.as_fd(), inside)? != self.identity || !is_mount(mounted.as_fd()) {
+        if file_id(mounted.as_fd(), destination)? != self.id || !is_mount(mounted.as_fd()) {
             return Err(Error::Image {
-                path: inside.into(),
-                found: "not what was mounted there",
-                accepted: "an image that nobody changes meanwhile",
+                path: destination.into(),
+                found: "not the file that was mounted there",
+                expected: "an image that does not change meanwhile",
             });
         }
-        protect(&self.file, mounted.as_fd(), inside)
+        set_flags(&self.file, mounted.as_fd(), destination)
     }
 
-    /// Makes its place, if that is not there: the image's was made before, but the container may have a volume over it.
+    /// Creates the mount point if it does not exist. It was created in the image before, but a volume may cover it.
     ///
     /// # Errors
-    /// The container's paths lead elsewhere, or nothing can be made there.
-    pub fn make_place(&self, rootfs: &Rootfs) -> Result<()> {
-        match rootfs.find_kind(self.file.inside, self.file.folder)? {
+    /// A step of the path is a symbolic link, or the mount point cannot be created.
+    pub fn create_mount_point(&self, rootfs: &Rootfs) -> Result<()> {
+        match rootfs.find_kind(self.file.destination, self.file.is_dir)? {
             Some(_) => Ok(()),
-            None => rootfs.make(self.file.inside, self.file.folder).map(drop),
+            None => rootfs.create(self.file.destination, self.file.is_dir).map(drop),
         }
     }
 
-    /// Where in the container it belongs.
+    /// Returns the destination in the container.
     #[must_use]
-    pub fn inside(&self) -> &'static str {
-        self.file.inside
+    pub fn destination(&self) -> &'static str {
+        self.file.destination
     }
 
-    /// Whether `found` is this file.
+    /// Returns whether `found` is this file.
     ///
     /// # Errors
-    /// It cannot be looked at.
+    /// The status of `found` cannot be read.
     pub fn is(&self, found: BorrowedFd<'_>) -> Result<bool> {
-        Ok(identity(found, self.file.inside)? == self.identity)
+        Ok(file_id(found, self.file.destination)? == self.id)
     }
 
-    /// Mounts the file also over what is at `to` in the container.
+    /// Mounts the file over `target`, which is at `path` in the container.
     ///
     /// # Errors
     /// The mount fails.
-    pub fn mount_over(&self, to: BorrowedFd<'_>, inside: &str) -> Result<()> {
-        // What is held can only be cloned once it is attached somewhere, so it is what is attached first.
-        match &self.held {
-            Some(held) if !self.attached.replace(true) => attach(held.as_fd(), to, inside),
-            _ => attach(self.clone_tree()?.as_fd(), to, inside),
+    pub fn mount_over(&self, target: BorrowedFd<'_>, path: &str) -> Result<()> {
+        // A detached mount can only be cloned once it is attached, so it is attached first.
+        match &self.detached {
+            Some(detached) if !self.is_attached.replace(true) => attach(detached.as_fd(), target, path),
+            _ => attach(self.clone_mount()?.as_fd(), target, path),
         }
     }
 }
 
-/// Mounts what is at `from` in the container also at `to`.
+/// Mounts a file of the container also at `target`, which is at `path` in the container.
 ///
 /// # Errors
 /// The mount fails.
-pub fn beside(from: BorrowedFd<'_>, to: BorrowedFd<'_>, inside: &str) -> Result<()> {
-    attach(clone_tree(from, inside)?.as_fd(), to, inside)
+pub fn bind(source: BorrowedFd<'_>, target: BorrowedFd<'_>, path: &str) -> Result<()> {
+    attach(clone_mount(source, path)?.as_fd(), target, path)
 }
 
-/// Makes the folders between the root and `inside` mount points, so that none of them can be renamed and another put in its place:
-/// the kernel refuses that for a mount point, but not for a folder in which there is one.
+/// Turns the directories above `path` into mount points, so that none of them can be renamed and replaced: the kernel refuses to rename
+/// a mount point, but not a directory that contains one.
 ///
 /// # Errors
 /// A mount fails.
-pub fn pin_folders(rootfs: &Rootfs, inside: &str) -> Result<()> {
-    for (at, _) in inside.match_indices('/').skip(1) {
-        let folder = &inside[..at];
-        let Some(found) = rootfs.find(folder)? else { return Ok(()) };
+pub fn pin_parents(rootfs: &Rootfs, path: &str) -> Result<()> {
+    for (at, _) in path.match_indices('/').skip(1) {
+        let parent = &path[..at];
+        let Some(found) = rootfs.find(parent)? else { return Ok(()) };
         if !is_mount(found.as_fd()) {
             let path = fd_path(&found);
-            mount_bind_recursive(&path, &path).map_err(Error::io("mount", folder.as_ref()))?;
+            mount_bind_recursive(&path, &path).map_err(Error::io("mount", parent.as_ref()))?;
         }
     }
     Ok(())
 }
 
-fn identity(of: BorrowedFd<'_>, inside: &str) -> Result<(u64, u64)> {
-    let found = fstat(of).map_err(Error::io("look at", inside.as_ref()))?;
+fn file_id(of: BorrowedFd<'_>, path: &str) -> Result<FileId> {
+    let found = fstat(of).map_err(Error::io("stat", path.as_ref()))?;
     Ok((found.st_dev, found.st_ino))
 }
 
-/// Whether the descriptor is of the root of a mount.
+/// Returns whether the descriptor refers to the root of a mount.
 #[must_use]
 pub fn is_mount(of: BorrowedFd<'_>) -> bool {
     statx(of, "", AtFlags::EMPTY_PATH, StatxFlags::empty()).is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
-fn clone_tree(of: BorrowedFd<'_>, inside: &str) -> Result<OwnedFd> {
+fn clone_mount(of: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-    open_tree(of, "", flags).map_err(Error::io("take hold of", inside.as_ref()))
+    open_tree(of, "", flags).map_err(Error::io("clone the mount of", path.as_ref()))
 }
 
-fn attach(tree: BorrowedFd<'_>, target: BorrowedFd<'_>, inside: &str) -> Result<()> {
+fn attach(tree: BorrowedFd<'_>, target: BorrowedFd<'_>, path: &str) -> Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    move_mount(tree, "", target, "", flags).map_err(Error::io("mount on", inside.as_ref()))
+    move_mount(tree, "", target, "", flags).map_err(Error::io("mount on", path.as_ref()))
 }
 
-/// Sets the flags of a fresh mount.
-fn protect(file: &Mounted, mounted: BorrowedFd<'_>, inside: &str) -> Result<()> {
+/// Sets the flags of a new mount.
+fn set_flags(file: &InjectedFile, mounted: BorrowedFd<'_>, path: &str) -> Result<()> {
     let mut flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV;
-    if !file.writable {
+    if !file.is_writable {
         flags |= MountFlags::RDONLY;
     }
-    if !file.code {
+    if !file.is_executable {
         flags |= MountFlags::NOEXEC;
     }
-    mount_remount(fd_path(&mounted), flags, "").map_err(Error::io("protect the mount on", inside.as_ref()))
+    mount_remount(fd_path(&mounted), flags, "").map_err(Error::io("set the flags of the mount on", path.as_ref()))
 }

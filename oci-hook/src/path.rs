@@ -1,25 +1,44 @@
-//! Paths that are written in a bundle or on a command line.
+//! Paths in bundles and on command lines.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
-/// Makes `path` absolute from `base`.
+/// Resolves `path` against `base`.
 #[must_use]
 pub fn absolute(base: &Path, path: &Path) -> PathBuf {
     if path.is_absolute() { path.to_owned() } else { base.join(path) }
 }
 
-/// A container path without repeated slashes, `.` and `..`, and from the root.
+/// Normalizes a container path lexically: absolute, without repeated slashes, `.` and `..`.
 #[must_use]
-pub fn plain(path: &str) -> PathBuf {
-    let mut plain = PathBuf::from("/");
-    for step in path.split('/') {
-        match step {
-            "" | "." => {}
-            ".." => {
-                plain.pop();
-            }
-            step => plain.push(step),
+pub fn normalize(path: &Path) -> PathBuf {
+    let mut normalized = PathBuf::from("/");
+    for component in path.components() {
+        match component {
+            Component::Prefix(_) | Component::RootDir | Component::CurDir => {}
+            Component::ParentDir => drop(normalized.pop()),
+            Component::Normal(name) => normalized.push(name),
         }
     }
-    plain
+    normalized
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn container_paths_are_normalized() {
+        for (path, expected) in [
+            ("", "/"),
+            ("/", "/"),
+            ("//a//b/", "/a/b"),
+            ("a/./b", "/a/b"),
+            ("./a", "/a"),
+            ("/a/../b", "/b"),
+            ("/../../a", "/a"),
+            ("/a/b/..", "/a"),
+        ] {
+            assert_eq!(normalize(Path::new(path)), Path::new(expected), "{path:?}");
+        }
+    }
 }

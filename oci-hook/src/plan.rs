@@ -1,40 +1,40 @@
-//! What a container asks for, and what is decided for it. Pure: nothing is read but the specification, nothing is written.
+//! What a container requests and what is decided for it. Pure functions of the specification, the policy and the inventory.
 
 use std::path::Path;
 
 use vgpu_config::decide::Container;
-use vgpu_config::dialect::{self, Sources, alnair, claims};
+use vgpu_config::dialect::{self, Sources, alnair, claims::ClaimFile};
 use vgpu_config::policy::Admission;
 use vgpu_config::{Inventory, Limits, Policy, Request};
 
 use crate::error::{Error, Result};
-use crate::escape::undone_by;
+use crate::privilege::mounts_removable_by;
 use crate::spec::Spec;
 
-/// Whether anything about the container says GPU or limit. All others are passed on at once.
+/// Returns whether the container has a GPU or requests a limit. All other containers are passed on unchanged.
 #[must_use]
-pub fn concerns(spec: &Spec, request: &Request, policy: &Policy) -> bool {
-    let nvidia = |path: &str| path == "/dev" || path == "/dev/" || path.starts_with("/dev/nvidia") || path.starts_with("/dev/dxg");
-    let extra = |path: &str| policy.extra_device_nodes.iter().any(|node| Path::new(path) == node);
-    request.asks()
-        || request.visible.gives()
-        || spec.device_paths().any(|path| nvidia(path) || extra(path))
+pub fn is_gpu_container(spec: &Spec, request: &Request, policy: &Policy) -> bool {
+    let is_nvidia = |path: &str| path == "/dev" || path == "/dev/" || path.starts_with("/dev/nvidia") || path.starts_with("/dev/dxg");
+    let is_extra = |path: &str| policy.extra_device_nodes.iter().any(|node| Path::new(path) == node);
+    request.is_explicit()
+        || request.visible.has_gpus()
+        || spec.device_paths().any(|path| is_nvidia(path) || is_extra(path))
         || spec.hook_paths().any(|path| path.contains("nvidia-container"))
 }
 
-/// Reads what the container asks for. `read` gets at the contents of a file that is mounted into the container, by its path on
-/// the host; the claims' are those in their folder in the state directory.
+/// Reads the container's request. `read` returns the content of a host file that is mounted into the container; claims' files are those
+/// in their directory of the state directory.
 ///
 /// # Errors
-/// A value that is not as its dialect documents it.
+/// A value is not documented by its dialect.
 pub fn request(spec: &Spec, state_dir: &Path, read: impl Fn(&Path) -> Option<String>) -> Result<Request> {
     let (annotations, env) = (spec.annotations(), spec.env());
     let alnair_limits = env.get(alnair::WORKSPACE).and_then(|workspace| {
-        let mut mounts = spec.mounts().filter(|(destination, _)| Path::new(destination) == Path::new(workspace));
-        read(&Path::new(mounts.next()?.1?).join(alnair::LIMITS_FILE))
+        let workspace = spec.mounts().find(|mount| mount.destination() == Path::new(workspace))?;
+        read(&workspace.source().as_ref()?.join(alnair::LIMITS_FILE))
     });
-    let sources_of_mounts = spec.mounts().filter_map(|(_, source)| claims::File::behind(Path::new(source?), state_dir));
-    let claims: Vec<claims::File> = sources_of_mounts.map(|path| claims::File { text: read(&path), path }).collect();
+    let claim_paths = spec.mounts().filter_map(|mount| ClaimFile::path_of_mount(mount.source().as_ref()?, state_dir));
+    let claims: Vec<ClaimFile> = claim_paths.map(|path| ClaimFile { text: read(&path), path }).collect();
     let sources = Sources {
         annotations: &annotations,
         env: &env,
@@ -45,23 +45,23 @@ pub fn request(spec: &Spec, state_dir: &Path, read: impl Fn(&Path) -> Option<Str
     Ok(dialect::read(&sources)?)
 }
 
-/// Decides the container's limits; `None` if it has none.
+/// Decides the container's limits. `None` if it has none.
 ///
 /// # Errors
-/// What it asks for is not allowed, or cannot be given.
+/// The request is not allowed or cannot be met.
 pub fn decide(spec: &Spec, request: &Request, policy: &Policy, inventory: Option<&Inventory>) -> Result<Option<Limits>> {
     let mut minors: Vec<u32> = spec.device_paths().filter_map(|path| path.strip_prefix("/dev/nvidia")?.parse().ok()).collect();
     minors.sort_unstable();
     minors.dedup();
     let container = Container { namespace: spec.namespace(), minors: &minors };
     let limits = vgpu_config::decide(request, policy, inventory, container)?;
-    let limited = limits.as_ref().is_some_and(Limits::limit_anything);
-    if limited
+    let is_limited = limits.as_ref().is_some_and(Limits::is_limited);
+    if is_limited
         && policy.privileged == Admission::Refuse
-        && let Some(by) = undone_by(spec)
+        && let Some(reason) = mounts_removable_by(spec)
     {
-        let accepted = "a limited container without it, as the mounts that limit it could be undone (the policy's key privileged)";
-        return Err(Error::refused("container", by, accepted));
+        let expected = "a limited container without it, as it allows the removal of the limits' mounts (the policy's key privileged)";
+        return Err(Error::refused("container", reason, expected));
     }
     Ok(limits)
 }

@@ -1,174 +1,180 @@
-//! What both ways of limiting a container have in common: look at its bundle, decide, check that the image is safe to mount into,
-//! and write the container's folder on the host.
+//! Steps that `vgpu-runtime` and `vgpu-hook` share: decide the limits of a bundle's container, check that mounting into its image is
+//! safe, and write the container's directory on the host.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use vgpu_config::dialect::claims;
+use vgpu_config::dialect::claims::{ClaimFile, Share};
 use vgpu_config::limits::Mps;
 use vgpu_config::policy::Admission;
 use vgpu_config::{Inventory, Limits, Policy};
 use vgpu_region::paths;
 
 use crate::bundle::Bundle;
-use crate::edits::{self, Edits, Places};
+use crate::edits::{self, Edits};
 use crate::error::{Error, Result};
-use crate::path::{absolute, plain};
+use crate::path::{absolute, normalize};
 use crate::process::{self, Process};
 use crate::record::Record;
 use crate::rootfs::{self, Rootfs};
 use crate::state::{self, State};
 use crate::{driver, plan, preload_list};
 
-/// What is decided for the container in this bundle; `None` if it is none of our business.
+/// Maximum size in bytes of a file that limits are read from.
+const MAX_LIMITS_FILE: usize = 4096;
+
+/// Decides the limits of the container in this bundle. `None` if it is not changed.
 ///
 /// # Errors
-/// What it asks for is not documented, not allowed, or cannot be given.
+/// The request is not documented, not allowed, or cannot be met.
 pub fn limits(bundle: &Bundle, policy: &Policy) -> Result<Option<Limits>> {
     let state_dir = policy.state_dir(process::rootless_user());
-    let request = plan::request(&bundle.spec, &state_dir, |path| rootfs::read_text(std::fs::File::open(path).ok()?, 4096).ok())?;
-    if !plan::concerns(&bundle.spec, &request, policy) {
+    let read = |path: &Path| rootfs::read_text(std::fs::File::open(path).ok()?, MAX_LIMITS_FILE).ok();
+    let request = plan::request(&bundle.spec, &state_dir, read)?;
+    if !plan::is_gpu_container(&bundle.spec, &request, policy) {
         return Ok(None);
     }
     let inventory = Inventory::load(&state_dir)?;
     let limits = plan::decide(&bundle.spec, &request, policy, inventory.as_ref())?;
-    // Where the daemon is not there the library holds the container to its limit, as without the policy.
+    // Without the daemon, the library enforces the limit on GPU time.
     let pipes = policy.mps.pipe_directory.as_ref().filter(|pipes| pipes.join("control").exists());
     Ok(limits.map(|limits| Limits { mps: pipes.and_then(|pipes| Mps::of(&limits, pipes)), ..limits }))
 }
 
-/// A container whose image has been looked at and whose folder is ready to be written.
+/// A container whose image has been checked and whose directory can be written.
 #[derive(Debug)]
 pub struct Prepared {
     state: State,
-    place: PathBuf,
-    /// What will be on record.
+    /// The container's directory on the host.
+    dir: PathBuf,
+    /// The container's record.
     pub record: Record,
-    list: Option<String>,
-    /// The files of the claims whose shares it has.
-    shares: BTreeSet<PathBuf>,
-    /// Whether no other container may have one of them.
-    alone: bool,
+    /// The content of `/etc/ld.so.preload`, if that is used.
+    preload: Option<String>,
+    /// The files of the claims that the container has shares of.
+    claims: BTreeSet<PathBuf>,
+    /// Whether no other container may have a share of these claims.
+    has_exclusive_claims: bool,
 }
 
 impl Prepared {
-    /// Checks everything that can be checked before anything is written.
+    /// Performs all checks that do not require writing.
     ///
     /// # Errors
     /// The id, the library or the image cannot be used.
     pub fn new(bundle: &Bundle, policy: &Policy, limits: Limits, id: &str) -> Result<Self> {
         let state = State::at(&policy.state_dir(process::rootless_user()));
         state::check_id(id)?;
-        let (library, place, list) = if limits.limit_anything() {
-            (library(policy)?, state.reserve(id, &bundle.dir)?, check_rootfs(bundle, policy, &state)?)
+        let (library, dir, preload) = if limits.is_limited() {
+            (find_library(policy)?, state.reserve(id, &bundle.dir)?, check_rootfs(bundle, policy, &state)?)
         } else {
             Default::default()
         };
         let record = record(bundle, id, limits, policy, library)?;
-        for front in record.fronts() {
-            std::fs::metadata(&front.source).map_err(Error::io("find what replaces the driver's library", &front.source))?;
+        for front in record.front_libraries() {
+            std::fs::metadata(&front.source).map_err(Error::io("find the front library", &front.source))?;
         }
-        let (shares, alone) = (shares(bundle, state.dir()), policy.shared_claims == Admission::Refuse);
-        Ok(Self { record, state, place, list, shares, alone })
+        let claims = claims(bundle, state.dir());
+        Ok(Self { record, state, dir, preload, claims, has_exclusive_claims: policy.shared_claims == Admission::Refuse })
     }
 
-    /// Whether any GPU is limited, so that there is a folder to be written.
+    /// Returns whether any GPU is limited, so that the container has a directory.
     #[must_use]
-    pub fn limits(&self) -> bool {
-        self.record.limits.limit_anything()
+    pub fn is_limited(&self) -> bool {
+        self.record.limits.is_limited()
     }
 
-    /// The edits that put all this into the container, with `hook` as the hook program.
-    #[must_use]
-    pub fn edits(&self, hook: &Path) -> Edits {
-        let files = if self.limits() { self.record.files(&self.place) } else { Vec::new() };
-        let places = Places {
-            inside: files.iter().map(|file| file.inside).collect(),
-            state_dir: self.state.dir().to_owned(),
-            hook: hook.to_owned(),
-        };
-        edits::edits(&self.record.limits, &places)
-    }
-
-    /// Writes the container's folder, and removes those of containers that are gone.
+    /// Returns the edits of the specification, with `hook` as the hook program.
     ///
     /// # Errors
-    /// It cannot be written; then nothing is left of it.
+    /// The hook is invalid.
+    pub fn edits(&self, hook: &Path) -> Result<Edits> {
+        let files = if self.is_limited() { self.record.injected_files(&self.dir) } else { Vec::new() };
+        let destinations = files.iter().map(|file| file.destination).collect();
+        edits::edits(&self.record.limits, destinations, hook, self.state.dir())
+    }
+
+    /// Writes the container's directory, and removes those of dead containers.
+    ///
+    /// # Errors
+    /// The directory cannot be written, or another container has a share of an exclusive claim. Nothing is left then.
     pub fn write(&self) -> Result<()> {
-        if !self.limits() {
+        if !self.is_limited() {
             self.state.sweep();
             return Ok(());
         }
-        let too_much = || Error::Other("the limits do not fit into their page".to_owned());
-        let page = self.record.limits.page().ok_or_else(too_much)?;
-        self.state.create(&self.place, &self.record, &page, self.list.as_deref())?;
-        // Now that whoever comes later sees this container: of two at once, neither is missed.
-        match self.sharer().filter(|_| self.alone) {
-            Some((share, other)) => {
+        let too_large = || Error::Other("the limits do not fit into the limits page".to_owned());
+        let page = self.record.limits.page().ok_or_else(too_large)?;
+        self.state.create(&self.dir, &self.record, &page, self.preload.as_deref())?;
+        // Checked after writing, so that of two containers created at the same time at least one sees the other.
+        match self.claim_sharer().filter(|_| self.has_exclusive_claims) {
+            Some((claim, other)) => {
                 self.remove();
-                let accepted = format!("one that no other container has: {other} has it (the policy's key shared_claims)");
-                Err(Error::refused("claim", share, accepted))
+                let expected = format!("a claim of no other container, but {other} has it, too (the policy's key shared_claims)");
+                Err(Error::refused("claim", claim, expected))
             }
             None => Ok(()),
         }
     }
 
-    /// Another container that has a share of this one's claims: which claim's, and who.
+    /// Finds another container that has a share of one of this container's claims. Returns the claim and a description of the container.
     #[must_use]
-    pub fn sharer(&self) -> Option<(String, String)> {
-        if self.shares.is_empty() {
+    pub fn claim_sharer(&self) -> Option<(String, String)> {
+        if self.claims.is_empty() {
             return None;
         }
-        self.state.live().filter(|(place, _)| *place != self.place).find_map(|(_, other)| {
-            let theirs = shares(&Bundle::load(&other.bundle, None).ok()?, self.state.dir());
-            let share = theirs.intersection(&self.shares).next()?;
-            let text = std::fs::read(share).ok();
-            let claim = text.and_then(|text| Some(serde_json::from_slice::<claims::Share>(&text).ok()?.claim));
+        self.state.live().filter(|(dir, _)| *dir != self.dir).find_map(|(_, other)| {
+            let others_claims = claims(&Bundle::load(&other.bundle, None).ok()?, self.state.dir());
+            let file = others_claims.intersection(&self.claims).next()?;
+            let text = std::fs::read(file).ok();
+            let claim = text.and_then(|text| Some(serde_json::from_slice::<Share>(&text).ok()?.claim));
             let name = [&other.namespace, &other.pod, &other.container].map(|part| part.as_deref().unwrap_or("-")).join("/");
-            Some((claim.unwrap_or_else(|| share.display().to_string()), format!("{name} ({})", other.id)))
+            Some((claim.unwrap_or_else(|| file.display().to_string()), format!("{name} ({})", other.id)))
         })
     }
 
-    /// Makes the places in the image for every mount of our hook's. The hook may not be able to: crun before 1.26 has made the image
-    /// read-only by then, and the root of a user namespace may have no right to write into it.
+    /// Creates the mount points in the image. The hook may not be able to: crun before 1.26 has made the image read-only by then, and the
+    /// root of a user namespace may not be allowed to write into it.
     ///
     /// # Errors
-    /// The image leads elsewhere, or cannot be written.
-    pub fn make_places(&self) -> Result<()> {
-        if !self.limits() {
+    /// A step of a path is a symbolic link, or the image cannot be written.
+    pub fn create_mount_points(&self) -> Result<()> {
+        if !self.is_limited() {
             return Ok(());
         }
         let rootfs = Rootfs::open(&self.record.rootfs)?;
-        for file in self.record.files(&self.place) {
-            rootfs.make(file.inside, file.folder)?;
+        for file in self.record.injected_files(&self.dir) {
+            rootfs.create(file.destination, file.is_dir)?;
         }
-        if self.record.replace { driver::make_places(&rootfs) } else { Ok(()) }
+        if self.record.replace { driver::create_mount_points(&rootfs) } else { Ok(()) }
     }
 
-    /// The container's folder and what is on record.
+    /// Returns the container's directory and record.
     #[must_use]
     pub fn into_parts(self) -> (PathBuf, Record) {
-        (self.place, self.record)
+        (self.dir, self.record)
     }
 
-    /// Removes the container's folder again. There is an error to report already; what stays is swept later.
+    /// Removes the container's directory. Called when there is another error to report; what cannot be removed is swept later.
     pub fn remove(&self) {
-        if self.limits() {
-            let _ = state::remove(&self.place);
+        if self.is_limited() {
+            let _ = state::remove(&self.dir);
         }
     }
 }
 
-/// The claims' files that a container has.
-fn shares(bundle: &Bundle, state_dir: &Path) -> BTreeSet<PathBuf> {
-    bundle.spec.mounts().filter_map(|(_, source)| claims::File::behind(Path::new(source?), state_dir)).collect()
+/// Returns the files of the claims that a container has shares of.
+fn claims(bundle: &Bundle, state_dir: &Path) -> BTreeSet<PathBuf> {
+    bundle.spec.mounts().filter_map(|mount| ClaimFile::path_of_mount(mount.source().as_ref()?, state_dir)).collect()
 }
 
-/// The record of a container, as far as its bundle tells.
+/// Returns the record of a container, as far as its bundle determines it.
 fn record(bundle: &Bundle, id: &str, limits: Limits, policy: &Policy, library: PathBuf) -> Result<Record> {
     let owned = |text: Option<&str>| text.map(str::to_owned);
+    let is_replaced = policy.intercept.replaces();
+    let library_path = is_replaced.then(|| bundle.spec.env().remove("LD_LIBRARY_PATH")).flatten();
     Ok(Record {
         id: id.to_owned(),
         bundle: bundle.dir.clone(),
@@ -180,12 +186,8 @@ fn record(bundle: &Bundle, id: &str, limits: Limits, policy: &Policy, library: P
         limits,
         library,
         preload: policy.intercept.preloads(),
-        replace: policy.intercept.replaces(),
-        library_path: if policy.intercept.replaces() {
-            bundle.spec.env().remove("LD_LIBRARY_PATH").unwrap_or_default()
-        } else {
-            String::new()
-        },
+        replace: is_replaced,
+        library_path: library_path.unwrap_or_default(),
         runtime: None,
         runtime_roots: Vec::new(),
         creator: Process::this(),
@@ -194,22 +196,23 @@ fn record(bundle: &Bundle, id: &str, limits: Limits, policy: &Policy, library: P
     })
 }
 
-/// The library's own file. Containers keep the file that they started with, so an upgrade does not reach into them.
-fn library(policy: &Policy) -> Result<PathBuf> {
+/// Returns the library's file with symbolic links resolved. A container keeps the file that it was started with, so an upgrade does not
+/// affect it.
+fn find_library(policy: &Policy) -> Result<PathBuf> {
     let path = policy.library.canonicalize().map_err(Error::io("find the library", &policy.library))?;
-    let found = std::fs::metadata(&path).map_err(Error::io("look at the library", &path))?;
+    let found = std::fs::metadata(&path).map_err(Error::io("stat the library", &path))?;
     let owners = [0, rustix::process::geteuid().as_raw()];
-    // In a user's own namespace the system's root has no number, and its files are shown as nobody's.
-    let nobodys = || process::rootless_user().is_some() && Some(found.uid()) == process::overflow_user();
-    let trusted = (owners.contains(&found.uid()) || nobodys()) && found.mode() & 0o022 == 0;
-    if !found.is_file() || !trusted {
-        let accepted = "a regular file of root's that nobody else may write (the policy's key library)";
-        return Err(Error::refused("library", path.display().to_string(), accepted));
+    // In a user namespace, files of the host's root have the overflow UID.
+    let is_host_roots = || process::rootless_user().is_some() && Some(found.uid()) == process::overflow_user();
+    let is_trusted = (owners.contains(&found.uid()) || is_host_roots()) && found.mode() & 0o022 == 0;
+    if !found.is_file() || !is_trusted {
+        let expected = "a regular file that belongs to root and that no other user may write (the policy's key library)";
+        return Err(Error::refused("library", path.display().to_string(), expected));
     }
     Ok(path)
 }
 
-/// Refuses an image whose paths lead elsewhere, and gives the merged list for the loader if one is used.
+/// Refuses an image whose paths cannot be mounted on, and returns the merged list for the loader if that is used.
 fn check_rootfs(bundle: &Bundle, policy: &Policy, state: &State) -> Result<Option<String>> {
     let rootfs = Rootfs::open(&bundle.rootfs()?)?;
     for path in [paths::LIBRARY, paths::LIMITS, paths::REGION] {
@@ -219,27 +222,27 @@ fn check_rootfs(bundle: &Bundle, policy: &Policy, state: &State) -> Result<Optio
         return Err(Error::Image {
             path: LOADERS[0].into(),
             found: "absent",
-            accepted: "an image with glibc's loader (the policy's key without_glibc)",
+            expected: "an image with glibc's loader (the policy's key without_glibc)",
         });
     }
     if !policy.intercept.preloads() {
         return Ok(None);
     }
-    let of_image = rootfs.read(paths::LD_SO_PRELOAD, preload_list::MOST)?;
-    let mounted = bundle.spec.mounts().filter(|(place, _)| plain(place) == Path::new(paths::LD_SO_PRELOAD)).last();
-    let mounted = mounted.and_then(|(_, source)| Some(absolute(&bundle.dir, Path::new(source?))));
-    // A list that is mounted hides the image's. One of ours is from an earlier start from the same bundle, and hides nothing.
+    let image_list = rootfs.read(paths::LD_SO_PRELOAD, preload_list::MAX_BYTES)?;
+    let mount = bundle.spec.mounts().filter(|mount| normalize(mount.destination()) == Path::new(paths::LD_SO_PRELOAD)).last();
+    let mounted = mount.and_then(|mount| Some(absolute(&bundle.dir, mount.source().as_ref()?)));
+    // A mounted list hides the image's, unless vgpu mounted it: then it remains from an earlier start of the same bundle.
     let list = match mounted.filter(|source| !source.starts_with(state.dir())) {
         Some(source) => {
             let file = std::fs::File::open(&source).map_err(Error::io("read", &source))?;
-            Some(rootfs::read_text(file, preload_list::MOST).map_err(Error::io("read", &source))?)
+            Some(rootfs::read_text(file, preload_list::MAX_BYTES).map_err(Error::io("read", &source))?)
         }
-        None => of_image,
+        None => image_list,
     };
     Ok(Some(preload_list::merged(&list.unwrap_or_default())))
 }
 
-/// Where glibc's loader is, by distribution and architecture.
+/// Paths of glibc's loader, by distribution and architecture.
 const LOADERS: [&str; 3] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1", "/usr/lib64/ld-linux-x86-64.so.2"];
 
 fn has_glibc(rootfs: &Path) -> bool {
@@ -252,17 +255,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn containers_are_made_clients_of_mps_while_its_daemon_is_there() {
-        let folder = tempfile::tempdir().unwrap();
-        let pipes = folder.path().join("mps");
+    fn mps_is_used_while_its_daemon_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipes = dir.path().join("mps");
         std::fs::create_dir(&pipes).unwrap();
-        std::fs::write(folder.path().join("config.json"), r#"{ "annotations": { "nvidia.com/gpucores": "30" } }"#).unwrap();
-        let bundle = Bundle::load(folder.path(), None).unwrap();
-        let policy = format!("state_dir = {:?}\n[mps]\npipe_directory = {pipes:?}", folder.path());
+        std::fs::write(dir.path().join("config.json"), r#"{ "annotations": { "nvidia.com/gpucores": "30" } }"#).unwrap();
+        let bundle = Bundle::load(dir.path(), None).unwrap();
+        let policy = format!("state_dir = {:?}\n[mps]\npipe_directory = {pipes:?}", dir.path());
         let mps = |policy: &str| limits(&bundle, &Policy::parse(policy).unwrap()).unwrap().unwrap().mps;
         assert_eq!(mps(&policy), None, "no daemon");
         std::fs::write(pipes.join("control"), "").unwrap();
         assert_eq!(mps(&policy), Some(Mps { pipes, percent: 30, memory: None }));
-        assert_eq!(mps(&format!("state_dir = {:?}", folder.path())), None, "the policy does not say so");
+        assert_eq!(mps(&format!("state_dir = {:?}", dir.path())), None, "not enabled by the policy");
     }
 }

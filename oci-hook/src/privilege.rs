@@ -1,28 +1,32 @@
-//! Whether a container could remove the mounts that limit it.
+//! Whether the mounts that limit a container could be removed.
 
 use std::path::Path;
 
-use serde_json::Value;
+use caps::Capability;
 use vgpu_region::paths;
 
-use crate::hami;
-use crate::path::plain;
+use crate::hami_cache;
+use crate::path::normalize;
 use crate::spec::Spec;
 
-/// By what our mounts could be undone, if by anything: CAP_SYS_ADMIN, or a volume that one of their places is in. Whoever else has that
-/// volume can remove the place, and the kernel then takes the mount on it away; it refuses that only to the container itself.
+/// Returns what allows the removal of the mounts that limit a container: CAP_SYS_ADMIN, or a volume over one of their mount points.
+///
+/// Another container with the same volume can remove the mount point, and the kernel then removes the mount. The kernel refuses that
+/// only to the container itself.
 #[must_use]
-pub fn undone_by(spec: &Spec) -> Option<String> {
-    if spec.list("/process/capabilities/bounding").any(|capability| capability == "CAP_SYS_ADMIN") {
-        return Some("CAP_SYS_ADMIN".to_owned());
+pub fn mounts_removable_by(spec: &Spec) -> Option<String> {
+    // crun accepts capability names in either case.
+    let mut capabilities = spec.bounding_capabilities().filter_map(|name| name.to_ascii_uppercase().parse().ok());
+    if capabilities.any(|capability: Capability| capability == Capability::CAP_SYS_ADMIN) {
+        return Some(Capability::CAP_SYS_ADMIN.to_string());
     }
-    let volumes = spec.list("/mounts").filter(|mount| mount.get("type").and_then(Value::as_str) != Some("tmpfs"));
-    let places = volumes.filter_map(|mount| Some(plain(mount.get("destination")?.as_str()?)));
+    let volumes = spec.mounts().filter(|mount| mount.typ().as_deref() != Some("tmpfs"));
     let files = [paths::LIBRARY, paths::LD_SO_PRELOAD].map(Path::new);
-    let holds_ours = |place: &Path| files.iter().any(|file| *file != place && file.starts_with(place));
-    // HAMi's folder gives way to the one file in it.
-    let is_hamis = |place: &Path| place == Path::new(paths::DIR) && hami::folder(spec).is_some();
-    let found = places.into_iter().find(|place| holds_ours(place) && !is_hamis(place))?;
+    let covers_a_file = |volume: &Path| files.iter().any(|file| *file != volume && file.starts_with(volume));
+    // HAMi's directory is replaced by the one file in it.
+    let is_hamis = |volume: &Path| volume == Path::new(paths::DIR) && hami_cache::directory(spec).is_some();
+    let mut destinations = volumes.map(|mount| normalize(mount.destination()));
+    let found = destinations.find(|volume| covers_a_file(volume) && !is_hamis(volume))?;
     Some(format!("a volume over {}", found.display()))
 }
 

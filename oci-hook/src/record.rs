@@ -1,4 +1,4 @@
-//! What the host keeps on record of a limited container, and the files that it is given.
+//! The host's record of a limited container, and the files that are mounted into it.
 
 use std::path::{Path, PathBuf};
 
@@ -6,101 +6,119 @@ use serde::{Deserialize, Serialize};
 use vgpu_config::Limits;
 use vgpu_region::paths;
 
-use crate::injected::{LIBRARIES, Mounted};
+use crate::injected::{DRIVER_LIBRARIES, InjectedFile};
 use crate::process::Process;
 
-/// The folder of containers in the state directory.
+/// Directory of the containers' directories in the state directory.
 pub const CONTAINERS: &str = "containers";
-/// The limits page's file.
+/// File name of the limits page in a container's directory.
 pub const LIMITS: &str = "limits";
-/// The accounting region's file.
+/// File name of the accounting region.
 pub const REGION: &str = "region";
-/// The merged list for the loader.
+/// File name of the merged list for the dynamic loader.
 pub const PRELOAD: &str = "ld.so.preload";
-/// The record's file.
+/// File name of the record.
 pub const RECORD: &str = "container.json";
 
-/// What the host side knows of one container.
+/// The host's record of one container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The container's id.
+    /// Container id.
     pub id: String,
-    /// Its bundle.
+    /// Bundle directory.
     pub bundle: PathBuf,
-    /// Its root file system on the host.
+    /// Root file system on the host.
     pub rootfs: PathBuf,
-    /// Its name in its pod.
+    /// Name of the container in its pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// Its pod's name.
+    /// Name of the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// Its pod's namespace.
+    /// Namespace of the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Its pod's UID.
+    /// UID of the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<String>,
-    /// What was decided for it.
+    /// The decided limits.
     pub limits: Limits,
-    /// The library's file that is mounted into it.
+    /// The library's file that is mounted into the container.
     pub library: PathBuf,
-    /// Whether the loader's list is used.
+    /// Whether `/etc/ld.so.preload` is used.
     pub preload: bool,
     /// Whether the driver's libraries are replaced.
     pub replace: bool,
-    /// Where the container's programs look for libraries first.
+    /// The container's `LD_LIBRARY_PATH`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub library_path: String,
-    /// The low-level runtime, where we know it.
+    /// The low-level runtime, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<PathBuf>,
-    /// Folders in one of which that runtime has an entry for the container, as long as it exists.
+    /// Directories one of which has an entry of the low-level runtime for the container while it exists.
     pub runtime_roots: Vec<PathBuf>,
-    /// Who made this; by the runtime's exec that is the low-level runtime while it creates.
+    /// The process that creates the container: vgpu-runtime, which becomes the low-level runtime by exec.
     pub creator: Process,
-    /// The container's first process, where we know it.
+    /// The container's init process, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<Process>,
-    /// When, in seconds since 1970.
+    /// Time of creation, in seconds since the Unix epoch.
     pub created: u64,
 }
 
 impl Record {
-    /// What is mounted into the container, whose folder on the host is `place`.
+    /// Returns the files that are mounted into the container, whose directory on the host is `dir`.
     #[must_use]
-    pub fn files(&self, place: &Path) -> Vec<Mounted> {
-        let own = |name, inside, writable| Mounted { source: place.join(name), inside, writable, code: false, folder: false };
-        let mut files = vec![
-            Mounted { source: self.library.clone(), inside: paths::LIBRARY, writable: false, code: true, folder: false },
-            own(LIMITS, paths::LIMITS, false),
-            own(REGION, paths::REGION, true),
-        ];
+    pub fn injected_files(&self, dir: &Path) -> Vec<InjectedFile> {
+        let own = |name, destination, is_writable| InjectedFile {
+            source: dir.join(name),
+            destination,
+            is_writable,
+            is_executable: false,
+            is_dir: false,
+        };
+        let library = InjectedFile {
+            source: self.library.clone(),
+            destination: paths::LIBRARY,
+            is_writable: false,
+            is_executable: true,
+            is_dir: false,
+        };
+        let mut files = vec![library, own(LIMITS, paths::LIMITS, false), own(REGION, paths::REGION, true)];
         if self.preload {
             files.push(own(PRELOAD, paths::LD_SO_PRELOAD, false));
         }
         if let Some(mps) = &self.limits.mps {
-            // Clients open the pipes for writing.
-            files.push(Mounted { source: mps.pipes.clone(), inside: paths::MPS, writable: true, code: false, folder: true });
+            // MPS clients open the pipes for writing.
+            files.push(InjectedFile {
+                source: mps.pipes.clone(),
+                destination: paths::MPS,
+                is_writable: true,
+                is_executable: false,
+                is_dir: true,
+            });
         }
         files
     }
 
-    /// The files that take the place of the driver's libraries, if that is wanted: each needs our library and the driver's own, and has
-    /// nothing in it itself. They lie beside our library, in the folder `front`.
+    /// Returns the front libraries that replace the driver's, if the driver's libraries are replaced. A front is an empty library that
+    /// depends on vgpu's library and then on the driver's own. The fronts are in the directory `front` next to vgpu's library.
     #[must_use]
-    pub fn fronts(&self) -> Vec<Mounted> {
-        let front = |inside| {
-            let source = self.library.with_file_name("front").join(inside);
-            Mounted { source, inside, writable: false, code: true, folder: false }
+    pub fn front_libraries(&self) -> Vec<InjectedFile> {
+        let front = |name| InjectedFile {
+            source: self.library.with_file_name("front").join(name),
+            destination: name,
+            is_writable: false,
+            is_executable: true,
+            is_dir: false,
         };
-        if self.replace { LIBRARIES.map(front).to_vec() } else { Vec::new() }
+        if self.replace { DRIVER_LIBRARIES.map(front).to_vec() } else { Vec::new() }
     }
 
-    /// Whether the container exists, or is still being made.
+    /// Returns whether the container exists or is being created.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        // What costs least first: every create asks this of every container.
+        // The cheapest test first: every create tests every container.
         self.runtime_roots.iter().any(|root| root.join(&self.id).exists())
             || self.creator.is_alive()
             || self.init.is_some_and(Process::is_alive)

@@ -1,5 +1,5 @@
-//! The container's root file system, seen from outside. Nothing in it is believed: every step of a path goes from the folder before it,
-//! and never through a symbolic link.
+//! The container's root file system, accessed from outside. Nothing in it is trusted: every step of a path is opened relative to the
+//! directory before it, and never through a symbolic link.
 
 use std::fs::File;
 use std::io::Read;
@@ -24,28 +24,28 @@ impl Rootfs {
     /// Opens the root file system at this path on the host.
     ///
     /// # Errors
-    /// It is not there.
+    /// The directory does not exist.
     pub fn open(path: &Path) -> Result<Self> {
         let root = openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(Error::io("open the container's root file system", path))?;
         Ok(Self { root, path: path.to_owned() })
     }
 
-    /// Opens what is at the absolute path `inside` the container, following no symbolic link; `None` if it is not there.
+    /// Opens the absolute container path `inside` without following symbolic links. `None` if it does not exist.
     ///
     /// # Errors
-    /// A step of the path is a symbolic link, or is no folder though something is to be in it.
+    /// A step of the path is a symbolic link, or is not a directory though the path continues.
     pub fn find(&self, inside: &str) -> Result<Option<OwnedFd>> {
-        // All steps at once, where the kernel can and nothing is in the way; else one by one, to tell which.
-        let strictly = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        match openat2(&self.root, inside.trim_start_matches('/'), STEP, Mode::empty(), strictly) {
+        // All steps at once if possible; on failure one by one, to name the step in the error.
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        match openat2(&self.root, inside.trim_start_matches('/'), STEP, Mode::empty(), resolve) {
             Ok(found) if self.kind(&found, Path::new(inside))? != FileType::Symlink => Ok(Some(found)),
             Err(Errno::NOENT) => Ok(None),
-            _ => self.find_by_step(inside),
+            _ => self.find_stepwise(inside),
         }
     }
 
-    fn find_by_step(&self, inside: &str) -> Result<Option<OwnedFd>> {
+    fn find_stepwise(&self, inside: &str) -> Result<Option<OwnedFd>> {
         let mut at = self.try_clone()?;
         let mut steps = Path::new(inside.trim_start_matches('/')).components().peekable();
         let mut so_far = PathBuf::from("/");
@@ -61,89 +61,93 @@ impl Rootfs {
                 return Err(Error::Image {
                     path: so_far,
                     found: "a symbolic link",
-                    accepted: "no symbolic link, as it could be led elsewhere",
+                    expected: "a directory or file, as a link may lead out of the image",
                 });
             }
             if steps.peek().is_some() && kind != FileType::Directory {
-                return Err(Error::Image { path: so_far, found: "not a folder", accepted: "a folder, or nothing" });
+                return Err(Error::Image { path: so_far, found: "not a directory", expected: "a directory, or nothing" });
             }
         }
         Ok(Some(at))
     }
 
-    /// Like [`Rootfs::find`], for what has to be a regular file if it is there.
+    /// Opens a path as [`Rootfs::find`] does, if it is a regular file.
     ///
     /// # Errors
-    /// As [`Rootfs::find`], and if it is anything else.
+    /// As [`Rootfs::find`], or the path exists and is not a regular file.
     pub fn find_file(&self, inside: &str) -> Result<Option<OwnedFd>> {
         self.find_kind(inside, false)
     }
 
-    /// Like [`Rootfs::find`], for what has to be a folder or a regular file if it is there.
+    /// Opens a path as [`Rootfs::find`] does, if it is a directory (`is_dir`) or a regular file.
     ///
     /// # Errors
-    /// As [`Rootfs::find`], and if it is anything else.
-    pub fn find_kind(&self, inside: &str, folder: bool) -> Result<Option<OwnedFd>> {
+    /// As [`Rootfs::find`], or the path exists and is of another kind.
+    pub fn find_kind(&self, inside: &str, is_dir: bool) -> Result<Option<OwnedFd>> {
         let Some(found) = self.find(inside)? else { return Ok(None) };
-        match (self.kind(&found, Path::new(inside))?, folder) {
+        match (self.kind(&found, Path::new(inside))?, is_dir) {
             (FileType::Directory, true) | (FileType::RegularFile, false) => Ok(Some(found)),
-            (_, true) => Err(Error::Image { path: inside.into(), found: "not a folder", accepted: "a folder, or nothing" }),
-            (_, false) => Err(Error::Image { path: inside.into(), found: "not a regular file", accepted: "a regular file, or nothing" }),
+            (_, true) => Err(Error::Image { path: inside.into(), found: "not a directory", expected: "a directory, or nothing" }),
+            (_, false) => Err(Error::Image { path: inside.into(), found: "not a regular file", expected: "a regular file, or nothing" }),
         }
     }
 
-    /// Makes an empty folder or file at `inside`, with the folders that it needs, and opens it. What is there already stays.
+    /// Creates an empty directory (`is_dir`) or file at `inside` with its parent directories, and opens it. An existing one is kept.
     ///
     /// # Errors
-    /// As [`Rootfs::find_kind`], or the file system does not let us.
-    pub fn make(&self, inside: &str, folder: bool) -> Result<OwnedFd> {
-        if folder { self.make_folders(inside) } else { self.make_file(inside) }
+    /// As [`Rootfs::find_kind`], or the file system refuses.
+    pub fn create(&self, inside: &str, is_dir: bool) -> Result<OwnedFd> {
+        if is_dir { self.create_dirs(inside) } else { self.create_file(inside) }
     }
 
-    /// The text of a file in the container of at most `most` bytes; `None` if it is not there.
+    /// Reads a file in the container of at most `max_bytes`. `None` if it does not exist.
     ///
     /// # Errors
-    /// As [`Rootfs::find_file`], and if it is longer or not text.
-    pub fn read(&self, inside: &str, most: usize) -> Result<Option<String>> {
+    /// As [`Rootfs::find_file`], or the file is longer or not UTF-8.
+    pub fn read(&self, inside: &str, max_bytes: usize) -> Result<Option<String>> {
         let Some(found) = self.find_file(inside)? else { return Ok(None) };
-        // A descriptor that was opened by path only can be read once it is opened again, through itself and not by its name.
+        // An O_PATH descriptor cannot be read. It is opened again through itself, not by its name.
         let again = openat(CWD, fd_path(&found), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         let file = File::from(again.map_err(self.failed("read", Path::new(inside)))?);
-        read_text(file, most).map_err(|why| self.failed("read", Path::new(inside))(why)).map(Some)
+        read_text(file, max_bytes).map_err(|why| self.failed("read", Path::new(inside))(why)).map(Some)
     }
 
-    /// Makes an empty file at `inside`, with the folders that it needs, and opens it. What is there already stays.
+    /// Creates an empty file at `inside` with its parent directories, and opens it. An existing file is kept.
     ///
     /// # Errors
-    /// As [`Rootfs::find_file`], or the file system does not let us.
-    pub fn make_file(&self, inside: &str) -> Result<OwnedFd> {
+    /// As [`Rootfs::find_file`], or the file system refuses.
+    pub fn create_file(&self, inside: &str) -> Result<OwnedFd> {
         let path = Path::new(inside);
         let (Some(parent), Some(name)) = (path.parent().and_then(Path::to_str), path.file_name()) else {
-            return Err(self.failed("make", path)(Errno::INVAL));
+            return Err(self.failed("create", path)(Errno::INVAL));
         };
-        let parent = self.make_folders(parent)?;
+        let parent = self.create_dirs(parent)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match openat(&parent, name, flags, Mode::from_raw_mode(0o644)) {
             Ok(_) | Err(Errno::EXIST) => {}
-            Err(why) => return Err(self.failed("make", path)(why)),
+            Err(why) => return Err(self.failed("create", path)(why)),
         }
         self.find_file(inside)?.ok_or_else(|| self.failed("open", path)(Errno::NOENT))
     }
 
-    fn make_folders(&self, inside: &str) -> Result<OwnedFd> {
+    fn create_dirs(&self, inside: &str) -> Result<OwnedFd> {
         let mut at = self.try_clone()?;
         let mut so_far = PathBuf::from("/");
         for step in Path::new(inside.trim_start_matches('/')).components() {
             so_far.push(step);
             match mkdirat(&at, step.as_os_str(), Mode::from_raw_mode(0o755)) {
                 Ok(()) | Err(Errno::EXIST) => {}
-                Err(why) => return Err(self.failed("make", &so_far)(why)),
+                Err(why) => return Err(self.failed("create", &so_far)(why)),
             }
             let flags = STEP | OFlags::DIRECTORY;
             at = match openat(&at, step.as_os_str(), flags, Mode::empty()) {
                 Ok(next) => next,
                 Err(Errno::NOTDIR | Errno::LOOP) => {
-                    return Err(Error::Image { path: so_far, found: "a symbolic link, or not a folder", accepted: "a folder, or nothing" });
+                    return Err(Error::Image {
+                        path: so_far,
+                        found: "a symbolic link, or not a directory",
+                        expected: "a directory, or nothing",
+                    });
                 }
                 Err(why) => return Err(self.failed("open", &so_far)(why)),
             };
@@ -151,16 +155,16 @@ impl Rootfs {
         Ok(at)
     }
 
-    /// A descriptor of the root itself.
+    /// Duplicates the descriptor of the root.
     ///
     /// # Errors
-    /// There are no more descriptors.
+    /// The process has no more descriptors.
     pub fn try_clone(&self) -> Result<OwnedFd> {
         self.root.try_clone().map_err(Error::io("open", &self.path))
     }
 
     fn kind(&self, of: &OwnedFd, inside: &Path) -> Result<FileType> {
-        let found = fstat(of).map_err(self.failed("look at", inside))?;
+        let found = fstat(of).map_err(self.failed("stat", inside))?;
         Ok(FileType::from_raw_mode(found.st_mode))
     }
 
@@ -169,20 +173,20 @@ impl Rootfs {
     }
 }
 
-/// The whole of a file as text, if it is not longer than `most` bytes.
+/// Reads a whole file of at most `max_bytes`.
 ///
 /// # Errors
-/// It is longer, or not UTF-8, or cannot be read.
-pub fn read_text(file: impl Read, most: usize) -> std::io::Result<String> {
+/// The file is longer, is not UTF-8, or cannot be read.
+pub fn read_text(file: impl Read, max_bytes: usize) -> std::io::Result<String> {
     let mut text = String::new();
-    file.take(most as u64 + 1).read_to_string(&mut text)?;
-    if text.len() > most {
-        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, format!("it is longer than {most} bytes")));
+    file.take(max_bytes as u64 + 1).read_to_string(&mut text)?;
+    if text.len() > max_bytes {
+        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, format!("longer than {max_bytes} bytes")));
     }
     Ok(text)
 }
 
-/// The name by which the kernel finds an open descriptor again, without looking at any other name.
+/// Returns the path by which the kernel finds an open descriptor without resolving any other path.
 pub(crate) fn fd_path(of: &impl AsRawFd) -> String {
     format!("/proc/self/fd/{}", of.as_raw_fd())
 }

@@ -1,30 +1,30 @@
-//! `vgpu-runtime`: an OCI runtime in front of another one. It changes the bundle of a container that is to be limited, and then
-//! becomes the other one, with the same arguments, descriptors and process number. Only where a limited container is deleted it stays,
-//! to clean up after it.
+//! `vgpu-runtime`: an OCI runtime in front of a low-level one. It edits the bundle of a container to be limited and then executes the
+//! low-level runtime with the same arguments, descriptors and PID. Only when a limited container is deleted, it waits for the low-level
+//! runtime and then cleans up.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use vgpu_config::{Limits, Policy, policy};
+use vgpu_config::{Policy, policy};
 
 use crate::argv::{self, Command, Creation, Global};
 use crate::bundle::Bundle;
 use crate::error::{Error, Result};
-use crate::escape::undone_by;
 use crate::log::Log;
 use crate::path::absolute;
 use crate::prepare::{self, Prepared};
+use crate::privilege::mounts_removable_by;
 use crate::state::State;
-use crate::{apply, hami, process};
+use crate::{apply, hami_cache, process};
 
-/// What `vgpu-runtime` calls itself in messages.
+/// Name of the program in messages.
 const PROGRAM: &str = "vgpu-runtime";
-/// The runtimes that we know.
+/// The known low-level runtimes.
 const KNOWN: [&str; 3] = ["crun", "runc", "youki"];
 
-/// Runs as `vgpu-runtime`. Returns only if the other runtime could not be started.
+/// Runs as `vgpu-runtime`. Returns only after a deletion, or if the low-level runtime could not be executed.
 #[must_use]
 pub fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -38,14 +38,14 @@ pub fn main() -> ExitCode {
             Ok(code) => return code,
             Err(error) => (Log::new(PROGRAM, &Global::default()), error),
         },
-        Command::Other => (Log::new(PROGRAM, &Global::default()), pass_on(&args)),
+        Command::Other => (Log::new(PROGRAM, &Global::default()), pass_through(&args)),
     };
     log.error(&error.to_string());
     ExitCode::FAILURE
 }
 
-/// Becomes the other runtime, whatever the policy says beside which that is.
-fn pass_on(args: &[OsString]) -> Error {
+/// Executes the low-level runtime, even if the policy is invalid.
+fn pass_through(args: &[OsString]) -> Error {
     match any_runtime() {
         Some(runtime) => exec(&runtime, args),
         None => no_runtime(),
@@ -53,50 +53,50 @@ fn pass_on(args: &[OsString]) -> Error {
 }
 
 fn any_runtime() -> Option<PathBuf> {
-    process::find(&Policy::runtimes_at_any_rate(named_policy().as_deref()))
+    process::find(&Policy::runtimes_even_if_invalid(policy_path().as_deref()))
 }
 
-/// Has the other runtime delete a container, and removes what we keep for it if it is gone then. For a container that is none of
-/// ours, becomes the other runtime.
+/// Lets the low-level runtime delete a container, and removes the directories of dead containers. For a container without a directory,
+/// executes the low-level runtime.
 fn delete(id: &OsStr, args: &[OsString]) -> Result<ExitCode> {
-    let policy = Policy::load(named_policy().as_deref()).unwrap_or_default();
+    let policy = Policy::load(policy_path().as_deref()).unwrap_or_default();
     let state = State::at(&policy.state_dir(process::rootless_user()));
     if !id.to_str().is_some_and(|id| state.has(id)) {
-        return Err(pass_on(args));
+        return Err(pass_through(args));
     }
     let runtime = any_runtime().ok_or_else(no_runtime)?;
     let status = std::process::Command::new(&runtime).args(args).status().map_err(Error::io("run", &runtime))?;
     state.sweep();
     if let Some(signal) = status.signal() {
-        // So that our caller sees what it would have seen.
-        process::end_by(signal);
+        // The caller must see how the low-level runtime ended.
+        process::raise(signal);
     }
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// The policy file that our caller names.
-fn named_policy() -> Option<PathBuf> {
+/// Returns the policy file that the caller's environment names.
+fn policy_path() -> Option<PathBuf> {
     std::env::var_os(policy::VARIABLE).map(PathBuf::from)
 }
 
 fn no_runtime() -> Error {
-    Error::Other("no low-level runtime found: accepted is a policy whose key runtimes lists one that is installed".to_owned())
+    Error::Other("no low-level runtime found: expected the policy's key runtimes to list one that is installed".to_owned())
 }
 
-/// Becomes the other runtime.
+/// Executes the low-level runtime in this process.
 fn exec(runtime: &Path, args: &[OsString]) -> Error {
     Error::io("run", runtime)(std::process::Command::new(runtime).args(args).exec())
 }
 
-/// Limits the container if it has to be, and becomes the other runtime. Returns only why that was not possible; then the bundle
-/// is as it was, and nothing is left of ours.
+/// Limits the container if necessary, and executes the low-level runtime. Returns only on failure; then the bundle is unchanged and
+/// the container's directory is removed.
 fn create(creation: &Creation, args: &[OsString], log: &Log) -> Error {
-    match ready(creation, log) {
+    match make_ready(creation, log) {
         Err(error) => error,
-        Ok(Ready { runtime, undo }) => {
+        Ok(Ready { runtime, rollback }) => {
             let error = exec(&runtime, args);
-            if let Some(undo) = undo {
-                undo.now();
+            if let Some(rollback) = rollback {
+                rollback.run();
             }
             error
         }
@@ -106,85 +106,96 @@ fn create(creation: &Creation, args: &[OsString], log: &Log) -> Error {
 /// A bundle that is ready for the low-level runtime.
 struct Ready {
     runtime: PathBuf,
-    undo: Option<Undo>,
+    rollback: Option<Rollback>,
 }
 
-/// What has been done so far.
-struct Undo {
+/// Undoes the changes for a container.
+struct Rollback {
     config: PathBuf,
     text: Vec<u8>,
     prepared: Prepared,
 }
 
-impl Undo {
-    fn now(self) {
-        // There is already an error to report; what cannot be undone is swept later.
+impl Rollback {
+    fn run(self) {
+        // There is another error to report; what cannot be undone is swept later.
         let _ = apply::replace_file(&self.config, &self.text);
         self.prepared.remove();
     }
 }
 
-fn ready(creation: &Creation, log: &Log) -> Result<Ready> {
+fn make_ready(creation: &Creation, log: &Log) -> Result<Ready> {
     let cwd = std::env::current_dir().map_err(Error::io("open", Path::new(".")))?;
     let dir = absolute(&cwd, creation.bundle.as_deref().unwrap_or(Path::new(".")));
-    let named = named_policy();
+    let policy_path = policy_path();
     let config = creation.config.as_deref().map_or_else(|| dir.join("config.json"), |config| absolute(&cwd, config));
-    let nothing = creation.id.is_empty() || is_absent(&config);
-    if nothing && let Some(runtime) = any_runtime().filter(|runtime| creation.id.is_empty() || is_known(runtime)) {
-        // There is nothing to run, and the runtime says so in its own words.
-        return Ok(Ready { runtime, undo: None });
+    let is_invalid = creation.id.is_empty() || is_absent(&config);
+    if is_invalid && let Some(runtime) = any_runtime().filter(|runtime| creation.id.is_empty() || is_known(runtime)) {
+        // The low-level runtime reports the missing id or bundle in its own words.
+        return Ok(Ready { runtime, rollback: None });
     }
     let bundle = Bundle::load(&dir, Some(&config))?;
     if bundle.spec.is_sandbox() {
-        let runtimes = Policy::runtimes_at_any_rate(named.as_deref());
-        return Ok(Ready { runtime: process::find(&runtimes).ok_or_else(no_runtime)?, undo: None });
+        let runtimes = Policy::runtimes_even_if_invalid(policy_path.as_deref());
+        return Ok(Ready { runtime: process::find(&runtimes).ok_or_else(no_runtime)?, rollback: None });
     }
-    let policy = Policy::load(named.as_deref())?;
+    let policy = Policy::load(policy_path.as_deref())?;
     let runtime = process::find(&policy.runtimes).ok_or_else(no_runtime)?;
-    let undo = match prepare::limits(&bundle, &policy)? {
-        Some(limits) => Some(limit(creation, &cwd, &bundle, &policy, limits, &runtime, log)?),
+    let rollback = match prepare::limits(&bundle, &policy)? {
+        Some(limits) => {
+            let id = creation.id.to_str().unwrap_or_default();
+            let mut prepared = Prepared::new(&bundle, &policy, limits, id)?;
+            prepared.record.runtime = Some(runtime.clone());
+            prepared.record.runtime_roots = runtime_roots(&creation.global, &cwd, &runtime);
+            Some(limit(bundle, &policy, prepared, log)?)
+        }
         None => None,
     };
-    Ok(Ready { runtime, undo })
+    Ok(Ready { runtime, rollback })
 }
 
-/// Limits the container, and says how to undo that.
-fn limit(creation: &Creation, cwd: &Path, bundle: &Bundle, policy: &Policy, limits: Limits, runtime: &Path, log: &Log) -> Result<Undo> {
-    let id = creation.id.to_str().unwrap_or_default();
-    let mut prepared = Prepared::new(bundle, policy, limits, id)?;
-    prepared.record.runtime = Some(runtime.to_owned());
-    prepared.record.runtime_roots = roots(&creation.global, cwd, runtime);
-    let cache = hami::cache(&bundle.spec, prepared.record.limits.hami_cache.as_deref()).filter(|_| prepared.limits());
-    let spec = cache.as_ref().map_or_else(|| bundle.spec.clone(), |cache| hami::narrowed(&bundle.spec, cache));
-    let spec = apply::to_spec(spec, &prepared.edits(&hook_program(policy)?))?;
-    cache.map_or(Ok(()), |cache| cache.make())?;
+/// Writes the container's directory and edits its bundle.
+fn limit(bundle: Bundle, policy: &Policy, prepared: Prepared, log: &Log) -> Result<Rollback> {
+    let edits = prepared.edits(&hook_program(policy)?)?;
+    let cache = hami_cache::find(&bundle.spec, prepared.record.limits.hami_cache.as_deref()).filter(|_| prepared.is_limited());
+    let spec = match &cache {
+        Some(cache) => hami_cache::replace_directory(&bundle.spec, cache)?,
+        None => bundle.spec.clone(),
+    };
+    let spec = apply::to_spec(spec, &edits)?;
+    cache.map_or(Ok(()), |cache| cache.create())?;
     let text = serde_json::to_vec(&spec.0).map_err(|why| Error::Other(format!("cannot write config.json: {why}")))?;
     prepared.write()?;
-    let undo = Undo { config: bundle.config.clone(), text: bundle.text.clone(), prepared };
-    if let Err(error) = undo.prepared.make_places().and_then(|()| apply::replace_file(&bundle.config, &text)) {
-        undo.prepared.remove();
+    if let Err(error) = prepared.create_mount_points().and_then(|()| apply::replace_file(&bundle.config, &text)) {
+        prepared.remove();
         return Err(error);
     }
-    if let Some(by) = undone_by(&bundle.spec).filter(|_| undo.prepared.limits()) {
-        log.warning(&format!("container {id} has {by}, by which its limits can be undone"));
-    }
-    if let Some((claim, other)) = undo.prepared.sharer() {
-        log.warning(&format!("container {id} has a share of the claim {claim} that {other} has, too: each is limited by itself"));
-    }
-    Ok(undo)
+    warn(&bundle, &prepared, log);
+    Ok(Rollback { config: bundle.config, text: bundle.text, prepared })
 }
 
-/// The hook program: the policy's, or the one beside this program.
+/// Logs conditions that weaken the container's limits.
+fn warn(bundle: &Bundle, prepared: &Prepared, log: &Log) {
+    let id = &prepared.record.id;
+    if let Some(reason) = mounts_removable_by(&bundle.spec).filter(|_| prepared.is_limited()) {
+        log.warning(&format!("container {id} has {reason}, which allows the removal of its limits"));
+    }
+    if let Some((claim, other)) = prepared.claim_sharer() {
+        log.warning(&format!("container {id} has a share of the claim {claim} that {other} has, too: each is limited separately"));
+    }
+}
+
+/// Returns the hook program: the policy's, or the one next to this program.
 fn hook_program(policy: &Policy) -> Result<PathBuf> {
-    let beside = || std::env::current_exe().map(|this| this.with_file_name("vgpu-hook")).unwrap_or_default();
-    let hook = policy.hook.clone().unwrap_or_else(beside);
+    let adjacent = || std::env::current_exe().map(|this| this.with_file_name("vgpu-hook")).unwrap_or_default();
+    let hook = policy.hook.clone().unwrap_or_else(adjacent);
     if !hook.is_file() {
         return Err(Error::refused("hook program", hook.display().to_string(), "the path of vgpu-hook (the policy's key hook)"));
     }
     Ok(hook)
 }
 
-/// Whether we know all the ways in which this runtime is told its container's configuration.
+/// Returns whether all ways are known in which this runtime finds a container's configuration.
 fn is_known(runtime: &Path) -> bool {
     runtime.file_name().is_some_and(|name| KNOWN.iter().any(|known| name == *known))
 }
@@ -193,8 +204,8 @@ fn is_absent(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_err_and(|why| why.kind() == std::io::ErrorKind::NotFound)
 }
 
-/// Where the low-level runtime keeps an entry for each container.
-fn roots(global: &Global, cwd: &Path, runtime: &Path) -> Vec<PathBuf> {
+/// Returns the directories in which the low-level runtime may keep an entry for each container.
+fn runtime_roots(global: &Global, cwd: &Path, runtime: &Path) -> Vec<PathBuf> {
     if let Some(root) = &global.root {
         return vec![absolute(cwd, root)];
     }
@@ -203,7 +214,7 @@ fn roots(global: &Global, cwd: &Path, runtime: &Path) -> Vec<PathBuf> {
         Some(kind) => vec![kind],
         None => KNOWN.to_vec(),
     };
-    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let bases = [Some(PathBuf::from("/run")), own];
+    let user_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let bases = [Some(PathBuf::from("/run")), user_dir];
     bases.into_iter().flatten().flat_map(|base| kinds.iter().map(move |kind| base.join(kind))).collect()
 }

@@ -1,30 +1,34 @@
-//! An OCI runtime specification, kept as a JSON value.
+//! OCI runtime specifications.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
+use oci_spec::runtime::{Hook, Mount};
+use serde::Deserialize;
 use serde_json::Value;
 
-/// An OCI runtime specification, with the few things that are looked for in it.
+/// An OCI runtime specification. It stays a JSON value: oci-spec's typed `Spec` would drop the fields that it does not know.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec(pub Value);
 
 impl Spec {
+    /// Returns the items of the list at a JSON pointer. Anything but a list counts as empty.
     pub(crate) fn list<'a>(&'a self, pointer: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
         self.0.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
     }
 
-    fn texts<'a>(&'a self, pointer: &str, key: &'static str) -> impl Iterator<Item = &'a str> + use<'a> {
+    fn strings<'a>(&'a self, pointer: &str, key: &'static str) -> impl Iterator<Item = &'a str> + use<'a> {
         self.list(pointer).filter_map(move |item| item.get(key)?.as_str())
     }
 
-    /// The annotations.
+    /// Returns the annotations.
     #[must_use]
     pub fn annotations(&self) -> BTreeMap<String, String> {
         let all = self.0.get("annotations").and_then(Value::as_object).into_iter().flatten();
         all.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
     }
 
-    /// The environment of the container's process; of a repeated variable the last.
+    /// Returns the environment of the container's process. Of a repeated variable, the last value.
     #[must_use]
     pub fn env(&self) -> BTreeMap<String, String> {
         let all = self.list("/process/env").filter_map(|entry| entry.as_str()?.split_once('='));
@@ -36,63 +40,74 @@ impl Spec {
         keys.iter().find_map(|key| all.get(key)?.as_str())
     }
 
-    /// Whether it is a pod's sandbox, which never touches a GPU.
+    /// Returns whether this is a pod's sandbox, which never uses a GPU.
     #[must_use]
     pub fn is_sandbox(&self) -> bool {
         self.annotation(&["io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"]) == Some("sandbox")
     }
 
-    /// The container's name in its pod.
+    /// Returns the name of the container in its pod.
     #[must_use]
     pub fn container_name(&self) -> Option<&str> {
         self.annotation(&["io.kubernetes.cri.container-name", "io.kubernetes.container.name", "io.kubernetes.cri-o.ContainerName"])
     }
 
-    /// The namespace of its pod.
+    /// Returns the namespace of the pod.
     #[must_use]
     pub fn namespace(&self) -> Option<&str> {
         self.annotation(&["io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace"])
     }
 
-    /// The name of its pod.
+    /// Returns the name of the pod.
     #[must_use]
     pub fn pod_name(&self) -> Option<&str> {
         self.annotation(&["io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"])
     }
 
-    /// The UID of its pod.
+    /// Returns the UID of the pod.
     #[must_use]
     pub fn pod_uid(&self) -> Option<&str> {
         self.annotation(&["io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid"])
     }
 
-    /// Destinations and sources of its mounts, in order.
-    pub fn mounts(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
-        self.list("/mounts").filter_map(|mount| Some((mount.get("destination")?.as_str()?, mount.get("source").and_then(Value::as_str))))
+    /// Returns the mounts, in order.
+    pub fn mounts(&self) -> impl Iterator<Item = Mount> {
+        self.list("/mounts").filter_map(mount)
     }
 
-    /// Every path in it by which a device node may get into the container: the devices, and what is mounted from `/dev`.
+    /// Returns the capabilities of the container's bounding set, as written.
+    pub fn bounding_capabilities(&self) -> impl Iterator<Item = &str> {
+        self.list("/process/capabilities/bounding").filter_map(Value::as_str)
+    }
+
+    /// Returns every host path by which a device node may get into the container: those of its devices, and of mounts from `/dev`.
+    /// These are read as strings, so that no malformed item can hide a GPU.
     pub fn device_paths(&self) -> impl Iterator<Item = &str> {
-        let mounted = self.texts("/mounts", "source").filter(|source| source.starts_with("/dev"));
-        self.texts("/linux/devices", "path").chain(mounted)
+        let mounted = self.strings("/mounts", "source").filter(|source| source.starts_with("/dev"));
+        self.strings("/linux/devices", "path").chain(mounted)
     }
 
-    /// The programs of its hooks that run before the container's own.
+    /// Returns the paths of the hooks that run before the container's process. They are read as strings, as device paths are.
     pub fn hook_paths(&self) -> impl Iterator<Item = &str> {
-        ["/hooks/prestart", "/hooks/createRuntime", "/hooks/createContainer"].into_iter().flat_map(|stage| self.texts(stage, "path"))
+        ["/hooks/prestart", "/hooks/createRuntime", "/hooks/createContainer"].into_iter().flat_map(|stage| self.strings(stage, "path"))
     }
 
-    /// The arguments of the hooks at a stage, their programs' names included.
-    pub fn hook_arguments<'a>(&'a self, stage: &str) -> impl Iterator<Item = Vec<&'a str>> + use<'a> {
-        let arguments = self.list(&format!("/hooks/{stage}")).filter_map(|hook| hook.get("args")?.as_array());
-        arguments.map(|arguments| arguments.iter().filter_map(Value::as_str).collect())
+    /// Returns the well-formed hooks of a stage.
+    pub fn hooks<'a>(&'a self, stage: &str) -> impl Iterator<Item = Hook> + use<'a> {
+        self.list(&format!("/hooks/{stage}")).filter_map(|hook| Hook::deserialize(hook).ok())
     }
+}
 
-    /// Whether it gets a user namespace.
-    #[must_use]
-    pub fn has_user_namespace(&self) -> bool {
-        self.texts("/linux/namespaces", "type").any(|kind| kind == "user")
-    }
+/// Parses a mount. One that oci-spec cannot parse is reduced to its destination, type and source, which never hides a mount.
+fn mount(item: &Value) -> Option<Mount> {
+    let reduced = || {
+        let string = |key| item.get(key).and_then(Value::as_str);
+        let mut mount = Mount::default();
+        mount.set_destination(string("destination")?.into());
+        mount.set_typ(string("type").map(str::to_owned)).set_source(string("source").map(PathBuf::from));
+        Some(mount)
+    };
+    Mount::deserialize(item).ok().or_else(reduced)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Limited containers, through real runtimes: what they see, and what they cannot undo.
+//! Limited containers of real runtimes: what they see, and what they cannot change.
 
 mod common;
 
@@ -10,7 +10,7 @@ fn limited() -> Bundle {
 }
 
 #[test]
-fn everything_is_mounted_and_nothing_can_be_changed() {
+fn limited_containers_cannot_change_their_mounts() {
     let script = "
         cat /etc/ld.so.preload; cat /usr/local/vgpu/libvgpu.so
         for file in /etc/ld.so.preload /usr/local/vgpu/libvgpu.so /usr/local/vgpu/limits; do
@@ -21,8 +21,8 @@ fn everything_is_mounted_and_nothing_can_be_changed() {
             mv $file /tmp/x 2>&- && echo moved $file
             umount $file 2>&- && echo unmounted $file
         done
-        for folder in /etc /usr /usr/local /usr/local/vgpu; do
-            mv $folder /tmp/x 2>&- && echo moved $folder
+        for dir in /etc /usr /usr/local /usr/local/vgpu; do
+            mv $dir /tmp/x 2>&- && echo moved $dir
         done
         su -s /bin/sh nobody -c 'printf x >>/usr/local/vgpu/region' || echo cannot write the region
         wc -c </usr/local/vgpu/limits";
@@ -34,26 +34,26 @@ fn everything_is_mounted_and_nothing_can_be_changed() {
 }
 
 #[test]
-fn what_a_container_leaves_is_swept() {
+fn directories_of_deleted_containers_are_removed() {
     each_way(|host, way| {
         for _ in 0..3 {
             let _ = way.run(host, limited()).ok();
-            assert!(host.containers().len() <= 1, "{way:?}: by the next that is made");
+            assert!(host.containers().len() <= 1, "{way:?}: the next create removes it");
         }
         let sleeping = limited().args(&["/bin/sleep", "600"]);
         let container = host.start(&sleeping);
         let running = host.containers();
         assert_eq!(running.len(), 1, "{way:?}");
         let refused = host.outcome(host.command().arg("delete").arg(&container.id));
-        assert!(!refused.status.success() && !refused.stderr.is_empty(), "{way:?}: it runs, {refused:#?}");
-        assert_eq!(host.containers(), running, "{way:?}: what runs keeps its own");
+        assert!(!refused.status.success() && !refused.stderr.is_empty(), "{way:?}: a running container is not deleted, {refused:#?}");
+        assert_eq!(host.containers(), running, "{way:?}: a running container keeps its directory");
         let _ = container.delete().ok();
-        assert_eq!(host.containers().len(), 0, "{way:?}: by its deletion");
+        assert_eq!(host.containers().len(), 0, "{way:?}: deletion removes it");
     });
 }
 
 #[test]
-fn exec_sees_the_same() {
+fn exec_sees_the_mounts() {
     for runtime in runtimes() {
         let host = host(runtime);
         let bundle = limited().args(&["/bin/sleep", "600"]);
@@ -66,7 +66,7 @@ fn exec_sees_the_same() {
 }
 
 #[test]
-fn images_of_all_kinds() {
+fn images_of_many_kinds() {
     type Build = fn(Bundle) -> Bundle;
     let ours = "/usr/local/vgpu/libvgpu.so\n";
     let cases: [(&str, Build, String); 6] = [
@@ -74,11 +74,11 @@ fn images_of_all_kinds() {
         ("without /usr/local", |bundle| bundle.without("/usr"), ours.to_owned()),
         ("read-only", Bundle::read_only, ours.to_owned()),
         (
-            "with its own list",
+            "with its own ld.so.preload",
             |bundle| bundle.file("/etc/ld.so.preload", b"# own\n/lib/a.so:/lib/b.so"),
             format!("{ours}/lib/a.so\n/lib/b.so\n"),
         ),
-        ("with a file in our place", |bundle| bundle.file("/usr/local/vgpu/libvgpu.so", b"theirs"), ours.to_owned()),
+        ("with a file of the same name as the library", |bundle| bundle.file("/usr/local/vgpu/libvgpu.so", b"theirs"), ours.to_owned()),
         (
             "with a hostile environment",
             |bundle| {
@@ -91,7 +91,7 @@ fn images_of_all_kinds() {
     each_way(|host, way| {
         for (description, build, expected) in &cases {
             let bundle = build(limited()).shell("/bin/cat /etc/ld.so.preload; /bin/grep -q stands /usr/local/vgpu/libvgpu.so");
-            // What a hook cannot do: crun before 1.26 has made the root read-only by then, but the places are made before.
+            // crun before 1.26 makes the root read-only before the hook runs, but the mount points are created earlier.
             assert_eq!(way.run(host, bundle).ok(), *expected, "{description}, {way:?}");
         }
     });
@@ -112,30 +112,30 @@ fn in_a_user_namespace() {
             "cat /etc/ld.so.preload; echo x 2>&- >/usr/local/vgpu/limits && echo wrote; printf x >>/usr/local/vgpu/region && echo region";
         let seen = way.run(host, limited().shell(script).user_namespace(100_000)).ok();
         assert_eq!(seen, "/usr/local/vgpu/libvgpu.so\nregion\n", "{way:?}");
-        // An image into which the namespace's root may not write.
+        // The namespace's root may not write into this image.
         let bundle = limited().shell(script).user_namespace(100_000);
-        for folder in ["etc", "usr", "usr/local"] {
-            std::os::unix::fs::chown(bundle.rootfs().join(folder), Some(0), Some(0)).unwrap();
+        for dir in ["etc", "usr", "usr/local"] {
+            std::os::unix::fs::chown(bundle.rootfs().join(dir), Some(0), Some(0)).unwrap();
         }
         assert_eq!(way.run(host, bundle).ok(), "/usr/local/vgpu/libvgpu.so\nregion\n", "{way:?}");
     });
 }
 
 #[test]
-fn a_bundle_with_a_strange_path() {
+fn bundles_with_special_characters_in_their_path() {
     for runtime in runtimes() {
         let host = host(runtime);
         let bundle = limited().shell("cat /etc/ld.so.preload");
         bundle.write();
-        let strange = bundle.path().join("a b:c,ä\t'\"$(x)");
-        std::os::unix::fs::symlink(".", &strange).unwrap();
-        let outcome = host.outcome(host.command().arg("run").arg("--bundle").arg(&strange).arg("strange"));
+        let special = bundle.path().join("a b:c,ä\t'\"$(x)");
+        std::os::unix::fs::symlink(".", &special).unwrap();
+        let outcome = host.outcome(host.command().arg("run").arg("--bundle").arg(&special).arg("special"));
         assert_eq!(outcome.ok(), "/usr/local/vgpu/libvgpu.so\n");
     }
 }
 
 #[test]
-fn hamis_mounts_are_swapped_for_ours() {
+fn mounts_of_hami_are_replaced() {
     let theirs = tempfile::tempdir().unwrap();
     std::fs::write(theirs.path().join("libvgpu.so"), "HAMi's library\n").unwrap();
     std::fs::write(theirs.path().join("ld.so.preload"), "/usr/local/vgpu/libvgpu.so\n").unwrap();
@@ -152,7 +152,7 @@ fn hamis_mounts_are_swapped_for_ours() {
 }
 
 #[test]
-fn a_bundle_is_used_again() {
+fn a_bundle_can_be_started_again() {
     for runtime in runtimes() {
         let host = host(runtime);
         let bundle = limited().file("/etc/ld.so.preload", b"/lib/a.so\n").shell("cat /etc/ld.so.preload");
@@ -160,22 +160,22 @@ fn a_bundle_is_used_again() {
         let edited = std::fs::read(bundle.config()).unwrap();
         let again = host.outcome(host.command().arg("run").arg("--bundle").arg(bundle.path()).arg("again"));
         assert_eq!(again.ok(), "/usr/local/vgpu/libvgpu.so\n/lib/a.so\n");
-        assert_eq!(std::fs::read(bundle.config()).unwrap(), edited, "{runtime:?}: edited once");
+        assert_eq!(std::fs::read(bundle.config()).unwrap(), edited, "{runtime:?}: edits are idempotent");
     }
 }
 
 #[test]
-fn volumes_over_our_places() {
+fn volumes_over_the_mount_points() {
     let script = "cat /etc/ld.so.preload /usr/local/vgpu/libvgpu.so; wc -c </usr/local/vgpu/limits; cat /etc/theirs
         for file in /etc /usr/local /usr/local/vgpu; do mv $file /tmp/x 2>&- && echo moved $file; done; true";
     let expected = "/usr/local/vgpu/libvgpu.so\nstands in for the library\n4096\ntheirs\n";
     each_way(|host, way| {
-        // A volume where the image has something of its own, and nothing of ours.
+        // Volumes without mount points.
         let (etc, local) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         std::fs::write(etc.path().join("theirs"), "theirs\n").unwrap();
         let bundle = limited().bind(etc.path(), "/etc", &["rw"]).bind(local.path(), "/usr/local", &["rw"]).shell(script);
         assert_eq!(way.run(host, bundle).ok(), expected, "{way:?}");
-        // A file where ours goes: it is no sign that anybody has seen to the container.
+        // A tenant's mount on a mount point does not mark the container as limited.
         let limits = etc.path().join("theirs");
         let bundle = limited().bind(&limits, "/usr/local/vgpu/limits", &["rw"]).file("/etc/theirs", b"theirs\n").shell(script);
         assert_eq!(way.run(host, bundle).ok(), expected, "{way:?}");
@@ -184,7 +184,7 @@ fn volumes_over_our_places() {
 }
 
 #[test]
-fn others_are_left_alone() {
+fn other_containers_are_not_changed() {
     for runtime in runtimes() {
         let host = host(runtime);
         let script = "test ! -e /usr/local/vgpu && test ! -e /etc/ld.so.preload && echo untouched";
@@ -201,12 +201,12 @@ fn others_are_left_alone() {
         }
         host.policy("extra_device_nodes = [\"/dev/simgpu\"]\n[defaults]\nmemory = \"1g\"");
         let bundle = Bundle::new().device("/dev/simgpu").shell("cat /etc/ld.so.preload");
-        assert_eq!(host.run(&bundle).ok(), "/usr/local/vgpu/libvgpu.so\n", "a GPU of the operator's kind gets the default");
+        assert_eq!(host.run(&bundle).ok(), "/usr/local/vgpu/libvgpu.so\n", "an extra device node of the policy gets the default");
     }
 }
 
 #[test]
-fn devices_and_driver_capabilities_are_narrowed() {
+fn visible_devices_and_driver_capabilities_are_narrowed() {
     for runtime in runtimes() {
         let host = host(runtime);
         let uuid = |n| format!("GPU-0000000{n}-0000-0000-0000-000000000000");
@@ -221,26 +221,26 @@ fn devices_and_driver_capabilities_are_narrowed() {
             .shell("echo $NVIDIA_VISIBLE_DEVICES $NVIDIA_DRIVER_CAPABILITIES");
         assert_eq!(host.run(&bundle).ok(), format!("{} compute,utility\n", uuid(1)));
         let refusal = host.run(&limited().env("NVIDIA_VISIBLE_DEVICES", "all").annotation("nvidia.com/gpu", "3")).refusal();
-        assert!(refusal.contains("only 2 are suitable") && refusal.contains(&uuid(0)) && refusal.contains(&uuid(1)), "{refusal}");
+        assert!(refusal.contains("only 2 GPUs match") && refusal.contains(&uuid(0)) && refusal.contains(&uuid(1)), "{refusal}");
     }
 }
 
 #[test]
-fn drivers_libraries_are_replaced() {
+fn driver_libraries_are_replaced() {
     let driver = tempfile::tempdir().unwrap();
     for name in ["libcuda.so.580.1", "libnvidia-ml.so.580.1"] {
         std::fs::write(driver.path().join(name), format!("the driver's {name}\n")).unwrap();
     }
-    let folder = "/usr/lib/x86_64-linux-gnu";
+    let dir = "/usr/lib/x86_64-linux-gnu";
     let bundle = |script: &str| {
         ["libcuda", "libnvidia-ml"]
             .iter()
             .fold(limited(), |bundle, name| {
                 let file = format!("{name}.so.580.1");
                 bundle
-                    .bind(&driver.path().join(&file), &format!("{folder}/{file}"), &["ro"])
-                    .link(&format!("{folder}/{name}.so.1"), &file)
-                    .link(&format!("{folder}/{name}.so"), &format!("{name}.so.1"))
+                    .bind(&driver.path().join(&file), &format!("{dir}/{file}"), &["ro"])
+                    .link(&format!("{dir}/{name}.so.1"), &file)
+                    .link(&format!("{dir}/{name}.so"), &format!("{name}.so.1"))
             })
             .shell(script)
     };
@@ -254,13 +254,13 @@ fn drivers_libraries_are_replaced() {
             let seen = way.run(host, bundle(&format!("{script}; true"))).ok();
             assert_eq!(seen, format!("{replaced}{list}"), "{intercept}, {way:?}");
         }
-        // An image without a driver has nothing to replace.
+        // Without GPUs there is no driver to replace.
         assert_eq!(way.run(host, limited().shell("echo started")).ok(), "started\n");
     });
 }
 
 #[test]
-fn the_driver_is_found_wherever_it_is() {
+fn driver_libraries_are_found_in_all_locations() {
     let driver = tempfile::tempdir().unwrap();
     let lib = driver.path().join("lib64");
     std::fs::create_dir(&lib).unwrap();
@@ -270,22 +270,22 @@ fn the_driver_is_found_wherever_it_is() {
     type Build<'a> = Box<dyn Fn(Bundle) -> Bundle + 'a>;
     let cases: [(&str, Build, &str); 4] = [
         (
-            "in a folder that is mounted",
+            "in a mounted directory",
             Box::new(|bundle| bundle.bind(driver.path(), "/opt/a driver", &["ro"])),
             "/opt/a driver/lib64/libcuda.so.1",
         ),
         (
-            "a file that is mounted, without a link to it",
+            "a mounted file without a link to it",
             Box::new(|bundle| bundle.bind(&file, "/srv/libcuda.so.580.1", &["ro"])),
             "/srv/libcuda.so.580.1",
         ),
         (
-            "where the environment says",
+            "in LD_LIBRARY_PATH",
             Box::new(|bundle| bundle.file("/data/lib/libcuda.so.1", b"the driver's\n").env("LD_LIBRARY_PATH", "/x:/data/lib")),
             "/data/lib/libcuda.so.1",
         ),
         (
-            "a second copy under its full version",
+            "a second copy with its full version",
             Box::new(|bundle| bundle.file("/usr/lib/libcuda.so.580.1", b"the driver's\n").file("/usr/lib/libcuda.so.1", b"the driver's\n")),
             "/usr/lib/libcuda.so.580.1",
         ),
@@ -296,21 +296,21 @@ fn the_driver_is_found_wherever_it_is() {
             let bundle = build(limited().device("/dev/nvidiactl")).shell(&format!("cat '{path}' /usr/local/vgpu/driver/libcuda.so.1"));
             assert_eq!(way.run(host, bundle).ok(), "stands in for libcuda.so.1\nthe driver's\n", "{description}, {way:?}");
         }
-        // GPUs and no driver: nothing would hold it.
+        // GPUs and no driver library: the limits would not be enforced.
         let without = || limited().device("/dev/nvidiactl").shell("echo started");
         let refused = way.run(host, without());
         let said = format!("{}{}", refused.log, refused.stderr);
-        assert!(!refused.status.success() && said.contains("intercept=") && said.contains("libcuda.so.1"), "{way:?}: {refused:#?}");
+        assert!(!refused.status.success() && said.contains("intercept: ") && said.contains("libcuda.so.1"), "{way:?}: {refused:#?}");
         host.policy("intercept = \"both\"");
-        assert_eq!(way.run(host, without()).ok(), "started\n", "{way:?}: the loader's list holds it");
+        assert_eq!(way.run(host, without()).ok(), "started\n", "{way:?}: ld.so.preload enforces the limits");
     });
 }
 
 #[test]
-fn everything_else_goes_through_untouched() {
+fn other_commands_are_passed_through() {
     for runtime in runtimes() {
         let host = host(runtime);
-        // Whatever the policy says.
+        // Even with an invalid policy.
         host.policy("unknown = 1");
         for args in [
             &["--version"][..],
@@ -331,30 +331,30 @@ fn everything_else_goes_through_untouched() {
             &["restore", "-h"],
             &["create", "--help"],
             &["run", "--help"],
-            // Nothing to run.
+            // No container to run.
             &["create"],
             &["run", "--no-such-flag", "c1"],
             &["run", "--bundle", "/no/such/bundle", "c1"],
             &["run", "--bundle", "/", "c1"],
             &["restore", "--bundle", "/", "c1"],
         ] {
-            let through = told(host.outcome(host.command().args(args)));
-            assert_eq!(through, told(host.outcome(host.bare_command().args(args))), "{runtime:?} {args:?}");
+            let wrapped = output(host.outcome(host.command().args(args)));
+            assert_eq!(wrapped, output(host.outcome(host.bare_command().args(args))), "{runtime:?} {args:?}");
         }
     }
 }
 
-/// What a command told, without the times and the name by which the program was called.
-fn told(outcome: vgpu_test_harness::Outcome) -> (Option<i32>, String, String, String) {
-    let timeless = |text: String| {
+/// Returns the exit code and the output of a command, without times and the program's name.
+fn output(outcome: vgpu_test_harness::Outcome) -> (Option<i32>, String, String, String) {
+    let normalize = |text: String| {
         let lines = text.lines().map(|line| line.split_once("\" level=").map_or(line, |(_, rest)| rest).replace("vgpu-runtime", "RUNTIME"));
         lines.map(|line| line.replace("/usr/sbin/runc", "RUNTIME").replace("/usr/bin/crun", "RUNTIME")).collect::<Vec<_>>().join("\n")
     };
-    (outcome.status.code(), outcome.stdout, timeless(outcome.stderr), timeless(outcome.log))
+    (outcome.status.code(), outcome.stdout, normalize(outcome.stderr), normalize(outcome.log))
 }
 
 #[test]
-fn exit_codes_go_through() {
+fn exit_codes_are_passed_through() {
     for runtime in runtimes() {
         let outcome = host(runtime).run(&limited().shell("exit 42"));
         assert_eq!(outcome.status.code(), Some(42), "{outcome:#?}");

@@ -1,4 +1,4 @@
-//! Somebody else who changes the image while a container is made: another container that shares a volume, say.
+//! Another process changes the image while a container is created, such as a container that shares a volume.
 
 mod common;
 
@@ -11,10 +11,10 @@ use common::{host, runtimes};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use vgpu_test_harness::{Bundle, Host};
 
-/// A process with a mount namespace of its own, as a container's first is.
-struct First(std::process::Child);
+/// A process with its own mount namespace, like a container's init process.
+struct Init(std::process::Child);
 
-impl First {
+impl Init {
     fn new() -> Self {
         let mut child =
             Command::new("unshare").args(["-m", "sh", "-c", "echo; read x"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -23,26 +23,26 @@ impl First {
     }
 }
 
-impl Drop for First {
+impl Drop for Init {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Calls the hook as a runtime would at `createRuntime`.
-fn create_runtime(host: &Host, bundle: &Bundle, id: &str, first: &First) -> bool {
+/// Calls the hook as a runtime does at `createRuntime`. Returns whether it succeeded.
+fn create_runtime(host: &Host, bundle: &Bundle, id: &str, init: &Init) -> bool {
     let mut hook = Command::new(host.hook());
     hook.arg("create-runtime").arg("--config").arg(host.policy_file());
     let mut hook = hook.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let state = serde_json::json!({ "ociVersion": "1.0.2", "id": id, "status": "creating", "pid": first.0.id(), "bundle": bundle.path() });
+    let state = serde_json::json!({ "ociVersion": "1.0.2", "id": id, "status": "creating", "pid": init.0.id(), "bundle": bundle.path() });
     serde_json::to_writer(hook.stdin.take().unwrap(), &state).unwrap();
     hook.wait().unwrap().success()
 }
 
-/// Exchanges two paths again and again while `work` runs, with rests in which it comes through.
+/// Exchanges two paths repeatedly while `work` runs, with pauses in which `work` can succeed.
 fn flipping<T>(one: &Path, other: &Path, work: impl FnOnce() -> T) -> T {
-    /// Stops the exchange, also if an assertion fails.
+    /// Stops the exchange, even if an assertion fails.
     struct Stop<'a>(&'a AtomicBool);
     impl Drop for Stop<'_> {
         fn drop(&mut self) {
@@ -57,7 +57,7 @@ fn flipping<T>(one: &Path, other: &Path, work: impl FnOnce() -> T) -> T {
                     break;
                 }
                 renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap();
-                // Longer and longer ones, and short ones again: on a busy machine it takes longer to come through.
+                // Pauses of 5 to 80 ms in turn: on a busy machine `work` needs longer ones.
                 if round.is_multiple_of(201) {
                     std::thread::sleep(std::time::Duration::from_millis(5_u64 << (round / 201 % 5)));
                 }
@@ -69,7 +69,7 @@ fn flipping<T>(one: &Path, other: &Path, work: impl FnOnce() -> T) -> T {
 }
 
 #[test]
-fn mount_points_are_never_made_outside() {
+fn mount_points_are_never_created_outside() {
     let Some(runtime) = runtimes().next() else { return };
     let host = host(runtime);
     let outside = tempfile::tempdir().unwrap();
@@ -77,23 +77,23 @@ fn mount_points_are_never_made_outside() {
         let mut bundle = Bundle::new().annotation("nvidia.com/gpumem", "1024");
         bundle.spec["mounts"] = serde_json::json!([]);
         bundle.write();
-        let first = First::new();
+        let init = Init::new();
         let flip = bundle.path().join("flip");
         std::os::unix::fs::symlink(outside.path(), &flip).unwrap();
-        let (mut made, mut refused) = (0, 0);
+        let (mut created, mut refused) = (0, 0);
         flipping(&bundle.rootfs().join(path), &flip, || {
             for round in 0..700 {
                 let id = format!("{}-{round}", path.replace('/', "-"));
-                if create_runtime(&host, &bundle, &id, &first) {
-                    made += 1
+                if create_runtime(&host, &bundle, &id, &init) {
+                    created += 1
                 } else {
                     refused += 1
                 }
                 let _ = fs::remove_dir_all(host.state_dir());
             }
         });
-        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0, "/{path}: something was made outside");
-        assert!(made > 0 && refused > 0, "/{path}: {made} made, {refused} refused, so nothing was raced");
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0, "/{path}: something was created outside");
+        assert!(created > 0 && refused > 0, "/{path}: {created} created, {refused} refused: no race happened");
     }
 }
 
@@ -111,14 +111,14 @@ fn nothing_is_mounted_outside() {
         };
         let (flip, other_flip) = (link(&bundle), link(&wrapped));
         let (mut refused, mut refused_wrapped) = (0, 0);
-        // The exchange goes on while the container runs, which nobody but the host's root can do to an image; so what the container
-        // finds is not asked here, only that a mount went where it was checked or the container did not start.
+        // The exchange continues while the container runs, which only the host's root can do to an image. So the test does not check what
+        // the container sees, only that each mount is where it was checked, or the container did not start.
         flipping(&bundle.rootfs().join("etc"), &flip, || {
             for _ in 0..60 {
                 refused += u32::from(!host.run_bare(&bundle).status.success());
             }
         });
-        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0, "{runtime:?}: something was made outside");
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0, "{runtime:?}: something was created outside");
         flipping(&wrapped.rootfs().join("etc"), &other_flip, || {
             for _ in 0..60 {
                 refused_wrapped += u32::from(!host.run(&wrapped).status.success());
@@ -126,7 +126,7 @@ fn nothing_is_mounted_outside() {
         });
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains(outside.path().to_str().unwrap()), "{runtime:?}: something was mounted outside");
-        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0, "{runtime:?}: something was made outside");
-        assert!(refused > 0 && refused_wrapped > 0, "{runtime:?}: nothing was raced");
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0, "{runtime:?}: something was created outside");
+        assert!(refused > 0 && refused_wrapped > 0, "{runtime:?}: no race happened");
     }
 }

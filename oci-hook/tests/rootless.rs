@@ -1,4 +1,4 @@
-//! Containers of an ordinary user, made by runc without any right of the system's.
+//! Rootless containers of an unprivileged user, created by runc.
 
 mod common;
 
@@ -8,11 +8,11 @@ use common::{host, runtimes};
 use serde_json::json;
 use vgpu_test_harness::{Bundle, Runtime};
 
-/// The number of the user, who exists on every system.
+/// UID of a user that exists on every system.
 const USER: &str = "1";
 
 #[test]
-fn rootless_runc() {
+fn rootless_containers_are_limited() {
     if !runtimes().any(|runtime| runtime == Runtime::Runc) {
         return;
     }
@@ -35,11 +35,11 @@ fn rootless_runc() {
     bundle.spec["mounts"].as_array_mut().unwrap().retain(|mount| mount["type"] != "devpts");
     bundle.write();
     for path in [bundle.path(), state.path()] {
-        let given = Command::new("chown").args(["-hR", &format!("{USER}:{USER}")]).arg(path).status().unwrap();
-        assert!(given.success());
+        let changed = Command::new("chown").args(["-hR", &format!("{USER}:{USER}")]).arg(path).status().unwrap();
+        assert!(changed.success());
     }
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_vgpu-runtime"));
-    // A user cannot get at root's build folder.
+    // The user cannot access root's build directory.
     for name in ["vgpu-runtime", "vgpu-hook"] {
         std::fs::copy(program.with_file_name(name), state.path().join(name)).unwrap();
     }

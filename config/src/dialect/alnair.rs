@@ -2,34 +2,34 @@
 
 use std::collections::BTreeMap;
 
-use crate::dialect::parse::{cores, path, said};
+use crate::dialect::parse::{cores, memory, path};
 use crate::error::Result;
 use crate::quantity::ALNAIR;
-use crate::request::{Claim, Request};
-use crate::setting::{Place, Said, Setting};
+use crate::request::{GpuRequests, Request};
+use crate::setting::{Origin, Setting, Sourced};
 
-/// The variable that says where in the container the workspace is mounted; the limits are in its file [`LIMITS_FILE`].
+/// Variable with the container path of the workspace, which has the file [`LIMITS_FILE`].
 pub const WORKSPACE: &str = "ALNAIR_WORKSPACE_PATH";
-/// The file in the workspace: a line `vmem:<bytes>`.
+/// File in the workspace with a line `vmem:<bytes>`.
 pub const LIMITS_FILE: &str = "limits";
 
-/// Reads `ALNAIR_VGPU_COMPUTE_PERCENTILE`, the contents of the limits file, and `PFLOG`.
+/// Reads `ALNAIR_VGPU_COMPUTE_PERCENTILE`, the content of the limits file, and `PFLOG`.
 ///
 /// # Errors
-/// The first value that is not as Alnair has it.
-pub fn read(env: &BTreeMap<String, String>, limits: Option<&str>, request: &mut Request) -> Result<Claim> {
-    let mut claim = Claim::default();
+/// The first value that Alnair does not document.
+pub fn read(env: &BTreeMap<String, String>, limits: Option<&str>, request: &mut Request) -> Result<GpuRequests> {
+    let mut requests = GpuRequests::default();
     if let Some(value) = env.get("ALNAIR_VGPU_COMPUTE_PERCENTILE") {
-        claim.all.cores = cores(Setting::environment("ALNAIR_VGPU_COMPUTE_PERCENTILE", value))?;
+        requests.all.cores = cores(Setting::environment("ALNAIR_VGPU_COMPUTE_PERCENTILE", value))?;
     }
     if let Some(value) = limits.and_then(|text| text.lines().find_map(|line| line.strip_prefix("vmem:"))) {
-        let setting = Setting { place: Place::File, key: "vmem".to_owned(), value: value.to_owned() };
-        claim.all.memory = Some(said(setting, |text| ALNAIR.parse(text), ALNAIR.accepted)?);
+        let setting = Setting { origin: Origin::File, key: "vmem".to_owned(), value: value.to_owned() };
+        requests.all.memory = Some(memory(setting, &ALNAIR)?);
     }
     if let Some(value) = env.get("PFLOG")
-        && let Some(folder) = path(value)
+        && let Some(dir) = path(value)
     {
-        request.trace_dir = Some(Said { value: folder, by: Setting::environment("PFLOG", value) });
+        request.trace_dir = Some(Sourced { value: dir, setting: Setting::environment("PFLOG", value) });
     }
-    Ok(claim)
+    Ok(requests)
 }

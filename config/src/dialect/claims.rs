@@ -1,178 +1,193 @@
-//! Kubernetes' resource claims, as our DRA plugin prepares them.
+//! Kubernetes resource claims, as prepared by vgpu's DRA plugin.
 //!
-//! What a claim gives is in a file on the host that only the plugin writes, and the container has that file mounted. So a tenant cannot
-//! make shares up, which it could with variables, and several claims in one container stand side by side: their shares of one GPU add
-//! up. HAMi's variables, which a claim has as well, are numbered for that claim alone and so mean nothing beside another's.
+//! A claim's share is in a file on the host that only the plugin writes, and that is mounted into the container. A tenant cannot forge it,
+//! as it could forge variables. The shares of several claims of one GPU add up. HAMi's variables, which a claim has as well, are numbered
+//! within that claim, so they are ignored here.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::devices::{Choice, Given, Name, uuid};
+use crate::devices::{Choice, DeviceName, VisibleDevices, uuid};
 use crate::error::{Error, Result};
-use crate::request::{Claim, GpuRequest, Request};
-use crate::setting::{Place, Said, Setting};
+use crate::quantity::{Bytes, Percent};
+use crate::request::{GpuRequest, GpuRequests, Request};
+use crate::setting::{Origin, Setting, Sourced};
 
-/// Folder of the claims' files in the state directory.
+/// Directory of the claims' files in the state directory.
 pub const FOLDER: &str = "claims";
 
-/// What one device of a claim gives to the containers that have it.
+/// The share of one GPU that a device of a claim gives to its containers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Share {
-    /// The claim's namespace and name, for people.
+    /// The claim's namespace and name, for messages.
     pub claim: String,
     /// `GPU-…` or `MIG-…`.
     pub gpu: String,
     /// Device memory in bytes.
     pub memory: u64,
-    /// Compute time in percent; no limit if not said.
+    /// GPU time in percent; `None` is unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
 }
 
-/// A claim's file that a container has.
+/// The file of a claim that a container has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct File {
-    /// Where it is on the host.
+pub struct ClaimFile {
+    /// Path on the host.
     pub path: PathBuf,
-    /// What it says; `None` if it could not be read.
+    /// Content; `None` if it could not be read.
     pub text: Option<String>,
 }
 
-impl File {
-    /// The file behind a mount of a container, if it is a claim's.
+impl ClaimFile {
+    /// Returns the path if the source of a mount is a claim's file.
     #[must_use]
-    pub fn behind(source: &Path, state_dir: &Path) -> Option<PathBuf> {
+    pub fn path_of_mount(source: &Path, state_dir: &Path) -> Option<PathBuf> {
         (source.parent() == Some(&state_dir.join(FOLDER))).then(|| source.to_owned())
     }
 
     fn share(&self) -> Result<Share> {
         let invalid = |why: String| Error::Invalid { path: self.path.clone(), why };
-        let text = self
-            .text
-            .as_ref()
-            .ok_or_else(|| invalid("the claim's share cannot be read: accepted is a claim that is prepared".to_owned()))?;
-        serde_json::from_str(text).map_err(|why| invalid(why.to_string()))
+        let unreadable = || invalid("cannot read the claim's share: expected a prepared claim".to_owned());
+        serde_json::from_str(self.text.as_ref().ok_or_else(unreadable)?).map_err(|why| invalid(why.to_string()))
     }
 }
 
-/// Reads the shares of all claims into a claim, and the GPUs that they give into `request`.
+/// The sum of the shares of one GPU.
+struct Sum {
+    memory: Bytes,
+    /// `None` is unlimited. May exceed 100.
+    cores: Option<u32>,
+    setting: Setting,
+}
+
+impl Sum {
+    /// Adds a share of the same GPU. GPU time is unlimited if one of the shares is.
+    fn add(&mut self, share: &Share) {
+        self.memory = Bytes(self.memory.0.saturating_add(share.memory));
+        self.cores = self.cores.zip(share.cores).map(|(one, other)| one.saturating_add(other));
+    }
+
+    fn request(self) -> GpuRequest {
+        let cores = self.cores.and_then(Percent::new).filter(|&cores| cores < Percent::MAX);
+        GpuRequest {
+            memory: Some(Sourced { value: self.memory, setting: self.setting.clone() }),
+            cores: cores.map(|value| Sourced { value, setting: self.setting }),
+            ..GpuRequest::default()
+        }
+    }
+}
+
+/// Reads the shares of all claims, and writes their GPUs into `request`.
 ///
 /// # Errors
-/// A file that cannot be read or is no share.
-pub fn read(files: &[File], request: &mut Request) -> Result<Claim> {
-    let mut claim = Claim::default();
-    let mut gpus: Vec<Name> = Vec::new();
+/// A file cannot be read or is not a share.
+pub fn read(files: &[ClaimFile], request: &mut Request) -> Result<GpuRequests> {
+    let mut shares: Vec<(DeviceName, [u8; 16], Sum)> = Vec::new();
     let mut seen: Vec<&Path> = Vec::new();
     for file in files {
-        // The same device of a claim twice is still one share.
+        // The same device of a claim, mounted twice, is one share.
         if seen.contains(&file.path.as_path()) {
             continue;
         }
         seen.push(&file.path);
         let share = file.share()?;
-        let by = Setting { place: Place::File, key: file.path.display().to_string(), value: share.claim.clone() };
-        let gpu = uuid(&share.gpu).ok_or_else(|| by.refused("a share of a GPU with a UUID"))?;
-        let said = GpuRequest {
-            memory: Some(Said { value: share.memory, by: by.clone() }),
-            cores: share.cores.map(|value| Said { value, by }),
-            ..GpuRequest::default()
-        };
-        match claim.by_uuid.get_mut(&gpu.0) {
-            Some(known) => *known = sum(std::mem::take(known), said),
+        let setting = Setting { origin: Origin::File, key: file.path.display().to_string(), value: share.claim.clone() };
+        let gpu = uuid(&share.gpu).ok_or_else(|| setting.refused("a share of a GPU with a UUID"))?;
+        if share.cores == Some(0) {
+            return Err(setting.refused("a share with cores of at least 1 percent"));
+        }
+        match shares.iter_mut().find(|(_, known, _)| *known == gpu.0) {
+            Some((_, _, sum)) => sum.add(&share),
             None => {
-                claim.by_uuid.insert(gpu.0, said);
-                gpus.push(Name { text: share.gpu, uuid: Some(gpu) });
+                let sum = Sum { memory: Bytes(share.memory), cores: share.cores, setting };
+                shares.push((DeviceName { text: share.gpu, uuid: Some(gpu) }, gpu.0, sum));
             }
         }
     }
-    if !gpus.is_empty() {
-        for gpu in claim.by_uuid.values_mut() {
-            gpu.cores = gpu.cores.take().filter(|cores| cores.value < 100);
-        }
-        // Which GPUs these are was decided with the claim. NVIDIA's variable may name only those of the last of several claims, or give
-        // none because they come in another way; then it says nothing of the driver either.
-        let given = std::mem::replace(&mut request.visible.given, Given::List(gpus));
-        match given {
-            Given::All | Given::List(_) => request.visible.replaced = given != request.visible.given,
-            Given::Nothing | Given::Unsaid => request.driver_capabilities = None,
-        }
-        request.choice = Choice::default();
+    if shares.is_empty() {
+        return Ok(GpuRequests::default());
     }
-    Ok(claim)
-}
-
-/// Two shares of one GPU. No limit on time and more of it is no limit.
-fn sum(one: GpuRequest, other: GpuRequest) -> GpuRequest {
-    fn add<T: std::ops::Add<Output = T>>(one: Option<Said<T>>, other: Option<Said<T>>) -> Option<Said<T>> {
-        let (one, other) = (one?, other?);
-        Some(Said { value: one.value + other.value, by: one.by })
+    // The claim has determined the GPUs. NVIDIA's variable may name only those of the last of several claims, or give none because the
+    // GPUs come in another way; then it does not describe the driver capabilities either.
+    let gpus = VisibleDevices::List(shares.iter().map(|(name, ..)| name.clone()).collect());
+    let before = std::mem::replace(&mut request.visible.devices, gpus);
+    match before {
+        VisibleDevices::All | VisibleDevices::List(_) => request.visible.is_overridden = before != request.visible.devices,
+        VisibleDevices::Nothing | VisibleDevices::Unset => request.driver_capabilities = None,
     }
-    GpuRequest { memory: add(one.memory, other.memory), cores: add(one.cores, other.cores), ..GpuRequest::default() }
+    request.choice = Choice::default();
+    let by_uuid = shares.into_iter().map(|(_, gpu, sum)| (gpu, sum.request())).collect();
+    Ok(GpuRequests { by_uuid, ..GpuRequests::default() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::devices::Visible;
 
     const A: &str = "GPU-11111111-1111-1111-1111-111111111111";
     const B: &str = "GPU-22222222-2222-2222-2222-222222222222";
 
-    fn file(name: &str, gpu: &str, memory: u64, cores: Option<u32>) -> File {
+    fn file(name: &str, gpu: &str, memory: u64, cores: Option<u32>) -> ClaimFile {
         let share = Share { claim: "ns/c".to_owned(), gpu: gpu.to_owned(), memory, cores };
-        File { path: format!("/run/vgpu/claims/{name}").into(), text: Some(serde_json::to_string(&share).unwrap()) }
+        ClaimFile { path: format!("/run/vgpu/claims/{name}").into(), text: Some(serde_json::to_string(&share).unwrap()) }
     }
 
-    fn said(files: &[File], gpu: &str) -> (Option<u64>, Option<u32>) {
-        let said = read(files, &mut Request::default()).unwrap().for_gpu(None, uuid(gpu));
-        (said.memory.map(|said| said.value), said.cores.map(|said| said.value))
+    fn requested(files: &[ClaimFile], gpu: &str) -> (Option<u64>, Option<u32>) {
+        let request = read(files, &mut Request::default()).unwrap().for_gpu(None, uuid(gpu));
+        (request.memory.map(|memory| memory.value.0), request.cores.map(|cores| cores.value.get()))
     }
 
     #[test]
     fn shares_of_one_gpu_add_up() {
         let one = file("1", A, 10, Some(30));
-        assert_eq!(said(&[one.clone(), file("2", A, 5, Some(20))], A), (Some(15), Some(50)));
-        assert_eq!(said(&[one.clone(), file("2", B, 5, Some(20))], A), (Some(10), Some(30)));
-        assert_eq!(said(&[one.clone(), one.clone()], A), (Some(10), Some(30)), "the same device twice");
-        assert_eq!(said(&[one.clone(), file("2", A, 5, Some(70))], A), (Some(15), None), "all of its time");
-        assert_eq!(said(&[one, file("2", A, 5, None)], A), (Some(15), None), "no limit on its time");
+        assert_eq!(requested(&[one.clone(), file("2", A, 5, Some(20))], A), (Some(15), Some(50)));
+        assert_eq!(requested(&[one.clone(), file("2", B, 5, Some(20))], A), (Some(10), Some(30)));
+        assert_eq!(requested(&[one.clone(), one.clone()], A), (Some(10), Some(30)), "the same device mounted twice");
+        assert_eq!(requested(&[one.clone(), file("2", A, 5, Some(70))], A), (Some(15), None), "a sum of 100 percent is unlimited");
+        assert_eq!(requested(&[one, file("2", A, 5, None)], A), (Some(15), None), "one share is unlimited");
     }
 
     #[test]
-    fn a_container_has_the_gpus_of_its_claims_whatever_its_image_says() {
-        let mut request = Request { visible: crate::devices::Visible::parse("all"), ..Request::default() };
+    fn claims_override_the_visible_devices() {
+        let mut request = Request { visible: Visible::parse("all"), ..Request::default() };
         read(&[file("1", B, 1, None), file("2", A, 1, None)], &mut request).unwrap();
-        let Given::List(names) = request.visible.given else { panic!("a list") };
+        let VisibleDevices::List(names) = request.visible.devices else { panic!("a list") };
         assert_eq!(names.iter().map(|name| name.text.as_str()).collect::<Vec<_>>(), [B, A]);
-        assert!(request.visible.replaced, "what NVIDIA's runtime reads has to say so too");
-        for (variable, replaced) in [("void", false), (A, false), (B, true)] {
-            let mut request = Request { visible: crate::devices::Visible::parse(variable), ..Request::default() };
+        assert!(request.visible.is_overridden, "NVIDIA's runtime has to read the same list");
+        for (variable, is_overridden) in [("void", false), (A, false), (B, true)] {
+            let mut request = Request { visible: Visible::parse(variable), ..Request::default() };
             read(&[file("1", A, 1, None)], &mut request).unwrap();
-            assert_eq!(request.visible.replaced, replaced, "{variable}");
+            assert_eq!(request.visible.is_overridden, is_overridden, "{variable}");
         }
     }
 
     #[test]
-    fn a_share_that_cannot_be_read_is_no_share_without_limits() {
-        let missing = File { path: "/run/vgpu/claims/1".into(), text: None };
-        for (text, expected) in
-            [(None, "cannot be read"), (Some("{"), "EOF"), (Some(r#"{"claim":"c","gpu":"0","memory":1}"#), "with a UUID")]
-        {
-            let file = File { text: text.map(str::to_owned), ..missing.clone() };
+    fn invalid_shares_are_refused() {
+        let missing = ClaimFile { path: "/run/vgpu/claims/1".into(), text: None };
+        for (text, expected) in [
+            (None, "cannot read"),
+            (Some("{"), "EOF"),
+            (Some(r#"{"claim":"c","gpu":"0","memory":1}"#), "with a UUID"),
+            (Some(r#"{"claim":"c","gpu":"GPU-11111111-1111-1111-1111-111111111111","memory":1,"cores":0}"#), "at least 1 percent"),
+        ] {
+            let file = ClaimFile { text: text.map(str::to_owned), ..missing.clone() };
             let why = read(&[file], &mut Request::default()).unwrap_err().to_string();
             assert!(why.contains(expected) && why.contains("/run/vgpu/claims/1"), "{why}");
         }
     }
 
     #[test]
-    fn only_files_in_the_hosts_own_folder_are_claims() {
+    fn only_files_in_the_state_directory_are_claims() {
         let state = Path::new("/run/vgpu");
-        assert!(File::behind(Path::new("/run/vgpu/claims/x"), state).is_some());
+        assert!(ClaimFile::path_of_mount(Path::new("/run/vgpu/claims/x"), state).is_some());
         for other in
             ["/run/vgpu/claims", "/run/vgpu/claims/../x", "/run/vgpu/claims/x/y", "/tmp/run/vgpu/claims/x", "/run/vgpu/containers/x"]
         {
-            assert!(File::behind(Path::new(other), state).is_none(), "{other}");
+            assert!(ClaimFile::path_of_mount(Path::new(other), state).is_none(), "{other}");
         }
     }
 }

@@ -1,26 +1,26 @@
-//! HAMi-core's environment, as its device plugin or a `docker run -e` sets it.
+//! HAMi-core's environment, as set by its device plugin or by `docker run -e`.
 
 use std::collections::BTreeMap;
 
 use vgpu_region::limits::LogLevel;
 
-use crate::dialect::parse::{cores, each_gpu, path, priority, said, switch};
+use crate::dialect::parse::{cores, for_each_gpu, memory, parse, path, priority, switch};
 use crate::error::Result;
 use crate::quantity::HAMI;
-use crate::request::{Claim, Request, Spill};
-use crate::setting::{Said, Setting};
+use crate::request::{GpuRequests, Request, Spill};
+use crate::setting::{Setting, Sourced};
 
-/// Reads `CUDA_DEVICE_MEMORY_LIMIT[_i]`, `CUDA_DEVICE_SM_LIMIT[_i]` and their company.
+/// Reads `CUDA_DEVICE_MEMORY_LIMIT[_i]`, `CUDA_DEVICE_SM_LIMIT[_i]` and HAMi-core's other variables.
 ///
 /// # Errors
-/// The first value that is not as HAMi-core documents it.
-pub fn read(env: &BTreeMap<String, String>, request: &mut Request) -> Result<Claim> {
-    let mut claim = Claim::default();
-    each_gpu(env, "CUDA_DEVICE_MEMORY_LIMIT", &mut claim, |gpu, setting| {
-        gpu.memory = Some(said(setting, |text| HAMI.parse(text), HAMI.accepted)?);
+/// The first value that HAMi-core does not document.
+pub fn read(env: &BTreeMap<String, String>, request: &mut Request) -> Result<GpuRequests> {
+    let mut requests = GpuRequests::default();
+    for_each_gpu(env, "CUDA_DEVICE_MEMORY_LIMIT", &mut requests, |gpu, setting| {
+        gpu.memory = Some(memory(setting, &HAMI)?);
         Ok(())
     })?;
-    each_gpu(env, "CUDA_DEVICE_SM_LIMIT", &mut claim, |gpu, setting| {
+    for_each_gpu(env, "CUDA_DEVICE_SM_LIMIT", &mut requests, |gpu, setting| {
         gpu.cores = cores(setting)?;
         Ok(())
     })?;
@@ -28,7 +28,7 @@ pub fn read(env: &BTreeMap<String, String>, request: &mut Request) -> Result<Cla
     if let Some(setting) = get("CUDA_OVERSUBSCRIBE")
         && switch(&setting)?
     {
-        claim.all.spill = Some(Said { value: Spill::Allowed, by: setting });
+        requests.all.spill = Some(Sourced { value: Spill::Allowed, setting });
     }
     if let Some(setting) = get("CUDA_TASK_PRIORITY") {
         request.demote(priority(setting)?);
@@ -46,12 +46,12 @@ pub fn read(env: &BTreeMap<String, String>, request: &mut Request) -> Result<Cla
         }
     }
     if let Some(setting) = get("LIBCUDA_LOG_LEVEL") {
-        let level = LogLevel::of_hami(setting.value.as_bytes()).ok_or_else(|| setting.refused("0 to 4"))?;
-        // Ours wins, wherever it was read.
+        let level = LogLevel::of_hami(setting.value.as_bytes()).ok_or_else(|| setting.refused("an integer from 0 to 4"))?;
+        // VGPU_LOG has precedence.
         request.log_level.get_or_insert(level);
     }
     if let Some(setting) = get("CUDA_DEVICE_MEMORY_SHARED_CACHE") {
-        request.hami_cache = Some(said(setting, path, "an absolute path of at most 255 bytes")?);
+        request.hami_cache = Some(parse(setting, path, "an absolute path of at most 255 bytes")?);
     }
-    Ok(claim)
+    Ok(requests)
 }

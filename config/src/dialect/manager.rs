@@ -1,41 +1,41 @@
-//! vgpu-manager's environment, and what vgpu-controller has in common with it.
+//! vgpu-manager's environment, and the variables that vgpu-controller shares with it.
 
 use std::collections::BTreeMap;
 
 use crate::devices;
-use crate::dialect::parse::{cores, each_gpu, said, switch};
+use crate::dialect::parse::{cores, for_each_gpu, memory, parse, switch};
 use crate::error::Result;
-use crate::quantity::MANAGER;
-use crate::request::{Claim, Request, Spill};
-use crate::setting::{Said, Setting};
+use crate::quantity::{MANAGER, number};
+use crate::request::{GpuRequests, Request, Spill};
+use crate::setting::{Setting, Sourced};
 
 /// Reads `CUDA_MEM_LIMIT[_i]`, `CUDA_MEM_RATIO[_i]`, `CUDA_MEM_OVERSOLD[_i]`, `CUDA_CORE_LIMIT[_i]`, `CUDA_CORE_SOFT_LIMIT[_i]`
 /// and `MANAGER_VISIBLE_DEVICES`.
 ///
 /// # Errors
-/// The first value that is not as vgpu-manager documents it.
-pub fn read(env: &BTreeMap<String, String>, request: &mut Request) -> Result<Claim> {
-    let mut claim = Claim::default();
-    each_gpu(env, "CUDA_MEM_LIMIT", &mut claim, |gpu, setting| {
-        gpu.memory = Some(said(setting, |text| MANAGER.parse(text), MANAGER.accepted)?);
+/// The first value that vgpu-manager does not document.
+pub fn read(env: &BTreeMap<String, String>, request: &mut Request) -> Result<GpuRequests> {
+    let mut requests = GpuRequests::default();
+    for_each_gpu(env, "CUDA_MEM_LIMIT", &mut requests, |gpu, setting| {
+        gpu.memory = Some(memory(setting, &MANAGER)?);
         Ok(())
     })?;
-    each_gpu(env, "CUDA_MEM_OVERSOLD", &mut claim, |gpu, setting| {
-        gpu.spill = switch(&setting)?.then_some(Said { value: Spill::Allowed, by: setting });
+    for_each_gpu(env, "CUDA_MEM_OVERSOLD", &mut requests, |gpu, setting| {
+        gpu.spill = switch(&setting)?.then_some(Sourced { value: Spill::Allowed, setting });
         Ok(())
     })?;
-    each_gpu(env, "CUDA_MEM_RATIO", &mut claim, |gpu, setting| {
-        let ratio = said(setting, ratio, "a factor from 1 to 100, such as 2 or 1.5")?;
+    for_each_gpu(env, "CUDA_MEM_RATIO", &mut requests, |gpu, setting| {
+        let ratio = parse(setting, ratio, "a factor from 1 to 100, such as 2 or 1.5")?;
         if ratio.value > 1000 {
-            gpu.spill = Some(Said { value: Spill::Ratio(ratio.value), by: ratio.by });
+            gpu.spill = Some(Sourced { value: Spill::Ratio(ratio.value), setting: ratio.setting });
         }
         Ok(())
     })?;
-    each_gpu(env, "CUDA_CORE_LIMIT", &mut claim, |gpu, setting| {
+    for_each_gpu(env, "CUDA_CORE_LIMIT", &mut requests, |gpu, setting| {
         gpu.cores = cores(setting)?;
         Ok(())
     })?;
-    each_gpu(env, "CUDA_CORE_SOFT_LIMIT", &mut claim, |gpu, setting| {
+    for_each_gpu(env, "CUDA_CORE_SOFT_LIMIT", &mut requests, |gpu, setting| {
         gpu.cores_soft = cores(setting)?;
         Ok(())
     })?;
@@ -52,14 +52,14 @@ pub fn read(env: &BTreeMap<String, String>, request: &mut Request) -> Result<Cla
         let order: Vec<&str> = each.map(String::as_str).filter(|name| devices::uuid(name).is_some()).collect();
         request.visible.order_by(&order.join(","));
     }
-    Ok(claim)
+    Ok(requests)
 }
 
-/// A decimal factor in thousandths.
+/// Parses a decimal factor from 1 to 100, in thousandths.
 fn ratio(text: &str) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-    let digits = fraction.len() <= 3 && !fraction.is_empty() && fraction.bytes().all(|byte| byte.is_ascii_digit());
+    let is_fraction = fraction.len() <= 3 && !fraction.is_empty() && fraction.bytes().all(|byte| byte.is_ascii_digit());
     let thousandths = format!("{fraction:0<3}");
-    let value = crate::quantity::number(whole)?.checked_mul(1000)?.checked_add(thousandths.parse().ok()?)?;
-    (digits && (1000..=100_000).contains(&value)).then_some(value)
+    let value = number(whole)?.checked_mul(1000)?.checked_add(thousandths.parse().ok()?)?;
+    (is_fraction && (1000..=100_000).contains(&value)).then_some(value)
 }

@@ -1,56 +1,60 @@
-//! Values that several dialects write in the same way.
+//! Forms of values that several dialects share.
 
 use std::collections::BTreeMap;
 
 use crate::error::Result;
-use crate::request::{Claim, GpuRequest};
-use crate::setting::{Said, Setting};
+use crate::quantity::{Bytes, Percent, Units, number, percent_or_unlimited};
+use crate::request::{GpuRequest, GpuRequests};
+use crate::setting::{Setting, Sourced};
 
-const PRIORITIES: &str = "0 (high) or 1 (the default)";
+/// Number of GPUs that an index can name.
+const MAX_INDICES: u32 = vgpu_region::MAX_GPUS as u32;
 
-/// Most GPUs an index can name.
-const INDICES: u32 = vgpu_region::MAX_GPUS as u32;
-
-/// Calls `put` for the variable `key` and for each `key_<i>`, with the part of `claim` that it speaks of.
-pub(super) fn each_gpu(
+/// Calls `read` for the variable `key` and each `key_<i>`, with the request that the variable applies to.
+pub(super) fn for_each_gpu(
     env: &BTreeMap<String, String>,
     key: &str,
-    claim: &mut Claim,
-    mut put: impl FnMut(&mut GpuRequest, Setting) -> Result<()>,
+    requests: &mut GpuRequests,
+    mut read: impl FnMut(&mut GpuRequest, Setting) -> Result<()>,
 ) -> Result<()> {
     if let Some(value) = env.get(key) {
-        put(&mut claim.all, Setting::environment(key, value))?;
+        read(&mut requests.all, Setting::environment(key, value))?;
     }
     let prefix = format!("{key}_");
     for (name, value) in env.range(prefix.clone()..).take_while(|(name, _)| name.starts_with(&prefix)) {
         let setting = Setting::environment(name, value);
-        let index =
-            index(&name[prefix.len()..]).ok_or_else(|| setting.refused(format!("{key} or {key}_<i> with i from 0 to {}", INDICES - 1)))?;
-        put(claim.by_index.entry(index).or_default(), setting)?;
+        let index = index(&name[prefix.len()..])
+            .ok_or_else(|| setting.refused(format!("the variable {key} or {key}_<i> with i from 0 to {}", MAX_INDICES - 1)))?;
+        read(requests.by_index.entry(index).or_default(), setting)?;
     }
     Ok(())
 }
 
 fn index(text: &str) -> Option<u32> {
-    let canonical = text == "0" || crate::quantity::number(text).is_some();
-    text.parse().ok().filter(|&index| canonical && index < INDICES)
+    let is_canonical = text == "0" || number(text).is_some();
+    text.parse().ok().filter(|&index| is_canonical && index < MAX_INDICES)
 }
 
-/// Reads a setting's value, or refuses it.
-pub(super) fn said<T>(by: Setting, parse: impl Fn(&str) -> Option<T>, accepted: &str) -> Result<Said<T>> {
-    match parse(&by.value) {
-        Some(value) => Ok(Said { value, by }),
-        None => Err(by.refused(accepted)),
+/// Parses the value of a setting, or refuses it with `expected` in the message.
+pub(super) fn parse<T>(setting: Setting, parse: impl Fn(&str) -> Option<T>, expected: &str) -> Result<Sourced<T>> {
+    match parse(&setting.value) {
+        Some(value) => Ok(Sourced { value, setting }),
+        None => Err(setting.refused(expected)),
     }
 }
 
-/// A percentage where 0 and 100 and more mean that there is no limit.
-pub(super) fn cores(by: Setting) -> Result<Option<Said<u32>>> {
-    let value = said(by, crate::quantity::percent_or_none, "a whole number of percent; 0, 100 and more mean no limit")?;
-    Ok(value.value.map(|cores| Said { value: cores, by: value.by }))
+/// Parses an amount of memory in the dialect's units.
+pub(super) fn memory(setting: Setting, units: &Units) -> Result<Sourced<Bytes>> {
+    parse(setting, |text| units.parse(text).map(Bytes), units.expected)
 }
 
-/// A switch, as the peers write it.
+/// Parses a percentage of GPU time where 0 and 100 or more mean no limit.
+pub(super) fn cores(setting: Setting) -> Result<Option<Sourced<Percent>>> {
+    let cores = parse(setting, percent_or_unlimited, "a non-negative integer (percent; 0 and 100 or more mean no limit)")?;
+    Ok(cores.value.map(|value| Sourced { value, setting: cores.setting }))
+}
+
+/// Parses a switch.
 pub(super) fn switch(setting: &Setting) -> Result<bool> {
     match setting.value.as_str() {
         "true" | "TRUE" | "True" | "1" => Ok(true),
@@ -59,13 +63,14 @@ pub(super) fn switch(setting: &Setting) -> Result<bool> {
     }
 }
 
-/// Reads a task priority.
-pub(super) fn priority(setting: Setting) -> Result<Said<u32>> {
-    said(setting, |text| ["0", "1"].iter().position(|&known| known == text).map(|value| value as u32), PRIORITIES)
+/// Parses a task priority.
+pub(super) fn priority(setting: Setting) -> Result<Sourced<u32>> {
+    let value = |text: &str| ["0", "1"].iter().position(|&known| known == text).map(|value| value as u32);
+    parse(setting, value, "0 (high) or 1 (the default)")
 }
 
-/// An absolute path that fits into the limits page.
+/// Parses an absolute path that fits into the limits page.
 pub(super) fn path(text: &str) -> Option<String> {
-    let plain = text.starts_with('/') && text.len() <= 255 && !text.chars().any(char::is_control);
-    plain.then(|| text.to_owned())
+    let is_valid = text.starts_with('/') && text.len() <= 255 && !text.chars().any(char::is_control);
+    is_valid.then(|| text.to_owned())
 }

@@ -1,16 +1,16 @@
-//! The operator's file.
+//! The policy file.
 
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 
 #[test]
-fn an_empty_file_is_the_default() {
+fn an_empty_file_has_the_defaults() {
     assert_eq!(Policy::parse(""), Ok(Policy::default()));
 }
 
 #[test]
-fn every_key() {
+fn all_keys_are_read() {
     let text = r#"
         state_dir = "/s"
         library = "/l.so"
@@ -46,28 +46,34 @@ fn every_key() {
     let policy = Policy::parse(text).unwrap();
     assert_eq!(policy.state_dir(Some(1000)), Path::new("/s"));
     assert_eq!((policy.intercept.preloads(), policy.intercept.replaces()), (true, true));
-    assert_eq!(policy.defaults, Defaults { memory: Some(4 << 30), memory_percent: None, cores: Some(30), cores_soft: Some(60) });
-    assert_eq!((policy.ceilings.memory, policy.ceilings.memory_percent, policy.ceilings.priority), (Some(8 << 30), Some(50), 1));
+    assert_eq!(
+        policy.defaults,
+        Defaults { memory: Some(Bytes(4 << 30)), memory_percent: None, cores: Percent::new(30), cores_soft: Percent::new(60) }
+    );
+    assert_eq!(
+        (policy.ceilings.memory, policy.ceilings.memory_percent, policy.ceilings.priority),
+        (Some(Bytes(8 << 30)), Percent::new(50), 1)
+    );
     assert!(policy.opt_out.allows(Some("kube-system")) && !policy.opt_out.allows(Some("default")) && !policy.opt_out.allows(None));
     assert_eq!(policy.driver_capabilities.otherwise, Otherwise::Refuse);
     assert_eq!([policy.privileged, policy.without_glibc, policy.shared_claims], [Admission::Refuse; 3]);
 }
 
 #[test]
-fn what_is_refused() {
+fn invalid_files_are_refused() {
     let cases = [
         ("an unknown key", "statedir = \"/s\"", "line 1: statedir = \\\"/s\\\": unknown field `statedir`, expected one of"),
         ("an unknown key in a table", "[defaults]\nmem = \"1g\"", "line 2: mem"),
         ("a value of another type", "runtimes = \"runc\"", "line 1: runtimes = \\\"runc\\\""),
-        ("an unknown word", "\nintercept = \"sometimes\"", "line 2: intercept = \\\"sometimes\\\": unknown variant"),
-        ("memory without a unit", "[defaults]\nmemory = \"4096\"", "with one of the units"),
-        ("no memory", "[ceilings]\nmemory = \"0g\"", "with one of the units"),
-        ("too many percent", "[ceilings]\ncores = 101", "from 1 to 100"),
+        ("an unknown variant", "\nintercept = \"sometimes\"", "line 2: intercept = \\\"sometimes\\\": unknown variant"),
+        ("memory without a unit", "[defaults]\nmemory = \"4096\"", "a quantity such as 4Gi"),
+        ("zero memory", "[ceilings]\nmemory = \"0g\"", "a quantity such as 4Gi"),
+        ("above 100 percent", "[ceilings]\ncores = 101", "from 1 to 100"),
         ("negative percent", "[ceilings]\ncores = -1", "from 1 to 100"),
-        ("a relative path", "library = \"libvgpu.so\"", "libvgpu.so: accepted is an absolute path"),
+        ("a relative path", "library = \"libvgpu.so\"", "libvgpu.so: expected an absolute path"),
         ("no runtimes", "runtimes = []", "at least one"),
-        ("a third priority", "[ceilings]\npriority = 2", "accepted is 0 or 1"),
-        ("no TOML", "what = = is", "line 1"),
+        ("an unknown priority", "[ceilings]\npriority = 2", "expected 0 or 1"),
+        ("not TOML", "what = = is", "line 1"),
     ];
     for (description, text, expected) in cases {
         let message = Policy::parse(text).unwrap_err();
@@ -77,34 +83,34 @@ fn what_is_refused() {
 }
 
 #[test]
-fn the_file_itself() {
+fn unreadable_and_world_writable_files_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.toml");
     let message = Policy::load(Some(&path)).unwrap_err().to_string();
-    assert!(message.contains("cannot read") && message.contains("config.toml"), "a named file must be there: {message}");
+    assert!(message.contains("cannot read") && message.contains("config.toml"), "a named file must exist: {message}");
     std::fs::write(&path, "intercept = \"both\"").unwrap();
     assert_eq!(Policy::load(Some(&path)).unwrap().intercept, Intercept::Both);
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
-    assert!(Policy::load(Some(&path)).unwrap_err().to_string().contains("everybody may write it"));
+    assert!(Policy::load(Some(&path)).unwrap_err().to_string().contains("world-writable"));
     assert!(Policy::load(Some(dir.path())).unwrap_err().to_string().contains("cannot read"));
 }
 
 #[test]
-fn containers_can_be_ended_whatever_the_file_says() {
+fn runtimes_are_read_from_invalid_files() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.toml");
     let runtimes = |text: &str| {
         std::fs::write(&path, text).unwrap();
-        Policy::runtimes_at_any_rate(Some(&path))
+        Policy::runtimes_even_if_invalid(Some(&path))
     };
     assert_eq!(runtimes("runtimes = [\"crun\"]\nunknown = 1"), [Path::new("crun")]);
     assert_eq!(runtimes("= = ="), Policy::default().runtimes);
     assert_eq!(runtimes("runtimes = []"), Policy::default().runtimes);
-    assert_eq!(Policy::runtimes_at_any_rate(Some(dir.path())), Policy::default().runtimes);
+    assert_eq!(Policy::runtimes_even_if_invalid(Some(dir.path())), Policy::default().runtimes);
 }
 
 #[test]
-fn where_the_state_is() {
+fn default_state_directories() {
     let policy = Policy::default();
     assert_eq!(policy.state_dir(None), Path::new("/run/vgpu"));
     assert_eq!(policy.state_dir(Some(1000)), Path::new("/run/user/1000/vgpu"));

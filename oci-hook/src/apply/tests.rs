@@ -1,9 +1,7 @@
-//! Edits in specifications, and specifications in files.
-
 use serde_json::json;
 
 use super::*;
-use crate::edits::{Places, edits};
+use crate::edits::edits;
 use vgpu_config::Limits;
 use vgpu_config::limits::{GpuLimits, Which};
 
@@ -13,12 +11,12 @@ fn example() -> Edits {
         devices: Some(vec!["1".into()]),
         ..Limits::default()
     };
-    let inside = vec!["/usr/local/vgpu/libvgpu.so", "/etc/ld.so.preload"];
-    edits(&limits, &Places { inside, state_dir: "/s".into(), hook: "/h".into() })
+    let destinations = vec!["/usr/local/vgpu/libvgpu.so", "/etc/ld.so.preload"];
+    edits(&limits, destinations, Path::new("/h"), Path::new("/s")).unwrap()
 }
 
 #[test]
-fn unknown_fields_and_their_order_stay() {
+fn unknown_fields_and_their_order_are_kept() {
     let text = r#"{"z":1,"annotations":{"b":"1","a":"2"},"mounts":[{"source":"s","destination":"/x","new":[1]}],"process":{"env":["A=1"],"zz":{}},"linux":{"future":true}}"#;
     let edited = to_spec(Spec(serde_json::from_str(text).unwrap()), &example()).unwrap().0.to_string();
     for part in [
@@ -31,7 +29,7 @@ fn unknown_fields_and_their_order_stay() {
 }
 
 #[test]
-fn twice_is_once() {
+fn edits_are_idempotent() {
     let spec = Spec(json!({ "hooks": { "createContainer": [{ "path": "/other", "args": ["other"] }] }, "mounts": null }));
     let once = to_spec(spec, &example()).unwrap();
     assert_eq!(to_spec(once.clone(), &example()).unwrap(), once);
@@ -39,17 +37,17 @@ fn twice_is_once() {
 }
 
 #[test]
-fn what_another_mounted_in_our_places_gives_way() {
+fn other_mounts_on_the_destinations_are_removed() {
     let mount = |destination: &str| json!({ "destination": destination, "source": "/theirs", "options": ["ro"] });
     let spec = Spec(json!({ "mounts": [
         mount("/usr/local/vgpu/libvgpu.so"), mount("/etc//ld.so.preload"), mount("/etc"), mount("/x/../usr/local/./vgpu/libvgpu.so/"),
     ] }));
     let edited = to_spec(spec, &example()).unwrap();
-    assert_eq!(edited.mounts().collect::<Vec<_>>(), [("/etc", Some("/theirs"))]);
+    assert_eq!(edited.0["mounts"], json!([mount("/etc")]));
 }
 
 #[test]
-fn variables_are_set_once() {
+fn variables_are_replaced() {
     let spec =
         Spec(json!({ "process": { "env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES_X=1", "NVIDIA_VISIBLE_DEVICES=0"] } }));
     let edited = to_spec(spec, &example()).unwrap();
@@ -57,25 +55,25 @@ fn variables_are_set_once() {
 }
 
 #[test]
-fn what_is_no_list_is_refused() {
+fn other_types_than_lists_are_refused() {
     let message = to_spec(Spec(json!({ "mounts": {} })), &example()).unwrap_err().to_string();
-    assert_eq!(message, r#"config.json="mounts": accepted is a list there, or nothing"#);
+    assert_eq!(message, r#"config.json: "mounts": expected a list"#);
     assert!(to_spec(Spec(json!([])), &example()).is_err());
 }
 
 #[test]
-fn a_file_is_replaced_as_it_was() {
+fn a_replaced_file_keeps_owner_and_mode() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.json");
     fs::write(&path, "old").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     let old = File::open(&path).unwrap();
     replace_file(&path, b"new").unwrap();
-    let now = fs::metadata(&path).unwrap();
-    let was = old.metadata().unwrap();
-    assert_eq!((now.mode(), now.uid(), now.gid()), (was.mode(), was.uid(), was.gid()));
-    assert_ne!(now.ino(), was.ino());
+    let new = fs::metadata(&path).unwrap();
+    let old = old.metadata().unwrap();
+    assert_eq!((new.mode(), new.uid(), new.gid()), (old.mode(), old.uid(), old.gid()));
+    assert_ne!(new.ino(), old.ino());
     assert_eq!(fs::read_to_string(&path).unwrap(), "new");
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file remains");
     assert!(replace_file(&dir.path().join("absent"), b"").unwrap_err().to_string().contains("absent"));
 }

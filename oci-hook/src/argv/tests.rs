@@ -1,4 +1,4 @@
-//! Command lines of runc, crun and youki, as orchestrators write them and as nobody would.
+//! Command lines of runc, crun and youki: usual and unusual ones.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn read(line: &str) -> Option<Creation> {
 }
 
 #[test]
-fn deletions() {
+fn deletions_are_recognised() {
     for (line, id) in [
         ("delete c1", "c1"),
         ("delete --force c1", "c1"),
@@ -28,42 +28,42 @@ fn deletions() {
 }
 
 #[test]
-fn creations() {
+fn creations_are_recognised() {
     let cases = [
         ("runc by hand", "run c1", "c1", None, None),
         ("create", "create --bundle /b c1", "c1", Some("/b"), None),
-        ("short", "create -b /b c1", "c1", Some("/b"), None),
-        ("short, in one", "create -b/b c1", "c1", Some("/b"), None),
+        ("a short flag", "create -b /b c1", "c1", Some("/b"), None),
+        ("a short flag with its value", "create -b/b c1", "c1", Some("/b"), None),
         ("with an equals sign", "create --bundle=/b c1", "c1", Some("/b"), None),
-        ("one dash before a long name, as Go has it", "create -bundle /b c1", "c1", Some("/b"), None),
-        ("the beginning of a name, as getopt has it", "create --bund /b c1", "c1", Some("/b"), None),
+        ("one dash before a long name, as in Go", "create -bundle /b c1", "c1", Some("/b"), None),
+        ("a prefix of a name, as in getopt", "create --bund /b c1", "c1", Some("/b"), None),
         ("after the id", "create c1 --bundle /b", "c1", Some("/b"), None),
         ("containerd", "--root /r --log /l --log-format json create --bundle /b --pid-file /p c1", "c1", Some("/b"), None),
         ("podman with crun", "--log-format=json --log=/l create --bundle /b --pid-file /p --preserve-fds 3 c1", "c1", Some("/b"), None),
         ("a console", "create --console-socket /s --no-pivot -b /b c1", "c1", Some("/b"), None),
         ("a detached run", "--systemd-cgroup run -d --bundle /b c1", "c1", Some("/b"), None),
-        ("short switches in one", "run -db /b c1", "c1", Some("/b"), None),
-        ("crun's other config", "create -f /x.json --bundle /b c1", "c1", Some("/b"), Some("/x.json")),
+        ("combined short flags", "run -db /b c1", "c1", Some("/b"), None),
+        ("crun's --config", "create -f /x.json --bundle /b c1", "c1", Some("/b"), Some("/x.json")),
         ("restore", "restore --image-path /i --bundle /b c1", "c1", Some("/b"), None),
-        ("a container called create", "run create", "create", None, None),
-        ("a log called create", "--log create run c1", "c1", None, None),
+        ("a container named create", "run create", "create", None, None),
+        ("a log named create", "--log create run c1", "c1", None, None),
         ("an unknown global flag with a value", "--new value create c1", "c1", None, None),
         ("an unknown global switch", "--new create c1", "c1", None, None),
         ("an unknown global flag with an equals sign", "--new=x create c1", "c1", None, None),
         ("two dashes before the id", "create -- -c1", "-c1", None, None),
         ("no id", "create", "", None, None),
-        ("help refused", "run --help=false c1", "c1", None, None),
-        ("a bundle called help", "run --bundle -h c1", "c1", Some("-h"), None),
+        ("help switched off", "run --help=false c1", "c1", None, None),
+        ("a bundle named -h", "run --bundle -h c1", "c1", Some("-h"), None),
     ];
     for (description, line, id, bundle, config) in cases {
-        let found = read(line).unwrap_or_else(|| panic!("{description}: not seen as a creation"));
+        let found = read(line).unwrap_or_else(|| panic!("{description}: not recognised"));
         let expected = (OsString::from(id), bundle.map(PathBuf::from), config.map(PathBuf::from));
         assert_eq!((found.id, found.bundle, found.config), expected, "{description}");
     }
 }
 
 #[test]
-fn all_else_is_none_of_our_business() {
+fn other_commands_are_ignored() {
     let lines = [
         "",
         "--version",
@@ -94,7 +94,7 @@ fn all_else_is_none_of_our_business() {
 }
 
 #[test]
-fn where_the_caller_looks() {
+fn log_flags() {
     let expected = Global { log: Some("/l".into()), log_format: Some("json".into()), root: Some("/r".into()) };
     for line in [
         "--root /r --log /l --log-format json create c1",

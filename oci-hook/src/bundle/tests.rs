@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn the_root_file_system() {
+fn root_file_systems_of_bundles() {
     let dir = tempfile::tempdir().unwrap();
     let load = |text: &str| {
         std::fs::write(dir.path().join("config.json"), text).unwrap();

@@ -1,5 +1,4 @@
-//! Where the driver's libraries may be in a container. Looked at from inside the container's mount namespace, where whatever brings
-//! them has already mounted them.
+//! Locations of the driver's libraries in a container, searched in the container's mount namespace after the libraries were mounted.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -10,11 +9,11 @@ use std::path::{Path, PathBuf};
 use pathrs::Root;
 use vgpu_region::paths;
 
-use crate::injected::LIBRARIES;
+use crate::injected::DRIVER_LIBRARIES;
 use crate::rootfs::{Rootfs, fd_path};
 
-/// Where the loader finds them, and where NVIDIA's tools put them.
-pub const USUAL: [&str; 12] = [
+/// Directories that the loader searches, and those into which NVIDIA's tools mount.
+pub const DEFAULT_DIRECTORIES: [&str; 12] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
     "/usr/lib64",
@@ -29,71 +28,71 @@ pub const USUAL: [&str; 12] = [
     "/usr/lib/wsl/lib",
 ];
 
-/// Where in a folder that is mounted as a whole they may be.
-const WITHIN: [&str; 7] =
+/// Directories of libraries below a mounted directory.
+const SUBDIRECTORIES: [&str; 7] =
     ["", "/lib", "/lib64", "/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"];
 
-/// The folders to look into, in order: the usual ones, those that the program names, those that are mounted.
-pub fn all(root: &Root, rootfs: &Rootfs, library_path: &str) -> Vec<String> {
-    let mut places: Vec<String> = USUAL.map(str::to_owned).to_vec();
-    places.extend(library_path.split([':', ';']).filter(|folder| folder.starts_with('/')).map(str::to_owned));
-    for mounted in mounted(rootfs) {
+/// Returns the directories to search, in order: the default ones, those in `library_path`, and those that are mounted.
+pub fn directories(root: &Root, rootfs: &Rootfs, library_path: &str) -> Vec<String> {
+    let mut directories: Vec<String> = DEFAULT_DIRECTORIES.map(str::to_owned).to_vec();
+    directories.extend(library_path.split([':', ';']).filter(|directory| directory.starts_with('/')).map(str::to_owned));
+    for mounted in mount_points(rootfs) {
         let Some(path) = mounted.to_str() else { continue };
         if ["/proc", "/sys", "/dev", paths::DRIVER].iter().any(|other| mounted.starts_with(other)) {
             continue;
         }
-        let is_folder =
-            root.resolve(path).is_ok_and(|found| fs::metadata(fd_path(&OwnedFd::from(found))).is_ok_and(|found| found.is_dir()));
-        if is_folder {
-            places.extend(WITHIN.iter().map(|within| format!("{}{within}", path.trim_end_matches('/'))));
-        } else if let Some(folder) = mounted.parent().and_then(Path::to_str) {
+        let is_dir = root.resolve(path).is_ok_and(|found| fs::metadata(fd_path(&OwnedFd::from(found))).is_ok_and(|found| found.is_dir()));
+        if is_dir {
+            directories.extend(SUBDIRECTORIES.iter().map(|below| format!("{}{below}", path.trim_end_matches('/'))));
+        } else if let Some(parent) = mounted.parent().and_then(Path::to_str) {
             let name = mounted.file_name().unwrap_or_default();
-            if LIBRARIES.iter().any(|library| is_version_of(name, library)) {
-                places.push(folder.to_owned());
+            if DRIVER_LIBRARIES.iter().any(|library| is_version_of(name, library)) {
+                directories.push(parent.to_owned());
             }
         }
     }
     let mut seen = std::collections::HashSet::new();
-    places.retain(|place| seen.insert(place.clone()));
-    places
+    directories.retain(|directory| seen.insert(directory.clone()));
+    directories
 }
 
-/// The files in these folders that are the library `name` in any version; that of this very name first, as it is what programs get.
-pub fn files(root: &Root, places: &[String], name: &str) -> Vec<String> {
-    let mut files: Vec<String> = places.iter().map(|folder| format!("{folder}/{name}")).collect();
-    for folder in places {
-        let Ok(found) = root.resolve(folder).map(OwnedFd::from) else { continue };
+/// Returns the paths that the library `name` may have in these directories, in any version. Those of exactly this name, which programs
+/// load, come first, whether or not they exist.
+pub fn library_files(root: &Root, directories: &[String], name: &str) -> Vec<String> {
+    let mut files: Vec<String> = directories.iter().map(|directory| format!("{directory}/{name}")).collect();
+    for directory in directories {
+        let Ok(found) = root.resolve(directory).map(OwnedFd::from) else { continue };
         let Ok(entries) = fs::read_dir(fd_path(&found)) else { continue };
         let names = entries.flatten().map(|entry| entry.file_name()).filter(|entry| entry != name && is_version_of(entry, name));
-        files.extend(names.filter_map(|entry| Some(format!("{folder}/{}", entry.to_str()?))));
+        files.extend(names.filter_map(|entry| Some(format!("{directory}/{}", entry.to_str()?))));
     }
     files
 }
 
-/// Whether a file's name is that of a library such as `libcuda.so.1`, in this version, another, or none.
+/// Returns whether a file name is that of a library such as `libcuda.so.1`, in this version, another one, or without version.
 fn is_version_of(name: &OsStr, library: &str) -> bool {
     let stem = library.trim_end_matches(".1");
     let rest = name.as_bytes().strip_prefix(stem.as_bytes());
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"."))
 }
 
-/// Where something is mounted in the root file system, as paths in the container.
-fn mounted(rootfs: &Rootfs) -> Vec<PathBuf> {
+/// Returns the mount points in the root file system, as paths in the container.
+fn mount_points(rootfs: &Rootfs) -> Vec<PathBuf> {
     let read = || {
         let root = rootfs.try_clone().ok()?;
         let root = fs::read_link(format!("/proc/self/fd/{}", root.as_raw_fd())).ok()?;
-        Some(inside(&root, File::open("/proc/self/mountinfo").and_then(std::io::read_to_string).ok()?.as_str()))
+        Some(mount_points_below(&root, File::open("/proc/self/mountinfo").and_then(std::io::read_to_string).ok()?.as_str()))
     };
     read().unwrap_or_default()
 }
 
-fn inside(root: &Path, mountinfo: &str) -> Vec<PathBuf> {
-    let points = mountinfo.lines().filter_map(|line| line.split(' ').nth(4)).map(unescaped);
+fn mount_points_below(root: &Path, mountinfo: &str) -> Vec<PathBuf> {
+    let points = mountinfo.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape);
     points.filter_map(|point| Some(Path::new("/").join(point.strip_prefix(root).ok()?))).filter(|point| point != Path::new("/")).collect()
 }
 
-/// A path as the kernel writes it in its tables: blanks and backslashes as three octal digits.
-fn unescaped(text: &str) -> PathBuf {
+/// Decodes a path of `/proc/self/mountinfo`, where white space and backslashes are three octal digits.
+fn unescape(text: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, others)) = rest.split_first() {
@@ -111,17 +110,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_of_a_container() {
+    fn mount_points_of_a_container() {
         let table = "22 1 254:0 / / rw - ext4 /dev/vda rw\n\
                      30 22 254:0 /x /b/rootfs rw - ext4 /dev/vda rw\n\
                      31 30 254:0 /y /b/rootfs/opt/my\\040driver\\134x ro - ext4 /dev/vda rw\n\
                      32 30 254:0 /z /b/rootfs2/opt rw - ext4 /dev/vda rw\n";
-        assert_eq!(inside(Path::new("/b/rootfs"), table), [PathBuf::from("/opt/my driver\\x")]);
-        assert_eq!(inside(Path::new("/"), table).len(), 3);
+        assert_eq!(mount_points_below(Path::new("/b/rootfs"), table), [PathBuf::from("/opt/my driver\\x")]);
+        assert_eq!(mount_points_below(Path::new("/"), table).len(), 3);
     }
 
     #[test]
-    fn versions_of_a_library() {
+    fn library_versions() {
         for (name, expected) in [
             ("libcuda.so", true),
             ("libcuda.so.1", true),

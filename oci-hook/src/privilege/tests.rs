@@ -3,14 +3,14 @@ use serde_json::json;
 use super::*;
 
 #[test]
-fn by_what_mounts_can_be_undone() {
-    let volume = |kind: &str, place: &str, source: &str| {
+fn capabilities_and_volumes_that_allow_the_removal_of_mounts() {
+    let volume = |kind: &str, destination: &str, source: &str| {
         Spec(json!({
             "annotations": { "io.kubernetes.cri.sandbox-uid": "uid", "io.kubernetes.cri.container-name": "main" },
-            "mounts": [{ "destination": "/etc/hosts", "type": "bind", "source": "/h" }, { "destination": place, "type": kind, "source": source }],
+            "mounts": [{ "destination": "/etc/hosts", "type": "bind", "source": "/h" }, { "destination": destination, "type": kind, "source": source }],
         }))
     };
-    for (kind, place, source, expected) in [
+    for (kind, destination, source, expected) in [
         ("bind", "/etc/", "/v", Some("a volume over /etc")),
         ("nfs", "/usr/local", "/v", Some("a volume over /usr/local")),
         ("bind", "/usr/lib/../local/vgpu", "/v", Some("a volume over /usr/local/vgpu")),
@@ -19,8 +19,15 @@ fn by_what_mounts_can_be_undone() {
         ("bind", "/etc/ld.so.preload", "/v", None),
         ("bind", "/usr/local/lib", "/v", None),
     ] {
-        assert_eq!(undone_by(&volume(kind, place, source)).as_deref(), expected, "{kind} {place}");
+        assert_eq!(mounts_removable_by(&volume(kind, destination, source)).as_deref(), expected, "{kind} {destination}");
     }
-    let privileged = Spec(json!({ "process": { "capabilities": { "bounding": ["CAP_CHOWN", "CAP_SYS_ADMIN"] } } }));
-    assert_eq!(undone_by(&privileged).as_deref(), Some("CAP_SYS_ADMIN"));
+    for (capabilities, expected) in [
+        (json!(["CAP_CHOWN", "CAP_SYS_ADMIN"]), Some("CAP_SYS_ADMIN")),
+        (json!(["cap_sys_admin"]), Some("CAP_SYS_ADMIN")),
+        (json!(["CAP_CHOWN", "CAP_UNKNOWN", 1]), None),
+        (json!(null), None),
+    ] {
+        let spec = Spec(json!({ "process": { "capabilities": { "bounding": capabilities } } }));
+        assert_eq!(mounts_removable_by(&spec).as_deref(), expected, "{capabilities}");
+    }
 }

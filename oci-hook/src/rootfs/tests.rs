@@ -16,24 +16,24 @@ fn rootfs(build: impl FnOnce(&Path)) -> (tempfile::TempDir, Rootfs) {
 }
 
 #[test]
-fn makes_and_reads() {
+fn files_are_created_and_read() {
     let (dir, rootfs) = rootfs(|root| fs::create_dir(root.join("etc")).unwrap());
     assert_eq!(rootfs.read("/etc/ld.so.preload", 10).unwrap(), None);
     assert_eq!(rootfs.read("/usr/local/x", 10).unwrap(), None);
-    rootfs.make_file("/etc/ld.so.preload").unwrap();
-    rootfs.make_file("/usr/local/vgpu/limits").unwrap();
+    rootfs.create_file("/etc/ld.so.preload").unwrap();
+    rootfs.create_file("/usr/local/vgpu/limits").unwrap();
     assert_eq!(fs::read(dir.path().join("root/usr/local/vgpu/limits")).unwrap(), b"");
     fs::write(dir.path().join("root/etc/ld.so.preload"), "0123456789").unwrap();
-    rootfs.make_file("/etc/ld.so.preload").unwrap();
-    assert_eq!(rootfs.read("/etc/ld.so.preload", 10).unwrap().as_deref(), Some("0123456789"), "what is there stays");
+    rootfs.create_file("/etc/ld.so.preload").unwrap();
+    assert_eq!(rootfs.read("/etc/ld.so.preload", 10).unwrap().as_deref(), Some("0123456789"), "an existing file is kept");
     assert!(rootfs.read("/etc/ld.so.preload", 9).unwrap_err().to_string().contains("longer than 9 bytes"));
 }
 
 #[test]
-fn no_link_is_followed() {
+fn symbolic_links_are_refused() {
     type Build = fn(&Path);
     let cases: [(&str, Build, &str); 8] = [
-        ("an absolute link for the folder", |root| symlink("/tmp", root.join("etc")).unwrap(), "/etc in"),
+        ("an absolute link instead of the directory", |root| symlink("/tmp", root.join("etc")).unwrap(), "/etc in"),
         ("a link out of the root", |root| symlink("../outside", root.join("etc")).unwrap(), "/etc in"),
         (
             "a link inside the root",
@@ -43,39 +43,39 @@ fn no_link_is_followed() {
             },
             "/etc in",
         ),
-        ("a link that leads nowhere", |root| symlink("nowhere", root.join("etc")).unwrap(), "/etc in"),
+        ("a dangling link", |root| symlink("nowhere", root.join("etc")).unwrap(), "/etc in"),
         (
-            "a link for the file",
+            "a link instead of the file",
             |root| {
                 fs::create_dir(root.join("etc")).unwrap();
                 symlink("../../outside/secret", root.join("etc/ld.so.preload")).unwrap();
             },
             "/etc/ld.so.preload in",
         ),
-        ("a folder for the file", |root| fs::create_dir_all(root.join("etc/ld.so.preload")).unwrap(), "not a regular file"),
-        ("a file for the folder", |root| fs::write(root.join("etc"), "").unwrap(), "/etc in"),
+        ("a directory instead of the file", |root| fs::create_dir_all(root.join("etc/ld.so.preload")).unwrap(), "not a regular file"),
+        ("a file instead of the directory", |root| fs::write(root.join("etc"), "").unwrap(), "/etc in"),
         (
-            "a pipe for the file, which would block",
+            "a FIFO instead of the file, which would block",
             |root| {
                 fs::create_dir(root.join("etc")).unwrap();
-                let made = std::process::Command::new("mkfifo").arg(root.join("etc/ld.so.preload")).status().unwrap();
-                assert!(made.success());
+                let created = std::process::Command::new("mkfifo").arg(root.join("etc/ld.so.preload")).status().unwrap();
+                assert!(created.success());
             },
             "not a regular file",
         ),
     ];
     for (description, build, expected) in cases {
         let (dir, rootfs) = rootfs(build);
-        for error in [rootfs.read("/etc/ld.so.preload", 100).unwrap_err(), rootfs.make_file("/etc/ld.so.preload").unwrap_err()] {
+        for error in [rootfs.read("/etc/ld.so.preload", 100).unwrap_err(), rootfs.create_file("/etc/ld.so.preload").unwrap_err()] {
             assert!(error.to_string().contains(expected), "{description}: {error}");
         }
-        assert_eq!(fs::read_dir(dir.path().join("outside")).unwrap().count(), 1, "{description}: nothing was made outside");
+        assert_eq!(fs::read_dir(dir.path().join("outside")).unwrap().count(), 1, "{description}: nothing was created outside");
         assert_eq!(fs::read(dir.path().join("outside/secret")).unwrap(), b"secret", "{description}");
     }
 }
 
 #[test]
-fn a_folder_that_flips_leads_nowhere() {
+fn nothing_is_created_through_an_exchanged_directory() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let (dir, rootfs) = rootfs(|root| {
         fs::create_dir(root.join("etc")).unwrap();
@@ -83,7 +83,7 @@ fn a_folder_that_flips_leads_nowhere() {
     });
     let root = dir.path().join("root");
     let done = AtomicBool::new(false);
-    let mut made = 0;
+    let mut created = 0;
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let exchange = rustix::fs::RenameFlags::EXCHANGE;
@@ -92,12 +92,12 @@ fn a_folder_that_flips_leads_nowhere() {
             }
         });
         for _ in 0..5000 {
-            made += u32::from(rootfs.make_file("/etc/ld.so.preload").is_ok());
+            created += u32::from(rootfs.create_file("/etc/ld.so.preload").is_ok());
             let _ = fs::remove_file(root.join("etc/ld.so.preload"));
             let _ = fs::remove_file(root.join("flip/ld.so.preload"));
-            assert_eq!(fs::read_dir(dir.path().join("outside")).unwrap().count(), 1, "made outside the root");
+            assert_eq!(fs::read_dir(dir.path().join("outside")).unwrap().count(), 1, "created outside the root");
         }
         done.store(true, Ordering::Relaxed);
     });
-    assert!(made > 0, "the folder was never hit");
+    assert!(created > 0, "the directory was never open at the right time");
 }

@@ -1,5 +1,3 @@
-//! Containers' folders.
-
 use vgpu_config::Limits;
 
 use super::*;
@@ -28,37 +26,37 @@ fn record(id: &str, bundle: &str) -> Record {
 }
 
 fn create(state: &State, record: &Record) -> Result<PathBuf> {
-    let place = state.reserve(&record.id, &record.bundle)?;
-    state.create(&place, record, &LimitsPage::new([]), Some("list\n"))?;
-    Ok(place)
+    let dir = state.reserve(&record.id, &record.bundle)?;
+    state.create(&dir, record, &LimitsPage::new([]), Some("list\n"))?;
+    Ok(dir)
 }
 
-/// A process that has ended.
+/// Returns a process that has ended.
 fn dead() -> Process {
     Process { start_time: 1, ..Process::this() }
 }
 
 #[test]
-fn ids() {
+fn ids_are_checked() {
     for good in ["a", "A-1_2.3+4", &"f".repeat(64), "..a"] {
         assert_eq!(check_id(good).unwrap(), good);
     }
     for bad in ["", ".", "..", "a/b", "../a", "a\0b", "a b", "a\nb", "ä", "a@b", &"f".repeat(201)] {
-        assert!(check_id(bad).unwrap_err().to_string().starts_with("container id="), "{bad:?}");
+        assert!(check_id(bad).unwrap_err().to_string().starts_with("container id: "), "{bad:?}");
     }
 }
 
 #[test]
-fn what_a_container_gets() {
+fn files_of_a_container() {
     let dir = tempfile::tempdir().unwrap();
     let state = State::at(&dir.path().join("deep/state"));
-    let place = create(&state, &record("c1", "/b")).unwrap();
-    let modes = |name: &str| fs::metadata(place.join(name)).unwrap().permissions().mode() & 0o7777;
+    let created = create(&state, &record("c1", "/b")).unwrap();
+    let modes = |name: &str| fs::metadata(created.join(name)).unwrap().permissions().mode() & 0o7777;
     assert_eq!((modes("."), modes(LIMITS), modes(REGION), modes(PRELOAD), modes(RECORD)), (0o711, 0o444, 0o666, 0o444, 0o644));
-    assert_eq!(fs::metadata(place.join(REGION)).unwrap().len(), vgpu_region::region::SIZE as u64);
-    assert_eq!(fs::metadata(place.join(LIMITS)).unwrap().len(), 4096);
-    assert_eq!(fs::read(place.join(PRELOAD)).unwrap(), b"list\n");
-    assert_eq!(state.find("c1", Path::new("/b")), Some((place, record("c1", "/b"))));
+    assert_eq!(fs::metadata(created.join(REGION)).unwrap().len(), vgpu_region::region::SIZE as u64);
+    assert_eq!(fs::metadata(created.join(LIMITS)).unwrap().len(), 4096);
+    assert_eq!(fs::read(created.join(PRELOAD)).unwrap(), b"list\n");
+    assert_eq!(state.find("c1", Path::new("/b")), Some((created, record("c1", "/b"))));
     assert_eq!(state.find("c1", Path::new("/other")), None);
     state.delete("c1", Path::new("/b")).unwrap();
     state.delete("c1", Path::new("/b")).unwrap();
@@ -66,44 +64,44 @@ fn what_a_container_gets() {
 }
 
 #[test]
-fn the_same_id_in_two_runtimes() {
+fn the_same_id_in_two_bundles() {
     let dir = tempfile::tempdir().unwrap();
     let state = State::at(dir.path());
     let one = create(&state, &record("c1", "/a")).unwrap();
     let two = create(&state, &record("c1", "/b")).unwrap();
     assert_ne!(one, two);
-    assert_eq!(state.find("c1", Path::new("/b")).map(|(place, _)| place), Some(two));
+    assert_eq!(state.find("c1", Path::new("/b")).map(|(dir, _)| dir), Some(two));
     assert!(create(&state, &record("c1", "/a")).unwrap_err().to_string().contains("no existing container"));
     state.delete("c1", Path::new("/b")).unwrap();
-    assert_eq!(state.find("c1", Path::new("/a")).map(|(place, _)| place), Some(one));
+    assert_eq!(state.find("c1", Path::new("/a")).map(|(dir, _)| dir), Some(one));
 }
 
 #[test]
-fn which_ids_have_a_folder() {
+fn ids_with_a_directory() {
     let dir = tempfile::tempdir().unwrap();
     let state = State::at(dir.path());
-    assert!(!state.has("c1"), "no folder at all");
+    assert!(!state.has("c1"), "no directory at all");
     create(&state, &record("c1", "/a")).unwrap();
     assert!(state.has("c1"));
     create(&state, &record("c1", "/b")).unwrap();
     state.delete("c1", Path::new("/a")).unwrap();
-    assert!(state.has("c1"), "another runtime's");
+    assert!(state.has("c1"), "of another bundle");
     for other in ["c", "c11", "", "../c1"] {
         assert!(!state.has(other), "{other}");
     }
 }
 
 #[test]
-fn only_the_dead_are_swept() {
+fn only_dead_containers_are_swept() {
     let dir = tempfile::tempdir().unwrap();
     let state = State::at(&dir.path().join("state"));
     let root = dir.path().join("runtime");
     fs::create_dir_all(root.join("running")).unwrap();
     let with = |id, creator, init| Record { creator, init, runtime_roots: vec![root.clone()], ..record(id, "/b") };
     for record in [
-        with("being-made", Process::this(), None),
+        with("being-created", Process::this(), None),
         with("running", dead(), None),
-        with("known-by-its-process", dead(), Some(Process::this())),
+        with("with-a-live-init", dead(), Some(Process::this())),
         with("failed", dead(), None),
         with("ended", dead(), Some(dead())),
     ] {
@@ -119,12 +117,12 @@ fn only_the_dead_are_swept() {
     left.sort();
     assert_eq!(
         left,
-        [format!(".new.{}.{}", this.pid, this.start_time), "being-made".into(), "known-by-its-process".into(), "running".into()]
+        [format!(".new.{}.{}", this.pid, this.start_time), "being-created".into(), "running".into(), "with-a-live-init".into()]
     );
 }
 
 #[test]
-fn the_remains_of_a_dead_one_give_way() {
+fn remains_of_dead_containers_are_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let state = State::at(dir.path());
     create(&state, &Record { creator: dead(), ..record("c1", "/a") }).unwrap();
@@ -135,15 +133,15 @@ fn the_remains_of_a_dead_one_give_way() {
 }
 
 #[test]
-fn a_dead_ones_folder_is_the_next_ones_with_nothing_in_it() {
+fn directories_of_dead_containers_are_emptied_and_reused() {
     use std::os::unix::fs::MetadataExt;
     let dir = tempfile::tempdir().unwrap();
     let state = State::at(dir.path());
-    let number = |place: &Path| fs::metadata(place).unwrap().ino();
+    let inode = |dir: &Path| fs::metadata(dir).unwrap().ino();
     let first = create(&state, &Record { creator: dead(), ..record("c1", "/a") }).unwrap();
     fs::write(first.join(".stray"), "").unwrap();
     fs::set_permissions(&first, fs::Permissions::from_mode(0o700)).unwrap();
-    // One that cannot just be emptied.
+    // A directory with a directory in it cannot just be emptied.
     fs::create_dir_all(state.containers.path.join(".new.x/garbage")).unwrap();
     let second = create(&state, &record("c2", "/b")).unwrap();
     let names = |dir: &Path| {
@@ -156,5 +154,5 @@ fn a_dead_ones_folder_is_the_next_ones_with_nothing_in_it() {
     create(&state, &Record { creator: dead(), ..record("c3", "/c") }).unwrap();
     let third = fs::metadata(state.containers.path.join("c3")).unwrap().ino();
     let fourth = create(&state, &record("c4", "/d")).unwrap();
-    assert_eq!((number(&fourth), names(&state.containers.path)), (third, ["c2".to_owned(), "c4".to_owned()].into()));
+    assert_eq!((inode(&fourth), names(&state.containers.path)), (third, ["c2".to_owned(), "c4".to_owned()].into()));
 }

@@ -1,37 +1,37 @@
-//! Hosts for these tests.
-#![allow(dead_code, reason = "each test file uses its own part")]
+//! Hosts and runtimes for these tests.
+#![allow(dead_code, reason = "no test file uses all of it")]
 
 use std::path::Path;
 
 use vgpu_test_harness::{Bundle, Host, Outcome, Runtime, can_run};
 
-/// The runtimes that are installed.
+/// Returns the installed runtimes.
 pub fn runtimes() -> impl Iterator<Item = Runtime> {
     [Runtime::Runc, Runtime::Crun].into_iter().filter(|runtime| can_run(*runtime))
 }
 
-/// A host with a stand-in for the library and the programs under test.
+/// Returns a host with the programs under test and a stand-in for the library.
 pub fn host(runtime: Runtime) -> Host {
-    let programs = Path::new(env!("CARGO_BIN_EXE_vgpu-runtime")).parent().expect("a program is in a folder");
+    let programs = Path::new(env!("CARGO_BIN_EXE_vgpu-runtime")).parent().expect("the program is in a directory");
     Host::with_stand_in(runtime, programs)
 }
 
-/// How a container gets limited.
+/// A way of limiting a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Through `vgpu-runtime`.
     Wrapper,
-    /// By the hook at `createRuntime`.
+    /// By a `createRuntime` hook.
     Hooks,
-    /// By hooks at `prestart`, `createContainer` and `poststop`, as the last two were registered once.
+    /// By `prestart`, `createContainer` and `poststop` hooks, of which earlier versions registered the last two.
     Prestart,
 }
 
 impl Way {
-    /// Runs a bundle this way.
+    /// Runs a bundle, limited in this way.
     pub fn run(self, host: &Host, bundle: Bundle) -> Outcome {
         let config = host.policy_file();
-        let config = config.to_str().expect("a plain path");
+        let config = config.to_str().expect("the path is UTF-8");
         match self {
             Self::Wrapper => host.run(&bundle),
             Self::Hooks => host.run_bare(&host.with_hooks(bundle)),
@@ -45,7 +45,7 @@ impl Way {
     }
 }
 
-/// Tries something with every runtime that is installed and in every way, each time on a fresh host.
+/// Runs a test with every installed runtime and in every way, each time on a new host.
 pub fn each_way(test: impl Fn(&Host, Way)) {
     for runtime in runtimes() {
         for way in [Way::Wrapper, Way::Hooks, Way::Prestart] {
