@@ -1,4 +1,4 @@
-//! Finds the containers, and runs one schedule for each GPU.
+//! Finds the containers, and runs one scheduler for each GPU.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use tracing::debug;
 use vgpu_region::MAX_GPUS;
-use vgpu_region::limits::LimitsPage;
+use vgpu_region::limits::{LimitsPage, Turn};
 use vgpu_region::map;
 use vgpu_region::region::{GpuAccount, Region};
 use vgpu_region::uuid::Uuid;
@@ -19,55 +20,56 @@ use vgpu_region::uuid::Uuid;
 use crate::scheduler::Scheduler;
 use crate::tenant::{Source, Tenant};
 
-/// How often to look for new containers, and for GPUs that a container uses for the first time.
-const LOOK: Duration = Duration::from_millis(200);
+/// Time between two scans for new containers, and for GPUs that a container uses for the first time.
+const SCAN_INTERVAL: Duration = Duration::from_millis(200);
 
 struct Container {
     limits: &'static LimitsPage,
     region: File,
+    /// GPUs on which the container is a tenant.
     known_gpus: BTreeSet<[u8; 16]>,
 }
 
-/// Runs until `stop` is set. `folder` holds a folder for each container, with `limits` and `region` in it.
-pub fn run(folder: &Path, stop: &AtomicBool) {
-    precise_sleep();
-    let mut watch = Watch { folder: folder.to_owned(), containers: BTreeMap::new(), gpus: BTreeMap::new() };
-    let (start, mut looked) = (Instant::now(), None::<Instant>);
+/// Runs until `stop` is set. `dir` has a directory for each container, with the files `limits` and `region`.
+pub fn run(dir: &Path, stop: &AtomicBool) {
+    reduce_timer_slack();
+    let mut arbiter = Arbiter { dir: dir.to_owned(), containers: BTreeMap::new(), gpus: BTreeMap::new() };
+    let (start, mut scanned) = (Instant::now(), None::<Instant>);
     while !stop.load(Relaxed) {
-        if looked.is_none_or(|looked| looked.elapsed() > LOOK) {
-            watch.look();
-            looked = Some(Instant::now());
+        if scanned.is_none_or(|scanned| scanned.elapsed() > SCAN_INTERVAL) {
+            arbiter.scan();
+            scanned = Some(Instant::now());
         }
-        // Never 0, which stands for "never seen".
-        let now = start.elapsed().as_micros() as u64 + 1_000_000;
-        let nap = watch.gpus.values_mut().map(|schedule| schedule.tick(now)).min();
-        std::thread::sleep(nap.map_or(LOOK, Duration::from_micros).min(LOOK));
+        // Never 0, which stands for "never active".
+        let now_us = start.elapsed().as_micros() as u64 + 1_000_000;
+        let sleep = arbiter.gpus.values_mut().map(|scheduler| scheduler.tick(now_us)).min();
+        std::thread::sleep(sleep.map_or(SCAN_INTERVAL, Duration::from_micros).min(SCAN_INTERVAL));
     }
-    for seat in watch.gpus.values().flat_map(|schedule| &schedule.tenants) {
-        seat.lend(0);
-        seat.tell(vgpu_region::limits::Turn::FREE, 0);
+    for tenant in arbiter.gpus.values().flat_map(|scheduler| &scheduler.tenants) {
+        tenant.lend(0);
+        tenant.set_turn(Turn::FREE, 0);
     }
 }
 
-/// A turn is passed on by the microsecond; sleeping threads are late by 50 of them otherwise.
-fn precise_sleep() {
+/// Turns are handed over within microseconds; with the default timer slack, sleeps end 50 µs late.
+fn reduce_timer_slack() {
     // SAFETY: sets this thread's own timer slack, in nanoseconds.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000_u64) };
 }
 
-struct Watch {
-    folder: PathBuf,
+struct Arbiter {
+    dir: PathBuf,
     containers: BTreeMap<PathBuf, Container>,
     gpus: BTreeMap<[u8; 16], Scheduler>,
 }
 
-impl Watch {
-    fn look(&mut self) {
+impl Arbiter {
+    fn scan(&mut self) {
         let found: BTreeSet<PathBuf> =
-            std::fs::read_dir(&self.folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect();
+            std::fs::read_dir(&self.dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect();
         let gone: Vec<PathBuf> = self.containers.keys().filter(|path| !found.contains(*path)).cloned().collect();
         for path in gone {
-            self.leave(&path);
+            self.remove(&path);
         }
         for path in found {
             if !self.containers.contains_key(&path)
@@ -76,29 +78,22 @@ impl Watch {
                 self.containers.insert(path, container);
             }
         }
-        // MPS' clients run side by side.
-        for container in self.containers.values_mut().filter(|container| !container.limits.is_mps()) {
-            let Some(accounts) = accounts(&container.region) else { continue };
-            for (place, account) in accounts.iter().enumerate() {
-                let Some(uuid) = account.uuid().filter(|uuid| !container.known_gpus.contains(&uuid.0)) else { continue };
-                // Entries by index are the container's own order, which only its processes know; they say by the UUID that they use it.
-                let limit = container.limits.find(uuid, None).or_else(|| container.limits.gpus().next());
-                let (Some(limit), Some(turn)) = (limit, container.limits.turn_for(uuid)) else { continue };
-                let Ok(region) = container.region.try_clone() else { continue };
-                container.known_gpus.insert(uuid.0);
-                let offset = offset_of!(Region, gpus) + place * size_of::<GpuAccount>() + offset_of!(GpuAccount, budget);
-                let seat = Tenant::new(limit, turn, Source::File(region, offset as u64), container.limits.priority());
-                self.gpus.entry(uuid.0).or_default().replace_tenants(|_| true, vec![seat]);
+        // Clients of MPS run side by side, without turns.
+        for (path, container) in self.containers.iter_mut().filter(|(_, container)| !container.limits.is_mps()) {
+            for (uuid, tenant) in new_tenants(container) {
+                debug!(container = %path.display(), gpu = %uuid, "container takes part in turns");
+                self.gpus.entry(uuid.0).or_default().replace_tenants(|_| true, vec![tenant]);
             }
         }
     }
 
-    /// A container is gone. Its page stays mapped until no seat refers to it.
-    fn leave(&mut self, path: &Path) {
+    /// Removes a container that is gone. Its page stays mapped until no tenant refers to it.
+    fn remove(&mut self, path: &Path) {
         let Some(container) = self.containers.remove(path) else { return };
+        debug!(container = %path.display(), "container is gone");
         for uuid in &container.known_gpus {
-            if let (Some(schedule), Some(turn)) = (self.gpus.get_mut(uuid), container.limits.turn(Uuid(*uuid))) {
-                schedule.replace_tenants(|seat| !std::ptr::eq(seat.turn, turn), vec![]);
+            if let (Some(scheduler), Some(turn)) = (self.gpus.get_mut(uuid), container.limits.turn(Uuid(*uuid))) {
+                scheduler.replace_tenants(|tenant| !std::ptr::eq(tenant.turn, turn), vec![]);
             }
         }
         // SAFETY: the tenants that referred to the page were just removed.
@@ -106,18 +101,35 @@ impl Watch {
     }
 }
 
-fn open(folder: &Path) -> Option<Container> {
-    let path = |name: &str| CString::new(folder.join(name).as_os_str().as_bytes()).ok();
+/// Returns a tenant for each GPU that the container uses for the first time.
+fn new_tenants(container: &mut Container) -> Vec<(Uuid, Tenant)> {
+    let Some(accounts) = read_accounts(&container.region) else { return Vec::new() };
+    let mut tenants = Vec::new();
+    for (index, account) in accounts.iter().enumerate() {
+        let Some(uuid) = account.uuid().filter(|uuid| !container.known_gpus.contains(&uuid.0)) else { continue };
+        // Entries by index follow the container's own order, which only its processes know. By UUID they say which GPUs they use.
+        let limit = container.limits.find(uuid, None).or_else(|| container.limits.gpus().next());
+        let (Some(limit), Some(turn)) = (limit, container.limits.turn_for(uuid)) else { continue };
+        let Ok(region) = container.region.try_clone() else { continue };
+        container.known_gpus.insert(uuid.0);
+        let offset = offset_of!(Region, gpus) + index * size_of::<GpuAccount>() + offset_of!(GpuAccount, budget);
+        tenants.push((uuid, Tenant::new(limit, turn, Source::File(region, offset as u64), container.limits.priority())));
+    }
+    tenants
+}
+
+fn open(dir: &Path) -> Option<Container> {
+    let path = |name: &str| CString::new(dir.join(name).as_os_str().as_bytes()).ok();
     let limits = map::limits_for_change(&path("limits")?).ok()?;
-    let region = File::open(folder.join("region")).ok()?;
+    let region = File::open(dir.join("region")).ok()?;
     Some(Container { limits, region, known_gpus: BTreeSet::new() })
 }
 
-/// A copy of the accounts in a region, whatever they hold.
-fn accounts(region: &File) -> Option<Box<[GpuAccount; MAX_GPUS]>> {
-    // SAFETY: accounts consist of atomics and integers, for which every pattern of bits is valid.
+/// Returns a copy of the accounts in a region, whatever they contain.
+fn read_accounts(region: &File) -> Option<Box<[GpuAccount; MAX_GPUS]>> {
+    // SAFETY: accounts consist of atomics and integers, for which every bit pattern is valid.
     let mut accounts: Box<[GpuAccount; MAX_GPUS]> = Box::new(unsafe { std::mem::zeroed() });
-    // SAFETY: the box's own bytes, which nobody else refers to.
+    // SAFETY: the box owns these bytes, and nothing else refers to them.
     let bytes = unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(&mut *accounts).cast::<u8>(), size_of_val(&*accounts)) };
     region.read_exact_at(bytes, offset_of!(Region, gpus) as u64).ok()?;
     Some(accounts)

@@ -1,4 +1,4 @@
-//! One tenant of one GPU, as the arbiter sees it.
+//! One container on one GPU, as the arbiter sees it.
 
 use std::fs::File;
 use std::mem::offset_of;
@@ -8,20 +8,20 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use vgpu_region::budget::Budget;
 use vgpu_region::limits::{GpuLimit, Turn};
 
-/// Where a tenant's budget is read.
+/// Source of a tenant's budget.
 ///
-/// Its region is never mapped here: the tenant can cut the file short, and touching what is gone would end the arbiter.
+/// The region is never mapped: the tenant can truncate the file, and touching a truncated page raises SIGBUS.
 #[derive(Debug)]
 pub enum Source {
-    /// In its region's file, at this offset.
+    /// Region file, and the budget's offset in it.
     File(File, u64),
-    /// In memory, for tests.
+    /// Memory, for tests.
     Memory(&'static Budget),
 }
 
-/// What a tenant tells, true or not.
+/// A tenant's own claims. Times are nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct Report {
     activity: u64,
     ahead: u64,
     want: u64,
@@ -29,9 +29,9 @@ struct Told {
 }
 
 impl Source {
-    fn read(&self) -> Told {
+    fn read(&self) -> Report {
         match self {
-            Self::Memory(budget) => Told {
+            Self::Memory(budget) => Report {
                 activity: budget.activity.load(Relaxed),
                 ahead: budget.ahead.load(Relaxed),
                 want: budget.want.load(Relaxed),
@@ -39,12 +39,12 @@ impl Source {
             },
             Self::File(file, offset) => {
                 let mut words = [[0; 8]; 4];
-                // The four lie one after the other. What cannot be read tells nothing: such a tenant never has the GPU.
+                // The four fields are adjacent. A tenant whose region is unreadable claims nothing, and so never gets a turn.
                 if file.read_exact_at(words.as_flattened_mut(), offset + offset_of!(Budget, activity) as u64).is_err() {
-                    return Told::default();
+                    return Report::default();
                 }
                 let [activity, ahead, want, drained] = words.map(u64::from_ne_bytes);
-                Told { activity, ahead, want, drained }
+                Report { activity, ahead, want, drained }
             }
         }
     }
@@ -56,162 +56,162 @@ const _: () = assert!(
         && offset_of!(Budget, drained) == offset_of!(Budget, activity) + 24
 );
 
-/// The most that a tenant is believed to have in flight, in µs.
-const MOST_AHEAD: u64 = 200_000;
-/// How long what a tenant has in flight may last after its turn, in µs. From then on the others do without it, and the driver shares the
-/// GPU between them and that.
-pub const PATIENCE: u64 = 50_000;
-/// For how long that is believed, in µs.
-const FORGOTTEN: u64 = 20_000_000;
-/// A tenant that has launched nothing for so long after its work should have ended is idle, in µs.
-const GAP: u64 = 1_000;
+/// Upper limit of the work in flight that a tenant's claim is trusted for, in µs.
+const MAX_IN_FLIGHT_US: u64 = 200_000;
+/// Longest wait after a turn for the tenant's work in flight, in µs. After that the others get turns, and the driver shares the GPU between
+/// them and that work.
+pub const DRAIN_TIMEOUT_US: u64 = 50_000;
+/// Time after which overdue work no longer counts, in µs, as a killed process never reports its end.
+const STUCK_EXPIRY_US: u64 = 20_000_000;
+/// Time without a launch after the expected end of a tenant's work, in µs, after which the tenant is idle.
+const IDLE_AFTER_US: u64 = 1_000;
 
-/// A tenant that asks for its next turn sooner than this after its last one has had no rest, in µs.
-const REST: u64 = 2_000;
+/// Pause after a turn, in µs, below which a tenant's next request counts as made without a rest.
+const MIN_REST_US: u64 = 2_000;
 
-/// A tenant's place at the table. Its memory outlives it.
+/// Tenant of a GPU.
 #[derive(Debug)]
 pub struct Tenant {
-    /// Its limits.
+    /// Limits of the tenant.
     pub limit: &'static GpuLimit,
-    /// Where it is told its turns.
+    /// Where its turns are published.
     pub turn: &'static Turn,
     source: Source,
-    told: Told,
-    /// 0 goes before 1.
+    report: Report,
+    /// Priority. Turns of 0 precede those of 1.
     pub priority: u32,
-    /// Until when its work should last, in µs.
-    busy_until: u64,
-    /// When it was last seen at work, in µs.
-    pub last_seen: u64,
-    /// It has work in flight long after its turn: it has no more turns until that is finished.
-    pub stuck: bool,
-    /// The word of a closed turn, and since when it is that.
-    closed: (u32, u64),
-    /// It did not go on asking when its last turn was over, or has had none yet.
-    pub rests: bool,
-    /// When its last turn was over, until it asks again.
-    over_since: Option<u64>,
-    /// GPU time it has had by its weight: who has the least is next.
-    pub passed: f64,
+    /// Expected end of its work plus the idle time, in µs.
+    busy_until_us: u64,
+    /// Last time it was seen at work, in µs. 0 if never.
+    pub last_active_us: u64,
+    /// Whether it has work in flight long after its turn. It gets no turns until that work is finished.
+    pub is_stuck: bool,
+    /// Word of the last observed turn, and the time of its first observation in µs.
+    observed: (u32, u64),
+    /// Whether it paused after its last turn before it asked again, or has had no turn yet.
+    pub has_rested: bool,
+    /// End of its last turn in µs, until it asks again.
+    turn_ended_us: Option<u64>,
+    /// Virtual time: GPU time received, divided by the weight. The tenant with the least is next.
+    pub virtual_time: f64,
 }
 
 impl Tenant {
-    /// A seat whose tenant has not been seen at work yet.
+    /// Returns a tenant that has not been seen at work.
     #[must_use]
     pub fn new(limit: &'static GpuLimit, turn: &'static Turn, source: Source, priority: u32) -> Self {
-        let told = source.read();
+        let report = source.read();
         Self {
             limit,
             turn,
             source,
-            told,
+            report,
             priority,
-            busy_until: 0,
-            last_seen: 0,
-            stuck: false,
-            closed: (0, 0),
-            rests: true,
-            over_since: None,
-            passed: 0.0,
+            busy_until_us: 0,
+            last_active_us: 0,
+            is_stuck: false,
+            observed: (0, 0),
+            has_rested: true,
+            turn_ended_us: None,
+            virtual_time: 0.0,
         }
     }
 
-    /// Its share in percent, from 1 to 99; `None` without a limit: then it knows no turns.
+    /// Returns the compute limit in percent, from 1 to 99. `None` without a limit; such a tenant gets no turns.
     #[must_use]
     pub fn weight(&self) -> Option<u32> {
         self.limit.cores_limit()
     }
 
-    /// Looks at what it tells. `now` in µs.
-    pub fn look(&mut self, now: u64) {
-        // Who waits for a turn tells nothing new before it has one.
-        if self.wants() && self.has_drained() && !self.stuck {
-            self.last_seen = now;
+    /// Reads the tenant's report. `now` in µs.
+    pub fn update(&mut self, now: u64) {
+        // A tenant that waits for a turn has no news before it gets one.
+        if self.wants_turn() && self.has_drained() && !self.is_stuck {
+            self.last_active_us = now;
             return;
         }
-        let told = self.source.read();
-        if told.activity != self.told.activity {
-            self.busy_until = now + (told.ahead / 1000).min(MOST_AHEAD) + GAP;
+        let report = self.source.read();
+        if report.activity != self.report.activity {
+            self.busy_until_us = now + (report.ahead / 1000).min(MAX_IN_FLIGHT_US) + IDLE_AFTER_US;
         }
-        self.told = told;
-        if let Some(over) = self.over_since
-            && self.wants()
+        self.report = report;
+        if let Some(ended_us) = self.turn_ended_us
+            && self.wants_turn()
         {
-            self.rests = now > over + REST;
-            self.over_since = None;
+            self.has_rested = now > ended_us + MIN_REST_US;
+            self.turn_ended_us = None;
         }
         let word = self.turn.word.load(Relaxed);
-        if self.closed.0 != word {
-            self.closed = (word, now);
+        if self.observed.0 != word {
+            self.observed = (word, now);
         }
-        // Finished work is told when the program next launches or waits; what the killed had in flight is told for ever.
-        let over = match Turn::state(word) {
-            Turn::CLOSED if !self.has_drained() => self.closed.1,
-            Turn::FREE => self.busy_until,
+        // Finished work is reported at the program's next launch or wait, and that of a killed program never.
+        let due_us = match Turn::state(word) {
+            Turn::CLOSED if !self.has_drained() => self.observed.1,
+            Turn::FREE => self.busy_until_us,
             _ => now,
         };
-        self.stuck = told.ahead != 0 && (PATIENCE..FORGOTTEN).contains(&now.saturating_sub(over));
-        if self.is_busy(now) || self.wants() {
-            self.last_seen = now;
+        self.is_stuck = report.ahead != 0 && (DRAIN_TIMEOUT_US..STUCK_EXPIRY_US).contains(&now.saturating_sub(due_us));
+        if self.is_busy(now) || self.wants_turn() {
+            self.last_active_us = now;
         }
     }
 
-    /// Whether it should have work in flight.
+    /// Returns whether the tenant should have work in flight, or has launched lately. `now` in µs.
     #[must_use]
     pub fn is_busy(&self, now: u64) -> bool {
-        now < self.busy_until
+        now < self.busy_until_us
     }
 
-    /// Until when what it has in flight should last, in µs.
+    /// Returns the expected end of the work in flight, in µs.
     #[must_use]
     pub fn busy_until(&self) -> u64 {
-        self.busy_until.saturating_sub(GAP)
+        self.busy_until_us.saturating_sub(IDLE_AFTER_US)
     }
 
-    /// Whether a launch of it waits for its turn.
+    /// Returns whether a launch waits for the tenant's turn.
     #[must_use]
-    pub fn wants(&self) -> bool {
+    pub fn wants_turn(&self) -> bool {
         let word = self.turn.word.load(Relaxed);
-        Turn::state(word) != Turn::FREE && self.told.want == u64::from(word)
+        Turn::state(word) != Turn::FREE && self.report.want == u64::from(word)
     }
 
-    /// Whether it says that nothing of it is in flight since its turn was closed.
+    /// Returns whether the tenant reports that nothing is in flight since its turn was closed.
     #[must_use]
     pub fn has_drained(&self) -> bool {
         let word = self.turn.word.load(Relaxed);
-        Turn::state(word) == Turn::CLOSED && self.told.drained == u64::from(word)
+        Turn::state(word) == Turn::CLOSED && self.report.drained == u64::from(word)
     }
 
-    /// Tells it a state of [`Turn`], for `length` µs if it is an open turn. Nothing is done if that is what it was told last.
-    pub fn tell(&self, state: u32, length: u64) {
+    /// Publishes a state of [`Turn`], for `length_us` if it is an open turn. A repeated state other than an open turn is not published again.
+    pub fn set_turn(&self, state: u32, length_us: u64) {
         let word = self.turn.word.load(Relaxed);
         if Turn::state(word) == state && state != Turn::OPEN {
             return;
         }
-        self.turn.length.store(u32::try_from(length).unwrap_or(u32::MAX), Relaxed);
+        self.turn.length.store(u32::try_from(length_us).unwrap_or(u32::MAX), Relaxed);
         self.turn.word.store((word & !3).wrapping_add(4) | state, Release);
         wake(&self.turn.word);
     }
 
-    /// Its turn is over.
+    /// Ends the tenant's turn. `now` in µs.
     pub fn end_turn(&mut self, now: u64) {
-        self.tell(Turn::CLOSED, 0);
-        (self.rests, self.over_since) = (true, Some(now));
+        self.set_turn(Turn::CLOSED, 0);
+        (self.has_rested, self.turn_ended_us) = (true, Some(now));
     }
 
-    /// Tells it whether others have work on the GPU outside their turns.
-    pub fn crowd(&self, crowded: bool) {
+    /// Publishes whether other tenants have work on the GPU outside their turns.
+    pub fn set_crowded(&self, crowded: bool) {
         self.turn.crowded.store(u32::from(crowded), Relaxed);
     }
 
-    /// Lends it a share, in percent; 0 is none.
+    /// Lends the tenant a share, in percent. 0 is none.
     pub fn lend(&self, percent: u32) {
         self.turn.lent.store(percent, Relaxed);
     }
 }
 
 fn wake(word: &std::sync::atomic::AtomicU32) {
-    // SAFETY: the word is in shared memory that stays mapped; waking nobody is fine.
+    // SAFETY: the word is in shared memory that stays mapped, and a wake without waiters has no effect.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }

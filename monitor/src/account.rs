@@ -1,8 +1,7 @@
-//! Reading a container's accounting region from outside.
+//! Reads a container's accounting region from outside.
 //!
-//! The tenant can write the file and cut it short at any time, so it is never mapped here: touching a page that is no longer in the
-//! file would end this process with SIGBUS. It is copied instead, every figure in it is taken as the tenant's own claim, and
-//! nothing in it is used as an index or waited for.
+//! The tenant can write and truncate the file at any time. It is therefore copied and never mapped, as touching a truncated page raises
+//! SIGBUS. Every figure is the tenant's claim, and none is used as an index or waited for.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -18,88 +17,88 @@ use vgpu_region::map::{self, Census};
 use vgpu_region::region::{Region, SLOTS, Slot};
 use vgpu_region::uuid::Uuid;
 
-/// What a container's processes say that they hold and used.
+/// Resources that a container's processes claim to hold and to have used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// For each GPU that any of them has met, in that order.
+    /// One entry for each GPU that the container has used, in order of first use.
     pub gpus: Vec<GpuAccount>,
-    /// Those that live.
+    /// Live processes.
     pub processes: Vec<Process>,
 }
 
-/// One GPU's account.
+/// Account of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuAccount {
-    /// Which GPU.
+    /// UUID of the GPU.
     pub uuid: Uuid,
     /// Device memory charged to the container, in bytes.
     pub charged: u64,
-    /// Requests that the memory limit has refused.
+    /// Number of requests refused by the memory limit.
     pub refused: u64,
-    /// When the first refusal was, in nanoseconds since 1970; 0 is never.
+    /// Time of the first refusal in nanoseconds since 1970. 0 if there was none.
     pub first_refusal: u64,
     /// Bytes spilled to the host.
     pub spilled: u64,
-    /// GPU time charged, in nanoseconds.
+    /// Charged GPU time in nanoseconds.
     pub used: u64,
-    /// Time that launches were held back, summed over threads, in nanoseconds.
+    /// Time for which launches were delayed, summed over threads, in nanoseconds.
     pub waited: u64,
-    /// Counts batches of launches.
+    /// Number of batches of launches.
     pub activity: u64,
 }
 
-/// A living process that has taken a place in the region.
+/// Live process with a slot in the region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its PID in its own namespace.
+    /// PID in the process's own namespace.
     pub pid: u32,
-    /// When it came, in nanoseconds since 1970.
+    /// Time when the process took its slot, in nanoseconds since 1970.
     pub since: u64,
-    /// Whether it is making a context whose cost is not known yet.
+    /// Whether the process is making a context whose cost is not yet known.
     pub making_context: bool,
-    /// What it holds on each of [`Account::gpus`].
+    /// Memory charged on each of [`Account::gpus`].
     pub charges: Vec<Charge>,
 }
 
-/// What one process holds on one GPU, in bytes.
+/// Memory charged to one process on one GPU, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Charge {
-    /// Device memory: held, and being allocated.
-    pub most: u64,
-    /// Of it: contexts, modules, stacks.
+    /// Device memory, held or being allocated.
+    pub total: u64,
+    /// Part of `total` for contexts, modules and stacks.
     pub overhead: u64,
-    /// Of it: managed memory, which NVML does not list by process.
+    /// Part of `total` for managed memory, which NVML does not list by process.
     pub managed: u64,
 }
 
-/// Why a region cannot be read.
+/// Reason why a region cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
-    /// The file is shorter than it was made.
-    #[error("the region has been cut to {0} bytes")]
-    Short(u64),
-    /// Its header was overwritten, or is of another version.
+    /// The file was truncated to this number of bytes.
+    #[error("the region is truncated to {0} bytes")]
+    Truncated(u64),
+    /// The header was overwritten, or has another version.
     #[error("the region's header is damaged")]
     Header,
-    /// It cannot be read at all.
+    /// The file cannot be read.
     #[error("the region cannot be read: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Memory for one region after the other.
+/// Buffer for reading one region after the other.
 #[derive(Debug)]
 pub struct Reader(Box<Region>);
 
 impl Default for Reader {
     fn default() -> Self {
         let layout = std::alloc::Layout::new::<Region>();
-        // SAFETY: the layout is the region's own, which is not empty.
-        let place = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<Region>();
-        if place.is_null() {
+        // SAFETY: the layout is that of a region, which is not zero-sized.
+        let region = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<Region>();
+        if region.is_null() {
             std::alloc::handle_alloc_error(layout);
         }
-        // SAFETY: allocated as a box would; a region consists of atomics and integers, for which zeroes are valid.
-        Self(unsafe { Box::from_raw(place) })
+        // SAFETY: the memory was allocated with the layout that a box uses, and zeroes are valid for the atomics and integers of a region.
+        Self(unsafe { Box::from_raw(region) })
     }
 }
 
@@ -107,7 +106,7 @@ impl Reader {
     /// Reads the region at `path`.
     ///
     /// # Errors
-    /// It was damaged, or cannot be read.
+    /// The region is damaged, or cannot be read.
     pub fn read(&mut self, path: &Path) -> Result<Account, Unreadable> {
         let file = File::open(path)?;
         let start = offset_of!(Region, slots);
@@ -120,19 +119,19 @@ impl Reader {
     }
 
     fn fill(&mut self, file: &File, at: usize, count: usize) -> Result<(), Unreadable> {
-        // SAFETY: the region is ours alone, as long as said, and any bytes are valid in it: it is atomics and integers throughout.
+        // SAFETY: `self` owns the region, the length is its size, and any bytes are valid for its atomics and integers.
         let bytes = unsafe { std::slice::from_raw_parts_mut((&raw mut *self.0).cast::<u8>(), size_of::<Region>()) };
-        let place = bytes.get_mut(at..at + count).ok_or(Unreadable::Header)?;
-        file.read_exact_at(place, at as u64).map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof => Unreadable::Short(file.metadata().map_or(0, |found| found.len())),
+        let range = bytes.get_mut(at..at + count).ok_or(Unreadable::Header)?;
+        file.read_exact_at(range, at as u64).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => Unreadable::Truncated(file.metadata().map_or(0, |found| found.len())),
             _ => Unreadable::Io(error),
         })
     }
 
     fn account(&self, census: &Census) -> Account {
-        let mut places: Vec<(usize, GpuAccount)> = Vec::new();
-        for (place, account) in self.0.gpus.iter().enumerate() {
-            let Some(uuid) = account.uuid().filter(|uuid| places.iter().all(|(_, known)| known.uuid != *uuid)) else { continue };
+        let mut entries: Vec<(usize, GpuAccount)> = Vec::new();
+        for (index, account) in self.0.gpus.iter().enumerate() {
+            let Some(uuid) = account.uuid().filter(|uuid| entries.iter().all(|(_, known)| known.uuid != *uuid)) else { continue };
             let gpu = GpuAccount {
                 uuid,
                 charged: account.total.bytes(),
@@ -143,12 +142,12 @@ impl Reader {
                 waited: account.budget.waited.load(Relaxed),
                 activity: account.budget.activity.load(Relaxed),
             };
-            places.push((place, gpu));
+            entries.push((index, gpu));
         }
         let process = |(_, slot): (usize, &Slot)| {
-            let charge = |&(place, _): &(usize, GpuAccount)| {
-                slot.gpus.get(place).map_or_else(Charge::default, |charge| Charge {
-                    most: charge.charge.most().saturating_mul(PAGE),
+            let charge = |&(index, _): &(usize, GpuAccount)| {
+                slot.gpus.get(index).map_or_else(Charge::default, |charge| Charge {
+                    total: charge.charge.most().saturating_mul(PAGE),
                     overhead: u64::from(charge.overhead.load(Relaxed)) * PAGE,
                     managed: u64::from(charge.managed.load(Relaxed)) * PAGE,
                 })
@@ -157,11 +156,11 @@ impl Reader {
                 pid: slot.pid.load(Relaxed),
                 since: slot.since.load(Relaxed),
                 making_context: slot.making_context.load(Relaxed) != 0,
-                charges: places.iter().map(charge).collect(),
+                charges: entries.iter().map(charge).collect(),
             }
         };
         let processes = map::living(&self.0, census).map(process).collect();
-        Account { gpus: places.into_iter().map(|(_, gpu)| gpu).collect(), processes }
+        Account { gpus: entries.into_iter().map(|(_, gpu)| gpu).collect(), processes }
     }
 }
 
@@ -181,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_charges_is_read() {
+    fn charges_of_a_process_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let (path, member) = made(dir.path());
         let place = member.region.gpu(GPU).unwrap();
@@ -196,14 +195,14 @@ mod tests {
         assert_eq!(read.processes.len(), 1);
         let process = &read.processes[0];
         assert_eq!((process.pid, process.since), (42, 1000));
-        assert_eq!(process.charges, [Charge { most: 10 * PAGE, overhead: 4 * PAGE, managed: 0 }]);
-        // SAFETY: nothing of the region is used after this.
+        assert_eq!(process.charges, [Charge { total: 10 * PAGE, overhead: 4 * PAGE, managed: 0 }]);
+        // SAFETY: the region is not used after this.
         unsafe { map::unmap(member.region) };
-        assert!(Reader::default().read(&path).unwrap().processes.is_empty(), "whoever is gone is not counted");
+        assert!(Reader::default().read(&path).unwrap().processes.is_empty(), "dead processes are not counted");
     }
 
     #[test]
-    fn a_region_cut_short_is_told_and_nothing_worse() {
+    fn truncated_regions_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let (path, member) = made(dir.path());
         let file = OpenOptions::new().write(true).open(&path).unwrap();
@@ -211,14 +210,14 @@ mod tests {
         for size in [offset_of!(Region, slots) as u64, 4096, 8, 0] {
             file.set_len(size).unwrap();
             let error = reader.read(&path).unwrap_err();
-            assert!(matches!(error, Unreadable::Short(found) if found == size), "{error}");
+            assert!(matches!(error, Unreadable::Truncated(found) if found == size), "{error}");
         }
-        // SAFETY: nothing of the region is used after this.
+        // SAFETY: the region is not used after this.
         unsafe { map::unmap(member.region) };
     }
 
     #[test]
-    fn garbage_is_read_without_harm() {
+    fn garbage_is_read_safely() {
         let dir = tempfile::tempdir().unwrap();
         let (path, _member) = made(dir.path());
         let mut bytes = std::fs::read(&path).unwrap();

@@ -1,7 +1,7 @@
-//! Changing a running container's limits.
+//! Changes of a running container's limits.
 //!
-//! The numbers in the limits page are stored one by one, and in an order in which no process ever sees a GPU without a limit that had
-//! one before and has one after. The record is replaced by rename. Two changes at a time wait for each other.
+//! The limits page is changed field by field, in an order in which a limit that exists before and after the change exists throughout. The
+//! record is replaced by rename. Concurrent changes are serialized by a lock on the container's directory.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -19,53 +19,53 @@ use vgpu_region::uuid::Uuid;
 use crate::atomic_file::replace;
 use crate::container::Container;
 
-/// A limit on device memory.
+/// Limit on device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// So many bytes.
+    /// Absolute limit in bytes.
     Bytes(u64),
-    /// So much of the GPU's own, 1-100.
+    /// Percentage of the GPU's memory, 1-100.
     Percent(u32),
-    /// None.
+    /// No limit.
     Unlimited,
 }
 
-/// What is to become different. `None` stays as it is.
+/// Change of limits. `None` leaves a limit as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Device memory for each GPU.
     pub memory: Option<Memory>,
-    /// Compute time in percent; 0 is no limit.
+    /// Compute time in percent. 0 removes the limit.
     pub cores: Option<u32>,
-    /// Compute time in percent while nobody else wants the GPU; 0 is no more than `cores`.
+    /// Compute time in percent while no other container uses the GPU. 0 means no more than `cores`.
     pub cores_soft: Option<u32>,
 }
 
-/// Why a container's limits cannot be changed.
+/// Reason why limits cannot be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A GPU was named that has no limits of its own.
-    #[error("no limit of this container is for {gpu} alone: its entries are {}", entries.join(", "))]
+    /// The named GPU has no limits of its own.
+    #[error("GPU {gpu:?}: expected a GPU with limits of its own; the container's limits are for {}", entries.join(", "))]
     NoSuchEntry {
-        /// As it was named.
+        /// The given name.
         gpu: String,
-        /// What there is.
+        /// Names of the existing entries.
         entries: Vec<String>,
     },
     /// The limits page cannot be changed.
     #[error("{}: {why}", path.display())]
     Page {
-        /// Which file.
+        /// Path of the file.
         path: std::path::PathBuf,
-        /// Why.
+        /// Cause.
         why: map::Error,
     },
     /// A file cannot be changed.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which file.
+        /// Path of the file.
         path: std::path::PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
 }
@@ -74,7 +74,7 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {
     |source| Error::File { path: path.to_owned(), source }
 }
 
-/// How an entry's GPUs are named to people.
+/// Describes the GPUs of an entry for users.
 #[must_use]
 pub fn entry_name(entry: &GpuLimit) -> String {
     match entry.selector() {
@@ -92,15 +92,15 @@ fn is_for(entry: &GpuLimit, gpu: &str) -> bool {
     }
 }
 
-/// Changes the limits of a container on every GPU, or on `gpu` alone (a UUID, or the container's own index where its limits are
-/// kept by that).
+/// Changes the limits of a container on every GPU, or on `gpu` alone: a UUID, or the container's own index if its limits are kept by
+/// index.
 ///
 /// # Errors
-/// There is no such entry, or a file cannot be changed.
+/// No entry is for `gpu` alone, or a file cannot be changed.
 pub fn change(container: &Container, gpu: Option<&str>, change: Change) -> Result<(), Error> {
-    let folder = File::open(&container.place).map_err(at(&container.place))?;
-    folder.lock().map_err(at(&container.place))?;
-    let path = container.place.join(LIMITS);
+    let dir = File::open(&container.dir).map_err(at(&container.dir))?;
+    dir.lock().map_err(at(&container.dir))?;
+    let path = container.dir.join(LIMITS);
     let name = CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other).map_err(at(&path))?;
     let page = map::limits_for_change(&name).map_err(|why| Error::Page { path, why })?;
     let chosen: Vec<bool> = page.gpus().map(|entry| gpu.is_none_or(|gpu| is_for(entry, gpu))).collect();
@@ -111,12 +111,12 @@ pub fn change(container: &Container, gpu: Option<&str>, change: Change) -> Resul
         store(entry, change);
     }
     page.tell();
-    record(&container.place, &chosen, change)
+    update_record(&container.dir, &chosen, change)
 }
 
 fn store(entry: &GpuLimit, change: Change) {
     match change.memory {
-        // Bytes count before percent: what is to count is there before what is not is taken away.
+        // Bytes take precedence over percent: the new limit is stored before the old one is removed.
         Some(Memory::Bytes(bytes)) => {
             entry.memory.store(bytes, Release);
             entry.memory_percent.store(0, Release);
@@ -139,19 +139,19 @@ fn store(entry: &GpuLimit, change: Change) {
     }
 }
 
-fn record(place: &Path, chosen: &[bool], change: Change) -> Result<(), Error> {
-    let path = place.join(RECORD);
+fn update_record(dir: &Path, chosen: &[bool], change: Change) -> Result<(), Error> {
+    let path = dir.join(RECORD);
     let text = std::fs::read(&path).map_err(at(&path))?;
     let mut record: Record = serde_json::from_slice(&text).map_err(io::Error::other).map_err(at(&path))?;
     for (limits, _) in record.limits.gpus.iter_mut().zip(chosen).filter(|(_, chosen)| **chosen) {
-        note(limits, change);
+        apply(limits, change);
     }
     let text = serde_json::to_vec_pretty(&record).map_err(io::Error::other).map_err(at(&path))?;
     replace(&path, &text).map_err(at(&path))
 }
 
-fn note(limits: &mut GpuLimits, change: Change) {
-    let some = |figure: u32| (figure != 0).then_some(figure);
+fn apply(limits: &mut GpuLimits, change: Change) {
+    let nonzero = |percent: u32| (percent != 0).then_some(percent);
     if let Some(memory) = change.memory {
         (limits.memory, limits.memory_percent) = match memory {
             Memory::Bytes(bytes) => (Some(bytes), None),
@@ -159,8 +159,8 @@ fn note(limits: &mut GpuLimits, change: Change) {
             Memory::Unlimited => (None, None),
         };
     }
-    limits.cores = change.cores.map_or(limits.cores, some);
-    limits.cores_soft = change.cores_soft.map_or(limits.cores_soft, some);
+    limits.cores = change.cores.map_or(limits.cores, nonzero);
+    limits.cores_soft = change.cores_soft.map_or(limits.cores_soft, nonzero);
 }
 
 #[cfg(test)]
@@ -180,11 +180,11 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_in_the_page_at_once_and_on_record() {
+    fn changes_reach_the_page_and_the_record() {
         let host = Host::new();
         host.container("c", "a", "p", &[limits(Which::All, 1 << 30, 30)]);
-        // What a process in the container has mapped.
-        let path = CString::new(host.place("c").join(LIMITS).as_os_str().as_bytes()).unwrap();
+        // The mapping of a process in the container.
+        let path = CString::new(host.dir("c").join(LIMITS).as_os_str().as_bytes()).unwrap();
         let mapped = map::limits(&path).unwrap();
         let entry = mapped.gpus().next().unwrap();
         changed(&host, None, Change { memory: Some(Memory::Bytes(2 << 30)), cores: Some(50), ..Change::default() }).unwrap();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn one_gpu_alone() {
+    fn one_gpu_can_be_changed_alone() {
         let host = Host::new();
         let uuid = Uuid([1; 16]).to_string();
         host.container("c", "a", "p", &[limits(Which::Uuid(uuid.clone()), 1, 10), limits(Which::Index(1), 2, 20)]);
@@ -215,9 +215,8 @@ mod tests {
         assert_eq!(host.record("c").limits.gpus[0].cores, Some(11));
     }
 
-    /// While one limit takes another's place, nobody sees none.
     #[test]
-    fn there_is_a_limit_at_every_moment() {
+    fn a_limit_exists_throughout_a_replacement() {
         let entry = GpuLimit::new(Selector::All);
         entry.memory.store(1, Relaxed);
         let stop = std::sync::atomic::AtomicBool::new(false);

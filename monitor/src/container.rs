@@ -1,4 +1,4 @@
-//! The containers on this host: what is on record for each, its limits page, its account.
+//! Containers with limits on this host: record, limits page and account of each.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,48 +14,48 @@ use vgpu_region::uuid::Uuid;
 
 use crate::account::{Account, Reader, Unreadable};
 
-/// A container that is held to limits.
+/// Container with limits.
 #[derive(Debug)]
 pub struct Container {
-    /// Its folder in the state directory.
-    pub place: PathBuf,
-    /// What is on record.
+    /// Directory of the container in the state directory.
+    pub dir: PathBuf,
+    /// Record written when the container was created.
     pub record: Record,
-    /// Its limits as they are now.
+    /// Copy of the current limits page.
     pub limits: Box<LimitsPage>,
-    /// What its processes say they hold.
+    /// Account of what the container's processes hold, by their own claim.
     pub account: Result<Account, Unreadable>,
 }
 
-/// A name fits no container, or several.
+/// Reason why a name selects no container.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotFound {
-    /// None of them.
-    #[error("there is no container {0} with limits on this host")]
-    Nobody(String),
-    /// More than one.
-    #[error("{name} may be any of {}", candidates.join(", "))]
-    Several {
-        /// What was asked for.
+    /// No container matches.
+    #[error("container {0:?}: expected the ID or name of a container with limits on this host")]
+    NoMatch(String),
+    /// Several containers match.
+    #[error("container {name:?}: expected one match, found {}", candidates.join(", "))]
+    Ambiguous {
+        /// The given name.
         name: String,
-        /// The ids that it fits.
+        /// IDs of the matching containers.
         candidates: Vec<String>,
     },
 }
 
 impl Container {
-    /// Reads what is in a container's folder. `None` for one that is not complete, or gone by now.
-    fn read(place: PathBuf, reader: &mut Reader) -> Option<Self> {
-        let record: Record = serde_json::from_slice(&std::fs::read(place.join(RECORD)).ok()?).ok()?;
+    /// Reads a container's directory. `None` if it is incomplete, or the container is gone.
+    fn read(dir: PathBuf, reader: &mut Reader) -> Option<Self> {
+        let record: Record = serde_json::from_slice(&std::fs::read(dir.join(RECORD)).ok()?).ok()?;
         if !record.is_live() {
             return None;
         }
-        let limits = read_limits(&place.join(LIMITS))?;
-        let account = reader.read(&place.join(REGION));
-        Some(Self { place, record, limits, account })
+        let limits = read_limits(&dir.join(LIMITS))?;
+        let account = reader.read(&dir.join(REGION));
+        Some(Self { dir, record, limits, account })
     }
 
-    fn is_called(&self, name: &str) -> bool {
+    fn has_name(&self, name: &str) -> bool {
         let record = &self.record;
         let whole = [&record.namespace, &record.pod, &record.container].map(|part| part.as_deref().unwrap_or_default());
         let [namespace, pod, container] = whole;
@@ -63,8 +63,8 @@ impl Container {
         !name.is_empty() && forms.iter().any(|form| form == name)
     }
 
-    /// The GPUs that it may have, in the order in which it counts them: those that [`Container::by_bundle`] gave, else those it has
-    /// met, else by its limits, else all there are.
+    /// Returns the container's GPUs in the order in which the container numbers them: those of its bundle (see [`Container::by_bundle`]),
+    /// else those in its account, else those that its limits name, else all of the machine.
     #[must_use]
     pub fn gpus(&self, by_bundle: &[Uuid], inventory: &Inventory) -> Vec<Uuid> {
         let mut found = by_bundle.to_vec();
@@ -88,12 +88,12 @@ impl Container {
         found
     }
 
-    /// The GPUs that its bundle gives it. `None` where that does not tell.
+    /// Returns the GPUs that the container's bundle gives it. `None` if the bundle does not say.
     #[must_use]
     pub fn by_bundle(&self, inventory: &Inventory) -> Option<Vec<Uuid>> {
         let spec = Bundle::load(&self.record.bundle, None).ok().map(|bundle| bundle.spec);
         let narrowed = self.record.limits.devices.as_ref().map(|list| Visible::parse(&list.join(",")));
-        let state_dir = self.place.ancestors().nth(2)?;
+        let state_dir = self.dir.ancestors().nth(2)?;
         let read = |path: &Path| std::fs::read_to_string(path).ok();
         let visible = narrowed.or_else(|| Some(plan::request(spec.as_ref()?, state_dir, read).ok()?.visible))?;
         let paths = spec.iter().flat_map(|spec| spec.device_paths());
@@ -101,7 +101,7 @@ impl Container {
         devices::candidates(&visible, &minors, Some(inventory))?.into_iter().map(|gpu| gpu.uuid).collect()
     }
 
-    /// The limits on its `nth` GPU, which has this UUID.
+    /// Returns the limits on the container's `nth` GPU, which has this UUID.
     #[must_use]
     pub fn limit(&self, uuid: Uuid, nth: usize) -> Option<&GpuLimit> {
         self.limits.find(uuid, u32::try_from(nth).ok())
@@ -117,7 +117,7 @@ fn read_limits(path: &Path) -> Option<Box<LimitsPage>> {
     Some(page)
 }
 
-/// All containers with limits in this state directory, the oldest first.
+/// Lists the containers with limits in a state directory, the oldest first.
 #[must_use]
 pub fn list(state_dir: &Path, reader: &mut Reader) -> Vec<Container> {
     let entries = std::fs::read_dir(state_dir.join(CONTAINERS)).into_iter().flatten().flatten();
@@ -127,14 +127,14 @@ pub fn list(state_dir: &Path, reader: &mut Reader) -> Vec<Container> {
     found
 }
 
-/// The one container that `name` means: an id or the beginning of one, or the name of a pod or container (`pod`, `container`,
-/// `namespace/pod`, `pod/container`, `namespace/pod/container`).
+/// Returns the container that `name` selects: an ID, else a name (`pod`, `container`, `namespace/pod`, `pod/container`,
+/// `namespace/pod/container`), else a prefix of an ID.
 ///
 /// # Errors
-/// There is none, or more than one.
+/// No container matches, or several do.
 pub fn find<'a>(containers: &'a [Container], name: &str) -> Result<&'a Container, NotFound> {
     let tests: [&dyn Fn(&Container) -> bool; 3] =
-        [&|known| known.record.id == name, &|known| known.is_called(name), &|known| !name.is_empty() && known.record.id.starts_with(name)];
+        [&|known| known.record.id == name, &|known| known.has_name(name), &|known| !name.is_empty() && known.record.id.starts_with(name)];
     for test in tests {
         let fitting: Vec<&Container> = containers.iter().filter(|known| test(known)).collect();
         match fitting[..] {
@@ -142,11 +142,11 @@ pub fn find<'a>(containers: &'a [Container], name: &str) -> Result<&'a Container
             [only] => return Ok(only),
             _ => {
                 let candidates = fitting.iter().map(|known| known.record.id.clone()).collect();
-                return Err(NotFound::Several { name: name.to_owned(), candidates });
+                return Err(NotFound::Ambiguous { name: name.to_owned(), candidates });
             }
         }
     }
-    Err(NotFound::Nobody(name.to_owned()))
+    Err(NotFound::NoMatch(name.to_owned()))
 }
 
 #[cfg(test)]
@@ -156,7 +156,7 @@ mod tests {
     use vgpu_config::limits::{GpuLimits, Which};
 
     #[test]
-    fn a_container_is_found_by_every_name_it_has() {
+    fn containers_are_found_by_id_prefix_and_names() {
         let host = Host::new();
         host.container("abc1", "app", "web-0", &[]);
         host.container("abd2", "side", "web-0", &[]);
@@ -166,15 +166,15 @@ mod tests {
             assert_eq!(id(name), Ok("abc1"), "{name}");
         }
         for name in ["ab", "web-0", "ns/web-0"] {
-            assert!(matches!(id(name), Err(NotFound::Several { candidates, .. }) if candidates == ["abc1", "abd2"]), "{name}");
+            assert!(matches!(id(name), Err(NotFound::Ambiguous { candidates, .. }) if candidates == ["abc1", "abd2"]), "{name}");
         }
         for name in ["", "/", "x", "ns"] {
-            assert_eq!(id(name), Err(NotFound::Nobody(name.to_owned())), "{name}");
+            assert_eq!(id(name), Err(NotFound::NoMatch(name.to_owned())), "{name}");
         }
     }
 
     #[test]
-    fn whoever_is_gone_or_not_complete_is_not_listed() {
+    fn dead_and_incomplete_containers_are_not_listed() {
         let host = Host::new();
         host.container("one", "a", "p", &[]);
         host.container("two", "b", "p", &[]);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn its_gpus_are_those_of_its_bundle_in_the_machines_order() {
+    fn gpus_come_from_the_bundle_in_the_machines_order() {
         let host = Host::new();
         let (inventory, uuids) = Host::inventory(3);
         let limit = GpuLimits { memory: Some(1 << 30), ..GpuLimits::none(Which::Index(1)) };

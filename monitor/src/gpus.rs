@@ -1,4 +1,4 @@
-//! What NVML says: which GPUs there are, and who holds how much of them.
+//! The host's GPUs according to NVML, and the processes that have contexts on them.
 
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
@@ -6,12 +6,17 @@ use nvml_wrapper::{Device, Nvml};
 use vgpu_config::inventory::{Gpu, Inventory};
 
 use crate::mig::{self, Partition};
+use crate::nvml;
+pub use crate::nvml::explain;
+
+/// Retries of a process list that grew between the call for its length and the call for its content.
+const LIST_RETRIES: u32 = 5;
 
 /// NVML, loaded and initialised.
 #[derive(Debug)]
 pub struct Gpus(Nvml);
 
-/// One GPU as it is now.
+/// Momentary state of a GPU or MIG device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     /// NVML's index.
@@ -20,24 +25,24 @@ pub struct State {
     pub uuid: String,
     /// Product name.
     pub name: String,
-    /// All of its memory, in bytes.
+    /// Total memory in bytes.
     pub memory: u64,
-    /// What is in use of it, in bytes.
+    /// Used memory in bytes.
     pub memory_used: u64,
-    /// Percent of the last sample period in which it was busy; `None` where NVML does not tell.
+    /// Percent of the last sample period in which the GPU was busy. `None` if NVML does not report it.
     pub utilization: Option<u32>,
-    /// Who has a context on it. `None` where NVML could not tell this time.
+    /// Processes with a context on the GPU. `None` if NVML could not list them this time.
     pub processes: Option<Vec<Holder>>,
 }
 
-/// A process that has a context on a GPU.
+/// Process with a context on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its PID on the host.
+    /// PID on the host.
     pub pid: u32,
-    /// What it holds, in bytes; `None` where NVML does not tell.
+    /// Held memory in bytes. `None` if NVML does not report it.
     pub memory: Option<u64>,
-    /// Percent of the GPU's time that it had of late; `None` where NVML does not tell.
+    /// Recent percentage of the GPU's time. `None` if NVML does not report it.
     pub utilization: Option<u32>,
 }
 
@@ -47,26 +52,25 @@ impl Gpus {
     /// # Errors
     /// There is no driver, or it does not work.
     pub fn open() -> Result<Self, NvmlError> {
-        // The unversioned name is for developers; machines that only run things lack it.
-        Ok(Self(Nvml::builder().lib_path("libnvidia-ml.so.1".as_ref()).init()?))
+        nvml::load().map(Self)
     }
 
     fn devices(&self) -> Result<Vec<Device<'_>>, NvmlError> {
         (0..self.0.device_count()?).map(|index| self.0.device_by_index(index)).collect()
     }
 
-    /// The GPUs of this machine and their MIG devices, for the inventory's file.
+    /// Returns the GPUs of this machine and their MIG devices, for the inventory file.
     ///
     /// # Errors
-    /// NVML's own.
+    /// A call to NVML failed.
     pub fn inventory(&self) -> Result<Inventory, NvmlError> {
         Ok(Inventory { gpus: self.devices()?.iter().map(|device| self.gpu(device)).collect::<Result<_, NvmlError>>()? })
     }
 
-    /// One of them.
+    /// Returns the inventory entry of one GPU.
     ///
     /// # Errors
-    /// NVML's own.
+    /// A call to NVML failed.
     pub fn gpu(&self, device: &Device<'_>) -> Result<Gpu, NvmlError> {
         Ok(Gpu {
             index: device.index()?,
@@ -78,30 +82,30 @@ impl Gpus {
         })
     }
 
-    /// The pieces of a GPU in MIG mode.
+    /// Returns the MIG devices of a GPU. Empty unless it is in MIG mode.
     #[must_use]
     pub fn partitions(&self, device: &Device<'_>) -> Vec<Partition> {
-        let partitioned = device.mig_mode().is_ok_and(|mode| mode.current != 0);
-        if partitioned { mig::partitions(&self.0, device) } else { Vec::new() }
+        let is_partitioned = device.mig_mode().is_ok_and(|mode| mode.current != 0);
+        if is_partitioned { mig::partitions(&self.0, device) } else { Vec::new() }
     }
 
-    /// NVML itself, for what else it tells.
+    /// Returns the underlying NVML, for its other calls.
     #[must_use]
     pub fn nvml(&self) -> &Nvml {
         &self.0
     }
 
-    /// How the GPUs of `inventory` are now, and their MIG devices. One that NVML cannot tell of is left out.
+    /// Returns the state of the inventory's GPUs and MIG devices, without those that NVML fails to describe.
     #[must_use]
     pub fn states(&self, inventory: &Inventory) -> Vec<State> {
         let all = inventory.gpus.iter().flat_map(|gpu| {
-            let pieces = gpu.mig.iter().map(|mig| mig.uuid.as_str());
-            [gpu.uuid.as_str()].into_iter().chain(pieces).map(move |uuid| (gpu, uuid))
+            let partitions = gpu.mig.iter().map(|mig| mig.uuid.as_str());
+            [gpu.uuid.as_str()].into_iter().chain(partitions).map(move |uuid| (gpu, uuid))
         });
         all.filter_map(|(gpu, uuid)| self.state(gpu, uuid).ok()).collect()
     }
 
-    /// A GPU, or the piece of it with this UUID.
+    /// Returns the state of `gpu` or of its MIG device, whichever has this UUID.
     fn state(&self, gpu: &Gpu, uuid: &str) -> Result<State, NvmlError> {
         let device = self.0.device_by_uuid(uuid)?;
         let memory = device.memory_info()?;
@@ -117,18 +121,9 @@ impl Gpus {
     }
 }
 
-/// Why NVML cannot be asked, for people.
-#[must_use]
-pub fn explain(error: &NvmlError) -> String {
-    match error {
-        NvmlError::LibloadingError(_) => "libnvidia-ml.so.1 cannot be loaded, so there may be no driver".to_owned(),
-        other => other.to_string(),
-    }
-}
-
-/// The list can grow between asking for its length and for itself; then it is asked for again.
+/// Lists the processes on a GPU. `None` if NVML fails, or the list grows faster than it can be read.
 fn holders(device: &Device<'_>) -> Option<Vec<Holder>> {
-    let listed = (0..5).find_map(|_| match device.running_compute_processes() {
+    let listed = (0..LIST_RETRIES).find_map(|_| match device.running_compute_processes() {
         Err(NvmlError::InsufficientSize(_)) => None,
         other => Some(other),
     });
@@ -145,7 +140,7 @@ fn holders(device: &Device<'_>) -> Option<Vec<Holder>> {
             (None, memory) => holders.push(Holder { pid: process.pid, memory, utilization: None }),
         }
     }
-    // Sorted by time: the last sample of each process counts.
+    // Sorted by time, so that the last sample of each process wins.
     let mut samples = if holders.is_empty() { Vec::new() } else { device.process_utilization_stats(None).unwrap_or_default() };
     samples.sort_by_key(|sample| sample.timestamp);
     for sample in samples {

@@ -1,7 +1,7 @@
-//! HAMi's shared region, version 1, for its monitor and for tools that read it.
+//! HAMi's shared region, version 1, for HAMi's monitor and tools that read it.
 //!
-//! It is written where `CUDA_DEVICE_MEMORY_SHARED_CACHE` asks for it, a path in the container (`crate::container_files`). Nothing is touched but a
-//! file that is empty or already such a region, and it is written, never mapped.
+//! `CUDA_DEVICE_MEMORY_SHARED_CACHE` requests it at a path in the container. Only a file that is empty or already such a region is touched,
+//! and it is written, never mapped.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 use crate::container_files;
 use crate::snapshot::{ContainerState, Share, Snapshot};
 
-/// The file's size in bytes.
+/// Size of the file in bytes.
 pub const SIZE: usize = 2_008_952;
 const MAGIC: i32 = 19_920_718;
 const DEVICES: usize = 16;
@@ -34,20 +34,20 @@ const PROCESS_COUNT_AT: usize = 2_008_896;
 const PRIORITY_AT: usize = 2_008_908;
 const LAST_KERNEL_AT: usize = 2_008_912;
 
-/// What is to be written: bytes and where they go. What is not in it (the switches that HAMi's monitor sets) stays.
+/// Content to write, as offsets and bytes. The rest of the file stays, such as the switches that HAMi's monitor sets.
 type Parts = Vec<(usize, Vec<u8>)>;
 
-/// A container's state in HAMi's layout, in an order in which a reader never takes half of it for the whole.
+/// Returns a container's state in HAMi's layout. The magic number comes last, so that a reader never takes a partial region for a whole one.
 fn parts(container: &ContainerState) -> Parts {
     let gpus = container.gpus.get(..DEVICES).unwrap_or(&container.gpus);
     let mut head = vec![0; PROCESSES_AT - COUNT_AT];
     let mut put = |at: usize, bytes: &[u8]| head[at - COUNT_AT..][..bytes.len()].copy_from_slice(bytes);
     put(COUNT_AT, &(gpus.len() as u64).to_ne_bytes());
-    for (place, share) in gpus.iter().enumerate() {
+    for (index, share) in gpus.iter().enumerate() {
         let uuid = share.uuid.as_bytes();
-        put(UUIDS_AT + place * UUID_SIZE, uuid.get(..UUID_SIZE - 1).unwrap_or(uuid));
-        put(LIMITS_AT + 8 * place, &share.memory_limit.unwrap_or(0).to_ne_bytes());
-        put(SM_LIMITS_AT + 8 * place, &u64::from(share.cores.unwrap_or(100)).to_ne_bytes());
+        put(UUIDS_AT + index * UUID_SIZE, uuid.get(..UUID_SIZE - 1).unwrap_or(uuid));
+        put(LIMITS_AT + 8 * index, &share.memory_limit.unwrap_or(0).to_ne_bytes());
+        put(SM_LIMITS_AT + 8 * index, &u64::from(share.cores.unwrap_or(100)).to_ne_bytes());
     }
     let processes = processes(gpus);
     let last_kernel = gpus.iter().filter_map(|share| share.last_kernel).fold(0.0, f64::max) as i64;
@@ -57,62 +57,80 @@ fn parts(container: &ContainerState) -> Parts {
         (PROCESS_COUNT_AT, (processes.len() as i32).to_ne_bytes().to_vec()),
         (PRIORITY_AT, (container.priority as i32).to_ne_bytes().to_vec()),
         (LAST_KERNEL_AT, last_kernel.to_ne_bytes().to_vec()),
-        // Magic and version come last: before them it is no region.
         (0, [MAGIC, 1, 1, 1].map(i32::to_ne_bytes).concat()),
     ]
 }
 
+/// Returns the process table, with one entry for each PID in the container.
 fn processes(gpus: &[Share]) -> Vec<Vec<u8>> {
     let mut found: Vec<(u32, Vec<u8>)> = Vec::new();
-    for (place, share) in gpus.iter().enumerate() {
-        for (nth, member) in share.processes.iter().enumerate() {
-            let known = found.iter().position(|(inner, _)| *inner == member.inner);
+    for (index, share) in gpus.iter().enumerate() {
+        for (nth, process) in share.processes.iter().enumerate() {
+            let known = found.iter().position(|(inner_pid, _)| *inner_pid == process.inner_pid);
             let at = known.unwrap_or_else(|| {
-                found.push((member.inner, vec![0; PROCESS_SIZE]));
+                found.push((process.inner_pid, vec![0; PROCESS_SIZE]));
                 found.len() - 1
             });
             let bytes = &mut found[at].1;
             let mut put = |at: usize, value: &[u8]| bytes[at..][..value.len()].copy_from_slice(value);
-            put(0, &(member.inner as i32).to_ne_bytes());
-            put(4, &(member.pid.unwrap_or(0) as i32).to_ne_bytes());
+            put(0, &(process.inner_pid as i32).to_ne_bytes());
+            put(4, &(process.pid.unwrap_or(0) as i32).to_ne_bytes());
             put(STATUS_AT, &1_i32.to_ne_bytes());
-            let total = member.charged.or(member.held).unwrap_or(0);
-            let context = member.overhead.min(total);
+            let total = process.charged.or(process.held).unwrap_or(0);
+            let context = process.overhead.min(total);
             let memory = [context, 0, total - context, 0, total];
-            put(8 + place * MEMORY_SIZE, &memory.map(u64::to_ne_bytes).concat());
-            put(HELD_AT + 8 * place, &member.held.unwrap_or(0).to_ne_bytes());
-            // The reader adds them up: the container's figure is put once.
+            put(8 + index * MEMORY_SIZE, &memory.map(u64::to_ne_bytes).concat());
+            put(HELD_AT + 8 * index, &process.held.unwrap_or(0).to_ne_bytes());
+            // The reader sums over processes, so the container's utilization is stored in one of them.
             let busy = if nth == 0 { share.utilization.unwrap_or(0.0).round() as u64 } else { 0 };
-            put(UTILIZATION_AT + place * UTILIZATION_SIZE + 16, &busy.to_ne_bytes());
+            put(UTILIZATION_AT + index * UTILIZATION_SIZE + 16, &busy.to_ne_bytes());
         }
     }
     found.truncate(PROCESSES);
     found.into_iter().map(|(_, bytes)| bytes).collect()
 }
 
-/// Keeps the files of all containers that ask for one.
+/// Failure to keep a region, reported once for each container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Display name of the container.
+    pub container: String,
+    /// Path of the region in the container.
+    pub path: String,
+    /// Cause.
+    pub error: String,
+}
+
+/// Open file and its last content; the error once it has failed.
+type Entry = Result<(File, Parts), String>;
+
+/// Regions of all containers that request one, by container ID and first process.
 #[derive(Debug, Default)]
-pub struct RegionFiles(HashMap<(String, u32), Result<(File, Parts), String>>);
+pub struct RegionFiles(HashMap<(String, u32), Entry>);
 
 impl RegionFiles {
-    /// Brings them up to date. Gives what went wrong for the first time, a line for each container.
-    pub fn update(&mut self, snapshot: &Snapshot) -> Vec<String> {
+    /// Brings the regions up to date. Returns what failed for the first time.
+    pub fn update(&mut self, snapshot: &Snapshot) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut keys = Vec::new();
         for container in &snapshot.containers {
             let (Some(path), Some(init)) = (&container.hami_cache, container.init) else { continue };
+            let mut report =
+                |error: &str| problems.push(Problem { container: container.name(), path: path.clone(), error: error.to_owned() });
             let key = (container.id.clone(), init);
             keys.push(key.clone());
-            let entry = self.0.entry(key).or_insert_with(|| {
-                let opened = open(&format!("/proc/{init}/root"), path).map_err(|error| error.to_string());
-                problems.extend(opened.as_ref().err().map(|why| format!("{}: {path}: {why}", container.name())));
-                Ok((opened?, Vec::new()))
+            let entry = self.0.entry(key).or_insert_with(|| match open(&format!("/proc/{init}/root"), path) {
+                Ok(file) => Ok((file, Vec::new())),
+                Err(error) => {
+                    report(&error.to_string());
+                    Err(error.to_string())
+                }
             });
             let Ok((file, written)) = entry else { continue };
             let parts = parts(container);
-            if let Err(why) = write(file, &parts, written) {
-                problems.push(format!("{}: {path}: {why}", container.name()));
-                *entry = Err(why.to_string());
+            if let Err(error) = write(file, &parts, written) {
+                report(&error.to_string());
+                *entry = Err(error.to_string());
             } else {
                 *written = parts;
             }
@@ -122,6 +140,7 @@ impl RegionFiles {
     }
 }
 
+/// Writes the parts that differ from those written last.
 fn write(file: &File, parts: &Parts, written: &Parts) -> io::Result<()> {
     if file.metadata()?.len() != SIZE as u64 {
         file.set_len(SIZE as u64)?;
@@ -130,13 +149,13 @@ fn write(file: &File, parts: &Parts, written: &Parts) -> io::Result<()> {
     changed.into_iter().try_for_each(|(at, bytes)| file.write_all_at(bytes, *at as u64))
 }
 
-/// Opens or makes the file at `path` below `root`.
+/// Opens or creates the region at `path` below `root`. Refuses a file with other content.
 fn open(root: &str, path: &str) -> io::Result<File> {
     let file = container_files::open_file(&File::open(root)?, path, OFlags::empty())?;
     let mut magic = [0; 4];
-    let empty = file.metadata()?.len() == 0;
-    let ours = empty || (file.read_exact_at(&mut magic, 0).is_ok() && [MAGIC, 0].contains(&i32::from_ne_bytes(magic)));
-    if ours { Ok(file) } else { Err(container_files::unexpected_file()) }
+    let is_empty = file.metadata()?.len() == 0;
+    let is_ours = is_empty || (file.read_exact_at(&mut magic, 0).is_ok() && [MAGIC, 0].contains(&i32::from_ne_bytes(magic)));
+    if is_ours { Ok(file) } else { Err(container_files::unexpected_file()) }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use tiny_http::{Header, Method, Request, Response};
 use crate::latest::Latest;
 use crate::metrics::{self, Dialect};
 
-/// What the metrics say besides the snapshot.
+/// Settings of the metrics.
 #[derive(Clone, Debug)]
 pub struct Exposition {
     /// Node name in HAMi's metrics.
@@ -66,7 +66,7 @@ fn answer(request: Request, exposition: &Exposition, latest: &Latest) {
     let (status, content_type, text) = match (request.method(), path) {
         (Method::Get | Method::Head, "/metrics") => {
             let (snapshot, tallies) = latest.get();
-            let tally = |place: &str| tallies.get(place).copied().unwrap_or_default();
+            let tally = |dir_name: &str| tallies.get(dir_name).copied().unwrap_or_default();
             match metrics::text(&snapshot, &exposition.node, exposition.dialect, tally) {
                 Ok(text) => (200, metrics::CONTENT_TYPE, text),
                 Err(error) => (500, "text/plain", format!("{error}\n")),

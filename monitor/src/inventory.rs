@@ -1,4 +1,4 @@
-//! Writing the inventory of GPUs for `vgpu-runtime` and `vgpu-hook`, which never load NVML themselves.
+//! Writes the inventory of GPUs for `vgpu-runtime` and `vgpu-hook`, which never load NVML.
 
 use std::fs;
 use std::io;
@@ -9,18 +9,18 @@ use vgpu_config::inventory::FILE;
 
 use crate::atomic_file::replace;
 
-/// Writes the inventory into the state directory, which is made if need be, and gives the file's path.
+/// Writes the inventory into the state directory, which is created if missing, and returns the file's path.
 ///
 /// # Errors
-/// It cannot be written.
+/// The directory or the file cannot be written.
 pub fn write(state_dir: &Path, inventory: &Inventory) -> io::Result<PathBuf> {
     let path = state_dir.join(FILE);
-    let told = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    fs::create_dir_all(state_dir).map_err(told)?;
+    let with_path = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    fs::create_dir_all(state_dir).map_err(with_path)?;
     let text = serde_json::to_vec_pretty(inventory).map_err(io::Error::other)?;
-    // Whoever reads it at this moment is not disturbed without need.
+    // An unchanged file is left alone, for tools that watch it.
     if fs::read(&path).ok().as_ref() != Some(&text) {
-        replace(&path, &text).map_err(told)?;
+        replace(&path, &text).map_err(with_path)?;
     }
     Ok(path)
 }
@@ -31,7 +31,7 @@ mod tests {
     use crate::test_host::Host;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_inventories_are_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let state_dir = dir.path().join("run/vgpu");
         let (inventory, _) = Host::inventory(2);

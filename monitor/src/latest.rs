@@ -36,7 +36,7 @@ impl Latest {
     /// Publishes a snapshot taken at `sampled`. Drops the tallies of containers that are gone, then lets `count` update the rest.
     pub fn publish(&self, snapshot: Arc<Snapshot>, sampled: Instant, count: impl FnOnce(&mut HashMap<String, Tally>)) {
         let mut results = self.lock();
-        results.tallies.retain(|place, _| snapshot.containers.iter().any(|container| container.place == *place));
+        results.tallies.retain(|dir_name, _| snapshot.containers.iter().any(|container| container.dir_name == *dir_name));
         count(&mut results.tallies);
         (results.snapshot, results.sampled) = (snapshot, Some(sampled));
     }

@@ -1,4 +1,4 @@
-//! What is known, as Prometheus metrics: under HAMi's names with its labels and units, and under ours for what it lacks.
+//! Snapshots as Prometheus metrics: HAMi's names with HAMi's labels and units, and `vgpu_` names for the rest.
 
 use prometheus::{Encoder, TextEncoder};
 
@@ -11,21 +11,21 @@ mod tally;
 
 pub use hami::Dialect;
 use sheet::Sheet;
-pub use tally::Tally;
+pub use tally::{Tally, count_violations};
 
-/// The content type of [`text`].
+/// Content type of [`text`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Everything at this moment, in Prometheus's text format. `tally` gives a container's tally, by its place.
+/// Returns all metrics of a snapshot in Prometheus's text format. `tally` returns the tally of the container with a directory name.
 ///
 /// # Errors
-/// Two metrics contradict each other, which tests rule out.
+/// Two metrics have the same name, which tests rule out.
 pub fn text(snapshot: &Snapshot, node: &str, dialect: Dialect, tally: impl Fn(&str) -> Tally) -> prometheus::Result<String> {
     let mut sheet = Sheet::default();
     own::write(&mut sheet, snapshot, &tally)?;
     hami::write(&mut sheet, snapshot, node, dialect)?;
     let mut text = Vec::new();
-    TextEncoder::new().encode(&sheet.owners(), &mut text)?;
+    TextEncoder::new().encode(&sheet.gather(), &mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 

@@ -1,4 +1,4 @@
-//! The pieces of a GPU in MIG mode. nvml-wrapper has no calls for them, so NVML is asked directly.
+//! MIG devices of a GPU. nvml-wrapper lacks these calls, so NVML's raw functions are used.
 
 use std::ffi::{CStr, c_char};
 
@@ -7,30 +7,31 @@ use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t, nvmlMemory_t};
 use serde::{Deserialize, Serialize};
 use vgpu_config::inventory::Mig;
 
-/// A MIG device.
+use crate::nvml;
+
+/// MIG device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partition {
-    /// As an inventory has it.
+    /// Its entry in the inventory.
     #[serde(flatten)]
     pub mig: Mig,
-    /// Such as `1g.18gb`.
+    /// Profile, such as `1g.18gb`.
     pub profile: String,
-    /// Its GPU instance and its compute instance there.
+    /// GPU instance, and compute instance within it.
     pub instance: (u32, u32),
 }
 
-/// The MIG devices of a GPU; those that NVML cannot tell of are left out. `_initialized` is what keeps NVML usable meanwhile.
-pub fn partitions(_initialized: &Nvml, gpu: &Device<'_>) -> Vec<Partition> {
-    // SAFETY: it is loaded already; this is one more hold of it.
-    let Ok(nvml) = (unsafe { NvmlLib::new("libnvidia-ml.so.1") }) else { return Vec::new() };
-    // SAFETY: the handle is used while `gpu` is there.
+/// Returns the MIG devices of a GPU, without those that NVML fails to describe.
+pub fn partitions(initialized: &Nvml, gpu: &Device<'_>) -> Vec<Partition> {
+    let Some(nvml::Raw { lib, .. }) = nvml::raw(initialized) else { return Vec::new() };
+    // SAFETY: the handle is used while `gpu` is alive.
     let handle = unsafe { gpu.handle() };
-    let mut most = 0;
-    // SAFETY: the handle is NVML's own, and there is room for the answer.
-    if nvml.nvmlDeviceGetMaxMigDeviceCount.is_err() || unsafe { nvml.nvmlDeviceGetMaxMigDeviceCount(handle, &raw mut most) } != 0 {
+    let mut max_count = 0;
+    // SAFETY: NVML gave the handle, and the output is valid for writes.
+    if lib.nvmlDeviceGetMaxMigDeviceCount.is_err() || unsafe { lib.nvmlDeviceGetMaxMigDeviceCount(handle, &raw mut max_count) } != 0 {
         return Vec::new();
     }
-    (0..most).filter_map(|index| partition(&nvml, handle, index)).collect()
+    (0..max_count).filter_map(|index| partition(&lib, handle, index)).collect()
 }
 
 fn partition(nvml: &NvmlLib, gpu: nvmlDevice_t, index: u32) -> Option<Partition> {
@@ -40,29 +41,29 @@ fn partition(nvml: &NvmlLib, gpu: nvmlDevice_t, index: u32) -> Option<Partition>
     nvml.nvmlDeviceGetMigDeviceHandleByIndex.as_ref().ok()?;
     nvml.nvmlDeviceGetGpuInstanceId.as_ref().ok()?;
     nvml.nvmlDeviceGetComputeInstanceId.as_ref().ok()?;
-    // SAFETY: each handle is NVML's own, the second only used if it was given, and there is room for every answer.
-    let all = unsafe {
+    // SAFETY: NVML gave both handles, the second is used only after the first call succeeded, and all outputs are valid for writes.
+    let succeeded = unsafe {
         nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index, &raw mut handle) == 0
             && nvml.nvmlDeviceGetMemoryInfo(handle, &raw mut memory) == 0
             && nvml.nvmlDeviceGetGpuInstanceId(handle, &raw mut gpu_instance) == 0
             && nvml.nvmlDeviceGetComputeInstanceId(handle, &raw mut compute_instance) == 0
     };
-    if !all {
+    if !succeeded {
         return None;
     }
-    // SAFETY: the handle was given; the texts are as long as is said.
-    let uuid = text(|to, length| unsafe { nvml.nvmlDeviceGetUUID(handle, to, length) })?;
-    // SAFETY: the same.
-    let name = text(|to, length| unsafe { nvml.nvmlDeviceGetName(handle, to, length) })?;
+    // SAFETY: NVML gave the handle; the buffer has the length that is passed.
+    let uuid = read_text(|to, length| unsafe { nvml.nvmlDeviceGetUUID(handle, to, length) })?;
+    // SAFETY: as above.
+    let name = read_text(|to, length| unsafe { nvml.nvmlDeviceGetName(handle, to, length) })?;
     // The name ends in the profile: `NVIDIA H200 MIG 1g.18gb`.
     let profile = name.rsplit_once(" MIG ").map_or(name.as_str(), |(_, profile)| profile).to_owned();
     Some(Partition { mig: Mig { index, uuid, memory: memory.total }, profile, instance: (gpu_instance, compute_instance) })
 }
 
-/// A text that NVML writes into a buffer.
-fn text(ask: impl FnOnce(*mut c_char, u32) -> u32) -> Option<String> {
+/// Returns the text that a function of NVML writes into a buffer of the given length.
+fn read_text(call: impl FnOnce(*mut c_char, u32) -> u32) -> Option<String> {
     let mut buffer = [0_u8; 128];
-    if ask(buffer.as_mut_ptr().cast(), buffer.len() as u32) != 0 {
+    if call(buffer.as_mut_ptr().cast(), buffer.len() as u32) != 0 {
         return None;
     }
     Some(CStr::from_bytes_until_nul(&buffer).ok()?.to_str().ok()?.to_owned())

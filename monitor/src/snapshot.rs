@@ -1,21 +1,23 @@
-//! Everything that is known at one moment: each GPU, each container, what it may have, says it has, and has.
+//! State of all GPUs and containers at one moment: limits, what the containers' accounts claim, and what NVML reports.
+//!
+//! `vgpu show --json` prints a snapshot, so the serialized names are kept where a field was renamed.
 
 use serde::Serialize;
 
-/// One moment.
+/// State at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Snapshot {
-    /// Seconds since 1970.
+    /// Time of the snapshot in seconds since 1970.
     pub time: f64,
-    /// Why NVML tells nothing, if it does not.
+    /// Reason why NVML is unavailable.
     pub nvml_error: Option<String>,
-    /// This machine's GPUs, in the order of their index.
+    /// GPUs of this machine, by index.
     pub gpus: Vec<Gpu>,
-    /// The containers that are held to limits, the oldest first.
+    /// Containers with limits, the oldest first.
     pub containers: Vec<ContainerState>,
 }
 
-/// One GPU.
+/// State of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Gpu {
     /// NVML's index.
@@ -24,44 +26,45 @@ pub struct Gpu {
     pub uuid: String,
     /// Product name.
     pub name: String,
-    /// All of its memory, in bytes.
+    /// Total memory in bytes.
     pub memory: u64,
-    /// What is in use of it, in bytes; `None` where NVML does not tell.
+    /// Used memory in bytes. `None` if NVML does not report it.
     pub memory_used: Option<u64>,
-    /// How busy it was, in percent; `None` where NVML does not tell.
+    /// Utilization in percent. `None` if NVML does not report it.
     pub utilization: Option<u32>,
-    /// Whether NVML told who is on it.
+    /// Whether NVML listed the GPU's processes.
     pub processes_known: bool,
 }
 
-/// One container.
+/// State of one container.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ContainerState {
-    /// Its id.
+    /// Container ID.
     pub id: String,
-    /// The name of its folder in the state directory: two runtimes may each have a container of the same id.
-    pub place: String,
-    /// Its name in its pod.
+    /// Name of the container's directory in the state directory. Unlike the ID, it is unique across runtimes.
+    #[serde(rename = "place")]
+    pub dir_name: String,
+    /// Container name in its pod.
     pub container: Option<String>,
-    /// Its pod's name.
+    /// Pod name.
     pub pod: Option<String>,
-    /// Its pod's namespace.
+    /// Pod namespace.
     pub namespace: Option<String>,
-    /// When it was made, in seconds since 1970.
+    /// Creation time in seconds since 1970.
     pub created: u64,
-    /// 0 goes before 1.
+    /// Priority. Turns of 0 precede those of 1.
     pub priority: u32,
-    /// How often its limits have been changed since.
+    /// Number of changes of the limits since the creation.
     pub changes: u64,
-    /// What is wrong with its account, if anything.
+    /// Reason why the account is unreadable.
     pub damaged: Option<String>,
-    /// Its GPUs, in the order in which it counts them.
+    /// Shares of GPUs, in the container's order.
     pub gpus: Vec<Share>,
-    /// Its first process on the host, where known.
+    /// PID of the container's first process on the host, if known.
     pub init: Option<u32>,
-    /// Where in it HAMi's monitor expects its file.
+    /// Path in the container of HAMi's shared region, if requested.
     pub hami_cache: Option<String>,
-    /// Where in it its traces go.
+    /// Path in the container of the trace logs, if requested.
     pub trace_dir: Option<String>,
 }
 
@@ -74,63 +77,67 @@ pub struct Share {
     pub memory_limit: Option<u64>,
     /// Compute limit in percent.
     pub cores: Option<u32>,
-    /// Compute limit in percent while nobody else wants the GPU.
+    /// Compute limit in percent while no other container uses the GPU.
     pub cores_soft: Option<u32>,
-    /// Memory charged to it, in bytes, by its own account.
+    /// Charged device memory in bytes, by the container's account.
     pub charged: u64,
-    /// Of it: contexts, modules, stacks.
+    /// Part of `charged` for contexts, modules and stacks, in bytes.
     pub overhead: u64,
-    /// Of it: managed memory, which NVML does not list by process.
+    /// Part of `charged` for managed memory, in bytes. NVML does not list it by process.
     pub managed: u64,
     /// Memory spilled to the host, in bytes.
     pub spilled: u64,
-    /// Memory that NVML says its processes hold, in bytes; `None` where that cannot be told.
+    /// Memory that the container's processes hold according to NVML, in bytes. `None` if unknown.
     pub held: Option<u64>,
-    /// Requests for memory that the limit has refused.
+    /// Number of memory requests refused by the limit.
     pub refused: u64,
-    /// When the first one was, in seconds since 1970.
+    /// Time of the first refusal in seconds since 1970.
     pub first_refusal: Option<f64>,
-    /// GPU time charged, in nanoseconds.
+    /// Charged GPU time in nanoseconds.
     pub used_ns: u64,
-    /// Time that launches were held back, summed over threads, in nanoseconds.
+    /// Time for which launches were delayed, summed over threads, in nanoseconds.
     pub throttled_ns: u64,
-    /// How often the arbiter has given or taken its turn.
+    /// Number of times that the arbiter opened or closed the container's turn.
     pub turn_changes: u64,
-    /// Percent of the GPU's time since the last look: as charged where there is a compute limit, else what NVML says.
+    /// Percent of the GPU's time since the last sample: as charged if there is a compute limit, else as NVML reports.
     pub utilization: Option<f64>,
-    /// Percent of the time since the last look that launches were held back, summed over threads.
+    /// Percent of the time since the last sample for which launches were delayed, summed over threads.
     pub throttled: Option<f64>,
-    /// When its used GPU time was last seen to grow, in seconds since 1970.
+    /// Time when charged GPU time last grew, in seconds since 1970.
     pub last_kernel: Option<f64>,
-    /// Its processes on this GPU.
+    /// The container's processes on this GPU.
     pub processes: Vec<GpuProcess>,
 }
 
-/// A container's process on a GPU.
+/// Process of a container on a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GpuProcess {
-    /// Its PID on the host, where NVML lists it or it was found.
+    /// PID on the host. `None` if NVML does not list the process.
     pub pid: Option<u32>,
-    /// Its PID in the container.
-    pub inner: u32,
-    /// When it started, in clock ticks since the machine did.
-    pub started: u64,
-    /// The name of its program.
+    /// PID in the container.
+    #[serde(rename = "inner")]
+    pub inner_pid: u32,
+    /// Start time in clock ticks since boot.
+    #[serde(rename = "started")]
+    pub start_time: u64,
+    /// Program name.
     pub name: String,
-    /// What it has charged, in bytes; `None` if the account does not know it.
+    /// Charged memory in bytes. `None` if the account lacks the process.
     pub charged: Option<u64>,
-    /// Of it: contexts, modules, stacks.
+    /// Part of `charged` for contexts, modules and stacks, in bytes.
     pub overhead: u64,
-    /// What NVML says it holds, in bytes; `None` where it does not list it.
+    /// Held memory according to NVML, in bytes. `None` if NVML does not report it.
     pub held: Option<u64>,
-    /// Whether NVML lists it.
-    pub listed: bool,
-    /// Whether it has ended but for being waited for, or is making a context, so that figures are about to change.
-    pub in_between: bool,
+    /// Whether NVML lists the process.
+    #[serde(rename = "listed")]
+    pub is_listed: bool,
+    /// Whether the figures are about to change: the process is a zombie, or is making a context.
+    #[serde(rename = "in_between")]
+    pub is_transient: bool,
 }
 
 impl ContainerState {
-    /// `namespace/pod/container`, as far as these are known, else the id; without anything that a terminal or a log would trip over.
+    /// Returns the display name: `namespace/pod/container` as far as known, else the ID, with control characters replaced.
     #[must_use]
     pub fn name(&self) -> String {
         let known: Vec<&str> = [&self.namespace, &self.pod, &self.container].into_iter().flatten().map(String::as_str).collect();
@@ -144,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_fit_to_be_shown() {
+    fn display_names_have_no_control_characters() {
         let state = ContainerState { pod: Some("a\x1b[2J\n".to_owned()), container: Some("b".to_owned()), ..ContainerState::default() };
         assert_eq!(state.name(), "a?[2J?/b");
     }

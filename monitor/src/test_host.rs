@@ -1,4 +1,4 @@
-//! For tests: a host's state directory with containers that consist of their files alone.
+//! State directory for tests, whose containers consist of their files alone.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -12,7 +12,7 @@ use vgpu_oci_hook::state::{CONTAINERS, LIMITS, RECORD, REGION, Record};
 use vgpu_region::map;
 use vgpu_region::uuid::Uuid;
 
-/// A state directory.
+/// State directory of a host.
 pub(crate) struct Host(TempDir);
 
 impl Host {
@@ -24,19 +24,19 @@ impl Host {
         self.0.path()
     }
 
-    pub fn place(&self, id: &str) -> PathBuf {
+    pub fn dir(&self, id: &str) -> PathBuf {
         self.path().join(CONTAINERS).join(id)
     }
 
-    /// Makes a container that lives as long as this process.
+    /// Creates a container that lives as long as this process.
     pub fn container(&self, id: &str, name: &str, pod: &str, gpus: &[GpuLimits]) {
-        let place = self.place(id);
-        fs::create_dir_all(&place).unwrap();
+        let dir = self.dir(id);
+        fs::create_dir_all(&dir).unwrap();
         let bundle = self.path().join("bundles").join(id);
         fs::create_dir_all(&bundle).unwrap();
         let limits = Limits { gpus: gpus.to_vec(), priority: 1, ..Limits::default() };
-        fs::write(place.join(LIMITS), limits.page().unwrap().as_bytes()).unwrap();
-        map::format(File::create(place.join(REGION)).unwrap().as_raw_fd()).unwrap();
+        fs::write(dir.join(LIMITS), limits.page().unwrap().as_bytes()).unwrap();
+        map::format(File::create(dir.join(REGION)).unwrap().as_raw_fd()).unwrap();
         self.write(&Record {
             id: id.to_owned(),
             bundle,
@@ -59,24 +59,24 @@ impl Host {
     }
 
     fn write(&self, record: &Record) {
-        fs::write(self.place(&record.id).join(RECORD), serde_json::to_vec(record).unwrap()).unwrap();
+        fs::write(self.dir(&record.id).join(RECORD), serde_json::to_vec(record).unwrap()).unwrap();
     }
 
     pub fn record(&self, id: &str) -> Record {
-        serde_json::from_slice(&fs::read(self.place(id).join(RECORD)).unwrap()).unwrap()
+        serde_json::from_slice(&fs::read(self.dir(id).join(RECORD)).unwrap()).unwrap()
     }
 
-    /// As if its processes had gone.
+    /// Makes the container look as if its processes had exited.
     pub fn end(&self, id: &str) {
         self.write(&Record { creator: Process { pid: u32::MAX, start_time: 0 }, ..self.record(id) });
     }
 
-    /// Writes its bundle's `config.json`.
+    /// Writes `config.json` of the container's bundle.
     pub fn bundle(&self, id: &str, json: &str) {
         fs::write(self.record(id).bundle.join("config.json"), json).unwrap();
     }
 
-    /// So many GPUs.
+    /// Returns an inventory of `count` GPUs with 80 GiB each, and their UUIDs.
     pub fn inventory(count: u8) -> (Inventory, Vec<Uuid>) {
         let uuids: Vec<Uuid> = (1..=count).map(|number| Uuid([number; 16])).collect();
         let gpu = |(index, uuid): (usize, &Uuid)| Gpu {

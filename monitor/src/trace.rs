@@ -1,8 +1,8 @@
 //! Traces of what a container's processes do on the GPU.
 //!
-//! The processes write into rings in their region's file ([`vgpu_region::trace`]); [`rings`] copies out of them, `clock` puts the GPU's
-//! times on the host's clock, [`chrome`] writes the Trace Event Format that Perfetto and Chrome open, [`alnair`] Alnair's two logs.
-//! [`log_dir`] keeps the files of the containers that asked for them when they were made.
+//! The processes write into rings in their region's file ([`vgpu_region::trace`]). [`rings`] copies from these, `clock` maps the GPU's
+//! times to the host's clock, [`chrome`] writes the Trace Event Format that Perfetto and Chrome open, [`alnair`] writes Alnair's two logs.
+//! [`log_dir`] keeps the files of containers that request them at their creation.
 
 pub mod alnair;
 pub mod chrome;

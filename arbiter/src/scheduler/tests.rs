@@ -7,15 +7,15 @@ use vgpu_region::uuid::Uuid;
 use super::*;
 use crate::tenant::Source;
 
-/// A tenant that behaves as the library does, on the test's clock.
+/// Tenant that behaves as the library does, on the test's clock.
 struct SimulatedTenant {
     page: &'static LimitsPage,
     budget: &'static Budget,
     /// Length of its kernels in µs.
     kernel: u64,
-    /// It launches when this is true.
+    /// Whether it wants to launch at a time.
     wants: fn(u64) -> bool,
-    /// It heeds its turns.
+    /// Whether it observes its turns.
     yields: bool,
     free_at: u64,
     word: u32,
@@ -37,7 +37,7 @@ impl SimulatedTenant {
         Tenant::new(self.page.find(GPU, None).unwrap(), self.page.turn_for(GPU).unwrap(), Source::Memory(self.budget), 1)
     }
 
-    /// Launches at `now` if it may; the GPU runs one kernel after the other, whoever's. Returns whether it did.
+    /// Launches at `now` if it may. The GPU, free at `gpu`, runs one kernel after the other.
     fn step(&mut self, now: u64, gpu: &mut u64) {
         let turn = self.page.turn(GPU).unwrap();
         let word = turn.word.load(Relaxed);
@@ -70,14 +70,14 @@ impl SimulatedTenant {
     }
 }
 
-/// Runs tenants for so many µs and returns each one's part.
+/// Runs tenants for `length` µs. Returns each tenant's fraction of the GPU's time.
 fn run(tenants: &mut [SimulatedTenant], length: u64) -> Vec<f64> {
-    let mut schedule = Scheduler::default();
-    schedule.replace_tenants(|_| true, tenants.iter().map(SimulatedTenant::tenant).collect());
+    let mut scheduler = Scheduler::default();
+    scheduler.replace_tenants(|_| true, tenants.iter().map(SimulatedTenant::tenant).collect());
     let (mut next, mut gpu) = (0, 0);
     for now in (1_000_000..1_000_000 + length).step_by(20) {
         if now >= next {
-            next = now + schedule.tick(now);
+            next = now + scheduler.tick(now);
         }
         for tenant in tenants.iter_mut() {
             tenant.step(now, &mut gpu);
@@ -87,7 +87,7 @@ fn run(tenants: &mut [SimulatedTenant], length: u64) -> Vec<f64> {
 }
 
 #[test]
-fn turns_follow_the_weights_whatever_the_kernels() {
+fn turns_follow_weights_for_all_kernel_lengths() {
     for (weights, kernels) in [([30, 70], [200, 200]), ([30, 70], [2000, 200]), ([50, 50], [200, 2000]), ([50, 50], [2000, 2000])] {
         let mut tenants = [simulated(weights[0], kernels[0], |_| true), simulated(weights[1], kernels[1], |_| true)];
         let parts = run(&mut tenants, 3_000_000);
@@ -96,21 +96,21 @@ fn turns_follow_the_weights_whatever_the_kernels() {
     }
 }
 
-/// Passing the GPU on costs, so it is not done more often than a round says.
+/// Handing the GPU over is expensive, so it is done once a round.
 #[test]
-fn turns_between_the_busy_are_not_cut_short() {
+fn turns_of_busy_tenants_are_not_cut_short() {
     for (weights, kernel) in [([50, 50], 200), ([30, 70], 200), ([30, 70], 2_000), ([20, 20], 200), ([10, 90], 200)] {
         let mut tenants = weights.map(|weight| simulated(weight, kernel, |_| true));
         run(&mut tenants, 3_000_000);
-        // Each turn is told twice: when it begins, and when it is over.
-        let told = tenants.map(|tenant| u64::from(tenant.page.turn(GPU).unwrap().word.load(Relaxed) >> 2) / 2);
-        let rounds = 3_000_000 / ROUND;
-        assert!(told.iter().all(|turns| turns.abs_diff(rounds) <= rounds / 10), "{weights:?} {kernel}: {told:?} turns in {rounds} rounds");
+        // Each turn is published twice: when it opens, and when it closes.
+        let published = tenants.map(|tenant| u64::from(tenant.page.turn(GPU).unwrap().word.load(Relaxed) >> 2) / 2);
+        let rounds = 3_000_000 / ROUND_US;
+        assert!(published.iter().all(|turns| turns.abs_diff(rounds) <= rounds / 10), "{weights:?} {kernel}: {published:?} turns in {rounds} rounds");
     }
 }
 
 #[test]
-fn four_alike_get_alike() {
+fn four_equal_tenants_get_equal_shares() {
     let mut tenants: Vec<_> = (0..4).map(|_| simulated(25, 500, |_| true)).collect();
     let parts = run(&mut tenants, 4_000_000);
     let (sum, squares): (f64, f64) = (parts.iter().sum(), parts.iter().map(|part| part * part).sum());
@@ -118,19 +118,19 @@ fn four_alike_get_alike() {
 }
 
 #[test]
-fn nobody_waits_for_the_idle() {
+fn idle_tenants_are_not_waited_for() {
     // The second works for 100 ms out of 400.
     let mut tenants = [simulated(50, 200, |_| true), simulated(50, 200, |now| now % 400_000 < 100_000)];
     let parts = run(&mut tenants, 4_000_000);
     assert!((parts[1] - 0.125).abs() < 0.02 && parts[0] + parts[1] > 0.97, "{parts:?}");
-    // Alone, there are no turns.
+    // A single active tenant has no turns.
     let mut tenants = [simulated(10, 200, |_| true), simulated(50, 200, |_| false)];
     assert!(run(&mut tenants, 1_000_000)[0] > 0.98);
     assert_eq!(Turn::state(tenants[0].page.turn(GPU).unwrap().word.load(Relaxed)), Turn::FREE);
 }
 
 #[test]
-fn one_that_does_not_yield_holds_nobody_up_for_long() {
+fn tenants_that_do_not_yield_delay_others_for_a_limited_time() {
     let mut bad = simulated(50, 200, |_| true);
     bad.yields = false;
     let mut tenants = [bad, simulated(50, 200, |_| true)];
@@ -140,16 +140,16 @@ fn one_that_does_not_yield_holds_nobody_up_for_long() {
 }
 
 #[test]
-fn one_whose_kernel_never_ends_has_no_more_turns_until_it_does() {
-    // It asks for more behind a kernel of two seconds.
+fn tenants_with_endless_kernels_get_no_turns_until_these_end() {
+    // The first tenant asks for more behind a kernel of two seconds.
     let mut tenants = [simulated(50, 2_000_000, |_| true), simulated(50, 200, |_| true)];
-    let mut schedule = Scheduler::default();
-    schedule.replace_tenants(|_| true, tenants.iter().map(SimulatedTenant::tenant).collect());
-    // The other has the GPU for itself here: what the driver gives whom is not the arbiter's.
+    let mut scheduler = Scheduler::default();
+    scheduler.replace_tenants(|_| true, tenants.iter().map(SimulatedTenant::tenant).collect());
+    // Each tenant has a GPU to itself here, as the driver's time slicing is not simulated.
     let (mut next, mut gpus, mut closed) = (0, [0, 0], 0);
     for now in (1_000_000..4_000_000).step_by(20) {
         if now >= next {
-            next = now + schedule.tick(now);
+            next = now + scheduler.tick(now);
         }
         for (tenant, gpu) in tenants.iter_mut().zip(&mut gpus) {
             tenant.step(now, gpu);
@@ -158,19 +158,19 @@ fn one_whose_kernel_never_ends_has_no_more_turns_until_it_does() {
         closed += u64::from((1_200_000..2_900_000).contains(&now) && Turn::state(word) == Turn::CLOSED) * 20;
     }
     assert_eq!(closed, 0, "the other was kept waiting for {closed} us");
-    assert!(tenants[0].used > 2_000_000, "it has turns again once it is done");
+    assert!(tenants[0].used > 2_000_000, "the tenant gets turns again after its kernel");
 }
 
 #[test]
-fn garbage_in_a_region_changes_nothing_for_the_others() {
+fn garbage_in_a_region_does_not_affect_other_tenants() {
     let mut tenants = [simulated(50, 200, |_| true), simulated(50, 200, |_| true)];
-    let mut schedule = Scheduler::default();
-    schedule.replace_tenants(|_| true, tenants.iter().map(SimulatedTenant::tenant).collect());
+    let mut scheduler = Scheduler::default();
+    scheduler.replace_tenants(|_| true, tenants.iter().map(SimulatedTenant::tenant).collect());
     let (mut next, mut gpu, mut random) = (0, 0, 1u64);
     for now in (1_000_000..3_000_000).step_by(20) {
         if now >= next {
-            next = now + schedule.tick(now);
-            assert!(next - now <= PATIENCE);
+            next = now + scheduler.tick(now);
+            assert!(next - now <= DRAIN_TIMEOUT_US);
         }
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let bad = tenants[0].budget;
@@ -183,31 +183,34 @@ fn garbage_in_a_region_changes_nothing_for_the_others() {
     assert!(part > 0.45, "{part}");
 }
 
-/// Stopped, or killed, at any point of its turn, with work in flight that nobody takes note of any more.
+/// The tenant is stopped or killed at any point of its turn, with work in flight that is never reported as finished.
 #[test]
-fn one_that_falls_silent_in_its_turn_holds_nobody_up_for_long() {
+fn silent_tenants_delay_others_for_a_limited_time() {
     for stop in (1_000_000..1_080_000).step_by(1_700) {
         let mut tenants = [simulated(50, 200, |_| true), simulated(50, 200, |_| true)];
-        let mut schedule = Scheduler::default();
-        schedule.replace_tenants(|_| true, tenants.iter().map(SimulatedTenant::tenant).collect());
+        let mut scheduler = Scheduler::default();
+        scheduler.replace_tenants(|_| true, tenants.iter().map(SimulatedTenant::tenant).collect());
         let (mut next, mut gpu, mut closed, mut longest, mut before) = (0, 0, None, 0, 0);
         for now in (1_000_000..3_000_000).step_by(20) {
             if now >= next {
-                next = now + schedule.tick(now);
+                next = now + scheduler.tick(now);
             }
             let [silent, other] = &mut tenants;
             if now < stop {
                 silent.step(now, &mut gpu);
             }
             other.step(now, &mut gpu);
-            // Since when the other has waited, if it does.
+            // Time since when the other tenant has been waiting.
             let waits = now > stop && Turn::state(other.page.turn(GPU).unwrap().word.load(Relaxed)) == Turn::CLOSED;
             closed = if waits { closed.or(Some(now)) } else { None };
             longest = longest.max(closed.map_or(0, |since| now - since));
             before = if now < 2_000_000 { other.used } else { before };
         }
         let late = tenants[1].used - before;
-        assert!(longest < PATIENCE + 2 * ROUND && late > 970_000, "stopped at {stop}: {longest} us, {late} us of the last second");
+        assert!(
+            longest < DRAIN_TIMEOUT_US + 2 * ROUND_US && late > 970_000,
+            "stopped at {stop}: {longest} us, {late} us of the last second"
+        );
     }
 }
 
@@ -223,15 +226,15 @@ fn idle_time_is_lent_and_taken_back() {
 }
 
 #[test]
-fn one_that_rarely_asks_waits_for_no_long_turn() {
-    // 1 ms of work every 50 ms, beside one that is always busy with nine times its weight.
+fn tenants_that_rarely_ask_do_not_wait_for_long_turns() {
+    // 1 ms of work every 50 ms, next to a tenant that is always busy with nine times its weight.
     let mut tenants = [simulated(10, 1000, |_| false), simulated(90, 200, |_| true)];
-    let mut schedule = Scheduler::default();
-    schedule.replace_tenants(|_| true, tenants.iter().map(SimulatedTenant::tenant).collect());
+    let mut scheduler = Scheduler::default();
+    scheduler.replace_tenants(|_| true, tenants.iter().map(SimulatedTenant::tenant).collect());
     let (mut next, mut gpu, mut asked, mut worst) = (0, 0, None, 0);
     for now in (1_000_000..4_000_000).step_by(20) {
         if now >= next {
-            next = now + schedule.tick(now);
+            next = now + scheduler.tick(now);
         }
         let [small, large] = &mut tenants;
         if now % 53_000 < 20 {

@@ -3,7 +3,7 @@ use crate::snapshot::GpuProcess;
 use std::fs;
 use std::os::unix::fs::symlink;
 
-/// A reader written from the layout alone, as HAMi's monitor reads it.
+/// Reader that depends on HAMi's layout alone, like HAMi's monitor.
 struct Reader(Vec<u8>);
 
 impl Reader {
@@ -19,7 +19,7 @@ impl Reader {
         std::str::from_utf8(&self.0[64 + 96 * device..][..40]).unwrap()
     }
 
-    /// Adds up a figure of a device over the processes: `used[16]{context, module, data, offset, total, 3 more}` from byte 8 on.
+    /// Sums a field of a device over the processes: `used[16]{context, module, data, offset, total, 3 more}` from byte 8 on.
     fn used(&self, device: usize, field: usize) -> u64 {
         (0..self.word(2_008_896) as usize).map(|process| self.long(1856 + 1960 * process + 8 + 64 * device + 8 * field)).sum()
     }
@@ -30,13 +30,13 @@ impl Reader {
 }
 
 fn container(cache: &str) -> ContainerState {
-    let member = |inner, charged, overhead| GpuProcess {
-        pid: Some(inner + 1000),
-        inner,
+    let process = |inner_pid: u32, charged, overhead| GpuProcess {
+        pid: Some(inner_pid + 1000),
+        inner_pid,
         charged: Some(charged),
         overhead,
         held: Some(charged),
-        listed: true,
+        is_listed: true,
         ..GpuProcess::default()
     };
     let share = |uuid: &str, limit, cores, processes| Share {
@@ -54,20 +54,20 @@ fn container(cache: &str) -> ContainerState {
         init: Some(std::process::id()),
         hami_cache: Some(cache.to_owned()),
         gpus: vec![
-            share("GPU-01234567-89ab-cdef-0123-456789abcdef", Some(1 << 30), Some(30), vec![member(7, 600, 518), member(8, 100, 18)]),
-            share("GPU-11234567-89ab-cdef-0123-456789abcdef", None, None, vec![member(8, 50, 0)]),
+            share("GPU-01234567-89ab-cdef-0123-456789abcdef", Some(1 << 30), Some(30), vec![process(7, 600, 518), process(8, 100, 18)]),
+            share("GPU-11234567-89ab-cdef-0123-456789abcdef", None, None, vec![process(8, 50, 0)]),
         ],
         ..ContainerState::default()
     }
 }
 
 #[test]
-fn an_independent_reader_sees_limits_and_use() {
+fn hamis_layout_has_limits_and_usage() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.cache");
     let mut snapshot = Snapshot { containers: vec![container(path.to_str().unwrap())], ..Snapshot::default() };
     let mut files = RegionFiles::default();
-    assert_eq!(files.update(&snapshot), Vec::<String>::new());
+    assert_eq!(files.update(&snapshot), Vec::new());
     let read = || Reader(fs::read(&path).unwrap());
     let first = read();
     assert_eq!((first.0.len(), first.word(0), first.word(4), first.long(56)), (2_008_952, 19_920_718, 1, 2));
@@ -79,7 +79,7 @@ fn an_independent_reader_sees_limits_and_use() {
     assert_eq!((first.word(1856), first.word(1860), first.word(1856 + 1928)), (7, 1007, 1));
     assert_eq!((first.word(2_008_908), first.long(2_008_912)), (1, 1234));
 
-    // What HAMi's monitor writes stays, and what is no longer there goes.
+    // Fields that HAMi's monitor writes stay, and processes that are gone disappear.
     fs::File::options().write(true).open(&path).unwrap().write_all_at(&(-1_i32).to_ne_bytes(), 2_008_904).unwrap();
     snapshot.containers[0].gpus[0].processes.pop();
     snapshot.containers[0].gpus[1].processes.pop();
@@ -89,7 +89,7 @@ fn an_independent_reader_sees_limits_and_use() {
 }
 
 #[test]
-fn nothing_of_others_is_touched() {
+fn other_files_are_not_touched() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     fs::write(at("precious"), "text").unwrap();
@@ -102,14 +102,14 @@ fn nothing_of_others_is_touched() {
         let snapshot = Snapshot { containers: vec![container(&at(name))], ..Snapshot::default() };
         let mut files = RegionFiles::default();
         assert_eq!(files.update(&snapshot).len(), 1, "{name}");
-        assert_eq!(files.update(&snapshot).len(), 0, "{name} is told once");
+        assert_eq!(files.update(&snapshot).len(), 0, "{name} is reported once");
     }
     assert_eq!(fs::read_to_string(at("precious")).unwrap(), "text");
     assert_eq!(fs::metadata(at("empty")).unwrap().len(), 0);
 }
 
 #[test]
-fn a_path_stays_in_the_containers_root() {
+fn paths_stay_in_the_containers_root() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("root");
     fs::create_dir(&root).unwrap();

@@ -1,16 +1,16 @@
-//! HAMi's metrics: those of its node monitor, those of its scheduler that its dashboard needs, and the old names of both.
+//! HAMi's metrics: those of its node monitor, those of its scheduler that its dashboard needs, and the former names of both.
 
 use prometheus::{GaugeVec, Opts, Result};
 
 use super::sheet::{Sheet, names, of_gpu, shares};
 use crate::snapshot::{ContainerState, Gpu, Share, Snapshot};
 
-/// What HAMi's vocabulary is used for.
+/// HAMi's metrics to expose besides those of its node monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialect {
-    /// What HAMi's scheduler tells of a node, for its dashboard. Not wanted where that scheduler runs itself.
+    /// Metrics of HAMi's scheduler, for its dashboard. Unwanted if that scheduler runs.
     pub scheduler: bool,
-    /// HAMi's names from before 2.9.
+    /// Names used before HAMi 2.9.
     pub legacy: bool,
 }
 
@@ -24,16 +24,16 @@ fn opts(name: &str, help: &str) -> Opts {
     Opts::new(name, help).const_label("zone", "vGPU")
 }
 
-/// What the account says, as HAMi's own monitor goes by its library's account.
+/// Returns used memory in bytes. HAMi's monitor reports its library's account, so the account counts unless NVML reports more.
 fn used(share: &Share) -> u64 {
     share.charged.max(share.held.unwrap_or(0))
 }
 
-/// A pod's container that was started anew has the names of the one before, whose end may not have been noticed yet: the newest
-/// counts, and it comes last.
-fn set(vec: &GaugeVec, container: &ContainerState, nth: usize, share: &Share, figure: f64) {
+/// Sets a container's value. A restarted container has the labels of its predecessor, which may still be listed; containers are sorted by
+/// age, so the newest wins.
+fn set(vec: &GaugeVec, container: &ContainerState, nth: usize, share: &Share, value: f64) {
     let [namespace, pod, name] = names(container);
-    vec.with_label_values(&[namespace, pod, name, &nth.to_string(), &share.uuid]).set(figure);
+    vec.with_label_values(&[namespace, pod, name, &nth.to_string(), &share.uuid]).set(value);
 }
 
 pub(super) fn write(sheet: &mut Sheet, snapshot: &Snapshot, node: &str, dialect: Dialect) -> Result<()> {
@@ -110,27 +110,30 @@ fn containers(sheet: &mut Sheet, snapshot: &Snapshot, legacy: bool) -> Result<()
             }
         }
     }
-    if legacy {
-        let parts = ["context", "module", "data", "offset"];
-        let labels = [&CONTAINER_LEGACY[..], &parts].concat();
-        let vec = sheet.gauge(opts("Device_memory_desc_of_container", "Container device memory description"), &labels)?;
-        for (container, nth, share) in shares(snapshot) {
-            let [namespace, pod, name] = names(container);
-            let (nth, context) = (nth.to_string(), share.overhead.min(used(share)));
-            let (context, data) = (context.to_string(), (used(share) - context).to_string());
-            let values = [namespace, pod, name, &nth, &share.uuid, &context, "0", &data, "0"];
-            vec.with_label_values(&values).set(used(share) as f64);
-        }
+    if legacy { legacy_description(sheet, snapshot) } else { Ok(()) }
+}
+
+/// Writes the former metric that has the parts of the used memory as labels.
+fn legacy_description(sheet: &mut Sheet, snapshot: &Snapshot) -> Result<()> {
+    let parts = ["context", "module", "data", "offset"];
+    let labels = [&CONTAINER_LEGACY[..], &parts].concat();
+    let vec = sheet.gauge(opts("Device_memory_desc_of_container", "Container device memory description"), &labels)?;
+    for (container, nth, share) in shares(snapshot) {
+        let [namespace, pod, name] = names(container);
+        let (nth, context) = (nth.to_string(), share.overhead.min(used(share)));
+        let (context, data) = (context.to_string(), (used(share) - context).to_string());
+        let values = [namespace, pod, name, &nth, &share.uuid, &context, "0", &data, "0"];
+        vec.with_label_values(&values).set(used(share) as f64);
     }
     Ok(())
 }
 
-/// Without a limit a container may have the whole GPU.
+/// Returns the GPU's memory in bytes, which is the limit of a container without one.
 fn total(snapshot: &Snapshot, share: &Share) -> f64 {
     snapshot.gpus.iter().find(|gpu| gpu.uuid == share.uuid).map_or(0.0, |gpu| gpu.memory as f64)
 }
 
-/// What HAMi's scheduler tells of each GPU: what has been promised of it.
+/// Writes the metrics of HAMi's scheduler: what is allocated of each GPU.
 fn scheduler(sheet: &mut Sheet, snapshot: &Snapshot, node: &str) -> Result<()> {
     let memory = |gpu: &Gpu| of_gpu(snapshot, gpu).map(|share| share.memory_limit.unwrap_or(gpu.memory) as f64).sum::<f64>();
     let cores = |gpu: &Gpu| of_gpu(snapshot, gpu).map(|share| f64::from(share.cores.unwrap_or(0))).sum::<f64>();

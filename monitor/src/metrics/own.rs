@@ -1,43 +1,43 @@
-//! Our own metrics.
+//! Metrics of vgpu's own.
 
 use prometheus::{Opts, Result};
 
 use super::sheet::{Sheet, names, shares};
 use super::tally::Tally;
-use crate::enforce::Kind;
 use crate::snapshot::{ContainerState, Share, Snapshot};
+use crate::violations::Kind;
 
 const SHARE: [&str; 5] = ["namespace", "pod", "container", "container_id", "device_uuid"];
 const CONTAINER: [&str; 4] = ["namespace", "pod", "container", "container_id"];
 
 type Figure = fn(&Share) -> Option<f64>;
 
-/// What goes up and down: name, help, figure. A figure that is not known is left out.
+/// Gauges of a share: name, help, value. A value of `None` is left out.
 const GAUGES: [(&str, &str, Figure); 9] = [
-    ("vgpu_memory_limit_bytes", "Device memory that the container may hold", |share| share.memory_limit.map(|bytes| bytes as f64)),
-    ("vgpu_memory_charged_bytes", "Device memory that the container holds by its own account", |share| Some(share.charged as f64)),
-    ("vgpu_memory_overhead_bytes", "Of the charged memory: contexts, modules, stacks", |share| Some(share.overhead as f64)),
-    ("vgpu_memory_managed_bytes", "Of the charged memory: managed memory, which NVML does not list by process", |share| {
+    ("vgpu_memory_limit_bytes", "Device memory limit of the container", |share| share.memory_limit.map(|bytes| bytes as f64)),
+    ("vgpu_memory_charged_bytes", "Device memory charged to the container by its own account", |share| Some(share.charged as f64)),
+    ("vgpu_memory_overhead_bytes", "Part of the charged memory for contexts, modules and stacks", |share| Some(share.overhead as f64)),
+    ("vgpu_memory_managed_bytes", "Part of the charged memory for managed memory, which NVML does not list by process", |share| {
         Some(share.managed as f64)
     }),
     ("vgpu_memory_held_bytes", "Device memory that the container's processes hold according to NVML", |share| {
         share.held.map(|bytes| bytes as f64)
     }),
-    ("vgpu_memory_spilled_bytes", "Memory of the container that was spilled to the host", |share| Some(share.spilled as f64)),
-    ("vgpu_compute_limit_ratio", "The container's part of the GPU's time (0-1)", |share| {
+    ("vgpu_memory_spilled_bytes", "Memory of the container spilled to the host", |share| Some(share.spilled as f64)),
+    ("vgpu_compute_limit_ratio", "Compute limit of the container as a fraction of the GPU's time (0-1)", |share| {
         share.cores.map(|percent| f64::from(percent) / 100.0)
     }),
     ("vgpu_processes", "Processes of the container on the GPU", |share| Some(share.processes.len() as f64)),
-    ("vgpu_first_refusal_timestamp_seconds", "When memory was first refused to the container", |share| share.first_refusal),
+    ("vgpu_first_refusal_timestamp_seconds", "Time of the container's first refused memory request", |share| share.first_refusal),
 ];
 
-/// What only goes up.
+/// Counters of a share.
 const COUNTERS: [(&str, &str, Figure); 3] = [
     ("vgpu_gpu_seconds_total", "GPU time charged to the container", |share| Some(share.used_ns as f64 / 1e9)),
-    ("vgpu_throttled_seconds_total", "Time that the container's launches were held back, summed over threads", |share| {
+    ("vgpu_throttled_seconds_total", "Time for which the container's launches were delayed, summed over threads", |share| {
         Some(share.throttled_ns as f64 / 1e9)
     }),
-    ("vgpu_turn_changes_total", "How often the arbiter gave the container the GPU or took it away", |share| {
+    ("vgpu_turn_changes_total", "Number of times that the arbiter opened or closed the container's turn", |share| {
         Some(share.turn_changes as f64)
     }),
 ];
@@ -65,25 +65,24 @@ pub(super) fn write(sheet: &mut Sheet, snapshot: &Snapshot, tally: &impl Fn(&str
         }
     }
     let refused = [&SHARE[..], &["reason"]].concat();
-    let vec = sheet.counter(Opts::new("vgpu_memory_refused_total", "Requests for memory that were refused"), &refused)?;
+    let vec = sheet.counter(Opts::new("vgpu_memory_refused_total", "Memory requests refused"), &refused)?;
     for (container, _, share) in shares(snapshot) {
         let [namespace, pod, name, id, uuid] = labels(container, share);
         vec.with_label_values(&[namespace, pod, name, id, uuid, "limit"]).inc_by(share.refused as f64);
     }
     containers(sheet, snapshot)?;
     violations(sheet, snapshot, tally)?;
-    let vec = sheet.gauge(Opts::new("vgpu_nvml_up", "Whether NVML can be asked (0 or 1)"), &[])?;
+    let vec = sheet.gauge(Opts::new("vgpu_nvml_up", "Whether NVML is available (0 or 1)"), &[])?;
     vec.with_label_values::<&str>(&[]).set(f64::from(u8::from(snapshot.nvml_error.is_none())));
-    let vec = sheet.gauge(Opts::new("vgpu_build_info", "Always 1; which version this is"), &["version"])?;
+    let vec = sheet.gauge(Opts::new("vgpu_build_info", "Always 1, labelled with the version"), &["version"])?;
     vec.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
     Ok(())
 }
 
 fn containers(sheet: &mut Sheet, snapshot: &Snapshot) -> Result<()> {
-    let created = sheet.gauge(Opts::new("vgpu_container_created_timestamp_seconds", "When the container was made"), &CONTAINER)?;
-    let damaged =
-        sheet.gauge(Opts::new("vgpu_account_damaged", "Whether the container has damaged its own account (0 or 1)"), &CONTAINER)?;
-    let changes = sheet.counter(Opts::new("vgpu_limit_changes_total", "How often the container's limits were changed"), &CONTAINER)?;
+    let created = sheet.gauge(Opts::new("vgpu_container_created_timestamp_seconds", "Creation time of the container"), &CONTAINER)?;
+    let damaged = sheet.gauge(Opts::new("vgpu_account_damaged", "Whether the container's account is damaged (0 or 1)"), &CONTAINER)?;
+    let changes = sheet.counter(Opts::new("vgpu_limit_changes_total", "Number of changes of the container's limits"), &CONTAINER)?;
     for container in &snapshot.containers {
         let [namespace, pod, name] = names(container);
         let labels = [namespace, pod, name, &container.id];
@@ -96,13 +95,12 @@ fn containers(sheet: &mut Sheet, snapshot: &Snapshot) -> Result<()> {
 
 fn violations(sheet: &mut Sheet, snapshot: &Snapshot, tally: &impl Fn(&str) -> Tally) -> Result<()> {
     let kinds = [&CONTAINER[..], &["kind"]].concat();
-    let lasting = sheet.gauge(Opts::new("vgpu_violations", "Violations of the container's limits that last"), &kinds)?;
-    let found = sheet.counter(Opts::new("vgpu_violations_total", "Violations of the container's limits that were found"), &kinds)?;
-    let ended =
-        sheet.counter(Opts::new("vgpu_processes_ended_total", "Processes of the container that were ended for violations"), &CONTAINER)?;
+    let lasting = sheet.gauge(Opts::new("vgpu_violations", "Current violations of the container's limits"), &kinds)?;
+    let found = sheet.counter(Opts::new("vgpu_violations_total", "Violations of the container's limits found"), &kinds)?;
+    let ended = sheet.counter(Opts::new("vgpu_processes_ended_total", "Processes of the container ended for violations"), &CONTAINER)?;
     for container in &snapshot.containers {
         let [namespace, pod, name] = names(container);
-        let tally = tally(&container.place);
+        let tally = tally(&container.dir_name);
         for (kind, (now, ever)) in Kind::ALL.into_iter().zip(tally.lasting.into_iter().zip(tally.found)) {
             let labels = [namespace, pod, name, &container.id, kind.name()];
             lasting.with_label_values(&labels).set(now as f64);

@@ -1,22 +1,40 @@
-//! Counts of violations and of what was done about them.
+//! Counts of violations and of the responses to them.
 
-use crate::enforce::Kind;
+use std::collections::HashMap;
 
-/// What has been done about violations so far.
+use crate::violations::{Kind, Violation};
+
+/// Counts of one container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Violations found, by [`Kind::ALL`].
+    /// Violations found so far, by [`Kind::ALL`].
     pub found: [u64; 2],
-    /// Violations that last, by [`Kind::ALL`].
+    /// Current violations, by [`Kind::ALL`].
     pub lasting: [u64; 2],
-    /// Processes ended.
+    /// Processes ended so far.
     pub ended: u64,
 }
 
 impl Tally {
-    /// Where a kind is counted.
-    #[must_use]
-    pub fn place(kind: Kind) -> usize {
+    fn index(kind: Kind) -> usize {
         Kind::ALL.iter().position(|known| *known == kind).unwrap_or(0)
+    }
+}
+
+/// Counts the violations of one sample, and the processes ended for them. `ended` has the container's directory name for each process.
+pub fn count_violations(tallies: &mut HashMap<String, Tally>, violations: &[Violation], ended: &[String]) {
+    tallies.values_mut().for_each(|tally| tally.lasting = [0; 2]);
+    for violation in violations {
+        let tally = tallies.entry(violation.dir_name.clone()).or_default();
+        let index = Tally::index(violation.kind);
+        if let Some(lasting) = tally.lasting.get_mut(index) {
+            *lasting += 1;
+        }
+        if let Some(found) = tally.found.get_mut(index) {
+            *found += u64::from(violation.is_new);
+        }
+    }
+    for dir_name in ended {
+        tallies.entry(dir_name.clone()).or_default().ended += 1;
     }
 }

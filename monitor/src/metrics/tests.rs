@@ -35,7 +35,7 @@ fn snapshot() -> Snapshot {
     let new = Share { uuid: uuid.to_owned(), memory_limit: Some(1 << 30), ..Share::default() };
     let container = |id: &str, name: Option<&str>, share| ContainerState {
         id: id.to_owned(),
-        place: id.to_owned(),
+        dir_name: id.to_owned(),
         container: name.map(str::to_owned),
         pod: name.map(|_| "web-\"0\"\\\n".to_owned()),
         namespace: name.map(|_| "default".to_owned()),
@@ -47,12 +47,12 @@ fn snapshot() -> Snapshot {
     Snapshot { time: 100.0, nvml_error: None, gpus: vec![gpu], containers }
 }
 
-fn told(snapshot: &Snapshot, dialect: Dialect) -> String {
+fn rendered(snapshot: &Snapshot, dialect: Dialect) -> String {
     let tally = |id: &str| if id == "aaa" { Tally { found: [2, 1], lasting: [1, 0], ended: 1 } } else { Tally::default() };
     text(snapshot, "node1", dialect, tally).unwrap()
 }
 
-/// Names and the labels of their samples.
+/// Returns metric names with the labels of their samples.
 fn names_and_labels(text: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -65,8 +65,8 @@ fn names_and_labels(text: &str) -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[test]
-fn figures_are_those_of_the_snapshot() {
-    let text = told(&snapshot(), ALL);
+fn values_come_from_the_snapshot() {
+    let text = rendered(&snapshot(), ALL);
     let pod = r#"web-\"0\"\\\n"#;
     let gpu = "GPU-01234567-89ab-cdef-0123-456789abcdef";
     let of_app = format!(r#"{{container="app",container_id="aaa",device_uuid="{gpu}",namespace="default",pod="{pod}"}}"#);
@@ -92,15 +92,15 @@ fn figures_are_those_of_the_snapshot() {
         ),
         "vgpu_nvml_up 1".to_owned(),
     ] {
-        assert!(text.lines().any(|told| told == line), "{line}\n{text}");
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
     assert!(text.contains(r#"vgpu_violations_total{container="app",container_id="aaa",kind="over_limit""#));
     assert!(text.contains(r#"reason="limit"} 4"#));
 }
 
 #[test]
-fn a_container_has_its_metrics_from_its_creation() {
-    let text = told(&snapshot(), ALL);
+fn containers_have_metrics_from_their_creation() {
+    let text = rendered(&snapshot(), ALL);
     for name in ["hami_vgpu_memory_used_bytes", "hami_vgpu_memory_limit_bytes", "vgpu_throttled_seconds_total", "vgpu_memory_refused_total"]
     {
         let its = |line: &str| line.starts_with(name) && line.contains(r#"container="bbb""#);
@@ -110,11 +110,11 @@ fn a_container_has_its_metrics_from_its_creation() {
 
 /// HAMi v2.10.0, cmd/vGPUmonitor/metrics.go and cmd/scheduler/metrics.go, and `zone` from the registerer that wraps both.
 #[test]
-fn hamis_names_and_labels() {
+fn hamis_names_and_labels_are_kept() {
     let host = "node device_index device_uuid device_type zone";
     let container = "namespace pod container vdevice_index device_uuid zone";
     let legacy = "podnamespace podname ctrname vdeviceid deviceuuid zone";
-    let found = names_and_labels(&told(&snapshot(), ALL));
+    let found = names_and_labels(&rendered(&snapshot(), ALL));
     for (names, labels) in [
         ("hami_host_gpu_memory_used_bytes hami_host_gpu_utilization_ratio", host),
         ("hami_vgpu_memory_used_bytes hami_vgpu_memory_limit_bytes hami_vgpu_memory_context_bytes", container),
@@ -131,11 +131,11 @@ fn hamis_names_and_labels() {
             assert_eq!(found.get(name), Some(&expected), "{name}");
         }
     }
-    let modern = told(&snapshot(), Dialect { scheduler: false, legacy: false });
+    let modern = rendered(&snapshot(), Dialect { scheduler: false, legacy: false });
     assert!(!modern.contains("hami_gpu_shared_count") && !modern.contains("HostGPU") && modern.contains("hami_host_gpu"));
 }
 
-/// The metrics that a Grafana dashboard's queries name.
+/// Returns the metrics that a Grafana dashboard queries.
 fn queried(dashboard: &str) -> BTreeSet<String> {
     let value: serde_json::Value = serde_json::from_str(dashboard).unwrap();
     let mut found = BTreeSet::new();
@@ -156,20 +156,20 @@ fn queried(dashboard: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn whatever_the_dashboard_asks_for_is_there() {
+fn metrics_of_the_dashboard_exist() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/grafana/vgpu.json");
-    let asked = queried(&std::fs::read_to_string(path).unwrap());
-    assert!(asked.len() > 8, "{asked:?}");
-    let found = names_and_labels(&told(&snapshot(), Dialect { scheduler: true, legacy: false }));
-    let missing: Vec<_> = asked.iter().filter(|name| !found.contains_key(*name)).collect();
+    let queried_names = queried(&std::fs::read_to_string(path).unwrap());
+    assert!(queried_names.len() > 8, "{queried_names:?}");
+    let found = names_and_labels(&rendered(&snapshot(), Dialect { scheduler: true, legacy: false }));
+    let missing: Vec<_> = queried_names.iter().filter(|name| !found.contains_key(*name)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// What `promtool check metrics` looks at, without promtool: help and type before the samples of each name, counters and only
-/// counters called `_total`, no name or sample twice.
+/// Repeats the checks of `promtool check metrics`: help and type precede the samples of a name, counters and no others end in `_total`, no
+/// name or sample occurs twice.
 #[test]
-fn the_text_is_clean() {
-    let text = told(&snapshot(), Dialect { scheduler: true, legacy: false });
+fn text_format_is_well_formed() {
+    let text = rendered(&snapshot(), Dialect { scheduler: true, legacy: false });
     let (mut helped, mut typed, mut samples) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
     for line in text.lines() {
         let words: Vec<&str> = line.splitn(4, ' ').collect();

@@ -1,6 +1,6 @@
-//! Alnair's two logs, in the form that its profiler's last versions write and its README shows: fields with commas between them. The earlier
-//! form, a line for each field, carries less (no bytes, no kinds) and is what no tool in its tree reads any more: its notebook splits
-//! lines at commas. Its exporter reads a `metrics.log` of its limiter's, which has nothing of a profile in it.
+//! Alnair's two logs, in the format that the last versions of its profiler write and its README shows: fields separated by commas. The
+//! earlier format has one line for each field, lacks bytes and kinds, and is read by no tool in Alnair's tree: its notebook splits lines at
+//! commas. Alnair's exporter reads another `metrics.log`, of its limiter, which has no profile.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use vgpu_region::trace::{Direction, Kind};
 use super::event::Event;
 use super::rings::Total;
 
-/// The names that Alnair counts under, in its order.
+/// Names in Alnair's logs, in its order.
 pub const NAMES: [&str; 10] = [
     "cuInit",
     "cuMemAlloc",
@@ -24,8 +24,8 @@ pub const NAMES: [&str; 10] = [
     "cudaMemcpyAsync",
 ];
 
-/// The name that Alnair counts one of the driver's functions under. It counts copies where programs call the CUDA runtime for them; here
-/// they are seen where the runtime calls the driver.
+/// Returns the name of a driver function in Alnair's logs. Alnair counts copies by the calls of the CUDA runtime; these are counted by the
+/// driver calls that the runtime makes.
 #[must_use]
 pub fn name(call: &str) -> Option<&'static str> {
     let is_async = call.contains("Async") || call.contains("Batch");
@@ -45,21 +45,21 @@ pub fn name(call: &str) -> Option<&'static str> {
     NAMES.into_iter().find(|name| *name == wanted)
 }
 
-/// `metrics.log`: what the container holds, in bytes, and how often each function was called, for how many microseconds in all.
+/// Returns `metrics.log`: the memory that the container holds, in bytes, and for each function its calls and total microseconds.
 #[must_use]
-pub fn metrics(totals: &HashMap<String, Total>, held: u64) -> String {
-    let mut text = format!("name:mem_used,count:{held}\n");
+pub fn metrics(totals: &HashMap<String, Total>, held_bytes: u64) -> String {
+    let mut text = format!("name:mem_used,count:{held_bytes}\n");
     for wanted in NAMES {
-        let (mut count, mut took) = (0_u64, 0_u64);
+        let (mut count, mut took_ns) = (0_u64, 0_u64);
         for (_, total) in totals.iter().filter(|(call, _)| name(call) == Some(wanted)) {
-            (count, took) = (count.saturating_add(total.count), took.saturating_add(total.took));
+            (count, took_ns) = (count.saturating_add(total.count), took_ns.saturating_add(total.took_ns));
         }
-        _ = writeln!(text, "name:{wanted},count:{count},burst:{}", took / 1000);
+        _ = writeln!(text, "name:{wanted},count:{count},burst:{}", took_ns / 1000);
     }
     text
 }
 
-/// A line of `timeline.log`; Alnair leaves launches and look-ups out of it.
+/// Returns an event's line of `timeline.log`. `None` for launches and symbol look-ups, which Alnair omits.
 #[must_use]
 pub fn timeline(event: &Event) -> Option<String> {
     let kind = match event.kind {

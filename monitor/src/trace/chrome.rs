@@ -1,8 +1,8 @@
-//! The Trace Event Format, which Perfetto, `chrome://tracing` and `trace_processor` open.
+//! Writer of the Trace Event Format, which Perfetto, `chrome://tracing` and `trace_processor` open.
 //!
-//! The array form: what was written is a trace at any time, as the format lets the closing bracket be missing. Each process has its
-//! threads, and a track for each stream for what ran on the GPU; an arrow leads from a call to that. The GPU's categories are those of
-//! PyTorch's profiler: `kernel`, `gpu_memcpy`, `gpu_memset`.
+//! The array form is used, which is valid at any time as the closing bracket may be missing. Each process has its threads, and a track for
+//! each stream with the work on the GPU; an arrow leads from a call to its work. The GPU's categories are those of PyTorch's profiler:
+//! `kernel`, `gpu_memcpy`, `gpu_memset`.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -13,14 +13,14 @@ use vgpu_region::trace::{CAPTURED, Direction, FAILED, Kind};
 
 use super::event::Event;
 
-/// Numbers of the streams' tracks begin here, above any thread's.
-const TRACKS: u64 = 0x4000_0000;
-/// Times are counted from the beginning of the hour before the first one.
+/// Number of the first stream's track. Above any thread ID.
+const FIRST_TRACK: u64 = 0x4000_0000;
+/// Nanoseconds in an hour. Times count from the begin of the hour before the first event's.
 const HOUR: u64 = 3_600_000_000_000;
-/// Tracks that are told apart; a tenant could claim any number.
-const MOST: usize = 1024;
+/// Upper limit of tracks and of named processes, as a tenant may claim any number.
+const MAX_TRACKS: usize = 1024;
 
-/// Writes a trace.
+/// Writer of one trace.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
@@ -32,7 +32,7 @@ pub struct Writer<W: Write> {
     arrows: u64,
 }
 
-/// Microseconds with three digits behind the point.
+/// Formats nanoseconds as microseconds with three decimals.
 fn micros(nanos: u64) -> String {
     format!("{}.{:03}", nanos / 1000, nanos % 1000)
 }
@@ -41,7 +41,7 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// From where to where a copy went, in words.
+/// Returns the direction of a copy.
 fn direction(event: &Event) -> &'static str {
     match event.what.name {
         number if number == Direction::ToDevice as u16 => "HtoD",
@@ -51,7 +51,7 @@ fn direction(event: &Event) -> &'static str {
     }
 }
 
-/// Name and category of a slice on the GPU.
+/// Returns name and category of an event's slice on the GPU.
 fn on_gpu(event: &Event) -> (String, &'static str) {
     match event.kind {
         Kind::Kernel if event.name.is_empty() => ("kernel".to_owned(), "kernel"),
@@ -62,7 +62,7 @@ fn on_gpu(event: &Event) -> (String, &'static str) {
     }
 }
 
-/// Name and category of a slice on the host.
+/// Returns name and category of an event's slice on the host.
 fn on_host(event: &Event) -> (&str, &'static str) {
     match event.kind {
         Kind::Start => ("traced from here", "process"),
@@ -76,7 +76,7 @@ fn on_host(event: &Event) -> (&str, &'static str) {
     }
 }
 
-/// What else there is to say.
+/// Returns the arguments of an event's slices.
 fn details(event: &Event) -> serde_json::Value {
     let hex = |value: u64| format!("{value:#x}");
     let mut details = match event.kind {
@@ -102,20 +102,20 @@ fn details(event: &Event) -> serde_json::Value {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a trace.
+    /// Starts a trace.
     ///
     /// # Errors
-    /// As writing.
+    /// Writing fails.
     pub fn new(mut out: W) -> io::Result<Self> {
         out.write_all(b"[")?;
         let mut this = Self { out, written: 1, first: true, base: None, tracks: HashMap::new(), names: HashMap::new(), arrows: 0 };
-        // Perfetto takes an array for a trace only if there is an event in it: this one is there even if nothing happens.
+        // Perfetto recognizes an array as a trace only if it contains an event.
         let by = concat!("vgpu ", env!("CARGO_PKG_VERSION"));
         this.put(&format!(r#"{{"ph":"M","name":"process_labels","pid":0,"tid":0,"ts":0,"args":{{"labels":"{by}"}}}}"#))?;
         Ok(this)
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written
@@ -133,31 +133,31 @@ impl<W: Write> Writer<W> {
         self.put(&format!(r#"{{"ph":"M","name":"{what}","pid":{pid},"tid":{thread},"ts":0,"args":{{"name":{name}}}}}"#))
     }
 
-    /// The number of a stream's track, which is introduced when it is met first.
+    /// Returns the number of a stream's track, which is named on first use. `None` above the limit.
     fn track(&mut self, event: &Event) -> io::Result<Option<u64>> {
         let key = (event.pid, event.what.context, event.place);
         if let Some(track) = self.tracks.get(&key) {
             return Ok(Some(*track));
         }
-        if self.tracks.len() >= MOST {
+        if self.tracks.len() >= MAX_TRACKS {
             return Ok(None);
         }
-        let track = TRACKS + self.tracks.len() as u64;
+        let track = FIRST_TRACK + self.tracks.len() as u64;
         self.tracks.insert(key, track);
         self.label("thread_name", event.pid, track, &format!("GPU: context {}, stream {:#x}", event.what.context, event.place))?;
         Ok(Some(track))
     }
 
-    /// Writes one thing.
+    /// Writes one event.
     ///
     /// # Errors
-    /// As writing.
+    /// Writing fails.
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
-        // Readers take times for doubles: counted from 1970, they would be a quarter of a microsecond apart.
+        // Readers store times as doubles, whose resolution since 1970 would be a quarter of a microsecond.
         let base = *self.base.get_or_insert((event.begin - event.begin % HOUR).saturating_sub(HOUR));
         let since = |nanos: u64| micros(nanos.saturating_sub(base));
         let (pid, thread, ts) = (event.pid, event.thread, since(event.begin));
-        if event.kind == Kind::Start && self.names.len() < MOST {
+        if event.kind == Kind::Start && self.names.len() < MAX_TRACKS {
             self.names.insert(pid, event.name.to_string());
             self.label("process_name", pid, 0, &event.name)?;
         }
@@ -186,18 +186,18 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Makes sure that what was written is where others can read it.
+    /// Flushes buffered events.
     ///
     /// # Errors
-    /// As writing.
+    /// Writing fails.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
 
-    /// Ends the trace.
+    /// Completes the trace.
     ///
     /// # Errors
-    /// As writing.
+    /// Writing fails.
     pub fn finish(mut self) -> io::Result<W> {
         self.out.write_all(b"\n]\n")?;
         self.out.flush()?;

@@ -1,38 +1,38 @@
-//! One recorded event.
+//! Recorded event.
 
 use std::sync::Arc;
 
 use vgpu_region::trace::{Kind, What};
 
-/// One thing that a process did. All of it is the tenant's own word.
+/// Recorded event of a process. All of it is the tenant's claim.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// PID in the process's own namespace.
     pub pid: u32,
-    /// Its thread's number there.
+    /// Thread ID in that namespace.
     pub thread: u32,
-    /// What it is about.
+    /// Kind of event.
     pub kind: Kind,
     /// Flags and context.
     pub what: What,
-    /// The driver's function; empty for what is none.
+    /// Driver function. Empty if the event is no call.
     pub call: Arc<str>,
-    /// A kernel's name, or the process's; empty where it is not known.
+    /// Name of the kernel or of the process. Empty if unknown.
     pub name: Arc<str>,
-    /// When it began on the host, in nanoseconds since 1970.
+    /// Begin on the host in nanoseconds since 1970.
     pub begin: u64,
-    /// How long it took there, in nanoseconds.
+    /// Duration on the host in nanoseconds.
     pub took: u64,
-    /// A stream, or an address.
+    /// Stream or address.
     pub place: u64,
-    /// How much, or how many: see [`Kind`].
+    /// Size or count, see [`Kind`].
     pub amount: u64,
-    /// When it began on the GPU, by the host's clock, and how long it took there.
+    /// Begin on the GPU by the host's clock, in nanoseconds since 1970, and duration on the GPU in nanoseconds.
     pub gpu: Option<(u64, u64)>,
 }
 
 impl Event {
-    /// Whether one of the flags is set.
+    /// Returns whether one of the flags is set.
     #[must_use]
     pub fn has(&self, flag: u8) -> bool {
         self.what.flags & flag != 0

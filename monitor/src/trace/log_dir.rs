@@ -1,6 +1,6 @@
-//! The files of containers that asked for traces when they were made (`PFLOG`): `metrics.log`, `timeline.log` and `trace.json` in the
-//! folder that they named, kept by a thread for each container. They are complete when the container is gone, and
-//! at any time before they hold what its processes had recorded a moment ago, however those ended.
+//! Log files of containers that request traces at their creation (`PFLOG`): `metrics.log`, `timeline.log` and `trace.json` in the directory
+//! that `PFLOG` names. One thread for each container keeps them up to date to a tenth of a second, also for processes that were killed. They
+//! are complete once the container is gone.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -21,27 +21,28 @@ use crate::account::Reader;
 use crate::container_files;
 use crate::snapshot::Snapshot;
 
-/// How often the rings are copied; Alnair's profiler writes its logs as often.
+/// Time between two copies of the rings, as in Alnair's profiler.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Most containers that are followed at a time.
-const MOST: usize = 64;
-/// Longest that a file may become, in bytes.
-const LONGEST: u64 = 1 << 30;
+/// Upper limit of containers traced at a time.
+const MAX_CONTAINERS: usize = 64;
+/// Size in bytes above which a file no longer grows.
+const MAX_FILE_SIZE: u64 = 1 << 30;
 
-/// The three files.
+/// Log files of one container.
 #[derive(Debug)]
-pub struct Logs {
+pub struct LogFiles {
     metrics: File,
     timeline: BufWriter<File>,
     timeline_length: u64,
     trace: chrome::Writer<BufWriter<File>>,
 }
 
-impl Logs {
-    /// Opens or makes them in a folder below `root`. `metrics.log` and `trace.json` begin anew, `timeline.log` goes on, as Alnair's does.
+impl LogFiles {
+    /// Opens or creates the files in a directory below `root`. Truncates `metrics.log` and `trace.json`; appends to `timeline.log`, as Alnair
+    /// does.
     ///
     /// # Errors
-    /// They cannot be written.
+    /// The directory or a file cannot be opened.
     pub fn open(root: &Path, path: &str) -> io::Result<Self> {
         let folder = container_files::open_dir(&File::open(root)?, path)?;
         let open = |name| container_files::open_file(&folder, name, OFlags::empty());
@@ -57,19 +58,19 @@ impl Logs {
         })
     }
 
-    /// Writes what has been recorded since the last time; `held` is what the container holds, in bytes.
+    /// Writes the events since the last call. `held_bytes` is the memory that the container holds; `is_last` also takes incomplete events.
     ///
     /// # Errors
-    /// As writing.
-    pub fn update(&mut self, rings: &mut Rings, held: u64, last: bool) -> io::Result<()> {
+    /// Writing fails.
+    pub fn update(&mut self, rings: &mut Rings, held_bytes: u64, is_last: bool) -> io::Result<()> {
         let mut done = Ok(());
-        rings.drain(last, |event| {
+        rings.drain(is_last, |event| {
             if done.is_ok() {
                 done = self.write(&event);
             }
         });
         done?;
-        let metrics = alnair::metrics(&rings.totals(), held);
+        let metrics = alnair::metrics(&rings.totals(), held_bytes);
         self.metrics.write_all_at(metrics.as_bytes(), 0)?;
         self.metrics.set_len(metrics.len() as u64)?;
         self.timeline.flush()?;
@@ -77,23 +78,23 @@ impl Logs {
     }
 
     fn write(&mut self, event: &super::event::Event) -> io::Result<()> {
-        if let Some(line) = alnair::timeline(event).filter(|_| self.timeline_length < LONGEST) {
+        if let Some(line) = alnair::timeline(event).filter(|_| self.timeline_length < MAX_FILE_SIZE) {
             self.timeline_length += line.len() as u64;
             self.timeline.write_all(line.as_bytes())?;
         }
-        if self.trace.written() < LONGEST { self.trace.event(event) } else { Ok(()) }
+        if self.trace.written() < MAX_FILE_SIZE { self.trace.event(event) } else { Ok(()) }
     }
 
-    /// Ends them.
+    /// Completes the files.
     ///
     /// # Errors
-    /// As writing.
+    /// Writing fails.
     pub fn finish(self) -> io::Result<()> {
         self.trace.finish().map(drop)
     }
 }
 
-/// Follows the containers that ask for traces.
+/// Threads that write the logs of containers, by directory name and creation time.
 #[derive(Debug)]
 pub struct LogWriters {
     state_dir: PathBuf,
@@ -101,44 +102,44 @@ pub struct LogWriters {
 }
 
 impl LogWriters {
-    /// For the containers in this state directory.
+    /// Returns writers for the containers in a state directory.
     #[must_use]
     pub fn new(state_dir: &Path) -> Self {
         Self { state_dir: state_dir.to_owned(), running: HashMap::new() }
     }
 
-    /// Begins with those that are new, and lets go of those that are gone.
+    /// Starts writers for new containers, and stops those of containers that are gone.
     pub fn update(&mut self, snapshot: &Snapshot) {
         let mut keys = Vec::new();
         for container in &snapshot.containers {
             let (Some(path), Some(init)) = (&container.trace_dir, container.init) else { continue };
-            let key = (container.place.clone(), container.created);
+            let key = (container.dir_name.clone(), container.created);
             keys.push(key.clone());
-            if self.running.contains_key(&key) || self.running.len() >= MOST {
+            if self.running.contains_key(&key) || self.running.len() >= MAX_CONTAINERS {
                 continue;
             }
             let gone = Arc::new(AtomicBool::new(false));
-            let (name, path, seen) = (container.name(), path.clone(), Arc::clone(&gone));
-            let region = self.state_dir.join(CONTAINERS).join(&container.place).join(REGION);
-            // Opened now, while the process is known to be the container's.
+            let (name, path, is_gone) = (container.name(), path.clone(), Arc::clone(&gone));
+            let region = self.state_dir.join(CONTAINERS).join(&container.dir_name).join(REGION);
+            // Opened now, while `init` is known to be the container's process.
             let root = PathBuf::from(format!("/proc/{init}/root"));
-            let begun = Rings::open(&region, true).and_then(|rings| Ok((rings, Logs::open(&root, &path)?)));
+            let opened = Rings::open(&region, true).and_then(|rings| Ok((rings, LogFiles::open(&root, &path)?)));
             let thread = thread::spawn(move || {
-                let followed = begun.and_then(|(rings, logs)| follow(rings, logs, &region, &seen));
-                if let Err(why) = followed {
-                    eprintln!("vgpu monitor: {name}: {path}: {why}");
+                let followed = opened.and_then(|(rings, logs)| follow(rings, logs, &region, &is_gone));
+                if let Err(error) = followed {
+                    tracing::warn!(container = name, path, %error, "cannot write trace logs");
                 }
             });
             self.running.insert(key, (gone, thread));
         }
-        // Where nobody looks any more, the thread ends by itself.
+        // Stopped threads are not joined: they end after their last write.
         self.running.retain(|key, (gone, _)| {
             gone.store(!keys.contains(key), Relaxed);
             keys.contains(key)
         });
     }
 
-    /// Writes down what is left of all, and ends.
+    /// Stops all writers and waits until their files are complete.
     pub fn finish(self) {
         for (gone, _) in self.running.values() {
             gone.store(true, Relaxed);
@@ -149,15 +150,16 @@ impl LogWriters {
     }
 }
 
-fn follow(mut rings: Rings, mut logs: Logs, region: &Path, gone: &AtomicBool) -> io::Result<()> {
-    let (mut reader, mut held) = (Reader::default(), 0);
+/// Writes a container's logs until `is_gone` is set.
+fn follow(mut rings: Rings, mut logs: LogFiles, region: &Path, is_gone: &AtomicBool) -> io::Result<()> {
+    let (mut reader, mut held_bytes) = (Reader::default(), 0);
     loop {
-        let last = gone.load(Relaxed);
+        let is_last = is_gone.load(Relaxed);
         if let Ok(account) = reader.read(region) {
-            held = account.gpus.iter().map(|gpu| gpu.charged).sum();
+            held_bytes = account.gpus.iter().map(|gpu| gpu.charged).sum();
         }
-        logs.update(&mut rings, held, last)?;
-        if last {
+        logs.update(&mut rings, held_bytes, is_last)?;
+        if is_last {
             return logs.finish();
         }
         thread::sleep(INTERVAL);

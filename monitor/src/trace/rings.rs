@@ -1,7 +1,7 @@
-//! Copying out of a container's rings.
+//! Reader of a container's trace rings.
 //!
-//! As its accounts, the tenant can write and cut the file at any time: it is never mapped, and no figure in it is believed. A turn copies
-//! at most what the rings hold.
+//! The tenant can write and truncate the file at any time, so it is never mapped, and no figure in it is trusted. One pass copies at most the
+//! capacity of the rings.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -26,17 +26,18 @@ use super::event::Event;
 /// Records copied at a time.
 const CHUNK: u64 = 1024;
 
-/// What has been copied of one ring.
+/// Progress in one ring.
 #[derive(Debug, Default)]
-struct Seen {
+struct Progress {
+    /// Number of the next record.
     next: Option<u64>,
-    /// Nothing from here on counts any more.
+    /// Number of the first record to be ignored.
     end: Option<u64>,
     calls: HashMap<u8, Arc<str>>,
     names: HashMap<u16, Arc<str>>,
 }
 
-/// What a ring's header says.
+/// Copy of a ring's header.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     head: u64,
@@ -45,39 +46,39 @@ struct Head {
     calls: usize,
 }
 
-/// A container's rings.
+/// Trace rings of a container.
 #[derive(Debug)]
 pub struct Rings {
     file: File,
     census: Census,
-    seen: Vec<Seen>,
+    progress: Vec<Progress>,
     from_start: bool,
     clocks: Clocks,
     none: Arc<str>,
-    /// Records that were overwritten before they were copied, or never completed.
+    /// Number of records that were overwritten before they were copied, or never completed.
     pub lost: u64,
 }
 
-/// How often one of the driver's functions was called, by all processes.
+/// Calls of one driver function by all processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Total {
-    /// So often.
+    /// Number of calls.
     pub count: u64,
-    /// Nanoseconds on the host in all.
-    pub took: u64,
+    /// Total time on the host in nanoseconds.
+    pub took_ns: u64,
 }
 
 impl Rings {
-    /// Opens the region at `path`. What was recorded before counts only with `from_start`.
+    /// Opens the region at `path`. Skips existing records unless `from_start` is set.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// The region cannot be opened.
     pub fn open(path: &Path, from_start: bool) -> io::Result<Self> {
         let name = CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)?;
         let mut this = Self {
             file: File::open(path)?,
             census: Census::open(&name),
-            seen: Vec::new(),
+            progress: Vec::new(),
             from_start,
             clocks: Clocks::default(),
             none: Arc::from(""),
@@ -86,7 +87,7 @@ impl Rings {
         if !from_start {
             for slot in 0..this.slots() {
                 let next = this.header(slot).map(|header| header.head);
-                this.seen(slot).next = next;
+                this.progress(slot).next = next;
             }
         }
         Ok(this)
@@ -98,11 +99,11 @@ impl Rings {
         read.map_or(0, |()| u32::from_ne_bytes(bytes) as usize).min(SLOTS)
     }
 
-    fn seen(&mut self, slot: usize) -> &mut Seen {
-        while self.seen.len() <= slot {
-            self.seen.push(Seen::default());
+    fn progress(&mut self, slot: usize) -> &mut Progress {
+        while self.progress.len() <= slot {
+            self.progress.push(Progress::default());
         }
-        &mut self.seen[slot]
+        &mut self.progress[slot]
     }
 
     fn header(&self, slot: usize) -> Option<Head> {
@@ -120,119 +121,118 @@ impl Rings {
         })
     }
 
-    /// Gives what has been recorded since the last time, ring by ring. What is still under way is left for the next time, unless this
-    /// is the `last` one, or its process is gone, or it is about to be overwritten.
-    pub fn drain(&mut self, last: bool, mut each: impl FnMut(Event)) {
+    /// Passes the records since the last call to `each`, ring by ring. Incomplete records wait for the next call, unless `is_last` is set, their
+    /// process is dead, or they are about to be overwritten.
+    pub fn drain(&mut self, is_last: bool, mut each: impl FnMut(Event)) {
         for slot in 0..self.slots() {
             let Some(mut head) = self.header(slot) else { continue };
             let from_start = self.from_start;
-            let next = self.seen(slot).next.unwrap_or(if from_start { 0 } else { head.head.saturating_sub(CAPACITY as u64) });
-            // Somebody who sets it back begins anew.
+            let next = self.progress(slot).next.unwrap_or(if from_start { 0 } else { head.head.saturating_sub(CAPACITY as u64) });
             let oldest = head.head.saturating_sub(CAPACITY as u64);
-            head.head = self.seen(slot).end.unwrap_or(u64::MAX).min(head.head).max(oldest);
+            head.head = self.progress(slot).end.unwrap_or(u64::MAX).min(head.head).max(oldest);
             let mut at = next.clamp(oldest, head.head);
             self.lost += oldest.saturating_sub(next);
-            let gone = last || self.census.is_dead(slot);
+            let is_dead = is_last || self.census.is_dead(slot);
             while at < head.head {
-                let taken = self.copy(slot, head, at, gone, &mut each);
-                if taken == 0 {
+                let consumed = self.copy(slot, head, at, is_dead, &mut each);
+                if consumed == 0 {
                     break;
                 }
-                at += taken;
+                at += consumed;
             }
-            self.seen(slot).next = Some(at);
+            self.progress(slot).next = Some(at);
         }
     }
 
-    /// Copies some records from `at` on, and says how many are done with.
-    fn copy(&mut self, slot: usize, head: Head, at: u64, gone: bool, each: &mut impl FnMut(Event)) -> u64 {
-        let place = at % CAPACITY as u64;
-        let count = CHUNK.min(head.head - at).min(CAPACITY as u64 - place);
+    /// Copies records from number `at` on. Returns how many are consumed.
+    fn copy(&mut self, slot: usize, head: Head, at: u64, is_dead: bool, each: &mut impl FnMut(Event)) -> u64 {
+        let index = at % CAPACITY as u64;
+        let count = CHUNK.min(head.head - at).min(CAPACITY as u64 - index);
         let mut bytes = vec![0; count as usize * RECORD_SIZE];
-        let start = offset(slot) + offset_of!(Ring, records) as u64 + place * RECORD_SIZE as u64;
+        let start = offset(slot) + offset_of!(Ring, records) as u64 + index * RECORD_SIZE as u64;
         if self.file.read_exact_at(&mut bytes, start).is_err() {
             return 0;
         }
         for (step, record) in bytes.chunks_exact(RECORD_SIZE).enumerate() {
             let number = at + step as u64;
             let words: Vec<u64> = record.chunks_exact(8).filter_map(|word| word.try_into().ok().map(u64::from_ne_bytes)).collect();
-            let [sequence, begin, took, who, what, rest @ ..] = words.as_slice() else { return count };
-            let (what, pid) = (What::of(*what), *who as u32);
-            let waits = !gone && head.head - number < CAPACITY as u64 / 2;
+            let [sequence, begin, took, thread_and_pid, what, rest @ ..] = words.as_slice() else { return count };
+            let (what, pid) = (What::of(*what), *thread_and_pid as u32);
+            let may_wait = !is_dead && head.head - number < CAPACITY as u64 / 2;
             if *sequence != number + 1 {
-                // Being written, or never finished, or overwritten already.
-                if *sequence == 0 && waits {
+                // Incomplete, or overwritten.
+                if *sequence == 0 && may_wait {
                     return step as u64;
                 }
                 self.lost += 1;
                 continue;
             }
             let [place, amount, gpu_begin, gpu_took, ..] = *rest else { return count };
-            if what.flags & TIMED != 0 && gpu_took == 0 && waits && pid == head.pid {
+            if what.flags & TIMED != 0 && gpu_took == 0 && may_wait && pid == head.pid {
                 return step as u64;
             }
             let Some(kind) = Kind::of(what.kind) else { continue };
             let begin = begin.wrapping_add(head.since_1970);
             let timed = what.flags & TIMED != 0 && gpu_took != 0;
-            let gpu = timed.then(|| self.clocks.place((pid, what.context, place), begin, gpu_begin, gpu_took - 1)).flatten();
+            let gpu = timed.then(|| self.clocks.map_to_host((pid, what.context, place), begin, gpu_begin, gpu_took - 1)).flatten();
             let name = match kind {
                 Kind::Kernel => self.name(slot, what.name),
                 Kind::Start => text(&[place.to_ne_bytes(), amount.to_ne_bytes()].concat()).into(),
                 _ => Arc::clone(&self.none),
             };
             let call = self.call(slot, what.call);
-            each(Event { pid, thread: (*who >> 32) as u32, kind, what, call, name, begin, took: *took, place, amount, gpu });
+            each(Event { pid, thread: (*thread_and_pid >> 32) as u32, kind, what, call, name, begin, took: *took, place, amount, gpu });
         }
         count
     }
 
-    fn read_text(&self, at: u64, length: usize) -> Option<Arc<str>> {
+    fn read_name(&self, at: u64, length: usize) -> Option<Arc<str>> {
         let mut bytes = vec![0; length];
         self.file.read_exact_at(&mut bytes, at).ok()?;
         Some(text(&bytes)).filter(|text| !text.is_empty()).map(Arc::from)
     }
 
     fn call(&mut self, slot: usize, call: u8) -> Arc<str> {
-        let Some(place) = usize::from(call).checked_sub(1).filter(|place| *place < CALLS) else { return Arc::clone(&self.none) };
-        if let Some(known) = self.seen(slot).calls.get(&call) {
+        let Some(index) = usize::from(call).checked_sub(1).filter(|index| *index < CALLS) else { return Arc::clone(&self.none) };
+        if let Some(known) = self.progress(slot).calls.get(&call) {
             return Arc::clone(known);
         }
-        let at = offset(slot) + (offset_of!(Ring, calls) + place * size_of::<Call>() + offset_of!(Call, name)) as u64;
-        let Some(found) = self.read_text(at, CALL_LENGTH) else { return Arc::clone(&self.none) };
-        self.seen(slot).calls.insert(call, Arc::clone(&found));
+        let at = offset(slot) + (offset_of!(Ring, calls) + index * size_of::<Call>() + offset_of!(Call, name)) as u64;
+        let Some(found) = self.read_name(at, CALL_LENGTH) else { return Arc::clone(&self.none) };
+        self.progress(slot).calls.insert(call, Arc::clone(&found));
         found
     }
 
     fn name(&mut self, slot: usize, name: u16) -> Arc<str> {
-        let Some(place) = usize::from(name).checked_sub(1).filter(|place| *place < NAMES) else { return Arc::clone(&self.none) };
-        if let Some(known) = self.seen(slot).names.get(&name) {
+        let Some(index) = usize::from(name).checked_sub(1).filter(|index| *index < NAMES) else { return Arc::clone(&self.none) };
+        if let Some(known) = self.progress(slot).names.get(&name) {
             return Arc::clone(known);
         }
-        let at = offset(slot) + (offset_of!(Ring, names) + place * size_of::<Name>() + offset_of!(Name, text)) as u64;
-        let Some(found) = self.read_text(at, NAME_LENGTH) else { return Arc::clone(&self.none) };
-        self.seen(slot).names.insert(name, Arc::clone(&found));
+        let at = offset(slot) + (offset_of!(Ring, names) + index * size_of::<Name>() + offset_of!(Name, text)) as u64;
+        let Some(found) = self.read_name(at, NAME_LENGTH) else { return Arc::clone(&self.none) };
+        self.progress(slot).names.insert(name, Arc::clone(&found));
         found
     }
 
-    /// What is recorded from now on does not count any more.
+    /// Ignores records made from now on.
     pub fn stop(&mut self) {
         for slot in 0..SLOTS {
             let end = if slot < self.slots() { self.header(slot).map_or(0, |header| header.head) } else { 0 };
-            self.seen(slot).end.get_or_insert(end);
+            self.progress(slot).end.get_or_insert(end);
         }
     }
 
-    /// Whether anything was left for the next time.
+    /// Returns whether records are left for the next call.
     #[must_use]
     pub fn has_pending(&self) -> bool {
-        let behind = |(slot, seen): (usize, &Seen)| {
-            let head = self.header(slot).map_or(0, |header| header.head).min(seen.end.unwrap_or(u64::MAX));
-            seen.next.is_some_and(|next| next < head)
+        let behind = |(slot, progress): (usize, &Progress)| {
+            let head = self.header(slot).map_or(0, |header| header.head).min(progress.end.unwrap_or(u64::MAX));
+            progress.next.is_some_and(|next| next < head)
         };
-        self.seen.iter().enumerate().any(behind)
+        self.progress.iter().enumerate().any(behind)
     }
 
-    /// How often each of the driver's functions was called, as far back as the rings go.
+    /// Returns the calls of each driver function since the rings were created.
     #[must_use]
     pub fn totals(&self) -> HashMap<String, Total> {
         let mut totals: HashMap<String, Total> = HashMap::new();
@@ -246,14 +246,14 @@ impl Rings {
                 let long = |at: usize| call.get(at..at + 8).and_then(|part| part.try_into().ok()).map_or(0, u64::from_ne_bytes);
                 let total = totals.entry(text(call.get(offset_of!(Call, name)..).unwrap_or_default())).or_default();
                 total.count = total.count.saturating_add(long(offset_of!(Call, count)));
-                total.took = total.took.saturating_add(long(offset_of!(Call, took)));
+                total.took_ns = total.took_ns.saturating_add(long(offset_of!(Call, took)));
             }
         }
         totals
     }
 }
 
-/// Text up to the first zero, with nothing in it that a terminal or a line of a log would take for something else.
+/// Returns the text up to the first zero byte, with control characters replaced.
 fn text(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes.split(|&byte| byte == 0).next().unwrap_or_default()).into_owned();
     text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()

@@ -13,7 +13,7 @@ use super::chrome::Writer;
 use super::rings::Rings;
 use super::*;
 
-/// A region's file with rings, and this process in it.
+/// Region file with rings, and this process as a member.
 struct Region {
     folder: TempDir,
     membership: Membership,
@@ -27,7 +27,7 @@ impl Region {
         map::format(file.as_raw_fd()).unwrap();
         let path = CString::new(folder.path().join(REGION).as_os_str().as_bytes()).unwrap();
         let membership = map::join(&path, 77, 1).unwrap();
-        assert!(map::ring(&path, membership.index).unwrap().is_none(), "nobody traces yet");
+        assert!(map::ring(&path, membership.index).unwrap().is_none(), "tracing is off");
         file.set_len(FILE_SIZE).unwrap();
         let ring = map::ring(&path, membership.index).unwrap().unwrap();
         ring.header.begin(77, 1_000_000);
@@ -38,7 +38,7 @@ impl Region {
         Rings::open(&self.folder.path().join(REGION), from_start).unwrap()
     }
 
-    /// As the library writes a record.
+    /// Writes a record as the library does.
     fn push(&self, kind: Kind, what: What, begin: u64, values: [u64; 2]) -> u64 {
         let (number, record) = self.ring.take().unwrap();
         record.begin.store(begin, Relaxed);
@@ -61,14 +61,14 @@ fn drained(rings: &mut Rings, last: bool) -> Vec<Event> {
 }
 
 #[test]
-fn what_was_recorded_comes_out_once_and_in_order() {
+fn records_are_read_once_and_in_order() {
     let region = Region::new();
     let call = region.ring.call(b"cuLaunchKernel");
     let name = region.ring.name(b"gemm");
     let mut rings = region.rings(true);
     let first = region.push(Kind::Kernel, What { call, name, flags: TIMED, ..What::default() }, 10, [7, 1]);
     region.push(Kind::Allocate, What::default(), 20, [0x1000, 4096]);
-    // The first one is still running.
+    // The first record's kernel is still running.
     assert_eq!(drained(&mut rings, false), []);
     region.ring.ran(first, 500, 100);
     let found = drained(&mut rings, false);
@@ -77,30 +77,30 @@ fn what_was_recorded_comes_out_once_and_in_order() {
     assert_eq!(short, expected);
     assert_eq!((&*found[0].call, &*found[0].name, found[0].pid, found[0].thread), ("cuLaunchKernel", "gemm", 77, 78));
     assert_eq!(drained(&mut rings, true), []);
-    // Whoever comes now sees it too only if asked to.
+    // A later reader gets existing records only on request.
     assert_eq!(drained(&mut region.rings(false), true), []);
     assert_eq!(drained(&mut region.rings(true), true).len(), 2);
 }
 
 #[test]
-fn a_killed_process_is_not_waited_for() {
+fn records_of_killed_processes_are_not_waited_for() {
     let region = Region::new();
     let mut rings = region.rings(true);
     region.push(Kind::Kernel, What { flags: TIMED, ..What::default() }, 10, [7, 1]);
-    // It was killed while it wrote the second one.
+    // The process is killed while it writes the second record.
     region.ring.take().unwrap();
     region.push(Kind::Free, What::default(), 20, [1, 0]);
     assert_eq!(drained(&mut rings, false), []);
-    // SAFETY: the accounts are not used any more; unmapping them lets go of the slot.
+    // SAFETY: the accounts are not used after this. Unmapping them releases the slot.
     unsafe { map::unmap(region.membership.region) };
     let kinds: Vec<_> = drained(&mut rings, false).iter().map(|event| (event.kind, event.gpu)).collect();
-    // The ring's own mapping is of another opening of the file, and holds no slot.
+    // The ring's mapping belongs to another open file description, which holds no slot.
     assert_eq!(kinds, [(Kind::Kernel, None), (Kind::Free, None)]);
     assert_eq!(rings.lost, 1);
 }
 
 #[test]
-fn what_is_about_to_be_overwritten_is_not_waited_for() {
+fn records_about_to_be_overwritten_are_not_waited_for() {
     let region = Region::new();
     let mut rings = region.rings(true);
     let never = What { flags: TIMED, ..What::default() };
@@ -111,9 +111,9 @@ fn what_is_about_to_be_overwritten_is_not_waited_for() {
     assert_eq!((found, rings.lost), (CAPACITY / 2 + 1, 10));
 }
 
-/// Whatever a tenant writes there, the reader comes to an end and takes no more than the rings hold.
+/// Whatever a tenant writes, the reader terminates and returns at most the rings' capacity.
 #[test]
-fn garbage_is_garbage() {
+fn garbage_is_read_safely() {
     let region = Region::new();
     let path = region.folder.path().join(REGION);
     let mut seed = 12345_u64;
@@ -154,7 +154,7 @@ fn event(kind: Kind, call: &str, name: &str, what: What, amount: u64) -> Event {
 }
 
 #[test]
-fn alnairs_logs_are_as_its_readme_shows_them() {
+fn alnairs_logs_match_its_readme() {
     let copy = |direction: Direction| What { name: direction as u16, ..What::default() };
     for (event, expected) in [
         (event(Kind::Init, "cuInit", "", What::default(), 0), "name:cuInit, start:1663174503143895116, burst:4336641, bytes:0, kind:-1"),
@@ -173,9 +173,9 @@ fn alnairs_logs_are_as_its_readme_shows_them() {
     ] {
         assert_eq!(alnair::timeline(&event).as_deref().map(str::trim_end), Some(expected));
     }
-    // Its profiler leaves launches out of it.
+    // Alnair's profiler omits launches.
     assert_eq!(alnair::timeline(&event(Kind::Kernel, "cuLaunchKernel", "k", What::default(), 1)), None);
-    let total = |count, took| rings::Total { count, took };
+    let total = |count, took_ns| rings::Total { count, took_ns };
     let totals = [("cuLaunchKernel", total(2, 5_000)), ("cuLaunchKernelEx_ptsz", total(3, 5_999)), ("cuMemFree_v2", total(1, 900))];
     let totals = totals.map(|(call, total)| (call.to_owned(), total)).into_iter().collect();
     let lines = "name:mem_used,count:452984832\nname:cuInit,count:0,burst:0\nname:cuMemAlloc,count:0,burst:0\nname:cuMemFree,count:1,burst:0\n\
@@ -186,22 +186,22 @@ fn alnairs_logs_are_as_its_readme_shows_them() {
 }
 
 #[test]
-fn tracing_goes_on_and_off_in_the_page() {
+fn sessions_switch_tracing_in_the_page() {
     let host = crate::test_host::Host::new();
     host.container("c", "a", "p", &[]);
     let containers = crate::container::list(host.path(), &mut crate::account::Reader::default());
-    let page = map::limits(&CString::new(host.place("c").join(LIMITS).as_os_str().as_bytes()).unwrap()).unwrap();
+    let page = map::limits(&CString::new(host.dir("c").join(LIMITS).as_os_str().as_bytes()).unwrap()).unwrap();
     assert!(!page.is_traced());
     let before = page.generation.load(Relaxed);
-    let traced = TraceSession::start(&containers[0]).unwrap();
+    let session = TraceSession::start(&containers[0]).unwrap();
     assert!(page.is_traced() && page.generation.load(Relaxed) > before);
-    assert_eq!(std::fs::metadata(host.place("c").join(REGION)).unwrap().len(), FILE_SIZE);
-    drop(traced);
+    assert_eq!(std::fs::metadata(host.dir("c").join(REGION)).unwrap().len(), FILE_SIZE);
+    drop(session);
     assert!(!page.is_traced());
 }
 
 #[test]
-fn a_trace_is_one_at_any_time() {
+fn traces_have_process_slices_and_arrows() {
     let mut out = Writer::new(Vec::new()).unwrap();
     out.event(&event(Kind::Start, "", "py\"thon", What::default(), 0)).unwrap();
     let timed = What { flags: TIMED, ..What::default() };
@@ -217,7 +217,7 @@ fn a_trace_is_one_at_any_time() {
 }
 
 #[test]
-fn a_trace_of_nothing_is_no_empty_list() {
+fn empty_traces_have_one_event() {
     let text = String::from_utf8(Writer::new(Vec::new()).unwrap().finish().unwrap()).unwrap();
     let events: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
     assert_eq!((events.len(), &events[0]["ph"], events[0]["args"]["labels"].is_string()), (1, &"M".into(), true));

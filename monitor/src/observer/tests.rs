@@ -1,0 +1,57 @@
+use std::os::unix::ffi::OsStrExt;
+
+use vgpu_config::limits::{GpuLimits, Which};
+use vgpu_oci_hook::state::REGION;
+use vgpu_region::map;
+
+use super::share::MIN_RATE_INTERVAL;
+use super::*;
+use crate::gpus::Holder;
+use crate::test_host::Host;
+
+#[test]
+fn processes_of_another_pid_namespace_are_unknown_not_absent() {
+    let holder = |pid| Holder { pid, memory: Some(1), utilization: None };
+    let state = |pids: &[u32]| State {
+        index: 0,
+        uuid: String::new(),
+        name: String::new(),
+        memory: 1,
+        memory_used: 1,
+        utilization: None,
+        processes: Some(pids.iter().copied().map(holder).collect()),
+    };
+    let known = |pids: &[u32]| ObservedGpu::new(state(pids), &ProcessOwners::default()).state.processes.is_some();
+    assert!(known(&[]) && known(&[u32::MAX, std::process::id()]) && !known(&[u32::MAX]));
+}
+
+#[test]
+fn shares_and_rates_come_from_the_account() {
+    let host = Host::new();
+    let (inventory, uuids) = Host::inventory(1);
+    crate::inventory::write(host.path(), &inventory).unwrap();
+    let limit = GpuLimits { memory_percent: Some(25), cores: Some(40), ..GpuLimits::none(Which::All) };
+    host.container("c", "app", "web", &[limit]);
+    let path = std::ffi::CString::new(host.dir("c").join(REGION).as_os_str().as_bytes()).unwrap();
+    let mut observer = Observer::new(host.path());
+    observer.inventory = inventory;
+    let first = observer.sample().containers.remove(0).gpus.remove(0);
+    assert_eq!((first.memory_limit, first.cores, first.charged), (Some(20 << 30), Some(40), 0), "a share exists before any process");
+    let member = map::join(&path, 4, 5).unwrap();
+    let place = member.region.gpu(uuids[0]).unwrap();
+    let account = &member.region.gpus[place];
+    member.slot().gpus[place].charge.reserve(&account.total, 7, 100).unwrap();
+    std::thread::sleep(MIN_RATE_INTERVAL * 2);
+    observer.sample();
+    account.budget.used.fetch_add(1 << 60, Relaxed);
+    account.budget.waited.fetch_add(10_000_000, Relaxed);
+    std::thread::sleep(MIN_RATE_INTERVAL * 2);
+    let share = observer.sample().containers.remove(0).gpus.remove(0);
+    assert_eq!((share.charged, share.utilization), (7 * 4096, Some(100.0)), "utilization is at most 100, whatever the account claims");
+    assert!(share.throttled.is_some_and(|percent| percent > 0.0) && share.last_kernel.is_some());
+    assert_eq!(share.processes.iter().map(|process| (process.inner_pid, process.charged)).collect::<Vec<_>>(), [(4, Some(7 * 4096))]);
+    let soon = observer.sample().containers.remove(0).gpus.remove(0);
+    assert_eq!((soon.utilization, soon.throttled), (share.utilization, share.throttled), "rates are kept for 100 ms");
+    // SAFETY: the region is not used after this.
+    unsafe { map::unmap(member.region) };
+}
