@@ -5,10 +5,11 @@
 //! * An [`observer`] combines these into a [`snapshot`], from which everything else derives.
 //! * [`service`] is `vgpu monitor`: it detects [`violations`], runs [`enforcement`], serves [`metrics`] over [`http`], and keeps
 //!   [`hami_region`] files and [`trace`] logs.
-//! * [`change`] changes a container's limits.
+//! * [`change`] changes a container's limits. [`capabilities`] are what the service may do as root.
 
 pub mod account;
 mod atomic_file;
+pub mod capabilities;
 pub mod change;
 pub mod container;
 mod container_files;
