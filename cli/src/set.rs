@@ -74,7 +74,7 @@ impl Args {
 /// Prints the limits now in force, and by how much the container exceeds them.
 fn report(container: &Container, observer: &mut Observer) {
     let snapshot = observer.sample();
-    let Some(current) = snapshot.containers.iter().find(|current| container.place.ends_with(&current.place)) else { return };
+    let Some(current) = snapshot.containers.iter().find(|current| container.dir.ends_with(&current.dir_name)) else { return };
     for share in &current.gpus {
         let memory = share.memory_limit.map_or_else(|| "no memory limit".to_owned(), bytes);
         let cores = share.cores.map_or_else(|| "no compute limit".to_owned(), |percent| format!("{percent}% of the GPU's time"));

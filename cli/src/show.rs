@@ -30,8 +30,8 @@ impl Args {
         let mut snapshot = sample(&mut Observer::new(&state_dir));
         if let Some(name) = &self.container {
             let containers = vgpu_monitor::container::list(&state_dir, &mut Default::default());
-            let place = &vgpu_monitor::container::find(&containers, name)?.place;
-            snapshot.containers.retain(|container| place.ends_with(&container.place));
+            let place = &vgpu_monitor::container::find(&containers, name)?.dir;
+            snapshot.containers.retain(|container| place.ends_with(&container.dir_name));
         }
         if self.json {
             println!("{}", serde_json::to_string_pretty(&snapshot)?);

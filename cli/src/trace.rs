@@ -96,7 +96,7 @@ impl Args {
         let file = File::create(&self.output).map_err(|error| format!("{}: {error}", self.output.display()))?;
         let mut out = chrome::Writer::new(BufWriter::new(file))?;
         let mut counts = Counts::default();
-        let region = container.place.join(REGION);
+        let region = container.dir.join(REGION);
         let mut rings = Rings::open(&region, false)?;
         let traced = TraceSession::start(container)?;
         eprintln!("vgpu trace: recording {} {}", container.record.id, self.span());

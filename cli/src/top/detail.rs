@@ -9,7 +9,7 @@ use vgpu_monitor::snapshot::{ContainerState, GpuProcess, Share};
 
 /// Formats the container whose folder is `place`; no lines if it does not exist.
 pub(super) fn lines(view: &View, place: &str, width: u16) -> Vec<Line<'static>> {
-    let Some(container) = view.snapshot.containers.iter().find(|container| container.place == place) else { return Vec::new() };
+    let Some(container) = view.snapshot.containers.iter().find(|container| container.dir_name == place) else { return Vec::new() };
     let fit = |text: String| fit(&text, usize::from(width)).trim_end().to_owned();
     let mut lines = vec![
         Line::styled(fit(container.name()), Style::new().add_modifier(Modifier::BOLD)),
@@ -29,7 +29,7 @@ pub(super) fn lines(view: &View, place: &str, width: u16) -> Vec<Line<'static>> 
         for member in members {
             let format = |amount: Option<u64>| amount.map_or_else(|| "-".to_owned(), bytes);
             let pid = member.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
-            let (inner, charged, held) = (member.inner.to_string(), format(member.charged), format(member.held));
+            let (inner, charged, held) = (member.inner_pid.to_string(), format(member.charged), format(member.held));
             let text = row([&pid, &inner, &charged, &held, &bytes(member.overhead), &member.name]);
             // A process without an account bypasses the library.
             let style = if member.charged.is_none() { Style::new().fg(Color::Red) } else { Style::new() };

@@ -11,12 +11,12 @@ fn uuid(number: u32) -> String {
 fn share(gpu: u32, held: u64, limit: u64, cores: Option<u32>, used: f64) -> Share {
     let member = |pid| GpuProcess {
         pid: Some(pid),
-        inner: pid - 40_000,
+        inner_pid: pid - 40_000,
         name: "python3".to_owned(),
         charged: Some(held << 19),
         overhead: 518 << 20,
         held: Some(held << 19),
-        listed: true,
+        is_listed: true,
         ..GpuProcess::default()
     };
     Share {
@@ -40,7 +40,7 @@ fn container(id: &str, name: [&str; 3], gpus: Vec<Share>) -> ContainerState {
     let [namespace, pod, container] = name.map(part);
     ContainerState {
         id: id.to_owned(),
-        place: id.to_owned(),
+        dir_name: id.to_owned(),
         namespace,
         pod,
         container,

@@ -107,7 +107,7 @@ impl View {
         }
         self.history = history;
         self.snapshot = snapshot;
-        let exists = |place: &String| self.snapshot.containers.iter().any(|container| container.place == *place);
+        let exists = |place: &String| self.snapshot.containers.iter().any(|container| container.dir_name == *place);
         self.detail = self.detail.take().filter(exists);
     }
 
@@ -155,7 +155,7 @@ impl View {
     /// Returns the place and UUID of each visible row, from top to bottom.
     fn keys(&self) -> Vec<(String, String)> {
         let rows = self.uuids().into_iter().flat_map(|uuid| self.rows(uuid));
-        rows.map(|row| (row.container.place.clone(), row.share.uuid.clone())).collect()
+        rows.map(|row| (row.container.dir_name.clone(), row.share.uuid.clone())).collect()
     }
 
     /// Handles a key.

@@ -102,7 +102,7 @@ fn bypass(report: &mut Report, kit: &Kit, machine: &Machine, policy: &str) {
         let mut bad = Way::Wrapper.start(&host, bundle.args(&["/bin/sh", "-c", BYPASS]));
         let fill = Fill::of(&bad.line());
         let start = Instant::now();
-        let reported = monitor.logged("past the library", &bad.id, Duration::from_secs(10)).map(|at| at - start);
+        let reported = monitor.logged("bypasses the library", &bad.id, Duration::from_secs(10)).map(|at| at - start);
         let ended =
             monitor.logged("ended process", &bad.id, Duration::from_secs(if policy == "kill" { 10 } else { 4 })).map(|at| at - start);
         let time = |time: Option<Duration>| time.map_or_else(|| "never".to_owned(), |time| format!("{:.2}", time.as_secs_f64()));
