@@ -5,6 +5,7 @@ use super::report::Report;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 use toml_edit::{DocumentMut, Item};
+use vgpu_monitor::nvml;
 
 const DRIVER: &str = "driver";
 const GPUS: &str = "gpus";
@@ -28,9 +29,7 @@ fn driver_version(text: &str) -> Option<&str> {
 /// Checks that NVML, on which `vgpu monitor` relies, lists the GPUs.
 pub(super) fn check_devices(machine: &Machine, report: &mut Report) {
     let loaded = machine.path("/proc/driver/nvidia/version").exists();
-    // The unversioned name is part of development packages only.
-    let nvml = Nvml::builder().lib_path("libnvidia-ml.so.1".as_ref()).init();
-    match nvml.and_then(|nvml| Ok((nvml.device_count()?, nvml))) {
+    match nvml::load().and_then(|nvml| Ok((nvml.device_count()?, nvml))) {
         Ok((0, _)) => report.warn(GPUS, "NVML lists no GPU", "run nvidia-smi"),
         Ok((count, nvml)) => (0..count).for_each(|index| match describe(&nvml, index) {
             Ok(gpu) => report.ok(GPUS, format!("{index}: {gpu}")),
