@@ -19,12 +19,16 @@ pub enum Source {
     Memory(&'static Budget),
 }
 
-/// A tenant's own claims. Times are nanoseconds.
+/// A tenant's own claims.
 #[derive(Clone, Copy, Debug, Default)]
 struct Report {
+    /// Number of batches launched.
     activity: u64,
+    /// Work in flight in nanoseconds.
     ahead: u64,
+    /// Word of the turn that a launch waits for.
     want: u64,
+    /// Word of the closed turn since which nothing is in flight.
     drained: u64,
 }
 

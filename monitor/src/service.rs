@@ -56,9 +56,8 @@ pub fn run(settings: &Settings, listener: TcpListener, stop: &Arc<AtomicBool>) -
     let server = Server::start(listener, exposition, Arc::clone(&latest))?;
     info!(url = %format_args!("http://{}/metrics", server.address()), "serving metrics");
     let mut observer = Observer::new(&settings.state_dir);
-    if let Some(error) = observer.nvml_error() {
-        warn!(error, "NVML is unavailable: what containers hold cannot be checked from outside");
-    }
+    let mut nvml_error = None;
+    log_nvml(&observer, &mut nvml_error);
     let workers = Workers::start(settings, stop);
     let mut detector = ViolationDetector::new(settings.grace);
     let (start, mut written) = (Instant::now(), None);
@@ -66,6 +65,7 @@ pub fn run(settings: &Settings, listener: TcpListener, stop: &Arc<AtomicBool>) -
         write_inventory(settings, &observer, &mut written);
         let sampled = Instant::now();
         let snapshot = Arc::new(observer.sample());
+        log_nvml(&observer, &mut nvml_error);
         let violations = detector.detect(&snapshot, start.elapsed());
         let ended =
             enforcement::respond(&violations, settings.on_violation, |process, dir_name| observer.is_in_container(process, dir_name));
@@ -76,6 +76,18 @@ pub fn run(settings: &Settings, listener: TcpListener, stop: &Arc<AtomicBool>) -
     drop(server);
     workers.finish();
     Ok(())
+}
+
+/// Logs a change of NVML's availability. `last` is the error logged last.
+fn log_nvml(observer: &Observer, last: &mut Option<String>) {
+    match (observer.nvml_error(), &last) {
+        (Some(error), last) if last.as_deref() != Some(error) => {
+            warn!(error, "NVML is unavailable: memory held by containers cannot be checked from outside");
+        }
+        (None, Some(_)) => info!("NVML is available"),
+        _ => return,
+    }
+    *last = observer.nvml_error().map(str::to_owned);
 }
 
 /// Writes the inventory if NVML's differs from the one written last.

@@ -105,7 +105,10 @@ fn turns_of_busy_tenants_are_not_cut_short() {
         // Each turn is published twice: when it opens, and when it closes.
         let published = tenants.map(|tenant| u64::from(tenant.page.turn(GPU).unwrap().word.load(Relaxed) >> 2) / 2);
         let rounds = 3_000_000 / ROUND_US;
-        assert!(published.iter().all(|turns| turns.abs_diff(rounds) <= rounds / 10), "{weights:?} {kernel}: {published:?} turns in {rounds} rounds");
+        assert!(
+            published.iter().all(|turns| turns.abs_diff(rounds) <= rounds / 10),
+            "{weights:?} {kernel}: {published:?} turns in {rounds} rounds"
+        );
     }
 }
 
