@@ -11,6 +11,9 @@ use crate::names::{CORES, DRIVER, MEMORY};
 use crate::quantity;
 
 /// Share of one device, allocated to one request of a claim. The checkpoint stores it under these field names.
+///
+/// Containers that use the same share are limited separately. A common limit is not possible, as the library identifies the other processes
+/// in NVML's lists by PID, which is ambiguous across PID namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// Request that the share satisfies.

@@ -8,6 +8,8 @@ use crate::names::DRIVER;
 /// Kubelet plugin for dynamic resource allocation: offers this machine's GPUs to Kubernetes in shares
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "vgpu-dra", version)]
+// Its default group id, the name of the type, is that of the flattened log options too.
+#[group(skip)]
 pub struct Options {
     /// Name of this node in the cluster
     #[arg(long, env = "NODE_NAME", value_name = "NAME")]
@@ -28,7 +30,7 @@ pub struct Options {
     #[arg(long, value_name = "DIR", default_value = "/run/vgpu")]
     pub state_dir: PathBuf,
     /// How the GPU itself is injected into containers
-    #[arg(long = "devices", value_enum, default_value = "cdi")]
+    #[arg(long = "devices", value_name = "MODE", value_enum, default_value = "cdi")]
     pub device_injection: cdi::DeviceInjection,
     /// CDI kind of NVIDIA's devices; its devices must be named by UUID
     #[arg(long, value_name = "VENDOR/CLASS", default_value = "nvidia.com/gpu")]

@@ -1,4 +1,4 @@
-//! The chart: what Helm makes of it is valid for every version that it is for, and every name in it is one that exists.
+//! The Helm chart renders to manifests that are valid for every supported Kubernetes version and name only what exists.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use vgpu_dra::options::Options;
 
 use crate::common::manifests::{check_pod, check_schemas, list, names, objects, packaging, pod, text};
 
-/// Helm's own library, as a Python package; `None` if it is not there.
+/// Returns a Python interpreter that has Helm's library, or `None`.
 fn python() -> Option<PathBuf> {
     let named = std::env::var_os("VGPU_TEST_HELM").map(PathBuf::from);
     let found = named.into_iter().chain(["python3".into()]).find(|python| {
@@ -19,13 +19,13 @@ fn python() -> Option<PathBuf> {
     });
     if found.is_none() {
         eprintln!(
-            "SKIPPED: this test renders the chart by Helm's library, and needs the Python package helm-python-sdk (VGPU_TEST_HELM names a Python that has it)"
+            "SKIPPED: rendering the chart needs the Python package helm-python-sdk (VGPU_TEST_HELM: path of a Python interpreter that has it)"
         );
     }
     found
 }
 
-/// Lints and renders the chart with each of these values.
+/// Lints and renders the chart, once for each of these values.
 fn render(python: &Path, values: &Value) -> Vec<Value> {
     let mut child = Command::new(python)
         .arg(packaging("helm/render.py"))
@@ -41,7 +41,7 @@ fn render(python: &Path, values: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn the_chart_is_clean_and_every_name_in_it_exists() {
+fn chart_renders_to_valid_manifests_whose_references_exist() {
     let Some(python) = python() else { return };
     let webhook = |mode: &str| json!({ "enabled": true, "tls": { "mode": mode, "secretName": "given", "caBundle": "Q0E=" } });
     let values = json!([
@@ -53,8 +53,8 @@ fn the_chart_is_clean_and_every_name_in_it_exists() {
         { "dra": { "enabled": false }, "monitor": { "enabled": false } },
         { "runtimeClass": { "enabled": false }, "deviceClasses": { "enabled": false }, "install": { "runtime": "crio", "restart": false } },
     ]);
-    for (nth, result) in render(&python, &values).into_iter().enumerate() {
-        let case = format!("values {}", values[nth]);
+    for (index, result) in render(&python, &values).into_iter().enumerate() {
+        let case = format!("values {}", values[index]);
         assert_eq!(result["error"], Value::Null, "{case}");
         assert_eq!(result["lint"], json!([]), "{case}");
         let rendered = result["rendered"].as_object().unwrap();
@@ -80,63 +80,83 @@ fn check_chart(case: &str, all: &[Value]) {
         let (kind, name) = (text(object, "/kind"), text(object, "/metadata/name"));
         assert!(name.starts_with("vgpu") || name.ends_with(".vgpu"), "{case}: {kind} {name}");
         if let Some(spec) = pod(object) {
-            check_pod(case, spec, all);
-            assert!(
-                labels_match(&object["spec"]["selector"]["matchLabels"], &object["spec"]["template"]["metadata"]["labels"]),
-                "{case}: {name}"
-            );
-            for container in list(spec, "/containers") {
-                for program in list(container, "/command") {
-                    check_program(program.as_str().unwrap(), &staged);
-                }
-                check_arguments(container);
+            check_workload(case, object, spec, all, &staged);
+        }
+        match kind {
+            "ClusterRoleBinding" => {
+                assert!(names(all, "ClusterRole").contains(text(object, "/roleRef/name")), "{case}: {name}");
+                assert!(names(all, "ServiceAccount").contains(text(object, "/subjects/0/name")), "{case}: {name}");
             }
-        }
-        if kind == "ClusterRoleBinding" {
-            assert!(names(all, "ClusterRole").contains(text(object, "/roleRef/name")), "{case}: {name}");
-            assert!(names(all, "ServiceAccount").contains(text(object, "/subjects/0/name")), "{case}: {name}");
-        }
-        if kind == "Service" {
-            let target = all
-                .iter()
-                .filter(|other| pod(other).is_some())
-                .find(|other| labels_match(&object["spec"]["selector"], &other["spec"]["template"]["metadata"]["labels"]));
-            let target = pod(target.unwrap_or_else(|| panic!("{case}: nothing behind {name}"))).unwrap();
-            for port in list(object, "/spec/ports") {
-                let there = list(target, "/containers")
-                    .iter()
-                    .flat_map(|container| list(container, "/ports"))
-                    .any(|known| known["name"] == port["targetPort"]);
-                // While vgpu is taken off the nodes nobody monitors them.
-                assert!(there || case.contains("uninstall"), "{case}: {name} {port}");
+            "Service" => check_service(case, object, all),
+            "ServiceMonitor" => check_service_monitor(case, object, all),
+            "MutatingWebhookConfiguration" => check_webhook_configuration(case, object, all),
+            "Certificate" => assert!(names(all, "Issuer").contains(text(object, "/spec/issuerRef/name")), "{case}"),
+            "ConfigMap" => {
+                let dashboard: Value = serde_json::from_str(text(object, "/data/vgpu.json")).unwrap();
+                assert_eq!(dashboard, serde_json::from_slice::<Value>(&std::fs::read(packaging("grafana/vgpu.json")).unwrap()).unwrap());
             }
-        }
-        if kind == "ServiceMonitor" {
-            let matches = |other: &&Value| {
-                text(other, "/kind") == "Service" && labels_match(&object["spec"]["selector"]["matchLabels"], &other["metadata"]["labels"])
-            };
-            let service = all.iter().find(matches).unwrap_or_else(|| panic!("{case}: no service for {name}"));
-            assert!(list(service, "/spec/ports").iter().any(|port| port["name"] == object["spec"]["endpoints"][0]["port"]), "{case}");
-        }
-        if kind == "MutatingWebhookConfiguration" {
-            let service = &object["webhooks"][0]["clientConfig"]["service"];
-            assert!(names(all, "Service").contains(text(service, "/name")) && service["path"] == "/mutate", "{case}: {service}");
-            let certified = names(all, "Certificate");
-            let injected = object.pointer("/metadata/annotations/cert-manager.io~1inject-ca-from").and_then(Value::as_str);
-            let by = injected.map(|injected| certified.contains(injected.rsplit('/').next().unwrap()));
-            assert!(by.unwrap_or_else(|| object["webhooks"][0]["clientConfig"]["caBundle"].is_string()), "{case}: who signs for {name}");
-        }
-        if kind == "Certificate" {
-            assert!(names(all, "Issuer").contains(text(object, "/spec/issuerRef/name")), "{case}");
-        }
-        if kind == "ConfigMap" {
-            let dashboard: Value = serde_json::from_str(text(object, "/data/vgpu.json")).unwrap();
-            assert_eq!(dashboard, serde_json::from_slice::<Value>(&std::fs::read(packaging("grafana/vgpu.json")).unwrap()).unwrap());
+            _ => {}
         }
     }
 }
 
-/// What is run in a container is in the image.
+/// Checks an object that creates pods. `staged` is the script that stages the image's programs.
+fn check_workload(case: &str, object: &Value, spec: &Value, all: &[Value], staged: &str) {
+    check_pod(case, spec, all);
+    assert!(
+        labels_match(&object["spec"]["selector"]["matchLabels"], &object["spec"]["template"]["metadata"]["labels"]),
+        "{case}: {}",
+        text(object, "/metadata/name")
+    );
+    for container in list(spec, "/containers") {
+        for program in list(container, "/command") {
+            check_program(program.as_str().unwrap(), staged);
+        }
+        check_arguments(container);
+    }
+}
+
+/// Checks that a service selects pods, and that these have its ports.
+fn check_service(case: &str, object: &Value, all: &[Value]) {
+    let name = text(object, "/metadata/name");
+    let target = all
+        .iter()
+        .filter(|other| pod(other).is_some())
+        .find(|other| labels_match(&object["spec"]["selector"], &other["spec"]["template"]["metadata"]["labels"]));
+    let target = pod(target.unwrap_or_else(|| panic!("{case}: {name} selects no pods"))).unwrap();
+    for port in list(object, "/spec/ports") {
+        let exists = list(target, "/containers")
+            .iter()
+            .flat_map(|container| list(container, "/ports"))
+            .any(|known| known["name"] == port["targetPort"]);
+        // While vgpu is being uninstalled, the nodes have no monitor.
+        assert!(exists || case.contains("uninstall"), "{case}: {name} {port}");
+    }
+}
+
+fn check_service_monitor(case: &str, object: &Value, all: &[Value]) {
+    let matches = |other: &&Value| {
+        text(other, "/kind") == "Service" && labels_match(&object["spec"]["selector"]["matchLabels"], &other["metadata"]["labels"])
+    };
+    let service = all.iter().find(matches).unwrap_or_else(|| panic!("{case}: {} selects no service", text(object, "/metadata/name")));
+    assert!(list(service, "/spec/ports").iter().any(|port| port["name"] == object["spec"]["endpoints"][0]["port"]), "{case}");
+}
+
+/// Checks the webhook's service and the source of its CA certificate.
+fn check_webhook_configuration(case: &str, object: &Value, all: &[Value]) {
+    let service = &object["webhooks"][0]["clientConfig"]["service"];
+    assert!(names(all, "Service").contains(text(service, "/name")) && service["path"] == "/mutate", "{case}: {service}");
+    let certificates = names(all, "Certificate");
+    let injected = object.pointer("/metadata/annotations/cert-manager.io~1inject-ca-from").and_then(Value::as_str);
+    let has_certificate = injected.map(|injected| certificates.contains(injected.rsplit('/').next().unwrap()));
+    assert!(
+        has_certificate.unwrap_or_else(|| object["webhooks"][0]["clientConfig"]["caBundle"].is_string()),
+        "{case}: {}: expected a CA certificate",
+        text(object, "/metadata/name")
+    );
+}
+
+/// Checks that a program that a container runs is in the image.
 fn check_program(path: &str, staged: &str) {
     let inside = path.strip_prefix("/opt/vgpu/").unwrap_or_else(|| panic!("{path} is not in the image"));
     match inside.strip_prefix("root") {
@@ -151,7 +171,7 @@ fn check_program(path: &str, staged: &str) {
     }
 }
 
-/// What our programs are told, they understand.
+/// Checks that the programs accept their arguments.
 fn check_arguments(container: &Value) {
     let arguments: Vec<&str> = list(container, "/args").iter().map(|argument| argument.as_str().unwrap()).collect();
     let program = list(container, "/command").last().and_then(Value::as_str).unwrap_or_default();
@@ -171,7 +191,7 @@ fn check_arguments(container: &Value) {
     }
 }
 
-/// The paths of all values, without those that are free to have any keys.
+/// Collects the paths of all values. Maps with arbitrary keys count as one value.
 fn leaves(value: &Value, path: &str, all: &mut Vec<String>) {
     match value.as_object() {
         Some(map) if !map.is_empty() && !["labels", "resources", "nodeSelector"].contains(&path.rsplit('.').next().unwrap_or_default()) => {
@@ -184,7 +204,7 @@ fn leaves(value: &Value, path: &str, all: &mut Vec<String>) {
 }
 
 #[test]
-fn every_value_is_documented_and_in_the_schema() {
+fn values_are_documented_and_in_the_schema() {
     let read = |name: &str| std::fs::read_to_string(packaging("helm/vgpu").join(name)).unwrap();
     let values = objects("values.yaml", &read("values.yaml")).remove(0);
     let schema: Value = serde_json::from_str(&read("values.schema.json")).unwrap();
@@ -201,13 +221,13 @@ fn every_value_is_documented_and_in_the_schema() {
 }
 
 #[test]
-fn the_chart_is_this_version() {
+fn chart_has_the_crates_version() {
     let chart = objects("Chart.yaml", &std::fs::read_to_string(packaging("helm/vgpu/Chart.yaml")).unwrap()).remove(0);
     assert_eq!((text(&chart, "/version"), text(&chart, "/appVersion")), (env!("CARGO_PKG_VERSION"), env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
-fn of_the_nodes_libraries_only_nvml_is_shown() {
+fn image_sees_only_nvml_of_the_nodes_libraries() {
     let host = tempfile::tempdir().unwrap();
     let folder = host.path().join("usr/lib64");
     std::fs::create_dir_all(&folder).unwrap();
@@ -222,7 +242,7 @@ fn of_the_nodes_libraries_only_nvml_is_shown() {
 }
 
 #[test]
-fn the_monitor_is_that_of_the_images_version() {
+fn monitor_waits_for_the_images_version() {
     let dir = tempfile::tempdir().unwrap();
     let (image, host, enter) = (dir.path().join("image"), dir.path().join("host"), dir.path().join("enter"));
     for root in [image.join("root"), host.clone()] {
@@ -239,10 +259,10 @@ fn the_monitor_is_that_of_the_images_version() {
     };
     let mut waits = start("yes");
     std::thread::sleep(std::time::Duration::from_millis(300));
-    assert!(waits.try_wait().unwrap().is_none(), "the installer has not been there yet");
+    assert!(waits.try_wait().unwrap().is_none(), "must wait until the installer has run");
     std::fs::write(host.join("usr/bin/vgpu"), "new").unwrap();
     for started in [waits, start("no")] {
-        let said = String::from_utf8(started.wait_with_output().unwrap().stdout).unwrap();
-        assert_eq!(said, "/usr/bin/vgpu monitor --legacy-metrics\n");
+        let output = String::from_utf8(started.wait_with_output().unwrap().stdout).unwrap();
+        assert_eq!(output, "/usr/bin/vgpu monitor --legacy-metrics\n");
     }
 }

@@ -1,4 +1,4 @@
-//! The plugin ends in the middle of every step, and starts again.
+//! Crashes of the plugin at every step, and recovery after its restart.
 
 use std::io;
 use std::path::Path;
@@ -17,17 +17,18 @@ use vgpu_dra::driver::Driver;
 use vgpu_dra::slices::SlicePublisher;
 use vgpu_dra::storage::{LocalStorage, Storage, temporary_path};
 
-/// A storage that stops in the middle of its n-th step: before a file is written, with half of it beside its place, or once it is there.
-struct Failing(AtomicUsize);
+/// Storage that fails after a number of steps. A write has three: it fails before the write, with a half-written temporary file, or after
+/// the write.
+struct FailingStorage(AtomicUsize);
 
 const STEPS: usize = 3;
 
-impl Failing {
+impl FailingStorage {
     fn after(steps: usize) -> Arc<Self> {
         Arc::new(Self(AtomicUsize::new(steps)))
     }
 
-    /// How much of the next change happens: all of it, or so many steps.
+    /// Returns the number of steps of the next change that succeed; `None` for all.
     fn next(&self) -> Option<usize> {
         let left = self.0.load(Relaxed);
         self.0.store(left.saturating_sub(STEPS), Relaxed);
@@ -35,29 +36,29 @@ impl Failing {
     }
 }
 
-fn off<T>() -> io::Result<T> {
-    Err(io::Error::other("the power is off"))
+fn power_failure<T>() -> io::Result<T> {
+    Err(io::Error::other("power failure"))
 }
 
-impl Storage for Failing {
+impl Storage for FailingStorage {
     fn write(&self, path: &Path, contents: &[u8]) -> io::Result<()> {
         match self.next() {
             None => LocalStorage.write(path, contents),
-            Some(0) => off(),
+            Some(0) => power_failure(),
             Some(1) => {
                 std::fs::create_dir_all(path.parent().unwrap())?;
                 std::fs::write(temporary_path(path), &contents[..contents.len() / 2])?;
-                off()
+                power_failure()
             }
-            Some(_) => LocalStorage.write(path, contents).and_then(|()| off()),
+            Some(_) => LocalStorage.write(path, contents).and_then(|()| power_failure()),
         }
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         match self.next() {
             None => LocalStorage.remove(path),
-            Some(0 | 1) => off(),
-            Some(_) => LocalStorage.remove(path).and_then(|()| off()),
+            Some(0 | 1) => power_failure(),
+            Some(_) => LocalStorage.remove(path).and_then(|()| power_failure()),
         }
     }
 }
@@ -71,7 +72,7 @@ async fn driver(node: &Node, cluster: &Cluster, storage: Arc<dyn Storage>) -> Dr
     driver
 }
 
-/// What is there of claims, but for what a crash left beside a place.
+/// Returns the files of claims, without the temporary ones that a crash left.
 fn files(node: &Node) -> Vec<String> {
     node.files().into_iter().filter(|name| !name.starts_with('.')).collect()
 }
@@ -83,32 +84,32 @@ fn cluster() -> Cluster {
 }
 
 #[tokio::test]
-async fn prepare_is_finished_or_undone_wherever_it_ended() {
+async fn prepare_is_completed_or_undone_after_a_crash_at_any_step() {
     let cluster = cluster();
     let reference = Node::default();
     let whole = driver(&reference, &cluster, Arc::new(LocalStorage)).await;
     let expected = whole.prepare(&claim("a")).await.unwrap();
     let expected_files = files(&reference);
     assert_eq!(expected_files.len(), 3);
-    let mut ended = 0;
+    let mut failures = 0;
     for steps in 0.. {
         let again = Node::default();
         let given_up = Node::default();
         for node in [&again, &given_up] {
-            let first = driver(node, &cluster, Failing::after(steps)).await.prepare(&claim("a")).await;
+            let first = driver(node, &cluster, FailingStorage::after(steps)).await.prepare(&claim("a")).await;
             if first.is_ok() {
-                assert_eq!(ended, steps * 2);
-                assert!(ended >= 2 * STEPS * 4, "the checkpoint, two shares, the specification");
+                assert_eq!(failures, steps * 2);
+                assert!(failures >= 2 * STEPS * 4, "expected writes of the checkpoint, two shares and the specification");
                 return;
             }
-            ended += 1;
+            failures += 1;
         }
-        // The kubelet asks again.
+        // The kubelet repeats the request.
         let restarted = driver(&again, &cluster, Arc::new(LocalStorage)).await;
         restarted.restore().await.unwrap();
         assert_eq!(restarted.prepare(&claim("a")).await.unwrap(), expected, "after {steps} steps");
         assert_eq!(files(&again), [&expected_files[..], &["vgpu.io-hooks.json".to_owned()]].concat());
-        // Or the pod is gone meanwhile.
+        // Or the pod was deleted meanwhile.
         let restarted = driver(&given_up, &cluster, Arc::new(LocalStorage)).await;
         restarted.restore().await.unwrap();
         restarted.unprepare(&uid("a")).await.unwrap();
@@ -117,20 +118,20 @@ async fn prepare_is_finished_or_undone_wherever_it_ended() {
 }
 
 #[tokio::test]
-async fn unprepare_is_finished_wherever_it_ended() {
+async fn unprepare_is_completed_after_a_crash_at_any_step() {
     let cluster = cluster();
     for steps in 0.. {
         let node = Node::default();
         driver(&node, &cluster, Arc::new(LocalStorage)).await.prepare(&claim("a")).await.unwrap();
-        let done = driver(&node, &cluster, Failing::after(steps)).await.unprepare(&uid("a")).await;
+        let done = driver(&node, &cluster, FailingStorage::after(steps)).await.unprepare(&uid("a")).await;
         if done.is_ok() {
             assert_eq!(steps, STEPS * 4);
             return;
         }
         let restarted = driver(&node, &cluster, Arc::new(LocalStorage)).await;
         restarted.restore().await.unwrap();
-        let there = files(&node).len();
-        assert!(there == 4 || there == 1, "what is on record is there as a whole: {:?}", files(&node));
+        let count = files(&node).len();
+        assert!(count == 4 || count == 1, "expected all files of the claim or none: {:?}", files(&node));
         restarted.unprepare(&uid("a")).await.unwrap();
         assert_eq!(files(&node), ["vgpu.io-hooks.json"], "after {steps} steps");
         assert!(driver(&node, &cluster, Arc::new(LocalStorage)).await.devices_in_use().await.is_empty());
@@ -138,7 +139,7 @@ async fn unprepare_is_finished_wherever_it_ended() {
 }
 
 #[tokio::test]
-async fn slices_are_one_generation_wherever_publishing_ended() {
+async fn slices_have_one_generation_after_a_failure_at_any_write() {
     let devices = |count: usize| {
         let all = devices::of_machine(&Gpus::with(0..count).discover().unwrap());
         all.into_values().map(|(_, device)| device).collect::<Vec<_>>()
@@ -166,7 +167,7 @@ async fn slices_are_one_generation_wherever_publishing_ended() {
 }
 
 #[test]
-fn killed_while_the_api_server_lets_it_wait() {
+fn claims_survive_a_kill_during_prepare_and_a_reboot() {
     let (node, cluster) = (Node::default(), cluster());
     let inventory = node.path("gpus.json");
     std::fs::write(&inventory, serde_json::to_vec(&Gpus::with([0, 1]).discover().unwrap()).unwrap()).unwrap();
@@ -175,10 +176,10 @@ fn killed_while_the_api_server_lets_it_wait() {
     cluster.answer_claims(false);
     let mut first = start();
     std::thread::scope(|scope| {
-        let asked = scope.spawn(|| Kubelet::register(&node.path("registry")).prepare("a"));
-        wait_for("the question for the claim", || cluster.log().iter().any(|line| line.contains("/resourceclaims/a")).then_some(()));
+        let request = scope.spawn(|| Kubelet::register(&node.path("registry")).prepare("a"));
+        wait_for("the request for the claim", || cluster.log().iter().any(|line| line.contains("/resourceclaims/a")).then_some(()));
         first.kill();
-        assert!(asked.join().unwrap().is_err());
+        assert!(request.join().unwrap().is_err());
     });
     cluster.answer_claims(true);
     let second = start();
@@ -186,13 +187,13 @@ fn killed_while_the_api_server_lets_it_wait() {
     let prepared = kubelet.prepare("a").unwrap();
     assert_eq!(files(&node).len(), 4);
     drop(second);
-    // As after a reboot: /run is empty, and the API server cannot be reached.
+    // As after a reboot: /run is empty, and the API server does not answer.
     std::fs::remove_dir_all(node.path("cdi")).unwrap();
     std::fs::remove_dir_all(node.path("state")).unwrap();
     cluster.answer_claims(false);
     let _third = start();
     let kubelet = Kubelet::register(&node.path("registry"));
-    assert_eq!(files(&node).len(), 4, "claims that were prepared are so again");
+    assert_eq!(files(&node).len(), 4, "prepared claims must be restored");
     assert_eq!(kubelet.prepare("a").unwrap(), prepared);
     kubelet.unprepare("a").unwrap();
     assert_eq!(files(&node), ["vgpu.io-hooks.json"]);
@@ -200,7 +201,7 @@ fn killed_while_the_api_server_lets_it_wait() {
 }
 
 #[test]
-fn claims_that_the_cluster_has_forgotten_are_let_go() {
+fn claims_deleted_from_the_cluster_are_unprepared() {
     let (node, cluster) = (Node::default(), cluster());
     {
         let _plugin = Threaded::start(&node, &cluster, Gpus::with([0, 1]));
@@ -210,7 +211,7 @@ fn claims_that_the_cluster_has_forgotten_are_let_go() {
     cluster.remove(&crate::common::api_server::claim_path("a"));
     let _plugin = Threaded::start(&node, &cluster, Gpus::with([0, 1]));
     let kubelet = Kubelet::register(&node.path("registry"));
-    wait_for("the claim to go", || (files(&node) == ["vgpu.io-hooks.json"]).then_some(()));
+    wait_for("the claim's files to be removed", || (files(&node) == ["vgpu.io-hooks.json"]).then_some(()));
     kubelet.prepare("b").unwrap();
     assert!(node.files().iter().any(|name| name.contains(&uid("b"))));
     assert_eq!(device(0), devices::device_name(&crate::common::gpus::uuid(0)));

@@ -1,4 +1,6 @@
-//! vgpu on Kubernetes, tried with stand-ins for all of Kubernetes. One program, as linking each file's own would take longer than running it.
+//! Tests of vgpu on Kubernetes with stand-ins for the API server, the kubelet and the container runtime.
+//!
+//! All files are one test program, as linking one for each would take longer than running them.
 
 mod chart;
 mod common;

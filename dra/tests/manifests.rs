@@ -1,11 +1,11 @@
-//! The manifests: valid for every version that they are for, and every name in them is one that exists.
+//! Manifests are valid for every supported Kubernetes version, and name only what exists.
 
 use serde_json::{Value, json};
 
 use crate::common::manifests::{check_claim, check_pod, check_schemas, files, names, pod, text};
 
 #[test]
-fn manifests_are_valid_and_name_what_exists() {
+fn manifests_are_valid_and_their_references_exist() {
     let own = files("kubernetes");
     let classes: Vec<Value> =
         own.iter().flat_map(|(_, objects)| objects.clone()).filter(|object| text(object, "/kind") == "DeviceClass").collect();
@@ -32,7 +32,7 @@ fn manifests_are_valid_and_name_what_exists() {
 }
 
 #[test]
-fn what_the_webhook_makes_of_hamis_manifest_is_valid() {
+fn mutated_hami_manifests_are_valid() {
     let (name, objects) = files("kubernetes/claims").into_iter().find(|(name, _)| name.ends_with("hami-by-webhook.yaml")).unwrap();
     for percent in [false, true] {
         let mut pod = objects[0].clone();
@@ -42,12 +42,12 @@ fn what_the_webhook_makes_of_hamis_manifest_is_valid() {
             limits.insert("nvidia.com/gpumem-percentage".to_owned(), json!(25));
             limits.insert("nvidia.com/gpu".to_owned(), json!(2));
         }
-        let changed = vgpu_dra::webhook::pod::mutate(&pod, &[24 << 30, 80 << 30].into(), Some("vgpu")).unwrap().unwrap();
-        pod["spec"] = changed.spec;
-        let mut all = changed.templates.clone();
+        let mutated = vgpu_dra::webhook::pod::mutate(&pod, &[24 << 30, 80 << 30].into(), Some("vgpu")).unwrap().unwrap();
+        pod["spec"] = mutated.spec;
+        let mut all = mutated.templates.clone();
         all.push(pod.clone());
         check_schemas(&name, &all);
         check_pod(&name, &pod["spec"], &all);
-        check_claim(&name, &changed.templates[0]["spec"]["spec"]["devices"], &["gpu.vgpu"].into());
+        check_claim(&name, &mutated.templates[0]["spec"]["spec"]["devices"], &["gpu.vgpu"].into());
     }
 }

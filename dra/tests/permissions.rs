@@ -1,4 +1,4 @@
-//! What the programs do in a cluster is what the chart lets them do, and nothing is let that they do not do.
+//! The chart's role allows exactly the requests that the plugin makes.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::common::kubelet::Kubelet;
 use crate::common::plugin::{Node, Threaded, allocate};
 use crate::common::wait_for;
 
-/// The rules of the plugin's role in the chart: `verb resource`.
+/// Returns the rules of the plugin's role in the chart, as `verb resource`.
 fn allowed() -> BTreeSet<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/helm/vgpu/templates/dra.yaml");
     let text = std::fs::read_to_string(path).unwrap();
@@ -25,8 +25,8 @@ fn allowed() -> BTreeSet<String> {
     all
 }
 
-/// What a request is in terms of roles.
-fn asked(line: &str) -> String {
+/// Converts a line of the API server's log to the form `verb resource`.
+fn rule_of(line: &str) -> String {
     let (method, path) = line.split_once(' ').unwrap();
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != "namespaces" && *part != "team").collect();
     let known = ["resourceslices", "resourceclaims", "nodes"];
@@ -44,7 +44,7 @@ fn asked(line: &str) -> String {
 }
 
 #[test]
-fn the_role_is_just_what_is_needed() {
+fn role_has_exactly_the_rules_that_are_used() {
     let (node, cluster, gpus) = (Node::default(), Cluster::start(), Gpus::with([0]));
     {
         let _plugin = Threaded::start(&node, &cluster, gpus.clone());
@@ -59,12 +59,12 @@ fn the_role_is_just_what_is_needed() {
         wait_for("no slice", || cluster.slices().is_empty().then_some(()));
     }
     cluster.remove(&claim_path("a"));
-    let done: BTreeSet<String> = cluster.log().iter().map(|line| asked(line)).collect();
+    let used: BTreeSet<String> = cluster.log().iter().map(|line| rule_of(line)).collect();
     let mut allowed = allowed();
-    assert!(done.is_subset(&allowed), "{done:?}");
-    // A watch is a list to who looks at the path alone, and roles for slices have it by custom that who lists may get.
+    assert!(used.is_subset(&allowed), "{used:?}");
+    // The log does not tell a watch from a list. Roles that may list slices may also get them, by convention.
     for more in ["watch resourceslices", "get resourceslices"] {
         assert!(allowed.remove(more), "{more}");
     }
-    assert_eq!(done, allowed);
+    assert_eq!(used, allowed);
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use vgpu_dra::proto::HealthStatus;
 
 #[test]
-fn it_registers_and_tells_what_the_machine_has() {
+fn plugin_registers_and_publishes_the_machines_gpus() {
     let (node, cluster) = (Node::default(), Cluster::start());
     let _plugin = Threaded::start(&node, &cluster, Gpus::with([0, 1]));
     let kubelet = Kubelet::register(&node.path("registry"));
@@ -36,7 +36,7 @@ fn it_registers_and_tells_what_the_machine_has() {
 }
 
 #[test]
-fn a_claim_is_prepared_by_either_version_and_unprepared() {
+fn claims_are_prepared_and_unprepared_in_both_api_versions() {
     let (node, cluster) = (Node::default(), Cluster::start());
     let _plugin = Threaded::start(&node, &cluster, Gpus::with([0]));
     let kubelet = Kubelet::register(&node.path("registry"));
@@ -51,7 +51,7 @@ fn a_claim_is_prepared_by_either_version_and_unprepared() {
     let own = format!("vgpu.io/claim={}-0", uid("a"));
     assert_eq!(cdi_ids(&devices, None), [format!("nvidia.com/gpu={}", uuid(0)), own, "vgpu.io/hooks=enforce".to_owned()]);
     let by_beta = kubelet.prepare_by("/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodePrepareResources", "a").unwrap();
-    assert_eq!(by_beta, devices, "asked again, it answers the same");
+    assert_eq!(by_beta, devices, "a repeated request must return the same devices");
     assert_eq!(node.files().len(), 3);
     kubelet.unprepare("a").unwrap();
     kubelet.unprepare("a").unwrap();
@@ -60,16 +60,18 @@ fn a_claim_is_prepared_by_either_version_and_unprepared() {
 }
 
 #[test]
-fn what_cannot_be_prepared_is_said_and_leaves_nothing() {
+fn failed_prepare_returns_an_error_and_leaves_no_files() {
     let (node, cluster) = (Node::default(), Cluster::start());
     let _plugin = Threaded::start(&node, &cluster, Gpus::with([0]));
     let kubelet = Kubelet::register(&node.path("registry"));
     allocate(&cluster, "gone", &[("gpu", 7, "10Gi", "30")]);
     allocate(&cluster, "large", &[("gpu", 0, "25Gi", "30")]);
     cluster.put(&crate::common::api_server::claim_path("other"), json!({ "metadata": { "name": "other", "uid": "another" }, "spec": {} }));
-    for (claim, expected) in [("gone", "does not work"), ("large", "which has"), ("other", "another one by now"), ("none", "not found")] {
-        let why = kubelet.prepare(claim).unwrap_err();
-        assert!(why.contains(expected), "{claim}: {why}");
+    for (claim, expected) in
+        [("gone", "not responding"), ("large", "bytes of memory: expected"), ("other", "was recreated"), ("none", "not found")]
+    {
+        let error = kubelet.prepare(claim).unwrap_err();
+        assert!(error.contains(expected), "{claim}: {error}");
     }
     assert_eq!(node.files(), ["vgpu.io-hooks.json"]);
 }
@@ -79,7 +81,7 @@ fn effects(devices: &std::collections::BTreeMap<String, Value>, gpu: usize) -> O
 }
 
 #[test]
-fn a_gpu_that_disappears_is_no_longer_given() {
+fn gpu_that_disappears_is_tainted_and_not_prepared() {
     let (node, cluster, gpus) = (Node::default(), Cluster::start(), Gpus::with([0, 1, 2]));
     let _plugin = Threaded::start(&node, &cluster, gpus.clone());
     let kubelet = Kubelet::register(&node.path("registry"));
@@ -87,23 +89,23 @@ fn a_gpu_that_disappears_is_no_longer_given() {
     kubelet.prepare("a").unwrap();
     wait_for("three devices", || (cluster.devices().len() == 3).then_some(()));
     gpus.set([0]);
-    // Nobody else gets it; that who has it should leave is only said when it stays away.
-    wait_for("the first sign", || (effects(&cluster.devices(), 1) == Some(json!("NoSchedule"))).then_some(()));
-    let devices = wait_for("the change", || {
+    // New pods stay away at once. Pods that use it are evicted only if it stays away.
+    wait_for("the taint NoSchedule", || (effects(&cluster.devices(), 1) == Some(json!("NoSchedule"))).then_some(()));
+    let devices = wait_for("the taint NoExecute", || {
         Some(cluster.devices()).filter(|devices| devices.len() == 2 && effects(devices, 1) == Some(json!("NoExecute")))
     });
-    assert_eq!(effects(&devices, 1), Some(json!("NoExecute")), "pods that have it should leave");
+    assert_eq!(effects(&devices, 1), Some(json!("NoExecute")), "pods that use it must be evicted");
     assert_eq!(effects(&devices, 0), Some(Value::Null));
-    assert!(kubelet.prepare("a").unwrap_err().contains("does not work"), "no further container starts on it");
-    // So is it shown in the status of pods.
+    assert!(kubelet.prepare("a").unwrap_err().contains("not responding"), "no further container may start on it");
+    // The kubelet shows it in the status of pods.
     let unhealthy = |gpu| kubelet.health(&device(gpu)).filter(|(health, _)| *health == HealthStatus::Unhealthy);
-    let (_, why) = wait_for("the kubelet to know", || unhealthy(1));
-    assert!(why.contains("not there"), "{why}");
+    let (_, message) = wait_for("the health report", || unhealthy(1));
+    assert!(message.contains("not found"), "{message}");
     assert_eq!(kubelet.health(&device(0)), Some((HealthStatus::Healthy, String::new())));
-    // Pods are gone, then so is the device.
+    // Without a pod that uses it, the device is withdrawn.
     kubelet.unprepare("a").unwrap();
-    wait_for("the device to go", || (cluster.devices().len() == 1).then_some(()));
-    // It is back; and then the whole driver is not.
+    wait_for("the device to be withdrawn", || (cluster.devices().len() == 1).then_some(()));
+    // It comes back. Then the driver fails as a whole.
     gpus.set([0, 1]);
     wait_for("the device to come back", || (effects(&cluster.devices(), 1) == Some(Value::Null)).then_some(()));
     gpus.fail();
@@ -114,7 +116,7 @@ fn a_gpu_that_disappears_is_no_longer_given() {
 }
 
 #[test]
-fn what_cannot_be_told_for_once_is_not_yet_broken() {
+fn health_is_unknown_before_it_is_unhealthy() {
     let (node, cluster, gpus) = (Node::default(), Cluster::start(), Gpus::with([0]));
     let options = vgpu_dra::options::Options { poll_interval_s: 2, ..node.options(&[]) };
     let plugin = Threaded::start_with(options, &cluster, gpus.clone(), std::sync::Arc::new(vgpu_dra::storage::LocalStorage));
@@ -123,16 +125,16 @@ fn what_cannot_be_told_for_once_is_not_yet_broken() {
     kubelet.prepare("a").unwrap();
     wait_for("a healthy GPU", || (kubelet.health(&device(0))?.0 == HealthStatus::Healthy).then_some(()));
     gpus.fail();
-    for (what, wanted) in [("doubt", HealthStatus::Unknown), ("certainty", HealthStatus::Unhealthy)] {
-        let (_, why) = wait_for(what, || kubelet.health(&device(0)).filter(|(health, _)| *health == wanted));
-        assert!(why.contains("no driver"), "{what}: {why}");
+    for (what, wanted) in [("unknown health", HealthStatus::Unknown), ("bad health", HealthStatus::Unhealthy)] {
+        let (_, message) = wait_for(what, || kubelet.health(&device(0)).filter(|(health, _)| *health == wanted));
+        assert!(message.contains("no driver"), "{what}: {message}");
     }
-    // It ends although the kubelet listens.
+    // The plugin ends while the kubelet still watches its health.
     drop(plugin);
 }
 
 #[test]
-fn a_gpu_that_goes_while_the_plugin_is_not_there() {
+fn gpu_that_disappears_while_the_plugin_is_down_is_tainted() {
     let (node, cluster) = (Node::default(), Cluster::start());
     allocate(&cluster, "a", &[("gpu", 1, "10Gi", "30")]);
     {
@@ -143,12 +145,12 @@ fn a_gpu_that_goes_while_the_plugin_is_not_there() {
     }
     let _plugin = Threaded::start(&node, &cluster, Gpus::with([0]));
     wait_for("the taint", || (effects(&cluster.devices(), 1) == Some(json!("NoExecute"))).then_some(()));
-    assert_eq!(cluster.devices().len(), 2, "and the one that nobody has is gone");
+    assert_eq!(cluster.devices().len(), 2, "a missing device that no claim uses must be withdrawn");
     assert_eq!(cluster.refused(), [] as [String; 0]);
 }
 
 #[test]
-fn where_taints_are_dropped_a_gone_gpu_is_not_told_of() {
+fn gone_gpu_is_withdrawn_if_the_api_server_drops_taints() {
     let (node, cluster, gpus) = (Node::default(), Cluster::start(), Gpus::with([0, 1]));
     cluster.drop_fields(&["taints"]);
     let _plugin = Threaded::start(&node, &cluster, gpus.clone());
@@ -156,11 +158,11 @@ fn where_taints_are_dropped_a_gone_gpu_is_not_told_of() {
     allocate(&cluster, "a", &[("gpu", 1, "10Gi", "30")]);
     kubelet.prepare("a").unwrap();
     gpus.set([0]);
-    wait_for("the device to go", || (cluster.devices().len() == 1).then_some(()));
+    wait_for("the device to be withdrawn", || (cluster.devices().len() == 1).then_some(()));
 }
 
 #[test]
-fn slices_are_made_anew_when_somebody_drops_them() {
+fn deleted_slices_are_recreated() {
     let (node, cluster) = (Node::default(), Cluster::start());
     let options = vgpu_dra::options::Options { poll_interval_s: 1000, ..node.options(&[]) };
     let _plugin = Threaded::start_with(options, &cluster, Gpus::with([0]), std::sync::Arc::new(vgpu_dra::storage::LocalStorage));
@@ -173,26 +175,26 @@ fn slices_are_made_anew_when_somebody_drops_them() {
 }
 
 #[test]
-fn an_api_server_that_keeps_nothing_is_not_written_to_for_ever() {
+fn dropped_fields_do_not_cause_repeated_writes() {
     let (node, cluster) = (Node::default(), Cluster::start());
     cluster.drop_fields(&["allowMultipleAllocations", "capacity"]);
     let _plugin = Threaded::start(&node, &cluster, Gpus::with([0]));
     wait_for("a slice", || cluster.slices().pop());
-    // Several looks at the GPUs.
+    // Several polls of the GPUs.
     std::thread::sleep(std::time::Duration::from_secs(4));
     let writes = cluster.log().iter().filter(|line| line.starts_with("POST") || line.starts_with("PUT")).count();
     assert_eq!(writes, 1);
     let lists = cluster.log().iter().filter(|line| *line == &format!("GET {SLICES}")).count();
-    assert!(lists <= 5, "nor asked again and again: {lists}");
+    assert!(lists <= 5, "{lists} lists of the slices");
 }
 
 #[test]
-fn who_ends_late_leaves_its_successor_alone() {
+fn ending_plugin_leaves_its_successors_sockets() {
     let (node, cluster) = (Node::default(), Cluster::start());
     let first = Threaded::start(&node, &cluster, Gpus::with([0]));
     Kubelet::register(&node.path("registry"));
     let second = Threaded::start(&node, &cluster, Gpus::with([0]));
-    wait_for("the second", || (cluster.log().iter().filter(|line| *line == &format!("GET {SLICES}")).count() > 3).then_some(()));
+    wait_for("the second plugin", || (cluster.log().iter().filter(|line| *line == &format!("GET {SLICES}")).count() > 3).then_some(()));
     drop(first);
     allocate(&cluster, "a", &[("gpu", 0, "10Gi", "30")]);
     Kubelet::register(&node.path("registry")).prepare("a").unwrap();
@@ -201,7 +203,7 @@ fn who_ends_late_leaves_its_successor_alone() {
 }
 
 #[test]
-fn the_program_shows_what_it_would_tell() {
+fn show_prints_the_devices() {
     use vgpu_dra::discovery::GpuSource;
     let node = Node::default();
     let inventory = node.path("gpus.json");

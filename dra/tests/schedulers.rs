@@ -1,6 +1,7 @@
-//! Under HAMi, Volcano and KAI: each container is held to what its scheduler decided for it, and their monitors find what they look for.
+//! Compatibility with HAMi, Volcano and KAI: containers are limited to their scheduler's decision, and the schedulers' monitors find
+//! their files.
 //!
-//! The fixtures are bundles as containerd makes them of what these schedulers and their device plugins hand to it.
+//! The fixtures are bundles as containerd creates them from the output of these schedulers and their device plugins.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,15 +29,16 @@ struct Container {
     name: String,
     init: bool,
     env: Vec<String>,
-    /// GpuSource, destination, and whether it is writable.
+    /// Source, destination, and `ro` or `rw`.
     mounts: Vec<[String; 3]>,
-    /// Where HAMi's monitor expects its file.
+    /// Path at which HAMi's monitor expects its file.
     cache: Option<String>,
-    /// By the GPU's number.
+    /// Expected limits by the number of the GPU.
     #[serde(default)]
     expect: BTreeMap<String, Expected>,
+    /// Expected part of the error that refuses the container.
     refused: Option<String>,
-    /// It has no GPU, and so nothing to be limited in.
+    /// True if the container has no GPU and starts without limits.
     #[serde(default)]
     starts: bool,
 }
@@ -48,7 +50,7 @@ struct Expected {
     cores: Option<u32>,
 }
 
-/// The files of a node on which a device plugin has its own.
+/// Creates the files of a node with a scheduler's device plugin.
 fn node() -> tempfile::TempDir {
     let node = tempfile::tempdir().unwrap();
     fs::create_dir_all(node.path().join("usr/local/vgpu/containers")).unwrap();
@@ -64,12 +66,13 @@ impl Container {
         source.replace("$NODE", node.to_str().unwrap()).replace("$UID", POD).into()
     }
 
-    /// The folder of the node that their monitor looks into.
-    fn folder(&self, node: &Path) -> PathBuf {
+    /// Returns the directory of the node that the scheduler's monitor reads.
+    fn monitor_dir(&self, node: &Path) -> PathBuf {
         node.join(format!("usr/local/vgpu/containers/{POD}_{}", self.name))
     }
 
-    fn dress(&self, fixture: &Fixture, machine: &Machine, node: &Path) -> Bundle {
+    /// Returns the container's bundle.
+    fn bundle(&self, fixture: &Fixture, machine: &Machine, node: &Path) -> Bundle {
         let mut bundle = machine.bundle();
         for (key, value) in &fixture.annotations {
             bundle = bundle.annotation(key, value);
@@ -87,7 +90,7 @@ impl Container {
             let (key, value) = entry.split_once('=').unwrap();
             bundle = bundle.env(key, value);
         }
-        fs::create_dir_all(self.folder(node)).unwrap();
+        fs::create_dir_all(self.monitor_dir(node)).unwrap();
         for [source, destination, mode] in &self.mounts {
             bundle = bundle.bind(&self.source(node, source), destination, &[mode]);
         }
@@ -106,13 +109,13 @@ fn check(fixture: &Fixture, container: &Container, machine: &Machine, host: &Hos
     let case = format!("{}\n{}{}", fixture.about, if container.init { "init container " } else { "container " }, container.name);
     if let Some(expected) = &container.refused {
         let node = node();
-        let refusal = host.run(&container.dress(fixture, machine, node.path()).shell("true")).refusal();
+        let refusal = host.run(&container.bundle(fixture, machine, node.path()).shell("true")).refusal();
         assert!(refusal.contains(expected.as_str()), "{case}: {refusal}");
         return;
     }
     if container.starts {
         let node = node();
-        assert_eq!(host.run(&container.dress(fixture, machine, node.path()).shell("echo started")).ok(), "started\n", "{case}");
+        assert_eq!(host.run(&container.bundle(fixture, machine, node.path()).shell("echo started")).ok(), "started\n", "{case}");
         return;
     }
     for (gpu, expected) in &container.expect {
@@ -121,28 +124,28 @@ fn check(fixture: &Fixture, container: &Container, machine: &Machine, host: &Hos
         if let Some(cache) = &container.cache {
             script = format!("printf x >>{cache}; grep -q theirs /usr/local/vgpu/libvgpu.so /etc/ld.so.preload && exit 1; {script}");
         }
-        let bundle = container.dress(fixture, machine, node.path()).shell(&script);
+        let bundle = container.bundle(fixture, machine, node.path()).shell(&script);
         let known = limits(host, &bundle);
         let uuid = format!("GPU-516d6770-7500-4000-8000-{gpu:0>12}");
         let of_gpu = known
             .iter()
             .find(|limits| limits.gpu == Which::Uuid(uuid.clone()))
             .or(known.first())
-            .unwrap_or_else(|| panic!("{case}: no limits"));
+            .unwrap_or_else(|| panic!("{case}: expected limits"));
         assert_eq!(of_gpu.cores, expected.cores, "{case}: {known:?}");
         let fill = Fill::of(&host.run(&bundle).ok());
         assert_eq!((fill.total, fill.error.as_str()), (expected.mib * MIB, "CUDA_ERROR_OUT_OF_MEMORY"), "{case}, GPU {gpu}");
         if let Some(cache) = &container.cache {
-            let file = container.folder(node.path()).join(Path::new(cache).file_name().unwrap());
-            assert_eq!(fs::read_to_string(&file).unwrap(), "x", "{case}: what is written in the container is what their monitor reads");
-            let there = fs::read_dir(container.folder(node.path())).unwrap().count();
-            assert!(there <= 2, "{case}: their monitor gives up where there are {there} files");
+            let file = container.monitor_dir(node.path()).join(Path::new(cache).file_name().unwrap());
+            assert_eq!(fs::read_to_string(&file).unwrap(), "x", "{case}: the monitor must read what the container writes");
+            let count = fs::read_dir(container.monitor_dir(node.path())).unwrap().count();
+            assert!(count <= 2, "{case}: the monitor expects at most 2 files, found {count}");
         }
     }
 }
 
 #[test]
-fn each_container_gets_what_its_scheduler_decided() {
+fn containers_get_their_schedulers_decision() {
     let kit = Kit::find();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     let mut paths: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -150,7 +153,7 @@ fn each_container_gets_what_its_scheduler_decided() {
     assert_eq!(paths.len(), 5);
     for (runtime, _, host) in hosts(&kit).filter(|(_, way, _)| *way == Way::Wrapper) {
         let machine = Machine::simulated(&kit, &["gpus=2", "total=4G", "context=8M"]);
-        // As vgpu monitor writes it at its start.
+        // Written by vgpu monitor when it starts.
         let gpu = |index: u32| json!({ "index": index, "uuid": format!("GPU-516d6770-7500-4000-8000-{index:0>12}"), "name": "Simulated GPU", "memory": 4_u64 << 30 });
         fs::create_dir_all(host.state_dir()).unwrap();
         fs::write(host.state_dir().join("inventory.json"), json!({ "gpus": [gpu(0), gpu(1)] }).to_string()).unwrap();
@@ -165,7 +168,7 @@ fn each_container_gets_what_its_scheduler_decided() {
 }
 
 #[test]
-fn whatever_the_tenant_adds_gives_no_more() {
+fn tenants_cannot_raise_their_schedulers_decision() {
     let kit = Kit::find();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hami-2.9.json");
     let fixture: Fixture = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
@@ -173,7 +176,7 @@ fn whatever_the_tenant_adds_gives_no_more() {
     let Some((_, _, host)) = hosts(&kit).find(|(_, way, _)| *way == Way::Wrapper) else { return };
     let machine = Machine::simulated(&kit, &["gpus=2", "total=4G", "context=8M"]);
     let node = node();
-    let bundle = large.dress(&fixture, &machine, node.path()).annotation("nvidia.com/gpumem", "4000").annotation("gpu-memory", "4000");
+    let bundle = large.bundle(&fixture, &machine, node.path()).annotation("nvidia.com/gpumem", "4000").annotation("gpu-memory", "4000");
     let mut bundle = bundle.shell(&format!("CUDA_DEVICE_MEMORY_LIMIT_0=4g {PROGRAMS}/fill --chunk 16M --max 4G"));
     bundle.spec["process"]["env"].as_array_mut().unwrap().insert(1, Value::from("CUDA_DEVICE_MEMORY_LIMIT_0=4g"));
     assert_eq!(Fill::of(&host.run(&bundle).ok()).total, 1024 * MIB);

@@ -1,4 +1,4 @@
-//! The webhook as the API server calls it: over TLS, with a review, for a pod as HAMi's users write it.
+//! The webhook as the API server calls it: reviews over TLS of pods with HAMi's resources.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -17,7 +17,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 const TEMPLATES: &str = "/apis/resource.k8s.io/v1/namespaces/team/resourceclaimtemplates";
 
-/// The program, until it is dropped.
+/// The webhook as a program. Dropping it kills it.
 struct Webhook {
     child: Child,
     address: String,
@@ -42,7 +42,7 @@ impl Webhook {
         let folder = tempfile::tempdir().unwrap();
         certify(folder.path());
         std::fs::write(folder.path().join("kubeconfig"), cluster.kubeconfig()).unwrap();
-        // A port that was free a moment ago.
+        // Free a moment ago; another process could take it before the webhook does.
         let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_vgpu-webhook"));
         command.args(["--listen", &address]);
@@ -50,13 +50,13 @@ impl Webhook {
             command.arg(flag).arg(folder.path().join(file));
         }
         let webhook = Self { child: command.stdin(Stdio::null()).spawn().unwrap(), address, folder };
-        wait_for("the webhook", || webhook.ask("GET", "/healthz", "").ok().filter(|(code, _)| *code == 200));
+        wait_for("the webhook", || webhook.send("GET", "/healthz", "").ok().filter(|(code, _)| *code == 200));
         webhook
     }
 
-    /// One request by a client that knows the certificate that is there now.
+    /// Sends one request, trusting the certificate that is in the file now.
     #[tokio::main(flavor = "current_thread")]
-    async fn ask(&self, method: &str, path: &str, body: &str) -> std::io::Result<(u16, String)> {
+    async fn send(&self, method: &str, path: &str, body: &str) -> std::io::Result<(u16, String)> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(self.folder.path().join("tls.crt")).unwrap()).unwrap();
         let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
@@ -69,12 +69,12 @@ impl Webhook {
         );
         stream.write_all(head.as_bytes()).await?;
         stream.write_all(body.as_bytes()).await?;
-        let mut answer = Vec::new();
-        // A server may close without saying so in TLS.
-        let _ = stream.read_to_end(&mut answer).await;
-        let answer = String::from_utf8_lossy(&answer).into_owned();
-        let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(|| std::io::Error::other("no answer"))?;
-        Ok((code, answer.split_once("\r\n\r\n").map_or(String::new(), |(_, body)| body.to_owned())))
+        let mut response = Vec::new();
+        // A server may close the connection without TLS' close_notify, which is an error here.
+        let _ = stream.read_to_end(&mut response).await;
+        let response = String::from_utf8_lossy(&response).into_owned();
+        let code = response.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(|| std::io::Error::other("no response"))?;
+        Ok((code, response.split_once("\r\n\r\n").map_or(String::new(), |(_, body)| body.to_owned())))
     }
 
     fn review(&self, pod: &Value, dry_run: bool) -> Value {
@@ -82,15 +82,15 @@ impl Webhook {
             "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
             "request": { "uid": "r", "operation": "CREATE", "namespace": "team", "dryRun": dry_run, "object": pod },
         });
-        let (code, answer) = self.ask("POST", "/mutate", &review.to_string()).unwrap();
-        assert_eq!(code, 200, "{answer}");
-        let answer: Value = serde_json::from_str(&answer).unwrap();
-        assert_eq!((&answer["kind"], &answer["response"]["uid"]), (&json!("AdmissionReview"), &json!("r")));
-        answer["response"].clone()
+        let (code, body) = self.send("POST", "/mutate", &review.to_string()).unwrap();
+        assert_eq!(code, 200, "{body}");
+        let review: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!((&review["kind"], &review["response"]["uid"]), (&json!("AdmissionReview"), &json!("r")));
+        review["response"].clone()
     }
 }
 
-/// The pod with a response's patch.
+/// Applies a response's patch to a pod.
 fn patched(pod: &Value, response: &Value) -> Value {
     assert_eq!((&response["allowed"], &response["patchType"]), (&json!(true), &json!("JSONPatch")), "{response}");
     let patch = base64::engine::general_purpose::STANDARD.decode(response["patch"].as_str().unwrap()).unwrap();
@@ -109,15 +109,15 @@ fn pod(limits: Value) -> Value {
 }
 
 #[test]
-fn hamis_manifests_run_unchanged() {
+fn hami_resources_become_claims() {
     let cluster = Cluster::start();
     let webhook = Webhook::start(&cluster);
     let wanted = pod(json!({ "nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30", "cpu": "1" }));
 
     let first = patched(&wanted, &webhook.review(&wanted, true));
-    assert_eq!(cluster.objects(TEMPLATES), [] as [Value; 0], "nothing is made in a dry run");
+    assert_eq!(cluster.objects(TEMPLATES), [] as [Value; 0], "a dry run must create nothing");
     assert_eq!(patched(&wanted, &webhook.review(&wanted, false)), first);
-    assert_eq!(patched(&wanted, &webhook.review(&wanted, false)), first, "a second pod of the kind refers to the same template");
+    assert_eq!(patched(&wanted, &webhook.review(&wanted, false)), first, "an equal pod must refer to the same template");
     assert_eq!(Schemas::of("v1.36").problems("Pod", &first).unwrap(), [] as [String; 0]);
     assert_eq!(first["spec"]["containers"][0]["resources"], json!({ "limits": { "cpu": "1" }, "claims": [{ "name": "vgpu-main" }] }));
     let templates = cluster.objects(TEMPLATES);
@@ -129,24 +129,27 @@ fn hamis_manifests_run_unchanged() {
 
     let response = webhook.review(&pod(json!({ "nvidia.com/gpucores": 101 })), false);
     assert_eq!(response["allowed"], false);
-    assert!(response["status"]["message"].as_str().unwrap().contains("container main: nvidia.com/gpucores: 101: accepted"), "{response}");
+    assert!(
+        response["status"]["message"].as_str().unwrap().contains(r#"container main: nvidia.com/gpucores: "101": expected"#),
+        "{response}"
+    );
     assert_eq!(webhook.review(&pod(json!({ "cpu": 1 })), false), json!({ "uid": "r", "allowed": true }));
-    assert_eq!(webhook.ask("POST", "/mutate", "{}").unwrap().0, 400);
-    assert_eq!(webhook.ask("GET", "/", "").unwrap().0, 404);
+    assert_eq!(webhook.send("POST", "/mutate", "{}").unwrap().0, 400);
+    assert_eq!(webhook.send("GET", "/", "").unwrap().0, 404);
 
-    // The certificate is renewed, and the server takes it up.
+    // The server uses a renewed certificate.
     std::thread::sleep(std::time::Duration::from_millis(20));
     certify(webhook.folder.path());
-    wait_for("the new certificate", || webhook.ask("GET", "/healthz", "").ok());
+    wait_for("the new certificate", || webhook.send("GET", "/healthz", "").ok());
 }
 
 #[test]
-fn percent_are_of_the_gpus_that_there_are() {
+fn percentages_refer_to_the_clusters_gpus() {
     let cluster = Cluster::start();
     let webhook = Webhook::start(&cluster);
     let half = pod(json!({ "nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 50 }));
     let refused = webhook.review(&half, false);
-    assert!(refused["status"]["message"].as_str().unwrap().contains("no GPU is known"), "{refused}");
+    assert!(refused["status"]["message"].as_str().unwrap().contains("no GPU with known memory"), "{refused}");
     let device = |name: &str, memory: &str| json!({ "name": name, "attributes": { "type": { "string": "gpu" } }, "capacity": { "memory": { "value": memory } } });
     let slice = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": { "name": "s" },

@@ -13,6 +13,8 @@ use vgpu_dra::{cluster, daemon};
 /// Mutating admission webhook: turns HAMi's resources in pods into ResourceClaims
 #[derive(Debug, Parser)]
 #[command(name = "vgpu-webhook", version)]
+// Its default group id, the name of the type, is that of the flattened log options too.
+#[group(skip)]
 struct Options {
     /// Address to serve HTTPS on: /mutate and /healthz
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:8443")]

@@ -1,4 +1,4 @@
-//! An API server: objects at their paths, with what our programs need of Kubernetes' rules.
+//! Stand-in for the API server: stores objects by path, and follows those of Kubernetes' rules that the programs depend on.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -19,39 +19,39 @@ use super::schemas::Schemas;
 pub const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 pub const NODE: &str = "node-a";
 
-/// The path of a claim.
+/// Returns the path of a claim.
 pub fn claim_path(name: &str) -> String {
     format!("/apis/resource.k8s.io/v1/namespaces/team/resourceclaims/{name}")
 }
 
-type Answer = Response<BoxBody<Bytes, Infallible>>;
+type Reply = Response<BoxBody<Bytes, Infallible>>;
 
 struct State {
     objects: Mutex<BTreeMap<String, Value>>,
     version: Mutex<u64>,
     changes: broadcast::Sender<(String, Value)>,
-    /// Fields of devices that are dropped, as by features that are off.
+    /// Fields of devices that are dropped, as if their feature gates were off.
     drops: Mutex<Vec<&'static str>>,
-    /// Writes that succeed before all others fail.
+    /// Number of writes that succeed before all others fail; `None` for no limit.
     writes_left: Mutex<Option<u32>>,
-    /// What was wrong with what was sent.
+    /// Problems of refused objects.
     refused: Mutex<Vec<String>>,
     log: Mutex<Vec<String>>,
-    /// Whether claims are answered.
+    /// True if requests for claims are answered.
     claims: watch::Sender<bool>,
     schemas: Schemas,
 }
 
-/// A running API server.
+/// Running API server.
 pub struct Cluster {
     pub address: SocketAddr,
     state: Arc<State>,
-    /// The server ends with it.
+    /// Stops the server when dropped.
     _stop: tokio::sync::oneshot::Sender<()>,
 }
 
 impl Cluster {
-    /// Starts one with a node.
+    /// Starts a server that has one node.
     pub fn start() -> Self {
         let state = Arc::new(State {
             objects: Mutex::default(),
@@ -76,7 +76,7 @@ impl Cluster {
                     loop {
                         let (stream, _) = listener.accept().await.unwrap();
                         let state = Arc::clone(&serving);
-                        let service = hyper::service::service_fn(move |request| answer(Arc::clone(&state), request));
+                        let service = hyper::service::service_fn(move |request| handle(Arc::clone(&state), request));
                         tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
                     }
                 };
@@ -88,12 +88,12 @@ impl Cluster {
         cluster
     }
 
-    /// A client of it, for the runtime that it is made in.
+    /// Returns a client for use in the current runtime.
     pub fn client(&self) -> Client {
         Client::try_from(Config::new(format!("http://{}", self.address).parse().unwrap())).unwrap()
     }
 
-    /// A kubeconfig for programs.
+    /// Returns a kubeconfig for programs.
     pub fn kubeconfig(&self) -> String {
         json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
@@ -104,28 +104,28 @@ impl Cluster {
         .to_string()
     }
 
-    /// Puts an object in its place, as anybody in the cluster could.
+    /// Creates or replaces an object, as another client would.
     pub fn put(&self, path: &str, object: Value) {
         self.state.store(path, object);
     }
 
-    /// Takes an object away.
+    /// Deletes an object.
     pub fn remove(&self, path: &str) {
         self.state.delete(path);
     }
 
-    /// The objects below a path.
+    /// Returns the objects below a path.
     pub fn objects(&self, path: &str) -> Vec<Value> {
         let prefix = format!("{path}/");
         self.state.objects.lock().unwrap().iter().filter(|(key, _)| key.starts_with(&prefix)).map(|(_, value)| value.clone()).collect()
     }
 
-    /// The node's slices.
+    /// Returns the node's slices.
     pub fn slices(&self) -> Vec<Value> {
         self.objects(SLICES)
     }
 
-    /// The devices in the slices of the newest generation, by name.
+    /// Returns the devices in the slices of the newest generation, by name.
     pub fn devices(&self) -> BTreeMap<String, Value> {
         let slices = self.slices();
         let newest = slices.iter().filter_map(|slice| slice["spec"]["pool"]["generation"].as_i64()).max();
@@ -139,22 +139,22 @@ impl Cluster {
         *self.state.drops.lock().unwrap() = fields.to_vec();
     }
 
-    /// Fails after so many more writes, or never.
+    /// Fails after this number of further writes; `None` for never.
     pub fn fail_after(&self, writes: Option<u32>) {
         *self.state.writes_left.lock().unwrap() = writes;
     }
 
-    /// Answers for claims, or lets who asks for one wait.
-    pub fn answer_claims(&self, whether: bool) {
-        self.state.claims.send_replace(whether);
+    /// Answers requests for claims, or leaves them pending.
+    pub fn answer_claims(&self, is_answering: bool) {
+        self.state.claims.send_replace(is_answering);
     }
 
-    /// What was wrong with objects that were sent.
+    /// Returns the problems of refused objects.
     pub fn refused(&self) -> Vec<String> {
         self.state.refused.lock().unwrap().clone()
     }
 
-    /// `METHOD path` of every request.
+    /// Returns `METHOD path` of every request so far.
     pub fn log(&self) -> Vec<String> {
         self.state.log.lock().unwrap().clone()
     }
@@ -183,8 +183,8 @@ impl State {
         true
     }
 
-    /// Whether this write happens.
-    fn writes(&self) -> bool {
+    /// Counts a write. Returns false if it fails.
+    fn count_write(&self) -> bool {
         match &mut *self.writes_left.lock().unwrap() {
             None => true,
             Some(0) => false,
@@ -195,12 +195,12 @@ impl State {
         }
     }
 
-    /// What the server makes of an object that is sent.
+    /// Validates an object that is sent, and returns it as it is stored.
     fn accept(&self, mut object: Value) -> Result<Value, String> {
         let kind = object["kind"].as_str().unwrap_or_default().to_owned();
-        let mut problems = self.schemas.problems(&kind, &object).unwrap_or_else(|| vec![format!("no kind {kind}")]);
+        let mut problems = self.schemas.problems(&kind, &object).unwrap_or_else(|| vec![format!("kind without schema: {kind}")]);
         if kind == "ResourceSlice" {
-            problems.extend(super::gpus::slice_problems(&object));
+            problems.extend(super::slice_validation::slice_problems(&object));
             for device in object["spec"]["devices"].as_array_mut().into_iter().flatten() {
                 for field in self.drops.lock().unwrap().iter() {
                     device.as_object_mut().unwrap().remove(*field);
@@ -218,12 +218,12 @@ impl State {
     }
 }
 
-fn reply(code: StatusCode, value: &Value) -> Answer {
+fn reply(code: StatusCode, value: &Value) -> Reply {
     let body = Full::new(Bytes::from(value.to_string())).boxed();
     Response::builder().status(code).header("content-type", "application/json").body(body).unwrap()
 }
 
-fn status(code: StatusCode, reason: &str, message: &str) -> Answer {
+fn status(code: StatusCode, reason: &str, message: &str) -> Reply {
     let code_number = code.as_u16();
     reply(
         code,
@@ -231,7 +231,7 @@ fn status(code: StatusCode, reason: &str, message: &str) -> Answer {
     )
 }
 
-async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Answer, Infallible> {
+async fn handle(state: Arc<State>, request: Request<Incoming>) -> Result<Reply, Infallible> {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let query: BTreeMap<String, String> = request
         .uri()
@@ -247,8 +247,8 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Answer,
         let mut claims = state.claims.subscribe();
         let _ = claims.wait_for(|answered| *answered).await;
     }
-    if method != Method::GET && !state.writes() {
-        return Ok(status(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "the server has had enough"));
+    if method != Method::GET && !state.count_write() {
+        return Ok(status(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "the limit of writes is reached"));
     }
     let sent: Value = serde_json::from_slice(&body).unwrap_or_default();
     let not_found = || status(StatusCode::NOT_FOUND, "NotFound", "not found");
@@ -260,26 +260,10 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Answer,
             None if path.ends_with('s') => list(&state, &path, query.get("fieldSelector").map_or("", String::as_str)),
             None => not_found(),
         },
-        Method::POST => match state.accept(sent) {
-            Err(why) => status(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &why),
-            Ok(mut object) => {
-                if object["metadata"]["name"].is_null() {
-                    let prefix = object["metadata"]["generateName"].as_str().unwrap_or_default().to_owned();
-                    object["metadata"]["name"] = json!(format!("{prefix}{}", state.next_version()));
-                }
-                let place = format!("{path}/{}", object["metadata"]["name"].as_str().unwrap());
-                if state.objects.lock().unwrap().contains_key(&place) {
-                    status(StatusCode::CONFLICT, "AlreadyExists", "already exists")
-                } else if query.contains_key("dryRun") {
-                    reply(StatusCode::CREATED, &object)
-                } else {
-                    reply(StatusCode::CREATED, &state.store(&place, object))
-                }
-            }
-        },
+        Method::POST => create(&state, &path, sent, query.contains_key("dryRun")),
         Method::PUT => match (known, state.accept(sent)) {
             (None, _) => not_found(),
-            (_, Err(why)) => status(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &why),
+            (_, Err(error)) => status(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &error),
             (Some(known), Ok(object)) if known["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"] => {
                 status(StatusCode::CONFLICT, "Conflict", "the object has been modified")
             }
@@ -293,7 +277,26 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Answer,
     })
 }
 
-fn list(state: &State, path: &str, selector: &str) -> Answer {
+fn create(state: &State, path: &str, sent: Value, is_dry_run: bool) -> Reply {
+    let mut object = match state.accept(sent) {
+        Ok(object) => object,
+        Err(error) => return status(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &error),
+    };
+    if object["metadata"]["name"].is_null() {
+        let prefix = object["metadata"]["generateName"].as_str().unwrap_or_default().to_owned();
+        object["metadata"]["name"] = json!(format!("{prefix}{}", state.next_version()));
+    }
+    let object_path = format!("{path}/{}", object["metadata"]["name"].as_str().unwrap());
+    if state.objects.lock().unwrap().contains_key(&object_path) {
+        status(StatusCode::CONFLICT, "AlreadyExists", "already exists")
+    } else if is_dry_run {
+        reply(StatusCode::CREATED, &object)
+    } else {
+        reply(StatusCode::CREATED, &state.store(&object_path, object))
+    }
+}
+
+fn list(state: &State, path: &str, selector: &str) -> Reply {
     let prefix = format!("{path}/");
     let matches = |object: &Value| {
         selector
@@ -308,14 +311,14 @@ fn list(state: &State, path: &str, selector: &str) -> Answer {
     reply(StatusCode::OK, &json!({ "kind": kind, "apiVersion": group, "metadata": { "resourceVersion": "1" }, "items": items }))
 }
 
-fn watch_changes(state: &State, path: &str) -> Answer {
+fn watch_changes(state: &State, path: &str) -> Reply {
     let prefix = format!("{path}/");
     let changes = futures_util::stream::unfold(state.changes.subscribe(), move |mut changes| {
         let prefix = prefix.clone();
         async move {
             loop {
-                let (place, event) = changes.recv().await.ok()?;
-                if place.starts_with(&prefix) {
+                let (changed, event) = changes.recv().await.ok()?;
+                if changed.starts_with(&prefix) {
                     return Some((Ok(Frame::data(Bytes::from(format!("{event}\n")))), changes));
                 }
             }

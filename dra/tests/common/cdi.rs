@@ -1,4 +1,4 @@
-//! A container runtime's part: what the CDI devices of a container say is done to its bundle.
+//! Stand-in for the container runtime: applies CDI devices to a bundle.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,36 +6,37 @@ use std::path::Path;
 use serde_json::{Value, json};
 use vgpu_test_harness::Bundle;
 
-/// Applies devices from the specifications in a folder to a bundle. A kind of which there is no specification there is another's: skipped.
-pub fn apply(folder: &Path, ids: &[String], mut bundle: Bundle) -> Bundle {
-    let specs: Vec<Value> = std::fs::read_dir(folder)
+/// Applies CDI devices to a bundle, from the specifications in a directory. Devices of NVIDIA's kinds, which have no specification there,
+/// are skipped.
+pub fn apply(spec_dir: &Path, ids: &[String], mut bundle: Bundle) -> Bundle {
+    let specs: Vec<Value> = std::fs::read_dir(spec_dir)
         .unwrap()
         .flatten()
         .filter(|entry| entry.path().extension().is_some_and(|end| end == "json"))
         .map(|entry| serde_json::from_slice(&std::fs::read(entry.path()).unwrap()).unwrap())
         .collect();
-    let mut done: Vec<&str> = Vec::new();
-    let mut of_specs: BTreeMap<usize, &Value> = BTreeMap::new();
+    let mut applied: Vec<&str> = Vec::new();
+    let mut used_specs: BTreeMap<usize, &Value> = BTreeMap::new();
     for id in ids {
-        if done.contains(&id.as_str()) {
+        if applied.contains(&id.as_str()) {
             continue;
         }
-        done.push(id);
+        applied.push(id);
         let (kind, name) = id.split_once('=').expect("KIND=NAME");
         if !specs.iter().any(|spec| spec["kind"] == kind) {
-            assert!(kind.starts_with("nvidia.com/"), "no specification of {kind}");
+            assert!(kind.starts_with("nvidia.com/"), "no specification of kind {kind}");
             continue;
         }
-        let found = specs.iter().enumerate().filter(|(_, spec)| spec["kind"] == kind).find_map(|(nth, spec)| {
+        let found = specs.iter().enumerate().filter(|(_, spec)| spec["kind"] == kind).find_map(|(index, spec)| {
             let device = spec["devices"].as_array()?.iter().find(|device| device["name"] == name)?;
-            Some((nth, spec, device))
+            Some((index, spec, device))
         });
-        let (nth, spec, device) = found.unwrap_or_else(|| panic!("no device {id}"));
-        of_specs.insert(nth, spec);
-        bundle = edit(bundle, &device["containerEdits"]);
+        let (index, spec, device) = found.unwrap_or_else(|| panic!("no device {id}"));
+        used_specs.insert(index, spec);
+        bundle = apply_edits(bundle, &device["containerEdits"]);
     }
-    for spec in of_specs.values() {
-        bundle = edit(bundle, &spec["containerEdits"]);
+    for spec in used_specs.values() {
+        bundle = apply_edits(bundle, &spec["containerEdits"]);
     }
     bundle
 }
@@ -44,11 +45,11 @@ fn list(value: &Value) -> Vec<Value> {
     value.as_array().cloned().unwrap_or_default()
 }
 
-fn edit(mut bundle: Bundle, edits: &Value) -> Bundle {
+fn apply_edits(mut bundle: Bundle, edits: &Value) -> Bundle {
     for entry in list(&edits["env"]) {
         let entry = entry.as_str().unwrap();
         let key = entry.split('=').next().unwrap().to_owned() + "=";
-        // One variable of a name, as containerd has it.
+        // A later value replaces an earlier one, as in containerd.
         let env = bundle.spec["process"]["env"].as_array_mut().unwrap();
         env.retain(|known| !known.as_str().unwrap().starts_with(&key));
         env.push(json!(entry));

@@ -1,4 +1,4 @@
-//! A kubelet, as far as plugins see one.
+//! Stand-in for the kubelet.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -16,15 +16,15 @@ use vgpu_dra::proto::{
 use super::api_server::NODE;
 use super::wait_for;
 
-/// A kubelet to which one plugin has registered.
+/// Kubelet with one registered plugin.
 pub struct Kubelet {
-    /// The runtime of its own thread.
+    /// Runtime of the kubelet's thread.
     runtime: tokio::runtime::Handle,
     _stop: tokio::sync::oneshot::Sender<()>,
     endpoint: PathBuf,
-    /// What the plugin said of itself.
+    /// The plugin's description of itself.
     pub info: PluginInfo,
-    /// What it said last of its devices.
+    /// The plugin's last health reports.
     health: Arc<Mutex<Vec<DeviceHealth>>>,
 }
 
@@ -33,9 +33,9 @@ where
     Q: prost::Message + Default + Send + Sync + 'static,
     A: prost::Message + Default + Send + Sync + 'static,
 {
-    let answer =
+    let response =
         client(socket).await?.unary(Request::new(message), PathAndQuery::from_static(method), ProstCodec::<Q, A>::default()).await?;
-    Ok(answer.into_inner())
+    Ok(response.into_inner())
 }
 
 async fn client(socket: &Path) -> Result<Grpc<Channel>, Status> {
@@ -47,8 +47,8 @@ async fn client(socket: &Path) -> Result<Grpc<Channel>, Status> {
     Ok(client)
 }
 
-/// What gRPC for Go makes the authority of what it asks: for sockets in the registry, which the kubelet names by their bare paths, the path
-/// with everything escaped that an authority cannot have.
+/// Returns the authority that gRPC for Go sends. For sockets in the registry, which the kubelet dials by their bare paths, it is the path,
+/// percent-encoded where an authority requires it.
 fn authority(socket: &Path) -> String {
     if socket.file_name().is_some_and(|name| name == "dra.sock") {
         return "localhost".to_owned();
@@ -58,19 +58,19 @@ fn authority(socket: &Path) -> String {
     bytes.map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
-/// Listens to what the plugin says of its devices until it ends, as a kubelet does unasked.
-async fn listen(socket: PathBuf, told: Arc<Mutex<Vec<DeviceHealth>>>) -> Result<(), Status> {
+/// Receives health reports until the plugin ends.
+async fn watch_health(socket: PathBuf, reports: Arc<Mutex<Vec<DeviceHealth>>>) -> Result<(), Status> {
     let method = PathAndQuery::from_static("/v1alpha1.DRAResourceHealth/NodeWatchResources");
     let codec = ProstCodec::<Empty, HealthResponse>::default();
-    let mut answers = client(&socket).await?.server_streaming(Request::new(Empty {}), method, codec).await?.into_inner();
-    while let Some(answer) = answers.message().await? {
-        *told.lock().unwrap() = answer.devices;
+    let mut updates = client(&socket).await?.server_streaming(Request::new(Empty {}), method, codec).await?.into_inner();
+    while let Some(update) = updates.message().await? {
+        *reports.lock().unwrap() = update.devices;
     }
     Ok(())
 }
 
 impl Kubelet {
-    /// Finds the plugin by its socket among those of all plugins, and registers it.
+    /// Discovers the plugin's socket in the registry, and registers the plugin.
     pub fn register(registry: &Path) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (socket, info) = wait_for("a plugin", || {
@@ -85,57 +85,57 @@ impl Kubelet {
         let status = RegistrationStatus { plugin_registered: true, error: String::new() };
         let _: Empty = runtime.block_on(call(&socket, "/pluginregistration.Registration/NotifyRegistrationStatus", status)).unwrap();
         let (endpoint, health) = (PathBuf::from(&info.endpoint), Arc::default());
-        let listening = listen(endpoint.clone(), Arc::clone(&health));
+        let watching = watch_health(endpoint.clone(), Arc::clone(&health));
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let handle = runtime.handle().clone();
         std::thread::spawn(move || {
             runtime.block_on(async {
-                let _ = tokio::join!(listening, stopped);
+                let _ = tokio::join!(watching, stopped);
             });
         });
         Self { runtime: handle, _stop: stop, endpoint, info, health }
     }
 
-    /// How a device is, and why, as it would be shown in the status of pods that have it.
+    /// Returns a device's last health and message, as in the status of pods that use it.
     pub fn health(&self, device: &str) -> Option<(HealthStatus, String)> {
         let all = self.health.lock().unwrap();
-        let said = all.iter().find(|said| said.device.as_ref().is_some_and(|id| id.pool_name == NODE && id.device_name == device))?;
-        Some((said.health(), said.message.clone()))
+        let report = all.iter().find(|report| report.device.as_ref().is_some_and(|id| id.pool_name == NODE && id.device_name == device))?;
+        Some((report.health(), report.message.clone()))
     }
 
     fn claims(name: &str) -> ClaimsRequest {
         ClaimsRequest { claims: vec![claim(name)] }
     }
 
-    /// Has a claim prepared.
+    /// Prepares a claim.
     pub fn prepare(&self, name: &str) -> Result<Vec<Device>, String> {
         self.prepare_by("/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources", name)
     }
 
-    /// Has a claim prepared by this method.
+    /// Prepares a claim by this gRPC method.
     pub fn prepare_by(&self, method: &'static str, name: &str) -> Result<Vec<Device>, String> {
-        let answer: PrepareResponse =
+        let response: PrepareResponse =
             self.runtime.block_on(call(&self.endpoint, method, Self::claims(name))).map_err(|status| status.message().to_owned())?;
-        let prepared = answer.claims[&uid(name)].clone();
+        let prepared = response.claims[&uid(name)].clone();
         if prepared.error.is_empty() { Ok(prepared.devices) } else { Err(prepared.error) }
     }
 
-    /// Has what was prepared for a claim undone.
+    /// Unprepares a claim.
     pub fn unprepare(&self, name: &str) -> Result<(), String> {
         let method = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodeUnprepareResources";
-        let answer: UnprepareResponse =
+        let response: UnprepareResponse =
             self.runtime.block_on(call(&self.endpoint, method, Self::claims(name))).map_err(|status| status.message().to_owned())?;
-        let error = answer.claims[&uid(name)].error.clone();
+        let error = response.claims[&uid(name)].error.clone();
         if error.is_empty() { Ok(()) } else { Err(error) }
     }
 }
 
-/// How the kubelet names a claim.
+/// Returns the kubelet's reference to a claim.
 pub fn claim(name: &str) -> Claim {
     Claim { namespace: "team".to_owned(), uid: uid(name), name: name.to_owned() }
 }
 
-/// The UID of the claim of this name.
+/// Returns the UID of a claim by its name.
 pub fn uid(name: &str) -> String {
     format!("0a000000-0000-4000-8000-{:0>12}", name.bytes().map(|byte| format!("{byte:x}")).collect::<String>())
 }

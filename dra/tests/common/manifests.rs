@@ -1,4 +1,4 @@
-//! Manifests: what is read of them, and what has to be right in each.
+//! Reading and checking of manifests.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ pub fn packaging(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging").join(name)
 }
 
-/// The objects of a YAML file. A key that is there twice is an error.
+/// Returns the objects of a YAML file. Duplicate keys are an error.
 pub fn objects(name: &str, text: &str) -> Vec<Value> {
     let all: Vec<Value> = serde_saphyr::from_multiple(text).unwrap_or_else(|error| panic!("{name}: {error}\n{text}"));
     all.into_iter().filter(|object| !object.is_null()).collect()
@@ -37,7 +37,7 @@ pub fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// The specification of a pod in an object that makes pods, or is one.
+/// Returns the pod specification of a pod or of an object that creates pods.
 pub fn pod(object: &Value) -> Option<&Value> {
     match text(object, "/kind") {
         "Pod" => object.get("spec"),
@@ -45,7 +45,7 @@ pub fn pod(object: &Value) -> Option<&Value> {
     }
 }
 
-/// Kinds of others, of which there are no schemas here.
+/// Kinds of other projects, for which there are no schemas.
 const FOREIGN: [&str; 3] = ["ServiceMonitor", "Issuer", "Certificate"];
 
 pub fn check_schemas(name: &str, objects: &[Value]) {
@@ -56,7 +56,7 @@ pub fn check_schemas(name: &str, objects: &[Value]) {
             if FOREIGN.contains(&kind) || kind == "Secret" {
                 continue;
             }
-            let problems = schemas.problems(kind, object).unwrap_or_else(|| panic!("{name}: no schema of {kind}"));
+            let problems = schemas.problems(kind, object).unwrap_or_else(|| panic!("{name}: no schema of kind {kind}"));
             assert_eq!(problems, [] as [String; 0], "{name}, {kind} {}, {version}", text(object, "/metadata/name"));
         }
     }
@@ -66,7 +66,7 @@ pub fn names<'a>(objects: &'a [Value], kind: &str) -> BTreeSet<&'a str> {
     objects.iter().filter(|object| text(object, "/kind") == kind).map(|object| text(object, "/metadata/name")).collect()
 }
 
-/// Each name that a pod refers to is one in the pod or among `objects`.
+/// Checks that every name that a pod refers to exists in the pod or in `objects`.
 pub fn check_pod(name: &str, spec: &Value, objects: &[Value]) {
     let named = |pointer: &str| list(spec, pointer).iter().map(|entry| text(entry, "/name")).collect::<BTreeSet<_>>();
     let (volumes, claims) = (named("/volumes"), named("/resourceClaims"));
@@ -76,16 +76,7 @@ pub fn check_pod(name: &str, spec: &Value, objects: &[Value]) {
         }
         for claim in list(container, "/resources/claims") {
             assert!(claims.contains(text(claim, "/name")), "{name}: {claim}");
-            let of_pod = list(spec, "/resourceClaims").iter().find(|known| known["name"] == claim["name"]).unwrap();
-            let template = objects.iter().find(|object| {
-                text(object, "/kind") == "ResourceClaimTemplate" && object["metadata"]["name"] == of_pod["resourceClaimTemplateName"]
-            });
-            let template = template.unwrap_or_else(|| panic!("{name}: no template {of_pod}"));
-            let request = text(claim, "/request");
-            assert!(
-                request.is_empty() || list(template, "/spec/spec/devices/requests").iter().any(|known| text(known, "/name") == request),
-                "{name}: {claim}"
-            );
+            check_container_claim(name, spec, claim, objects);
         }
         for probe in ["/readinessProbe/httpGet/port", "/livenessProbe/httpGet/port"] {
             let port = text(container, probe);
@@ -94,17 +85,31 @@ pub fn check_pod(name: &str, spec: &Value, objects: &[Value]) {
     }
     for volume in list(spec, "/volumes") {
         let secret = text(volume, "/secret/secretName");
-        let made = names(objects, "Secret").contains(secret)
+        let is_created = names(objects, "Secret").contains(secret)
             || objects.iter().any(|object| text(object, "/kind") == "Certificate" && text(object, "/spec/secretName") == secret);
-        assert!(secret.is_empty() || made || secret == "given", "{name}: the secret {secret}");
+        assert!(secret.is_empty() || is_created || secret == "given", "{name}: secret {secret}");
     }
     let account = text(spec, "/serviceAccountName");
-    assert!(account.is_empty() || names(objects, "ServiceAccount").contains(account), "{name}: the account {account}");
+    assert!(account.is_empty() || names(objects, "ServiceAccount").contains(account), "{name}: service account {account}");
     let class = text(spec, "/runtimeClassName");
     assert!(class.is_empty() || class == "vgpu", "{name}: {class}");
 }
 
-/// The requests of claims are for classes that exist, and their constraints for requests that exist.
+/// Checks that the template of a container's claim exists, and has the request that the container names.
+fn check_container_claim(name: &str, spec: &Value, claim: &Value, objects: &[Value]) {
+    let of_pod = list(spec, "/resourceClaims").iter().find(|known| known["name"] == claim["name"]).unwrap();
+    let template = objects.iter().find(|object| {
+        text(object, "/kind") == "ResourceClaimTemplate" && object["metadata"]["name"] == of_pod["resourceClaimTemplateName"]
+    });
+    let template = template.unwrap_or_else(|| panic!("{name}: no template {of_pod}"));
+    let request = text(claim, "/request");
+    assert!(
+        request.is_empty() || list(template, "/spec/spec/devices/requests").iter().any(|known| text(known, "/name") == request),
+        "{name}: {claim}"
+    );
+}
+
+/// Checks that the requests of a claim name existing classes, and its constraints existing requests.
 pub fn check_claim(name: &str, devices: &Value, classes: &BTreeSet<&str>) {
     let requests = list(devices, "/requests");
     for request in requests {
@@ -121,10 +126,10 @@ pub fn check_claim(name: &str, devices: &Value, classes: &BTreeSet<&str>) {
         for request in list(constraint, "/requests") {
             assert!(requests.iter().any(|known| known["name"] == *request), "{name}: {request}");
         }
-        // As the scheduler has it: one request's devices are different ones.
-        let alike: Vec<&Value> = requests.iter().filter(|known| list(constraint, "/requests").contains(&known["name"])).collect();
-        let several = alike.iter().any(|known| known.pointer("/exactly/count").and_then(Value::as_u64).unwrap_or(1) > 1);
-        assert!(!several || text(constraint, "/matchAttribute").is_empty(), "{name}: {constraint} cannot be had");
+        // The scheduler never gives one device twice to one request, so several devices of a request cannot have the same UUID.
+        let constrained: Vec<&Value> = requests.iter().filter(|known| list(constraint, "/requests").contains(&known["name"])).collect();
+        let has_several = constrained.iter().any(|known| known.pointer("/exactly/count").and_then(Value::as_u64).unwrap_or(1) > 1);
+        assert!(!has_several || text(constraint, "/matchAttribute").is_empty(), "{name}: {constraint} cannot be satisfied");
         let attribute = [text(constraint, "/matchAttribute"), text(constraint, "/distinctAttribute")].concat();
         assert_eq!(attribute, "gpu.vgpu/uuid", "{name}");
     }

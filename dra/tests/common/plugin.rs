@@ -1,4 +1,4 @@
-//! The plugin under test, in this process or as the program.
+//! The plugin under test, in this process or as a program.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,7 +16,7 @@ use super::api_server::{Cluster, NODE, claim_path};
 use super::gpus::device;
 use super::kubelet::uid;
 
-/// The folders of a node.
+/// Directories of a node.
 pub struct Node(TempDir);
 
 impl Default for Node {
@@ -30,7 +30,7 @@ impl Node {
         self.0.path().join(name)
     }
 
-    /// The plugin's arguments on this node.
+    /// Returns the plugin's arguments on this node.
     pub fn arguments(&self, state_dir: &Path) -> Vec<String> {
         let folders = [
             ("--registry", self.path("registry")),
@@ -43,13 +43,13 @@ impl Node {
         all
     }
 
-    /// The plugin's options.
+    /// Returns the plugin's options on this node.
     pub fn options(&self, more: &[&str]) -> Options {
         let arguments = self.arguments(&self.path("state"));
         Options::parse_from(["vgpu-dra"].into_iter().chain(arguments.iter().map(String::as_str)).chain(more.iter().copied()))
     }
 
-    /// Everything that is there for claims.
+    /// Returns the names of all files of claims, sorted.
     pub fn files(&self) -> Vec<String> {
         let folders = [self.path("cdi"), self.path("state/claims")];
         let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
@@ -59,7 +59,7 @@ impl Node {
     }
 }
 
-/// A plugin in a thread of this process, until it is dropped.
+/// Plugin in a thread of this process. Dropping it stops it.
 pub struct Threaded {
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<Result<(), String>>>,
@@ -71,6 +71,8 @@ impl Threaded {
     }
 
     pub fn start_with(options: Options, cluster: &Cluster, source: impl GpuSource + 'static, storage: Arc<dyn Storage>) -> Self {
+        // Fails for the second plugin of a process, whose log the subscriber of the first receives.
+        let _ = vgpu_logging::init(&options.log);
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let config = kube::Config::new(format!("http://{}", cluster.address).parse().unwrap());
         let thread = std::thread::spawn(move || {
@@ -78,7 +80,7 @@ impl Threaded {
             runtime.block_on(async move {
                 let client = kube::Client::try_from(config).unwrap();
                 let stop = async { drop(stopped.await) };
-                service::run(&options, client, Arc::new(source), storage, |line| eprintln!("plugin: {line}"), stop).await
+                service::run(&options, client, Arc::new(source), storage, stop).await
             })
         });
         Self { stop: Some(stop), thread: Some(thread) }
@@ -90,12 +92,12 @@ impl Drop for Threaded {
         drop(self.stop.take());
         let ended = self.thread.take().unwrap().join();
         if !std::thread::panicking() {
-            ended.expect("the plugin does not panic").expect("the plugin ends well");
+            ended.expect("the plugin must not panic").expect("the plugin must end without an error");
         }
     }
 }
 
-/// The program, until it is dropped: then it is killed.
+/// Plugin as a program. Dropping it kills it.
 pub struct Program(pub Child);
 
 impl Program {
@@ -107,7 +109,7 @@ impl Program {
         Self(command.stdin(Stdio::null()).spawn().unwrap())
     }
 
-    /// SIGKILL.
+    /// Kills the program by SIGKILL.
     pub fn kill(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -120,17 +122,17 @@ impl Drop for Program {
     }
 }
 
-/// One result of an allocation: the request, the GPU's number, memory, cores.
-pub type Result4<'a> = (&'a str, usize, &'a str, &'a str);
+/// Result of an allocation: request, number of the GPU, memory, cores.
+pub type AllocationResult<'a> = (&'a str, usize, &'a str, &'a str);
 
-/// Puts an allocated claim into the cluster, as the scheduler would.
-pub fn allocate(cluster: &Cluster, name: &str, results: &[Result4<'_>]) {
+/// Creates an allocated claim in the cluster, as the scheduler would.
+pub fn allocate(cluster: &Cluster, name: &str, results: &[AllocationResult<'_>]) {
     let results: Vec<Value> = results
         .iter()
         .enumerate()
-        .map(|(nth, &(request, gpu, memory, cores))| {
+        .map(|(index, &(request, gpu, memory, cores))| {
             json!({
-                "request": request, "driver": DRIVER, "pool": NODE, "device": device(gpu), "shareID": format!("{}-{nth}", uid(name)),
+                "request": request, "driver": DRIVER, "pool": NODE, "device": device(gpu), "shareID": format!("{}-{index}", uid(name)),
                 "consumedCapacity": { "memory": memory, "cores": cores },
             })
         })
@@ -146,7 +148,7 @@ pub fn allocate(cluster: &Cluster, name: &str, results: &[Result4<'_>]) {
     );
 }
 
-/// The CDI devices of a prepared claim, or of one of its requests.
+/// Returns the CDI devices of a prepared claim, or of one of its requests.
 pub fn cdi_ids(devices: &[vgpu_dra::proto::Device], request: Option<&str>) -> Vec<String> {
     let wanted = |device: &&vgpu_dra::proto::Device| request.is_none_or(|request| device.request_names.iter().any(|name| name == request));
     devices.iter().filter(wanted).flat_map(|device| device.cdi_device_ids.clone()).collect()

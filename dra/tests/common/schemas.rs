@@ -4,14 +4,14 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// The versions that there are schemas of.
+/// Kubernetes versions with schemas, oldest first.
 pub const VERSIONS: [&str; 3] = ["v1.34", "v1.35", "v1.36"];
 
-/// The schemas of one version.
+/// Schemas of one version.
 pub struct Schemas(Value);
 
 impl Schemas {
-    /// Reads them: each version's on top of those before.
+    /// Reads the schemas of a version: its file on top of those of earlier versions.
     pub fn of(version: &str) -> Self {
         let mut all = json!({ "definitions": {}, "kinds": {} });
         for known in VERSIONS {
@@ -24,10 +24,10 @@ impl Schemas {
                 return Self(all);
             }
         }
-        panic!("no schemas of {version}");
+        panic!("schemas of {version}: expected one of {VERSIONS:?}");
     }
 
-    /// What is wrong with an object of a kind; empty if nothing is. `None`: no such kind is known.
+    /// Returns the schema violations of an object, or `None` if its kind has no schema.
     pub fn problems(&self, kind: &str, object: &Value) -> Option<Vec<String>> {
         self.0["kinds"].get(kind)?;
         let mut schema = self.0.clone();
