@@ -3,7 +3,7 @@
 use crate::common::api_server::{Cluster, NODE, SLICES};
 use crate::common::gpus::{Gpus, device, uuid};
 use crate::common::kubelet::{Kubelet, uid};
-use crate::common::plugin::{Node, Threaded, allocate, cdi_ids};
+use crate::common::plugin::{Node, Program, Threaded, allocate, cdi_ids};
 use crate::common::wait_for;
 use serde_json::{Value, json};
 use vgpu_dra::proto::HealthStatus;
@@ -215,4 +215,19 @@ fn show_prints_the_devices() {
     std::fs::write(&inventory, "{").unwrap();
     let output = command.output().unwrap();
     assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("gpus.json"), "{output:?}");
+}
+
+#[test]
+fn log_events_have_fields_in_json() {
+    use std::io::{BufRead, BufReader};
+    let (node, cluster) = (Node::default(), Cluster::start());
+    let stderr = node.path("stderr");
+    let program = Program::start_logging(&node, &cluster, &["--log-format", "json"], &stderr);
+    let error = Kubelet::register(&node.path("registry")).prepare("a").unwrap_err();
+    drop(program);
+    let lines = BufReader::new(std::fs::File::open(&stderr).unwrap()).lines();
+    let events: Vec<Value> = lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    let refused = events.iter().find(|event| event["message"] == "claim not prepared").unwrap_or_else(|| panic!("{events:?}"));
+    assert_eq!((&refused["level"], &refused["target"]), (&json!("WARN"), &json!("vgpu_dra::kubelet")));
+    assert_eq!((&refused["claim"], &refused["uid"], &refused["error"]), (&json!("team/a"), &json!(uid("a")), &json!(error)));
 }

@@ -13,7 +13,7 @@ use vgpu_dra::storage::{LocalStorage, Storage};
 use vgpu_dra::{names::DRIVER, service};
 
 use super::api_server::{Cluster, NODE, claim_path};
-use super::gpus::device;
+use super::gpus::{Gpus, device};
 use super::kubelet::uid;
 
 /// Directories of a node.
@@ -102,11 +102,24 @@ pub struct Program(pub Child);
 
 impl Program {
     pub fn start(node: &Node, cluster: &Cluster, state_dir: &Path, more: &[&str], environment: &[(&str, &str)]) -> Self {
+        Self(Self::command(node, cluster, state_dir, more).envs(environment.iter().copied()).spawn().unwrap())
+    }
+
+    /// Starts the program with its standard error in a file.
+    pub fn start_logging(node: &Node, cluster: &Cluster, more: &[&str], stderr: &Path) -> Self {
+        let inventory = node.path("gpus.json");
+        std::fs::write(&inventory, serde_json::to_vec(&Gpus::with([0]).discover().unwrap()).unwrap()).unwrap();
+        let mut command = Self::command(node, cluster, &node.path("state"), more);
+        command.arg("--inventory").arg(inventory).env_remove("VGPU_LOG").env_remove("RUST_LOG");
+        Self(command.stderr(std::fs::File::create(stderr).unwrap()).spawn().unwrap())
+    }
+
+    fn command(node: &Node, cluster: &Cluster, state_dir: &Path, more: &[&str]) -> Command {
         let kubeconfig = node.path("kubeconfig");
         std::fs::write(&kubeconfig, cluster.kubeconfig()).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_vgpu-dra"));
-        command.args(node.arguments(state_dir)).args(more).arg("--kubeconfig").arg(kubeconfig).envs(environment.iter().copied());
-        Self(command.stdin(Stdio::null()).spawn().unwrap())
+        command.args(node.arguments(state_dir)).args(more).arg("--kubeconfig").arg(kubeconfig).stdin(Stdio::null());
+        command
     }
 
     /// Kills the program by SIGKILL.
