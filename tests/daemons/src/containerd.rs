@@ -1,6 +1,8 @@
 //! containerd with its own configuration and socket.
 
-use crate::{Daemon, Release, run, vgpu};
+use crate::command::{run, vgpu};
+use crate::daemon::Daemon;
+use crate::release::Release;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,6 +1,8 @@
 //! Docker with its own configuration and socket.
 
-use crate::{Daemon, Release, vgpu};
+use crate::command::vgpu;
+use crate::daemon::Daemon;
+use crate::release::Release;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

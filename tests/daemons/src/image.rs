@@ -1,6 +1,6 @@
 //! Busybox image, in the two formats that the daemons import.
 
-use crate::run;
+use crate::command::run;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::symlink;

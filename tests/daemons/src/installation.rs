@@ -1,6 +1,6 @@
 //! The real `vgpu-runtime` and `vgpu-hook` with a private policy and state.
 
-use crate::script;
+use crate::command::script;
 use std::fs;
 use std::path::{Path, PathBuf};
 use vgpu_test_harness::{Host, Runtime};

@@ -1,6 +1,7 @@
 //! Podman with its own configuration.
 
-use crate::{import_tar, run, vgpu};
+use crate::command::{run, vgpu};
+use crate::image::import_tar;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

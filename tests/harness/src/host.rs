@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use tempfile::TempDir;
 
-use crate::{Bundle, Runtime};
+use crate::bundle::Bundle;
+use crate::runtime::Runtime;
 
 /// Test host in a temporary folder.
 #[derive(Debug)]

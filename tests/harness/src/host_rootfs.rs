@@ -8,8 +8,7 @@ use std::process::Command;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::Bundle;
-use crate::bundle::specification;
+use crate::bundle::{Bundle, specification};
 
 /// Top-level folders that programs come from.
 const PROGRAM_FOLDERS: [&str; 9] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "libexec", "share", "opt"];

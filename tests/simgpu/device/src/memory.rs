@@ -2,9 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::device::Device;
 use crate::layout::{MAX_GPUS, SlotState};
+use crate::locks;
 use crate::robust_mutex::Guard;
-use crate::{Device, Slot, locks, slot};
+use crate::slot::{self, Slot};
 
 /// Error: the GPU does not have enough free memory.
 #[derive(Debug, PartialEq, Eq)]

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::device::Device;
+use crate::identity;
 use crate::layout::MAX_SLOTS;
 use crate::locks::{self, PidMark};
-use crate::{Device, identity};
 
 /// Process with a context on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

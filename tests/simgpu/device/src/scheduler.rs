@@ -6,8 +6,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use crate::device::Device;
 use crate::layout::{Gpu, SlotState};
-use crate::{Device, Slot, locks};
+use crate::locks;
+use crate::slot::Slot;
 
 /// Time past its deadline after which other processes take the GPU from its owner, ns. The owner may be stopped; a real GPU would continue.
 const OWNER_GRACE_NS: u64 = 10_000_000;

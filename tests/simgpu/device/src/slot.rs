@@ -4,9 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::device::Device;
 use crate::identity::ProcessIdentity;
 use crate::layout::{Group, MAX_GROUPS, MAX_SLOTS, SlotState};
-use crate::{Device, locks};
+use crate::locks;
 
 /// Slot of this process. Its lock is released when the process ends, not when this value is dropped.
 #[derive(Clone)]
