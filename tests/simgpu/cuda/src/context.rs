@@ -8,59 +8,9 @@ use simgpu_device::Visibility;
 
 use crate::driver::{Driver, State, driver, state};
 use crate::ffi::{CudaResult, INVALID_VALUE, put, put_optional};
-use crate::handles::{Handles, as_pointer, new_handle};
-use crate::memory::SmallHeap;
-
-/// A context.
-pub struct Context {
-    pub ordinal: i32,
-    pub id: u64,
-    pub flags: u32,
-    pub is_primary: bool,
-    pub api_version: u32,
-    pub small_heap: SmallHeap,
-    pub limits: Limits,
-    /// True once a kernel that uses the heap was launched: the heap is then allocated.
-    pub heap_used: bool,
-    /// Bytes charged for local memory beyond the default, and for the heap.
-    pub limits_bytes: i64,
-    /// Bytes charged for graphs with kernels.
-    pub graph_bytes: u64,
-    /// Bytes charged once an image that calls `malloc` was loaded.
-    pub malloc_bytes: u64,
-}
-
-/// Limits that `cuCtxSetLimit` sets, in bytes.
-#[derive(Clone, Copy)]
-pub struct Limits {
-    pub stack: u64,
-    pub fifo: u64,
-    pub heap: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits { stack: 1024, fifo: 8_650_752, heap: 8 << 20 }
-    }
-}
-
-/// All contexts of the process.
-#[derive(Default)]
-pub struct Contexts {
-    pub live: Handles<Context>,
-    /// Primary contexts by ordinal.
-    primaries: Vec<PrimaryContext>,
-    ids: u64,
-}
-
-#[derive(Clone, Copy, Default)]
-struct PrimaryContext {
-    flags: u32,
-    /// Handle; 0 until the context is first created. It does not change afterwards.
-    handle: usize,
-    /// Reference count. A reset does not change it.
-    retain_count: u32,
-}
+use crate::handles::{as_pointer, new_handle};
+use crate::objects::{Context, Limits, PrimaryContext, SmallHeap};
+use crate::stream;
 
 thread_local! {
     static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
@@ -139,6 +89,11 @@ impl State {
         Ok(self.contexts.live.add_as(handle.unwrap_or_else(new_handle), context))
     }
 
+    /// Resolves an optional context argument: null means the current context.
+    pub fn context_or_current(&self, context: CUcontext) -> CudaResult<usize> {
+        if context.is_null() { self.current() } else { self.context(context.addr()).map(|_| context.addr()) }
+    }
+
     fn primary_is_active(&mut self, driver: &Driver, ordinal: i32) -> CudaResult<bool> {
         let handle = self.primary(driver, ordinal)?.handle;
         Ok(self.contexts.live.contains(handle))
@@ -181,7 +136,7 @@ fn destroy(context: CUcontext) -> CudaResult {
     if state()?.context(context.addr())?.is_primary {
         return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
     }
-    crate::stream::destroy_context_streams(context.addr())?;
+    stream::destroy_context_streams(context.addr())?;
     state()?.destroy_context(driver, context.addr())?;
     if top() == context.addr() {
         set_top(0);
@@ -317,7 +272,7 @@ fn destroy_primary(device: i32) -> CudaResult {
     if !state()?.primary_is_active(driver, device)? {
         return Ok(());
     }
-    crate::stream::destroy_context_streams(primary.handle)?;
+    stream::destroy_context_streams(primary.handle)?;
     state()?.destroy_context(driver, primary.handle)
 }
 
@@ -328,9 +283,4 @@ fn set_primary_flags(device: i32, flags: u32) -> CudaResult {
     }
     state()?.primary(driver, device)?.flags = flags;
     Ok(())
-}
-
-/// Resolves an optional context argument: null means the current context.
-pub fn context_or_current(state: &State, context: CUcontext) -> CudaResult<usize> {
-    if context.is_null() { state.current() } else { state.context(context.addr()).map(|_| context.addr()) }
 }

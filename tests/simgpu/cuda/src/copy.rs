@@ -7,10 +7,11 @@ use cudarc::driver::sys::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUarray, CUcontext, CUme
 
 use crate::driver::{State, state};
 use crate::ffi::{CudaResult, INVALID_VALUE, get};
-use crate::graph::capture;
-use crate::memory::{Kind, advise_managed, migrate_on_gpu_access, migrate_to_gpu};
-use crate::stream::work::{Row, Work};
-use crate::stream::{resolve, submit, submit_and_wait};
+use crate::memory::managed::{advise_managed, migrate_on_gpu_access, migrate_to_gpu};
+use crate::objects::{Kind, Row, Work};
+use crate::stream::capture;
+use crate::stream::resolve::resolve;
+use crate::stream::submit::{submit, submit_and_wait};
 
 const DEFAULT_STREAM: CUstream = std::ptr::null_mut();
 

@@ -7,13 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use cudarc::driver::sys::CUresult;
 use simgpu_device::{Device, OutOfMemory, Slot, Visibility, config, default_path};
 
-use crate::context::Contexts;
 use crate::ffi::{CudaResult, INVALID_VALUE, OUT_OF_MEMORY, put};
-use crate::graph::{Graph, GraphExec, GraphMemory};
 use crate::handles::Handles;
-use crate::memory::{Memory, Pools};
-use crate::module::{Function, Library, Module};
-use crate::stream::queues::SharedQueues;
+use crate::objects::{Contexts, Function, Graph, GraphExec, GraphMemory, Library, Memory, Module, Pools, SharedQueues};
 
 /// Driver of this process, created by `cuInit`.
 pub struct Driver {

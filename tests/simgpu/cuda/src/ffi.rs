@@ -11,6 +11,7 @@ pub type CudaResult<T = ()> = Result<T, CUresult>;
 pub const INVALID_VALUE: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 pub const INVALID_HANDLE: CUresult = CUresult::CUDA_ERROR_INVALID_HANDLE;
 pub const OUT_OF_MEMORY: CUresult = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+pub const NOT_FOUND: CUresult = CUresult::CUDA_ERROR_NOT_FOUND;
 pub const NOT_SUPPORTED: CUresult = CUresult::CUDA_ERROR_NOT_SUPPORTED;
 
 /// Writes a value through an output pointer that must not be null.

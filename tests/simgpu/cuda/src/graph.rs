@@ -1,116 +1,18 @@
 //! Graphs: built node by node or by stream capture, instantiated, launched.
 
-pub mod capture;
 mod memory;
 mod nodes;
 
-use std::collections::HashSet;
 use std::ffi::c_void;
 
 use cudarc::driver::sys::{CUgraph, CUgraphExec, CUgraphNode, CUstream};
 
-pub use capture::Capture;
-pub use memory::GraphMemory;
-
 use crate::driver::{driver, state};
-use crate::ffi::{CudaResult, INVALID_VALUE, NOT_SUPPORTED, put, put_optional, read_slice};
-use crate::handles::{as_pointer, new_handle};
-use crate::stream::work::Work;
-use crate::stream::{resolve, submit};
-
-/// Graph, with its nodes in the order in which they were added.
-#[derive(Clone, Default)]
-pub struct Graph {
-    pub nodes: Vec<Node>,
-}
-
-/// Node of a graph.
-#[derive(Clone)]
-pub struct Node {
-    pub handle: usize,
-    pub op: NodeOp,
-    pub depends_on: Vec<usize>,
-}
-
-/// Operation of a node.
-#[derive(Clone)]
-pub enum NodeOp {
-    Work(Work),
-    /// Allocates memory at an address that was fixed when the node was added.
-    Allocate {
-        bytes: u64,
-        ordinal: i32,
-        address: u64,
-    },
-    Free {
-        address: u64,
-    },
-    Child(Graph),
-}
-
-/// Instantiated graph.
-pub struct GraphExec {
-    pub flags: u64,
-    /// Handle of the graph that it was instantiated from.
-    graph: usize,
-    ops: Vec<NodeOp>,
-    /// Ordinal of its GPU and the bytes of graph memory that it holds since its first upload or launch.
-    pub held_memory: Option<(i32, u64)>,
-}
-
-/// Returns the type of a node as a `CUgraphNodeType`.
-fn node_type(op: &NodeOp) -> u32 {
-    match op {
-        NodeOp::Work(Work::Kernel { .. }) => 0,
-        NodeOp::Work(Work::Copy { .. }) => 1,
-        NodeOp::Work(Work::Fill { .. }) => 2,
-        NodeOp::Work(Work::HostCall(_)) => 3,
-        NodeOp::Child(_) => 4,
-        NodeOp::Work(Work::WaitEvent { .. }) => 6,
-        NodeOp::Work(Work::RecordEvent { .. }) => 7,
-        NodeOp::Allocate { .. } => 10,
-        NodeOp::Free { .. } => 11,
-        NodeOp::Work(_) => 5,
-    }
-}
-
-impl Graph {
-    /// Adds a node that depends on others. Returns its handle.
-    pub fn add(&mut self, op: NodeOp, depends_on: Vec<usize>) -> usize {
-        let handle = new_handle();
-        self.nodes.push(Node { handle, op, depends_on });
-        handle
-    }
-
-    fn has_memory(&self) -> bool {
-        self.nodes.iter().any(|node| match &node.op {
-            NodeOp::Allocate { .. } | NodeOp::Free { .. } => true,
-            NodeOp::Child(child) => child.has_memory(),
-            NodeOp::Work(_) => false,
-        })
-    }
-
-    /// Returns the operations in topological order, with child graphs expanded.
-    fn ops(&self) -> Vec<NodeOp> {
-        let mut done = HashSet::new();
-        let mut left = self.nodes.iter().collect::<Vec<_>>();
-        let mut ops = Vec::new();
-        while let Some(at) = left.iter().position(|node| node.depends_on.iter().all(|before| done.contains(before))) {
-            let node = left.remove(at);
-            done.insert(node.handle);
-            match &node.op {
-                NodeOp::Child(child) => ops.extend(child.ops()),
-                op => ops.push(op.clone()),
-            }
-        }
-        ops
-    }
-}
-
-/// Reads a list of dependencies.
-pub fn dependencies(nodes: *const CUgraphNode, count: usize) -> CudaResult<Vec<usize>> {
-    Ok(read_slice(nodes, count)?.iter().map(|node| node.addr()).collect())
-}
+use crate::ffi::{CudaResult, INVALID_VALUE, NOT_SUPPORTED, put, put_optional};
+use crate::handles::as_pointer;
+use crate::objects::{Graph, GraphExec, Node, NodeOp, Work, node_type};
+use crate::stream::resolve::resolve;
+use crate::stream::submit::submit;
 
 fn instantiate(out: *mut CUgraphExec, graph: CUgraph, flags: u64) -> CudaResult {
     let mut state = state()?;

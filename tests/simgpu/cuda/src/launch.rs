@@ -6,8 +6,9 @@ use cudarc::driver::sys::{CUlaunchConfig, CUresult, CUstream};
 
 use crate::driver::{driver, state};
 use crate::ffi::{CudaResult, INVALID_VALUE, get, put};
-use crate::stream::submit;
-use crate::stream::work::Work;
+use crate::objects::Work;
+use crate::stream::resolve::per_thread_default;
+use crate::stream::submit::submit;
 
 /// Keys of the `extra` list, which consists of pairs of a key and a pointer.
 const EXTRA_END: usize = 0;
@@ -80,7 +81,7 @@ api! {
     }
 
     fn cuLaunchKernelEx_ptsz(config: *const CUlaunchConfig, function: *mut c_void, arguments: Arguments, extra: Arguments) {
-        launch_ex(config, function, crate::stream::per_thread_default(get(config)?.hStream), arguments, extra)
+        launch_ex(config, function, per_thread_default(get(config)?.hStream), arguments, extra)
     }
 
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(out: *mut i32, _function: *mut c_void, block: i32, _shared: usize) {

@@ -17,6 +17,7 @@ mod launch;
 mod limits;
 mod memory;
 mod module;
+mod objects;
 mod proc_address;
 mod stream;
 mod unsupported;

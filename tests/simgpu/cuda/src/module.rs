@@ -1,7 +1,6 @@
 //! Modules and libraries: PTX images with their entries and globals.
 
 mod library;
-mod ptx;
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_void};
@@ -9,42 +8,14 @@ use std::ffi::{c_char, c_void};
 use cudarc::driver::sys::{CUfunction, CUmodule, CUresult};
 use simgpu_device::Visibility;
 
-pub use library::Library;
-use ptx::{Entry, Image};
-
-use crate::context::Limits;
 use crate::driver::{Driver, State, driver, state};
-use crate::ffi::{CudaResult, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, put, read_str};
+use crate::ffi::{CudaResult, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, put, read_str};
 use crate::handles::as_pointer;
-use crate::memory::Kind;
-
-const NOT_FOUND: CUresult = CUresult::CUDA_ERROR_NOT_FOUND;
+use crate::objects::{Function, GRANULE, Image, Kind, Limits, Module, ptx};
 
 /// Bytes by which a context grew, besides a granule for globals, when the first image that calls `malloc` was loaded (H200, each of
 /// several contexts). Its purpose is unknown; whether a second image takes it again, or when it is released, was not measured.
 const MALLOC_BYTES: u64 = 138 << 20;
-
-/// Module in a context.
-pub struct Module {
-    pub context: usize,
-    pub image: Image,
-    /// Address and size of each global.
-    pub globals: HashMap<String, (u64, u64)>,
-    functions: HashMap<String, usize>,
-}
-
-/// Kernel of a module or library.
-#[derive(Clone)]
-pub struct Function {
-    pub name: String,
-    /// Handle of the module or library.
-    pub owner: usize,
-    /// Context that it belongs to; `None` for a kernel of a library.
-    pub context: Option<usize>,
-    pub entry: Entry,
-    /// True if the image calls `malloc` on the GPU.
-    pub uses_malloc: bool,
-}
 
 impl State {
     /// Returns a function that can be launched in a context.
@@ -114,11 +85,8 @@ impl State {
     pub fn apply_limits(&mut self, driver: &Driver, context: usize, limits: Limits, heap_used: bool) -> CudaResult {
         let config = *driver.device().config();
         let (ordinal, before) = (self.context(context)?.ordinal, self.context(context)?.limits_bytes);
-        let stack = |limit: u64| {
-            limit.saturating_mul(config.multiprocessors * config.threads_per_multiprocessor) / crate::memory::GRANULE
-                * crate::memory::GRANULE
-        };
-        let heap = if heap_used { limits.heap.saturating_add(crate::memory::GRANULE) } else { 0 };
+        let stack = |limit: u64| limit.saturating_mul(config.multiprocessors * config.threads_per_multiprocessor) / GRANULE * GRANULE;
+        let heap = if heap_used { limits.heap.saturating_add(GRANULE) } else { 0 };
         let after = (stack(limits.stack).saturating_add(heap)).cast_signed() - stack(Limits::default().stack).cast_signed();
         let difference = after.saturating_sub(before);
         if difference > 0 {

@@ -1,9 +1,11 @@
-//! Streams: handles, creation, synchronization, callbacks.
+//! Streams: creation, queries, synchronization, callbacks.
 
-pub mod event;
+pub mod capture;
+mod event;
 mod mem_ops;
 pub mod queues;
-pub mod work;
+pub mod resolve;
+pub mod submit;
 mod worker;
 
 use std::ffi::c_void;
@@ -12,88 +14,11 @@ use cudarc::driver::sys::{CUcontext, CUevent, CUhostFn, CUresult, CUstream};
 
 use crate::driver::{driver, state};
 use crate::ffi::{CudaResult, INVALID_HANDLE, INVALID_VALUE, put, put_optional};
-use crate::graph::capture;
 use crate::handles::{as_pointer, new_handle};
-use queues::{Queue, StreamKind, drain, push, queues as lock_queues, wait_for};
-use work::{HostCall, Work};
-
-/// Handle of the per-thread default stream. Handles 0 and 1 are the legacy stream.
-const PER_THREAD: usize = 2;
-
-/// Maps a null stream to the per-thread default stream, for the `_ptsz` variants.
-pub fn per_thread_default(stream: CUstream) -> CUstream {
-    if stream.is_null() { as_pointer(PER_THREAD) } else { stream }
-}
-
-fn current_thread() -> u64 {
-    // SAFETY: pthread_self takes no arguments and cannot fail.
-    unsafe { libc::pthread_self() }
-}
-
-/// Returns the key of the queue of a stream. Creates the queue of a default stream on first use.
-pub fn resolve(stream: CUstream) -> CudaResult<usize> {
-    let driver = driver()?;
-    if stream.addr() > PER_THREAD {
-        return if lock_queues()?.streams.contains_key(&stream.addr()) { Ok(stream.addr()) } else { Err(INVALID_HANDLE) };
-    }
-    let (context, ordinal) = state()?.current_gpu()?;
-    let gpu = driver.gpu_index(ordinal)?;
-    let mut queues = lock_queues()?;
-    if stream.addr() < PER_THREAD {
-        if !queues.streams.contains_key(&context) {
-            queues.ids += 1;
-            let queue = new_queue(gpu, context, StreamKind::Legacy, 0, queues.ids);
-            queues.streams.insert(context, queue);
-        }
-        return Ok(context);
-    }
-    if let Some(&key) = queues.per_thread.get(&(context, current_thread())) {
-        return Ok(key);
-    }
-    let key = new_handle();
-    queues.ids += 1;
-    let queue = new_queue(gpu, context, StreamKind::Blocking, 0, queues.ids);
-    queues.streams.insert(key, queue);
-    queues.per_thread.insert((context, current_thread()), key);
-    Ok(key)
-}
-
-fn new_queue(gpu: usize, context: usize, kind: StreamKind, priority: i32, id: u64) -> Queue {
-    Queue {
-        gpu,
-        context,
-        kind,
-        priority,
-        id,
-        ops: std::collections::VecDeque::new(),
-        running: false,
-        copy_end_ns: None,
-        cursor_ns: 0,
-        capture: None,
-    }
-}
-
-/// Submits work to a stream, or to its graph if the stream is being captured.
-pub fn submit(stream: CUstream, work: Work) -> CudaResult {
-    let key = resolve(stream)?;
-    if capture::record(key, &work)? { Ok(()) } else { push(key, work).map(|_| ()) }
-}
-
-/// Submits work to a stream and waits for it.
-pub fn submit_and_wait(stream: CUstream, work: Work) -> CudaResult {
-    let key = resolve(stream)?;
-    capture::reject_capturing_stream(key)?;
-    let sequence = push(key, work)?;
-    wait_for(key, sequence)
-}
-
-/// Releases memory that may be reclaimed after the host has synchronized.
-fn reclaim_after_wait() -> CudaResult {
-    let driver = driver()?;
-    let mut state = state()?;
-    state.free_deferred(driver)?;
-    state.trim_pools(driver)
-}
+use crate::objects::{HostCall, Queue, StreamKind, Work};
+use queues::{drain, lock_queues, wait_for};
+use resolve::{PER_THREAD, resolve};
+use submit::{reclaim_after_wait, submit, submit_and_wait};
 
 /// Waits for the streams of a context, then destroys its streams and events.
 pub fn destroy_context_streams(context: usize) -> CudaResult {
@@ -116,7 +41,7 @@ pub fn create(out: *mut CUstream, flags: u32, priority: i32) -> CudaResult {
     let mut queues = lock_queues()?;
     queues.ids += 1;
     let kind = if flags == 1 { StreamKind::NonBlocking } else { StreamKind::Blocking };
-    let queue = new_queue(gpu, context, kind, priority.clamp(-5, 0), queues.ids);
+    let queue = Queue::new(gpu, context, kind, priority.clamp(-5, 0), queues.ids);
     let handle = new_handle();
     queues.streams.insert(handle, queue);
     put(out, as_pointer(handle))
@@ -242,7 +167,7 @@ api! {
     }
 
     fn cuCtxSynchronize_v2(context: CUcontext) {
-        let context = crate::context::context_or_current(&*state()?, context)?;
+        let context = state()?.context_or_current(context)?;
         synchronize_context(context)
     }
 }

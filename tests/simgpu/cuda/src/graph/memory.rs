@@ -5,23 +5,15 @@ use std::collections::HashMap;
 use cudarc::driver::sys::{CUdeviceptr, CUgraph, CUgraphExec, CUgraphNode};
 use simgpu_device::Visibility;
 
-use super::{NodeOp, dependencies};
+use super::nodes::{self, dependencies};
 use crate::driver::{Driver, State, driver, state};
 use crate::ffi::{CudaResult, INVALID_VALUE, OUT_OF_MEMORY, get, put};
 use crate::handles::as_pointer;
-use crate::memory::{GRANULE, Kind, granules};
+use crate::objects::{GRANULE, GraphMemory, Kind, NodeOp, granules};
+use crate::stream::queues::drain;
 
 /// Bytes taken at a time.
 const CHUNK_BYTES: u64 = 32 << 20;
-
-/// Figures of the graph memory of one GPU, in bytes.
-#[derive(Clone, Copy, Default)]
-pub struct GraphMemory {
-    pub reserved: u64,
-    pub used: u64,
-    pub reserved_high: u64,
-    pub used_high: u64,
-}
 
 impl State {
     /// Returns an address for an allocation node of a graph; the memory is taken later. Addresses freed in the same graph are reused.
@@ -125,7 +117,7 @@ api! {
     fn cuGraphAddMemAllocNode(out: *mut CUgraphNode, graph: CUgraph, nodes: *const CUgraphNode, count: usize,
         parameters: *mut cudarc::driver::sys::CUDA_MEM_ALLOC_NODE_PARAMS) {
         let mut params = get(parameters)?;
-        let node = super::nodes::add_allocation(graph, dependencies(nodes, count)?, &mut params)?;
+        let node = nodes::add_allocation(graph, dependencies(nodes, count)?, &mut params)?;
         put(parameters, params)?;
         put(out, as_pointer(node))
     }
@@ -145,14 +137,14 @@ api! {
     }
 
     fn cuGraphAddMemFreeNode(out: *mut CUgraphNode, graph: CUgraph, nodes: *const CUgraphNode, count: usize, address: CUdeviceptr) {
-        let node = super::nodes::add(graph, dependencies(nodes, count)?, NodeOp::Free { address })?;
+        let node = nodes::add(graph, dependencies(nodes, count)?, NodeOp::Free { address })?;
         put(out, as_pointer(node))
     }
 
     fn cuDeviceGraphMemTrim(device: i32) {
         let driver = driver()?;
         let gpu = driver.gpu_index(device)?;
-        crate::stream::queues::drain(|queue| queue.gpu == gpu)?;
+        drain(|queue| queue.gpu == gpu)?;
         state()?.trim_graph_memory(driver, device);
         Ok(())
     }

@@ -7,13 +7,17 @@ use cudarc::driver::sys::{
     CUDA_MEMSET_NODE_PARAMS_v2_st, CUcontext, CUevent, CUgraph, CUgraphNode,
 };
 
-use super::{NodeOp, dependencies};
 use crate::copy::{copy_work_3d, fill_rows};
 use crate::driver::state;
-use crate::ffi::{CudaResult, INVALID_VALUE, NOT_SUPPORTED, get, put};
+use crate::ffi::{CudaResult, INVALID_VALUE, NOT_SUPPORTED, get, put, read_slice};
 use crate::handles::as_pointer;
 use crate::launch;
-use crate::stream::work::{HostCall, Work};
+use crate::objects::{HostCall, NodeOp, Work};
+
+/// Reads a list of dependencies.
+pub fn dependencies(nodes: *const CUgraphNode, count: usize) -> CudaResult<Vec<usize>> {
+    Ok(read_slice(nodes, count)?.iter().map(|node| node.addr()).collect())
+}
 
 /// Adds a node and returns its handle.
 pub fn add(graph: CUgraph, after: Vec<usize>, op: NodeOp) -> CudaResult<usize> {

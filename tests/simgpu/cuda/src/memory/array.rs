@@ -5,10 +5,11 @@ use cudarc::driver::sys::{
     CUmipmappedArray, CUstream,
 };
 
-use super::Kind;
 use crate::driver::{State, driver, state};
 use crate::ffi::{CudaResult, INVALID_HANDLE, INVALID_VALUE, get, put};
 use crate::handles::as_pointer;
+use crate::objects::{Array, Kind};
+use crate::stream::resolve::resolve;
 
 /// `CUDA_ARRAY3D_LAYERED` or `CUDA_ARRAY3D_CUBEMAP`
 const LAYERS: u32 = 0x01 | 0x04;
@@ -16,22 +17,6 @@ const SPARSE: u32 = 0x40;
 const DEFERRED: u32 = 0x80;
 /// Granularity of the reported memory requirements, in bytes. The memory taken is not rounded to it.
 const PAGE: usize = 65536;
-
-/// Array or mipmapped array.
-pub struct Array {
-    descriptor: CUDA_ARRAY3D_DESCRIPTOR,
-    /// Device address; 0 if it has no memory of its own.
-    pub address: u64,
-    /// Pitch of a row in bytes.
-    pub row_bytes: u64,
-    /// Rows from one slice to the next.
-    pub rows_per_slice: u64,
-    bytes: u64,
-    context: usize,
-    levels: Vec<usize>,
-    /// Handles of the physical memory mapped into it.
-    tiles: Vec<usize>,
-}
 
 /// Rounds rows or slices up to whole blocks. The block size is the next power of two of `count`, within `least` and `most`.
 fn round_to_blocks(count: u64, least: u64, most: u64) -> u64 {
@@ -155,7 +140,7 @@ fn map_tiles(list: *const CUarrayMapInfo, count: u32) -> CudaResult {
 
 api! {
     fn cuMemMapArrayAsync [cuMemMapArrayAsync_ptsz stream] (list: *mut CUarrayMapInfo, count: u32, stream: CUstream) {
-        crate::stream::resolve(stream)?;
+        resolve(stream)?;
         map_tiles(list, count)
     }
 

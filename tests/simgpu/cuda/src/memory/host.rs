@@ -4,9 +4,9 @@ use std::ffi::c_void;
 
 use cudarc::driver::sys::CUresult;
 
-use super::Kind;
 use crate::driver::state;
 use crate::ffi::{CudaResult, INVALID_VALUE, OUT_OF_MEMORY, put};
+use crate::objects::Kind;
 
 const PAGE: usize = 4096;
 /// All pinned memory is mapped for the GPU.

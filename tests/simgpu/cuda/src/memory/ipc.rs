@@ -2,9 +2,9 @@
 
 use cudarc::driver::sys::{CUipcMemHandle, CUresult};
 
-use super::{Kind, granules};
 use crate::driver::{driver, state};
 use crate::ffi::{CudaResult, INVALID_VALUE, OUT_OF_MEMORY, put};
+use crate::objects::{Kind, granules};
 
 const MAGIC: u64 = 0x5349_4d49_5043_0001;
 

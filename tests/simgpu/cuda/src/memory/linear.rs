@@ -1,9 +1,9 @@
 //! `cuMemAlloc` and related functions, `cuMemFree`, `cuMemGetInfo`.
 
-use super::{Kind, granules};
 use crate::driver::{driver, state};
 use crate::ffi::{CudaResult, INVALID_VALUE, OUT_OF_MEMORY, put, put_optional};
-use crate::graph::capture;
+use crate::objects::{Kind, granules};
+use crate::stream::capture;
 use crate::stream::queues::drain;
 
 fn allocate(out: *mut u64, size: u64) -> CudaResult {

@@ -3,9 +3,9 @@
 
 use simgpu_device::Visibility;
 
-use super::Kind;
 use crate::driver::{driver, state};
 use crate::ffi::{CudaResult, INVALID_VALUE};
+use crate::objects::Kind;
 
 const SET_READ_MOSTLY: u32 = 1;
 const SET_PREFERRED_LOCATION: u32 = 3;

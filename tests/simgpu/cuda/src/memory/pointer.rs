@@ -4,10 +4,10 @@ use std::ffi::c_void;
 
 use cudarc::driver::sys::CUresult;
 
-use super::{Allocation, GRANULE, Kind};
 use crate::driver::state;
 use crate::ffi::{CudaResult, INVALID_VALUE, put, read_slice};
 use crate::handles::as_pointer;
+use crate::objects::{Allocation, GRANULE, Kind};
 
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;

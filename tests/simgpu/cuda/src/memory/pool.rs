@@ -1,28 +1,16 @@
 //! Stream-ordered pools. They take memory in chunks, allocate from these, and release empty chunks when the host synchronizes.
 
-mod chunks;
-
-use std::collections::HashMap;
-
 use cudarc::driver::sys::{CUmemPoolProps, CUmemoryPool, CUresult, CUstream};
 use simgpu_device::Visibility;
 
-use super::Kind;
 use crate::driver::{Driver, State, driver, state};
 use crate::ffi::{CudaResult, INVALID_VALUE, OUT_OF_MEMORY, get, put};
-use crate::graph::{NodeOp, capture};
-use crate::handles::{Handles, as_pointer};
+use crate::handles::as_pointer;
+use crate::objects::pool::{Pool, SPACE_BYTES, rounded};
+use crate::objects::{Kind, NodeOp};
+use crate::stream::capture;
 use crate::stream::queues::{fence, has_passed};
-use crate::stream::resolve;
-use chunks::{Pool, SPACE_BYTES, rounded};
-
-/// Pools of the process, and the default and current pool of each GPU by ordinal.
-#[derive(Default)]
-pub struct Pools {
-    pub live: Handles<Pool>,
-    defaults: HashMap<i32, usize>,
-    current: HashMap<i32, usize>,
-}
+use crate::stream::resolve::resolve;
 
 impl State {
     fn create_pool(&mut self, driver: &Driver, ordinal: i32, max_bytes: u64) -> CudaResult<usize> {

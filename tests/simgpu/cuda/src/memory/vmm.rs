@@ -1,72 +1,17 @@
 //! Virtual memory management: physical memory with handles, mapped at addresses that the program reserves.
 
-use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::os::fd::FromRawFd;
 
 use cudarc::driver::sys::{CUmemAllocationProp, CUresult};
 use simgpu_device::Visibility;
 
-use super::{GRANULE, Kind};
 use crate::driver::{Driver, State, driver, state};
 use crate::ffi::{CudaResult, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, get, put};
-use crate::handles::{Handles, as_pointer};
+use crate::handles::as_pointer;
+use crate::objects::{Descriptor, ExportedMemory, GRANULE, Kind, Physical};
 
 const ON_DEVICE: u32 = 1;
-
-/// Physical memory. It exists while a handle or a mapping refers to it.
-pub struct Physical {
-    properties: CUmemAllocationProp,
-    size: u64,
-    /// Bytes charged to the GPU: 0 for host memory and for memory of another process.
-    charged: u64,
-    handles: u64,
-    mappings: u64,
-    /// Address of its backing pages, which all mappings share.
-    backing: u64,
-    /// Descriptors that it was exported as.
-    exports: Vec<Descriptor>,
-}
-
-/// File descriptor with the inode of its file, to detect reuse of the number.
-#[derive(Clone, Copy)]
-struct Descriptor {
-    number: i32,
-    file: u64,
-}
-
-impl Descriptor {
-    fn of(number: i32) -> Descriptor {
-        // SAFETY: all-zero is a valid stat, which the call fills.
-        unsafe {
-            let mut about = std::mem::zeroed::<libc::stat>();
-            let known = libc::fstat(number, &raw mut about) == 0;
-            Descriptor { number, file: if known { about.st_ino } else { 0 } }
-        }
-    }
-
-    fn is_open(self) -> bool {
-        self.file != 0 && Descriptor::of(self.number).file == self.file
-    }
-}
-
-/// Memory that only exported descriptors keep alive. NVML attributes it to no process.
-struct ExportedMemory {
-    descriptors: Vec<Descriptor>,
-    ordinal: i32,
-    bytes: u64,
-}
-
-// SAFETY: its only pointer is the Windows security attribute among the properties, which is never dereferenced.
-unsafe impl Send for Physical {}
-
-/// Physical memory by handle, and reserved address ranges by start.
-#[derive(Default)]
-pub struct Vmm {
-    pub live: Handles<Physical>,
-    reserved: BTreeMap<u64, u64>,
-    exported: Vec<ExportedMemory>,
-}
 
 /// Contents of a shareable descriptor.
 #[derive(Clone, Copy)]

@@ -5,18 +5,10 @@ use std::ffi::{c_char, c_void};
 
 use cudarc::driver::sys::{CUfunction, CUkernel, CUlibrary, CUmodule, CUresult};
 
-use super::ptx::{self, Image};
-use super::{Function, NOT_FOUND};
 use crate::driver::{Driver, State, driver, state};
-use crate::ffi::{CudaResult, INVALID_VALUE, put, put_optional, read_str};
+use crate::ffi::{CudaResult, INVALID_VALUE, NOT_FOUND, put, put_optional, read_str};
 use crate::handles::as_pointer;
-
-/// Library, with its kernels by name and its module in each context that uses it.
-pub struct Library {
-    image: Image,
-    kernels: HashMap<String, usize>,
-    modules: HashMap<usize, usize>,
-}
+use crate::objects::{Function, Library, ptx};
 
 fn load(out: *mut CUlibrary, image: *const c_void) -> CudaResult {
     driver()?;

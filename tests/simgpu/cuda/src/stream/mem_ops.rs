@@ -2,9 +2,9 @@
 
 use cudarc::driver::sys::CUstream;
 
-use super::submit;
-use super::work::Work;
+use super::submit::submit;
 use crate::ffi::{CudaResult, INVALID_VALUE};
+use crate::objects::Work;
 
 fn write(stream: CUstream, address: u64, value: u64, is_64_bit: bool) -> CudaResult {
     check(address, is_64_bit)?;

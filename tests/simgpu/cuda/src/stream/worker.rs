@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use simgpu_device::now_ns;
 
-use super::queues::{Queues, SharedQueues};
-use super::work::{HostCall, Work};
 use crate::driver::Driver;
+use crate::objects::{HostCall, Queues, SharedQueues, Work};
 
 /// Interval at which a stream that waits for a value polls memory.
 const POLL_INTERVAL: Duration = Duration::from_micros(50);

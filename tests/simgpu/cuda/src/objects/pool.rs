@@ -1,15 +1,24 @@
-//! Bookkeeping of a pool: its chunks and the allocations in them.
+//! Stream-ordered pools: their chunks and the allocations in them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use super::super::free_ranges::FreeRanges;
-use crate::stream::queues::Fence;
+use super::free_ranges::FreeRanges;
+use super::queues::Fence;
+use crate::handles::Handles;
 
 /// Bytes that a pool takes at a time.
 const CHUNK_BYTES: u64 = 32 << 20;
 /// Address space of a pool, in bytes.
 pub const SPACE_BYTES: u64 = 256 << 30;
 pub const ALIGNMENT: u64 = 512;
+
+/// Pools of the process, and the default and current pool of each GPU by ordinal.
+#[derive(Default)]
+pub struct Pools {
+    pub live: Handles<Pool>,
+    pub defaults: HashMap<i32, usize>,
+    pub current: HashMap<i32, usize>,
+}
 
 /// Stream-ordered pool.
 pub struct Pool {

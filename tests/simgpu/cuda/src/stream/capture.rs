@@ -4,26 +4,12 @@ use std::cell::Cell;
 
 use cudarc::driver::sys::{CUevent, CUgraph, CUresult, CUstream};
 
-use super::{Graph, NodeOp};
+use super::queues::lock_queues;
+use super::resolve::{current_thread, resolve};
 use crate::driver::state;
 use crate::ffi::{CudaResult, INVALID_VALUE, put, put_optional};
 use crate::handles::as_pointer;
-use crate::stream::queues::{Queue, Queues, StreamKind, queues};
-use crate::stream::resolve;
-use crate::stream::work::Work;
-
-/// Capture state of a stream.
-#[derive(Clone, Copy)]
-pub struct Capture {
-    graph: usize,
-    /// Id of the capture; streams that join it share the id.
-    id: u64,
-    mode: u32,
-    thread: u64,
-    /// True for the stream on which the capture began.
-    is_origin: bool,
-    invalidated: bool,
-}
+use crate::objects::{Capture, Graph, NodeOp, Queue, Queues, StreamKind, Work};
 
 const GLOBAL: u32 = 0;
 const RELAXED: u32 = 2;
@@ -32,17 +18,12 @@ thread_local! {
     static THREAD_MODE: Cell<u32> = const { Cell::new(GLOBAL) };
 }
 
-fn current_thread() -> u64 {
-    // SAFETY: pthread_self takes no arguments and cannot fail.
-    unsafe { libc::pthread_self() }
-}
-
 /// Adds the work to the graph of the stream if it is being captured. Returns whether it is.
 pub fn record(key: usize, work: &Work) -> CudaResult<bool> {
     reject_implicit_dependency(key)?;
     match work {
         Work::WaitEvent { event, .. } => {
-            let mut queues = queues()?;
+            let mut queues = lock_queues()?;
             let recorded = queues.events.find(*event).and_then(|event| event.captured);
             let joined = queues.streams.values().filter_map(|queue| queue.capture).find(|capture| Some(capture.id) == recorded);
             let Some(queue) = queues.streams.get_mut(&key) else { return Ok(false) };
@@ -52,7 +33,7 @@ pub fn record(key: usize, work: &Work) -> CudaResult<bool> {
             Ok(queue.capture.is_some())
         }
         Work::RecordEvent { event, .. } => {
-            let mut queues = queues()?;
+            let mut queues = lock_queues()?;
             let Some(capture) = queues.streams.get(&key).and_then(|queue| queue.capture) else { return Ok(false) };
             if let Some(event) = queues.events.find_mut(*event) {
                 event.captured = Some(capture.id);
@@ -65,7 +46,7 @@ pub fn record(key: usize, work: &Work) -> CudaResult<bool> {
 
 /// Adds any node operation to the graph of the stream if it is being captured. Returns whether it is.
 pub fn add_op(key: usize, op: NodeOp) -> CudaResult<bool> {
-    let capture = queues()?.streams.get(&key).and_then(|queue| queue.capture);
+    let capture = lock_queues()?.streams.get(&key).and_then(|queue| queue.capture);
     let Some(capture) = capture else { return Ok(false) };
     if capture.invalidated {
         return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
@@ -79,17 +60,17 @@ pub fn add_op(key: usize, op: NodeOp) -> CudaResult<bool> {
 
 /// Returns the graph that a stream is captured into.
 pub fn graph_of(key: usize) -> CudaResult<usize> {
-    queues()?.streams.get(&key).and_then(|queue| queue.capture).map(|capture| capture.graph).ok_or(INVALID_VALUE)
+    lock_queues()?.streams.get(&key).and_then(|queue| queue.capture).map(|capture| capture.graph).ok_or(INVALID_VALUE)
 }
 
 /// Returns whether a stream is being captured.
 pub fn is_capturing(key: usize) -> CudaResult<bool> {
-    Ok(queues()?.streams.get(&key).is_some_and(|queue| queue.capture.is_some()))
+    Ok(lock_queues()?.streams.get(&key).is_some_and(|queue| queue.capture.is_some()))
 }
 
 /// Fails and invalidates the capture if the stream is being captured.
 pub fn reject_capturing_stream(key: usize) -> CudaResult {
-    let mut queues = queues()?;
+    let mut queues = lock_queues()?;
     match queues.streams.get_mut(&key).and_then(|queue| queue.capture.as_mut()) {
         None => Ok(()),
         Some(capture) => {
@@ -110,7 +91,7 @@ pub fn reject_captured_event(queues: &mut Queues, event: CUevent) -> CudaResult 
 
 /// Fails and invalidates the capture if a stream of the context is being captured.
 pub fn reject_capturing_context(context: usize) -> CudaResult {
-    let mut queues = queues()?;
+    let mut queues = lock_queues()?;
     let capturing = queues.streams.values_mut().filter(|queue| queue.context == context).find_map(|queue| queue.capture.as_mut());
     capturing.map_or(Ok(()), |capture| {
         capture.invalidated = true;
@@ -124,7 +105,7 @@ pub fn reject_unsafe_call() -> CudaResult {
     if mode == RELAXED {
         return Ok(());
     }
-    let mut queues = queues()?;
+    let mut queues = lock_queues()?;
     let captures = queues.streams.values_mut().filter_map(|queue| queue.capture.as_mut());
     let mut rejecting = captures.filter(|capture| match capture.mode {
         RELAXED => false,
@@ -147,7 +128,7 @@ fn begin(stream: CUstream, graph: Option<usize>, mode: u32) -> CudaResult {
     }
     let fresh = || Ok(state()?.graphs.add(Graph::default()));
     let graph = graph.map_or_else(fresh, Ok)?;
-    let mut queues = queues()?;
+    let mut queues = lock_queues()?;
     queues.ids += 1;
     let id = queues.ids;
     let queue = queues.streams.get_mut(&key).ok_or(INVALID_VALUE)?;
@@ -163,7 +144,7 @@ fn begin(stream: CUstream, graph: Option<usize>, mode: u32) -> CudaResult {
 
 fn end(stream: CUstream, out: *mut CUgraph) -> CudaResult {
     let key = resolve(stream)?;
-    let mut queues = queues()?;
+    let mut queues = lock_queues()?;
     let capture = queues.streams.get(&key).and_then(|queue| queue.capture);
     let capture = capture.filter(|capture| capture.is_origin).ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
     for queue in queues.streams.values_mut() {
@@ -187,12 +168,12 @@ fn has_implicit_dependency(queues: &Queues, key: usize) -> bool {
 
 /// Fails if the work would make the legacy stream depend on a captured stream.
 pub fn reject_implicit_dependency(key: usize) -> CudaResult {
-    if has_implicit_dependency(&*queues()?, key) { Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(()) }
+    if has_implicit_dependency(&*lock_queues()?, key) { Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(()) }
 }
 
 fn info(stream: CUstream, status: *mut u32, id: *mut u64, graph: *mut CUgraph) -> CudaResult {
     let key = resolve(stream)?;
-    let queues = queues()?;
+    let queues = lock_queues()?;
     if has_implicit_dependency(&queues, key) {
         return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     }

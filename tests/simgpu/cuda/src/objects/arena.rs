@@ -1,7 +1,7 @@
 //! Device addresses. They are addresses of this process, which the kernel backs when they are touched.
 
-use super::GRANULE;
 use super::free_ranges::FreeRanges;
+use super::granule::GRANULE;
 
 /// Bytes of address space reserved at a time.
 const REGION_BYTES: u64 = 1 << 40;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::GRANULE;
 use super::free_ranges::FreeRanges;
+use super::granule::GRANULE;
 
 const ALIGNMENT: u64 = 512;
 
