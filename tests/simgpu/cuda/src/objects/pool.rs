@@ -156,9 +156,9 @@ mod tests {
         assert_eq!(pool.reserved(), 2 * CHUNK_BYTES);
         pool.release(addresses[0], 10 * MIB, true);
         pool.release(addresses[1], 10 * MIB, true);
-        assert_eq!(pool.trim(0), 0, "the third allocation lies in both chunks");
+        assert_eq!(pool.trim(0), 0, "the third allocation is in both chunks");
         pool.release(addresses[2], 30 * MIB, true);
-        assert_eq!((pool.trim(u64::MAX), pool.trim(0)), (0, CHUNK_BYTES), "what keeps everything gives nothing back");
+        assert_eq!((pool.trim(u64::MAX), pool.trim(0)), (0, CHUNK_BYTES), "trimming to the maximum releases nothing");
         pool.release(addresses[3], 10 * MIB, true);
         assert_eq!(pool.trim(CHUNK_BYTES), 0);
         assert_eq!((pool.trim(0), pool.used), (CHUNK_BYTES, 0));
