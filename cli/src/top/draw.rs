@@ -151,6 +151,6 @@ fn line(view: &View, row: &Row<'_>, columns: &Columns) -> Line<'static> {
     let throttled = share.throttled.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.0}%"));
     let refused = share.first_refusal.map_or_else(|| "-".to_owned(), |at| format!("{} ago", duration(view.snapshot.time - at)));
     spans.push(Span::raw(format!(" {throttled:>5} {:>4} {refused:>7}", share.processes.len())));
-    let is_selected = view.selected.as_ref().is_some_and(|(place, uuid)| (place, uuid) == (&row.container.place, &share.uuid));
+    let is_selected = view.selected.as_ref().is_some_and(|(place, uuid)| (place, uuid) == (&row.container.dir_name, &share.uuid));
     Line::from(spans).style(if is_selected { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() })
 }

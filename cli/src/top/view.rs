@@ -98,7 +98,7 @@ impl View {
         let mut history = HashMap::new();
         for container in &snapshot.containers {
             for share in &container.gpus {
-                let key = (container.place.clone(), share.uuid.clone());
+                let key = (container.dir_name.clone(), share.uuid.clone());
                 let mut samples = self.history.remove(&key).unwrap_or_default();
                 samples.extend(share.utilization.map(|percent| percent / share.cores.map_or(100.0, f64::from)));
                 samples.drain(..samples.len().saturating_sub(HISTORY_LEN));
@@ -118,7 +118,7 @@ impl View {
 
     /// Returns the recent GPU time of a share as parts of its limit, oldest first.
     pub fn history(&self, row: &Row<'_>) -> impl DoubleEndedIterator<Item = f64> {
-        self.history.get(&(row.container.place.clone(), row.share.uuid.clone())).into_iter().flatten().copied()
+        self.history.get(&(row.container.dir_name.clone(), row.share.uuid.clone())).into_iter().flatten().copied()
     }
 
     /// Returns the shares of one GPU that match the filter, sorted.
