@@ -12,7 +12,7 @@ use crate::proto::{DeviceHealth, DeviceIdentifier, HealthResponse, HealthStatus}
 /// Minimum time for which a report is valid: the kubelet's own default.
 const MIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Returns the health report of one device, valid for `timeout` or [`MIN_TIMEOUT`], whichever is longer.
+/// Returns the health report of one device, valid for `timeout` or 30 s, whichever is longer.
 #[must_use]
 pub fn device_health(pool: &str, device: &str, health: HealthStatus, message: &str, timeout: Duration) -> DeviceHealth {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
