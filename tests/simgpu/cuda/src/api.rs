@@ -41,7 +41,7 @@ macro_rules! api {
     };
     (fn $name:ident [$ptsz:ident $stream:ident] ($($arg:ident: $type:ty),* $(,)?) $body:block $($rest:tt)*) => {
         api!(@export $name ($($arg: $type),*) { $body });
-        api!(@export $ptsz ($($arg: $type),*) { let $stream = $crate::stream::resolve::per_thread_default($stream); $body });
+        api!(@export $ptsz ($($arg: $type),*) { let $stream = $crate::handles::per_thread_default($stream); $body });
         api! { $($rest)* }
     };
     (@export $name:ident ($($arg:ident: $type:ty),*) { $($body:tt)* }) => {

@@ -3,7 +3,17 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use cudarc::driver::sys::CUstream;
+
 use crate::ffi::{CudaResult, INVALID_HANDLE};
+
+/// Handle of the per-thread default stream. Handles 0 and 1 are the legacy stream.
+pub const PER_THREAD: usize = 2;
+
+/// Maps a null stream to the per-thread default stream, for the `_ptsz` variants.
+pub fn per_thread_default(stream: CUstream) -> CUstream {
+    if stream.is_null() { as_pointer(PER_THREAD) } else { stream }
+}
 
 /// Next handle. Handles are not reused, so stale handles are detected.
 static NEXT: AtomicUsize = AtomicUsize::new(0x5555_0000_1000);

@@ -6,8 +6,8 @@ use cudarc::driver::sys::{CUlaunchConfig, CUresult, CUstream};
 
 use crate::driver::{driver, state};
 use crate::ffi::{CudaResult, INVALID_VALUE, get, put};
+use crate::handles::per_thread_default;
 use crate::objects::Work;
-use crate::stream::resolve::per_thread_default;
 use crate::stream::submit::submit;
 
 /// Keys of the `extra` list, which consists of pairs of a key and a pointer.

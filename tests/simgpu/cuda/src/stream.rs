@@ -14,10 +14,11 @@ use cudarc::driver::sys::{CUcontext, CUevent, CUhostFn, CUresult, CUstream};
 
 use crate::driver::{driver, state};
 use crate::ffi::{CudaResult, INVALID_HANDLE, INVALID_VALUE, put, put_optional};
+use crate::handles::PER_THREAD;
 use crate::handles::{as_pointer, new_handle};
 use crate::objects::{HostCall, Queue, StreamKind, Work};
 use queues::{drain, lock_queues, wait_for};
-use resolve::{PER_THREAD, resolve};
+use resolve::resolve;
 use submit::{reclaim_after_wait, submit, submit_and_wait};
 
 /// Waits for the streams of a context, then destroys its streams and events.

@@ -5,16 +5,8 @@ use cudarc::driver::sys::CUstream;
 use super::queues::lock_queues;
 use crate::driver::{driver, state};
 use crate::ffi::{CudaResult, INVALID_HANDLE};
-use crate::handles::{as_pointer, new_handle};
+use crate::handles::{PER_THREAD, new_handle};
 use crate::objects::{Queue, StreamKind};
-
-/// Handle of the per-thread default stream. Handles 0 and 1 are the legacy stream.
-pub const PER_THREAD: usize = 2;
-
-/// Maps a null stream to the per-thread default stream, for the `_ptsz` variants.
-pub fn per_thread_default(stream: CUstream) -> CUstream {
-    if stream.is_null() { as_pointer(PER_THREAD) } else { stream }
-}
 
 /// Returns the id of the calling thread.
 pub fn current_thread() -> u64 {
