@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use vgpu_region::budget::SAVED_BETWEEN_TURNS;
+use vgpu_region::budget::MAX_SAVED_IN_TURNS_NS;
 use vgpu_region::limits::Turn;
 
 use crate::tenant::Tenant;
@@ -16,7 +16,7 @@ pub use crate::tenant::DRAIN_TIMEOUT_US;
 /// Length of a round of all tenants that take part, in µs: three fill a tenth of a second. What a tenant saves while the others have their
 /// turns, plus what it launches ahead in its own, stays below the capacity of its budget.
 pub const ROUND_US: u64 = 33_000;
-const _: () = assert!(ROUND_US / 4 * 1000 + 8_000_000 < SAVED_BETWEEN_TURNS, "half of a round at half of the GPU, and twice 4 ms");
+const _: () = assert!(ROUND_US / 4 * 1000 + 8_000_000 < MAX_SAVED_IN_TURNS_NS, "half of a round at half of the GPU, and twice 4 ms");
 /// Shortest turn in µs.
 const MIN_TURN_US: u64 = 3_000;
 /// Lead in virtual time, over a waiting tenant that rarely asks, above which a turn is cut short: 2 ms at a weight of 100%.

@@ -1,25 +1,25 @@
-//! One GPU's compute account in this process: the container's budget, and what this process has in flight.
+//! The compute account of one GPU in this process: the container's budget, and this process's work in flight.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
-use vgpu_region::budget::{Budget, LATELY, Rate, SAVED, SAVED_BETWEEN_TURNS};
+use vgpu_region::budget::{Budget, MAX_SAVED_IN_TURNS_NS, MAX_SAVED_NS, Micros, Rate, SHARED_WINDOW};
 use vgpu_region::limits::GpuLimit;
 
-use crate::cost_model::Costs;
-use crate::gang_phase::Rounds;
-use crate::power::Worth;
-use crate::stream::Batch;
-use crate::turns::{Gate, Pass};
+use crate::batch::Batch;
+use crate::cost_model::CostModel;
+use crate::gang_phase::GangPhase;
+use crate::power::ClockCompensation;
+use crate::turns::{TurnState, Turns};
 
-/// A process lets the others of its container run after so many nanoseconds, if they want to.
-const OWN_TURN: u64 = 10_000_000;
-/// How long a turn outlasts the expected end of what is in flight, in microseconds.
-const TURN_SLACK: u64 = 500;
-/// More budget than this is much, in nanoseconds.
-const SPARE: i64 = SAVED as i64 / 4 * 3;
-/// No more nanoseconds are in flight beside other streams' work.
-const BESIDE: u64 = 3_000_000;
+/// Time after which a process ends its lease if another process of the container has asked for one, in nanoseconds.
+const MAX_LEASE_NS: u64 = 10_000_000;
+/// Time by which a lease outlasts the expected end of the work in flight.
+const LEASE_SLACK: Micros = Micros(500);
+/// Balance above which there is budget to spare, in nanoseconds.
+const SPARE_BALANCE_NS: i64 = MAX_SAVED_NS as i64 / 4 * 3;
+/// Most work in flight that was admitted because it runs beside other streams' work, in nanoseconds.
+const MAX_OVERLAPPED_NS: u64 = 3_000_000;
 
 /// The account.
 #[derive(Debug)]
@@ -27,216 +27,234 @@ pub struct Account {
     /// The container's budget.
     pub budget: &'static Budget,
     limit: &'static GpuLimit,
-    /// What this process's closed and unharvested batches are expected to take, in nanoseconds.
-    pub in_flight: AtomicU64,
-    /// How many of these batches hold a launch of unknown cost.
-    unknown: AtomicU32,
-    /// What launches are known to cost.
-    pub costs: &'static Costs,
-    /// This process in the container, from 1.
-    who: u16,
-    holding_since: AtomicU64,
-    leaving: AtomicBool,
-    handed: AtomicBool,
-    /// Threads that wait for budget.
-    pub waiting: AtomicU32,
-    /// What NVIDIA's MPS holds this process to, in percent; 0 if it does not.
+    /// Expected GPU time of this process's closed and unharvested batches, in nanoseconds.
+    pub(crate) in_flight_ns: AtomicU64,
+    /// Number of these batches that have a launch of unknown cost.
+    unknown_batches: AtomicU32,
+    /// Costs of launches.
+    pub(crate) costs: &'static CostModel,
+    /// Number of this process in the container, from 1.
+    process: u16,
+    /// Host time at which this process's lease began, in nanoseconds; 0 without one.
+    lease_began_at: AtomicU64,
+    /// The process drains its work to end its lease.
+    is_yielding: AtomicBool,
+    /// The process has ended its lease since [`Account::take_lease_end`] was last called.
+    has_ended_lease: AtomicBool,
+    /// Number of threads that wait for budget.
+    pub(crate) waiting_threads: AtomicU32,
+    /// Share that NVIDIA's MPS enforces for this process, in percent; 0 if it does not.
     mps_percent: u32,
     /// The container's turns.
-    pub gate: Gate,
-    /// How far each stream has come since launches were last held back.
-    pub rounds: Rounds,
-    /// When the last of what is in flight is expected to end, by the host's clock.
-    ends: AtomicU64,
-    /// What is in flight of what goes on beside other streams, in nanoseconds expected.
-    beside: AtomicU64,
-    /// What the GPU's time counts for.
-    pub worth: Worth,
-    /// Until when other processes that were seen to use the budget may come again.
+    pub(crate) turns: Turns,
+    /// The current gang phase.
+    pub(crate) phase: GangPhase,
+    /// Host time at which the last work in flight is expected to end, in nanoseconds. Without overlapped batches.
+    in_flight_until: AtomicU64,
+    /// Expected GPU time of overlapped batches in flight, in nanoseconds.
+    overlapped_ns: AtomicU64,
+    /// Factor by which GPU time is charged.
+    pub(crate) compensation: ClockCompensation,
+    /// Host time until which other processes that used the budget count as present, in nanoseconds.
     shared_until: AtomicU64,
 }
 
-/// Whether a launch may go ahead.
+/// Whether a launch may be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It may.
-    Go,
-    /// It may, and there is much more budget than that.
-    Spare,
-    /// Not before about this many nanoseconds have passed.
-    Wait(u64),
-    /// Another process of the container has the GPU.
-    Other,
-    /// Another process of the container shall have it now.
-    Yield,
+pub enum Admission {
+    /// It may be made.
+    Granted,
+    /// It may be made, and there is budget to spare.
+    GrantedWithSpare,
+    /// The budget is used up for about this many nanoseconds.
+    OverBudget(u64),
+    /// Another process of the container has the lease.
+    LeasedByOther,
+    /// Another process of the container has asked for the lease, and comes first.
+    YieldToOther,
     /// It is another container's turn.
-    Closed,
+    TurnClosed,
 }
 
 impl Account {
-    /// An account for the process `who`, from 1.
-    pub fn new(budget: &'static Budget, limit: &'static GpuLimit, costs: &'static Costs, who: u16, gate: Gate) -> Self {
+    /// Returns an account for the container's process with this number, from 1.
+    pub fn new(budget: &'static Budget, limit: &'static GpuLimit, costs: &'static CostModel, process: u16, turns: Turns) -> Self {
         let zero = || AtomicU64::new(0);
         Self {
             budget,
             limit,
-            in_flight: zero(),
-            unknown: AtomicU32::new(0),
+            in_flight_ns: zero(),
+            unknown_batches: AtomicU32::new(0),
             costs,
-            who,
-            holding_since: zero(),
-            leaving: AtomicBool::new(false),
-            handed: AtomicBool::new(false),
-            waiting: AtomicU32::new(0),
+            process,
+            lease_began_at: zero(),
+            is_yielding: AtomicBool::new(false),
+            has_ended_lease: AtomicBool::new(false),
+            waiting_threads: AtomicU32::new(0),
             mps_percent: 0,
-            gate,
-            rounds: Rounds::default(),
-            ends: zero(),
-            beside: zero(),
-            worth: Worth::new(),
+            turns,
+            phase: GangPhase::default(),
+            in_flight_until: zero(),
+            overlapped_ns: zero(),
+            compensation: ClockCompensation::new(),
             shared_until: zero(),
         }
     }
 
-    /// The same for a process that is a client of NVIDIA's MPS, which holds it to so many percent; 0 if it is none.
+    /// Sets the share that NVIDIA's MPS enforces for this process, in percent; 0 if the process is not a client of MPS.
     #[must_use]
     pub fn with_mps(self, percent: u32) -> Self {
         Self { mps_percent: percent, ..self }
     }
 
-    /// The share that is in force now; `None` without a limit.
+    /// Returns the share in force, or `None` without a limit.
     #[inline]
     pub fn rate(&self) -> Option<Rate> {
-        Rate::new(self.limit.cores_limit()?.max(self.gate.lent()))
+        Rate::new(self.limit.cores_limit()?.max(self.turns.lent_percent()))
     }
 
     #[cfg(test)]
-    pub fn set_percent(&self, percent: u32) {
+    pub(crate) fn set_percent(&self, percent: u32) {
         self.limit.cores.store(percent, Relaxed);
     }
 
-    /// Takes GPU time that was used, or gives back (negative) what was charged too early. Nanoseconds.
-    pub fn charge(&self, gpu: i64, rate: Rate) {
-        self.budget.charge_as(gpu, self.worth.of(gpu), rate);
+    /// Charges GPU time, or refunds it if negative. In nanoseconds.
+    pub fn charge(&self, gpu_ns: i64, rate: Rate) {
+        self.budget.charge_scaled(gpu_ns, self.compensation.charged_ns(gpu_ns), rate);
     }
 
-    /// A batch has been closed, whose stream is expected to be idle from then on.
-    pub fn departed(&self, batch: &Batch, idle_from: u64) {
-        match batch.covered {
-            // What goes on beside others is nothing that others go on beside: there would be no end of it.
-            true => _ = self.beside.fetch_add(batch.expected, AcqRel),
-            false => _ = self.ends.fetch_max(idle_from, AcqRel),
+    /// Adds a batch that was closed. Its stream is expected to be idle from `idle_from` on.
+    pub(crate) fn add_in_flight(&self, batch: &Batch, idle_from: u64) {
+        match batch.is_overlapped {
+            // Overlapped work must not justify further overlap: there would be no end of it.
+            true => _ = self.overlapped_ns.fetch_add(batch.expected_ns, AcqRel),
+            false => _ = self.in_flight_until.fetch_max(idle_from, AcqRel),
         }
-        let before = self.in_flight.fetch_add(batch.expected, AcqRel);
-        self.budget.ahead.store(before + batch.expected, Relaxed);
+        let before_ns = self.in_flight_ns.fetch_add(batch.expected_ns, AcqRel);
+        self.budget.ahead.store(before_ns + batch.expected_ns, Relaxed);
         self.budget.activity.fetch_add(1, Relaxed);
-        self.unknown.fetch_add(u32::from(batch.unknown), AcqRel);
+        self.unknown_batches.fetch_add(u32::from(batch.has_unknown_cost), AcqRel);
     }
 
-    /// A batch has been harvested.
-    pub fn arrived(&self, batch: &Batch) {
-        let before = self.in_flight.fetch_sub(batch.expected, AcqRel);
-        self.budget.ahead.store(before.saturating_sub(batch.expected), Relaxed);
-        if before <= batch.expected {
-            self.ends.store(0, Relaxed);
+    /// Removes a batch that was harvested.
+    pub(crate) fn remove_in_flight(&self, batch: &Batch) {
+        let before_ns = self.in_flight_ns.fetch_sub(batch.expected_ns, AcqRel);
+        self.budget.ahead.store(before_ns.saturating_sub(batch.expected_ns), Relaxed);
+        if before_ns <= batch.expected_ns {
+            self.in_flight_until.store(0, Relaxed);
         }
-        if batch.covered {
-            self.beside.fetch_sub(batch.expected, AcqRel);
+        if batch.is_overlapped {
+            self.overlapped_ns.fetch_sub(batch.expected_ns, AcqRel);
         }
-        self.unknown.fetch_sub(u32::from(batch.unknown), AcqRel);
+        self.unknown_batches.fetch_sub(u32::from(batch.has_unknown_cost), AcqRel);
     }
 
-    /// Whether so much is in flight beside others that it is not known yet whether it does run beside them.
-    pub fn is_beside_enough(&self) -> bool {
-        self.beside.load(Acquire) > BESIDE
+    /// Returns true if no more overlapped work may be launched before it is known whether the present one does run beside other work.
+    pub(crate) fn is_overlap_full(&self) -> bool {
+        self.overlapped_ns.load(Acquire) > MAX_OVERLAPPED_NS
     }
 
-    /// Whether what ends at `end` is over before what is in flight in another stream: beside that it takes no time of its own. Where it does,
-    /// since both cannot run at once, it is paid for afterwards. Other processes and containers have nothing of that, and go first.
-    pub fn covers(&self, end: u64) -> bool {
-        end <= self.ends.load(Acquire) && !self.is_beside_enough() && !self.gate.takes_turns() && !self.leaving.load(Relaxed)
+    /// Returns true if work that ends at `end` is over before the work in flight in another stream. Beside that it takes no time of its own;
+    /// if it does, because both cannot run at once, it is charged afterwards. Other processes and containers gain nothing by it and come
+    /// first.
+    pub(crate) fn may_overlap(&self, end: u64) -> bool {
+        end <= self.in_flight_until.load(Acquire) && !self.is_overlap_full() && !self.turns.are_taken() && !self.is_yielding.load(Relaxed)
     }
 
-    /// Whether something is in flight whose cost is not known.
-    pub fn is_in_the_dark(&self) -> bool {
-        self.unknown.load(Acquire) != 0
+    /// Returns true if a launch of unknown cost is in flight.
+    pub(crate) fn has_unknown_in_flight(&self) -> bool {
+        self.unknown_batches.load(Acquire) != 0
     }
 
-    /// Whether a launch of about `cost` nanoseconds may go ahead now, with more than `least` nanoseconds of budget left.
-    pub fn verdict(&self, now: u64, cost: u64, least: i64, rate: Rate) -> Verdict {
-        // It is held to its share already, or less: here it is only accounted.
+    /// Decides whether a launch of about `cost_ns` nanoseconds may be made now. The balance after the work in flight has to be above
+    /// `min_balance_ns`.
+    pub(crate) fn admit(&self, now: u64, cost_ns: u64, min_balance_ns: i64, rate: Rate) -> Admission {
+        // MPS enforces the share, or a lower one: the work is accounted only.
         if (1..=rate.percent()).contains(&self.mps_percent) {
-            return Verdict::Go;
+            return Admission::Granted;
         }
-        let in_flight = self.in_flight.load(Acquire);
-        let pass = self.gate.pass(now, in_flight);
-        if let Pass::Closed(word) = pass
-            && in_flight == 0
+        let in_flight_ns = self.in_flight_ns.load(Acquire);
+        let turn = self.turns.poll(now, in_flight_ns);
+        if let TurnState::Closed(word) = turn
+            && in_flight_ns == 0
         {
             self.budget.drained.store(u64::from(word), Relaxed);
         }
-        let saved = if self.gate.takes_turns() { SAVED_BETWEEN_TURNS } else { SAVED };
-        let room = self.budget.balance_up_to(saved, now, rate).saturating_sub(self.worth.of(in_flight as i64));
-        let micros = now / 1000;
-        if room <= least {
-            if in_flight == 0 {
-                self.let_go(micros);
-                // Another process may be content with less, and would always be the first.
-                if self.budget.is_shared(self.who, micros) {
-                    self.budget.ask(self.who, micros);
+        let max_saved_ns = if self.turns.are_taken() { MAX_SAVED_IN_TURNS_NS } else { MAX_SAVED_NS };
+        let balance_ns = self.budget.balance_up_to(max_saved_ns, now, rate);
+        let free_ns = balance_ns.saturating_sub(self.compensation.charged_ns(in_flight_ns as i64));
+        let now_us = Micros::from_ns(now);
+        if free_ns <= min_balance_ns {
+            if in_flight_ns == 0 {
+                self.end_lease(now_us);
+                // Another process may need a smaller balance, and would always be the first.
+                if self.budget.is_shared(self.process, now_us) {
+                    self.budget.request_lease(self.process, now_us);
                 }
             }
-            return Verdict::Wait(rate.time_for(least.abs_diff(room)).max(1));
+            return Admission::OverBudget(rate.time_for(min_balance_ns.abs_diff(free_ns)).max(1));
         }
-        if let Pass::Closed(word) = pass {
+        if let TurnState::Closed(word) = turn {
             self.budget.want.store(u64::from(word), Relaxed);
-            return Verdict::Closed;
+            return Admission::TurnClosed;
         }
-        if self.budget.is_contended(self.who, micros) {
-            match self.holding_since.load(Relaxed) {
-                // Whoever was refused goes first.
-                0 => return Verdict::Yield,
-                since if now.saturating_sub(since) > OWN_TURN => self.leaving.store(true, Relaxed),
+        self.lease(now, in_flight_ns, cost_ns).unwrap_or(if free_ns > SPARE_BALANCE_NS {
+            Admission::GrantedWithSpare
+        } else {
+            Admission::Granted
+        })
+    }
+
+    /// Takes or extends the process's lease. Returns why it cannot, or `None` if the process has the lease.
+    #[inline]
+    fn lease(&self, now: u64, in_flight_ns: u64, cost_ns: u64) -> Option<Admission> {
+        let now_us = Micros::from_ns(now);
+        if self.budget.is_lease_contended(self.process, now_us) {
+            match self.lease_began_at.load(Relaxed) {
+                // A process that was refused comes first.
+                0 => return Some(Admission::YieldToOther),
+                since if now.saturating_sub(since) > MAX_LEASE_NS => self.is_yielding.store(true, Relaxed),
                 _ => {}
             }
         }
-        if self.leaving.load(Relaxed) {
-            if in_flight == 0 {
-                self.let_go(micros);
+        if self.is_yielding.load(Relaxed) {
+            if in_flight_ns == 0 {
+                self.end_lease(now_us);
             }
-            return Verdict::Yield;
+            return Some(Admission::YieldToOther);
         }
-        if !self.budget.hold(self.who, micros, micros + (in_flight + cost) / 1000 + TURN_SLACK) {
-            self.holding_since.store(0, Relaxed);
-            return Verdict::Other;
+        let until = now_us + Micros::from_ns(in_flight_ns + cost_ns) + LEASE_SLACK;
+        if !self.budget.acquire_lease(self.process, now_us, until) {
+            self.lease_began_at.store(0, Relaxed);
+            return Some(Admission::LeasedByOther);
         }
-        _ = self.holding_since.compare_exchange(0, now, AcqRel, Relaxed);
-        if room > SPARE { Verdict::Spare } else { Verdict::Go }
+        _ = self.lease_began_at.compare_exchange(0, now, AcqRel, Relaxed);
+        None
     }
 
-    fn let_go(&self, micros: u64) {
-        if self.holding_since.swap(0, AcqRel) != 0 && self.budget.let_go(self.who, micros) {
-            self.handed.store(true, Relaxed);
+    fn end_lease(&self, now: Micros) {
+        if self.lease_began_at.swap(0, AcqRel) != 0 && self.budget.release_lease(self.process, now) {
+            self.has_ended_lease.store(true, Relaxed);
         }
-        self.leaving.store(false, Relaxed);
+        self.is_yielding.store(false, Relaxed);
     }
 
-    /// Whether other processes of the container use the budget, too.
-    pub fn is_shared(&self, now: u64) -> bool {
-        let shared = self.budget.is_shared(self.who, now / 1000);
-        if shared {
-            self.shared_until.store(now + LATELY * 1000, Relaxed);
+    /// Returns true if other processes of the container use the budget too.
+    pub(crate) fn is_shared(&self, now: u64) -> bool {
+        let is_shared = self.budget.is_shared(self.process, Micros::from_ns(now));
+        if is_shared {
+            self.shared_until.store(now + SHARED_WINDOW.as_ns(), Relaxed);
         }
-        shared
+        is_shared
     }
 
-    /// The same, though the other may not have asked again since its last turn.
-    pub fn was_shared(&self, now: u64) -> bool {
+    /// Returns true if other processes use the budget, or did lately. They may not have asked again since their last lease.
+    pub(crate) fn was_shared(&self, now: u64) -> bool {
         self.is_shared(now) || self.shared_until.load(Relaxed) > now
     }
 
-    /// Whether this process has ended its turn since this was last asked: others may sleep until it does.
-    pub fn has_handed(&self) -> bool {
-        self.handed.load(Relaxed) && self.handed.swap(false, Relaxed)
+    /// Returns true if this process has ended its lease since the last call. Other processes may sleep until it does.
+    pub(crate) fn take_lease_end(&self) -> bool {
+        self.has_ended_lease.load(Relaxed) && self.has_ended_lease.swap(false, Relaxed)
     }
 }

@@ -1,234 +1,239 @@
-//! Where a launch waits until it may be made: for the container's budget, for its turn, for the processes beside it.
+//! The wait of a launch for admission: for the container's budget, for its turn, and for other processes of the container.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use crate::account::Verdict;
-use crate::batch_close::end_batches;
-use crate::engine::{Engine, Waited};
+use crate::account::Admission;
+use crate::batch_close::close_all;
+use crate::engine::{Engine, LaunchWait};
 use crate::launch::Launch;
-
 use crate::stream::RING;
 
-use crate::turns::AHEAD;
+/// Shortest and longest nap, in nanoseconds. A nap costs about 6 µs of CPU time. A change of the limit ends it, except a wait for a turn.
+const MIN_NAP_NS: u64 = 500_000;
+const MAX_NAP_NS: u64 = 6_000_000;
+/// Longest nap of the only waiting thread without an arbiter and without work in flight that could turn out to be cheaper, in nanoseconds. A
+/// host that is woken in between is slower afterwards (hosts of H200s: by 5% all through the burst when it is woken every half millisecond).
+const MAX_LONE_NAP_NS: u64 = 25_000_000;
+/// Longest nap while work in flight may turn out to be cheaper, or a turn may begin, in nanoseconds.
+const MAX_SHORT_NAP_NS: u64 = 2 * MIN_NAP_NS;
+/// Work in flight above which the longest nap is [`MAX_SHORT_NAP_NS`], in nanoseconds: it may take less time than expected.
+const MUCH_IN_FLIGHT_NS: u64 = 5_000_000;
+/// Shortest nap for the last launches of a turn, in nanoseconds.
+const MIN_DRAIN_NAP_NS: u64 = 60_000;
+/// The last launches count as finished this much before their expected end, in nanoseconds. A nap is late by as much, and the next container
+/// needs longer than that to begin.
+const HANDOVER_NS: u64 = 50_000;
+/// Nap while another process of the container comes first, in nanoseconds.
+const YIELD_NAP_NS: u64 = 300_000;
+/// Longest wait for the end of another process's lease, in nanoseconds.
+const MAX_LEASE_WAIT_NS: u64 = 3 * YIELD_NAP_NS;
+/// First nap until a launch of unknown cost is measured, in nanoseconds; each further one is twice as long.
+const FIRST_MEASUREMENT_NAP_NS: u64 = 20_000;
+/// Time without any finished work after which one launch is made on credit, in nanoseconds. The work in flight may wait for this launch
+/// (kernels that wait for each other, or for the host), and would never end. Longer if the launch would queue behind unfinished work.
+const STUCK_AFTER_NS: u64 = 250_000_000;
+const STUCK_BEHIND_WORK_AFTER_NS: u64 = 10_000_000_000;
 
-/// Who had to wait goes on when there is so much budget, in nanoseconds: each burst costs two naps, and its ends are known to a few
-/// microseconds only, so it must not be too short; nor so long that a tenth of a second shows it.
-const BURST: i64 = 2_000_000;
-/// And so much more for each percent of the limit where no other process was seen lately: a burst costs the host some 75 µs (H200's, with kernels
-/// of 200 µs).
-const BURST_RISE: i64 = 20_000;
-/// The same for launches that the host makes hardly faster than the GPU runs them.
-const BURST_OF_SHORT: i64 = 3_000_000;
-const SHORT_LAUNCH: u64 = 50_000;
-/// The same for streams side by side: at a burst's begin and end not all of them are at work, and the time counts all the same. So much, and so
-/// much more for each percent of the limit; but from 50 on less, or a tenth of a second would hold a pause more, or less, than the one before.
-const BURST_OF_MANY: i64 = 2_400_000;
-const BURST_OF_MANY_RISE: i64 = 44_000;
-const BURST_OF_MANY_MOST: i64 = 5_200_000;
-const BURST_OF_MANY_FALL: i64 = 12_000;
-/// The same for launches each of which makes a burst.
-const BURST_OF_LONG: i64 = 500_000;
-const LONG_LAUNCH: u64 = 1_000_000;
-/// But where two of them accrue in so many nanoseconds, two or three of up to 2.5 ms make one: a tenth of a second does not show it.
-const PERIOD_OF_FEW: i64 = 10_000_000;
-const BURST_OF_FEW: i64 = BURST_OF_LONG + 2_000_000;
-/// The same for a host that does not keep up with the GPU: it takes a millisecond or two until it is as quick as before its nap.
-const BURST_OF_SLOW: i64 = 8_000_000;
-/// A host that keeps the GPU waiting most of the time may go on for so many nanoseconds beyond its budget, and pays for that in a longer nap:
-/// it loses less by few long naps than by many short ones (H200's hosts: a training step takes 0.2 ms longer after 2 ms, 0.5 after 10 and 1.3
-/// after 30).
-pub const CREDIT_OF_SLOW: i64 = 16_000_000;
-/// But there is a burst in each of so many nanoseconds.
-const PERIOD_OF_SLOW: i64 = 100_000_000;
-/// Shortest and longest waits before looking again, in nanoseconds. A wait costs about 6 µs of CPU time. A limit that is changed ends
-/// them, except those for a turn.
-const SHORT: u64 = 500_000;
-const LONG: u64 = 6_000_000;
-/// The longest where nobody else waits, no arbiter could give turns, and nothing is in flight that could turn out to be cheaper: a host that is
-/// woken in between is slower afterwards (H200's hosts: by a twentieth all through the burst when it is woken every half millisecond).
-const LONGEST: u64 = 25_000_000;
-/// The shortest wait for the last launches of a turn.
-const DRAIN: u64 = 60_000;
-/// They count as finished so many nanoseconds before they should be: a nap is late by as much, and the next container needs longer than
-/// that to begin.
-const HANDOVER: u64 = 50_000;
-/// With more than so many nanoseconds in flight, it is looked at in between: it may take less time than expected.
-const FAR: u64 = 5_000_000;
-/// How long to wait for another process of the container.
-const OTHER: u64 = 300_000;
-/// First wait for a launch of unknown cost to be measured; each further one is twice as long.
-const PEEK: u64 = 20_000;
-/// What is in flight may wait for this very launch (kernels that wait for each other, or for the host), and would then never end.
-/// After so many nanoseconds in which nothing at all has finished, one launch goes ahead on credit: soon into a stream with nothing
-/// in flight, late into one where it would queue behind what does not end.
-const STUCK: u64 = 250_000_000;
-const STUCK_BEHIND: u64 = 10_000_000_000;
+/// State of one wait.
+struct Wait {
+    /// Balance that is needed, in nanoseconds.
+    min_balance_ns: i64,
+    /// Next nap for a measurement, in nanoseconds.
+    measurement_nap_ns: u64,
+    /// The launch has waited for budget.
+    for_budget: bool,
+    /// The launch has waited for its turn.
+    for_turn: bool,
+    /// Number of harvested batches when it last changed, and host time of that change.
+    last_harvested: (u64, u64),
+}
+
+/// What was read from the account before it was asked for admission.
+struct Observed {
+    now: u64,
+    in_flight_ns: u64,
+    lease_ends: u32,
+}
+
+/// What to do next.
+enum Step {
+    /// Make the launch.
+    Launch,
+    /// Ask for admission again.
+    Retry,
+    /// Take a nap of this many nanoseconds, then ask again; 0 is none.
+    Nap(u64),
+}
+
 impl Launch<'_> {
-    /// Waits until the budget allows the launch. Whether it had to.
+    /// Waits until the launch is admitted. Returns true if it had to wait.
     pub fn wait(&mut self, engine: &impl Engine) -> bool {
-        let began = self.began;
+        let began_at = self.now;
         let account = self.meter.account;
-        let (mut least, mut peek, mut waited, mut closed) = (-self.credit(), PEEK, false, false);
-        let mut moved = (self.meter.harvested.load(Relaxed), began);
+        let mut wait = Wait {
+            min_balance_ns: -self.credit_ns(),
+            measurement_nap_ns: FIRST_MEASUREMENT_NAP_NS,
+            for_budget: false,
+            for_turn: false,
+            last_harvested: (self.meter.harvested_batches.load(Relaxed), began_at),
+        };
         loop {
             self.meter.harvest(engine, self.rate);
-            // The last one of its kind may have been measured just now.
-            if !self.known
-                && let Some(cost) = account.costs.of(self.kind)
+            // The last launch of the same kind may have been measured just now.
+            if !self.is_cost_known
+                && let Some(cost_ns) = account.costs.cost_ns(self.kind)
             {
-                (self.known, self.cost) = (true, u64::from(cost));
+                (self.is_cost_known, self.cost_ns) = (true, u64::from(cost_ns));
             }
             let now = engine.now();
-            self.began = now;
-            // Before the limit is read: a change in between ends the nap at once.
-            let (page, told) = account.gate.page().told();
+            self.now = now;
+            // Read before the limit: a change in between ends the nap at once.
+            let (changes, seen_changes) = account.turns.page().changes();
             // The limit may have been lifted meanwhile.
             let Some(rate) = account.rate() else { break };
             self.rate = rate;
-            let handed = account.budget.handed.load(Acquire);
-            let in_flight = account.in_flight.load(Acquire);
-            let verdict = account.verdict(now, self.cost, least, rate);
-            if account.has_handed() {
-                engine.wake(&account.budget.handed);
+            let lease_ends = account.budget.lease_ends.load(Acquire);
+            let in_flight_ns = account.in_flight_ns.load(Acquire);
+            let admission = account.admit(now, self.cost_ns, wait.min_balance_ns, rate);
+            if account.take_lease_end() {
+                engine.wake(&account.budget.lease_ends);
             }
-            let nap = match verdict {
-                Verdict::Go | Verdict::Spare if !self.known && account.is_in_the_dark() => {
-                    self.in_the_dark = true;
-                    peek = (peek * 2).min(SHORT);
-                    peek / 2
-                }
-                Verdict::Go | Verdict::Spare if self.stream.waiting() < RING - 2 => {
-                    self.spare = verdict == Verdict::Spare && self.known;
-                    break;
-                }
-                Verdict::Go | Verdict::Spare => SHORT,
-                Verdict::Other => {
-                    engine.wait_for_change(&account.budget.handed, handed, 3 * OTHER);
-                    continue;
-                }
-                Verdict::Yield if in_flight != 0 => OTHER / 2,
-                Verdict::Yield => OTHER,
-                Verdict::Closed if !closed => {
-                    end_batches(engine, self.meter);
-                    closed = true;
-                    continue;
-                }
-                Verdict::Closed => match self.until_drained(engine, now, in_flight) {
-                    Some(nap) => nap,
-                    None => continue,
-                },
-                // Another thread has gone on in its stream, and this can run beside that.
-                Verdict::Wait(_) if waited && self.stream.waiting() < RING - 2 && self.is_covered(now) => break,
-                // What is in flight may turn out cheaper than expected; what is owed cannot.
-                Verdict::Wait(time) => {
-                    let is_first = !core::mem::replace(&mut waited, true);
-                    account.waiting.fetch_add(u32::from(is_first), Relaxed);
-                    least = self.burst(now);
-                    if is_first {
-                        end_batches(engine, self.meter);
-                        continue;
-                    }
-                    account.worth.look(engine, account.budget, &account.gate, now);
-                    let longest = match in_flight {
-                        _ if account.is_beside_enough() => SHORT,
-                        0 if account.waiting.load(Relaxed) == 1 && account.gate.turn().is_none() && !account.is_shared(now) => LONGEST,
-                        0..=FAR => LONG,
-                        _ => 2 * SHORT,
-                    };
-                    let nap = time.clamp(SHORT, longest);
-                    match account.gate.turn() {
-                        Some(turn) if account.gate.takes_turns() => {
-                            engine.wait_for_change(&turn.word, account.gate.word(), nap.min(2 * SHORT));
-                            0
-                        }
-                        _ => nap,
-                    }
-                }
+            let nap_ns = match self.step(engine, &mut wait, admission, &Observed { now, in_flight_ns, lease_ends }) {
+                Step::Launch => break,
+                Step::Retry => continue,
+                Step::Nap(nap_ns) => nap_ns,
             };
-            let harvested = self.meter.harvested.load(Relaxed);
-            if harvested != moved.0 || in_flight == 0 {
-                moved = (harvested, now);
-            } else if now.saturating_sub(moved.1) > if self.stream.waiting() == 0 { STUCK } else { STUCK_BEHIND } {
-                self.on_credit = true;
+            if self.is_stuck(&mut wait, now, in_flight_ns) {
+                self.is_on_credit = true;
                 break;
             }
-            if nap != 0 {
-                engine.sleep_unless(page, told, nap);
+            if nap_ns != 0 {
+                engine.sleep_while(changes, seen_changes, nap_ns);
             }
         }
-        if waited {
-            account.waiting.fetch_sub(1, Relaxed);
-            account.rounds.begin(self.began);
-            account.budget.waited.fetch_add(self.began.saturating_sub(began), Relaxed);
-        }
-        if waited || closed {
-            let (stream, percent) = (self.handle as u64, self.rate.percent());
-            engine.waited(&Waited { for_budget: waited, for_turn: closed, stream, began, ended: self.began, cost: self.cost, percent });
-        }
-        waited || closed
+        self.end_wait(engine, &wait, began_at)
     }
 
-    /// How far beyond its budget it may go on.
-    fn credit(&self) -> i64 {
+    /// Decides what to do after the account's answer.
+    #[inline]
+    fn step(&mut self, engine: &impl Engine, wait: &mut Wait, admission: Admission, observed: &Observed) -> Step {
         let account = self.meter.account;
-        if account.is_shared(self.began) {
-            0
-        } else if account.gate.takes_turns() {
-            // What is launched ahead is paid for by what accrues until the turn is over.
-            AHEAD as i64
-        } else if self.behind {
-            (PERIOD_OF_SLOW / 100 * i64::from(self.rate.percent()) - BURST_OF_SLOW).clamp(0, CREDIT_OF_SLOW)
-        } else {
-            0
+        let has_room = |launch: &Self| launch.stream.closed_batches() < RING - 2;
+        match admission {
+            Admission::Granted | Admission::GrantedWithSpare if !self.is_cost_known && account.has_unknown_in_flight() => {
+                self.waited_for_measurement = true;
+                wait.measurement_nap_ns = (wait.measurement_nap_ns * 2).min(MIN_NAP_NS);
+                Step::Nap(wait.measurement_nap_ns / 2)
+            }
+            Admission::Granted | Admission::GrantedWithSpare if has_room(self) => {
+                self.has_spare_budget = admission == Admission::GrantedWithSpare && self.is_cost_known;
+                Step::Launch
+            }
+            Admission::Granted | Admission::GrantedWithSpare => Step::Nap(MIN_NAP_NS),
+            Admission::LeasedByOther => {
+                engine.wait_for_change(&account.budget.lease_ends, observed.lease_ends, MAX_LEASE_WAIT_NS);
+                Step::Retry
+            }
+            Admission::YieldToOther if observed.in_flight_ns != 0 => Step::Nap(YIELD_NAP_NS / 2),
+            Admission::YieldToOther => Step::Nap(YIELD_NAP_NS),
+            Admission::TurnClosed if !wait.for_turn => {
+                close_all(engine, self.meter);
+                wait.for_turn = true;
+                Step::Retry
+            }
+            Admission::TurnClosed => self.drain(engine, observed),
+            // Another thread has launched into its stream meanwhile, and this launch can run beside that work.
+            Admission::OverBudget(_) if wait.for_budget && has_room(self) && self.may_overlap(observed.now) => Step::Launch,
+            Admission::OverBudget(time_ns) => self.wait_for_budget(engine, wait, time_ns, observed),
         }
     }
 
-    /// How much budget there must be before it goes on.
-    fn burst(&self, now: u64) -> i64 {
-        let (account, percent) = (self.meter.account, i64::from(self.rate.percent()));
-        if account.gate.takes_turns() {
-            BURST_OF_LONG
-        } else if account.is_shared(now) {
-            // The same for all processes: who waited for more than others do would never have it.
-            BURST
-        } else if self.meter.has_many_streams() {
-            (BURST_OF_MANY + BURST_OF_MANY_RISE * percent).min(BURST_OF_MANY_MOST - BURST_OF_MANY_FALL * percent)
-        } else if account.waiting.load(Relaxed) > 1 {
-            // And for all threads.
-            BURST
-        } else if self.slow {
-            BURST_OF_SLOW
-        } else if self.cost < SHORT_LAUNCH {
-            BURST_OF_SHORT
-        } else if self.cost < LONG_LAUNCH {
-            if account.was_shared(now) { BURST } else { (BURST + BURST_RISE * percent).min(BURST_OF_SHORT) }
-        } else if 2 * (self.cost as i64) < PERIOD_OF_FEW / 100 * percent && !account.was_shared(now) {
-            BURST_OF_FEW
-        } else {
-            BURST_OF_LONG
-        }
-    }
-
-    /// The turn is over, or full: how long to sleep until it makes sense to look again. `None` if that is done.
-    fn until_drained(&self, engine: &impl Engine, now: u64, in_flight: u64) -> Option<u64> {
+    /// The budget is used up for about `time_ns` nanoseconds.
+    #[inline]
+    fn wait_for_budget(&self, engine: &impl Engine, wait: &mut Wait, time_ns: u64, observed: &Observed) -> Step {
         let account = self.meter.account;
-        let turn = account.gate.turn()?;
-        let (word, is_over) = (account.gate.word(), account.gate.is_over());
-        let left = in_flight.saturating_sub(now.saturating_sub(self.meter.mark.load(Relaxed)));
-        if is_over && left > HANDOVER {
-            // What finished last was seen late by up to a nap, so it may well be less.
-            return Some(left.saturating_sub(2 * SHORT).clamp(DRAIN, 2 * SHORT));
+        let is_first = !core::mem::replace(&mut wait.for_budget, true);
+        account.waiting_threads.fetch_add(u32::from(is_first), Relaxed);
+        wait.min_balance_ns = self.burst_ns(observed.now);
+        if is_first {
+            close_all(engine, self.meter);
+            return Step::Retry;
+        }
+        account.compensation.update(engine, account.budget, &account.turns, observed.now);
+        // Work in flight may turn out cheaper than expected; debt cannot.
+        let is_lone = || account.waiting_threads.load(Relaxed) == 1 && account.turns.turn().is_none() && !account.is_shared(observed.now);
+        let max_nap_ns = match observed.in_flight_ns {
+            _ if account.is_overlap_full() => MIN_NAP_NS,
+            0 if is_lone() => MAX_LONE_NAP_NS,
+            0..=MUCH_IN_FLIGHT_NS => MAX_NAP_NS,
+            _ => MAX_SHORT_NAP_NS,
+        };
+        let nap_ns = time_ns.clamp(MIN_NAP_NS, max_nap_ns);
+        match account.turns.turn() {
+            Some(turn) if account.turns.are_taken() => {
+                engine.wait_for_change(&turn.word, account.turns.word(), nap_ns.min(MAX_SHORT_NAP_NS));
+                Step::Nap(0)
+            }
+            _ => Step::Nap(nap_ns),
+        }
+    }
+
+    /// The turn is over, or full: drains the work in flight, or waits for the next turn.
+    fn drain(&self, engine: &impl Engine, observed: &Observed) -> Step {
+        let (account, in_flight_ns) = (self.meter.account, observed.in_flight_ns);
+        let Some(turn) = account.turns.turn() else { return Step::Retry };
+        let (word, is_over) = (account.turns.word(), account.turns.is_over());
+        let left_ns = in_flight_ns.saturating_sub(observed.now.saturating_sub(self.meter.known_until.load(Relaxed)));
+        if is_over && left_ns > HANDOVER_NS {
+            // The end of the last batch was seen late by up to a nap, so less may be left.
+            return Step::Nap(left_ns.saturating_sub(MAX_SHORT_NAP_NS).clamp(MIN_DRAIN_NAP_NS, MAX_SHORT_NAP_NS));
         }
         if is_over {
             account.budget.drained.store(u64::from(word), Relaxed);
         }
-        // What is in flight fills the turn; when that is over, it is told at once.
-        let most = match in_flight {
-            0 => LONG,
-            _ if is_over => SHORT,
-            _ => (in_flight / 4).clamp(2 * DRAIN, 2 * SHORT),
+        // If the work in flight fills the turn, the arbiter has to learn at once that it is drained after the turn's end.
+        let timeout_ns = match in_flight_ns {
+            0 => MAX_NAP_NS,
+            _ if is_over => MIN_NAP_NS,
+            _ => (in_flight_ns / 4).clamp(2 * MIN_DRAIN_NAP_NS, MAX_SHORT_NAP_NS),
         };
-        engine.wait_for_change(&turn.word, word, most);
-        None
+        engine.wait_for_change(&turn.word, word, timeout_ns);
+        Step::Retry
+    }
+
+    /// Returns true if nothing has finished for so long that the work in flight may be waiting for this launch.
+    #[inline]
+    fn is_stuck(&self, wait: &mut Wait, now: u64, in_flight_ns: u64) -> bool {
+        let harvested = self.meter.harvested_batches.load(Relaxed);
+        if harvested != wait.last_harvested.0 || in_flight_ns == 0 {
+            wait.last_harvested = (harvested, now);
+            return false;
+        }
+        let limit_ns = if self.stream.closed_batches() == 0 { STUCK_AFTER_NS } else { STUCK_BEHIND_WORK_AFTER_NS };
+        now.saturating_sub(wait.last_harvested.1) > limit_ns
+    }
+
+    /// Accounts for the wait. Returns true if the launch had to wait for budget or its turn.
+    #[inline]
+    fn end_wait(&self, engine: &impl Engine, wait: &Wait, began_at: u64) -> bool {
+        let account = self.meter.account;
+        if wait.for_budget {
+            account.waiting_threads.fetch_sub(1, Relaxed);
+            account.phase.begin_next(self.now);
+            account.budget.waited.fetch_add(self.now.saturating_sub(began_at), Relaxed);
+        }
+        let has_waited = wait.for_budget || wait.for_turn;
+        if has_waited {
+            engine.on_wait(&LaunchWait {
+                for_budget: wait.for_budget,
+                for_turn: wait.for_turn,
+                stream: self.handle as u64,
+                began_ns: began_at,
+                ended_ns: self.now,
+                cost_ns: self.cost_ns,
+                percent: self.rate.percent(),
+            });
+        }
+        has_waited
     }
 }

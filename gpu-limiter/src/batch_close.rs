@@ -1,182 +1,192 @@
-//! Where batches end: when they are full, when something else follows, and when the program or a launch waits.
+//! Closes batches: full ones, those followed by other work, and those before a wait of the program or of a launch.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use crate::engine::Handle;
-use crate::engine::{Engine, LEGACY};
+use crate::batch::{BatchEnd, MAX_LAUNCHES};
+use crate::engine::{Engine, Handle, LEGACY_STREAM};
 use crate::meter::Meter;
-use crate::stream::{Batch, Claim, MOST, Open, RING, Stream};
-use crate::tuning::GAP;
+use crate::stream::{RING, Stream, StreamGuard};
+use crate::tuning::MIN_PAUSE_NS;
 
-/// Who waited for an event does the accounts if they were not done for so many nanoseconds.
-const LATELY: u64 = 1_000_000;
-/// The driver does not let a program wait because so many launches are in flight: it takes about a thousand in each stream (NVIDIA's developer
-/// forum, thread 68937).
-const FEW: u32 = 512;
+/// Time without a harvest after which a wait for an event harvests, in nanoseconds.
+const HARVEST_INTERVAL_NS: u64 = 1_000_000;
+/// With at most this many launches in a batch, the driver does not make the program wait for too many launches in flight. It accepts about
+/// a thousand in each stream (NVIDIA's developer forum, thread 68937).
+const MAX_UNTHROTTLED_LAUNCHES: u32 = 512;
 
-/// Closes a stream's batch because something else follows in it: a copy, a wait for another stream, a host function. What that
-/// takes is not the kernels' time.
+/// Closes a stream's batch because something else follows in the stream: a copy, a wait for another stream, a host function. Its time is not
+/// GPU time of the kernels.
 pub fn interrupt(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle) {
-    let Some(mut claim) = stream.claim() else { return };
-    let open = claim.open().1;
-    if open.interrupted {
+    let Some(mut guard) = stream.lock() else { return };
+    let state = guard.open().1;
+    if state.is_interrupted {
         return;
     }
-    open.interrupted = true;
-    end(engine, meter, stream, handle, &mut claim);
+    state.is_interrupted = true;
+    close_open_batch(engine, meter, stream, handle, &mut guard);
 }
 
-/// Ends what is in the stream now, and says whether that was measured. If the stream has been idle for long, an event would say when it was
-/// recorded, and nothing of the work before it: that is guessed, and what comes next begins anew.
-fn end(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, claim: &mut Claim<'_>) -> bool {
-    let now = engine.about_now();
-    let (batch, open) = claim.open();
+/// Closes the open batch, and returns true if its end was measured. If the stream has been idle for long, an event would show when it was
+/// recorded and not when the work ended: then the end is guessed, and the next batch gets its own start event.
+fn close_open_batch(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, guard: &mut StreamGuard<'_>) -> bool {
+    let now = engine.now_approx();
+    let (batch, state) = guard.open();
     if batch.count == 0 {
-        // A start event is right in any stream, so this one, which may be gone, need not be asked.
-        open.interrupted |= now >= open.idle_from.saturating_add(GAP);
+        // A start event is correct in any stream, so the stream, which may be destroyed, need not be queried.
+        state.is_interrupted |= now >= state.idle_from.saturating_add(MIN_PAUSE_NS);
         return false;
     }
-    batch.at_most = now >= open.idle_from && engine.is_idle(handle);
-    let idle = batch.at_most;
-    let paused = has_paused(engine, meter, stream, claim, now, || idle);
-    close(engine, meter, stream, handle, claim, paused);
-    !paused
+    batch.was_found_idle = now >= state.idle_from && engine.is_idle(handle);
+    let is_idle = batch.was_found_idle;
+    let has_paused = has_paused(engine, meter, stream, guard, now, || is_idle);
+    close_batch(engine, meter, stream, handle, guard, if has_paused { BatchEnd::Guessed } else { BatchEnd::Event });
+    !has_paused
 }
 
-/// Whether the stream had nothing to do for so long that it does not count as used, before now or before the last launches that did not ask what
-/// time it is. `is_idle` says whether it has nothing to do now.
-pub fn has_paused(
+/// Returns true if the stream was idle for longer than [`MIN_PAUSE_NS`], just now or before the last launches of the fast path. `is_idle`
+/// tells whether it is idle now.
+pub(crate) fn has_paused(
     engine: &impl Engine,
     meter: &Meter,
     stream: &Stream,
-    claim: &mut Claim<'_>,
+    guard: &mut StreamGuard<'_>,
     now: u64,
     is_idle: impl FnOnce() -> bool,
 ) -> bool {
-    let (batch, open) = claim.open();
-    if now < open.idle_from.saturating_add(GAP) {
+    let (batch, state) = guard.open();
+    if now < state.idle_from.saturating_add(MIN_PAUSE_NS) {
         return false;
     }
     if is_idle() {
         return true;
     }
-    // If they are all that there is to do: the program made none for long before them, and it was not the driver that let it wait, as it does
-    // when too many are in flight.
-    if !open.unasked || now.saturating_sub(open.asked_at) < GAP || batch.count > FEW {
+    // The launches of the fast path followed a pause if they are the only work left, the program launched nothing for long before them,
+    // and it was not the driver that made it wait because too many launches were in flight.
+    if !state.has_fast_launches || now.saturating_sub(state.clock_read_at) < MIN_PAUSE_NS || batch.count > MAX_UNTHROTTLED_LAUNCHES {
         return false;
     }
     if let Some(rate) = meter.account.rate() {
         meter.harvest(engine, rate);
     }
-    stream.waiting() == 0
+    stream.closed_batches() == 0
 }
 
-/// The program is about to wait for all that is in these streams: it is measured up to here, and not up to when somebody comes back.
+/// Called before the program waits for everything in these streams: their work is measured up to here, and not up to the next launch.
 pub fn before_wait<'a>(engine: &impl Engine, meter: &Meter, streams: impl Iterator<Item = &'a Stream>) {
     for stream in streams {
-        if !stream.dirty.load(Relaxed) && stream.waiting() == 0 {
+        if !stream.has_open_batch.load(Relaxed) && stream.closed_batches() == 0 {
             continue;
         }
-        if let Some(mut claim) = stream.visit() {
+        if let Some(mut guard) = stream.visit() {
             let handle = stream.handle.load(Relaxed);
-            if claim.open().0.count == 0 || !stream.retired.load(Acquire) && engine.reaches(handle) {
-                let seen = end(engine, meter, stream, handle, &mut claim);
-                claim.open().1.unseen &= !seen;
+            if guard.open().0.count == 0 || !stream.is_retired.load(Acquire) && engine.can_record_in(handle) {
+                let is_measured = close_open_batch(engine, meter, stream, handle, &mut guard);
+                guard.open().1.tail_was_guessed &= !is_measured;
             }
-            claim.open().1.host.waits(engine.about_now());
-            stream.awaited.store(true, Relaxed);
+            guard.open().1.host.begin_wait(engine.now_approx());
+            stream.is_awaited.store(true, Relaxed);
         }
     }
-    // What the others have is over before the wait is, perhaps. An event in the legacy stream would wait for them.
-    if meter.has_many_streams() {
-        meter.end_batches(engine, |stream, handle, claim| {
-            if handle as usize > LEGACY {
-                end(engine, meter, stream, handle, claim);
+    // The work of other streams may finish before the wait does. An event in the legacy stream would wait for all of them.
+    if meter.has_concurrent_streams() {
+        meter.for_each_open_batch(engine, |stream, handle, guard| {
+            if handle as usize > LEGACY_STREAM {
+                close_open_batch(engine, meter, stream, handle, guard);
             }
         });
     }
 }
 
-/// Ends the open batches of all streams, so that what is in them is measured up to here.
-pub fn end_batches(engine: &impl Engine, meter: &Meter) {
-    meter.end_batches(engine, |stream, handle, claim| {
-        end(engine, meter, stream, handle, claim);
+/// Closes the open batches of all streams, so that their work is measured up to here.
+pub(crate) fn close_all(engine: &impl Engine, meter: &Meter) {
+    meter.for_each_open_batch(engine, |stream, handle, guard| {
+        close_open_batch(engine, meter, stream, handle, guard);
     });
 }
 
-/// Nothing more comes: what has finished is charged.
+/// Closes all batches and charges the finished ones. Called when no more launches follow.
 pub fn finish(engine: &impl Engine, meter: &Meter) {
-    end_batches(engine, meter);
-    settle(engine, meter);
+    close_all(engine, meter);
+    harvest_in_flight(engine, meter);
 }
 
-/// Does the accounts: who launches nothing more has then told what it used.
-fn settle(engine: &impl Engine, meter: &Meter) {
+/// Charges finished batches, if there is work in flight. A program that stops launching has then been charged for what it used.
+fn harvest_in_flight(engine: &impl Engine, meter: &Meter) {
     if let Some(rate) = meter.account.rate()
-        && meter.account.in_flight.load(Relaxed) != 0
+        && meter.account.in_flight_ns.load(Relaxed) != 0
     {
         meter.harvest(engine, rate);
     }
 }
 
-/// The program has waited for an event. It may be in a thread beside one that launches, and does the accounts now and then.
+/// Called after the program has waited for an event. Other threads may go on launching, so this harvests only now and then.
 pub fn after_event(engine: &impl Engine, meter: &Meter) {
-    if engine.about_now().saturating_sub(meter.mark.load(Relaxed)) > LATELY {
-        settle(engine, meter);
+    if engine.now_approx().saturating_sub(meter.known_until.load(Relaxed)) > HARVEST_INTERVAL_NS {
+        harvest_in_flight(engine, meter);
     }
 }
 
-/// It has waited: whatever pause follows begins now.
+/// Called after the program has waited for everything in these streams: a pause that follows begins here.
 pub fn after_wait<'a>(engine: &impl Engine, meter: &Meter, streams: impl Iterator<Item = &'a Stream>) {
-    settle(engine, meter);
+    harvest_in_flight(engine, meter);
     for stream in streams {
-        if stream.awaited.load(Relaxed)
-            && stream.awaited.swap(false, Relaxed)
-            && let Some(mut claim) = stream.visit()
-            && claim.open().0.count == 0
+        if stream.is_awaited.load(Relaxed)
+            && stream.is_awaited.swap(false, Relaxed)
+            && let Some(mut guard) = stream.visit()
+            && guard.open().0.count == 0
         {
-            let open = claim.open().1;
-            open.idle_from = engine.about_now();
-            open.host.has_waited(open.idle_from);
-            open.has_waited = true;
-            // It is awake by itself.
-            open.excuse = if open.slow { open.excuse } else { 0 };
+            let state = guard.open().1;
+            state.idle_from = engine.now_approx();
+            state.host.end_wait(state.idle_from);
+            state.program_waited = true;
+            // A host that keeps up has woken in the program's own wait: no more lag is excused.
+            state.lag_allowance_ns = if state.is_lagging { state.lag_allowance_ns } else { 0 };
         }
     }
 }
 
-pub fn ready(engine: &impl Engine, event: &mut Handle) -> bool {
+/// Creates the event if there is none. Returns false if the driver refused.
+pub(crate) fn ensure_event(engine: &impl Engine, event: &mut Handle) -> bool {
     if event.is_null() {
-        *event = engine.create().unwrap_or(core::ptr::null_mut());
+        *event = engine.create_event().unwrap_or(core::ptr::null_mut());
     }
     !event.is_null()
 }
 
-/// Ends the open batch: with an event, or, if the stream has been idle since some time nobody saw, by guess. With no place for it,
-/// it stays open.
-pub fn close(engine: &impl Engine, meter: &Meter, stream: &Stream, handle: Handle, claim: &mut Claim<'_>, guess: bool) {
-    if stream.waiting() >= RING - 1 {
+/// Closes the open batch with an event, or with a guessed end if the stream has been idle for an unknown time. The batch stays open if the
+/// stream's ring is full.
+pub(crate) fn close_batch(
+    engine: &impl Engine,
+    meter: &Meter,
+    stream: &Stream,
+    handle: Handle,
+    guard: &mut StreamGuard<'_>,
+    end: BatchEnd,
+) {
+    if stream.closed_batches() >= RING - 1 {
         return;
     }
-    let (batch, open): (&mut Batch, &mut Open) = claim.open();
-    if !batch.covered {
-        meter.account.rounds.reach(open.had);
+    let (batch, state) = guard.open();
+    if !batch.is_overlapped {
+        meter.account.phase.advance_leader(state.phase);
     }
-    open.waking.launched(batch.count);
-    let guests = stream.guests.swap(0, Relaxed);
-    if guests != 0 {
-        // Who else launched is not known: nothing can be learned from such a batch, nor were they held up by what was loaded.
-        batch.loading = 0;
-        batch.expected += guests;
-        (batch.count, batch.uniform) = (MOST as u32 + 1, false);
+    state.wake_cost.add_launches(batch.count);
+    let guest_ns = stream.guest_ns.swap(0, Relaxed);
+    if guest_ns != 0 {
+        // The kinds of other threads' launches are unknown: no cost can be learned from the batch, and loading did not delay those launches.
+        batch.loading_ns = 0;
+        batch.expected_ns += guest_ns;
+        (batch.count, batch.is_uniform) = (MAX_LAUNCHES as u32 + 1, false);
     }
-    batch.guessed = guess || !(ready(engine, &mut batch.end) && engine.record(batch.end, handle));
-    if batch.guessed {
-        // The next ones are measured soon enough, and not from where this one ended.
-        (open.most, open.unseen, open.interrupted) = (1, true, true);
+    let is_guessed =
+        end == BatchEnd::Guessed || !(ensure_event(engine, &mut batch.end_event) && engine.record_event(batch.end_event, handle));
+    batch.end = if is_guessed { BatchEnd::Guessed } else { BatchEnd::Event };
+    if is_guessed {
+        // The next launches are measured soon, and not from the end of this batch.
+        (state.max_launches, state.tail_was_guessed, state.is_interrupted) = (1, true, true);
     }
-    open.unasked = false;
-    meter.account.departed(batch, open.idle_from);
-    stream.dirty.store(false, Relaxed);
-    claim.close();
+    state.has_fast_launches = false;
+    meter.account.add_in_flight(batch, state.idle_from);
+    stream.has_open_batch.store(false, Relaxed);
+    guard.close();
 }

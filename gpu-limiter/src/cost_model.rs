@@ -1,38 +1,38 @@
-//! What each kind of launch is known to cost: one entry for a function with its grid and block, learned from measured batches.
+//! What a launch of each kind costs. A kind is a function with its grid and block; its cost is learned from measured batches.
 //!
-//! The costs decide how much may be in flight and where a batch ends. What is *charged* is measured, so a wrong entry makes the
-//! pace uneven for a moment and nothing else; but for kinds that wait for other GPUs, of which no more is charged than is known.
+//! The costs decide how much work may be in flight and where a batch ends. What is *charged* is measured, so a wrong cost only makes the
+//! pace uneven for a moment. The exception are kinds that wait for other GPUs: they are charged at most their known cost.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
-/// How many kinds are remembered. When they are all taken, a new kind takes the place of an old one.
-pub const KINDS: usize = 4096;
+/// Capacity in kinds. In a full table a new kind replaces an old one.
+pub const CAPACITY: usize = 4096;
 const PROBES: usize = 8;
-/// Nanoseconds stand above so many bits that count the first measurements.
+/// Low bits of a cost word that count the first measurements; the cost in nanoseconds is above them.
 const COUNT_BITS: u32 = 3;
-/// So many first measurements count as early: the least of them is taken, since the first runs hold one-time work.
-const EARLY: u32 = 7;
-/// What takes longer is entered as this many nanoseconds.
-const LONGEST: u32 = u32::MAX >> COUNT_BITS;
-/// What waits for other GPUs is taken to cost more by at most one part in so many with each batch that took longer.
-const RISE: u32 = 8;
+/// Number of first measurements of which the smallest counts: the first runs include one-time work.
+const FIRST_MEASUREMENTS: u32 = 7;
+/// Highest cost, in nanoseconds. Longer launches are entered with this cost.
+const MAX_COST_NS: u32 = u32::MAX >> COUNT_BITS;
+/// Largest rise of the cost of a collective kind by one longer batch, as a divisor of the cost.
+const COLLECTIVE_RISE: u32 = 8;
 
-/// The place of a kind in the table.
+/// A kind of launch: its place in the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kind(pub u16);
+pub struct LaunchKind(pub(crate) u16);
 
-/// The table. All zero is empty.
+/// The table of costs. All zero is empty.
 #[derive(Debug)]
-pub struct Costs {
-    keys: [AtomicU64; KINDS],
-    nanos: [AtomicU32; KINDS],
-    /// A bit for each kind that waits for other GPUs, and whether there is any.
-    collective: [AtomicU64; KINDS / 64],
+pub struct CostModel {
+    keys: [AtomicU64; CAPACITY],
+    costs: [AtomicU32; CAPACITY],
+    /// One bit for each kind, set if it is collective: it may wait for other GPUs.
+    collective: [AtomicU64; CAPACITY / 64],
     has_collective: AtomicBool,
 }
 
-/// A key from the words that tell one kind of launch from another.
+/// Returns the key of a kind of launch, from the words that distinguish it from other kinds.
 #[inline]
 pub fn key(words: &[u64]) -> u64 {
     let mixed =
@@ -40,126 +40,129 @@ pub fn key(words: &[u64]) -> u64 {
     (mixed ^ mixed >> 32) | 1
 }
 
-impl Costs {
-    /// The kind with this key, entered now if it is new.
+impl CostModel {
+    /// Returns the kind with this key, which is added if it is new.
     #[inline]
-    pub fn kind(&self, key: u64) -> Kind {
+    pub fn kind(&self, key: u64) -> LaunchKind {
         let start = (key >> 40) as usize;
         for step in 0..PROBES {
-            let place = start.wrapping_add(step) % KINDS;
+            let place = start.wrapping_add(step) % CAPACITY;
             let Some(there) = self.keys.get(place) else { break };
             match there.load(Relaxed) {
-                found if found == key => return Kind(place as u16),
+                found if found == key => return LaunchKind(place as u16),
                 0 => {
                     there.store(key, Relaxed);
-                    return Kind(place as u16);
+                    return LaunchKind(place as u16);
                 }
                 _ => {}
             }
         }
-        self.replace(start % KINDS, key)
+        self.replace(start % CAPACITY, key)
     }
 
     #[cold]
-    fn replace(&self, place: usize, key: u64) -> Kind {
-        if let (Some(there), Some(nanos)) = (self.keys.get(place), self.nanos.get(place)) {
-            self.set_collective(Kind(place as u16), false);
-            nanos.store(0, Relaxed);
+    fn replace(&self, place: usize, key: u64) -> LaunchKind {
+        if let (Some(there), Some(cost)) = (self.keys.get(place), self.costs.get(place)) {
+            self.set_collective(LaunchKind(place as u16), false);
+            cost.store(0, Relaxed);
             there.store(key, Relaxed);
         }
-        Kind(place as u16)
+        LaunchKind(place as u16)
     }
 
-    /// Notes whether launches of this kind wait for other GPUs.
-    pub fn set_collective(&self, kind: Kind, is: bool) {
+    /// Sets whether launches of this kind may wait for other GPUs.
+    pub fn set_collective(&self, kind: LaunchKind, is_collective: bool) {
         let Some(word) = self.collective.get(usize::from(kind.0) / 64) else { return };
         let bit = 1 << (kind.0 % 64);
-        if is {
+        if is_collective {
             word.fetch_or(bit, Relaxed)
         } else {
             word.fetch_and(!bit, Relaxed)
         };
-        self.has_collective.fetch_or(is, Relaxed);
+        self.has_collective.fetch_or(is_collective, Relaxed);
     }
 
-    /// Whether they do.
+    /// Returns true if launches of this kind may wait for other GPUs.
     #[inline]
-    pub fn is_collective(&self, kind: Kind) -> bool {
+    pub fn is_collective(&self, kind: LaunchKind) -> bool {
         self.has_collective.load(Relaxed)
             && self.collective.get(usize::from(kind.0) / 64).is_some_and(|word| word.load(Relaxed) >> (kind.0 % 64) & 1 != 0)
     }
 
-    /// What a launch of this kind takes in nanoseconds, at most [`LONGEST`]; `None` before one was measured.
+    /// Returns the cost of a launch of this kind in nanoseconds, at most [`MAX_COST_NS`]. Returns `None` if none was measured yet.
     #[inline]
-    pub fn of(&self, kind: Kind) -> Option<u32> {
-        self.entry(kind).map(|(nanos, _)| nanos)
+    pub fn cost_ns(&self, kind: LaunchKind) -> Option<u32> {
+        self.entry(kind).map(|(cost_ns, _)| cost_ns)
     }
 
-    /// The cost, and how many times it was measured, up to [`EARLY`].
-    fn entry(&self, kind: Kind) -> Option<(u32, u32)> {
-        let word = self.nanos.get(usize::from(kind.0))?.load(Relaxed);
-        (word != 0).then_some((word >> COUNT_BITS, word & EARLY))
+    /// Returns the cost and the number of measurements, up to [`FIRST_MEASUREMENTS`].
+    fn entry(&self, kind: LaunchKind) -> Option<(u32, u32)> {
+        let word = self.costs.get(usize::from(kind.0))?.load(Relaxed);
+        (word != 0).then_some((word >> COUNT_BITS, word & FIRST_MEASUREMENTS))
     }
 
-    /// Learns from a batch of these kinds that took `measured` nanoseconds.
-    pub fn learn(&self, kinds: &[Kind], measured: u64) {
+    /// Learns from a batch of launches of these kinds that took `measured_ns` nanoseconds.
+    pub fn learn(&self, kinds: &[LaunchKind], measured_ns: u64) {
         let Some(&first) = kinds.first() else { return };
         if kinds.iter().all(|&kind| kind == first) {
-            return self.approach(first, measured / kinds.len() as u64);
+            return self.approach(first, measured_ns / kinds.len() as u64);
         }
-        // Which of them was off cannot be told: all move a little in the same direction, together about a quarter of the way. They are
-        // compared with what is known now: what was expected at the launch is old, and many batches that were off by the same would move
-        // them by it again and again.
-        let expected: u64 = kinds.iter().filter_map(|&kind| self.of(kind)).map(u64::from).sum();
-        let ratio = (measured * 1024 / expected.max(1)).clamp(256, 4096);
+        // It is not known which kind's cost is wrong. All move a little in the same direction, together about a quarter of the way. The
+        // reference is the sum of the present costs. The sum at the time of the launch is old: many batches with the same error would move
+        // the costs again and again.
+        let expected_ns: u64 = kinds.iter().filter_map(|&kind| self.cost_ns(kind)).map(u64::from).sum();
+        let ratio = (measured_ns * 1024 / expected_ns.max(1)).clamp(256, 4096);
         let whole = 4096 * kinds.len() as u64;
-        // In long batches each of them moves by less than a nanosecond: what is lost to rounding goes to the next.
-        let mut left = whole / 2;
+        // In long batches each launch moves by less than a nanosecond: the rounding error is carried to the next one.
+        let mut carry = whole / 2;
         for &kind in kinds {
-            if let Some((known, count)) = self.entry(kind) {
-                let moved = u64::from(known) * (whole - 1024 + ratio) + left;
-                left = moved % whole;
+            if let Some((known_ns, count)) = self.entry(kind) {
+                let moved = u64::from(known_ns) * (whole - 1024 + ratio) + carry;
+                carry = moved % whole;
                 self.store(kind, moved / whole, count);
             } else {
-                self.store(kind, measured / kinds.len() as u64, 1);
+                self.store(kind, measured_ns / kinds.len() as u64, 1);
             }
         }
     }
 
-    /// Learns from launches that may have waited for other GPUs, and took so many nanoseconds each. The least there was is what they take;
-    /// what takes longer moves that up little by little, as it may be more work. If it does not stop, this GPU is held back for it until the
-    /// others are the ones that wait, and then there is a new least.
-    pub fn learn_least(&self, kind: Kind, seen: u64) {
+    /// Learns from launches of a collective kind that took `measured_ns` nanoseconds each. They may have waited for other GPUs, so the
+    /// smallest measurement is the cost. A longer one raises it slowly, as there may be more work. If the rise were wrong and went on, this
+    /// GPU would be held back for it until the other GPUs are the ones that wait, and the next measurement is a new minimum.
+    pub fn learn_collective(&self, kind: LaunchKind, measured_ns: u64) {
         match self.entry(kind) {
-            Some((known, count)) => self.store(kind, seen.min(u64::from(known + known / RISE + 1)), count),
-            None => self.store(kind, seen, 1),
+            Some((known_ns, count)) => self.store(kind, measured_ns.min(u64::from(known_ns + known_ns / COLLECTIVE_RISE + 1)), count),
+            None => self.store(kind, measured_ns, 1),
         }
     }
 
-    /// Launches of the kind with this key are others now: what was known of it is forgotten, if it waits for other GPUs or will.
-    pub fn renew(&self, key: u64, is_collective: bool) {
+    /// Records that launches with this key now do other work, and whether that waits for other GPUs. Forgets the cost if the old or the new
+    /// work does.
+    pub fn redefine(&self, key: u64, is_collective: bool) {
         let kind = self.kind(key);
         if is_collective || self.is_collective(kind) {
             self.set_collective(kind, is_collective);
-            if let Some(nanos) = self.nanos.get(usize::from(kind.0)) {
-                nanos.store(0, Relaxed);
+            if let Some(cost) = self.costs.get(usize::from(kind.0)) {
+                cost.store(0, Relaxed);
             }
         }
     }
 
-    /// Moves a kind's cost an eighth of the way to what was seen, or, early, down to it at once.
-    fn approach(&self, kind: Kind, seen: u64) {
+    /// Moves a kind's cost an eighth of the way to the measurement. One of the first measurements that is lower replaces it.
+    fn approach(&self, kind: LaunchKind, measured_ns: u64) {
         match self.entry(kind) {
-            None => self.store(kind, seen, 1),
-            Some((known, count)) if count < EARLY && seen <= u64::from(known) => self.store(kind, seen, count + 1),
-            Some((known, count)) => self.store(kind, (u64::from(known) * 7 + seen) / 8, (count + 1).min(EARLY)),
+            None => self.store(kind, measured_ns, 1),
+            Some((known_ns, count)) if count < FIRST_MEASUREMENTS && measured_ns <= u64::from(known_ns) => {
+                self.store(kind, measured_ns, count + 1)
+            }
+            Some((known_ns, count)) => self.store(kind, (u64::from(known_ns) * 7 + measured_ns) / 8, (count + 1).min(FIRST_MEASUREMENTS)),
         }
     }
 
-    fn store(&self, kind: Kind, nanos: u64, count: u32) {
-        if let Some(place) = self.nanos.get(usize::from(kind.0)) {
-            let nanos = u32::try_from(nanos.max(1)).unwrap_or(u32::MAX).min(LONGEST);
-            place.store(nanos << COUNT_BITS | count, Relaxed);
+    fn store(&self, kind: LaunchKind, cost_ns: u64, count: u32) {
+        if let Some(place) = self.costs.get(usize::from(kind.0)) {
+            let cost_ns = u32::try_from(cost_ns.max(1)).unwrap_or(u32::MAX).min(MAX_COST_NS);
+            place.store(cost_ns << COUNT_BITS | count, Relaxed);
         }
     }
 }
@@ -168,28 +171,28 @@ impl Costs {
 mod tests {
     use super::*;
 
-    fn costs() -> Box<Costs> {
-        // SAFETY: all zero is an empty table.
+    fn costs() -> Box<CostModel> {
+        // SAFETY: an all-zero table is empty and valid.
         Box::new(unsafe { std::mem::zeroed() })
     }
 
     #[test]
-    fn learns_a_lone_kind_and_follows_it() {
+    fn uniform_batches_are_learned_and_followed() {
         let costs = costs();
         let kind = costs.kind(key(&[1, 2]));
-        assert_eq!((costs.kind(key(&[1, 2])), costs.of(kind)), (kind, None));
+        assert_eq!((costs.kind(key(&[1, 2])), costs.cost_ns(kind)), (kind, None));
         costs.learn(&[kind; 4], 4_000_000);
-        assert_eq!(costs.of(kind), Some(1_000_000));
+        assert_eq!(costs.cost_ns(kind), Some(1_000_000));
         costs.learn(&[kind], 20_000);
-        assert_eq!(costs.of(kind), Some(20_000), "what a first run took too much is forgotten at once");
+        assert_eq!(costs.cost_ns(kind), Some(20_000), "one-time work of the first run is forgotten at once");
         for _ in 0..100 {
             costs.learn(&[kind; 2], 80_000);
         }
-        assert!((39_900..=40_010).contains(&costs.of(kind).unwrap()));
+        assert!((39_900..=40_010).contains(&costs.cost_ns(kind).unwrap()));
     }
 
     #[test]
-    fn mixed_batches_scale_together_until_they_fit() {
+    fn mixed_batches_scale_together_until_they_match() {
         let costs = costs();
         let (a, b) = (costs.kind(key(&[1])), costs.kind(key(&[2])));
         costs.learn(&[a], 30_000);
@@ -197,13 +200,13 @@ mod tests {
         for _ in 0..400 {
             costs.learn(&[a, b], 80_000);
         }
-        let (a, b) = (costs.of(a).unwrap(), costs.of(b).unwrap());
+        let (a, b) = (costs.cost_ns(a).unwrap(), costs.cost_ns(b).unwrap());
         assert!((78_000..82_000).contains(&(a + b)) && a > 2 * b, "{a} {b}");
     }
 
-    /// However many launches of a kind a batch has, it is not moved past what was seen.
+    /// A batch with many launches of a kind does not move its cost past the measurement.
     #[test]
-    fn no_batch_moves_a_kind_too_far() {
+    fn one_batch_moves_a_cost_by_a_bounded_part() {
         let costs = costs();
         let (a, b) = (costs.kind(key(&[1])), costs.kind(key(&[2])));
         costs.learn(&[a], 10_000);
@@ -212,51 +215,51 @@ mod tests {
         batch[63] = b;
         for (measured, least, most) in [(64 * 20_000, 12_000, 14_000), (64 * 10_000, 10_000, 12_500), (64 * 200_000, 10_000, 26_000)] {
             costs.learn(&batch, measured);
-            assert!((least..most).contains(&costs.of(a).unwrap()), "{:?} after {measured}", costs.of(a));
+            assert!((least..most).contains(&costs.cost_ns(a).unwrap()), "{:?} after {measured}", costs.cost_ns(a));
         }
     }
 
-    /// A nanosecond is too much for each launch of so many, and they get there all the same.
+    /// The change for each launch is below a nanosecond, and must not be lost to rounding.
     #[test]
-    fn long_batches_of_short_kernels_are_learned_to_a_hundredth() {
+    fn long_batches_of_short_kernels_are_learned_to_one_percent() {
         for change in [1.4, 0.7, 1.05, 0.95] {
             let costs = costs();
-            let kinds: Vec<Kind> = (0..4).map(|number| costs.kind(key(&[number]))).collect();
+            let kinds: Vec<LaunchKind> = (0..4).map(|number| costs.kind(key(&[number]))).collect();
             kinds.iter().for_each(|&kind| costs.learn(&[kind], 2_000));
-            let batch: Vec<Kind> = (0..256).map(|place| kinds[place % 4]).collect();
+            let batch: Vec<LaunchKind> = (0..256).map(|place| kinds[place % 4]).collect();
             let took = 256.0 * 2_000.0 * change;
             (0..200).for_each(|_| costs.learn(&batch, took as u64));
-            let known: f64 = batch.iter().filter_map(|&kind| costs.of(kind)).map(f64::from).sum();
+            let known: f64 = batch.iter().filter_map(|&kind| costs.cost_ns(kind)).map(f64::from).sum();
             assert!((known / took - 1.0).abs() < 0.01, "{known} of {took}");
         }
     }
 
     #[test]
-    fn what_waits_for_others_costs_about_the_least_that_was_seen() {
+    fn collective_kinds_cost_about_the_minimum_measured() {
         let costs = costs();
         let (sum, other) = (costs.kind(key(&[1])), costs.kind(key(&[2])));
         costs.set_collective(sum, true);
         assert!(costs.is_collective(sum) && !costs.is_collective(other));
-        costs.learn_least(sum, 90_000_000);
-        costs.learn_least(sum, 20_000);
-        assert_eq!(costs.of(sum), Some(20_000));
-        costs.learn_least(sum, 90_000_000);
-        assert!((20_001..23_000).contains(&costs.of(sum).unwrap()), "it waited");
-        (0..100).for_each(|_| costs.learn_least(sum, 40_000));
-        assert_eq!(costs.of(sum), Some(40_000), "there is more to add up");
-        costs.renew(key(&[1]), false);
-        assert_eq!((costs.of(sum), costs.is_collective(sum)), (None, false));
+        costs.learn_collective(sum, 90_000_000);
+        costs.learn_collective(sum, 20_000);
+        assert_eq!(costs.cost_ns(sum), Some(20_000));
+        costs.learn_collective(sum, 90_000_000);
+        assert!((20_001..23_000).contains(&costs.cost_ns(sum).unwrap()), "it waited");
+        (0..100).for_each(|_| costs.learn_collective(sum, 40_000));
+        assert_eq!(costs.cost_ns(sum), Some(40_000), "there is more work");
+        costs.redefine(key(&[1]), false);
+        assert_eq!((costs.cost_ns(sum), costs.is_collective(sum)), (None, false));
     }
 
     #[test]
-    fn a_full_table_forgets_instead_of_failing() {
+    fn a_full_table_replaces_old_kinds() {
         let costs = costs();
-        for number in 0..3 * KINDS as u64 {
+        for number in 0..3 * CAPACITY as u64 {
             let kind = costs.kind(key(&[number, 7]));
-            assert!(usize::from(kind.0) < KINDS);
+            assert!(usize::from(kind.0) < CAPACITY);
             costs.learn(&[kind], number + 1);
         }
         let kind = costs.kind(key(&[77, 77]));
-        assert!(costs.of(kind).is_none());
+        assert!(costs.cost_ns(kind).is_none());
     }
 }

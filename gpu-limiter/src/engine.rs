@@ -1,93 +1,92 @@
-//! What the meter needs of a clock and of CUDA. The tests put a simulated GPU with a clock of its own here.
+//! The limiter's view of the clock, the operating system, and CUDA. The tests implement it with a simulated GPU and a simulated clock.
 
 use core::ffi::c_void;
 use core::sync::atomic::AtomicU32;
 
 use vgpu_region::uuid::Uuid;
 
-/// A handle of the engine's: a stream or an event.
+/// Handle of a stream or an event.
 pub type Handle = *mut c_void;
-/// What a launch answers.
+/// Result of a launch call.
 pub type Status = i32;
-/// The launch was made.
+/// [`Status`] of a launch that the driver accepted.
 pub const SUCCESS: Status = 0;
+/// Handle of the legacy default stream, `CU_STREAM_LEGACY`.
+pub const LEGACY_STREAM: usize = 1;
 
-/// A GPU's power, in milliwatts.
+/// Power draw and power limits of a GPU, in milliwatts.
 #[derive(Clone, Copy, Debug)]
 pub struct Power {
-    /// What it draws, as a mean over the last second.
-    pub drawn: u32,
-    /// The most that it may draw now.
-    pub limit: u32,
-    /// The most that it may draw unless somebody changes that.
-    pub usual: u32,
+    /// Mean power draw over the last second.
+    pub drawn_mw: u32,
+    /// Power limit in force.
+    pub limit_mw: u32,
+    /// Default power limit.
+    pub default_limit_mw: u32,
 }
 
-/// How far the work before an event has come.
+/// State of the work before a recorded event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// All of it is finished.
+pub enum EventStatus {
+    /// All of it has finished.
     Done,
-    /// Not yet.
+    /// Some of it has not finished.
     Pending,
-    /// The event cannot be asked any more; its context is gone or broken.
+    /// The event can no longer be queried: its context is destroyed or broken.
     Lost,
 }
 
 /// A launch that had to wait, for traces and the log.
 #[derive(Clone, Copy, Debug)]
-pub struct Waited {
-    /// It waited for budget.
+pub struct LaunchWait {
+    /// True if it waited for budget.
     pub for_budget: bool,
-    /// It waited for its turn.
+    /// True if it waited for the container's turn.
     pub for_turn: bool,
-    /// The stream's handle.
+    /// Handle of its stream.
     pub stream: u64,
-    /// When it began to wait, in nanoseconds of the engine's clock.
-    pub began: u64,
-    /// When it went on.
-    pub ended: u64,
-    /// The GPU time that it is expected to take, in nanoseconds.
-    pub cost: u64,
-    /// The limit, in percent.
+    /// Start of the wait, in nanoseconds of the engine's clock.
+    pub began_ns: u64,
+    /// End of the wait, in nanoseconds of the engine's clock.
+    pub ended_ns: u64,
+    /// Expected GPU time of the launch, in nanoseconds.
+    pub cost_ns: u64,
+    /// Compute limit in force, in percent.
     pub percent: u32,
 }
 
-/// A clock, a way to wait, and events.
+/// A clock, ways to wait, and the driver's events.
 pub trait Engine {
-    /// Nanoseconds of a clock that only goes forward.
+    /// Returns the time of a monotonic clock, in nanoseconds.
     fn now(&self) -> u64;
-    /// About the same, quicker: good for telling a pause from none.
-    fn about_now(&self) -> u64 {
+    /// Returns the approximate time of the same clock. Cheaper than [`Engine::now`]; good enough to detect a pause.
+    fn now_approx(&self) -> u64 {
         self.now()
     }
-    /// Waits for about this many nanoseconds.
-    fn sleep(&self, nanos: u64);
-    /// The same, but no longer than until the word is no longer `value`.
-    fn sleep_unless(&self, word: &AtomicU32, value: u32, nanos: u64);
-    /// Waits until the word is no longer `value`, at most about so many nanoseconds.
-    fn wait_for_change(&self, word: &AtomicU32, value: u32, nanos: u64);
-    /// Wakes those who wait for this word to change.
+    /// Sleeps for about `duration_ns` nanoseconds.
+    fn sleep(&self, duration_ns: u64);
+    /// Sleeps for about `duration_ns` nanoseconds, or until `word` differs from `value`. Corrects for the system's timer slack.
+    fn sleep_while(&self, word: &AtomicU32, value: u32, duration_ns: u64);
+    /// Waits until `word` differs from `value`, for at most about `timeout_ns` nanoseconds.
+    fn wait_for_change(&self, word: &AtomicU32, value: u32, timeout_ns: u64);
+    /// Wakes all threads that wait for `word` to change.
     fn wake(&self, word: &AtomicU32);
-    /// A new timing event in the meter's context; `None` if there can be none.
-    fn create(&self) -> Option<Handle>;
-    /// Puts the event behind everything launched into the stream so far. Whether it could be.
-    fn record(&self, event: Handle, stream: Handle) -> bool;
-    /// How far a recorded event has come.
-    fn progress(&self, event: Handle) -> Progress;
-    /// Nanoseconds of the GPU's clock from one finished event to another, negative if `to` was first.
-    fn between(&self, from: Handle, to: Handle) -> Option<i64>;
-    /// Whether an event may be recorded in a stream that another call of the program may be using.
-    fn reaches(&self, stream: Handle) -> bool;
-    /// Whether everything launched into the stream is finished.
+    /// Creates a timing event in the meter's context. Returns `None` if the driver refused.
+    fn create_event(&self) -> Option<Handle>;
+    /// Records the event behind everything launched into the stream so far. Returns false if the driver refused.
+    fn record_event(&self, event: Handle, stream: Handle) -> bool;
+    /// Returns the state of a recorded event.
+    fn event_status(&self, event: Handle) -> EventStatus;
+    /// Returns the nanoseconds of GPU time from one finished event to another; negative if `to` was recorded first.
+    fn elapsed_ns(&self, from: Handle, to: Handle) -> Option<i64>;
+    /// Returns true if an event may be recorded in a stream that another call of the program may be using.
+    fn can_record_in(&self, stream: Handle) -> bool;
+    /// Returns true if everything launched into the stream has finished.
     fn is_idle(&self, stream: Handle) -> bool;
-    /// What the GPU with this UUID draws, if it tells.
+    /// Returns the power draw of the GPU with this UUID, if known.
     fn power(&self, gpu: Uuid) -> Option<Power>;
-    /// In how many percent of the last second or less the GPU was busy, whoever made it so. Asking takes milliseconds (NVML on H100: 2.5).
-    fn busy(&self, gpu: Uuid) -> Option<u32>;
-    /// A launch has waited.
-    fn waited(&self, waited: &Waited);
+    /// Returns the GPU's utilization over the last second or less by all processes, in percent. Takes milliseconds (NVML on H100: 2.5).
+    fn busy_percent(&self, gpu: Uuid) -> Option<u32>;
+    /// Called after a launch had to wait.
+    fn on_wait(&self, wait: &LaunchWait);
 }
-
-/// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`
-pub const LEGACY: usize = 1;

@@ -1,129 +1,133 @@
-//! Launches that are made without asking what time it is, and entered into the stream's batch later, all at once: the few that follow one
-//! that did ask, if they are short.
+//! The fast path: launches that do not read the clock. They are counted here, and added to the stream's batch later, all at once. A few short
+//! launches after one that read the clock may take it.
 //!
-//! A pause before one of them is found out by the next launch that asks, or where the batch ends ([`super::ends::has_paused`]).
+//! The next launch that reads the clock, or the end of the batch, detects a pause before one of them ([`crate::batch_close::has_paused`]).
 
-use crate::cost_model::{Costs, Kind};
-use crate::tuning::GAP;
+use crate::cost_model::{CostModel, LaunchKind};
+use crate::tuning::MIN_PAUSE_NS;
 
-/// So many launches are made without asking at most.
-const MOST: usize = 15;
-/// And no more than are expected to take so many nanoseconds together: that much shorter than it was may a pause before them look.
-const NANOS: u64 = GAP / 8;
+/// Most launches in a row that take the fast path.
+const MAX_LAUNCHES: usize = 15;
+/// Most expected GPU time of these launches, in nanoseconds. A pause before them may look shorter than it was by this much.
+const MAX_TOTAL_NS: u64 = MIN_PAUSE_NS / 8;
 
-/// What may be launched without asking, and what was. All zero is nothing.
+/// The launches that may take the fast path, and those that did. All zero is none.
 #[derive(Debug, Default)]
-pub struct Quick {
-    /// The last launch's key, its kind, and what that is expected to take in nanoseconds.
+pub struct FastPath {
+    /// Key, cost in nanoseconds, and kind of the last launch.
     key: u64,
-    cost: u32,
-    /// Nanoseconds that the next ones may take.
-    left: u32,
-    /// Nanoseconds that those that were launched are expected to take.
-    nanos: u32,
-    kind: Kind,
-    /// How many launches there may be, and were.
-    room: u8,
+    cost_ns: u32,
+    /// Expected GPU time that further launches may have, in nanoseconds.
+    left_ns: u32,
+    /// Expected GPU time of the launches made, in nanoseconds.
+    launched_ns: u32,
+    kind: LaunchKind,
+    /// Number of launches allowed and made.
+    allowed: u8,
     count: u8,
-    kinds: [Kind; MOST],
+    kinds: [LaunchKind; MAX_LAUNCHES],
 }
 
-impl Quick {
-    /// Lets launches follow this one: no more than so many, nor expected to take more than so many nanoseconds.
-    pub fn grant(&mut self, key: u64, (kind, cost): (Kind, u64), launches: usize, nanos: u64) {
-        let cost = u32::try_from(cost).unwrap_or(u32::MAX);
-        *self = Self { key, kind, cost, left: nanos.min(NANOS) as u32, room: launches.min(MOST) as u8, ..Self::default() };
+impl FastPath {
+    /// Allows up to `launches` launches with up to `total_ns` nanoseconds of expected GPU time after the one described.
+    pub fn allow(&mut self, key: u64, (kind, cost_ns): (LaunchKind, u64), launches: usize, total_ns: u64) {
+        let cost_ns = u32::try_from(cost_ns).unwrap_or(u32::MAX);
+        *self = Self {
+            key,
+            kind,
+            cost_ns,
+            left_ns: total_ns.min(MAX_TOTAL_NS) as u32,
+            allowed: launches.min(MAX_LAUNCHES) as u8,
+            ..Self::default()
+        };
     }
 
-    /// Enters a launch with this key, if it may be made like this.
+    /// Adds a launch with this key. Returns false if it may not take the fast path.
     #[inline]
-    pub fn takes(&mut self, key: u64, costs: impl FnOnce() -> &'static Costs) -> bool {
-        if self.count >= self.room || key != self.key && !self.knows(key, costs()) || self.cost > self.left {
+    pub fn try_launch(&mut self, key: u64, costs: impl FnOnce() -> &'static CostModel) -> bool {
+        if self.count >= self.allowed || key != self.key && !self.look_up(key, costs()) || self.cost_ns > self.left_ns {
             return false;
         }
         if let Some(place) = self.kinds.get_mut(usize::from(self.count)) {
             *place = self.kind;
         }
         self.count += 1;
-        self.left -= self.cost;
-        self.nanos += self.cost;
+        self.left_ns -= self.cost_ns;
+        self.launched_ns += self.cost_ns;
         true
     }
 
-    /// Whether what such a launch takes is known, and that it waits for nobody.
-    fn knows(&mut self, key: u64, costs: &Costs) -> bool {
+    /// Takes key, kind and cost of another launch. Returns false if its cost is unknown, or if it may wait for other GPUs.
+    fn look_up(&mut self, key: u64, costs: &CostModel) -> bool {
         let kind = costs.kind(key);
-        match costs.of(kind) {
-            Some(cost) if !costs.is_collective(kind) => {
-                (self.key, self.kind, self.cost) = (key, kind, cost);
+        match costs.cost_ns(kind) {
+            Some(cost_ns) if !costs.is_collective(kind) => {
+                (self.key, self.kind, self.cost_ns) = (key, kind, cost_ns);
                 true
             }
             _ => false,
         }
     }
 
-    /// The driver refused the launch that was just entered.
-    pub fn refused(&mut self) {
+    /// Removes the launch that was just added: the driver refused it.
+    pub fn undo(&mut self) {
         self.count -= 1;
-        self.nanos -= self.cost;
+        self.launched_ns -= self.cost_ns;
     }
 
-    /// What was launched, and how many nanoseconds that is expected to take.
-    pub fn launched(&self) -> (&[Kind], u64) {
-        (self.kinds.get(..usize::from(self.count)).unwrap_or_default(), self.nanos.into())
+    /// Returns the launches made, and their expected GPU time in nanoseconds.
+    pub fn launched(&self) -> (&[LaunchKind], u64) {
+        (self.kinds.get(..usize::from(self.count)).unwrap_or_default(), self.launched_ns.into())
     }
 
-    /// It has been entered into the batch; the next launch asks.
+    /// Ends the fast path: its launches have been added to the batch, and the next launch reads the clock.
     pub fn end(&mut self) {
-        (self.room, self.count, self.nanos) = (0, 0, 0);
+        (self.allowed, self.count, self.launched_ns) = (0, 0, 0);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::cost_model::Costs;
+    use super::*;
     use crate::cost_model::key;
     use crate::engine::Engine;
     use crate::sim::gpu::Gpu;
-    use crate::sim::limits::MS;
-    use crate::sim::limits::Process;
-    use crate::sim::limits::S;
-    use crate::sim::limits::US;
-    use crate::sim::limits::budget;
+    use crate::sim::process::{MS, Process, S, US, budget};
     use std::sync::atomic::Ordering::Relaxed;
 
-    use super::*;
-
     #[test]
-    fn so_many_short_launches_whose_cost_is_known_follow() {
-        // SAFETY: all zero is an empty table.
-        let costs: &'static Costs = Box::leak(Box::new(unsafe { std::mem::zeroed() }));
+    fn a_bounded_number_of_short_launches_of_known_cost_follows() {
+        // SAFETY: an all-zero table is empty and valid.
+        let costs: &'static CostModel = Box::leak(Box::new(unsafe { std::mem::zeroed() }));
         let [short, long, sum, new] = [1, 2, 3, 4].map(|number| key(&[number]));
-        for (key, nanos) in [(short, 2_000), (long, 30_000), (sum, 2_000)] {
-            costs.learn(&[costs.kind(key)], nanos);
+        for (key, cost_ns) in [(short, 2_000), (long, 30_000), (sum, 2_000)] {
+            costs.learn(&[costs.kind(key)], cost_ns);
         }
         costs.set_collective(costs.kind(sum), true);
-        let mut quick = Quick::default();
-        let follow = |quick: &mut Quick, keys: &[u64]| keys.iter().filter(|&&key| quick.takes(key, || costs)).count();
-        assert_eq!(follow(&mut quick, &[0, short]), 0, "nobody has asked");
+        let mut path = FastPath::default();
+        let follow = |path: &mut FastPath, keys: &[u64]| keys.iter().filter(|&&key| path.try_launch(key, || costs)).count();
+        assert_eq!(follow(&mut path, &[0, short]), 0, "no launch has read the clock");
         let like = (costs.kind(short), 2_000);
-        quick.grant(short, like, 300, u64::MAX);
-        assert_eq!(follow(&mut quick, &[short; 40]), MOST);
-        assert_eq!(quick.launched(), (&[like.0; MOST][..], 30_000));
-        quick.refused();
-        assert_eq!(quick.launched(), (&[like.0; MOST - 1][..], 28_000));
-        quick.end();
-        assert_eq!((follow(&mut quick, &[short]), quick.launched()), (0, (&[][..], 0)));
-        quick.grant(short, like, 3, 1_000_000);
-        assert_eq!(follow(&mut quick, &[short, new, sum, long, long, long, short, short]), 3, "no others, nor more than there is room for");
-        assert_eq!(quick.launched(), (&[costs.kind(short), costs.kind(long), costs.kind(long)][..], 62_000));
-        quick.grant(long, (costs.kind(long), 30_000), 9, 59_999);
-        assert_eq!(follow(&mut quick, &[long, long, short]), 2, "nor than there is time for");
+        path.allow(short, like, 300, u64::MAX);
+        assert_eq!(follow(&mut path, &[short; 40]), MAX_LAUNCHES);
+        assert_eq!(path.launched(), (&[like.0; MAX_LAUNCHES][..], 30_000));
+        path.undo();
+        assert_eq!(path.launched(), (&[like.0; MAX_LAUNCHES - 1][..], 28_000));
+        path.end();
+        assert_eq!((follow(&mut path, &[short]), path.launched()), (0, (&[][..], 0)));
+        path.allow(short, like, 3, 1_000_000);
+        assert_eq!(
+            follow(&mut path, &[short, new, sum, long, long, long, short, short]),
+            3,
+            "no unknown or collective kind, three at most"
+        );
+        assert_eq!(path.launched(), (&[costs.kind(short), costs.kind(long), costs.kind(long)][..], 62_000));
+        path.allow(long, (costs.kind(long), 30_000), 9, 59_999);
+        assert_eq!(follow(&mut path, &[long, long, short]), 2, "the time is bounded too");
     }
 
-    /// The launches before and after a pause that the program makes amid those that do not ask: it is nobody's.
     #[test]
-    fn a_pause_before_launches_that_do_not_ask_is_not_paid_for() {
+    fn a_pause_of_the_program_amid_fast_launches_is_not_charged() {
         for (before, after) in (20..36).map(|before| (before, 1 + before % 9)) {
             let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
             let (stream, start) = (process.stream(0), gpu.now());

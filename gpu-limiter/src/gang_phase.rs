@@ -1,75 +1,77 @@
-//! Streams side by side: how far each has come since launches were last held back.
+//! Gang phases: streams that run side by side are held back and released together.
+//!
+//! If they were not, the GPU would run the last launches of each burst one by one, and the program would get less done in the time that it
+//! is charged for than without a limit. A phase begins when launches resume after they were held back.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Threads that are held back together go on within so many nanoseconds.
-const ROUND: u64 = 1_000_000;
-/// A stream that has had so many nanoseconds less than another, and no more, was launched into at the same time.
-const KEPT_UP: u64 = 1_600_000;
+/// Threads that are held back together resume within this time, in nanoseconds.
+const RESUME_WINDOW_NS: u64 = 1_000_000;
+/// A stream that lags the leader by at most this much was launched into at the same time, in nanoseconds.
+const MAX_LAG_NS: u64 = 1_600_000;
 
-/// Streams that run side by side stop side by side, or the GPU would run the last launches of each burst one by one, and what is got
-/// done in the time that is charged would be less than without a limit. A round begins when launches go on after they were held back.
+/// The current phase of the process's streams on one GPU.
 #[derive(Debug, Default)]
-pub struct Rounds {
+pub struct GangPhase {
     number: AtomicU32,
-    began: AtomicU64,
-    /// Nanoseconds expected of what the stream that had the most was given in this round.
-    furthest: AtomicU64,
+    began_at: AtomicU64,
+    /// Expected GPU time that the leading stream was given in this phase, in nanoseconds.
+    leader_ns: AtomicU64,
     members: AtomicU32,
-    abreast: AtomicU32,
+    members_before: AtomicU32,
 }
 
-/// What one stream had in a round.
+/// One stream's progress in a phase.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Had {
+pub struct PhaseProgress {
     number: u32,
-    /// Nanoseconds expected of its launches.
-    pub nanos: u64,
+    /// Expected GPU time of the stream's launches in the phase, in nanoseconds.
+    pub given_ns: u64,
 }
 
-impl Rounds {
-    /// Begins the next round, unless another thread that was held back has just done it.
-    pub fn begin(&self, now: u64) {
-        let began = self.began.load(Relaxed);
-        if now.saturating_sub(began) > ROUND && self.began.compare_exchange(began, now, AcqRel, Relaxed).is_ok() {
-            self.abreast.store(self.members.swap(0, Relaxed), Relaxed);
-            self.furthest.store(0, Relaxed);
+impl GangPhase {
+    /// Begins the next phase, unless another thread that was held back has just begun it.
+    pub fn begin_next(&self, now: u64) {
+        let began_at = self.began_at.load(Relaxed);
+        if now.saturating_sub(began_at) > RESUME_WINDOW_NS && self.began_at.compare_exchange(began_at, now, AcqRel, Relaxed).is_ok() {
+            self.members_before.store(self.members.swap(0, Relaxed), Relaxed);
+            self.leader_ns.store(0, Relaxed);
             self.number.fetch_add(1, AcqRel);
         }
     }
 
-    /// How many streams were at work in the last round.
-    pub fn abreast(&self) -> u64 {
-        u64::from(self.abreast.load(Relaxed).max(1))
+    /// Returns the number of streams that launched in the previous phase, at least 1.
+    pub fn stream_count(&self) -> u64 {
+        u64::from(self.members_before.load(Relaxed).max(1))
     }
 
-    /// Whether the stream has not had a launch in this round.
-    pub fn is_new(&self, had: Had) -> bool {
-        had.number != self.number.load(Acquire)
+    /// Returns true if the stream has no launch in the current phase yet.
+    pub fn is_new(&self, progress: PhaseProgress) -> bool {
+        progress.number != self.number.load(Acquire)
     }
 
-    /// Whether the stream may have another `cost` nanoseconds without passing what others had already. One that is far behind was not
-    /// launched into, and is not given everything that the others had.
-    pub fn is_behind(&self, had: Had, cost: u64) -> bool {
-        let nanos = if self.is_new(had) { 0 } else { had.nanos };
-        let furthest = self.furthest.load(Relaxed);
-        nanos + cost <= furthest && furthest - nanos <= cost.max(KEPT_UP)
+    /// Returns true if the stream may be given another `cost_ns` nanoseconds without passing the leader. A stream that is far behind was
+    /// not launched into, and does not get everything that the leader got.
+    pub fn may_catch_up(&self, progress: PhaseProgress, cost_ns: u64) -> bool {
+        let given_ns = if self.is_new(progress) { 0 } else { progress.given_ns };
+        let leader_ns = self.leader_ns.load(Relaxed);
+        given_ns + cost_ns <= leader_ns && leader_ns - given_ns <= cost_ns.max(MAX_LAG_NS)
     }
 
-    /// Notes that the stream takes part in the round.
-    pub fn join(&self, had: &mut Had) {
+    /// Adds the stream to the current phase.
+    pub fn join(&self, progress: &mut PhaseProgress) {
         let number = self.number.load(Acquire);
-        if had.number != number {
-            *had = Had { number, nanos: 0 };
+        if progress.number != number {
+            *progress = PhaseProgress { number, given_ns: 0 };
             self.members.fetch_add(1, Relaxed);
         }
     }
 
-    /// Notes how much a stream has had in the round.
-    pub fn reach(&self, had: Had) {
-        if !self.is_new(had) && had.nanos > self.furthest.load(Relaxed) {
-            self.furthest.store(had.nanos, Relaxed);
+    /// Raises the leader's time to that of the stream, if the stream has passed it.
+    pub fn advance_leader(&self, progress: PhaseProgress) {
+        if !self.is_new(progress) && progress.given_ns > self.leader_ns.load(Relaxed) {
+            self.leader_ns.store(progress.given_ns, Relaxed);
         }
     }
 }

@@ -1,48 +1,49 @@
-//! Whether a stream's host keeps up with the GPU, or the GPU waits for the host.
+//! Detects host-bound streams: those whose host does not keep up, so that the GPU waits for it.
 
-/// How sure one can be.
-const SURE: u16 = 256;
-/// Of what was thought before, a part of so many goes with each new sign.
-const PARTS: u16 = 4;
-/// A host that waits for less than this part of the time keeps the GPU waiting for the rest of it.
-const SELDOM: u64 = 4;
+/// Highest confidence.
+const MAX_CONFIDENCE: u16 = 256;
+/// Weight of a new observation in the moving average, as a divisor.
+const SMOOTHING: u16 = 4;
+/// A host that waits for less than one part in this many of its working time is host-bound.
+const MIN_WAIT_DIVISOR: u64 = 4;
 
-/// What is known of a stream's host. All zero is one that keeps up.
+/// Evidence of whether a stream is host-bound. All zero is a host that keeps up.
 #[derive(Debug, Default)]
-pub struct Host {
-    /// Up to [`SURE`]: how sure it is that the GPU waits for it.
-    behind: u16,
-    /// When the program last went on after a wait, or after it was held back.
-    went_on: u64,
-    waits_since: u64,
+pub struct HostBound {
+    /// Confidence that the GPU waits for the host, up to [`MAX_CONFIDENCE`].
+    confidence: u16,
+    /// Host time at which the program last resumed after a wait or a nap, in nanoseconds.
+    resumed_at: u64,
+    /// Host time at which the program began its current wait, in nanoseconds.
+    wait_began_at: u64,
 }
 
-impl Host {
-    /// A batch begins, and the GPU had run out of work by then, or not.
-    pub fn comes(&mut self, late: bool) {
-        self.behind = self.behind - self.behind / PARTS + if late { SURE / PARTS } else { 0 };
+impl HostBound {
+    /// Records an observation: whether the GPU had run out of work when a batch began.
+    pub fn observe(&mut self, gpu_was_idle: bool) {
+        self.confidence = self.confidence - self.confidence / SMOOTHING + if gpu_was_idle { MAX_CONFIDENCE / SMOOTHING } else { 0 };
     }
 
-    /// The program begins to wait for what it launched.
-    pub fn waits(&mut self, now: u64) {
-        self.waits_since = now;
+    /// Records that the program begins to wait for its work.
+    pub fn begin_wait(&mut self, now: u64) {
+        self.wait_began_at = now;
     }
 
-    /// It has waited.
-    pub fn has_waited(&mut self, now: u64) {
-        let (worked, waited) = (self.waits_since.saturating_sub(self.went_on), now.saturating_sub(self.waits_since));
-        self.comes(waited < worked / SELDOM);
-        self.goes_on(now);
+    /// Records that the program's wait has ended.
+    pub fn end_wait(&mut self, now: u64) {
+        let (worked, waited) = (self.wait_began_at.saturating_sub(self.resumed_at), now.saturating_sub(self.wait_began_at));
+        self.observe(waited < worked / MIN_WAIT_DIVISOR);
+        self.resume(now);
     }
 
-    /// It was held back until now.
-    pub fn goes_on(&mut self, now: u64) {
-        self.went_on = now;
+    /// Records that the program resumes, after a wait or after a launch was held back.
+    pub fn resume(&mut self, now: u64) {
+        self.resumed_at = now;
     }
 
-    /// Whether the GPU waits for it most of the time.
-    pub fn is_behind(&self) -> bool {
-        self.behind > SURE / 2
+    /// Returns true if the GPU waits for the host most of the time.
+    pub fn is_host_bound(&self) -> bool {
+        self.confidence > MAX_CONFIDENCE / 2
     }
 }
 
@@ -51,24 +52,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_whom() {
-        let mut host = Host::default();
-        (0..3).for_each(|_| host.comes(true));
-        assert!(host.is_behind(), "the GPU was idle before each of three batches");
-        (0..2).for_each(|_| host.comes(false));
-        assert!(!host.is_behind());
-        // It launches for 1.3 ms, then waits for the last kernel.
+    fn idle_gpu_and_short_waits_are_evidence_of_a_host_bound_stream() {
+        let mut host = HostBound::default();
+        (0..3).for_each(|_| host.observe(true));
+        assert!(host.is_host_bound(), "the GPU was idle before each of three batches");
+        (0..2).for_each(|_| host.observe(false));
+        assert!(!host.is_host_bound());
         let mut now = 0;
-        let mut rounds = |host: &mut Host, works: u64, waits: u64| {
+        let mut work_and_wait = |host: &mut HostBound, works_ns: u64, waits_ns: u64| {
             for _ in 0..4 {
-                host.waits(now + works);
-                host.has_waited(now + works + waits);
-                now += works + waits;
+                host.begin_wait(now + works_ns);
+                host.end_wait(now + works_ns + waits_ns);
+                now += works_ns + waits_ns;
             }
-            host.is_behind()
+            host.is_host_bound()
         };
-        assert!(rounds(&mut host, 1_300_000, 20_000));
-        assert!(!rounds(&mut host, 20_000, 800_000), "it waits for its kernels");
-        assert!(!rounds(&mut host, 5_000, 8_000), "nobody waits for long");
+        assert!(work_and_wait(&mut host, 1_300_000, 20_000), "it launches for 1.3 ms, then waits for the last kernel only");
+        assert!(!work_and_wait(&mut host, 20_000, 800_000), "it waits for its kernels");
+        assert!(!work_and_wait(&mut host, 5_000, 8_000), "work and wait are both short");
     }
 }

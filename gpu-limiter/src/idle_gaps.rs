@@ -1,37 +1,37 @@
-//! Pauses on the GPU's time line for which nothing was charged: what lay in another stream all along is known only when its batch ends.
+//! Uncharged gaps on the GPU's timeline. Work that lay in another stream during a gap is known only when its batch ends.
 
-/// So many are remembered.
-const GAPS: usize = 64;
+/// Number of gaps that are remembered.
+const CAPACITY: usize = 64;
 
-/// The last pauses.
+/// The most recent gaps.
 #[derive(Debug)]
-pub struct Gaps {
-    /// From one time to another; no two overlap.
-    gaps: [(u64, u64); GAPS],
+pub struct IdleGaps {
+    /// Start and end of each gap on the timeline, in nanoseconds. No two overlap.
+    gaps: [(u64, u64); CAPACITY],
     next: usize,
 }
 
-impl Gaps {
-    /// None.
+impl IdleGaps {
+    /// Returns an empty set.
     pub const fn new() -> Self {
-        Self { gaps: [(0, 0); GAPS], next: 0 }
+        Self { gaps: [(0, 0); CAPACITY], next: 0 }
     }
 
-    /// Nothing was seen to run from one time to another.
-    pub fn leave(&mut self, from: u64, to: u64) {
-        if let Some(place) = self.gaps.get_mut(self.next % GAPS).filter(|_| from < to) {
+    /// Records a gap. An empty one is ignored.
+    pub fn record(&mut self, from: u64, to: u64) {
+        if let Some(place) = self.gaps.get_mut(self.next % CAPACITY).filter(|_| from < to) {
             *place = (from, to);
             self.next += 1;
         }
     }
 
-    /// Something ran from `from` on and past all of them: for how long it lay over them, which is no pause any more.
-    pub fn fill(&mut self, from: u64) -> u64 {
-        let over = self.gaps.iter_mut().filter(|(_, to)| *to > from).map(|(begun, to)| {
+    /// Removes everything after `from` from the gaps, because work ran from there past all of them. Returns the nanoseconds removed.
+    pub fn fill_from(&mut self, from: u64) -> u64 {
+        let filled = self.gaps.iter_mut().filter(|(_, to)| *to > from).map(|(begun, to)| {
             let left = from.max(*begun);
             core::mem::replace(to, left) - left
         });
-        over.sum()
+        filled.sum()
     }
 }
 
@@ -40,22 +40,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_is_filled_once() {
-        let mut gaps = Gaps::new();
-        gaps.leave(100, 200);
-        gaps.leave(300, 500);
-        gaps.leave(700, 700);
-        assert_eq!(gaps.fill(600), 0, "it began later");
-        assert_eq!(gaps.fill(400), 100);
-        assert_eq!(gaps.fill(400), 0);
-        assert_eq!(gaps.fill(150), 150, "what is left of both");
-        assert_eq!((gaps.fill(0), gaps.fill(0)), (50, 0));
+    fn a_gap_is_filled_once() {
+        let mut gaps = IdleGaps::new();
+        gaps.record(100, 200);
+        gaps.record(300, 500);
+        gaps.record(700, 700);
+        assert_eq!(gaps.fill_from(600), 0, "the work began after all gaps");
+        assert_eq!(gaps.fill_from(400), 100);
+        assert_eq!(gaps.fill_from(400), 0);
+        assert_eq!(gaps.fill_from(150), 150, "the rest of both");
+        assert_eq!((gaps.fill_from(0), gaps.fill_from(0)), (50, 0));
     }
 
     #[test]
-    fn old_ones_are_forgotten() {
-        let mut gaps = Gaps::new();
-        (1..=1000).for_each(|number| gaps.leave(10 * number, 10 * number + 2));
-        assert_eq!(gaps.fill(0), 2 * GAPS as u64);
+    fn old_gaps_are_forgotten() {
+        let mut gaps = IdleGaps::new();
+        (1..=1000).for_each(|number| gaps.record(10 * number, 10 * number + 2));
+        assert_eq!(gaps.fill_from(0), 2 * CAPACITY as u64);
     }
 }

@@ -1,54 +1,41 @@
-//! Around every launch: into which batch it goes, and when it may.
+//! The path of a launch: whether it may be made, and into which batch it goes.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use vgpu_region::budget::Rate;
 
-use crate::batch_close::{close, has_paused, ready};
-use crate::cost_model::Kind;
-use crate::engine::Engine;
-use crate::engine::{Handle, SUCCESS, Status};
+use crate::batch::{BatchEnd, BatchStart, MAX_LAUNCHES};
+use crate::batch_close::close_batch;
+use crate::cost_model::LaunchKind;
+use crate::engine::{Engine, Handle, SUCCESS, Status};
 use crate::meter::Meter;
-use crate::stream::{Claim, MOST, QuickClaim, RING, Stream};
-use crate::tuning::GAP;
+use crate::stream::{FastGuard, Stream, StreamGuard};
+use crate::tuning::MIN_PAUSE_NS;
 
-/// A batch is closed when it is expected to take so many nanoseconds: long enough that its event (2 µs) does not matter, short
-/// enough that what it took is known soon.
-const BATCH: u64 = 800_000;
-/// Batches grow from one to the next by so much, and with budget to spare by so much, unless the last ones before pauses were never seen to end.
+/// Expected GPU time at which a batch is closed, in nanoseconds. Long enough that its event (2 µs) does not matter, short enough that its
+/// measured time is known soon.
+pub(crate) const BATCH_NS: u64 = 800_000;
+/// Batch growth factor: how many times as many launches the next batch may have. The larger one applies with spare budget, unless the end
+/// of the last batches before pauses was guessed.
 const GROWTH: u32 = 2;
-const GROWTH_TO_SPARE: u32 = 16;
-/// And then a batch is also closed after one in so many times as many launches as there were since the pause, and which one is chance: those
-/// before a pause may cost more than they did once.
-const UNSEEN: u32 = 8;
-/// With budget to spare a batch is closed when it is expected to take so many nanoseconds, or has so many launches of one kind: of a thousand
-/// launches some three then take longer than the others.
-const BATCH_TO_SPARE: u64 = 3_200_000;
-const MOST_TO_SPARE: u32 = 1024;
-/// A batch is closed with the first launch after so many nanoseconds, however little is in it: nothing is charged before. In a turn sooner, as
-/// the arbiter counts batches to see who is at work.
-const OPEN: u64 = 4_000_000;
-const OPEN_IN_TURN: u64 = 1_000_000;
-/// How much time a host may lose in a burst, until it is as quick as before its nap, without being charged for it, unless it does not keep up
-/// with the GPU ([`super::waking`]). The GPU had nothing to do in that time. In nanoseconds.
-const WAKING: u64 = 200_000;
-/// From the start event of a batch to its first launch, in nanoseconds.
-const START: u64 = 3_400;
-/// What a launch is taken to cost before one like it was measured, in nanoseconds.
-const UNKNOWN: u64 = 200_000;
-/// A launch that takes the host longer than this did something else first, such as loading the function.
-const SLOW: u64 = 100_000;
-/// How long to wait for another thread's launch in a place that several streams share, in nanoseconds, and how often.
-const SHORT_CLAIM: u64 = 20_000;
-const LONG_CLAIM: u32 = 5_000;
+const GROWTH_WITH_SPARE: u32 = 16;
+/// After a pause with a guessed end, a batch is also closed at random, after one in this many times the launches since the pause: the last
+/// launches before a pause may cost more than they once did.
+const RANDOM_CLOSE_PERIOD: u32 = 8;
+/// Most launches of one kind in a batch with spare budget. Of a thousand launches about three then take longer than the others.
+const MAX_UNIFORM_LAUNCHES: u32 = 1024;
+/// Cost of a launch of which none was measured yet, in nanoseconds.
+const UNKNOWN_COST_NS: u64 = 200_000;
+/// A launch call that takes longer than this did something else first, such as loading the function. In nanoseconds.
+const SLOW_CALL_NS: u64 = 100_000;
 
-/// Whether it is one of so many moments, in no order that a program could know.
-fn is_one_in(many: u32, now: u64) -> bool {
-    (now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).is_multiple_of(many.into())
+/// Returns true once in `period` moments, in an order that a program cannot predict.
+fn is_one_in(period: u32, now: u64) -> bool {
+    (now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).is_multiple_of(period.into())
 }
 
-/// Makes a launch by `call` when it may be made, and measures it. `key` says what kind of launch it is, and `is_collective` whether it may wait for
-/// other GPUs. `None` if it was not made, as nobody could have told what it took.
+/// Makes a launch by `call` when it may be made, and measures it. `key` is the key of its kind; `is_collective` tells whether it may wait for
+/// other GPUs. Returns `None`, without a launch, if there is no way to measure it.
 #[inline]
 pub fn launch(
     engine: &impl Engine,
@@ -58,21 +45,21 @@ pub fn launch(
     is_collective: impl FnOnce() -> bool,
     call: impl FnOnce() -> Status,
 ) -> Option<Status> {
-    let mut claim = stream.claim_quickly();
-    if let Some(claim) = &mut claim
-        && claim.quick().takes(key, || meter.account.costs)
+    let mut guard = stream.lock_fast();
+    if let Some(guard) = &mut guard
+        && guard.fast_path().try_launch(key, || meter.account.costs)
     {
         let status = call();
         if status != SUCCESS {
-            claim.quick().refused();
+            guard.fast_path().undo();
         }
         return Some(status);
     }
-    let claim = claim.map(QuickClaim::whole);
+    let guard = guard.map(FastGuard::end_fast_path);
     let Some(rate) = meter.account.rate() else { return Some(call()) };
-    let mut launch = Launch::new(engine, meter, (stream, handle), claim, key, rate, is_collective);
+    let mut launch = Launch::new(engine, meter, (stream, handle), guard, key, rate, is_collective);
     launch.begin(engine);
-    if launch.unmeasured {
+    if launch.is_unmeasurable {
         return None;
     }
     let status = call();
@@ -80,293 +67,183 @@ pub fn launch(
     Some(status)
 }
 
-/// A launch that is under way.
-pub struct Launch<'a> {
+/// A launch in progress.
+pub(crate) struct Launch<'a> {
     pub meter: &'a Meter,
     pub stream: &'a Stream,
     pub handle: Handle,
-    pub claim: Option<Claim<'a>>,
+    /// The stream's lock; `None` if another thread launches into the stream.
+    pub guard: Option<StreamGuard<'a>>,
     key: u64,
-    pub kind: Kind,
-    pub known: bool,
-    pub cost: u64,
-    pub began: u64,
+    pub kind: LaunchKind,
+    /// The cost is known, or the launch is collective.
+    pub is_cost_known: bool,
+    /// Expected GPU time, in nanoseconds.
+    pub cost_ns: u64,
+    /// Host time at which the clock was last read for this launch, in nanoseconds.
+    pub now: u64,
     pub rate: Rate,
     /// The stream's host does not keep up with the GPU.
-    pub slow: bool,
+    pub is_lagging: bool,
     /// The GPU waits for the stream's host most of the time.
-    pub behind: bool,
-    /// There is so much budget that nobody has to know soon what the launches take.
-    pub spare: bool,
-    /// When its stream runs out of work.
+    pub is_host_bound: bool,
+    /// There is so much budget that the cost need not be known soon.
+    pub has_spare_budget: bool,
+    /// Host time at which its stream runs out of work.
     pub idle_from: u64,
-    /// It may be made only because it runs beside what is in flight in another stream.
-    pub covered: bool,
-    /// It goes ahead although there is no budget, and alone.
-    pub on_credit: bool,
-    /// It has waited for a launch of unknown cost to be measured.
-    pub in_the_dark: bool,
+    /// It was admitted only because it runs beside work in flight in another stream.
+    pub is_overlapped: bool,
+    /// It was admitted without budget, alone.
+    pub is_on_credit: bool,
+    /// It has waited until another launch of unknown cost was measured.
+    pub waited_for_measurement: bool,
     /// It may wait for other GPUs.
-    pub collective: bool,
-    /// There are no events to measure it by, and no memory for any.
-    pub unmeasured: bool,
+    pub is_collective: bool,
+    /// There is no event to measure it with, and no memory for one.
+    pub is_unmeasurable: bool,
 }
 
 impl<'a> Launch<'a> {
-    /// A launch that the program wants to make. `claim` is the right to launch into its stream, unless another thread has that.
+    /// Returns a launch that the program wants to make. `guard` is its stream's lock, unless another thread has it.
     #[inline]
     pub fn new(
         engine: &impl Engine,
         meter: &'a Meter,
         (stream, handle): (&'a Stream, Handle),
-        claim: Option<Claim<'a>>,
+        guard: Option<StreamGuard<'a>>,
         key: u64,
         rate: Rate,
         is_collective: impl FnOnce() -> bool,
     ) -> Self {
         let costs = meter.account.costs;
         let kind = costs.kind(key);
-        let known = costs.of(kind);
-        if known.is_none() && is_collective() {
+        let cost_ns = costs.cost_ns(kind);
+        if cost_ns.is_none() && is_collective() {
             costs.set_collective(kind, true);
         }
-        let collective = costs.is_collective(kind);
+        let is_collective = costs.is_collective(kind);
         Self {
             meter,
             stream,
             handle,
-            began: engine.about_now(),
-            claim,
+            now: engine.now_approx(),
+            guard,
             key,
             kind,
-            // What waits for others is measured when they have come, and nobody may wait for that: it counts as known, and a first one is
-            // charged at most what an unknown one is taken to cost.
-            known: known.is_some() || collective,
-            cost: known.map_or(UNKNOWN, u64::from),
+            // A collective launch is measured once the other GPUs have come, and no launch may wait for that. So its cost counts as known, and
+            // the first one is charged at most the unknown cost.
+            is_cost_known: cost_ns.is_some() || is_collective,
+            cost_ns: cost_ns.map_or(UNKNOWN_COST_NS, u64::from),
             rate,
-            slow: false,
-            behind: false,
-            spare: false,
+            is_lagging: false,
+            is_host_bound: false,
+            has_spare_budget: false,
             idle_from: u64::MAX,
-            covered: false,
-            on_credit: false,
-            in_the_dark: false,
-            collective,
-            unmeasured: false,
+            is_overlapped: false,
+            is_on_credit: false,
+            waited_for_measurement: false,
+            is_collective,
+            is_unmeasurable: false,
         }
     }
 
-    /// Waits until it may be made, and prepares to measure it.
+    /// Waits until the launch may be made, and prepares to measure it.
     #[inline]
     pub fn begin(&mut self, engine: &impl Engine) {
-        if !self.is_one_more() {
+        if !self.fits_open_batch() {
             self.prepare(engine);
         }
     }
 
-    /// Whether it goes into the open batch and nothing else has to be done, as with nearly all of them.
+    /// Returns true if the launch goes into the open batch and nothing else has to be done. This holds for nearly all launches.
     #[inline]
-    fn is_one_more(&mut self) -> bool {
-        self.claim.as_mut().is_some_and(|claim| {
-            let (batch, open) = claim.open();
+    fn fits_open_batch(&mut self) -> bool {
+        self.guard.as_mut().is_some_and(|guard| {
+            let (batch, state) = guard.open();
             batch.count != 0
-                && batch.expected < open.full
-                && self.known
-                && self.cost < BATCH
-                && self.began < open.idle_from + GAP
-                && self.began < open.closes_at
-                && !batch.must_not_mix(self.kind, self.collective)
-                && !open.interrupted
+                && batch.expected_ns < state.capacity_ns
+                && self.is_cost_known
+                && self.cost_ns < BATCH_NS
+                && self.now < state.idle_from + MIN_PAUSE_NS
+                && self.now < state.close_at
+                && !batch.must_not_mix(self.kind, self.is_collective)
+                && !state.is_interrupted
         })
     }
 
-    #[cold]
-    #[inline(never)]
-    fn prepare(&mut self, engine: &impl Engine) {
-        self.began = engine.now();
-        let known = self.known;
-        let shared = self.stream.shared.load(Relaxed);
-        let Some(mut claim) = self.claim.take().or_else(|| if shared { self.claim_shared(engine) } else { None }) else {
-            // Another thread launches into this stream right now. Its batch measures this launch too.
-            if !self.known || self.stream.guests.load(Relaxed) + self.cost >= BATCH {
-                _ = self.wait(engine);
-            }
-            return;
-        };
-        let account = self.meter.account;
-        let (batch, open) = claim.open();
-        open.interrupted |= shared;
-        let paused = self.began >= open.idle_from + GAP;
-        // Looked at before anything is waited for: afterwards the stream is idle because we waited.
-        if batch.count != 0 || self.stream.guests.load(Relaxed) != 0 {
-            let idle = has_paused(engine, self.meter, self.stream, &mut claim, self.began, || engine.is_idle(self.handle));
-            // A long launch, or one of unknown length, gets a batch of its own.
-            let apart = !self.known || self.cost >= BATCH || claim.open().0.must_not_mix(self.kind, self.collective);
-            let open = claim.open().1;
-            if idle || open.interrupted || apart || self.began >= open.closes_at {
-                close(engine, self.meter, self.stream, self.handle, &mut claim, idle);
-            }
-        }
-        let waking = &mut claim.open().1.waking;
-        if paused {
-            waking.pauses();
-        } else {
-            waking.goes_on(self.began);
-        }
-        if claim.open().0.count == 0 || self.stream.waiting() >= RING - 1 {
-            let had = claim.open().1.had;
-            self.slow = claim.open().1.slow;
-            self.behind = claim.open().1.host.is_behind() && !self.meter.has_many_streams();
-            self.idle_from = claim.open().1.idle_from;
-            let goes_on =
-                !shared && self.stream.waiting() < RING - 2 && (account.rounds.is_behind(had, self.cost) || self.is_covered(self.began));
-            // Who goes on with the others was not asked what there is to spare.
-            self.spare = goes_on && !self.covered && claim.open().1.spare && account.in_flight.load(Acquire) < BATCH_TO_SPARE;
-            let came = self.began;
-            // Held back with the others, if not in its own launch.
-            let waited = (!goes_on && self.wait(engine)) || account.rounds.is_new(had);
-            let (batch, open) = claim.open();
-            if batch.count == 0 {
-                (batch.covered, batch.behind) = (self.covered, self.behind);
-            }
-            let in_turns = account.gate.takes_turns();
-            open.spare = self.spare && !in_turns;
-            open.closes_at = self.began + if in_turns { OPEN_IN_TURN } else { OPEN };
-            open.full = if self.on_credit {
-                0
-            } else if open.spare {
-                BATCH_TO_SPARE / account.rounds.abreast()
-            } else if self.spare || self.behind {
-                // Who keeps the GPU waiting is late anyway: the fewer stops, the better.
-                2 * BATCH
-            } else {
-                BATCH / account.rounds.abreast()
-            };
-            let nothing_runs = self.stream.waiting() == 0 || engine.is_idle(self.handle);
-            if !nothing_runs {
-                // What was launched last takes longer than expected: nobody is late.
-                open.idle_from = open.idle_from.max(self.began);
-            }
-            let held = waited || self.in_the_dark;
-            if !held && !open.interrupted {
-                open.slow = nothing_runs && !paused;
-                // After a wait there is nothing in the stream anyway, nor when a launch waited for the last one to be measured.
-                if known && !open.has_waited && !paused {
-                    open.host.comes(nothing_runs);
-                }
-            }
-            open.has_waited = false;
-            if waited {
-                open.host.goes_on(self.began);
-                open.waking.is_held(came, self.began);
-            }
-            // The pause belongs to nobody, or to us: what is new may have waited for the driver to load it, or for another stream's to be measured.
-            let idle = (held || paused || !known) && nothing_runs;
-            let begins = batch.count == 0 && (open.interrupted || idle);
-            if batch.count == 0 && !(ready(engine, &mut batch.end) && (!begins || ready(engine, &mut batch.start))) {
-                self.unmeasured = true;
-                return;
-            }
-            if begins {
-                if self.meter.account.in_flight.load(Acquire) == 0 {
-                    self.meter.mark.store(self.began, Relaxed);
-                }
-                batch.fresh = engine.record(batch.start, self.handle);
-                open.interrupted = !batch.fresh;
-                open.idle_from = self.began + START;
-                open.excuse = match (waited, open.slow) {
-                    (false, _) => 0,
-                    (true, false) => WAKING,
-                    (true, true) => open.waking.loses(self.behind),
-                };
-                // Few at first: the program may pause after them, and then they are measured. Not if it was us who made it pause.
-                (open.most, open.since_pause) = (if held && !shared { MOST as u32 } else { 1 }, 0);
-            }
-        }
-        let (batch, open) = claim.open();
-        if batch.count == 0 {
-            batch.woken = self.known && open.excuse != 0 && !self.meter.has_many_streams();
-        }
-        self.claim = Some(claim);
-    }
-
-    /// Whether it is over before what runs in another stream.
-    pub fn is_covered(&mut self, now: u64) -> bool {
-        self.covered = self.known && self.meter.account.covers(self.idle_from.max(now).saturating_add(self.cost));
-        self.covered
-    }
-
-    /// The right to launch into the place that several streams share. `None` if another thread has it for very long.
-    fn claim_shared(&self, engine: &impl Engine) -> Option<Claim<'a>> {
-        (0..LONG_CLAIM).find_map(|_| {
-            let claim = self.stream.claim();
-            if claim.is_none() {
-                engine.sleep(SHORT_CLAIM);
-            }
-            claim
-        })
-    }
-
-    /// Whether a call that took long did so as it lasted until its work was done, as with `CUDA_LAUNCH_BLOCKING`.
+    /// Returns true if a launch call that took long did so because it waited for its work, as with `CUDA_LAUNCH_BLOCKING`.
     fn has_blocked(&self, engine: &impl Engine) -> bool {
         engine.is_idle(self.handle)
     }
 
-    /// After the driver's answer.
+    /// Called after the launch call. Adds the launch to the batch if the driver accepted it.
     #[inline]
-    pub fn end(&mut self, engine: &impl Engine, launched: bool) {
-        if !launched {
+    pub fn end(&mut self, engine: &impl Engine, is_accepted: bool) {
+        if !is_accepted {
             return;
         }
-        let Some(mut claim) = self.claim.take() else {
-            self.stream.guests.fetch_add(self.cost, Relaxed);
+        let Some(mut guard) = self.guard.take() else {
+            self.stream.guest_ns.fetch_add(self.cost_ns, Relaxed);
             return;
         };
-        let (batch, open) = claim.open();
+        let (batch, state) = guard.open();
         batch.add(self.kind);
         self.stream.handle.store(self.handle, Relaxed);
-        self.stream.dirty.store(true, Relaxed);
-        batch.expected += self.cost;
-        batch.unknown |= !self.known;
-        batch.collective |= self.collective;
-        let rounds = &self.meter.account.rounds;
+        self.stream.has_open_batch.store(true, Relaxed);
+        batch.expected_ns += self.cost_ns;
+        batch.has_unknown_cost |= !self.is_cost_known;
+        batch.is_collective |= self.is_collective;
+        let phase = &self.meter.account.phase;
         if batch.count == 1 {
-            rounds.join(&mut open.had);
+            phase.join(&mut state.phase);
         }
-        open.had.nanos += self.cost;
-        if batch.count == 1 && !batch.covered {
-            rounds.reach(open.had);
+        state.phase.given_ns += self.cost_ns;
+        if batch.count == 1 && !batch.is_overlapped {
+            phase.advance_leader(state.phase);
         }
-        let mut reached = self.began;
-        if batch.woken {
-            reached = engine.about_now();
-            if reached.saturating_sub(self.began) > SLOW && self.has_blocked(engine) {
-                reached = self.began;
+        let mut launched_at = self.now;
+        if batch.follows_wake {
+            launched_at = engine.now_approx();
+            if launched_at.saturating_sub(self.now) > SLOW_CALL_NS && self.has_blocked(engine) {
+                launched_at = self.now;
             }
-            let late = reached.saturating_sub(open.idle_from);
-            let excused = late.min(open.excuse);
-            open.excuse -= excused;
-            (batch.late, batch.lagged) = (batch.late + excused, batch.lagged + late);
+            let lag_ns = launched_at.saturating_sub(state.idle_from);
+            let excused_ns = lag_ns.min(state.lag_allowance_ns);
+            state.lag_allowance_ns -= excused_ns;
+            (batch.wake_lag_ns, batch.total_lag_ns) = (batch.wake_lag_ns + excused_ns, batch.total_lag_ns + lag_ns);
         }
-        open.idle_from = open.idle_from.max(reached) + self.cost;
-        if !self.known && batch.fresh && batch.count == 1 {
-            let took = engine.now().saturating_sub(self.began);
-            // The function was loaded first, and the stream was idle meanwhile.
-            batch.loading = if took > SLOW && !self.has_blocked(engine) { took } else { 0 };
+        state.idle_from = state.idle_from.max(launched_at) + self.cost_ns;
+        if !self.is_cost_known && batch.start == BatchStart::Event && batch.count == 1 {
+            let call_ns = engine.now().saturating_sub(self.now);
+            // The function was loaded first, while the stream was idle.
+            batch.loading_ns = if call_ns > SLOW_CALL_NS && !self.has_blocked(engine) { call_ns } else { 0 };
         }
-        let most = if open.spare && batch.uniform && open.most == MOST as u32 { MOST_TO_SPARE } else { open.most };
-        let by_chance = open.unseen && is_one_in(open.since_pause.saturating_add(batch.count).saturating_mul(UNSEEN), engine.about_now());
-        if batch.count >= most || batch.expected >= open.full || !self.known || by_chance {
-            open.since_pause = open.since_pause.saturating_add(batch.count);
-            if !by_chance {
-                open.most = (open.most * if open.spare && !open.unseen { GROWTH_TO_SPARE } else { GROWTH }).clamp(1, MOST as u32);
-            }
-            close(engine, self.meter, self.stream, self.handle, &mut claim, false);
+        self.close_or_go_on(engine, guard, launched_at);
+    }
+
+    /// Closes the batch if it is full, or else allows more launches into it.
+    #[inline]
+    fn close_or_go_on(&self, engine: &impl Engine, mut guard: StreamGuard<'_>, launched_at: u64) {
+        let (batch, state) = guard.open();
+        let max_launches = if state.has_spare_budget && batch.is_uniform && state.max_launches == MAX_LAUNCHES as u32 {
+            MAX_UNIFORM_LAUNCHES
         } else {
-            (open.asked_at, open.unasked) = (reached, false);
-            if !(open.unseen || batch.collective || self.stream.shared.load(Relaxed)) {
-                let (launches, nanos) = (most - batch.count - 1, open.full - batch.expected);
-                claim.quick().grant(self.key, (self.kind, self.cost), launches as usize, nanos);
+            state.max_launches
+        };
+        let is_random_close = state.tail_was_guessed
+            && is_one_in(state.launches_since_pause.saturating_add(batch.count).saturating_mul(RANDOM_CLOSE_PERIOD), engine.now_approx());
+        if batch.count >= max_launches || batch.expected_ns >= state.capacity_ns || !self.is_cost_known || is_random_close {
+            state.launches_since_pause = state.launches_since_pause.saturating_add(batch.count);
+            if !is_random_close {
+                let growth = if state.has_spare_budget && !state.tail_was_guessed { GROWTH_WITH_SPARE } else { GROWTH };
+                state.max_launches = (state.max_launches * growth).clamp(1, MAX_LAUNCHES as u32);
+            }
+            close_batch(engine, self.meter, self.stream, self.handle, &mut guard, BatchEnd::Event);
+        } else {
+            (state.clock_read_at, state.has_fast_launches) = (launched_at, false);
+            if !(state.tail_was_guessed || batch.is_collective || self.stream.is_overflow.load(Relaxed)) {
+                let (launches, left_ns) = (max_launches - batch.count - 1, state.capacity_ns - batch.expected_ns);
+                guard.fast_path().allow(self.key, (self.kind, self.cost_ns), launches as usize, left_ns);
             }
         }
     }

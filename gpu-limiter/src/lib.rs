@@ -1,32 +1,44 @@
 //! The compute limiter: holds launches back so that a container uses no more of a GPU's time than its limit.
 //!
-//! The crate knows neither CUDA nor NVML: what it needs of them is the [`engine::Engine`] trait. The tests in `sim` run it on a simulated
-//! GPU with a deterministic clock.
+//! The crate depends on neither CUDA nor NVML; the [`engine::Engine`] trait is its view of them. The tests in `sim` run it on a simulated GPU
+//! with a deterministic clock.
 //!
-//! * [`launch`]: what happens around every launch. [`fast_path`]: launches that do not ask for the time. [`admission`]: where a launch waits.
-//! * [`account`]: the container's budget in this process. [`cost_model`]: what a launch will probably take. [`turns`]: the arbiter's turns.
-//! * [`stream`]: a stream's launches in batches. [`batch_close`]: where a batch ends. [`meter`]: what finished batches took, on the GPU's
-//!   [`timeline`]; [`charge`]: what of that is charged.
+//! | module | what it does |
+//! |---|---|
+//! | [`launch`], `prepare`, `fast_path` | the path of a launch; launches that do not read the clock |
+//! | `admission`, `burst` | the wait of a launch, and how much budget ends it |
+//! | [`account`], [`turns`] | the container's budget in this process; the arbiter's turns |
+//! | [`cost_model`] | the expected cost of each kind of launch |
+//! | [`stream`], `batch`, [`batch_close`] | a stream's launches in batches, each closed by an event |
+//! | [`meter`], `timeline`, `charge` | the measured time of batches, and what is charged for it |
+//! | `gang_phase`, `host_bound`, `wake_cost`, `idle_gaps`, `power` | heuristics |
+//! | `tuning` | constants of several modules |
+//!
+//! Times and durations are nanoseconds. Times of the host are those of [`engine::Engine::now`]; positions on a GPU's timeline have an arbitrary
+//! origin. Names of durations end in `_ns`.
 #![cfg_attr(not(test), no_std)]
 
 pub mod account;
-pub mod admission;
+mod admission;
+mod batch;
 pub mod batch_close;
-pub mod charge;
+mod burst;
+mod charge;
 pub mod cost_model;
 pub mod engine;
-pub mod fast_path;
-pub mod gang_phase;
-pub mod host_bound;
-pub mod idle_gaps;
+mod fast_path;
+mod gang_phase;
+mod host_bound;
+mod idle_gaps;
 pub mod launch;
 pub mod meter;
-pub mod power;
+mod power;
+mod prepare;
 pub mod stream;
-pub mod timeline;
-pub mod tuning;
+mod timeline;
+mod tuning;
 pub mod turns;
-pub mod wake_cost;
+mod wake_cost;
 
 #[cfg(test)]
 mod sim;

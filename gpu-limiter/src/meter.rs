@@ -1,9 +1,9 @@
-//! What the work of one context really took: the union, on the GPU's own clock, of its streams' measured batches.
+//! Measures the GPU time of one context: the union, on the GPU's clock, of its streams' batches.
 //!
-//! A batch lasts from its start (an event before it if its stream was idle, else the end of the batch before) to its end event. Work
-//! of several streams that overlaps is counted once. Work that has begun and is not finished is charged as time goes by, so that
-//! a kernel that never ends is paid for too; when it ends, the measured time replaces that. Of kernels that wait for other GPUs no
-//! more is charged than they are known to take ([`super::collective`]).
+//! A batch lasts from its start (an event if its stream was idle, else the end of the previous batch) to its end event. Work of several
+//! streams that overlaps is counted once. Running work is charged as time passes, so that a kernel that never ends is paid for too; its
+//! measured time replaces that when it ends. Kernels that wait for other GPUs are charged at most their known cost
+//! ([`crate::cost_model::CostModel::learn_collective`]).
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -12,88 +12,85 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 use vgpu_region::budget::Rate;
 
 use crate::account::Account;
-use crate::engine::Engine;
-use crate::engine::Handle;
-use crate::idle_gaps::Gaps;
-use crate::stream::{Claim, Stream};
-use crate::timeline;
-use crate::timeline::{Books, Head};
+use crate::engine::{Engine, Handle};
+use crate::stream::{Stream, StreamGuard};
+use crate::timeline::{BatchProgress, Timeline};
 
-/// Streams of one context that can be told apart.
-pub const STREAMS: usize = 256;
-/// How often to look whether another thread's harvest is over.
+/// Most streams of one context that are measured separately.
+pub(crate) const MAX_STREAMS: usize = 256;
+/// Number of times to check for the end of another thread's harvest.
 const SPINS: u32 = 1_000;
 
-/// A context's meter.
+/// The meter of one context.
 #[derive(Debug)]
 pub struct Meter {
-    /// The driver's number for the context; the context itself if the driver has none.
-    pub context: AtomicU64,
-    /// The account that pays.
+    context: AtomicU64,
+    /// Account that is charged.
     pub account: &'static Account,
-    /// Set when the context goes: its events must not be touched any more.
-    pub gone: AtomicBool,
-    harvesting: AtomicBool,
-    streams: [AtomicPtr<Stream>; STREAMS],
-    pub count: AtomicU32,
-    /// What streams beyond those share.
-    crowd: AtomicPtr<Stream>,
-    books: UnsafeCell<Books>,
-    /// Host time since when the context has had work in flight, or at which its busy time was last known; for charging early.
-    pub mark: AtomicU64,
-    pub side_by_side: AtomicBool,
-    /// Counts harvested batches: whoever waits sees whether anything moves.
-    pub harvested: AtomicU64,
+    /// Set when the context is destroyed: its events must not be used any more.
+    is_closed: AtomicBool,
+    is_harvesting: AtomicBool,
+    streams: [AtomicPtr<Stream>; MAX_STREAMS],
+    pub(crate) stream_count: AtomicU32,
+    /// Stream shared by all streams beyond [`MAX_STREAMS`].
+    overflow_stream: AtomicPtr<Stream>,
+    timeline: UnsafeCell<Timeline>,
+    /// Host time up to which the context's GPU time is known, in nanoseconds: the last harvest of a batch, or the start of the work in flight
+    /// if that is later. Running work is charged from here on.
+    pub(crate) known_until: AtomicU64,
+    pub(crate) has_concurrent_streams: AtomicBool,
+    /// Number of harvested batches. A waiting launch sees whether work finishes.
+    pub(crate) harvested_batches: AtomicU64,
 }
 
-// SAFETY: `books` is only touched by the holder of `harvesting`; the rest is atomics.
+// SAFETY: `timeline` is only used by the thread that set `is_harvesting`; the rest is atomics.
 unsafe impl Sync for Meter {}
 
-// SAFETY: nothing in it belongs to a thread; the handles are the driver's, good in every thread.
+// SAFETY: nothing in it belongs to a thread; the driver's handles are valid in every thread.
 unsafe impl Send for Meter {}
 
 struct Harvest<'a>(&'a Meter);
 
 impl Drop for Harvest<'_> {
     fn drop(&mut self) {
-        self.0.harvesting.store(false, Release);
+        self.0.is_harvesting.store(false, Release);
     }
 }
 
 impl Meter {
-    /// A meter of a context, paid from `account`.
+    /// Returns a meter of the context with this handle, which charges `account`.
     pub fn new(context: u64, account: &'static Account) -> Self {
-        let books = Books {
-            anchor: core::ptr::null_mut(),
-            anchor_at: 0,
-            busy_until: 0,
-            gaps: Gaps::new(),
-            harvest: 0,
-            early: 0,
-            last: core::ptr::null(),
-            alone: 0,
-        };
         Self {
             context: AtomicU64::new(context),
             account,
-            gone: AtomicBool::new(false),
-            harvesting: AtomicBool::new(false),
-            streams: [const { AtomicPtr::new(core::ptr::null_mut()) }; STREAMS],
-            count: AtomicU32::new(0),
-            crowd: AtomicPtr::new(core::ptr::null_mut()),
-            books: UnsafeCell::new(books),
-            mark: AtomicU64::new(0),
-            side_by_side: AtomicBool::new(false),
-            harvested: AtomicU64::new(0),
+            is_closed: AtomicBool::new(false),
+            is_harvesting: AtomicBool::new(false),
+            streams: [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_STREAMS],
+            stream_count: AtomicU32::new(0),
+            overflow_stream: AtomicPtr::new(core::ptr::null_mut()),
+            timeline: UnsafeCell::new(Timeline::new()),
+            known_until: AtomicU64::new(0),
+            has_concurrent_streams: AtomicBool::new(false),
+            harvested_batches: AtomicU64::new(0),
         }
     }
 
-    /// Ends the open batches of all streams, or those for which `which` says so. Done before a wait: what they hold will be finished
-    /// after it, and nobody would have seen when. The streams are not ours to use, so each is claimed, and a program that destroys one waits for the claim.
-    pub fn end_batches(&self, engine: &impl Engine, end: impl Fn(&Stream, Handle, &mut Claim<'_>)) {
-        // Another thread's harvest takes a microsecond or two.
+    /// Returns true once the meter is closed.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Acquire)
+    }
+
+    /// Returns true if this is the open meter of the context.
+    pub fn measures(&self, context: Handle) -> bool {
+        self.context.load(Acquire) == context as u64 && !self.is_closed()
+    }
+
+    /// Calls `close` for all streams with an open batch. Done before a wait: the batches will be finished after it, and nothing would show when.
+    /// The streams may be in use, so each is locked first; a program that destroys one waits for the lock.
+    pub(crate) fn for_each_open_batch(&self, engine: &impl Engine, close: impl Fn(&Stream, Handle, &mut StreamGuard<'_>)) {
+        // Another thread's harvest takes one or two microseconds.
         if (0..SPINS).all(|_| {
-            self.harvesting.swap(true, Acquire) && {
+            self.is_harvesting.swap(true, Acquire) && {
                 core::hint::spin_loop();
                 true
             }
@@ -101,86 +98,72 @@ impl Meter {
             return;
         }
         let _harvest = Harvest(self);
-        if self.gone.load(Acquire) {
+        if self.is_closed() {
             return;
         }
-        for stream in self.streams().filter(|stream| stream.dirty.load(Relaxed)) {
-            if let Some(mut claim) = stream.visit()
-                && !stream.retired.load(Acquire)
-                && engine.reaches(stream.handle.load(Relaxed))
+        for stream in self.streams().filter(|stream| stream.has_open_batch.load(Relaxed)) {
+            if let Some(mut guard) = stream.visit()
+                && !stream.is_retired.load(Acquire)
+                && engine.can_record_in(stream.handle.load(Relaxed))
             {
-                end(stream, stream.handle.load(Relaxed), &mut claim);
+                close(stream, stream.handle.load(Relaxed), &mut guard);
             }
         }
     }
 
-    /// The streams, those that are gone included.
+    /// Returns the streams, retired ones included.
     pub fn streams(&self) -> impl Iterator<Item = &Stream> {
-        let places = self.streams.iter().take(self.count.load(Acquire) as usize).chain([&self.crowd]);
-        // SAFETY: a stream's memory is never given back; a place is filled before `count` passes it.
+        let places = self.streams.iter().take(self.stream_count.load(Acquire) as usize).chain([&self.overflow_stream]);
+        // SAFETY: a stream's memory is never freed, and a place is filled before `stream_count` passes it.
         places.filter_map(|place| unsafe { place.load(Acquire).as_ref() })
     }
 
-    /// Whether more than one stream was at work lately.
-    pub fn has_many_streams(&self) -> bool {
-        self.side_by_side.load(Relaxed)
+    /// Returns true if more than one stream had batches lately.
+    pub(crate) fn has_concurrent_streams(&self) -> bool {
+        self.has_concurrent_streams.load(Relaxed)
     }
 
-    /// The context's handle.
+    /// Returns the context's handle.
     pub fn context(&self) -> Handle {
         self.context.load(Relaxed) as Handle
     }
 
-    /// The place for all streams that find none of their own: each launch into it is measured by itself. `None` if there is no memory.
-    pub fn crowd(&self, make: impl FnOnce() -> *mut Stream) -> Option<&Stream> {
-        if self.crowd.load(Acquire).is_null() {
-            let made = make();
-            // SAFETY: fresh memory of the right size, zero, or null.
+    /// Returns the stream shared by all streams for which [`Meter::stream`] has no place. Each launch into it is measured separately. Returns
+    /// `None` if `allocate` returns null; it has to return zeroed memory otherwise.
+    pub fn overflow_stream(&self, allocate: impl FnOnce() -> *mut Stream) -> Option<&Stream> {
+        if self.overflow_stream.load(Acquire).is_null() {
+            let made = allocate();
+            // SAFETY: null, or new zeroed memory of the right size.
             let stream = unsafe { made.as_ref() }?;
-            // No stream has this number.
+            // No stream of the driver has this number.
             stream.id.store(1, Relaxed);
-            stream.shared.store(true, Relaxed);
-            _ = self.crowd.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire);
+            stream.is_overflow.store(true, Relaxed);
+            _ = self.overflow_stream.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire);
         }
-        // SAFETY: a stream's memory is never given back.
-        unsafe { self.crowd.load(Acquire).as_ref() }
+        // SAFETY: a stream's memory is never freed.
+        unsafe { self.overflow_stream.load(Acquire).as_ref() }
     }
 
-    /// A place for the stream with this number: its own, one whose stream is gone, or a new one. `None` if all are taken.
-    pub fn adopt(&self, id: u64, make: impl FnOnce() -> *mut Stream) -> Option<&Stream> {
-        let own = |stream: &&Stream| stream.id.load(Acquire) == id && !stream.retired.load(Acquire);
-        if let Some(stream) = self.streams().find(own) {
+    /// Returns the stream with this number: the one in use, a retired one that is reused, or a new one. Returns `None` if there are
+    /// [`MAX_STREAMS`], or if `allocate` returns null; it has to return zeroed memory otherwise.
+    pub fn stream(&self, id: u64, allocate: impl FnOnce() -> *mut Stream) -> Option<&Stream> {
+        let is_known = |stream: &&Stream| stream.id.load(Acquire) == id && !stream.is_retired.load(Acquire);
+        if let Some(stream) = self.streams().find(is_known).or_else(|| self.reuse_retired(id)) {
             return Some(stream);
         }
-        for stream in self.streams() {
-            let free = stream.retired.load(Acquire) && stream.waiting() == 0;
-            if let Some(mut claim) = free.then(|| stream.claim()).flatten() {
-                if !stream.retired.swap(false, AcqRel) {
-                    continue;
-                }
-                stream.id.store(id, Release);
-                let (batch, open) = claim.open();
-                batch.clear();
-                (open.interrupted, open.idle_from) = (true, 0);
-                stream.dirty.store(false, Relaxed);
-                stream.guests.store(0, Relaxed);
-                drop(claim);
-                return Some(stream);
-            }
-        }
-        if self.count.load(Acquire) as usize >= STREAMS {
+        if self.stream_count.load(Acquire) as usize >= MAX_STREAMS {
             return None;
         }
-        let made = make();
-        // SAFETY: fresh memory of the right size, zero, or null.
+        let made = allocate();
+        // SAFETY: null, or new zeroed memory of the right size.
         let stream = unsafe { made.as_ref() }?;
         stream.id.store(id, Relaxed);
-        stream.claim()?.open().1.interrupted = true;
+        stream.lock()?.open().1.is_interrupted = true;
         loop {
-            let place = self.count.load(Acquire);
+            let place = self.stream_count.load(Acquire);
             let taken = self.streams.get(place as usize)?.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire);
-            // Another thread that was quicker may not have counted its stream yet: whoever comes next does.
-            _ = self.count.compare_exchange(place, place + 1, AcqRel, Acquire);
+            // If another thread was first, it may not have counted its stream yet.
+            _ = self.stream_count.compare_exchange(place, place + 1, AcqRel, Acquire);
             if taken.is_ok() {
                 break;
             }
@@ -188,66 +171,86 @@ impl Meter {
         Some(stream)
     }
 
-    /// Waits for a harvester to leave and keeps others out, for good. Called before the context is destroyed. Charges what is unfinished
-    /// as expected, and gives that, in nanoseconds.
+    fn reuse_retired(&self, id: u64) -> Option<&Stream> {
+        for stream in self.streams() {
+            let is_free = stream.is_retired.load(Acquire) && stream.closed_batches() == 0;
+            if let Some(mut guard) = is_free.then(|| stream.lock()).flatten() {
+                if !stream.is_retired.swap(false, AcqRel) {
+                    continue;
+                }
+                stream.id.store(id, Release);
+                let (batch, state) = guard.open();
+                batch.clear();
+                (state.is_interrupted, state.idle_from) = (true, 0);
+                stream.has_open_batch.store(false, Relaxed);
+                stream.guest_ns.store(0, Relaxed);
+                drop(guard);
+                return Some(stream);
+            }
+        }
+        None
+    }
+
+    /// Closes the meter for good, after waiting for another thread's harvest. Called before the context is destroyed. Charges the unfinished
+    /// work as expected, and returns that charge in nanoseconds.
     pub fn close(&self, engine: &impl Engine) -> u64 {
-        self.gone.store(true, Release);
-        // A harvester only asks the driver questions that it answers at once.
+        self.is_closed.store(true, Release);
+        // A harvest only makes driver calls that do not wait.
         for _ in 0..10_000 {
-            if !self.harvesting.swap(true, Acquire) {
+            if !self.is_harvesting.swap(true, Acquire) {
                 break;
             }
             engine.sleep(10_000);
         }
-        let mut unfinished = 0;
+        let mut unfinished_ns = 0;
         for stream in self.streams() {
-            // SAFETY: we are the harvester; nobody launches into a context that is being destroyed.
+            // SAFETY: this is the harvester, and no thread launches into a context that is being destroyed.
             while let Some(batch) = unsafe { stream.oldest() } {
-                // What it took will never be known.
-                unfinished += batch.expected;
+                // Its GPU time will never be known.
+                unfinished_ns += batch.expected_ns;
                 if let Some(rate) = self.account.rate() {
-                    self.account.charge(batch.expected as i64, rate);
+                    self.account.charge(batch.expected_ns as i64, rate);
                 }
-                self.account.arrived(batch);
+                self.account.remove_in_flight(batch);
                 // SAFETY: as above.
-                unsafe { stream.done() };
+                unsafe { stream.remove_oldest() };
             }
         }
-        unfinished
+        unfinished_ns
     }
 
-    /// Charges everything that has finished since, and what has been running for long. Does nothing while another thread does it.
-    pub fn harvest(&self, engine: &impl Engine, rate: Rate) {
-        if self.harvesting.swap(true, Acquire) {
+    /// Charges finished batches, and work that has been running for long. Does nothing while another thread does it.
+    pub(crate) fn harvest(&self, engine: &impl Engine, rate: Rate) {
+        if self.is_harvesting.swap(true, Acquire) {
             return;
         }
         let _harvest = Harvest(self);
-        if self.gone.load(Acquire) {
+        if self.is_closed() {
             return;
         }
-        // SAFETY: we are the harvester.
-        let books = unsafe { &mut *self.books.get() };
-        books.harvest += 1;
-        let running = loop {
+        // SAFETY: this is the harvester.
+        let timeline = unsafe { &mut *self.timeline.get() };
+        timeline.harvest += 1;
+        let is_running = loop {
             let mut first: Option<(&Stream, u64, u64)> = None;
-            let (mut running, mut since) = (false, u64::MAX);
+            let (mut is_running, mut running_since) = (false, u64::MAX);
             for stream in self.streams() {
-                match timeline::head(engine, books, stream) {
+                match timeline.oldest_batch(engine, stream) {
                     None => {}
-                    Some(Head::Running { since: begun }) => {
-                        // What waits for something else (a copy, the host) has not begun.
-                        running |= begun.is_some();
-                        since = since.min(begun.unwrap_or(u64::MAX));
+                    Some(BatchProgress::Running { since }) => {
+                        // Work that waits for something else (a copy, the host) has not begun.
+                        is_running |= since.is_some();
+                        running_since = running_since.min(since.unwrap_or(u64::MAX));
                     }
-                    Some(Head::Finished { start, end }) if first.is_none_or(|(_, earliest, _)| start < earliest) => {
+                    Some(BatchProgress::Finished { start, end }) if first.is_none_or(|(_, earliest, _)| start < earliest) => {
                         first = Some((stream, start, end));
                     }
-                    Some(Head::Finished { .. }) => {}
+                    Some(BatchProgress::Finished { .. }) => {}
                 }
             }
-            let Some((stream, start, end)) = first else { break running };
-            self.settle(engine, books, rate, stream, (start.min(since), start, end));
+            let Some((stream, start, end)) = first else { break is_running };
+            self.charge_batch(engine, timeline, rate, stream, (start.min(running_since), start, end));
         };
-        self.charge_early(engine, books, rate, running);
+        self.charge_running(engine, timeline, rate, is_running);
     }
 }

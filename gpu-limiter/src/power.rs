@@ -1,9 +1,10 @@
-//! What the clock gives a program beyond its time: a GPU that reaches its power limit lowers its clock, and one that rests in between does
-//! not have to. A matmul that has an H200 for itself runs at 1.6 GHz and 700 W. Given half of the time it runs at 1.9 GHz, and got 0.6 of what
-//! it gets alone. So that half is half, each nanosecond of such work counts for as many as it would take at the clock that the power limit
-//! leaves to who has the GPU for itself.
+//! Clock compensation: charges work by what it would take at the clock of a program that has the GPU for itself.
 //!
-//! That is looked at once a second, only while launches are held back anyway.
+//! A GPU that reaches its power limit lowers its clock. A program that is held back lets the GPU rest, and runs at a higher clock. A matmul
+//! that has an H200 for itself runs at 1.6 GHz and 700 W. With half of the time it ran at 1.9 GHz, and got 0.6 of the work done that it does
+//! alone. So that half is half, each nanosecond of such work is charged as the nanoseconds that it would take at the lower clock.
+//!
+//! The factor is updated once a second, only while launches are held back anyway.
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -11,185 +12,180 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use vgpu_region::budget::Budget;
 
 use crate::engine::{Engine, Power};
-use crate::turns::Gate;
+use crate::turns::Turns;
 
-/// How often it is looked at, in nanoseconds: NVML's power is a mean over one second.
-const PERIOD: u64 = 1_000_000_000;
-/// Two looks that lie further apart say nothing: what was used since is not what the power was drawn for.
-const LONGEST: u64 = PERIOD / 4 * 5;
-/// Who uses less than this part of the time is not looked at: what it draws cannot be told from what the GPU draws at rest.
-const SELDOM: u64 = 6;
-/// NVML's percentage may be higher than what was used by this part of that (an H200's matmuls got what fits a tenth); what is more, others use.
-const OFF: u64 = 4;
-/// What a GPU draws at rest with its clock up, in thousandths of its usual limit (H200: 124 W of 700 W).
-const REST: u64 = 175;
-/// GPUs of a lower limit, in milliwatts, draw a larger part of it at rest, and nobody has looked at one.
-const LARGE: u32 = 300_000;
-/// What time counts for, in parts of so many.
-const WHOLE: u32 = 1024;
-/// Work that draws more than twice what the GPU may draw is not believed; what was seen drew 1.5 times as much. In parts of [`WHOLE`].
-const MOST: u64 = 2 * WHOLE as u64;
+/// Period of the updates, in nanoseconds: NVML's power is a mean over one second.
+const PERIOD_NS: u64 = 1_000_000_000;
+/// Longest time between two updates that can be compared, in nanoseconds. After a longer one the power draw is not that of the time used.
+const MAX_PERIOD_NS: u64 = PERIOD_NS / 4 * 5;
+/// A program that uses less than one part in this many of the time is not compensated: its power cannot be told from the GPU at rest.
+const MIN_USE_DIVISOR: u64 = 6;
+/// NVML's utilization may exceed the time used by one part in this many (matmuls on an H200: a tenth). Any excess is use by others.
+const UTILIZATION_ERROR_DIVISOR: u64 = 4;
+/// Power draw at rest with the clock up, in thousandths of the default limit (H200: 124 W of 700 W).
+const REST_PER_MILLE: u64 = 175;
+/// Lowest default power limit of a GPU that is compensated, in milliwatts. Smaller GPUs draw a larger part at rest; none was measured.
+const MIN_LIMIT_MW: u32 = 300_000;
+/// Fixed-point factor of 1.
+const ONE: u32 = 1024;
+/// Highest credible ratio of the power that work draws to the power available, in parts of [`ONE`]. The highest measured was 1.5.
+const MAX_RATIO: u64 = 2 * ONE as u64;
 
-/// What time on one GPU counts for.
+/// Compensation factor of one GPU.
 #[derive(Debug)]
-pub struct Worth {
-    /// In parts of [`WHOLE`]; 0 before anything was looked at.
-    each: AtomicU32,
-    next: AtomicU64,
-    since: AtomicU64,
-    used: AtomicU64,
+pub struct ClockCompensation {
+    /// Factor in parts of [`ONE`]; 0 before the first update.
+    factor: AtomicU32,
+    next_update_at: AtomicU64,
+    last_update_at: AtomicU64,
+    /// GPU time charged to the container at the last update, in nanoseconds.
+    used_ns: AtomicU64,
 }
 
-impl Worth {
-    /// Each nanosecond counts as one.
+impl ClockCompensation {
+    /// Returns a factor of 1.
     pub fn new() -> Self {
         let zero = || AtomicU64::new(0);
-        Self { each: AtomicU32::new(0), next: zero(), since: zero(), used: zero() }
+        Self { factor: AtomicU32::new(0), next_update_at: zero(), last_update_at: zero(), used_ns: zero() }
     }
 
-    /// What so many nanoseconds of GPU time count for.
-    pub fn of(&self, nanos: i64) -> i64 {
-        (i128::from(nanos) * i128::from(self.each.load(Relaxed).max(WHOLE)) / i128::from(WHOLE)) as i64
+    /// Converts GPU time to the time that is charged for it. Both in nanoseconds.
+    pub fn charged_ns(&self, gpu_ns: i64) -> i64 {
+        (i128::from(gpu_ns) * i128::from(self.factor.load(Relaxed).max(ONE)) / i128::from(ONE)) as i64
     }
 
-    /// A launch is held back: a good moment to look, if it is time.
-    pub fn look(&self, engine: &impl Engine, budget: &Budget, gate: &Gate, now: u64) {
-        let next = self.next.load(Relaxed);
-        if now < next || self.next.compare_exchange(next, now + PERIOD, AcqRel, Relaxed).is_err() {
+    /// Updates the factor if the period is over. Called while a launch is held back.
+    pub fn update(&self, engine: &impl Engine, budget: &Budget, turns: &Turns, now: u64) {
+        let next = self.next_update_at.load(Relaxed);
+        if now < next || self.next_update_at.compare_exchange(next, now + PERIOD_NS, AcqRel, Relaxed).is_err() {
             return;
         }
-        let used = budget.used.load(Relaxed);
-        let (since, before) = (self.since.swap(now, Relaxed), self.used.swap(used, Relaxed));
-        let passed = now.saturating_sub(since);
-        let known = self.each.load(Relaxed);
-        let each = match known {
-            // Where others use the GPU too, nobody's clock is higher for this one's rests.
-            _ if gate.takes_turns() => WHOLE,
-            // Nothing can be said, and what was said before gets old.
-            1.. if passed > LONGEST => known.midpoint(WHOLE),
-            0 if passed > LONGEST => return,
-            0 => see(engine, gate, used.saturating_sub(before), passed),
-            _ => known.midpoint(see(engine, gate, used.saturating_sub(before), passed)),
+        let used_ns = budget.used.load(Relaxed);
+        let (last, used_before_ns) = (self.last_update_at.swap(now, Relaxed), self.used_ns.swap(used_ns, Relaxed));
+        let passed_ns = now.saturating_sub(last);
+        let known = self.factor.load(Relaxed);
+        let factor = match known {
+            // While other containers use the GPU too, this container's rests do not raise the clock.
+            _ if turns.are_taken() => ONE,
+            // The old factor decays, as no new one can be measured.
+            1.. if passed_ns > MAX_PERIOD_NS => known.midpoint(ONE),
+            0 if passed_ns > MAX_PERIOD_NS => return,
+            0 => measure(engine, turns, used_ns.saturating_sub(used_before_ns), passed_ns),
+            _ => known.midpoint(measure(engine, turns, used_ns.saturating_sub(used_before_ns), passed_ns)),
         };
-        self.each.store(each, Relaxed);
+        self.factor.store(factor, Relaxed);
     }
 }
 
-/// What a nanosecond counts for, by what was used of the time that has passed, both in nanoseconds.
-fn see(engine: &impl Engine, gate: &Gate, used: u64, passed: u64) -> u32 {
-    if used < passed / SELDOM {
-        return WHOLE;
+/// Returns the factor for a program that used `used_ns` of the last `passed_ns` nanoseconds.
+fn measure(engine: &impl Engine, turns: &Turns, used_ns: u64, passed_ns: u64) -> u32 {
+    if used_ns < passed_ns / MIN_USE_DIVISOR {
+        return ONE;
     }
-    let Some(power) = engine.power(gate.uuid()).filter(|power| power.usual >= LARGE) else { return WHOLE };
-    let alone = slowdown(power, used, passed);
-    if alone == WHOLE {
-        return WHOLE;
+    let Some(power) = engine.power(turns.uuid()).filter(|power| power.default_limit_mw >= MIN_LIMIT_MW) else { return ONE };
+    let alone = slowdown(power, used_ns, passed_ns);
+    if alone == ONE {
+        return ONE;
     }
-    // Others may be there without turns.
-    let Some(percent) = engine.busy(gate.uuid()) else { return WHOLE };
-    let busy = passed / 100 * u64::from(percent);
-    if busy > used.saturating_add(used / OFF) { slowdown(power, busy, passed) } else { alone }
+    // Others may use the GPU without turns.
+    let Some(percent) = engine.busy_percent(turns.uuid()) else { return ONE };
+    let busy_ns = passed_ns / 100 * u64::from(percent);
+    if busy_ns > used_ns.saturating_add(used_ns / UTILIZATION_ERROR_DIVISOR) { slowdown(power, busy_ns, passed_ns) } else { alone }
 }
 
-/// How much longer work takes that has the GPU for itself than work that has it for `used` of `passed` nanoseconds and draws this power, in
-/// parts of [`WHOLE`].
-fn slowdown(power: Power, used: u64, passed: u64) -> u32 {
-    let rest = u64::from(power.usual) * REST / 1000;
-    let most = u64::from(power.limit).saturating_sub(rest);
-    let drawn = u64::from(power.drawn).saturating_sub(rest).saturating_mul(passed) / used.max(1);
-    if most == 0 || drawn <= most {
-        return WHOLE;
+/// Returns how much longer work takes with the GPU for itself than with `used_ns` of `passed_ns` nanoseconds at this power draw, in parts of
+/// [`ONE`].
+fn slowdown(power: Power, used_ns: u64, passed_ns: u64) -> u32 {
+    let rest_mw = u64::from(power.default_limit_mw) * REST_PER_MILLE / 1000;
+    let available_mw = u64::from(power.limit_mw).saturating_sub(rest_mw);
+    let drawn_mw = u64::from(power.drawn_mw).saturating_sub(rest_mw).saturating_mul(passed_ns) / used_ns.max(1);
+    if available_mw == 0 || drawn_mw <= available_mw {
+        return ONE;
     }
-    let over = (drawn.saturating_mul(u64::from(WHOLE)) / most).min(MOST) - u64::from(WHOLE);
-    // The power goes with the speed to the 2.4 (three H200s and an H100, matmuls at 10 to 90%: 2.1 to 3). This is within a percent of
-    // the root.
-    (u64::from(WHOLE) * (24 * u64::from(WHOLE) + 17 * over) / (24 * u64::from(WHOLE) + 7 * over)) as u32
+    let excess = (drawn_mw.saturating_mul(u64::from(ONE)) / available_mw).min(MAX_RATIO) - u64::from(ONE);
+    // Power grows with the speed to the power of 2.4 (three H200s and an H100, matmuls at 10 to 90%: 2.1 to 3). This fraction is within one
+    // percent of the root.
+    (u64::from(ONE) * (24 * u64::from(ONE) + 17 * excess) / (24 * u64::from(ONE) + 7 * excess)) as u32
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::engine::Power;
+    use super::*;
     use crate::sim::gpu;
     use crate::sim::gpu::Gpu;
-    use crate::sim::limits::Process;
-    use crate::sim::limits::S;
-    use crate::sim::limits::US;
-    use crate::sim::limits::budget;
-    use crate::sim::limits::give_turn;
-    use core::sync::atomic::Ordering::Relaxed;
+    use crate::sim::process::{Process, S, US, budget, give_turn};
     use vgpu_region::budget::Rate;
 
-    use super::*;
-
-    /// The part of the time that a loop gets whose kernels draw so many watts, with others that make the GPU busy for so many percent.
+    /// Returns the share of the GPU's time that a loop gets, in percent. Its kernels draw `draws` watts; other programs keep the GPU busy for
+    /// `others` percent.
     fn share(percent: u32, draws: u32, others: u32) -> f64 {
         let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
-        gpu.draws.set(draws);
-        gpu.others.set(others);
+        gpu.kernel_watts.set(draws);
+        gpu.others_percent.set(others);
         let (stream, start) = (process.stream(0), gpu.now());
         while gpu.now() < start + 6 * S {
             process.launch(&gpu, stream, 1, 200 * US);
         }
         let (used, charged) = (gpu.used(start, start + 6 * S), process.meter.account.budget.used.load(Relaxed));
-        assert!(used.abs_diff(charged) < used / 100 + 5_000 * US, "what is told is the time: used {used}, charged {charged}");
+        assert!(used.abs_diff(charged) < used / 100 + 5_000 * US, "the time shown is the real one: used {used}, charged {charged}");
         gpu.used(start + 3 * S, start + 6 * S) as f64 / (3 * S) as f64 * 100.0
     }
 
-    /// 868 W beyond rest is what a matmul draws at full clock; alone it is held to 577, and takes 1.2 times as long.
+    /// A matmul draws 868 W beyond rest at full clock. Alone it is held to 577 W, and takes 1.2 times as long.
     #[test]
-    fn work_that_would_be_slower_alone_counts_for_more() {
-        let check = |percent: u32, draws, others, counts: f64, why| {
-            let (got, expected) = (share(percent, draws, others), f64::from(percent) / counts);
-            assert!((got - expected).abs() < 1.0, "{percent}%, {why}: {got:.2} of the time, not {expected:.2}");
+    fn work_that_would_be_slower_alone_is_charged_more() {
+        let check = |percent: u32, draws, others, factor: f64, why| {
+            let (got, expected) = (share(percent, draws, others), f64::from(percent) / factor);
+            assert!((got - expected).abs() < 1.0, "{percent}%, {why}: {got:.2} of the time, expected {expected:.2}");
         };
         for percent in [25, 50] {
             check(percent, 868, 0, 1.2, "alone");
-            check(percent, 868, percent / 8, 1.2, "as NVML says more than was used");
+            check(percent, 868, percent / 8, 1.2, "NVML reports more than was used");
             check(percent, 868, 100 - percent, 1.0, "others keep the clock down");
             check(percent, 560, 0, 1.0, "it draws little");
-            check(percent, 0, 0, 1.0, "nobody tells");
+            check(percent, 0, 0, 1.0, "the power is unknown");
         }
-        check(10, 868, 0, 1.0, "too seldom to tell");
+        check(10, 868, 0, 1.0, "used too little");
     }
 
-    /// What a thousand nanoseconds count for after so long, in half of which the GPU worked.
-    fn after(gpu: &Gpu, process: &Process, length: u64) -> i64 {
+    /// Returns what 1000 ns are charged as after `length_ns` nanoseconds, during half of which the GPU worked.
+    fn charged_after(gpu: &Gpu, process: &Process, length_ns: u64) -> i64 {
         let account = process.meter.account;
-        let end = gpu.now() + length;
-        gpu.launch(gpu::stream(1), length / 2);
-        account.budget.charge(length as i64 / 2, Rate::new(50).unwrap());
+        let end = gpu.now() + length_ns;
+        gpu.launch(gpu::stream(1), length_ns / 2);
+        account.budget.charge(length_ns as i64 / 2, Rate::new(50).unwrap());
         gpu.pass(end - gpu.now());
-        account.worth.look(gpu, account.budget, &account.gate, gpu.now());
-        account.worth.of(1000)
+        account.compensation.update(gpu, account.budget, &account.turns, gpu.now());
+        account.compensation.charged_ns(1000)
     }
 
     #[test]
-    fn what_was_seen_gets_old() {
+    fn an_old_factor_decays() {
         let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
-        gpu.draws.set(868);
-        let told = [S, S, S, 2 * S, 2 * S, S].map(|length| after(&gpu, &process, length));
-        assert!(told[0] == 1000 && told[1] > 1180 && told[2] > 1180, "{told:?}");
-        assert!(told[3] < 1110 && told[4] < 1060 && told[5] > 1110, "{told:?}");
+        gpu.kernel_watts.set(868);
+        let charged = [S, S, S, 2 * S, 2 * S, S].map(|length_ns| charged_after(&gpu, &process, length_ns));
+        assert!(charged[0] == 1000 && charged[1] > 1180 && charged[2] > 1180, "{charged:?}");
+        assert!(charged[3] < 1110 && charged[4] < 1060 && charged[5] > 1110, "{charged:?}");
         give_turn(&process);
-        process.meter.account.gate.pass(gpu.now() + 1, 0);
-        assert_eq!(after(&gpu, &process, S), 1000, "others are at work, too");
+        process.meter.account.turns.poll(gpu.now() + 1, 0);
+        assert_eq!(charged_after(&gpu, &process, S), 1000, "other containers use the GPU too");
     }
 
     #[test]
-    fn small_cards_are_not_judged() {
+    fn small_gpus_are_not_compensated() {
         for (limit, least, most) in [(150, 1000, 1000), (350, 1150, 1250)] {
             let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
-            gpu.limit.set(limit);
-            gpu.draws.set(limit * 868 / 700);
-            let told = [S, S].map(|length| after(&gpu, &process, length));
-            assert!((least..=most).contains(&told[1]), "{limit} W: {told:?}");
+            gpu.limit_watts.set(limit);
+            gpu.kernel_watts.set(limit * 868 / 700);
+            let charged = [S, S].map(|length_ns| charged_after(&gpu, &process, length_ns));
+            assert!((least..=most).contains(&charged[1]), "{limit} W: {charged:?}");
         }
     }
 
-    /// What was measured: GPU, percent of the time, watts, and the speed beside that of the same work with the GPU for itself.
+    /// Measurements: GPU, percent of the time, watts, and the speed relative to the same work with the GPU for itself.
     #[test]
-    fn speeds_are_those_that_were_seen() {
-        for (gpu, percent, watts, seen) in [
+    fn slowdowns_match_the_measured_ones() {
+        for (gpu, percent, watts, measured) in [
             ("H200, matmul 4096", 10, 214, 1.218),
             ("H200, matmul 4096", 25, 341, 1.211),
             ("H200, matmul 4096", 50, 553, 1.198),
@@ -210,20 +206,22 @@ mod tests {
             ("H100, fp32 matmul", 50, 422, 1.029),
             ("H100, spinning", 25, 133, 1.02),
         ] {
-            let power = Power { drawn: watts * 1000, limit: 700_000, usual: 700_000 };
-            let slows = f64::from(slowdown(power, percent, 100)) / f64::from(WHOLE);
-            let share = f64::from(u32::try_from(percent).unwrap()) * seen / slows;
-            println!("{gpu} at {percent}%: {slows:.3}, seen {seen}: {share:.1}");
-            assert!((share - percent as f64).abs() < 1.5, "{gpu} at {percent}%: {slows:.3}, seen {seen}: {share:.1}");
+            let power = Power { drawn_mw: watts * 1000, limit_mw: 700_000, default_limit_mw: 700_000 };
+            let factor = f64::from(slowdown(power, percent, 100)) / f64::from(ONE);
+            let share = f64::from(u32::try_from(percent).unwrap()) * measured / factor;
+            println!("{gpu} at {percent}%: {factor:.3}, measured {measured}: {share:.1}");
+            assert!((share - percent as f64).abs() < 1.5, "{gpu} at {percent}%: {factor:.3}, measured {measured}: {share:.1}");
         }
     }
 
     #[test]
-    fn nonsense_counts_as_it_is() {
-        for (drawn, limit, usual) in [(0, 0, 0), (700_000, 0, 0), (700_000, 100_000, 700_000), (0, u32::MAX, u32::MAX), (u32::MAX, 1, 0)] {
-            for (used, passed) in [(0, 1), (1, 1), (u64::MAX, u64::MAX), (1, u64::MAX)] {
-                let slows = slowdown(Power { drawn, limit, usual }, used, passed);
-                assert!((WHOLE..=MOST as u32).contains(&slows), "{slows}");
+    fn nonsensical_readings_give_a_bounded_factor() {
+        for (drawn_mw, limit_mw, default_limit_mw) in
+            [(0, 0, 0), (700_000, 0, 0), (700_000, 100_000, 700_000), (0, u32::MAX, u32::MAX), (u32::MAX, 1, 0)]
+        {
+            for (used_ns, passed_ns) in [(0, 1), (1, 1), (u64::MAX, u64::MAX), (1, u64::MAX)] {
+                let factor = slowdown(Power { drawn_mw, limit_mw, default_limit_mw }, used_ns, passed_ns);
+                assert!((ONE..=MAX_RATIO as u32).contains(&factor), "{factor}");
             }
         }
     }

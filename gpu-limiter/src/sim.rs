@@ -3,7 +3,8 @@
 mod collectives;
 pub mod gpu;
 mod host_bound;
-pub mod limits;
+mod limits;
+pub mod process;
 mod processes;
 mod properties;
 mod recorded;

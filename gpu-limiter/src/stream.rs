@@ -1,205 +1,131 @@
-//! One stream's launches, in batches, each closed by an event.
+//! A stream and its batches, each closed by an event.
 //!
-//! A batch belongs to the thread that launches until it is closed, then to whoever harvests. Both sides see it through two
-//! counters, as in a queue of one producer and one consumer: the producer holds the stream's claim, the consumer the meter's.
+//! The open batch belongs to the thread that launches. Once closed, it belongs to the harvester. The two hand batches over through a ring with
+//! two counters, like a queue of one producer and one consumer: the producer holds the stream's lock, the consumer the meter's.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 
-use crate::cost_model::Kind;
-use crate::engine::Handle;
-use crate::fast_path::Quick;
-use crate::gang_phase::Had;
-use crate::host_bound::Host;
-use crate::wake_cost::Waking;
+use crate::batch::Batch;
+use crate::fast_path::FastPath;
+use crate::gang_phase::PhaseProgress;
+use crate::host_bound::HostBound;
+use crate::wake_cost::WakeCost;
 
-/// What the harvester saw of a batch, so that it need not ask again while it settles those of other streams. All zero is nothing.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
-    pub start: u64,
-    /// 0: it has not been seen to be finished.
-    pub end: u64,
-    /// The harvest in which it still ran, and since when; 0 is unknown.
-    pub running_in: u64,
-    pub since: u64,
-}
-
-/// Closed batches of one stream that can wait to be harvested.
-pub const RING: u32 = 32;
-/// Most launches in a batch, but for those of one kind: an event, and the accounts after it, then come with fewer than one launch in a hundred.
-pub const MOST: usize = 256;
-/// Nobody is at the stream.
-const FREE: u32 = 0;
-/// A thread is between the start and the end of a launch, which may take long: it may have to wait.
+/// Most closed batches of one stream that wait to be harvested.
+pub(crate) const RING: u32 = 32;
+/// Lock word of a stream that is not in use.
+const UNLOCKED: u32 = 0;
+/// Lock word while a thread launches. This may take long: the launch may have to wait.
 const LAUNCHING: u32 = 1;
-/// Another one ends the batch, which takes a microsecond or two.
+/// Lock word while another thread closes the batch. This takes one or two microseconds.
 const VISITED: u32 = 2;
-/// How often to look again for the end of a visit.
+/// Number of times to check for the end of a visit.
 const SPINS: u32 = 1_000;
 
-/// Launches that are measured together.
-#[derive(Debug)]
-pub struct Batch {
-    /// Recorded before the first launch, if the stream was idle then; else the batch begins where the last one ended.
-    pub start: Handle,
-    /// Recorded behind the last launch.
-    pub end: Handle,
-    /// Whether `start` counts.
-    pub fresh: bool,
-    /// Whether `end` was not recorded and the batch is taken to last as long as expected.
-    pub guessed: bool,
-    /// Whether the stream was found idle when it was ended, so that it took no longer than measured, and perhaps less.
-    pub at_most: bool,
-    /// Whether it holds a launch of unknown cost.
-    pub unknown: bool,
-    /// Whether the launching thread had just been held back: it needs a while to get going again.
-    pub woken: bool,
-    /// Whether it was begun only because it runs beside what is in flight in another stream.
-    pub covered: bool,
-    /// Whether all its launches are of one kind.
-    pub uniform: bool,
-    /// Whether one of them may wait for other GPUs.
-    pub collective: bool,
-    /// Whether the GPU waits for the stream's host most of the time.
-    pub behind: bool,
-    /// How many launches.
-    pub count: u32,
-    /// Nanoseconds that the launches are expected to take.
-    pub expected: u64,
-    /// Nanoseconds from its start until the driver had loaded what it runs: only then did it begin.
-    pub loading: u64,
-    /// Nanoseconds of the batch in which there was nothing to run as the host had just been woken.
-    pub late: u64,
-    /// Nanoseconds by which the host lagged behind in all, excused or not.
-    pub lagged: u64,
-    /// What the harvester saw of it.
-    pub seen: Seen,
-    /// What was launched.
-    pub kinds: [Kind; MOST],
-}
-
-impl Batch {
-    /// Whether a launch of this kind must not be measured together with what is in the batch: one that waits for other GPUs goes with its kind
-    /// only.
-    #[inline]
-    pub fn must_not_mix(&self, kind: Kind, collective: bool) -> bool {
-        (self.collective || collective) && !(self.uniform && self.kinds.first() == Some(&kind))
-    }
-
-    /// Enters a launch.
-    #[inline]
-    pub fn add(&mut self, kind: Kind) {
-        self.uniform = self.count == 0 || self.uniform && self.kinds.first() == Some(&kind);
-        if let Some(place) = self.kinds.get_mut(self.count as usize) {
-            *place = kind;
-        }
-        self.count += 1;
-    }
-
-    /// Empties it; its events stay.
-    pub fn clear(&mut self) {
-        (self.count, self.expected, self.loading, self.late, self.lagged) = (0, 0, 0, 0, 0);
-        (self.fresh, self.guessed, self.at_most, self.unknown) = (false, false, false, false);
-        (self.woken, self.collective, self.behind) = (false, false, false);
-        self.seen = Seen::default();
-    }
-}
-
-/// A stream's state. All zero is a free one. What most launches need of it lies in one cache line.
+/// A stream. All zero is an unused one. The part that the fast path needs is in one cache line.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Stream {
-    quick: UnsafeCell<Quick>,
-    /// What a thread is doing here: one of [`FREE`], [`LAUNCHING`] and [`VISITED`].
-    claimed: AtomicU32,
-    /// The driver's number for the stream; 0 while free.
-    pub id: AtomicU64,
-    /// Set once the program has destroyed it.
-    pub retired: AtomicBool,
-    /// Several of the program's streams have this one place: no event in one of them says anything of the others, so every launch is a
-    /// batch of its own.
-    pub shared: AtomicBool,
+    fast_path: UnsafeCell<FastPath>,
+    /// [`UNLOCKED`], [`LAUNCHING`] or [`VISITED`].
+    lock_word: AtomicU32,
+    /// Number that identifies the driver's stream; 0 while unused.
+    pub(crate) id: AtomicU64,
+    /// Set when the program destroys the stream.
+    pub(crate) is_retired: AtomicBool,
+    /// Several of the program's streams share this one. An event in one of them says nothing about the others, so every launch is a batch of
+    /// its own.
+    pub(crate) is_overflow: AtomicBool,
     head: AtomicU32,
     tail: AtomicU32,
     ring: [UnsafeCell<Batch>; RING as usize],
-    mine: UnsafeCell<Open>,
-    /// Whether there are launches that no event ends yet.
-    pub dirty: AtomicBool,
-    /// Set while the program waits for all that is in the stream.
-    pub awaited: AtomicBool,
-    /// The driver's handle of the last launches.
-    pub handle: AtomicPtr<core::ffi::c_void>,
-    /// Nanoseconds expected of launches by threads that found the stream claimed, not in a batch yet.
-    pub guests: AtomicU64,
-    /// Where the last harvested batch ended, on the GPU's clock; the harvester's.
-    pub last_end: AtomicU64,
+    state: UnsafeCell<StreamState>,
+    /// The open batch has launches.
+    pub(crate) has_open_batch: AtomicBool,
+    /// Set while the program waits for everything in the stream.
+    pub(crate) is_awaited: AtomicBool,
+    /// The driver's handle, as of the last launch.
+    pub(crate) handle: AtomicPtr<core::ffi::c_void>,
+    /// Expected GPU time of launches by threads that found the stream locked, in nanoseconds. Not in a batch yet.
+    pub(crate) guest_ns: AtomicU64,
+    /// End of the last harvested batch on the GPU's timeline. Used by the harvester only.
+    pub(crate) last_end: AtomicU64,
 }
 
-/// What the launching thread knows of the batch it is filling.
+/// State of a stream that only the thread that launches uses.
 #[derive(Debug)]
-pub struct Open {
-    /// When the stream runs out of work, as far as the host can tell: after the last launch's expected end, or when the program had
-    /// waited for all of it.
+pub(crate) struct StreamState {
+    /// Host time at which the stream runs out of work: the expected end of the last launch, or the end of the program's wait.
     pub idle_from: u64,
-    /// When a launch last asked what time it is.
-    pub asked_at: u64,
-    /// Whether others followed that did not.
-    pub unasked: bool,
-    /// The next batch must not begin where the last one ended: something else came between.
-    pub interrupted: bool,
-    /// The batch is closed with the first launch from then on.
-    pub closes_at: u64,
-    /// The batch is full when it is expected to take so many nanoseconds.
-    pub full: u64,
-    /// There was so much budget when the batch began that nobody has to know soon what it takes.
-    pub spare: bool,
-    /// How many launches the next batch may have: few after a pause, so that a pause after them finds them measured.
-    pub most: u32,
-    /// The last launches before a pause were charged as expected, as nobody saw when they ended.
-    pub unseen: bool,
-    /// How many launches there were since a pause in closed batches.
-    pub since_pause: u32,
-    /// Nanoseconds for which the host may still lag behind after it was held back.
-    pub excuse: u64,
-    /// The GPU was done with everything when the last batch began: the host does not keep up with it.
-    pub slow: bool,
-    /// Whether the GPU waits for it most of the time.
-    pub host: Host,
-    /// What it loses after it was held back.
-    pub waking: Waking,
-    /// The program has waited for all that was in the stream since the last batch.
-    pub has_waited: bool,
-    /// What the stream had since launches were last held back.
-    pub had: Had,
+    /// Host time at which a launch last read the clock.
+    pub clock_read_at: u64,
+    /// Launches that did not read the clock have followed.
+    pub has_fast_launches: bool,
+    /// The next batch must not begin at the end of the last one: something else ran in between.
+    pub is_interrupted: bool,
+    /// Host time from which the next launch closes the batch.
+    pub close_at: u64,
+    /// Expected GPU time at which the batch is full, in nanoseconds.
+    pub capacity_ns: u64,
+    /// When the batch began there was so much budget that its cost need not be known soon.
+    pub has_spare_budget: bool,
+    /// Most launches of the next batch. Few after a pause, so that another pause finds them measured.
+    pub max_launches: u32,
+    /// The last launches before a pause were charged as expected, because their end was not measured.
+    pub tail_was_guessed: bool,
+    /// Launches in closed batches since the last pause.
+    pub launches_since_pause: u32,
+    /// Time by which the host may still be late after it was held back, in nanoseconds. Not charged.
+    pub lag_allowance_ns: u64,
+    /// The GPU had finished everything when the last batch began: the host does not keep up.
+    pub is_lagging: bool,
+    /// Evidence of whether the GPU waits for the host most of the time.
+    pub host: HostBound,
+    /// Time that the host loses after it was held back.
+    pub wake_cost: WakeCost,
+    /// The program has waited for everything in the stream since the last batch.
+    pub program_waited: bool,
+    /// Progress in the current gang phase.
+    pub phase: PhaseProgress,
 }
 
-const _: () =
-    assert!(core::mem::offset_of!(Stream, claimed) + size_of::<AtomicU32>() <= 64, "what most launches need is in one cache line");
+const _: () = assert!(core::mem::offset_of!(Stream, lock_word) + size_of::<AtomicU32>() <= 64, "the fast path needs one cache line");
 
-// SAFETY: `quick`, `mine` and the batch at `head` are only reached through a `Claim`, the batches from `tail` to `head` only by the one
+// SAFETY: `fast_path`, `state` and the batch at `head` are only reached through a guard, the batches from `tail` to `head` only by the single
 // harvester; the counters hand them over with release and acquire.
 unsafe impl Sync for Stream {}
 
-/// The right to launch into a stream's batch.
-pub struct Claim<'a>(&'a Stream);
+/// The lock of a stream: the right to launch into its open batch.
+pub struct StreamGuard<'a>(&'a Stream);
 
-/// The same before it is known what was launched without asking.
-pub struct QuickClaim<'a>(Claim<'a>);
+/// The same lock, with launches of the fast path that are not in the batch yet.
+pub(crate) struct FastGuard<'a>(StreamGuard<'a>);
 
-impl Drop for Claim<'_> {
+impl Drop for StreamGuard<'_> {
     fn drop(&mut self) {
-        self.0.claimed.store(FREE, Release);
+        self.0.lock_word.store(UNLOCKED, Release);
     }
 }
 
 impl Stream {
-    /// Takes the stream for one launch. `None` while another thread launches into it.
+    /// Returns the number that identifies the driver's stream; 0 while unused.
+    pub fn id(&self) -> u64 {
+        self.id.load(Acquire)
+    }
+
+    /// Marks the stream as destroyed by the program.
+    pub fn retire(&self) {
+        self.is_retired.store(true, Release);
+    }
+
+    /// Locks the stream for one launch. Returns `None` while another thread launches.
     #[inline]
-    pub fn claim_quickly(&self) -> Option<QuickClaim<'_>> {
+    pub(crate) fn lock_fast(&self) -> Option<FastGuard<'_>> {
         for _ in 0..SPINS {
-            match self.claimed.compare_exchange(FREE, LAUNCHING, Acquire, Relaxed) {
-                Ok(_) => return Some(QuickClaim(Claim(self))),
+            match self.lock_word.compare_exchange(UNLOCKED, LAUNCHING, Acquire, Relaxed) {
+                Ok(_) => return Some(FastGuard(StreamGuard(self))),
                 Err(VISITED) => core::hint::spin_loop(),
                 Err(_) => break,
             }
@@ -207,19 +133,20 @@ impl Stream {
         None
     }
 
-    /// The same, with all that was launched in the batch.
-    pub fn claim(&self) -> Option<Claim<'_>> {
-        self.claim_quickly().map(QuickClaim::whole)
+    /// Locks the stream, and adds the launches of the fast path to the batch. Returns `None` while another thread launches.
+    pub fn lock(&self) -> Option<StreamGuard<'_>> {
+        self.lock_fast().map(FastGuard::end_fast_path)
     }
 
-    /// Takes the stream for a moment, to end its batch. `None` while any other thread has it.
-    pub fn visit(&self) -> Option<Claim<'_>> {
-        self.claimed.compare_exchange(FREE, VISITED, Acquire, Relaxed).is_ok().then(|| QuickClaim(Claim(self)).whole())
+    /// Locks the stream for a moment, to close its batch. Returns `None` while any other thread has the lock.
+    pub(crate) fn visit(&self) -> Option<StreamGuard<'_>> {
+        let is_locked = self.lock_word.compare_exchange(UNLOCKED, VISITED, Acquire, Relaxed).is_ok();
+        is_locked.then(|| FastGuard(StreamGuard(self)).end_fast_path())
     }
 
-    /// How many closed batches have not been harvested.
+    /// Returns the number of closed batches that have not been harvested.
     #[inline]
-    pub fn waiting(&self) -> u32 {
+    pub(crate) fn closed_batches(&self) -> u32 {
         self.head.load(Acquire).wrapping_sub(self.tail.load(Acquire)).min(RING)
     }
 
@@ -228,71 +155,72 @@ impl Stream {
         self.ring.get((counter % RING) as usize).map_or(core::ptr::null_mut(), UnsafeCell::get)
     }
 
-    /// The oldest closed batch.
+    /// Returns the oldest closed batch.
     ///
     /// # Safety
-    /// Only for the harvester, which is one thread at a time.
+    /// Only the harvester may call this, and there is one at a time.
     #[expect(clippy::mut_from_ref, reason = "the harvester owns closed batches")]
-    pub unsafe fn oldest(&self) -> Option<&mut Batch> {
+    pub(crate) unsafe fn oldest(&self) -> Option<&mut Batch> {
         let tail = self.tail.load(Relaxed);
         if self.head.load(Acquire) == tail {
             return None;
         }
-        // SAFETY: closed batches are left alone by the launching side until `tail` passes them.
+        // SAFETY: launching threads leave closed batches alone until `tail` passes them.
         unsafe { self.at(tail).as_mut() }
     }
 
-    /// Lets the oldest batch go.
+    /// Removes the oldest closed batch.
     ///
     /// # Safety
-    /// Only for the harvester, and only after [`Stream::oldest`] gave one.
-    pub unsafe fn done(&self) {
+    /// Only the harvester may call this, and only after [`Stream::oldest`] returned a batch.
+    pub(crate) unsafe fn remove_oldest(&self) {
         self.tail.store(self.tail.load(Relaxed).wrapping_add(1), Release);
     }
 }
 
-impl<'a> QuickClaim<'a> {
-    /// What may be launched without asking.
+impl<'a> FastGuard<'a> {
+    /// Returns the fast path.
     #[inline]
-    pub fn quick(&mut self) -> &mut Quick {
-        self.0.quick()
+    pub fn fast_path(&mut self) -> &mut FastPath {
+        self.0.fast_path()
     }
 
-    /// Enters what was launched without asking into the batch.
-    pub fn whole(mut self) -> Claim<'a> {
-        // SAFETY: as in `Claim::quick`, beside which `Claim::open` gives other parts of the stream.
-        let quick = unsafe { &mut *self.0.0.quick.get() };
-        let (kinds, nanos) = quick.launched();
+    /// Ends the fast path: adds its launches to the batch.
+    pub fn end_fast_path(mut self) -> StreamGuard<'a> {
+        // SAFETY: as in `StreamGuard::fast_path`; `StreamGuard::open` gives access to other parts of the stream only.
+        let fast_path = unsafe { &mut *self.0.0.fast_path.get() };
+        let (kinds, launched_ns) = fast_path.launched();
         if !kinds.is_empty() {
-            let (batch, open) = self.0.open();
+            let (batch, state) = self.0.open();
             kinds.iter().for_each(|&kind| batch.add(kind));
-            batch.expected += nanos;
-            open.had.nanos += nanos;
-            open.idle_from += nanos;
-            open.unasked = true;
+            batch.expected_ns += launched_ns;
+            state.phase.given_ns += launched_ns;
+            state.idle_from += launched_ns;
+            state.has_fast_launches = true;
         }
-        quick.end();
+        fast_path.end();
         self.0
     }
 }
 
-impl Claim<'_> {
-    /// What may be launched without asking, from the next launch on.
+impl StreamGuard<'_> {
+    /// Returns the fast path for the launches after this one.
     #[inline]
-    pub fn quick(&mut self) -> &mut Quick {
-        // SAFETY: the claim is the only way here.
-        unsafe { &mut *self.0.quick.get() }
+    pub(crate) fn fast_path(&mut self) -> &mut FastPath {
+        // SAFETY: the guard is the only access.
+        unsafe { &mut *self.0.fast_path.get() }
     }
 
-    /// The batch being filled, and what is known of it.
+    /// Returns the open batch and the stream's state.
     #[inline]
-    pub fn open(&mut self) -> (&mut Batch, &mut Open) {
-        // SAFETY: the claim is the only way here, and the batch at `head` is not harvested before it is closed.
-        unsafe { (&mut *self.0.at(self.0.head.load(Relaxed)), &mut *self.0.mine.get()) }
+    pub(crate) fn open(&mut self) -> (&mut Batch, &mut StreamState) {
+        // SAFETY: the guard is the only access, and the batch at `head` is not harvested before it is closed.
+        unsafe { (&mut *self.0.at(self.0.head.load(Relaxed)), &mut *self.0.state.get()) }
     }
 
-    /// Hands the batch to the harvester; the next one is empty. The caller has made sure that [`Stream::waiting`] is below [`RING`] - 1.
-    pub fn close(&mut self) {
+    /// Hands the open batch to the harvester; the next one is empty. The caller has checked that [`Stream::closed_batches`] is below
+    /// [`RING`] - 1.
+    pub(crate) fn close(&mut self) {
         self.0.head.store(self.0.head.load(Relaxed).wrapping_add(1), Release);
         self.open().0.clear();
     }
@@ -301,21 +229,19 @@ impl Claim<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::sync::atomic::AtomicBool;
-    use core::sync::atomic::Ordering::Relaxed;
 
     fn stream() -> Box<Stream> {
-        // SAFETY: all zero is a free stream.
+        // SAFETY: an all-zero stream is unused and valid.
         Box::new(unsafe { std::mem::zeroed() })
     }
 
-    /// A short wait that lets others run, also on a busy machine.
+    /// Lets other threads run, also on a busy machine.
     fn pause() {
         std::thread::sleep(std::time::Duration::from_micros(20));
     }
 
     #[test]
-    fn every_batch_gets_across_once_and_whole() {
+    fn each_batch_is_handed_over_once_and_complete() {
         const EACH: u64 = 5_000;
         let stream = stream();
         let failed = AtomicBool::new(false);
@@ -326,13 +252,13 @@ mod tests {
                 move || {
                     for number in from..from + EACH {
                         while !failed.load(Relaxed) {
-                            if stream.waiting() < RING - 1
-                                && let Some(mut claim) = stream.claim()
-                                && stream.waiting() < RING - 1
+                            if stream.closed_batches() < RING - 1
+                                && let Some(mut guard) = stream.lock()
+                                && stream.closed_batches() < RING - 1
                             {
-                                let (batch, _) = claim.open();
-                                (batch.expected, batch.late, batch.count) = (number, number, 1);
-                                claim.close();
+                                let (batch, _) = guard.open();
+                                (batch.expected_ns, batch.wake_lag_ns, batch.count) = (number, number, 1);
+                                guard.close();
                                 break;
                             }
                             pause();
@@ -350,29 +276,29 @@ mod tests {
                     continue;
                 };
                 // In order, none lost, none twice.
-                let last = &mut seen[usize::from(batch.expected > 1_000_000)];
-                if (batch.expected, batch.late, batch.count) != (*last + 1, *last + 1, 1) {
-                    wrong = Some((batch.expected, batch.late, batch.count, *last));
+                let last = &mut seen[usize::from(batch.expected_ns > 1_000_000)];
+                if (batch.expected_ns, batch.wake_lag_ns, batch.count) != (*last + 1, *last + 1, 1) {
+                    wrong = Some((batch.expected_ns, batch.wake_lag_ns, batch.count, *last));
                 }
                 *last += 1;
                 // SAFETY: as above.
-                unsafe { stream.done() };
+                unsafe { stream.remove_oldest() };
             }
             failed.store(wrong.is_some(), Relaxed);
         });
         assert_eq!(wrong, None);
-        assert_eq!(stream.waiting(), 0);
+        assert_eq!(stream.closed_batches(), 0);
     }
 
     #[test]
-    fn one_claim_at_a_time() {
+    fn one_thread_has_the_lock_at_a_time() {
         let stream = stream();
-        let claim = stream.claim();
-        assert!(claim.is_some() && stream.claim().is_none() && stream.visit().is_none());
-        drop(claim);
+        let guard = stream.lock();
+        assert!(guard.is_some() && stream.lock().is_none() && stream.visit().is_none());
+        drop(guard);
         let visit = stream.visit();
-        assert!(visit.is_some() && stream.claim().is_none() && stream.visit().is_none());
+        assert!(visit.is_some() && stream.lock().is_none() && stream.visit().is_none());
         drop(visit);
-        assert!(stream.claim().is_some());
+        assert!(stream.lock().is_some());
     }
 }

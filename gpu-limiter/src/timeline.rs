@@ -1,95 +1,125 @@
-//! Where the oldest batch of each stream stands, and its place on the GPU's time line.
+//! The GPU's timeline of one context: positions of events and batches, and what was charged already.
+//!
+//! Positions are nanoseconds from an arbitrary origin.
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::engine::Handle;
-use crate::engine::{Engine, Progress};
-use crate::idle_gaps::Gaps;
-use crate::stream::{Batch, Stream};
+use crate::batch::{Batch, BatchEnd, BatchStart};
+use crate::engine::{Engine, EventStatus, Handle};
+use crate::idle_gaps::IdleGaps;
+use crate::stream::Stream;
 
-/// What a stream's oldest batch turned out to be.
+/// Position of the first event, so that earlier ones have a position too.
+const ORIGIN: u64 = 1 << 60;
+
+/// Progress of a closed batch.
 #[derive(Clone, Copy)]
-pub enum Head {
+pub enum BatchProgress {
+    /// It lay in its stream from `start` to `end`.
     Finished { start: u64, end: u64 },
+    /// It has not finished. `since` is where it began, `None` if it has not begun or may be waiting for other GPUs.
     Running { since: Option<u64> },
 }
 
-/// Where a stream's oldest batch stands; `None` if there is none. Only for the harvester.
-pub fn head(engine: &impl Engine, books: &Books, stream: &Stream) -> Option<Head> {
-    // SAFETY: we are the harvester.
-    let batch = unsafe { stream.oldest() }?;
-    if batch.seen.end != 0 {
-        return Some(Head::Finished { start: batch.seen.start, end: batch.seen.end });
-    }
-    if batch.seen.running_in == books.harvest {
-        return Some(Head::Running { since: (batch.seen.since != 0).then_some(batch.seen.since) });
-    }
-    let head = ask(engine, books, batch, stream.last_end.load(Relaxed));
-    match head {
-        // Before the line has its first event, places mean nothing yet.
-        Head::Finished { start, end } if !books.anchor.is_null() => (batch.seen.start, batch.seen.end) = (start, end),
-        Head::Finished { .. } => {}
-        Head::Running { since } => {
-            let known = if books.anchor.is_null() { None } else { since };
-            (batch.seen.running_in, batch.seen.since) = (books.harvest, known.unwrap_or(0));
-        }
-    }
-    Some(head)
-}
-
-/// Asks the driver; `before` is where the last batch ended.
-fn ask(engine: &impl Engine, books: &Books, batch: &Batch, before: u64) -> Head {
-    if batch.guessed {
-        let start = if batch.fresh { place(engine, books, batch.start) } else { None }.unwrap_or(before);
-        return Head::Finished { start, end: start };
-    }
-    match engine.progress(batch.end) {
-        Progress::Done => {
-            let end = place(engine, books, batch.end).unwrap_or(books.busy_until + batch.expected);
-            let start = if batch.fresh {
-                engine.between(batch.start, batch.end).map_or(before, |length| end.saturating_sub_signed(length) + batch.loading)
-            } else {
-                before
-            };
-            Head::Finished { start: start.min(end), end }
-        }
-        // It may be waiting for other GPUs.
-        Progress::Pending if batch.collective => Head::Running { since: None },
-        Progress::Pending if !batch.fresh => Head::Running { since: Some(before) },
-        Progress::Pending if batch.seen.since != 0 => Head::Running { since: Some(batch.seen.since) },
-        Progress::Pending if engine.progress(batch.start) == Progress::Done => {
-            Head::Running { since: place(engine, books, batch.start).map(|start| start + batch.loading) }
-        }
-        Progress::Pending => Head::Running { since: None },
-        // What can no longer be asked counts as long as expected.
-        Progress::Lost => Head::Finished { start: before, end: before + batch.expected },
-    }
-}
-
-/// An event's place on the time line.
-fn place(engine: &impl Engine, books: &Books, event: Handle) -> Option<u64> {
-    // The line begins somewhere, so that what lies before its first event has a place too.
-    const ORIGIN: u64 = 1 << 60;
-    if books.anchor.is_null() {
-        return Some(ORIGIN);
-    }
-    engine.between(books.anchor, event).map(|distance| books.anchor_at.saturating_add_signed(distance))
-}
-
-/// The harvester's own.
+/// The timeline. Used by the harvester only.
 #[derive(Debug)]
-pub struct Books {
-    /// A finished event whose place on the time line is known; every other one is placed by its distance from it.
+pub struct Timeline {
+    /// A finished event of known position. Other events are placed by their distance from it. Null before the first one.
     pub anchor: Handle,
+    /// Position of the anchor.
     pub anchor_at: u64,
-    pub busy_until: u64,
-    /// Where nothing was charged before that.
-    pub gaps: Gaps,
-    /// Which harvest this is, from 1.
+    /// Position up to which everything is charged.
+    pub charged_until: u64,
+    /// Uncharged gaps before that.
+    pub gaps: IdleGaps,
+    /// Number of this harvest, from 1.
     pub harvest: u64,
-    /// Charged early and not yet seen in measured time.
-    pub early: u64,
-    /// The stream of the last batch, and how many were from it without another between.
-    pub last: *const Stream,
-    pub alone: u32,
+    /// GPU time charged for running work and not yet settled by measured time, in nanoseconds.
+    pub charged_early_ns: u64,
+    /// Stream of the last batch.
+    pub last_stream: *const Stream,
+    /// Number of batches in a row from that stream.
+    pub batches_in_row: u32,
+}
+
+impl Timeline {
+    /// Returns an empty timeline.
+    pub const fn new() -> Self {
+        Self {
+            anchor: core::ptr::null_mut(),
+            anchor_at: 0,
+            charged_until: 0,
+            gaps: IdleGaps::new(),
+            harvest: 0,
+            charged_early_ns: 0,
+            last_stream: core::ptr::null(),
+            batches_in_row: 0,
+        }
+    }
+
+    /// Returns the progress of the stream's oldest closed batch, or `None` if there is none. Asks the driver at most once in a harvest.
+    pub fn oldest_batch(&self, engine: &impl Engine, stream: &Stream) -> Option<BatchProgress> {
+        // SAFETY: only the harvester has the timeline.
+        let batch = unsafe { stream.oldest() }?;
+        let last = &batch.last_query;
+        if last.end != 0 {
+            return Some(BatchProgress::Finished { start: last.start, end: last.end });
+        }
+        if last.running_in == self.harvest {
+            return Some(BatchProgress::Running { since: (last.running_since != 0).then_some(last.running_since) });
+        }
+        let progress = self.query(engine, batch, stream.last_end.load(Relaxed));
+        let last = &mut batch.last_query;
+        match progress {
+            // Positions have no meaning before the timeline has an anchor.
+            BatchProgress::Finished { start, end } if !self.anchor.is_null() => (last.start, last.end) = (start, end),
+            BatchProgress::Finished { .. } => {}
+            BatchProgress::Running { since } => {
+                let known = if self.anchor.is_null() { None } else { since };
+                (last.running_in, last.running_since) = (self.harvest, known.unwrap_or(0));
+            }
+        }
+        Some(progress)
+    }
+
+    /// Queries the driver for a batch's progress. `previous_end` is the end of the stream's previous batch.
+    fn query(&self, engine: &impl Engine, batch: &Batch, previous_end: u64) -> BatchProgress {
+        let has_start_event = batch.start == BatchStart::Event;
+        if batch.end == BatchEnd::Guessed {
+            let start = if has_start_event { self.position(engine, batch.start_event) } else { None }.unwrap_or(previous_end);
+            return BatchProgress::Finished { start, end: start };
+        }
+        match engine.event_status(batch.end_event) {
+            EventStatus::Done => {
+                let end = self.position(engine, batch.end_event).unwrap_or(self.charged_until + batch.expected_ns);
+                let start = if has_start_event {
+                    let length_ns = engine.elapsed_ns(batch.start_event, batch.end_event);
+                    length_ns.map_or(previous_end, |length_ns| end.saturating_sub_signed(length_ns) + batch.loading_ns)
+                } else {
+                    previous_end
+                };
+                BatchProgress::Finished { start: start.min(end), end }
+            }
+            // It may be waiting for other GPUs.
+            EventStatus::Pending if batch.is_collective => BatchProgress::Running { since: None },
+            EventStatus::Pending if !has_start_event => BatchProgress::Running { since: Some(previous_end) },
+            EventStatus::Pending if batch.last_query.running_since != 0 => {
+                BatchProgress::Running { since: Some(batch.last_query.running_since) }
+            }
+            EventStatus::Pending if engine.event_status(batch.start_event) == EventStatus::Done => {
+                BatchProgress::Running { since: self.position(engine, batch.start_event).map(|start| start + batch.loading_ns) }
+            }
+            EventStatus::Pending => BatchProgress::Running { since: None },
+            // A batch that can no longer be queried counts as expected.
+            EventStatus::Lost => BatchProgress::Finished { start: previous_end, end: previous_end + batch.expected_ns },
+        }
+    }
+
+    /// Returns the position of a finished event.
+    fn position(&self, engine: &impl Engine, event: Handle) -> Option<u64> {
+        if self.anchor.is_null() {
+            return Some(ORIGIN);
+        }
+        engine.elapsed_ns(self.anchor, event).map(|distance_ns| self.anchor_at.saturating_add_signed(distance_ns))
+    }
 }

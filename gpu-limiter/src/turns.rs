@@ -1,4 +1,4 @@
-//! The container's turns on a GPU, as the host's arbiter gives them. Without an arbiter, or once it is gone, the gate is open.
+//! The container's turns on a GPU, as given by the host's arbiter. Launches pass freely if there is no arbiter, or once it has stopped.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
@@ -6,41 +6,41 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 use vgpu_region::limits::{LimitsPage, Turn};
 use vgpu_region::uuid::Uuid;
 
-/// The arbiter is gone when it has not been heard of for so many nanoseconds.
-const SILENCE: u64 = 100_000_000;
-/// The most that can be lent: a container that is not limited at all would not be seen any more.
-const MOST_LENT: u32 = 99;
-/// How often to look whether there is an arbiter by now, in nanoseconds.
-const LOOK: u64 = 10_000_000;
-/// No more than so many nanoseconds of work are launched ahead in a turn: whoever is waited for by another is finished so soon.
-pub const AHEAD: u64 = 4_000_000;
+use crate::tuning::MAX_IN_FLIGHT_IN_TURN_NS;
+
+/// The arbiter counts as stopped when its heartbeat has stood still for this long, in nanoseconds.
+const HEARTBEAT_TIMEOUT_NS: u64 = 100_000_000;
+/// Highest share that can be lent, in percent. With 100 the container would not be limited, and no longer be measured.
+const MAX_LENT_PERCENT: u32 = 99;
+/// Time between two searches for an arbiter, in nanoseconds.
+const SEARCH_PERIOD_NS: u64 = 10_000_000;
 
 /// Whether launches may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pass {
+pub enum TurnState {
     /// They may.
     Open,
-    /// Not before the turn's word changes.
+    /// They have to wait until the turn's word differs from this one.
     Closed(u32),
 }
 
-/// A GPU's gate in this process.
+/// The turns on one GPU as seen by this process.
 #[derive(Debug)]
-pub struct Gate {
+pub struct Turns {
     page: &'static LimitsPage,
     uuid: Uuid,
     turn: AtomicPtr<Turn>,
-    beat: AtomicU32,
-    heard: AtomicU64,
+    heartbeat: AtomicU32,
+    heartbeat_at: AtomicU64,
     word: AtomicU32,
-    began: AtomicU64,
-    lent: AtomicU32,
-    look_at: AtomicU64,
-    crowded: AtomicBool,
+    began_at: AtomicU64,
+    lent_percent: AtomicU32,
+    next_search_at: AtomicU64,
+    is_crowded: AtomicBool,
 }
 
-impl Gate {
-    /// The gate of the GPU with this UUID.
+impl Turns {
+    /// Returns the turns on the GPU with this UUID.
     pub fn new(page: &'static LimitsPage, uuid: Uuid) -> Self {
         let (zero, long) = (|| AtomicU32::new(0), || AtomicU64::new(0));
         let turn = AtomicPtr::new(core::ptr::null_mut());
@@ -48,101 +48,103 @@ impl Gate {
             page,
             uuid,
             turn,
-            beat: zero(),
-            heard: long(),
+            heartbeat: zero(),
+            heartbeat_at: long(),
             word: zero(),
-            began: long(),
-            lent: zero(),
-            look_at: long(),
-            crowded: AtomicBool::new(false),
+            began_at: long(),
+            lent_percent: zero(),
+            next_search_at: long(),
+            is_crowded: AtomicBool::new(false),
         }
     }
 
-    /// Whose gate it is.
+    /// Returns the GPU's UUID.
     pub fn uuid(&self) -> Uuid {
         self.uuid
     }
 
-    /// The limits page.
+    /// Returns the limits page.
     pub fn page(&self) -> &'static LimitsPage {
         self.page
     }
 
-    /// What the arbiter writes to, for waiting.
+    /// Returns the arbiter's entry for the GPU, if one was found. Its word can be waited on.
     pub fn turn(&self) -> Option<&'static Turn> {
-        // SAFETY: null, or in the page, which is never unmapped.
+        // SAFETY: null, or a pointer into the page, which is never unmapped.
         unsafe { self.turn.load(Acquire).as_ref() }
     }
 
-    /// Looks for the arbiter's place for this GPU every now and then.
-    fn find(&self, now: u64) -> Option<&'static Turn> {
-        if now < self.look_at.load(Relaxed) {
+    /// Searches for the arbiter's entry, once in each period.
+    fn search(&self, now: u64) -> Option<&'static Turn> {
+        if now < self.next_search_at.load(Relaxed) {
             return None;
         }
-        self.look_at.store(now + LOOK, Relaxed);
+        self.next_search_at.store(now + SEARCH_PERIOD_NS, Relaxed);
         let turn = self.page.turn(self.uuid)?;
         self.turn.store(core::ptr::from_ref(turn).cast_mut(), Release);
         Some(turn)
     }
 
-    /// The share lent by the arbiter, in percent, as last looked at.
+    /// Returns the share lent by the arbiter at the last poll, in percent.
     #[inline]
-    pub fn lent(&self) -> u32 {
-        self.lent.load(Relaxed)
+    pub fn lent_percent(&self) -> u32 {
+        self.lent_percent.load(Relaxed)
     }
 
-    /// The turn's word as last looked at.
+    /// Returns the turn's word at the last poll.
     pub fn word(&self) -> u32 {
         self.word.load(Relaxed)
     }
 
-    /// Whether the turn is over, as last looked at.
+    /// Returns true if the turn was over at the last poll.
     pub fn is_over(&self) -> bool {
         Turn::state(self.word()) == Turn::CLOSED
     }
 
-    /// Whether turns are taken, as last looked at.
-    pub fn takes_turns(&self) -> bool {
+    /// Returns true if containers took turns at the last poll.
+    pub fn are_taken(&self) -> bool {
         Turn::state(self.word()) != Turn::FREE
     }
 
-    /// Whether another container has work on the GPU outside its turns, as last looked at.
+    /// Returns true if another container had work on the GPU outside its turns at the last poll.
     pub fn is_crowded(&self) -> bool {
-        self.crowded.load(Relaxed)
+        self.is_crowded.load(Relaxed)
     }
 
-    /// Whether launches may pass now, with so many nanoseconds of work in flight.
-    pub fn pass(&self, now: u64, in_flight: u64) -> Pass {
-        let Some(turn) = self.turn().or_else(|| self.find(now)) else { return Pass::Open };
-        let (beat, word) = (turn.beat.load(Relaxed), turn.word.load(Acquire));
-        if self.beat.swap(beat, Relaxed) != beat {
-            self.heard.store(now, Relaxed);
+    /// Polls the arbiter: returns whether launches may pass with `in_flight_ns` nanoseconds of work in flight.
+    pub fn poll(&self, now: u64, in_flight_ns: u64) -> TurnState {
+        let Some(turn) = self.turn().or_else(|| self.search(now)) else { return TurnState::Open };
+        let (heartbeat, word) = (turn.beat.load(Relaxed), turn.word.load(Acquire));
+        if self.heartbeat.swap(heartbeat, Relaxed) != heartbeat {
+            self.heartbeat_at.store(now, Relaxed);
         }
-        if now.saturating_sub(self.heard.load(Relaxed)) > SILENCE {
-            self.lent.store(0, Relaxed);
-            self.crowded.store(false, Relaxed);
+        if now.saturating_sub(self.heartbeat_at.load(Relaxed)) > HEARTBEAT_TIMEOUT_NS {
+            self.lent_percent.store(0, Relaxed);
+            self.is_crowded.store(false, Relaxed);
             self.word.store(0, Relaxed);
-            return Pass::Open;
+            return TurnState::Open;
         }
-        self.lent.store(turn.lent.load(Relaxed).min(MOST_LENT), Relaxed);
-        self.crowded.store(turn.crowded.load(Relaxed) != 0, Relaxed);
+        self.lent_percent.store(turn.lent.load(Relaxed).min(MAX_LENT_PERCENT), Relaxed);
+        self.is_crowded.store(turn.crowded.load(Relaxed) != 0, Relaxed);
         if self.word.swap(word, Relaxed) != word {
-            self.began.store(now, Relaxed);
+            self.began_at.store(now, Relaxed);
         }
         match Turn::state(word) {
-            Turn::CLOSED => Pass::Closed(word),
+            Turn::CLOSED => TurnState::Closed(word),
             Turn::OPEN => {
-                // The last launch may outlast the turn: a GPU that idles is nobody's.
-                let left = u64::from(turn.length.load(Relaxed)) * 1000;
-                let passed = now.saturating_sub(self.began.load(Relaxed));
-                // A turn that is over and not closed is the arbiter's being late.
-                if passed + in_flight < left && in_flight < AHEAD || passed > left && in_flight == 0 {
-                    Pass::Open
+                let length_ns = u64::from(turn.length.load(Relaxed)) * 1000;
+                let passed_ns = now.saturating_sub(self.began_at.load(Relaxed));
+                // Letting the GPU idle helps no container, so the last launch may outlast the turn; and a turn that is over but not closed goes on, because
+                // the arbiter is late.
+                if passed_ns + in_flight_ns < length_ns && in_flight_ns < MAX_IN_FLIGHT_IN_TURN_NS
+                    || passed_ns > length_ns && in_flight_ns == 0
+                {
+                    TurnState::Open
                 } else {
-                    Pass::Closed(word)
+                    TurnState::Closed(word)
                 }
             }
-            _ => Pass::Open,
+            _ => TurnState::Open,
         }
     }
 }
@@ -150,10 +152,6 @@ impl Gate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::sync::atomic::Ordering::Relaxed;
-    use vgpu_region::limits::LimitsPage;
-    use vgpu_region::limits::Turn;
-    use vgpu_region::uuid::Uuid;
 
     const MS: u64 = 1_000_000;
 
@@ -161,23 +159,23 @@ mod tests {
     fn opens_closes_and_outlives_the_arbiter() {
         let page: &'static LimitsPage = Box::leak(Box::new(LimitsPage::new([])));
         let uuid = Uuid([5; 16]);
-        let gate = Gate::new(page, uuid);
-        assert_eq!(gate.pass(MS, 0), Pass::Open, "no arbiter");
+        let turns = Turns::new(page, uuid);
+        assert_eq!(turns.poll(MS, 0), TurnState::Open, "no arbiter");
         let turn = page.turn_for(uuid).unwrap();
         turn.beat.store(1, Relaxed);
         turn.word.store(4 + Turn::CLOSED, Relaxed);
         turn.lent.store(100, Relaxed);
-        assert_eq!((gate.pass(12 * MS, 0), gate.lent()), (Pass::Closed(5), 99));
+        assert_eq!((turns.poll(12 * MS, 0), turns.lent_percent()), (TurnState::Closed(5), 99));
         turn.word.store(8 + Turn::OPEN, Relaxed);
         turn.length.store(10_000, Relaxed);
-        assert_eq!(gate.pass(13 * MS, 0), Pass::Open);
-        assert_eq!(gate.pass(21 * MS, MS), Pass::Open);
-        assert_eq!(gate.pass(21 * MS, 3 * MS), Pass::Closed(10), "what is in flight fills the turn");
-        assert_eq!(gate.pass(24 * MS, 0), Pass::Open, "the arbiter is late, and nothing runs");
+        assert_eq!(turns.poll(13 * MS, 0), TurnState::Open);
+        assert_eq!(turns.poll(21 * MS, MS), TurnState::Open);
+        assert_eq!(turns.poll(21 * MS, 3 * MS), TurnState::Closed(10), "the work in flight fills the turn");
+        assert_eq!(turns.poll(24 * MS, 0), TurnState::Open, "the arbiter is late, and nothing runs");
         turn.word.store(12 + Turn::CLOSED, Relaxed);
-        assert_eq!(gate.pass(111 * MS, 0), Pass::Closed(13));
-        assert_eq!((gate.pass(113 * MS, 0), gate.lent()), (Pass::Open, 0), "nothing heard for a tenth of a second");
+        assert_eq!(turns.poll(111 * MS, 0), TurnState::Closed(13));
+        assert_eq!((turns.poll(113 * MS, 0), turns.lent_percent()), (TurnState::Open, 0), "no heartbeat for 100 ms");
         turn.beat.store(2, Relaxed);
-        assert_eq!(gate.pass(114 * MS, 0), Pass::Closed(13), "it is back");
+        assert_eq!(turns.poll(114 * MS, 0), TurnState::Closed(13), "the arbiter is back");
     }
 }

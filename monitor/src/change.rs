@@ -110,7 +110,7 @@ pub fn change(container: &Container, gpu: Option<&str>, change: Change) -> Resul
     for (entry, _) in page.gpus().zip(&chosen).filter(|(_, chosen)| **chosen) {
         store(entry, change);
     }
-    page.tell();
+    page.notify();
     update_record(&container.dir, &chosen, change)
 }
 

@@ -126,7 +126,7 @@ pub fn power(uuid: Uuid) -> Option<Power> {
             driver::nvml_usual_power_limit(device, &raw mut usual),
         ])
     })?;
-    (drawn.status == nvml::SUCCESS).then_some(Power { drawn: drawn.value as u32, limit, usual })
+    (drawn.status == nvml::SUCCESS).then_some(Power { drawn_mw: drawn.value as u32, limit_mw: limit, default_limit_mw: usual })
 }
 
 /// In how many percent of NVML's last sample period, a second or less, the GPU was busy, whoever made it so.

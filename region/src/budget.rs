@@ -1,51 +1,91 @@
 //! The compute budget of one container on one GPU: GPU time accrues at the limit's rate and is charged as it is used.
 //!
-//! The whole balance is one word, `Budget::zero_at`: the time at which the balance would be exactly zero. The balance at `now` is
-//! `(now - zero_at) × rate`, so time passing accrues by itself, and a charge of `c` is one `fetch_add` of `c / rate`. No update
-//! can be half done, so a process may be killed at any instruction, and none can be lost, so there is nothing to lock.
+//! The whole balance is one word, `Budget::zero_at`: the time at which the balance is exactly zero. The balance at `now` is
+//! `(now - zero_at) × rate`. So the passing of time is the accrual, and a charge of `c` is one `fetch_add` of `c / rate`. No update can be
+//! half done, so a process may be killed at any instruction; and none can be lost, so there is nothing to lock.
 //!
-//! What is owed is GPU time: when the rate changes, whoever looks next moves `zero_at`, so that a debt made at 10% is paid off eight
-//! times as fast at 80%. A charge that falls into that moment may count at either rate.
+//! Debt is GPU time. When the rate changes, the next reader moves `zero_at`, so that a debt made at 10% is paid off eight times as fast at 80%.
+//! A charge at that moment may count at either rate.
 //!
-//! Times are nanoseconds of `CLOCK_MONOTONIC` as the container's processes see it. The tenant can write anything in here: what it
-//! reads back is clamped, and the host side only ever treats it as this tenant's own claim.
+//! The processes of a container use the GPU one after the other: a GPU that slices its time between them loses a tenth. Each takes a
+//! lease for the time that its work is expected to take. A lease expires, so a killed process blocks no other.
+//!
+//! Times are nanoseconds of `CLOCK_MONOTONIC` as the container's processes see it; leases count microseconds ([`Micros`]). The tenant can
+//! write anything in here: values read back are clamped, and the host side treats them as this tenant's own claim.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
 /// Most GPU time that can be saved up, in nanoseconds: how long a container that was idle may run at full speed.
-pub const SAVED: u64 = 10_000_000;
-/// The same for a container that takes turns with others: what accrues while they have theirs is not lost, nor what a turn was too short for.
-pub const SAVED_BETWEEN_TURNS: u64 = 20_000_000;
-/// A debt that takes longer than this to pay off is cut to it, in nanoseconds of wall time.
-pub const DEBT: u64 = 600_000_000_000;
-/// What a container starts with, in nanoseconds of GPU time.
-pub(crate) const FIRST: u64 = 1_000_000;
+pub const MAX_SAVED_NS: u64 = 10_000_000;
+/// The same for a container that takes turns with others. It keeps the time that accrues during the others' turns, and the time for which
+/// its own turn was too short.
+pub const MAX_SAVED_IN_TURNS_NS: u64 = 20_000_000;
+/// Longest time until a debt is paid off, in nanoseconds of wall time. A larger debt is cut.
+pub const MAX_DEBT_NS: u64 = 600_000_000_000;
+/// Balance of a new container, in nanoseconds of GPU time.
+pub(crate) const INITIAL_NS: u64 = 1_000_000;
+
+/// Time for which a process that was refused a lease comes first. After that it has probably given up.
+pub(crate) const REQUEST_TIMEOUT: Micros = Micros(50_000);
+/// Time for which a process that had or wanted the lease counts as one that shares the GPU. With kernels of 100 ms at a few percent, each
+/// process has a lease every few seconds.
+pub const SHARED_WINDOW: Micros = Micros(3_000_000);
+/// Longest lease. A later expiry is garbage, or from before the clock was set back by a restore.
+pub(crate) const MAX_LEASE: Micros = Micros(1_000_000);
+/// Bits of a lease word that hold its time; the process is above them.
+const TIME_BITS: u32 = 48;
+
+/// A time or duration in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Micros(pub u64);
+
+impl Micros {
+    /// Converts nanoseconds, rounded down.
+    #[must_use]
+    pub const fn from_ns(ns: u64) -> Self {
+        Self(ns / 1000)
+    }
+
+    /// Converts to nanoseconds.
+    #[must_use]
+    pub const fn as_ns(self) -> u64 {
+        self.0 * 1000
+    }
+}
+
+impl core::ops::Add for Micros {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self(self.0 + other.0)
+    }
+}
 
 /// A share of a GPU's time, in percent from 1 to 99.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate(u32);
 
 impl Rate {
-    /// `None` where there is no limit: 0, or 100 and more.
+    /// Returns the rate, or `None` for percentages that are no limit: 0, and 100 and more.
     #[must_use]
     pub const fn new(percent: u32) -> Option<Self> {
         if percent == 0 || percent >= 100 { None } else { Some(Self(percent)) }
     }
 
-    /// In percent.
+    /// Returns the rate in percent.
     #[must_use]
     pub const fn percent(self) -> u32 {
         self.0
     }
 
-    /// How long it takes to accrue this much GPU time. Both in nanoseconds.
+    /// Returns the wall time in which this much GPU time accrues. Both in nanoseconds.
     #[must_use]
-    pub const fn time_for(self, gpu: u64) -> u64 {
-        gpu.saturating_mul(100) / self.0 as u64
+    pub const fn time_for(self, gpu_ns: u64) -> u64 {
+        gpu_ns.saturating_mul(100) / self.0 as u64
     }
 
-    const fn accrued_in(self, wall: u64) -> u64 {
-        wall / 100 * self.0 as u64 + wall % 100 * self.0 as u64 / 100
+    const fn accrued_in(self, wall_ns: u64) -> u64 {
+        wall_ns / 100 * self.0 as u64 + wall_ns % 100 * self.0 as u64 / 100
     }
 }
 
@@ -56,23 +96,25 @@ pub struct Budget {
     pub(crate) zero_at: AtomicU64,
     /// GPU time charged since the container started, in nanoseconds. For display.
     pub used: AtomicU64,
-    /// Time that launches were held back, summed over threads, in nanoseconds. For display.
+    /// Time for which launches were held back, summed over threads, in nanoseconds. For display.
     pub waited: AtomicU64,
-    pub(crate) holder: AtomicU64,
-    contender: AtomicU64,
-    /// Counts batches of launches: the arbiter sees whether the tenant is at work.
+    /// The current or last lease: process and expiry.
+    pub(crate) lease: AtomicU64,
+    /// The process that gets the next lease, and the time of its request.
+    lease_request: AtomicU64,
+    /// Number of closed batches of launches: shows the arbiter whether the tenant is active.
     pub activity: AtomicU64,
-    /// How much work was in flight at the last of them, in nanoseconds.
+    /// Expected GPU time of the work in flight at the last of them, in nanoseconds.
     pub ahead: AtomicU64,
-    /// The closed turn's word that a launch waits behind.
+    /// Word of the closed turn that a launch waits behind.
     pub want: AtomicU64,
-    /// The closed turn's word at which nothing was in flight any more, or as good as nothing.
+    /// Word of the closed turn at which the work in flight had finished, or nearly so.
     pub drained: AtomicU64,
-    /// Counts ends of the processes' own turns: who waits for one waits on it as on a futex.
-    pub handed: AtomicU32,
-    /// The rate by which `zero_at` stands, in percent; 0 before the first look.
+    /// Number of leases that ended before they expired. Waited on as a futex.
+    pub lease_ends: AtomicU32,
+    /// Rate that `zero_at` refers to, in percent; 0 before the first look at the balance.
     pub(crate) percent: AtomicU32,
-    words: [AtomicU64; 118],
+    reserved: [AtomicU64; 118],
 }
 
 impl Default for Budget {
@@ -82,106 +124,103 @@ impl Default for Budget {
             zero_at: zero(),
             used: zero(),
             waited: zero(),
-            holder: zero(),
-            contender: zero(),
+            lease: zero(),
+            lease_request: zero(),
             activity: zero(),
             ahead: zero(),
             want: zero(),
             drained: zero(),
-            handed: AtomicU32::new(0),
+            lease_ends: AtomicU32::new(0),
             percent: AtomicU32::new(0),
-            words: core::array::from_fn(|_| zero()),
+            reserved: core::array::from_fn(|_| zero()),
         }
     }
 }
 
 impl Budget {
-    /// The GPU time that may be used now; negative is debt. Nanoseconds, between minus [`DEBT`] at this rate and [`SAVED`].
+    /// Returns the GPU time that may be used now, in nanoseconds; negative is debt. Between minus [`MAX_DEBT_NS`] at this rate and
+    /// [`MAX_SAVED_NS`].
     pub fn balance(&self, now: u64, rate: Rate) -> i64 {
-        self.balance_up_to(SAVED, now, rate)
+        self.balance_up_to(MAX_SAVED_NS, now, rate)
     }
 
-    /// The same with another bound than [`SAVED`].
-    pub fn balance_up_to(&self, saved: u64, now: u64, rate: Rate) -> i64 {
+    /// Returns the balance with another upper bound than [`MAX_SAVED_NS`].
+    pub fn balance_up_to(&self, max_saved_ns: u64, now: u64, rate: Rate) -> i64 {
         let mut zero_at = self.zero_at.load(Acquire);
         if zero_at == 0 {
-            // The first look at a new budget starts it; of two that come first, one does.
-            let start = now.saturating_sub(rate.time_for(FIRST));
+            // The first look starts a new budget. If two threads come first, one of them does.
+            let start = now.saturating_sub(rate.time_for(INITIAL_NS));
             zero_at = self.zero_at.compare_exchange(0, start, AcqRel, Acquire).map_or_else(|seen| seen, |_| start);
         }
         if self.percent.load(Relaxed) != rate.percent() {
-            zero_at = self.follow(now, rate);
+            zero_at = self.change_rate(now, rate);
         }
-        // No more than that may have accrued: what came before is forfeit.
-        let earliest = now.saturating_sub(rate.time_for(saved));
+        // Savings above the bound are forfeit.
+        let earliest = now.saturating_sub(rate.time_for(max_saved_ns));
         if zero_at < earliest {
             zero_at = self.zero_at.fetch_max(earliest, AcqRel).max(earliest);
         }
-        let latest = now.saturating_add(DEBT);
+        let latest = now.saturating_add(MAX_DEBT_NS);
         if zero_at > latest {
             _ = self.zero_at.compare_exchange(zero_at, latest, AcqRel, Acquire);
-            return -(rate.accrued_in(DEBT) as i64);
+            return -(rate.accrued_in(MAX_DEBT_NS) as i64);
         }
         if zero_at <= now { rate.accrued_in(now - zero_at) as i64 } else { -(rate.accrued_in(zero_at - now) as i64) }
     }
 
-    /// The rate has changed: what is owed takes longer or shorter to pay off by as much. One of those who see it does it. Gives where
-    /// the balance is zero now.
+    /// Converts the debt to a new rate. One of the threads that see the change does it. Returns the new `zero_at`.
     #[cold]
-    fn follow(&self, now: u64, rate: Rate) -> u64 {
-        let was = self.percent.load(Relaxed);
-        let ours = was != rate.percent() && self.percent.compare_exchange(was, rate.percent(), AcqRel, Relaxed).is_ok();
+    fn change_rate(&self, now: u64, rate: Rate) -> u64 {
+        let before = self.percent.load(Relaxed);
+        let is_ours = before != rate.percent() && self.percent.compare_exchange(before, rate.percent(), AcqRel, Relaxed).is_ok();
         let zero_at = self.zero_at.load(Acquire);
-        let (Some(was), true) = (Rate::new(was), ours && zero_at > now) else { return zero_at };
-        let before = (zero_at - now).min(DEBT);
-        let after = rate.time_for(was.accrued_in(before)).min(DEBT);
-        // Charges of others meanwhile stay.
-        if after > before {
-            self.zero_at.fetch_add(after - before, AcqRel);
+        let (Some(before), true) = (Rate::new(before), is_ours && zero_at > now) else { return zero_at };
+        let before_ns = (zero_at - now).min(MAX_DEBT_NS);
+        let after_ns = rate.time_for(before.accrued_in(before_ns)).min(MAX_DEBT_NS);
+        // Other threads' charges in the meantime are kept.
+        if after_ns > before_ns {
+            self.zero_at.fetch_add(after_ns - before_ns, AcqRel);
         } else {
-            self.zero_at.fetch_sub(before - after, AcqRel);
+            self.zero_at.fetch_sub(before_ns - after_ns, AcqRel);
         }
         self.zero_at.load(Acquire)
     }
 
-    /// Takes GPU time that was used, or gives back (negative) what was charged too early. Nanoseconds. `rate` is what is in force where
-    /// nobody has looked at the balance yet.
-    pub fn charge(&self, gpu: i64, rate: Rate) {
-        self.charge_as(gpu, gpu, rate);
+    /// Charges GPU time, or refunds it if negative. In nanoseconds. `rate` applies if the balance was never looked at.
+    pub fn charge(&self, gpu_ns: i64, rate: Rate) {
+        self.charge_scaled(gpu_ns, gpu_ns, rate);
     }
 
-    /// The same where that time counts for `worth` nanoseconds, taken or given back alike.
-    pub fn charge_as(&self, gpu: i64, worth: i64, rate: Rate) {
+    /// Charges `charged_ns` nanoseconds for `gpu_ns` nanoseconds of GPU time; [`Budget::used`] counts the latter. Both are negative for a
+    /// refund.
+    pub fn charge_scaled(&self, gpu_ns: i64, charged_ns: i64, rate: Rate) {
         let rate = Rate::new(self.percent.load(Relaxed)).unwrap_or(rate);
-        let (amount, wall) = (gpu.unsigned_abs(), rate.time_for(worth.unsigned_abs()).min(DEBT));
-        if gpu >= 0 {
-            self.used.fetch_add(amount, Relaxed);
-            self.zero_at.fetch_add(wall, AcqRel);
+        let (used_ns, wall_ns) = (gpu_ns.unsigned_abs(), rate.time_for(charged_ns.unsigned_abs()).min(MAX_DEBT_NS));
+        if gpu_ns >= 0 {
+            self.used.fetch_add(used_ns, Relaxed);
+            self.zero_at.fetch_add(wall_ns, AcqRel);
         } else {
-            self.used.fetch_sub(amount, Relaxed);
-            self.zero_at.fetch_sub(wall, AcqRel);
+            self.used.fetch_sub(used_ns, Relaxed);
+            self.zero_at.fetch_sub(wall_ns, AcqRel);
         }
     }
 
-    /// Takes or prolongs the container's own turn for the process `who` (not 0) until `until`, in microseconds of the monotonic
-    /// clock. Processes of one container run one after the other, for a GPU that slices its time between them loses a tenth.
-    /// False while another process has it. A turn ends by itself, so nobody waits for the dead.
-    pub fn hold(&self, who: u16, now: u64, until: u64) -> bool {
-        let mine = turn(who, until);
-        let mut seen = self.holder.load(Acquire);
+    /// Takes or extends the lease of `process` (from 1) until `until`. Returns false, and requests the lease, while another process has it.
+    pub fn acquire_lease(&self, process: u16, now: Micros, until: Micros) -> bool {
+        let ours = lease_word(process, until);
+        let mut seen = self.lease.load(Acquire);
         loop {
-            let (holder, end) = ((seen >> 48) as u16, seen & TURN_MASK);
-            // An end further off than any turn is garbage, or from before the clock was set back by a restore.
-            if holder != 0 && holder != who && end > now && end < now.saturating_add(LONGEST_TURN) {
-                self.ask(who, now);
+            let (holder, expiry) = parts(seen);
+            if holder != 0 && holder != process && expiry > now && expiry.0 < now.0.saturating_add(MAX_LEASE.0) {
+                self.request_lease(process, now);
                 return false;
             }
-            match self.holder.compare_exchange_weak(seen, mine, AcqRel, Acquire) {
+            match self.lease.compare_exchange_weak(seen, ours, AcqRel, Acquire) {
                 Ok(_) => {
-                    // It is no contender any more.
-                    let contender = self.contender.load(Relaxed);
-                    if (contender >> 48) as u16 == who {
-                        _ = self.contender.compare_exchange(contender, 0, Relaxed, Relaxed);
+                    // The request is fulfilled.
+                    let request = self.lease_request.load(Relaxed);
+                    if parts(request).0 == process {
+                        _ = self.lease_request.compare_exchange(request, 0, Relaxed, Relaxed);
                     }
                     return true;
                 }
@@ -190,51 +229,47 @@ impl Budget {
         }
     }
 
-    /// Ends the turn of `who` at `now`, in microseconds. False if it is not its any more.
-    pub fn let_go(&self, who: u16, now: u64) -> bool {
-        let seen = self.holder.load(Acquire);
-        let ended = (seen >> 48) as u16 == who && self.holder.compare_exchange(seen, turn(who, now), AcqRel, Acquire).is_ok();
-        if ended {
-            self.handed.fetch_add(1, AcqRel);
+    /// Ends the lease of `process`. Returns false if another process has taken it.
+    pub fn release_lease(&self, process: u16, now: Micros) -> bool {
+        let seen = self.lease.load(Acquire);
+        let is_released = parts(seen).0 == process && self.lease.compare_exchange(seen, lease_word(process, now), AcqRel, Acquire).is_ok();
+        if is_released {
+            self.lease_ends.fetch_add(1, AcqRel);
         }
-        ended
+        is_released
     }
 
-    /// Notes that `who` waits and is to go first when the GPU is free. Whoever asked before it still does.
-    pub fn ask(&self, who: u16, now: u64) {
-        let seen = self.contender.load(Relaxed);
-        if !is_of_another(seen, who, now, FIRST_REFUSED) {
-            _ = self.contender.compare_exchange(seen, turn(who, now), Relaxed, Relaxed);
+    /// Requests the next lease for `process`. A process that requested it before keeps its place.
+    pub fn request_lease(&self, process: u16, now: Micros) {
+        let seen = self.lease_request.load(Relaxed);
+        if !is_recent_of_other(seen, process, now, REQUEST_TIMEOUT) {
+            _ = self.lease_request.compare_exchange(seen, lease_word(process, now), Relaxed, Relaxed);
         }
     }
 
-    /// Whether another process of the container had the GPU or waited for it lately. `now` in microseconds.
-    pub fn is_shared(&self, who: u16, now: u64) -> bool {
-        [&self.holder, &self.contender].iter().any(|word| is_of_another(word.load(Relaxed), who, now, LATELY))
+    /// Returns true if another process of the container had or wanted the lease within [`SHARED_WINDOW`].
+    pub fn is_shared(&self, process: u16, now: Micros) -> bool {
+        [&self.lease, &self.lease_request].iter().any(|word| is_recent_of_other(word.load(Relaxed), process, now, SHARED_WINDOW))
     }
 
-    /// Whether another process than `who` was refused and has not had its turn since: it goes first, unless that was so long ago that
-    /// it has probably given up. `now` in microseconds.
-    pub fn is_contended(&self, who: u16, now: u64) -> bool {
-        is_of_another(self.contender.load(Relaxed), who, now, FIRST_REFUSED)
+    /// Returns true if another process has requested the next lease, and comes first.
+    pub fn is_lease_contended(&self, process: u16, now: Micros) -> bool {
+        is_recent_of_other(self.lease_request.load(Relaxed), process, now, REQUEST_TIMEOUT)
     }
 }
 
-/// For how long who was refused goes first, in microseconds.
-pub(crate) const FIRST_REFUSED: u64 = 50_000;
-/// For how long a process counts as one that shares the GPU with the others of its container, in microseconds: with kernels of 100 ms at
-/// a few percent, each has a turn every few seconds.
-pub const LATELY: u64 = 3_000_000;
-const TURN_MASK: u64 = (1 << 48) - 1;
-pub(crate) const LONGEST_TURN: u64 = 1_000_000;
-
-/// A process and a time of its in microseconds, in one word.
-const fn turn(who: u16, at: u64) -> u64 {
-    (who as u64) << 48 | at & TURN_MASK
+/// Packs a process and a time into one word.
+const fn lease_word(process: u16, at: Micros) -> u64 {
+    (process as u64) << TIME_BITS | at.0 & ((1 << TIME_BITS) - 1)
 }
 
-/// Whether the word is another process's, and its time not longer ago than so many microseconds. A time to come counts if no turn is longer.
-fn is_of_another(word: u64, who: u16, now: u64, window: u64) -> bool {
-    let (owner, at) = ((word >> 48) as u16, word & TURN_MASK);
-    owner != 0 && owner != who && at < now.saturating_add(LONGEST_TURN) && now.saturating_sub(at) < window
+/// Returns the process and the time of a lease word.
+const fn parts(word: u64) -> (u16, Micros) {
+    ((word >> TIME_BITS) as u16, Micros(word & ((1 << TIME_BITS) - 1)))
+}
+
+/// Returns true if the word is another process's and its time is within `window` before `now`, or up to [`MAX_LEASE`] after it.
+fn is_recent_of_other(word: u64, process: u16, now: Micros, window: Micros) -> bool {
+    let (owner, at) = parts(word);
+    owner != 0 && owner != process && at.0 < now.0.saturating_add(MAX_LEASE.0) && now.0.saturating_sub(at.0) < window.0
 }

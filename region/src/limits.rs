@@ -231,19 +231,19 @@ impl LimitsPage {
             true => self.flags.fetch_or(TRACED, Relaxed),
             false => self.flags.fetch_and(!TRACED, Relaxed),
         };
-        self.tell();
+        self.notify();
     }
 
-    /// Tells of what was changed: who waits in the container looks again at once, the others at their next launch or copy.
-    pub fn tell(&self) {
+    /// Publishes changes: waiting launches see them at once, other processes at their next launch or copy.
+    pub fn notify(&self) {
         self.generation.fetch_add(1, AcqRel);
         // SAFETY: the word is in this page; waking nobody is fine.
         unsafe { libc::syscall(libc::SYS_futex, self.generation.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
     }
 
-    /// What [`LimitsPage::tell`] changes, to be waited on as a futex, and how it stands: read before the limits are.
+    /// Returns the word that [`LimitsPage::notify`] changes, to be waited on as a futex, and its value. Has to be read before the limits.
     #[must_use]
-    pub fn told(&self) -> (&AtomicU32, u32) {
+    pub fn changes(&self) -> (&AtomicU32, u32) {
         let now = self.generation.load(Acquire);
         // SAFETY: the lower half of the count, which lies first (below); nobody but the kernel reads it by this reference.
         (unsafe { AtomicU32::from_ptr(self.generation.as_ptr().cast()) }, now as u32)

@@ -1,4 +1,6 @@
-//! A GPU with a clock of its own: streams run side by side, each in order; time passes when somebody waits or calls.
+//! A simulated GPU with its own clock. Streams run side by side, each in order. Time passes only in calls.
+//!
+//! The constants are the simulator's own physics, as measured on real GPUs. They do not follow the limiter's constants.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -6,45 +8,59 @@ use std::sync::atomic::AtomicU32;
 
 use vgpu_region::uuid::Uuid;
 
-use crate::engine::Handle;
-use crate::engine::{Engine, Power, Progress, Waited};
+use crate::engine::{Engine, EventStatus, Handle, LaunchWait, Power};
 
-/// What an event between two kernels takes of the GPU's time.
-const EVENT: u64 = 2_000;
-/// From the return of a call to the GPU's starting on it: a kernel, an event.
-const LATENCY: u64 = 2_100;
-const EVENT_LATENCY: u64 = 3_000;
-/// Between two kernels.
-pub const BETWEEN: u64 = 1_550;
-/// A moment, and what happens then.
-type Later = (u64, Box<dyn Fn()>);
+/// GPU time of an event between two kernels, in nanoseconds.
+const EVENT_NS: u64 = 2_000;
+/// Time from the return of a call until the GPU starts on it, for a kernel and for an event, in nanoseconds.
+const KERNEL_LATENCY_NS: u64 = 2_100;
+const EVENT_LATENCY_NS: u64 = 3_000;
+/// Time between two kernels of a stream, in nanoseconds.
+pub const BETWEEN_NS: u64 = 1_550;
+/// Time that the host needs for a launch, for reading the clock, for a sleep beyond its length, and to return from a wait, in nanoseconds.
+const LAUNCH_NS: u64 = 2_300;
+const CLOCK_NS: u64 = 20;
+const TIMER_SLACK_NS: u64 = 55_000;
+const WAIT_RETURN_NS: u64 = 3_000;
+/// Time that the host needs to record an event, to query one, to compare two, and to query a stream, in nanoseconds.
+const RECORD_NS: u64 = 700;
+const EVENT_QUERY_NS: u64 = 110;
+const ELAPSED_NS: u64 = 40;
+const STREAM_QUERY_NS: u64 = 130;
+/// Window over which power and utilization are averaged, in nanoseconds.
+const AVERAGE_NS: u64 = 1_000_000_000;
+/// Power draw at rest, in thousandths of the limit.
+const REST_PER_MILLE: u32 = 175;
+/// Host time and what is done then.
+type Scheduled = (u64, Box<dyn Fn()>);
 
 #[derive(Default)]
 pub struct Gpu {
     now: Cell<u64>,
     events: RefCell<HashMap<usize, u64>>,
-    next: Cell<usize>,
+    next_event: Cell<usize>,
     free_at: RefCell<HashMap<usize, u64>>,
-    /// GPU time in which at least one kernel ran.
+    /// Intervals in which a kernel ran.
     busy: RefCell<Vec<(u64, u64)>>,
-    /// What a launch costs the host.
-    pub host: Cell<u64>,
+    /// Time that a launch takes on the host, in nanoseconds.
+    pub launch_ns: Cell<u64>,
+    /// Number of sleeps.
     pub naps: Cell<u64>,
-    /// Calls of the driver that are not the program's.
+    /// Number of the limiter's calls of the driver.
     pub calls: Cell<u64>,
-    /// Kernels fill the GPU: none runs beside another.
-    pub exclusive: Cell<bool>,
+    /// Each kernel fills the GPU: none runs beside another.
+    pub is_exclusive: Cell<bool>,
     all_free_at: Cell<u64>,
-    /// So many events can still be made.
-    pub scarce: Cell<Option<usize>>,
-    /// What its kernels draw beyond what it draws at rest, in watts; it does not tell where that is 0.
-    pub draws: Cell<u32>,
-    /// Its power limit, in watts.
-    pub limit: Cell<u32>,
-    /// How busy others make it, in percent.
-    pub others: Cell<u32>,
-    /// What somebody else does at this moment.
-    pub later: RefCell<Option<Later>>,
+    /// Number of events that can still be created; `None` is any.
+    pub events_left: Cell<Option<usize>>,
+    /// Power draw of kernels above that at rest, in watts. With 0 the GPU does not report power.
+    pub kernel_watts: Cell<u32>,
+    /// Power limit, in watts.
+    pub limit_watts: Cell<u32>,
+    /// Utilization by other programs, in percent.
+    pub others_percent: Cell<u32>,
+    /// An action of another process.
+    pub scheduled: RefCell<Option<Scheduled>>,
 }
 
 pub fn stream(number: usize) -> Handle {
@@ -55,63 +71,63 @@ impl Gpu {
     pub fn new() -> Self {
         let gpu = Self::default();
         gpu.now.set(1_000_000_000_000);
-        gpu.host.set(2_300);
-        gpu.limit.set(700);
+        gpu.launch_ns.set(LAUNCH_NS);
+        gpu.limit_watts.set(700);
         gpu
     }
 
-    pub fn pass(&self, nanos: u64) {
-        self.now.set(self.now.get() + nanos);
-        if self.later.borrow().as_ref().is_some_and(|(at, _)| *at <= self.now.get())
-            && let Some((_, act)) = self.later.take()
+    /// Lets time pass.
+    pub fn pass(&self, duration_ns: u64) {
+        self.now.set(self.now.get() + duration_ns);
+        if self.scheduled.borrow().as_ref().is_some_and(|(at, _)| *at <= self.now.get())
+            && let Some((_, act)) = self.scheduled.take()
         {
             act();
         }
     }
 
-    /// Runs a kernel of so many nanoseconds.
-    pub fn launch(&self, stream: Handle, nanos: u64) {
-        self.pass(self.host.get());
+    /// Launches a kernel of this length.
+    pub fn launch(&self, stream: Handle, length_ns: u64) {
+        self.pass(self.launch_ns.get());
         let mut free_at = self.free_at.borrow_mut();
         let free = free_at.entry(stream as usize).or_default();
         let before = *free;
-        let mut start = (*free + BETWEEN).max(self.now.get() + LATENCY);
-        if self.exclusive.get() {
-            start = start.max(self.all_free_at.get() + BETWEEN);
+        let mut start = (*free + BETWEEN_NS).max(self.now.get() + KERNEL_LATENCY_NS);
+        if self.is_exclusive.get() {
+            start = start.max(self.all_free_at.get() + BETWEEN_NS);
         }
-        *free = start + nanos;
+        *free = start + length_ns;
         self.all_free_at.set(self.all_free_at.get().max(*free));
-        // The pause between two kernels is nobody else's: the GPU is busy in it.
-        self.busy.borrow_mut().push((if start == before + BETWEEN { before } else { start }, *free));
+        // The GPU counts as busy in the pause between two kernels: no other program can use it.
+        self.busy.borrow_mut().push((if start == before + BETWEEN_NS { before } else { start }, *free));
     }
 
-    /// A copy: it takes its place in the stream, and no compute time.
-    pub fn copy(&self, stream: Handle, nanos: u64) {
-        self.launch(stream, nanos);
+    /// Launches a copy: it occupies its stream and takes no compute time.
+    pub fn copy(&self, stream: Handle, length_ns: u64) {
+        self.launch(stream, length_ns);
         self.busy.borrow_mut().pop();
     }
 
     pub fn synchronize(&self, stream: Handle) {
-        let free = self.free_at.borrow().get(&(stream as usize)).copied().unwrap_or(0);
-        self.now.set(self.now.get().max(free + 3_000));
+        self.now.set(self.now.get().max(self.free_at(stream) + WAIT_RETURN_NS));
     }
 
-    /// When the stream runs out of work.
-    pub fn free(&self, stream: Handle) -> u64 {
+    /// Returns the time at which the stream runs out of work.
+    pub fn free_at(&self, stream: Handle) -> u64 {
         self.free_at.borrow().get(&(stream as usize)).copied().unwrap_or(0)
     }
 
-    /// When the kernel of this number began.
-    pub fn started(&self, number: usize) -> u64 {
+    /// Returns the start of the kernel with this number.
+    pub fn started_at(&self, number: usize) -> u64 {
         self.busy.borrow()[number].0
     }
 
-    /// Kernels finished between two moments.
+    /// Returns the number of kernels that ended in an interval.
     pub fn finished(&self, from: u64, to: u64) -> usize {
         self.busy.borrow().iter().filter(|&&(_, end)| from <= end && end < to).count()
     }
 
-    /// Hash of the times at which all kernels began and ended.
+    /// Returns a hash of the times at which all kernels began and ended.
     pub fn fingerprint(&self) -> u64 {
         self.busy
             .borrow()
@@ -120,105 +136,105 @@ impl Gpu {
             .fold(0, |hash: u64, time| (hash ^ time).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29))
     }
 
-    /// GPU time used between two moments.
+    /// Returns the GPU time used in an interval, in nanoseconds.
     pub fn used(&self, from: u64, to: u64) -> u64 {
-        self.used_but_for(from, to, 0)
+        self.used_with_pauses(from, to, 0)
     }
 
-    /// The same, with the pauses between that are shorter than `pause`.
-    pub fn used_but_for(&self, from: u64, to: u64, pause: u64) -> u64 {
+    /// Returns the GPU time used in an interval, with pauses that are shorter than `pause_ns`.
+    pub fn used_with_pauses(&self, from: u64, to: u64, pause_ns: u64) -> u64 {
         let mut busy: Vec<_> =
             self.busy.borrow().iter().map(|&(start, end)| (start.max(from), end.min(to))).filter(|(s, e)| s < e).collect();
         busy.sort_unstable();
-        let (mut total, mut reached) = (0, 0);
+        let (mut total_ns, mut reached) = (0, 0);
         for (start, end) in busy {
-            let begins = if reached != 0 && start < reached + pause { reached } else { start.max(reached) };
-            total += end.saturating_sub(begins);
+            let begins = if reached != 0 && start < reached + pause_ns { reached } else { start.max(reached) };
+            total_ns += end.saturating_sub(begins);
             reached = reached.max(end);
         }
-        total
+        total_ns
     }
 }
 
 impl Engine for Gpu {
     fn now(&self) -> u64 {
-        self.pass(20);
+        self.pass(CLOCK_NS);
         self.now.get()
     }
 
-    fn sleep(&self, nanos: u64) {
+    fn sleep(&self, duration_ns: u64) {
         self.naps.set(self.naps.get() + 1);
-        self.pass(nanos + 55_000);
+        self.pass(duration_ns + TIMER_SLACK_NS);
     }
 
-    /// What somebody else does meanwhile is a change of the word, and ends it.
-    fn sleep_unless(&self, _word: &AtomicU32, _value: u32, nanos: u64) {
-        let change = self.later.borrow().as_ref().map_or(u64::MAX, |(at, _)| at.saturating_sub(self.now.get()));
-        self.sleep(nanos.min(change));
+    /// A scheduled action changes the word, and ends the sleep.
+    fn sleep_while(&self, _word: &AtomicU32, _value: u32, duration_ns: u64) {
+        let change_ns = self.scheduled.borrow().as_ref().map_or(u64::MAX, |(at, _)| at.saturating_sub(self.now.get()));
+        self.sleep(duration_ns.min(change_ns));
     }
 
-    fn wait_for_change(&self, _word: &AtomicU32, _value: u32, nanos: u64) {
-        self.sleep(nanos);
+    fn wait_for_change(&self, _word: &AtomicU32, _value: u32, timeout_ns: u64) {
+        self.sleep(timeout_ns);
     }
 
     fn wake(&self, _word: &AtomicU32) {}
 
-    fn create(&self) -> Option<Handle> {
-        if let Some(left) = self.scarce.get() {
-            self.scarce.set(Some(left.checked_sub(1)?));
+    fn create_event(&self) -> Option<Handle> {
+        if let Some(left) = self.events_left.get() {
+            self.events_left.set(Some(left.checked_sub(1)?));
         }
-        self.next.set(self.next.get() + 1);
-        Some(self.next.get() as Handle)
+        self.next_event.set(self.next_event.get() + 1);
+        Some(self.next_event.get() as Handle)
     }
 
-    fn record(&self, event: Handle, stream: Handle) -> bool {
+    fn record_event(&self, event: Handle, stream: Handle) -> bool {
         self.calls.set(self.calls.get() + 1);
-        self.pass(700);
+        self.pass(RECORD_NS);
         let mut free_at = self.free_at.borrow_mut();
         let free = free_at.entry(stream as usize).or_default();
-        *free = (*free + EVENT).max(self.now.get() + EVENT_LATENCY);
+        *free = (*free + EVENT_NS).max(self.now.get() + EVENT_LATENCY_NS);
         self.events.borrow_mut().insert(event as usize, *free);
         true
     }
 
-    fn progress(&self, event: Handle) -> Progress {
+    fn event_status(&self, event: Handle) -> EventStatus {
         self.calls.set(self.calls.get() + 1);
-        self.pass(110);
+        self.pass(EVENT_QUERY_NS);
         match self.events.borrow().get(&(event as usize)) {
-            Some(&at) if at <= self.now.get() => Progress::Done,
-            Some(_) => Progress::Pending,
-            None => Progress::Lost,
+            Some(&at) if at <= self.now.get() => EventStatus::Done,
+            Some(_) => EventStatus::Pending,
+            None => EventStatus::Lost,
         }
     }
 
-    fn between(&self, from: Handle, to: Handle) -> Option<i64> {
+    fn elapsed_ns(&self, from: Handle, to: Handle) -> Option<i64> {
         self.calls.set(self.calls.get() + 1);
-        self.pass(40);
+        self.pass(ELAPSED_NS);
         let events = self.events.borrow();
         let at = |event: Handle| events.get(&(event as usize)).filter(|&&at| at <= self.now.get()).copied();
         Some(at(to)? as i64 - at(from)? as i64)
     }
 
-    fn reaches(&self, _stream: Handle) -> bool {
+    fn can_record_in(&self, _stream: Handle) -> bool {
         true
     }
 
     fn is_idle(&self, stream: Handle) -> bool {
         self.calls.set(self.calls.get() + 1);
-        self.pass(130);
+        self.pass(STREAM_QUERY_NS);
         self.free_at.borrow().get(&(stream as usize)).is_none_or(|&free| free <= self.now.get())
     }
 
     fn power(&self, _gpu: Uuid) -> Option<Power> {
-        let used = self.used(self.now.get() - 1_000_000_000, self.now.get());
-        let limit = self.limit.get() * 1000;
-        let drawn = limit / 1000 * 175 + (u64::from(self.draws.get()) * used / 1_000_000) as u32;
-        (self.draws.get() != 0).then_some(Power { drawn, limit, usual: limit })
+        let used_ns = self.used(self.now.get() - AVERAGE_NS, self.now.get());
+        let limit_mw = self.limit_watts.get() * 1000;
+        let drawn_mw = limit_mw / 1000 * REST_PER_MILLE + (u64::from(self.kernel_watts.get()) * used_ns / 1_000_000) as u32;
+        (self.kernel_watts.get() != 0).then_some(Power { drawn_mw, limit_mw, default_limit_mw: limit_mw })
     }
 
-    fn busy(&self, _gpu: Uuid) -> Option<u32> {
-        Some((self.used(self.now.get() - 1_000_000_000, self.now.get()) / 10_000_000) as u32 + self.others.get())
+    fn busy_percent(&self, _gpu: Uuid) -> Option<u32> {
+        Some((self.used(self.now.get() - AVERAGE_NS, self.now.get()) / (AVERAGE_NS / 100)) as u32 + self.others_percent.get())
     }
 
-    fn waited(&self, _waited: &Waited) {}
+    fn on_wait(&self, _wait: &LaunchWait) {}
 }

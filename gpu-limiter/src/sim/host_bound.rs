@@ -8,28 +8,33 @@ use vgpu_region::budget::Rate;
 use crate::engine::Engine;
 use crate::sim::gpu;
 use crate::sim::gpu::Gpu;
-use crate::sim::limits::{MS, Process, S, US, budget};
+use crate::sim::process::{MS, Process, S, US, budget};
 
-/// What the library takes of the host's time after a wait beyond what the simulated driver takes, in nanoseconds (H200's host).
-const OWN_STOP: u64 = 4_000;
+/// Host time that the simulated library takes after a wait, in addition to the simulated driver's, in nanoseconds (host of an H200).
+const LIBRARY_WAIT_NS: u64 = 4_000;
+/// Host time that it takes for a launch into the open batch, in nanoseconds: if the program launches often, its memory stays in the caches.
+const LIBRARY_WARM_LAUNCH_NS: u64 = 230;
+const LIBRARY_COLD_LAUNCH_NS: u64 = 600;
 
-/// And for a launch that goes into the open batch, by the time from one to the next.
-fn own(host: u64) -> u64 {
-    if host < 20 * US { 230 } else { 600 }
+/// Returns the library's time for a launch, for launches that are `launch_ns` nanoseconds apart.
+fn library_launch_ns(launch_ns: u64) -> u64 {
+    if launch_ns < 20 * US { LIBRARY_WARM_LAUNCH_NS } else { LIBRARY_COLD_LAUNCH_NS }
 }
 
 /// A loop of short kernels.
 struct Loop {
-    /// Time from one launch to the next.
+    /// Time from one launch to the next, in nanoseconds.
     host: u64,
+    /// Length of the kernels, in nanoseconds.
     kernel: u64,
-    /// Launches from one wait for all of them to the next.
+    /// Number of launches from one wait for all of them to the next.
     wait_every: u64,
 }
 
 impl Loop {
-    /// Part of what the loop gets done alone, in percent, and what it is charged for, by a host that loses so much time after a nap of so long.
-    fn share(&self, percent: u32, loses: impl Fn(u64) -> u64) -> (f64, f64) {
+    /// Returns the work done as a percentage of the work done without a limit, and the charge in percent. `lost_ns` is the time that the host
+    /// loses after a nap of a given length.
+    fn share(&self, percent: u32, lost_ns: impl Fn(u64) -> u64) -> (f64, f64) {
         let alone = {
             let gpu = Gpu::new();
             let start = gpu.now();
@@ -47,11 +52,11 @@ impl Loop {
             }
             let launch = || {
                 let before = gpu.now();
-                gpu.pass(own(self.host));
+                gpu.pass(library_launch_ns(self.host));
                 process.launch(&gpu, stream, 1, self.kernel);
                 let napped = gpu.now() - before;
                 if napped > MS {
-                    lost.set(loses(napped));
+                    lost.set(lost_ns(napped));
                 }
                 let late = lost.get().min(self.host / 2);
                 lost.set(lost.get() - late);
@@ -59,7 +64,7 @@ impl Loop {
             };
             let wait = || {
                 process.wait(&gpu, stream, true);
-                gpu.pass(OWN_STOP);
+                gpu.pass(LIBRARY_WAIT_NS);
             };
             self.run(&gpu, 1, launch, wait);
             rounds += u32::from(from != began);
@@ -71,7 +76,7 @@ impl Loop {
     fn run(&self, gpu: &Gpu, rounds: u64, launch: impl Fn(), wait: impl Fn()) {
         for _ in 0..rounds {
             for _ in 0..self.wait_every {
-                gpu.pass(self.host.saturating_sub(gpu.host.get()));
+                gpu.pass(self.host.saturating_sub(gpu.launch_ns.get()));
                 launch();
             }
             wait();
@@ -79,9 +84,9 @@ impl Loop {
     }
 }
 
-/// What it loses grows with the nap, up to 30 ms, and comes off the pace of its launches, as on an H200's host.
+/// The time lost grows with the nap, up to 30 ms, and slows the launches after it, as on an H200's host.
 #[test]
-fn who_is_slow_after_a_nap_gets_its_share() {
+fn hosts_that_are_slow_after_a_nap_get_their_share() {
     for (host, kernel, wait_every) in [(13_600, 7_000, 96), (13_600, 7_000, 24), (13_600, 3_000, 1_000), (25_000, 6_000, 200)] {
         let work = Loop { host, kernel, wait_every };
         for percent in [10, 25, 50, 75] {
@@ -95,9 +100,9 @@ fn who_is_slow_after_a_nap_gets_its_share() {
     }
 }
 
-/// What is woken in between is slower afterwards, so who is alone sleeps as long as it has to.
+/// A host that is woken in between is slower afterwards, so a lone launch sleeps for its whole wait.
 #[test]
-fn naps_are_few() {
+fn lone_streams_take_few_naps() {
     for percent in [10, 25] {
         let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
         let (stream, start) = (process.stream(0), gpu.now());
@@ -110,9 +115,9 @@ fn naps_are_few() {
     }
 }
 
-/// Who waits for the GPU has short bursts, however it waits.
+/// A program that waits for the GPU has short bursts, however it waits.
 #[test]
-fn who_waits_for_the_gpu_has_no_credit() {
+fn programs_that_wait_for_the_gpu_get_no_credit() {
     for (host, kernel, wait_every) in [(2_300, 20 * US, 16), (2_300, 5 * US, 1), (5_000, 200 * US, 4)] {
         let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
         let stream = process.stream(0);
@@ -127,10 +132,10 @@ fn who_waits_for_the_gpu_has_no_credit() {
     }
 }
 
-/// Every launch is of a kind that was never seen, as with shapes that change: each waits for the one before to be measured, so the GPU is
-/// idle whenever one comes, and that is no fault of the host's.
+/// Every launch is of a new kind, as with changing shapes. Each waits until the one before is measured, so the GPU is idle whenever one comes.
+/// That is no sign of a slow host.
 #[test]
-fn launches_of_ever_new_kinds_are_paid_for() {
+fn launches_of_new_kinds_only_are_charged() {
     for (streams, kernel) in [(1, 50 * US), (1, 200 * US), (1, 3 * MS), (2, 50 * US), (2, 200 * US), (2, 3 * MS)] {
         let (gpu, process) = (Gpu::new(), Process::new(budget(), 25, 1));
         let all: Vec<_> = (0..streams).map(|number| process.stream(number)).collect();
@@ -149,9 +154,9 @@ fn launches_of_ever_new_kinds_are_paid_for() {
     }
 }
 
-/// New kinds in two streams, and others with them.
+/// New and known kinds in two streams.
 #[test]
-fn new_kinds_among_others_are_paid_for() {
+fn new_kinds_among_known_ones_are_charged() {
     for percent in [25, 50, 75] {
         for known in [10, 20] {
             let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));

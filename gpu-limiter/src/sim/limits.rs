@@ -1,152 +1,38 @@
-//! The limit as a whole, on a simulated GPU with a deterministic clock.
+//! The limit as a whole: shares, charges, and waits of single processes.
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use vgpu_region::budget::Budget;
-use vgpu_region::limits::{GpuLimit, LimitsPage, Selector, Turn};
-use vgpu_region::uuid::Uuid;
-
-use crate::account::Account;
+use crate::batch_close;
 use crate::engine::Engine;
-use crate::engine::SUCCESS;
-use crate::meter::Meter;
 use crate::sim::gpu;
 use crate::sim::gpu::Gpu;
-use crate::stream::Stream;
-use crate::turns::Gate;
-use crate::{batch_close, cost_model, launch};
+use crate::sim::process::{MS, Process, S, US, budget, busy, give_turn, shares};
 
-pub const US: u64 = 1_000;
-pub const MS: u64 = 1_000_000;
-pub const S: u64 = 1_000_000_000;
-
-/// A process with a context; leaks what the library never frees either.
-pub struct Process {
-    pub meter: &'static Meter,
-}
-
-impl Process {
-    pub fn new(budget: &'static Budget, percent: u32, who: u16) -> Self {
-        Self::make(budget, percent, who, 0)
-    }
-
-    pub fn with_mps(budget: &'static Budget, percent: u32, mps: u32) -> Self {
-        Self::make(budget, percent, 1, mps)
-    }
-
-    fn make(budget: &'static Budget, percent: u32, who: u16, mps: u32) -> Self {
-        let limit: &'static GpuLimit = Box::leak(Box::new(GpuLimit::new(Selector::All)));
-        limit.cores.store(percent, Relaxed);
-        // SAFETY: all zero is an empty table.
-        let costs = Box::leak(Box::new(unsafe { std::mem::zeroed() }));
-        let page: &'static LimitsPage = Box::leak(Box::new(LimitsPage::new([])));
-        let gate = Gate::new(page, Uuid([1; 16]));
-        let account = Box::leak(Box::new(Account::new(budget, limit, costs, who, gate).with_mps(mps)));
-        Self { meter: Box::leak(Box::new(Meter::new(1, account))) }
-    }
-
-    pub fn stream(&self, number: u64) -> &'static Stream {
-        // SAFETY: all zero is a free stream.
-        self.meter.adopt(number + 1, || Box::leak(Box::new(unsafe { std::mem::zeroed() }))).unwrap()
-    }
-
-    /// Waits for a stream as a program does that calls the driver for it, or one that asks until it is so.
-    pub fn wait(&self, gpu: &Gpu, stream: &'static Stream, calls: bool) {
-        let handle = gpu::stream(stream.id.load(Relaxed) as usize);
-        if calls {
-            batch_close::before_wait(gpu, self.meter, [stream].into_iter());
-        }
-        gpu.synchronize(handle);
-        if calls {
-            batch_close::after_wait(gpu, self.meter, [stream].into_iter());
-        }
-    }
-
-    pub fn launch(&self, gpu: &Gpu, stream: &Stream, kind: u64, nanos: u64) {
-        self.launch_after(gpu, stream, kind, nanos, 0);
-    }
-
-    /// A launch whose function the driver loads first, for so many nanoseconds.
-    pub fn launch_after(&self, gpu: &Gpu, stream: &Stream, kind: u64, nanos: u64, loading: u64) {
-        self.launch_around(gpu, stream, kind, || {
-            gpu.pass(loading);
-            gpu.launch(gpu::stream(stream.id.load(Relaxed) as usize), nanos);
-        });
-    }
-
-    fn launch_around(&self, gpu: &Gpu, stream: &Stream, kind: u64, call: impl FnOnce()) {
-        let handle = gpu::stream(stream.id.load(Relaxed) as usize);
-        let call = || {
-            call();
-            SUCCESS
-        };
-        assert_eq!(launch::launch(gpu, self.meter, (stream, handle), cost_model::key(&[kind]), || false, call), Some(SUCCESS));
-    }
-}
-
-/// The arbiter gives the process a turn of a second, or says that it is still there.
-pub fn give_turn(process: &Process) {
-    let gate = &process.meter.account.gate;
-    let turn = gate.page().turn_for(gate.uuid()).unwrap();
-    turn.length.store(1_000_000, Relaxed);
-    turn.word.store(4 + Turn::OPEN, Relaxed);
-    turn.beat.fetch_add(1, Relaxed);
-}
-
-pub fn budget() -> &'static Budget {
-    Box::leak(Box::default())
-}
-
-/// Mean and standard deviation of the shares of 100 ms windows, in percent.
-pub fn shares(gpu: &Gpu, from: u64, to: u64) -> (f64, f64) {
-    let windows: Vec<f64> = (0..)
-        .map(|n| from + n * 100 * MS)
-        .take_while(|&at| at + 100 * MS <= to)
-        .map(|at| gpu.used(at, at + 100 * MS) as f64 / 1e6)
-        .collect();
-    let mean = windows.iter().sum::<f64>() / windows.len() as f64;
-    (mean, (windows.iter().map(|share| (share - mean).powi(2)).sum::<f64>() / windows.len() as f64).sqrt())
-}
-
-/// Back-to-back kernels of one length in `streams` streams until `length` has passed.
-pub fn busy(percent: u32, kernel: u64, streams: u64, length: u64) -> (Gpu, u64, Process) {
-    let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
-    let streams: Vec<_> = (0..streams).map(|number| process.stream(number)).collect();
-    let start = gpu.now();
-    for stream in streams.iter().cycle() {
-        if gpu.now() > start + length {
-            break;
-        }
-        process.launch(&gpu, stream, 1, kernel);
-    }
-    (gpu, start, process)
-}
-
-/// The same, as the part of what it gets done without a limit, in percent, after the first second.
+/// Returns the work done after the first second by kernels of one length, as a percentage of the work done without a limit.
 fn progress(percent: u32, kernel: u64, streams: u64, seconds: u64) -> f64 {
     let (gpu, start, _) = busy(percent, kernel, streams, seconds * S);
     let done = gpu.finished(start + S, start + seconds * S) as f64;
-    let alone = (kernel + gpu::BETWEEN) as f64 / streams as f64;
+    let alone = (kernel + gpu::BETWEEN_NS) as f64 / streams as f64;
     done * alone / ((seconds - 1) * S) as f64 * 100.0
 }
 
-/// Whoever waits for budget goes on at the new rate at once when the limit is changed, whatever it still owes: what is owed is GPU time.
+/// A waiting launch resumes at the new rate at once, whatever its debt: debt is GPU time.
 #[test]
-fn a_change_of_the_limit_ends_every_wait() {
-    // A kernel that nobody expected to be so long leaves a debt that takes a second to pay off at 10%, and a sixteenth of one at 80%.
+fn a_change_of_the_limit_ends_waits_for_budget() {
+    // A kernel of unexpected length leaves a debt that takes a second to pay off at 10%, and a sixteenth of one at 80%.
     for (kernel, percent) in [(5 * MS, 0), (5 * MS, 99), (100 * MS, 0), (100 * MS, 80), (100 * MS, 5)] {
         let (gpu, process) = (Gpu::new(), Process::new(budget(), 10, 1));
         let stream = process.stream(0);
         process.launch(&gpu, stream, 1, kernel);
         gpu.synchronize(gpu::stream(1));
         let (changed, account) = (gpu.now() + 3 * MS, process.meter.account);
-        *gpu.later.borrow_mut() = Some((changed, Box::new(move || account.set_percent(percent))));
+        *gpu.scheduled.borrow_mut() = Some((changed, Box::new(move || account.set_percent(percent))));
         process.launch(&gpu, stream, 1, kernel);
-        // It began with 1 ms; what was paid off before the change was paid off at 10%; who waited waits for up to 4 ms of budget more.
+        // The initial balance is 1 ms. Before the change the debt was paid off at 10%. A waiting launch needs up to 4 ms more of budget.
         let at_new_rate = |nanos: u64| if percent == 0 { 0 } else { nanos * 100 / u64::from(percent) };
-        let owed = changed + at_new_rate(kernel - MS - (changed - gpu.started(0)) / 10);
-        let late = gpu.started(1).saturating_sub(owed);
-        assert!(gpu.started(1) >= owed && late < MS + at_new_rate(4 * MS), "{kernel} to {percent}%: {} us late", late / US);
+        let owed = changed + at_new_rate(kernel - MS - (changed - gpu.started_at(0)) / 10);
+        let late = gpu.started_at(1).saturating_sub(owed);
+        assert!(gpu.started_at(1) >= owed && late < MS + at_new_rate(4 * MS), "{kernel} to {percent}%: {} us late", late / US);
     }
 }
 
@@ -160,7 +46,7 @@ fn back_to_back_kernels_get_their_share() {
             let (want, what) =
                 (f64::from(percent), format!("{percent}% of {} us: {share:.2} +- {spread:.2}, first second {first:.2}", kernel / US));
             println!("{what}, naps/s {}", gpu.naps.get() / 6);
-            // A kernel of 100 ms in a second that holds one or two of them cannot do better than a kernel.
+            // In a second with one or two kernels of 100 ms the share is exact to one kernel only.
             assert!((share - want).abs() < 1.0 + kernel as f64 / 5e9 * 100.0, "{what}");
             assert!(spread <= 2.0 || kernel > 5 * MS, "{what}");
             assert!((first - want).abs() < 3.0 + kernel as f64 / 1e7, "{what}");
@@ -172,13 +58,13 @@ fn back_to_back_kernels_get_their_share() {
 }
 
 #[test]
-fn as_much_gets_done_as_the_share_says() {
+fn work_done_is_proportional_to_the_share() {
     for (kernel, streams) in [(5 * US, 1), (20 * US, 1), (200 * US, 1), (20 * US, 4), (200 * US, 4), (2 * MS, 4), (200 * US, 16)] {
         for percent in [10, 50, 90] {
             let share = progress(percent, kernel, streams, 4);
             let what = format!("{percent}% of {streams} x {} us: {share:.2} of the work", kernel / US);
             println!("{what}");
-            // Sixteen streams that stop together stop as raggedly as one kernel of each is long.
+            // Sixteen streams that stop together differ by up to one kernel.
             let least = if streams > 4 { 2.0 } else { 0.6 };
             assert!(share > f64::from(percent) - least && share < f64::from(percent) + 0.6, "{what}");
         }
@@ -186,14 +72,14 @@ fn as_much_gets_done_as_the_share_says() {
 }
 
 #[test]
-fn kinds_that_alternate_and_vary() {
+fn kinds_of_varying_length_get_their_share() {
     let mut random = 1u64;
     for percent in [25, 50, 75] {
         let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
         let (stream, start) = (process.stream(0), gpu.now());
         while gpu.now() < start + 4 * S {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // The same kind takes anything from 2 µs to 2 ms; others come in between.
+            // One kind takes 2 µs to 2 ms; other kinds come in between.
             process.launch(&gpu, stream, 1, (2 * US) << (random >> 60).min(10));
             process.launch(&gpu, stream, 2 + (random >> 50) % 7, 30 * US);
         }
@@ -202,9 +88,9 @@ fn kinds_that_alternate_and_vary() {
     }
 }
 
-/// With `CUDA_LAUNCH_BLOCKING` a call lasts as long as the kernel, which is no time of loading.
+/// With `CUDA_LAUNCH_BLOCKING` a call lasts as long as the kernel. That is not loading time.
 #[test]
-fn calls_that_wait_for_their_kernel_are_paid_for() {
+fn blocking_launches_are_charged() {
     for kernel in [300 * US, 3 * MS] {
         for new in [0, 1] {
             let (gpu, process) = (Gpu::new(), Process::new(budget(), 25, 1));
@@ -222,7 +108,7 @@ fn calls_that_wait_for_their_kernel_are_paid_for() {
     }
 }
 
-/// However few launches there are, and however much budget: what is not charged is not seen by anybody.
+/// With few launches and much budget too: an open batch is not charged, and no observer sees its work.
 #[test]
 fn no_batch_stays_open_for_long() {
     for (percent, kinds, host) in [(10, 8, 20 * US), (10, 8, 100 * US), (50, 1, 100 * US), (90, 1, 400 * US)] {
@@ -244,13 +130,13 @@ fn no_batch_stays_open_for_long() {
     }
 }
 
-/// The arbiter sees who is at work by the batches, and another container waits for the end of what is in them.
+/// The arbiter counts batches to see which container is active, and another container waits for their end.
 #[test]
 fn batches_are_short_in_a_turn() {
     for host in [2_300, 100 * US] {
         let (gpu, process) = (Gpu::new(), Process::new(budget(), 90, 1));
         let (stream, start) = (process.stream(0), gpu.now());
-        gpu.host.set(host);
+        gpu.launch_ns.set(host);
         let activity = || (process.meter.account.budget.activity.load(Relaxed), gpu.naps.get());
         let (mut since, mut seen, mut launches) = ((start, 0), activity(), 0);
         let (mut longest, mut most) = (0, 0);
@@ -264,7 +150,7 @@ fn batches_are_short_in_a_turn() {
             if gpu.now() > start + 50 * MS {
                 (longest, most) = (longest.max(gpu.now() - since.0), most.max(launches - since.1));
             }
-            // Seldom enough for much budget to be left.
+            // Rare enough that there is spare budget.
             if launches % 1000 == 0 {
                 process.wait(&gpu, stream, true);
                 gpu.pass(20 * MS);
@@ -276,36 +162,36 @@ fn batches_are_short_in_a_turn() {
     }
 }
 
-/// Those that ask the driver take a few microseconds longer: the fewer, the less of the 99th percentile is theirs.
+/// Launches that call the driver take a few microseconds longer: the fewer there are, the less they show in the 99th percentile.
 #[test]
-fn few_launches_ask_with_budget_to_spare() {
+fn few_launches_call_the_driver_with_spare_budget() {
     for (percent, threads, waits) in [(50, 1, true), (90, 1, true), (90, 4, true), (50, 1, false), (90, 1, false)] {
         let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
         let streams: Vec<_> = (0..threads).map(|number| process.stream(number)).collect();
-        let (mut launches, mut asked) = (0, 0);
+        let (mut launches, mut calling) = (0, 0);
         for burst in 0..60 {
             for launch in 0..900 {
                 for stream in &streams {
                     let before = gpu.calls.get();
                     process.launch(&gpu, stream, 1, 2 * US);
-                    // Natively the first of a burst take longer, too.
+                    // The first launches of a burst take longer natively too.
                     if burst > 5 && launch > 50 {
-                        (launches, asked) = (launches + 1, asked + u32::from(gpu.calls.get() != before));
+                        (launches, calling) = (launches + 1, calling + u32::from(gpu.calls.get() != before));
                     }
                 }
             }
             streams.iter().for_each(|stream| process.wait(&gpu, stream, waits));
             gpu.pass(if percent < 90 { 24 * MS } else { 12 * MS });
         }
-        let what = format!("{percent}% in {threads} streams{}: {asked} of {launches}", if waits { "" } else { ", unseen" });
-        println!("{what} launches asked the driver");
-        assert!(asked * if waits { 200 } else { 100 } < launches, "{what}");
+        let what = format!("{percent}% in {threads} streams{}: {calling} of {launches}", if waits { "" } else { ", without waits" });
+        println!("{what} launches called the driver");
+        assert!(calling * if waits { 200 } else { 100 } < launches, "{what}");
     }
 }
 
 #[test]
-fn what_stays_below_the_limit_is_left_alone() {
-    // 2 ms of GPU work, then 3 ms of something else: 40% of the time.
+fn a_program_below_its_limit_is_not_held_back() {
+    // 2 ms of GPU work, then 3 ms without: 40% of the time.
     let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
     let (stream, start) = (process.stream(0), gpu.now());
     let mut rounds = 0;
@@ -323,7 +209,7 @@ fn what_stays_below_the_limit_is_left_alone() {
 }
 
 #[test]
-fn a_kernel_that_never_ends_is_paid_for_and_blocks_nobody_for_ever() {
+fn an_endless_kernel_is_charged_and_other_streams_go_on() {
     let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
     let (endless, other, start) = (process.stream(0), process.stream(1), gpu.now());
     process.launch(&gpu, endless, 1, 10 * MS);
@@ -348,7 +234,7 @@ fn copies_and_waits_are_not_charged() {
         process.launch(&gpu, stream, 1, 200 * US);
         kernels += 1;
         batch_close::interrupt(&gpu, process.meter, stream, handle);
-        // A copy on another engine, in the same stream.
+        // A copy engine works, in the same stream.
         gpu.copy(handle, 800 * US);
         gpu.synchronize(handle);
     }
@@ -358,7 +244,7 @@ fn copies_and_waits_are_not_charged() {
 }
 
 #[test]
-fn what_mps_holds_to_its_share_is_only_accounted() {
+fn a_share_enforced_by_mps_is_only_accounted() {
     for (mps, most) in [(30, 1.02), (31, 0.31), (0, 0.31)] {
         let (gpu, process) = (Gpu::new(), Process::with_mps(budget(), 30, mps));
         let (stream, start) = (process.stream(0), gpu.now());
@@ -367,13 +253,13 @@ fn what_mps_holds_to_its_share_is_only_accounted() {
         }
         let (used, charged) = (gpu.used(start, start + 2 * S), process.meter.account.budget.used.load(Relaxed));
         let share = used as f64 / (2 * S) as f64;
-        assert!(share < most && share > most - 0.05, "told {mps}: {share}");
-        assert!(used.abs_diff(charged) < used / 50 + 30 * MS, "told {mps}: used {used}, charged {charged}");
+        assert!(share < most && share > most - 0.05, "MPS {mps}: {share}");
+        assert!(used.abs_diff(charged) < used / 50 + 30 * MS, "MPS {mps}: used {used}, charged {charged}");
     }
 }
 
 #[test]
-fn limits_change_while_running() {
+fn a_changed_limit_applies_to_a_running_program() {
     let (gpu, process) = (Gpu::new(), Process::new(budget(), 20, 1));
     let (stream, start) = (process.stream(0), gpu.now());
     let run = |until: u64| {
@@ -388,11 +274,11 @@ fn limits_change_while_running() {
     assert!((before - 20.0).abs() < 1.0 && (after - 60.0).abs() < 1.0, "{before} {after}");
 }
 
-/// What PyTorch programs do: some launches, then a wait for all of them, and again.
+/// PyTorch programs launch some kernels, wait for all of them, and repeat.
 #[test]
-fn waiting_after_every_few_launches() {
+fn programs_that_wait_after_a_few_launches_get_their_share() {
     for (launches, kernel) in [(4, 206 * US), (96, 13 * US), (4, 980 * US), (1, 50 * US)] {
-        // Alone, one round takes this long.
+        // Time of one round without a limit.
         let gpu = Gpu::new();
         let start = gpu.now();
         for _ in 0..100 {
@@ -417,9 +303,9 @@ fn waiting_after_every_few_launches() {
                 rounds += u64::from(start != first);
             }
             let share = (rounds * alone) as f64 / (gpu.now() - start) as f64 * 100.0;
-            println!("{launches} x {} us and a wait{}, {percent}%: {share:.2}", kernel / US, if calls { "" } else { " by asking" });
-            // The pause after a wait is nobody's, so a program gets more of its own rate than of the GPU.
-            let most = f64::from(percent) * alone as f64 / (launches * (kernel + gpu::BETWEEN)) as f64;
+            println!("{launches} x {} us and a wait{}, {percent}%: {share:.2}", kernel / US, if calls { "" } else { " by querying" });
+            // The pause after a wait is not charged, so the program gets a larger share of its own speed than of the GPU.
+            let most = f64::from(percent) * alone as f64 / (launches * (kernel + gpu::BETWEEN_NS)) as f64;
             assert!(
                 share > f64::from(percent) * 0.98 - 0.5 && share < most * 1.05 + 1.0,
                 "{launches} x {}: {share:.2}, at most {most:.2}",

@@ -1,23 +1,24 @@
-//! Several processes that share a container's budget.
+//! Processes that share a container's budget.
 
-use vgpu_region::budget::Rate;
+use vgpu_region::budget::{Micros, Rate};
 
-use crate::account::Verdict;
+use crate::account::Admission;
+use crate::batch::Batch;
 use crate::engine::Engine;
 use crate::sim::gpu::Gpu;
-use crate::sim::limits::{MS, Process, S, US, budget};
-use crate::stream::Batch;
+use crate::sim::process::{MS, Process, S, US, budget};
 
-/// What the processes of one container get in 20 s, that each run one kernel after the other and want so much budget before they go on.
+/// Returns the GPU time that each process of a container gets in 20 s. Each runs one kernel after the other; after a wait it needs a balance
+/// of `least` nanoseconds.
 fn shared<const N: usize>(percent: u32, kernels: [u64; N], least: [i64; N], seed: u64) -> [u64; N] {
     shared_for(20 * S, percent, kernels, least, seed)
 }
 
-/// The same in `length` nanoseconds.
+/// Returns the same for a run of `length` nanoseconds.
 pub fn shared_for<const N: usize>(length: u64, percent: u32, kernels: [u64; N], least: [i64; N], seed: u64) -> [u64; N] {
     let (budget, rate) = (budget(), Rate::new(percent).unwrap());
     let processes: [Process; N] = std::array::from_fn(|n| Process::new(budget, percent, n as u16 + 1));
-    // SAFETY: all zero is an empty batch.
+    // SAFETY: an all-zero batch is empty and valid.
     let mut batches: [Batch; N] = unsafe { std::mem::zeroed() };
     let (mut ends, mut looks, mut wants, mut got) = ([None; N], [0; N], [0; N], [0; N]);
     let (mut random, mut others) = (seed, [false; N]);
@@ -34,28 +35,28 @@ pub fn shared_for<const N: usize>(length: u64, percent: u32, kernels: [u64; N], 
             if ends[who].is_some_and(|end| end <= now) {
                 ends[who] = None;
                 got[who] += kernels[who];
-                account.arrived(&batches[who]);
+                account.remove_in_flight(&batches[who]);
                 budget.charge(kernels[who] as i64, rate);
             }
-            batches[who].expected = kernels[who];
+            batches[who].expected_ns = kernels[who];
             looks[who] = now
-                + match account.verdict(now, kernels[who], wants[who], rate) {
-                    Verdict::Go | Verdict::Spare if ends[who].is_none() => {
-                        account.departed(&batches[who], 0);
+                + match account.admit(now, kernels[who], wants[who], rate) {
+                    Admission::Granted | Admission::GrantedWithSpare if ends[who].is_none() => {
+                        account.add_in_flight(&batches[who], 0);
                         (ends[who], wants[who]) = (Some(now + kernels[who]), 0);
                         0
                     }
-                    Verdict::Wait(time) => {
+                    Admission::OverBudget(time) => {
                         wants[who] = least[who];
                         if ends[who].is_some() { 0 } else { time.clamp(MS / 2, 6 * MS) + jitter(100 * US) }
                     }
-                    Verdict::Other => {
+                    Admission::LeasedByOther => {
                         others[who] = true;
                         900 * US + jitter(100 * US)
                     }
                     _ => 300 * US + jitter(60 * US),
                 };
-            if account.has_handed() {
+            if account.take_lease_end() {
                 for other in 0..N {
                     if std::mem::take(&mut others[other]) {
                         looks[other] = looks[other].min(now + 20 * US + jitter(40 * US));
@@ -67,9 +68,9 @@ pub fn shared_for<const N: usize>(length: u64, percent: u32, kernels: [u64; N], 
     got
 }
 
-/// As many do as ask for the same; whoever waits for more than two others do may be passed over.
+/// Processes that need the same balance. One that needs more than two others may be passed over.
 #[test]
-fn processes_that_want_the_same_get_about_the_same() {
+fn processes_with_equal_bursts_get_about_the_same() {
     for percent in [5, 10, 25, 50, 75, 90] {
         for seed in [1, 2, 3] {
             for kernels in [[200 * US; 4], [20 * US; 4], [2 * MS, 200 * US, 200 * US, 200 * US], [5 * MS, 2 * MS, 200 * US, 2 * MS]] {
@@ -82,22 +83,23 @@ fn processes_that_want_the_same_get_about_the_same() {
 }
 
 #[test]
-fn no_process_starves_beside_one_that_is_content_with_less() {
+fn no_process_starves_beside_one_with_shorter_bursts() {
     for percent in [5, 10, 25, 50, 90] {
         for (kernels, least) in [([2 * MS; 2], [MS / 2; 2]), ([2 * MS; 2], [2 * MS, 5 * MS]), ([200 * US, 5 * MS], [2 * MS; 2])] {
             let got = shared(percent, kernels, [least[0], least[1]].map(|least| least as i64), 0);
             let sum = got.iter().sum::<u64>() as f64 / 200_000_000.0;
             println!("{percent}%: {got:?} {sum:.1}");
             assert!(got.iter().all(|got| got * 5 > u64::from(percent) * 200 * MS), "{percent}% of {kernels:?} with {least:?}: {got:?}");
-            // Whoever yields looks again every 300 us here.
+            // A process that yields looks again every 300 us here.
             assert!(sum > f64::from(percent) * 0.85 && sum < f64::from(percent) + 1.5, "{percent}% of {kernels:?}: {sum:.2}");
         }
     }
 }
 
-/// Two of 2 ms make one burst, but for three seconds after another process was seen: two processes lose by that (an H200: .73 of .75).
+/// Two kernels of 2 ms make one burst, except for three seconds after another process was seen: two processes would lose by it (H200: 0.73 of
+/// 0.75).
 #[test]
-fn bursts_are_longer_where_nobody_else_is() {
+fn bursts_are_longer_without_other_processes() {
     let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
     let (stream, budget, start) = (process.stream(0), process.meter.account.budget, gpu.now());
     let launch_until = |end: u64| {
@@ -107,30 +109,34 @@ fn bursts_are_longer_where_nobody_else_is() {
     };
     launch_until(start + 2 * S);
     let seen_at = gpu.now();
-    assert!(budget.let_go(1, seen_at / 1000) && budget.hold(2, seen_at / 1000, (seen_at + 20 * MS) / 1000), "another has a turn");
+    let at = Micros::from_ns;
+    assert!(
+        budget.release_lease(1, at(seen_at)) && budget.acquire_lease(2, at(seen_at), at(seen_at + 20 * MS)),
+        "another process has a lease"
+    );
     launch_until(seen_at + 100 * MS);
-    assert!(!budget.is_shared(1, gpu.now() / 1000), "it has gone");
+    assert!(!budget.is_shared(1, at(gpu.now())), "it is gone");
     launch_until(seen_at + 6 * S);
     // The pause after two kernels is 4 ms, and 2 ms after one.
-    let without_short_pauses = |from: u64, to: u64| gpu.used_but_for(from, to, 3 * MS) * 100 / (to - from);
+    let without_short_pauses = |from: u64, to: u64| gpu.used_with_pauses(from, to, 3 * MS) * 100 / (to - from);
     let alone = without_short_pauses(start + S, start + 2 * S);
     let [beside, again] = [(100 * MS, 2 * S), (4 * S, 6 * S)].map(|(from, to)| without_short_pauses(seen_at + from, seen_at + to));
-    assert!(alone < 60 && beside > 90 && again < 60, "{alone}%, {beside}% where another was seen, {again}% later");
+    assert!(alone < 60 && beside > 90 && again < 60, "{alone}%, {beside}% after another was seen, {again}% later");
 }
 
-/// Between its turns the other one may be nowhere to be seen.
+/// Between its leases another process leaves no trace.
 #[test]
-fn who_shared_the_budget_lately_does_so_still() {
+fn processes_seen_lately_still_share_the_budget() {
     let budget = budget();
     let [first, second] = [1, 2].map(|who| Process::new(budget, 75, who));
     let (first, second) = (first.meter.account, second.meter.account);
     let now = S;
-    assert!(!first.was_shared(now), "nobody else was there");
+    assert!(!first.was_shared(now), "no other process was seen");
     let rate = Rate::new(75).unwrap();
-    assert!(matches!(second.verdict(now, 2 * MS, 0, rate), Verdict::Go), "it has its turn");
+    assert!(matches!(second.admit(now, 2 * MS, 0, rate), Admission::Granted), "it has the lease");
     assert!(first.is_shared(now) && first.was_shared(now));
     let later = now + 10 * MS;
-    assert!(matches!(first.verdict(later, 2 * MS, 0, rate), Verdict::Go | Verdict::Spare), "the other's is over");
-    assert!(!first.is_shared(later), "the other does not wait");
+    assert!(matches!(first.admit(later, 2 * MS, 0, rate), Admission::Granted | Admission::GrantedWithSpare), "the other lease has ended");
+    assert!(!first.is_shared(later), "the other process does not wait");
     assert!(first.was_shared(later) && !first.was_shared(later + 3 * S));
 }

@@ -1,15 +1,20 @@
-//! What holds for any program, tried on random ones, on a simulated GPU with a deterministic clock. `VGPU_TEST_SEED` repeats a run.
+//! Properties that hold for any program, tried on random ones.
+//!
+//! The seed is fixed. `VGPU_TEST_SEED` sets another one; `VGPU_TEST_SEED=random` takes one from the clock (`make test-random`).
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::admission::CREDIT_OF_SLOW;
 use crate::batch_close;
 use crate::engine::Engine;
 use crate::sim::gpu;
 use crate::sim::gpu::Gpu;
-use crate::sim::limits::{MS, Process, S, US, budget};
-use crate::tuning::GAP;
+use crate::sim::process::{MS, Process, S, US, budget, handle};
+use crate::tuning::{HOST_BOUND_CREDIT_NS, MIN_PAUSE_NS};
 
+/// Seed if `VGPU_TEST_SEED` is not set.
+const DEFAULT_SEED: u64 = 20_260_101;
+
+/// A linear congruential generator.
 pub struct Random(pub u64);
 
 impl Random {
@@ -19,7 +24,7 @@ impl Random {
     }
 }
 
-/// What a program does around a pause.
+/// Calls of a program before and after a pause.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Around {
     WaitsBefore,
@@ -29,24 +34,28 @@ enum Around {
     Nothing,
 }
 
-/// How long it pauses.
+/// Length of a pause.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Pause {
-    /// From the end of its work on: the GPU has nothing to do for so long that it never counts as used.
+    /// From the end of the work. The GPU idles for so long that the pause never counts as used. In nanoseconds.
     AfterWork(u64),
+    /// From the last launch, in nanoseconds.
     FromNow(u64),
-    /// Until half of what it has launched is done.
+    /// Until half of the launched work is done.
     Half,
 }
 
-/// A program: kinds of kernels with a length each, by how many percent at most one is longer or shorter than that, streams, how many launches
-/// between two pauses, how long these are, and what it does then.
+/// A program.
 #[derive(Debug)]
 pub struct Program {
+    /// Its limit.
     percent: u32,
+    /// Length of each kind of kernel, in nanoseconds.
     lengths: Vec<u64>,
+    /// Largest deviation of a kernel from its kind's length, in percent.
     varies: u64,
     streams: u64,
+    /// Number of launches between two pauses.
     launches: u64,
     pause: Pause,
     around: Around,
@@ -54,7 +63,7 @@ pub struct Program {
 
 impl Program {
     pub fn any(random: &mut Random) -> Self {
-        // From 10 µs to 10 ms, short ones as likely as long ones.
+        // From 10 µs to 10 ms, evenly on a logarithmic scale.
         let length = |random: &mut Random| ((10 * US) << random.below(10)) + random.below(10 * US);
         let lengths = (0..1 + random.below(6)).map(|_| length(random)).collect();
         Self {
@@ -77,7 +86,7 @@ impl Program {
         }
     }
 
-    /// Runs it for some seconds. What was charged at which time, and the deepest debt, in nanoseconds.
+    /// Runs the program. Returns the total charge after each launch with its time, and the deepest debt, in nanoseconds.
     pub fn run(&self, random: &mut Random, seconds: u64) -> (Gpu, Vec<(u64, u64)>, i64) {
         let (gpu, process) = (Gpu::new(), Process::new(budget(), self.percent, 1));
         let streams: Vec<_> = (0..self.streams).map(|number| process.stream(number)).collect();
@@ -93,7 +102,7 @@ impl Program {
                 if self.around == Around::WaitsBefore {
                     streams.iter().for_each(|stream| process.wait(&gpu, stream, true));
                 }
-                let all_done = streams.iter().map(|stream| gpu.free(gpu::stream(stream.id.load(Relaxed) as usize))).max();
+                let all_done = streams.iter().map(|stream| gpu.free_at(handle(stream))).max();
                 let left = all_done.unwrap_or(0).saturating_sub(gpu.now());
                 gpu.pass(match self.pause {
                     Pause::AfterWork(length) => left + length,
@@ -118,13 +127,16 @@ impl Program {
 }
 
 fn seed() -> u64 {
-    let seed = std::env::var("VGPU_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64);
+    let seed = match std::env::var("VGPU_TEST_SEED").as_deref() {
+        Err(_) => DEFAULT_SEED,
+        Ok("random") => std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64,
+        Ok(seed) => seed.parse().unwrap_or_else(|_| panic!("VGPU_TEST_SEED: {seed:?}: expected a number or \"random\"")),
+    };
     println!("VGPU_TEST_SEED={seed}");
     seed
 }
 
-/// Kinds that cannot be told apart by what their batches took, in streams side by side: all of the share is had all the same.
+/// Kinds whose costs cannot be distinguished by their batches, in concurrent streams, still get the whole share.
 #[test]
 fn mixed_kinds_in_several_streams_get_their_share() {
     let mut random = Random(seed());
@@ -147,26 +159,26 @@ fn mixed_kinds_in_several_streams_get_their_share() {
 }
 
 #[test]
-fn what_is_charged_is_what_was_used_and_debt_is_bounded() {
+fn charges_match_use_and_debt_is_bounded() {
     let mut random = Random(seed());
     for _ in 0..80 {
         let program = Program::any(&mut random);
         let (gpu, charged, deepest) = program.run(&mut random, 4);
         let longest = program.lengths.iter().max().unwrap() * (100 + program.varies) / 100;
         let start = charged[0].0;
-        // A charge comes when a launch finds the work finished, so each end of a second may be late by a burst or the longest kernel.
+        // Work is charged when a launch finds it finished, so each end of a second may be late by a burst or the longest kernel.
         let late = 10 * MS + longest;
-        // What nobody saw the end of counts as expected: kinds that come together are not told apart, nor what streams side by side take.
+        // A batch with a guessed end is charged as expected. Costs of kinds that come together, or in concurrent streams, are inexact.
         let guessed = match program.around {
             Around::WaitsBefore => 0,
             _ if program.streams == 1 => 10,
             _ => 45,
         };
-        // Pauses that are too short for others count as used, and how long one is goes by when the work is expected to end.
+        // Short pauses count as used, and the length of a pause depends on the expected end of the work before it.
         let rests = program.launches == u64::MAX || matches!(program.pause, Pause::AfterWork(_));
-        let short = if rests { 0 } else { GAP + program.launches.min(200) * longest * guessed / 100 };
+        let short = if rests { 0 } else { MIN_PAUSE_NS + program.launches.min(200) * longest * guessed / 100 };
         let check = |told: u64, from: u64, to: u64, part: u64| {
-            let (used, most) = (gpu.used(from, to), gpu.used_but_for(from, to, short));
+            let (used, most) = (gpu.used(from, to), gpu.used_with_pauses(from, to, short));
             let off = part + late + used * guessed / 100;
             assert!(
                 told + off > used && told < most + off,
@@ -179,15 +191,14 @@ fn what_is_charged_is_what_was_used_and_debt_is_bounded() {
             let ((from, before), (to, after)) = (charged[first], charged[last]);
             check(after - before, from, to, (to - from) / 100);
         }
-        // Over the whole run the ends do not matter.
+        // The ends do not matter for the whole run.
         let (end, told) = *charged.last().unwrap();
         check(told, start, end, gpu.used(start, end) / 100);
-        // Two launches of unknown cost in each stream, or a burst that turned out longer than it looked; a host that keeps the GPU waiting has
-        // credit.
-        let credit = if rests { 0 } else { CREDIT_OF_SLOW as u64 };
+        // Two launches of unknown cost in each stream, or a burst that took longer than expected. A host-bound stream has credit.
+        let credit = if rests { 0 } else { HOST_BOUND_CREDIT_NS as u64 };
         let most = 10 * MS + 3 * longest * program.streams + credit;
         assert!(-deepest < most as i64, "{program:?}: a debt of {deepest}, at most {most}");
-        // Nothing runs away: no more than the limit and what was saved.
+        // Use is bounded by the limit and the savings.
         let all = gpu.used(start + S, start + 4 * S);
         let limit = 3 * S / 100 * u64::from(program.percent);
         assert!(all < limit + limit / 50 + late + most, "{program:?}: used {all}, the limit is {limit}");

@@ -1,7 +1,8 @@
-//! Records what random programs use of the simulated GPU. `scripts/same-limiter.sh` compares the records of two revisions: a change that is
-//! meant to leave the limiter's behaviour alone leaves every line alone.
+//! Records the GPU use of random programs. `scripts/same-limiter.sh` compares the records of two revisions: a change that must not change the
+//! limiter's behaviour must not change any line.
 //!
-//! The programs of a seed are part of the record. Code that draws random numbers here, or in [`Program`], changes all lines.
+//! The programs of a seed are part of the record. A change of the order in which random numbers are drawn here, or in [`Program`], changes all
+//! lines.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,17 +10,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use vgpu_region::budget::Budget;
 use vgpu_region::limits::Turn;
 
-use crate::engine::Engine;
-use crate::engine::SUCCESS;
-use crate::sim::gpu;
+use crate::engine::{Engine, SUCCESS};
 use crate::sim::gpu::Gpu;
-use crate::sim::limits::{MS, Process, S, US, budget};
+use crate::sim::process::{MS, Process, S, US, budget, handle};
 use crate::sim::processes::shared_for;
 use crate::sim::properties::{Program, Random};
 use crate::stream::Stream;
 use crate::{batch_close, cost_model, launch};
 
-/// Every how many seeds are run twice where the record is written to a file.
+/// One in this many seeds is run twice when the record is written to a file.
 const REPEAT: u64 = 10;
 
 fn describe(gpu: &Gpu, start: u64, charged: u64) -> String {
@@ -28,7 +27,7 @@ fn describe(gpu: &Gpu, start: u64, charged: u64) -> String {
     format!("used {used} charged {charged} naps {naps} calls {calls} took {took} kernels {fingerprint:016x}")
 }
 
-/// A program of the property tests.
+/// Runs a program of the property tests.
 fn program(random: &mut Random) -> String {
     let program = Program::any(random);
     let (gpu, charged, deepest) = program.run(random, 1);
@@ -36,7 +35,7 @@ fn program(random: &mut Random) -> String {
     format!("program {} deepest {deepest}", describe(&gpu, start, total))
 }
 
-/// A loop of short kernels whose host is slower than the GPU, more so after each nap.
+/// Runs a loop of short kernels whose host is slower than the GPU, and slower still after each nap.
 fn host_bound(random: &mut Random) -> String {
     let (gpu, percent) = (Gpu::new(), 5 + random.below(90) as u32);
     let process = Process::new(budget(), percent, 1);
@@ -60,7 +59,7 @@ fn host_bound(random: &mut Random) -> String {
     format!("host-bound {}", describe(&gpu, start, process.meter.account.budget.used.load(Relaxed)))
 }
 
-/// Processes that share a container's budget, without a GPU.
+/// Runs processes that share a container's budget, without a GPU.
 fn shared(random: &mut Random) -> String {
     let kernels = std::array::from_fn::<_, 4, _>(|_| (20 * US) << random.below(9));
     let least = std::array::from_fn(|_| (random.below(5) * MS) as i64);
@@ -68,7 +67,7 @@ fn shared(random: &mut Random) -> String {
     format!("shared {got:?}")
 }
 
-/// A container's processes and streams on one GPU, whose threads take random steps one after the other.
+/// A container's processes and streams on one GPU. Their threads take random steps, one after the other.
 struct World<'a> {
     random: &'a mut Random,
     gpu: Gpu,
@@ -76,20 +75,22 @@ struct World<'a> {
     processes: Vec<(Process, Vec<&'static Stream>)>,
     /// Length of each kind of kernel, in nanoseconds.
     lengths: Vec<u64>,
-    /// Number of turns and number of kinds that are used once.
+    /// Number of turns so far.
     turns: u32,
+    /// Number of kinds so far that are used once.
     new_kinds: u64,
+    /// Number of refused launches.
     refused: u64,
 }
 
 impl<'a> World<'a> {
     fn any(random: &'a mut Random) -> Self {
         let (gpu, budget) = (Gpu::new(), budget());
-        gpu.host.set(1_500 + random.below(3) * random.below(20 * US));
-        gpu.exclusive.set(random.below(3) == 0);
-        gpu.draws.set([0, 0, 560, 868][random.below(4) as usize]);
-        gpu.others.set([0, 0, 50][random.below(3) as usize]);
-        gpu.scarce.set((random.below(8) == 0).then(|| random.below(40) as usize));
+        gpu.launch_ns.set(1_500 + random.below(3) * random.below(20 * US));
+        gpu.is_exclusive.set(random.below(3) == 0);
+        gpu.kernel_watts.set([0, 0, 560, 868][random.below(4) as usize]);
+        gpu.others_percent.set([0, 0, 50][random.below(3) as usize]);
+        gpu.events_left.set((random.below(8) == 0).then(|| random.below(40) as usize));
         let percent = 5 + random.below(90) as u32;
         let mps = if random.below(8) == 0 { random.below(100) as u32 } else { 0 };
         let (count, many) = ([1, 1, 1, 2, 3][random.below(5) as usize], [1, 2, 4, 16][random.below(4) as usize]);
@@ -107,7 +108,7 @@ impl<'a> World<'a> {
     }
 
     fn launch(&mut self, number: usize, stream: &Stream, kind: u64, length: u64) {
-        let (gpu, handle) = (&self.gpu, gpu::stream(stream.id.load(Relaxed) as usize));
+        let (gpu, handle) = (&self.gpu, handle(stream));
         let (loading, blocks) = (if kind >= 1_000 { self.random.below(200 * US) } else { 0 }, kind == 5);
         let call = || {
             gpu.pass(loading);
@@ -135,14 +136,14 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The arbiter gives or takes the turn of every process's container.
+    /// Gives or takes the turns of all processes, as the arbiter does.
     fn change_turn(&mut self) {
         self.turns += 1;
         let state = [Turn::FREE, Turn::OPEN, Turn::OPEN, Turn::CLOSED][self.random.below(4) as usize];
         let (length, lent) = (self.random.below(20_000) as u32, [0, 0, 50][self.random.below(3) as usize]);
         let (crowded, opens) = (self.random.below(2) as u32, self.gpu.now() + self.random.below(20 * MS));
-        let gates = || self.processes.iter().map(|(process, _)| &process.meter.account.gate);
-        let turns: Vec<&'static Turn> = gates().filter_map(|gate| gate.page().turn_for(gate.uuid())).collect();
+        let all_turns = || self.processes.iter().map(|(process, _)| &process.meter.account.turns);
+        let turns: Vec<&'static Turn> = all_turns().filter_map(|turns| turns.page().turn_for(turns.uuid())).collect();
         let set = move |turns: &[&Turn], word: u32| {
             for turn in turns {
                 turn.length.store(length, Relaxed);
@@ -153,7 +154,7 @@ impl<'a> World<'a> {
             }
         };
         set(&turns, 8 * self.turns + state);
-        *self.gpu.later.borrow_mut() = Some((
+        *self.gpu.scheduled.borrow_mut() = Some((
             opens,
             Box::new({
                 let word = 8 * self.turns + 4 + Turn::OPEN;
@@ -166,7 +167,7 @@ impl<'a> World<'a> {
         let number = self.random.below(self.processes.len() as u64) as usize;
         let streams = self.processes[number].1.len() as u64;
         let stream = self.processes[number].1[self.random.below(streams) as usize];
-        let handle = gpu::stream(stream.id.load(Relaxed) as usize);
+        let handle = handle(stream);
         let meter = self.processes[number].0.meter;
         match self.random.below(400) {
             0..20 => self.processes[number].0.wait(&self.gpu, stream, true),
@@ -184,13 +185,13 @@ impl<'a> World<'a> {
             60 => meter.account.set_percent([0, 10, 30, 60, 95][self.random.below(5) as usize]),
             61..63 => batch_close::finish(&self.gpu, meter),
             63..80 if turns => self.change_turn(),
-            80 => self.gpu.scarce.set(None),
+            80 => self.gpu.events_left.set(None),
             _ => self.launch_some(number, stream),
         }
     }
 }
 
-/// Random steps of several threads. In some worlds one kernel takes longer than anything waits for.
+/// Runs random steps of several threads. In some runs one kernel takes longer than any wait.
 fn mixed(random: &mut Random) -> String {
     let (turns, length) = (random.below(3) == 0, [S, S, 3 * S][random.below(3) as usize]);
     let endless = random.below(16) == 0;
@@ -220,14 +221,14 @@ fn record(seed: u64) -> String {
     }
 }
 
-/// A range of seeds such as `0..50`.
+/// Returns the range of seeds in `VGPU_RECORD_SEEDS`, such as `0..50`.
 fn seeds() -> std::ops::Range<u64> {
     let Ok(range) = std::env::var("VGPU_RECORD_SEEDS") else { return 0..50 };
     let parsed = range.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
     parsed.unwrap_or_else(|| panic!("VGPU_RECORD_SEEDS: {range:?}: expected a range such as 0..50"))
 }
 
-/// Writes one line for each seed to the file named by `VGPU_RECORD`, if that is set.
+/// Writes one line for each seed, to the file named by `VGPU_RECORD` if that is set.
 #[test]
 fn records_what_programs_use() {
     let (path, seeds) = (std::env::var_os("VGPU_RECORD"), seeds());

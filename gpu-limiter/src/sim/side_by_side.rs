@@ -1,4 +1,4 @@
-//! Streams side by side, on a simulated GPU with a deterministic clock.
+//! Concurrent streams.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -6,8 +6,8 @@ use crate::batch_close;
 use crate::engine::Engine;
 use crate::sim::gpu;
 use crate::sim::gpu::Gpu;
-use crate::sim::limits::{MS, Process, S, US, budget, busy, shares};
-use crate::tuning::GAP;
+use crate::sim::process::{MS, Process, S, US, budget, busy, handle, shares};
+use crate::tuning::MIN_PAUSE_NS;
 
 #[test]
 fn overlapping_streams_count_once() {
@@ -22,9 +22,9 @@ fn overlapping_streams_count_once() {
     }
 }
 
-/// Each call of the driver costs a fraction of a microsecond.
+/// Each driver call costs a fraction of a microsecond.
 #[test]
-fn few_questions_are_asked() {
+fn few_driver_calls_are_made() {
     for (streams, most) in [(1, 2.0), (4, 2.5), (16, 2.5)] {
         for percent in [25, 50, 90] {
             let (gpu, start, _process) = busy(percent, 200 * US, streams, 4 * S);
@@ -35,14 +35,14 @@ fn few_questions_are_asked() {
     }
 }
 
-/// A stream of short kernels need not wait until the long one of another stream is paid for: it takes no time beside that.
+/// A stream of short kernels need not wait until the long kernel of another stream is paid off: beside that it takes no time.
 #[test]
 fn short_kernels_run_beside_a_long_one() {
     let (gpu, process) = (Gpu::new(), Process::new(budget(), 10, 1));
     let (long, short) = (process.stream(0), process.stream(1));
     for (stream, kernel) in [(short, 200 * US), (long, 20 * MS)] {
         process.launch(&gpu, stream, kernel, kernel);
-        gpu.synchronize(gpu::stream(stream.id.load(Relaxed) as usize));
+        gpu.synchronize(handle(stream));
     }
     process.launch(&gpu, long, 20 * MS, 20 * MS);
     let (begin, naps) = (gpu.now(), gpu.naps.get());
@@ -52,13 +52,13 @@ fn short_kernels_run_beside_a_long_one() {
         gpu.synchronize(gpu::stream(short.id.load(Relaxed) as usize));
         beside += 1;
     }
-    assert!((80..110).contains(&beside), "{beside} beside it");
-    assert!(gpu.now() > begin + 150 * MS, "then both are paid for");
+    assert!((80..110).contains(&beside), "{beside} kernels beside it");
+    assert!(gpu.now() > begin + 150 * MS, "then both are paid off");
 }
 
-/// One thread, nothing waited for: a long kernel, then short ones of another stream, on and on.
+/// One thread that waits for nothing: a long kernel, then an endless number of short ones in another stream.
 #[test]
-fn covered_launches_never_run_away() {
+fn overlapped_launches_stay_within_the_limit() {
     for percent in [5, 10, 25, 50] {
         for long_kernel in [20 * MS, 50 * MS, 100 * MS] {
             for kernel in [20 * US, 200 * US, 500 * US] {
@@ -66,19 +66,19 @@ fn covered_launches_never_run_away() {
                 let (long, short) = (process.stream(0), process.stream(1));
                 for (stream, length) in [(short, kernel), (long, long_kernel)] {
                     process.launch(&gpu, stream, length, length);
-                    gpu.synchronize(gpu::stream(stream.id.load(Relaxed) as usize));
+                    gpu.synchronize(handle(stream));
                 }
                 process.launch(&gpu, long, long_kernel, long_kernel);
                 let start = gpu.now();
-                let free = |gpu: &Gpu| {
-                    // The driver takes about a thousand launches ahead.
-                    let handle = gpu::stream(short.id.load(Relaxed) as usize);
-                    let ahead = gpu.free(handle).saturating_sub(gpu.now());
+                let throttle = |gpu: &Gpu| {
+                    // The driver accepts about a thousand launches ahead.
+                    let handle = handle(short);
+                    let ahead = gpu.free_at(handle).saturating_sub(gpu.now());
                     gpu.pass(ahead.saturating_sub(1000 * kernel));
                 };
                 while gpu.now() < start + 10 * S {
                     process.launch(&gpu, short, kernel, kernel);
-                    free(&gpu);
+                    throttle(&gpu);
                 }
                 let share = gpu.used(start, start + 10 * S) as f64 / 1e8;
                 let most = f64::from(percent) + 1.0 + long_kernel as f64 / 1e8;
@@ -88,22 +88,22 @@ fn covered_launches_never_run_away() {
     }
 }
 
-/// The highest share of any second, in steps of 100 ms.
+/// Returns the highest utilization of any second in steps of 100 ms, in percent.
 fn busiest_second(gpu: &Gpu, start: u64, end: u64) -> f64 {
     let most = (0..).map(|n| start + n * 100 * MS).take_while(|at| at + S <= end).map(|at| gpu.used(at, at + S)).max();
     most.unwrap() as f64 / 1e7
 }
 
-/// Kernels that fill the GPU run one by one, whatever their streams: one long kernel is no reason to launch as much again in each stream.
+/// Kernels that fill the GPU run one by one, whatever their streams: one long kernel does not justify as much work in each other stream.
 #[test]
 fn streams_of_kernels_that_fill_the_gpu_hold_the_limit_each_second() {
     for streams in [2, 4, 8, 16] {
         let (gpu, process) = (Gpu::new(), Process::new(budget(), 10, 1));
-        gpu.exclusive.set(true);
+        gpu.is_exclusive.set(true);
         let all: Vec<_> = (0..streams).map(|number| process.stream(number)).collect();
         for (stream, kernel) in all.iter().map(|stream| (stream, 200 * US)).chain([(&all[0], 20 * MS)]) {
             process.launch(&gpu, stream, kernel, kernel);
-            gpu.synchronize(gpu::stream(stream.id.load(Relaxed) as usize));
+            gpu.synchronize(handle(stream));
         }
         let start = gpu.now();
         process.launch(&gpu, all[0], 20 * MS, 20 * MS);
@@ -116,10 +116,10 @@ fn streams_of_kernels_that_fill_the_gpu_hold_the_limit_each_second() {
     }
 }
 
-/// Batches of one stream come and go, as it copies after each kernel; what another stream ran all the while is paid for when its batch ends. Up
-/// to ef0aac2 the pauses of the one were forgotten by then: 97% of the GPU at a limit of 50%.
+/// One stream has many short batches, as it copies after each kernel. Another stream's work beside them is charged when its batch ends. Up to
+/// ef0aac2 the gaps between the short batches were forgotten by then: 97% of the GPU at a limit of 50%.
 #[test]
-fn who_works_all_along_is_paid_for_though_others_come_and_go() {
+fn long_batches_beside_many_short_ones_are_charged() {
     for (copy, copies, kernel, kernels, percent) in
         [(20, 5, 50, 3, 50), (20, 5, 14, 8, 50), (50, 3, 100, 2, 25), (20, 10, 14, 20, 25), (100, 2, 14, 8, 25), (100, 1, 14, 15, 80)]
     {
@@ -133,10 +133,10 @@ fn who_works_all_along_is_paid_for_though_others_come_and_go() {
                 gpu.copy(first, copy * US);
             }
             (0..kernels).for_each(|_| process.launch(&gpu, working, 2, kernel * US));
-            let ahead = gpu.free(first).max(gpu.free(second)).saturating_sub(gpu.now());
+            let ahead = gpu.free_at(first).max(gpu.free_at(second)).saturating_sub(gpu.now());
             gpu.pass(ahead.saturating_sub(MS));
         }
-        let (used, most) = (gpu.used(start, gpu.now()), gpu.used_but_for(start, gpu.now(), GAP));
+        let (used, most) = (gpu.used(start, gpu.now()), gpu.used_with_pauses(start, gpu.now(), MIN_PAUSE_NS));
         let charged = process.meter.account.budget.used.load(Relaxed);
         let share = used as f64 / (gpu.now() - start) as f64 * 100.0;
         let case =

@@ -1,22 +1,16 @@
-//! Where something is lacking to measure a launch with: it is measured otherwise, or not made.
+//! Launches that cannot be measured as usual: they are measured in another way, or refused.
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::engine::Engine;
-use crate::engine::SUCCESS;
-use crate::meter::STREAMS;
+use crate::engine::{Engine, SUCCESS};
+use crate::meter::MAX_STREAMS;
 use crate::sim::gpu;
 use crate::sim::gpu::Gpu;
-use crate::sim::limits::{MS, Process, S, US, budget};
+use crate::sim::process::{MS, Process, S, US, budget, new_stream};
 use crate::stream::Stream;
 use crate::{batch_close, cost_model, launch};
 
-fn make() -> *mut Stream {
-    // SAFETY: all zero is a free stream.
-    Box::leak(Box::new(unsafe { std::mem::zeroed() }))
-}
-
-/// Launches a kernel into a stream of this number. Whether it was made.
+/// Launches a kernel into the program's stream with this number. Returns false if the launch was refused.
 fn launch(gpu: &Gpu, process: &Process, place: &'static Stream, number: usize, kind: u64, nanos: u64) -> bool {
     let handle = gpu::stream(number);
     let call = || {
@@ -26,18 +20,18 @@ fn launch(gpu: &Gpu, process: &Process, place: &'static Stream, number: usize, k
     launch::launch(gpu, process.meter, (place, handle), cost_model::key(&[kind]), || false, call).is_some()
 }
 
-/// A program with more streams than can be told apart launches short kernels into one and long ones into another: an event in one says
-/// nothing of the other.
+/// A program with more streams than the meter has places launches short kernels into one and long ones into another. An event in one says
+/// nothing about the other.
 #[test]
-fn streams_beyond_those_that_are_told_apart_pay_for_all_that_they_run() {
+fn overflow_streams_are_charged_for_all_their_work() {
     for percent in [25, 50, 90] {
         let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
-        for number in 0..STREAMS as u64 {
-            assert!(process.meter.adopt(1000 + number, make).is_some());
+        for number in 0..MAX_STREAMS as u64 {
+            assert!(process.meter.stream(1000 + number, new_stream).is_some());
         }
-        assert!(process.meter.adopt(7, || panic!("there is no place for it")).is_none());
-        let place = process.meter.crowd(make).unwrap();
-        assert!(std::ptr::eq(place, process.meter.crowd(|| panic!("it is there")).unwrap()));
+        assert!(process.meter.stream(7, || panic!("all places are taken")).is_none());
+        let place = process.meter.overflow_stream(new_stream).unwrap();
+        assert!(std::ptr::eq(place, process.meter.overflow_stream(|| panic!("there is one already")).unwrap()));
         let start = gpu.now();
         while gpu.now() < start + 3 * S {
             launch(&gpu, &process, place, 0, 1, 700 * US);
@@ -47,7 +41,7 @@ fn streams_beyond_those_that_are_told_apart_pay_for_all_that_they_run() {
         let (used, charged) = (gpu.used(start, gpu.now()), process.meter.account.budget.used.load(Relaxed));
         let share = gpu.used(start + S, start + 3 * S) as f64 / (2 * S) as f64 * 100.0;
         println!("{percent}%: {share:.2}, used {used}, charged {charged}");
-        // Each launch is measured by itself, which costs the GPU an event and so this program some of its share.
+        // Each launch is measured separately, which costs an event of GPU time and so some of the share.
         assert!(charged + 10 * MS > used && share < f64::from(percent) + 1.0 && share > f64::from(percent) * 0.8, "{percent}%: {share:.2}");
     }
 }
@@ -55,11 +49,11 @@ fn streams_beyond_those_that_are_told_apart_pay_for_all_that_they_run() {
 #[test]
 fn without_events_there_are_no_launches() {
     let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
-    let place = process.meter.adopt(9, make).unwrap();
-    gpu.scarce.set(Some(5));
+    let place = process.meter.stream(9, new_stream).unwrap();
+    gpu.events_left.set(Some(5));
     let made = (0..200).filter(|_| launch(&gpu, &process, place, 0, 1, 2 * MS)).count();
     assert!((1..=5).contains(&made), "{made} launches with five events");
-    gpu.scarce.set(None);
+    gpu.events_left.set(None);
     let start = gpu.now();
     while gpu.now() < start + S {
         assert!(launch(&gpu, &process, place, 0, 1, 2 * MS), "there are events again");
@@ -68,10 +62,10 @@ fn without_events_there_are_no_launches() {
     assert!(charged + 10 * MS > used && used < 11 * S / 20, "used {used}, charged {charged}");
 }
 
-/// A program pauses after some launches, and waits for them when they are long over, after a copy or not, or never: nobody sees when the last of
-/// them ended. What they cost is learned all the same.
+/// A program pauses after some launches, and waits for them long after they have ended, after a copy or not, or never. So the end of the last
+/// one is not seen. The costs are still learned.
 #[test]
-fn launches_before_a_pause_that_nobody_waits_for_are_measured_too() {
+fn launches_before_a_pause_without_a_wait_are_measured_too() {
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Then {
         Nothing,
@@ -85,7 +79,7 @@ fn launches_before_a_pause_that_nobody_waits_for_are_measured_too() {
         let (gpu, process) = (Gpu::new(), Process::new(budget(), 25, 1));
         let (stream, start, handle) = (process.stream(0), gpu.now(), gpu::stream(1));
         while gpu.now() < start + 6 * S {
-            // From the second second on the last ones take much longer.
+            // After the first second the last launches take much longer.
             let last = if gpu.now() < start + S { 4 * US } else { each * US };
             (0..short).for_each(|_| process.launch(&gpu, stream, 1, 20 * US));
             (0..long).for_each(|_| process.launch(&gpu, stream, 2, last));
@@ -104,9 +98,9 @@ fn launches_before_a_pause_that_nobody_waits_for_are_measured_too() {
     }
 }
 
-/// While a function is loaded for one stream, another's kernels run: they are paid for, and the loading is not.
+/// While the driver loads a function for one stream, another stream's kernels run. They are charged, and the loading is not.
 #[test]
-fn loading_beside_another_stream_costs_nothing_and_hides_nothing() {
+fn loading_beside_another_stream_is_not_charged_but_its_kernels_are() {
     for loading in [500 * US, 2 * MS, 8 * MS, 30 * MS] {
         let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
         let (busy, other, start) = (process.stream(0), process.stream(1), gpu.now());

@@ -1,4 +1,4 @@
-//! The meter's engine on a real context: driver events and the system's clock.
+//! The limiter's engine on a real context: the driver's events and the system's clock.
 
 use core::sync::atomic::AtomicU32;
 
@@ -13,21 +13,25 @@ use crate::os::log::{self, Seldom};
 use crate::os::{clock, tsc};
 use crate::trace::sink;
 use vgpu_cuda_abi::cuda::{Handle, NOT_READY, SUCCESS};
-use vgpu_gpu_limiter::engine::{Engine, Power, Progress, Waited};
+use vgpu_gpu_limiter::engine::{Engine, EventStatus, LaunchWait, Power};
 
-/// How much longer than asked a sleep lasts by default (`PR_GET_TIMERSLACK` is 50 µs).
-const SLACK: u64 = 50_000;
+/// Default timer slack, by which a sleep lasts longer than requested, in nanoseconds (`PR_GET_TIMERSLACK` is 50 µs).
+const TIMER_SLACK_NS: u64 = 50_000;
 
-/// For how long to ask, to sleep for about so long.
-fn less_slack(nanos: u64) -> u64 {
-    if nanos > 2 * SLACK { nanos - SLACK } else { nanos }
+/// Returns the duration to request for a sleep of about `duration_ns` nanoseconds.
+fn without_slack(duration_ns: u64) -> u64 {
+    if duration_ns > 2 * TIMER_SLACK_NS { duration_ns - TIMER_SLACK_NS } else { duration_ns }
 }
 
-static HELD: Seldom = Seldom::new();
+fn timespec(ns: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ }
+}
 
-/// A context. Every question about events is asked in relaxed mode: the program may be capturing a stream.
+static WAIT_LOGGED: Seldom = Seldom::new();
+
+/// The engine. Events are used in relaxed capture mode, because the program may be capturing a stream.
 pub struct Cuda {
-    /// Where events are made.
+    /// Context in which events are created.
     pub context: Handle,
 }
 
@@ -39,14 +43,13 @@ impl Engine for Cuda {
     }
 
     #[inline]
-    fn about_now(&self) -> u64 {
+    fn now_approx(&self) -> u64 {
         tsc::now().unwrap_or_else(clock::monotonic)
     }
 
-    fn sleep(&self, nanos: u64) {
-        let nanos = less_slack(nanos);
-        let time = libc::timespec { tv_sec: (nanos / 1_000_000_000) as _, tv_nsec: (nanos % 1_000_000_000) as _ };
-        // SAFETY: errno belongs to this thread, and the program may be about to read it. A signal only ends the wait early.
+    fn sleep(&self, duration_ns: u64) {
+        let time = timespec(without_slack(duration_ns));
+        // SAFETY: errno belongs to this thread, and the program may be about to read it. A signal only ends the sleep early.
         unsafe {
             let errno = *libc::__errno_location();
             libc::nanosleep(&raw const time, core::ptr::null_mut());
@@ -54,13 +57,13 @@ impl Engine for Cuda {
         }
     }
 
-    fn sleep_unless(&self, word: &AtomicU32, value: u32, nanos: u64) {
-        self.wait_for_change(word, value, less_slack(nanos));
+    fn sleep_while(&self, word: &AtomicU32, value: u32, duration_ns: u64) {
+        self.wait_for_change(word, value, without_slack(duration_ns));
     }
 
-    fn wait_for_change(&self, word: &AtomicU32, value: u32, nanos: u64) {
-        let time = libc::timespec { tv_sec: (nanos / 1_000_000_000) as _, tv_nsec: (nanos % 1_000_000_000) as _ };
-        // SAFETY: the word lives in a page shared with those who change it and wake who waits; errno belongs to this thread.
+    fn wait_for_change(&self, word: &AtomicU32, value: u32, timeout_ns: u64) {
+        let time = timespec(timeout_ns);
+        // SAFETY: the word is in a page shared with the processes that change it and wake the waiting ones; errno belongs to this thread.
         unsafe {
             let errno = *libc::__errno_location();
             libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, &raw const time);
@@ -69,7 +72,7 @@ impl Engine for Cuda {
     }
 
     fn wake(&self, word: &AtomicU32) {
-        // SAFETY: as above; waking nobody is fine.
+        // SAFETY: as above; there need not be a waiting thread.
         unsafe {
             let errno = *libc::__errno_location();
             libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
@@ -77,16 +80,16 @@ impl Engine for Cuda {
         }
     }
 
-    fn create(&self) -> Option<Handle> {
+    fn create_event(&self) -> Option<Handle> {
         let _relaxed = CaptureRelaxed::enter();
         let foreign = driver::current_context() != self.context;
         let (mut event, mut popped) = (core::ptr::null_mut(), core::ptr::null_mut());
-        // SAFETY: the context lives: the stream that is about to be launched into is its. What is pushed is popped.
+        // SAFETY: the context exists, as the stream that is about to be launched into is in it. A pushed context is popped.
         unsafe {
             if foreign && driver::context_push(self.context) != SUCCESS {
                 return None;
             }
-            // Flags: timing, no blocking wait.
+            // Flags: with timing, without blocking waits.
             let status = driver::event_create(&raw mut event, 0);
             if foreign {
                 driver::context_pop(&raw mut popped);
@@ -95,43 +98,44 @@ impl Engine for Cuda {
         }
     }
 
-    fn record(&self, event: Handle, stream: Handle) -> bool {
+    fn record_event(&self, event: Handle, stream: Handle) -> bool {
         let _relaxed = CaptureRelaxed::enter();
-        // SAFETY: an event of ours, and a stream that the program is using in this very call.
+        // SAFETY: the limiter's event, and a stream that the program uses in this call.
         unsafe { driver::event_record(event, stream) == SUCCESS }
     }
 
-    fn progress(&self, event: Handle) -> Progress {
+    fn event_status(&self, event: Handle) -> EventStatus {
         let _relaxed = CaptureRelaxed::enter();
-        // SAFETY: an event of ours in a context that is not closed.
+        // SAFETY: the limiter's event, in a context that is not closed.
         match unsafe { driver::event_query(event) } {
-            SUCCESS => Progress::Done,
-            NOT_READY => Progress::Pending,
-            _ => Progress::Lost,
+            SUCCESS => EventStatus::Done,
+            NOT_READY => EventStatus::Pending,
+            _ => EventStatus::Lost,
         }
     }
 
-    fn between(&self, from: Handle, to: Handle) -> Option<i64> {
+    fn elapsed_ns(&self, from: Handle, to: Handle) -> Option<i64> {
         let _relaxed = CaptureRelaxed::enter();
         let mut milliseconds = 0f32;
-        // SAFETY: events of ours in a context that is not closed; the driver writes one number.
+        // SAFETY: the limiter's events, in a context that is not closed; the driver writes one number.
         let status = unsafe { driver::event_elapsed(&raw mut milliseconds, from, to) };
         (status == SUCCESS).then_some((f64::from(milliseconds) * 1e6) as i64)
     }
 
-    fn reaches(&self, stream: Handle) -> bool {
-        // Its own default stream is every thread's own; the legacy one is the current context's; into a captured one nothing may come.
+    fn can_record_in(&self, stream: Handle) -> bool {
+        // The per-thread default stream differs for each thread, the legacy one belongs to the current context, and an event must not be
+        // captured.
         let mut capturing = 0;
         stream as usize != 2
             && (stream as usize > 2 || driver::current_context() == self.context)
-            // SAFETY: a stream that is claimed and not retired, so the program is not destroying it.
+            // SAFETY: the stream is locked and not retired, so the program is not destroying it.
             && unsafe { driver::is_capturing(stream, &raw mut capturing) == SUCCESS }
             && capturing == 0
     }
 
     fn is_idle(&self, stream: Handle) -> bool {
         let _relaxed = CaptureRelaxed::enter();
-        // SAFETY: a stream that the program is using in this very call, or one that is claimed and not retired, as above.
+        // SAFETY: a stream that the program uses in this call, or one that is locked and not retired, as above.
         unsafe { driver::stream_query(stream) == SUCCESS }
     }
 
@@ -139,20 +143,20 @@ impl Engine for Cuda {
         nvml_query::power(gpu)
     }
 
-    fn busy(&self, gpu: Uuid) -> Option<u32> {
+    fn busy_percent(&self, gpu: Uuid) -> Option<u32> {
         nvml_query::busy(gpu)
     }
 
-    fn waited(&self, waited: &Waited) {
-        let &Waited { for_budget, for_turn, stream, began, ended, cost, percent } = waited;
-        if for_budget && HELD.now() {
-            let millis = ended.saturating_sub(began) / 1_000_000;
+    fn on_wait(&self, wait: &LaunchWait) {
+        let &LaunchWait { for_budget, for_turn, stream, began_ns, ended_ns, cost_ns, percent } = wait;
+        if for_budget && WAIT_LOGGED.now() {
+            let waited_ms = ended_ns.saturating_sub(began_ns) / 1_000_000;
             log::line(
                 LogLevel::Info,
-                format_args!("launches wait: the container has {percent}% of the GPU's time; the last waited {millis} ms"),
+                format_args!("launches wait: the container has {percent}% of the GPU's time; the last waited {waited_ms} ms"),
             );
         }
         let kind = if for_turn { Kind::Turn } else { Kind::Budget };
-        sink::span(kind, stream, began, ended, cost);
+        sink::span(kind, stream, began_ns, ended_ns, cost_ns);
     }
 }

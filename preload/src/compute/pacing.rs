@@ -1,4 +1,4 @@
-//! What every hook that takes GPU time goes through.
+//! Entry to the compute limiter for hooks of calls that take GPU time.
 
 use crate::compute::cuda_engine::Cuda;
 use crate::compute::streams;
@@ -8,13 +8,13 @@ use crate::memory::objects::captures;
 use vgpu_cuda_abi::cuda::{Handle, SUCCESS, Status};
 use vgpu_gpu_limiter::{batch_close, cost_model, launch};
 
-/// Makes a launch when it may be made, and measures it. `key` says what kind of launch it is.
+/// Makes a launch when the limit allows it, and measures it. `key` returns the key of its kind ([`cost_model::key`]).
 #[inline]
 pub fn around(stream: Handle, key: impl FnOnce() -> u64, call: impl FnOnce() -> Status) -> Status {
     around_any(stream, key, || false, call)
 }
 
-/// The same for what may wait for other GPUs, as `is_collective` tells.
+/// Makes a launch that may wait for other GPUs, if `is_collective` returns true.
 #[inline]
 pub fn around_any(
     stream: Handle,
@@ -24,20 +24,20 @@ pub fn around_any(
 ) -> Status {
     match streams::limited() {
         Ok(None) => call(),
-        Ok(Some(state)) => held(state, stream, key(), is_collective, call),
+        Ok(Some(state)) => limited(state, stream, key(), is_collective, call),
         Err(status) => status,
     }
 }
 
 #[inline]
-fn held(state: &'static State, handle: Handle, key: u64, is_collective: impl FnOnce() -> bool, call: impl FnOnce() -> Status) -> Status {
-    // What is being captured takes no time now. The graph will.
+fn limited(state: &'static State, handle: Handle, key: u64, is_collective: impl FnOnce() -> bool, call: impl FnOnce() -> Status) -> Status {
+    // A captured launch takes no GPU time now; a launch of the graph will.
     if is_captured(handle) {
         return call();
     }
     let (stream, meter) = match state.find(handle) {
         Some(known) => known,
-        None => match state.meet(handle) {
+        None => match state.add(handle) {
             Ok(Some(known)) => known,
             Ok(None) => return call(),
             Err(status) => return status,
@@ -47,7 +47,7 @@ fn held(state: &'static State, handle: Handle, key: u64, is_collective: impl FnO
     launch::launch(&engine, meter, (stream, handle), key, is_collective, call).unwrap_or_else(streams::no_memory)
 }
 
-/// Whether launches into the stream are recorded instead of run; also where the driver will refuse them because of a capture.
+/// Returns true if launches into the stream are recorded instead of run, or if the driver will refuse them because of a capture.
 #[inline]
 fn is_captured(stream: Handle) -> bool {
     let mut capturing = 0;
@@ -55,7 +55,7 @@ fn is_captured(stream: Handle) -> bool {
     captures::has_begun() && unsafe { driver::is_capturing(stream, &raw mut capturing) != SUCCESS || capturing != 0 }
 }
 
-/// Something that is not compute work, or waits for something else, follows in the stream.
+/// Called before other work than a launch follows in the stream, such as a copy or a wait.
 #[inline]
 pub fn interrupt(handle: Handle) {
     if let Some(state) = streams::known()
@@ -66,28 +66,30 @@ pub fn interrupt(handle: Handle) {
     }
 }
 
+/// Returns the key of a kernel's launches, by function, grid and block.
 pub fn kernel_key(function: Handle, grid: [u32; 3], block: [u32; 3]) -> u64 {
     let pair = |a: u32, b: u32| u64::from(a) << 32 | u64::from(b);
     cost_model::key(&[function as u64, pair(grid[0], grid[1]), pair(grid[2], block[0]), pair(block[1], block[2])])
 }
 
-/// A kind for memory operations, by what they do and the order of magnitude of their size.
+/// Returns the key of memory operations, by operation and order of magnitude of their size.
 pub fn memory_key(what: u64, bytes: usize) -> u64 {
     cost_model::key(&[what, u64::from(bytes.max(1).ilog2())])
 }
 
+/// Returns the key of a graph's launches.
 pub fn graph_key(exec: Handle) -> u64 {
     cost_model::key(&[exec as u64, 1])
 }
 
-/// Whether launches are held to a compute limit.
+/// Returns true if launches are held to a compute limit.
 pub fn is_limited() -> bool {
     streams::known().is_some()
 }
 
-/// A graph was made launchable, or made anew, and waits for other GPUs or not.
+/// Called after a graph was instantiated or updated. `is_collective` tells whether it waits for other GPUs.
 pub fn renew_graph(exec: Handle, is_collective: bool) {
     if let Some(state) = streams::known() {
-        state.renew(graph_key(exec), is_collective);
+        state.redefine(graph_key(exec), is_collective);
     }
 }

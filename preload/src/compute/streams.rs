@@ -1,6 +1,6 @@
-//! This process's meters and accounts: from a stream to what pays for it.
+//! This process's streams, meters and accounts: finds the meter and the account of a stream.
 //!
-//! Like the session, the state belongs to one process: a forked child, which has no streams of its own yet, starts anew.
+//! Like the session, the state belongs to one process: a forked child has no streams yet and starts with a new state.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU64};
@@ -18,21 +18,27 @@ use crate::session::{Session, State as Limits};
 use crate::trace::control;
 use vgpu_cuda_abi::cuda::{Device, Handle, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status};
 use vgpu_gpu_limiter::account::Account;
-use vgpu_gpu_limiter::cost_model::Costs;
-use vgpu_gpu_limiter::engine::{Engine, LEGACY};
+use vgpu_gpu_limiter::cost_model::CostModel;
+use vgpu_gpu_limiter::engine::{Engine, LEGACY_STREAM};
 use vgpu_gpu_limiter::meter::Meter;
 use vgpu_gpu_limiter::stream::Stream;
-use vgpu_gpu_limiter::turns::Gate;
+use vgpu_gpu_limiter::turns::Turns;
 use vgpu_gpu_limiter::{batch_close, cost_model};
 
+/// Capacity of the stream table.
 const STREAMS: usize = 1024;
+/// Places of the table in which a stream may be.
 const PROBES: usize = 16;
+/// Most contexts with a meter.
 const METERS: usize = 64;
-const PER_THREAD: usize = 2;
-/// The mark of a place whose stream is gone.
+/// Handle of the thread's own default stream, `CU_STREAM_PER_THREAD`.
+const PER_THREAD_STREAM: usize = 2;
+/// Id of an entry that is being written.
+const BEING_WRITTEN: u64 = 1;
+/// Id of an entry whose stream is gone.
 const GONE: u64 = u64::MAX;
 
-/// In one cache line.
+/// An entry of the stream table. Aligned so that it lies in one cache line.
 #[repr(align(32))]
 struct Entry {
     id: AtomicU64,
@@ -40,10 +46,10 @@ struct Entry {
     meter: AtomicPtr<Meter>,
 }
 
-/// The tables. All zero is empty.
+/// The compute limiter's state in this process. All zero is empty.
 pub struct State {
     session: AtomicPtr<Session>,
-    costs: Costs,
+    costs: CostModel,
     entries: [Entry; STREAMS],
     accounts: [AtomicPtr<Account>; MAX_GPUS],
     meters: [AtomicPtr<Meter>; METERS],
@@ -51,54 +57,54 @@ pub struct State {
 
 static STATE: AtomicPtr<State> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The state, if any GPU has a compute limit.
+/// Returns the state, or `None` if no GPU has a compute limit.
 ///
 /// # Errors
-/// What a launch is refused with, as nobody could tell what it took: the limits cannot be known, or there is no memory.
+/// Status with which launches are refused, because they could not be measured: the limits are not readable, or there is no memory.
 #[inline]
 pub fn limited() -> Result<Option<&'static State>, Status> {
     match session::kept() {
-        // SAFETY: null, or a state, which is never given back.
+        // SAFETY: null, or a state, which is never freed.
         Some(state) => Ok(unsafe { state.cast::<State>().as_ref() }),
-        None => look(),
+        None => load(),
     }
 }
 
-/// The same for what takes no time of the GPU: it is done as ever where nothing can be measured.
+/// Returns the state for calls that take no GPU time. Returns `None` where [`limited`] fails: such calls need not be refused.
 #[inline]
 pub fn known() -> Option<&'static State> {
     limited().ok().flatten()
 }
 
 #[cold]
-fn look() -> Result<Option<&'static State>, Status> {
+fn load() -> Result<Option<&'static State>, Status> {
     let session = match session::current() {
         Limits::Ready(session) => session,
         Limits::NotYet => return Ok(None),
         Limits::Refused => return Err(OPERATING_SYSTEM),
     };
-    // Read first: a limit that is set in between is seen by the next launch.
+    // Read before the limits: the next launch sees a limit that is set in between.
     let generation = session.limits.generation.load(Acquire);
     control::look(session);
     let is_limited = session.gpus().iter().any(|gpu| gpu.limit.and_then(|limit| limit.cores_limit()).is_some());
-    let state = if is_limited { start(session)? } else { core::ptr::null_mut() };
+    let state = if is_limited { state_of(session)? } else { core::ptr::null_mut() };
     session::keep(session, generation, state.cast());
-    // SAFETY: null, or a state, which is never given back.
+    // SAFETY: null, or a state, which is never freed.
     Ok(unsafe { state.as_ref() })
 }
 
-/// The state of this session, made if there is none yet.
-fn start(session: &'static Session) -> Result<*mut State, Status> {
+/// Returns the state of this session, which is created if there is none yet.
+fn state_of(session: &'static Session) -> Result<*mut State, Status> {
     let before = STATE.load(Acquire);
-    // SAFETY: a state is never given back.
+    // SAFETY: a state is never freed.
     if unsafe { before.as_ref() }.is_some_and(|state| state.is_of(session)) {
         return Ok(before);
     }
     let state: *mut State = mmap::allocate();
-    // SAFETY: fresh zeroed memory, or null.
-    let Some(fresh) = (unsafe { state.as_ref() }) else { return Err(no_memory()) };
-    fresh.session.store(core::ptr::from_ref(session).cast_mut(), Relaxed);
-    // Of two threads that come first one wins; the other's memory was never used and costs nothing.
+    // SAFETY: new zeroed memory, or null.
+    let Some(new) = (unsafe { state.as_ref() }) else { return Err(no_memory()) };
+    new.session.store(core::ptr::from_ref(session).cast_mut(), Relaxed);
+    // If two threads come first, one wins. The other's memory was never touched and costs nothing.
     Ok(STATE.compare_exchange(before, state, AcqRel, Acquire).map_or_else(|other| other, |_| state))
 }
 
@@ -112,12 +118,12 @@ impl State {
         (0..PROBES).map(move |step| start.wrapping_add(step) % STREAMS)
     }
 
-    /// See [`Costs::renew`].
-    pub fn renew(&self, key: u64, is_collective: bool) {
-        self.costs.renew(key, is_collective);
+    /// Records that launches with this key now do other work ([`CostModel::redefine`]).
+    pub fn redefine(&self, key: u64, is_collective: bool) {
+        self.costs.redefine(key, is_collective);
     }
 
-    /// What is known of a stream. `handle` is the driver's, legacy and per-thread default streams included.
+    /// Returns a stream that was launched into before, and its meter. `handle` is the driver's, legacy and per-thread default streams included.
     #[inline]
     pub fn find(&'static self, handle: Handle) -> Option<(&'static Stream, &'static Meter)> {
         let id = number(handle);
@@ -125,7 +131,7 @@ impl State {
             let entry = self.entries.get(place)?;
             match entry.id.load(Acquire) {
                 found if found == id => {
-                    // SAFETY: streams and meters are never given back.
+                    // SAFETY: streams and meters are never freed.
                     return unsafe { Some((entry.stream.load(Acquire).as_ref()?, entry.meter.load(Acquire).as_ref()?)) };
                 }
                 0 => break,
@@ -135,21 +141,22 @@ impl State {
         None
     }
 
-    /// Enters a stream that is launched into for the first time. `None` if nothing limits it: its GPU has no account, or there is no
-    /// context for it, as the driver will say.
+    /// Adds a stream that is launched into for the first time. Returns `None` if it is not limited: its GPU has no account, or it has no
+    /// context, which the driver will report.
     ///
     /// # Errors
-    /// `OUT_OF_MEMORY` if there is no memory to measure it with; what the driver says if it does not tell whose it is.
+    /// `OUT_OF_MEMORY` if there is no memory to measure it with, or the driver's status if it does not tell the stream's context.
     #[cold]
-    pub fn meet(&'static self, handle: Handle) -> Result<Option<(&'static Stream, &'static Meter)>, Status> {
+    pub fn add(&'static self, handle: Handle) -> Result<Option<(&'static Stream, &'static Meter)>, Status> {
         let Some((context, device)) = context_of(handle)? else { return Ok(None) };
         let Some(meter) = self.meter_of(context, device)? else { return Ok(None) };
         let id = number(handle);
-        let Some(stream) = meter.adopt(id, mmap::allocate).or_else(|| meter.crowd(mmap::allocate)) else { return Err(no_memory()) };
+        let found = meter.stream(id, mmap::allocate).or_else(|| meter.overflow_stream(mmap::allocate));
+        let Some(stream) = found else { return Err(no_memory()) };
         for place in Self::places(id) {
             let Some(entry) = self.entries.get(place) else { continue };
             for free in [0, GONE] {
-                if entry.id.compare_exchange(free, 1, AcqRel, Acquire).is_ok() {
+                if entry.id.compare_exchange(free, BEING_WRITTEN, AcqRel, Acquire).is_ok() {
                     entry.stream.store(core::ptr::from_ref(stream).cast_mut(), Relaxed);
                     entry.meter.store(core::ptr::from_ref(meter).cast_mut(), Relaxed);
                     entry.id.store(id, Release);
@@ -160,14 +167,13 @@ impl State {
         Ok(Some((stream, meter)))
     }
 
-    /// The meter of a context that was launched into.
+    /// Returns the meter of a context that was launched into before.
     pub fn known_meter(&'static self, context: Handle) -> Option<&'static Meter> {
-        let live = |place: &AtomicPtr<Meter>| {
-            // SAFETY: meters are never given back.
-            unsafe { place.load(Acquire).as_ref() }
-                .filter(|meter: &&Meter| meter.context.load(Acquire) == context as u64 && !meter.gone.load(Acquire))
+        let open = |place: &AtomicPtr<Meter>| {
+            // SAFETY: meters are never freed.
+            unsafe { place.load(Acquire).as_ref() }.filter(|meter: &&Meter| meter.measures(context))
         };
-        self.meters.iter().find_map(live)
+        self.meters.iter().find_map(open)
     }
 
     fn meter_of(&'static self, context: Handle, device: Device) -> Result<Option<&'static Meter>, Status> {
@@ -179,24 +185,24 @@ impl State {
         if made.is_null() {
             return Err(no_memory());
         }
-        // SAFETY: fresh memory, large and aligned enough.
+        // SAFETY: new memory, large and aligned enough.
         unsafe { made.write(Meter::new(context as u64, account)) };
         for place in &self.meters {
             let seen = place.load(Acquire);
-            // SAFETY: as above.
-            let is_free = unsafe { seen.as_ref() }.is_none_or(|meter| meter.gone.load(Acquire));
+            // SAFETY: meters are never freed.
+            let is_free = unsafe { seen.as_ref() }.is_none_or(Meter::is_closed);
             if is_free && place.compare_exchange(seen, made, AcqRel, Acquire).is_ok() {
                 break;
             }
         }
-        // Of two threads that come first both enter one; the first of them is used, or their work would not be seen to overlap.
-        // SAFETY: just written; with more contexts than places it is found by its streams only.
+        // If two threads come first, both add a meter. The first one is used for both: otherwise their overlapping work would count twice.
+        // SAFETY: just written. With more contexts than places only its streams lead to the meter.
         Ok(self.known_meter(context).or(unsafe { made.as_ref() }))
     }
 
     fn account(&'static self, device: Device) -> Result<Option<&'static Account>, Status> {
         let Some(place) = usize::try_from(device).ok().and_then(|device| self.accounts.get(device)) else { return Ok(None) };
-        // SAFETY: accounts are never given back.
+        // SAFETY: accounts are never freed.
         if let Some(account) = unsafe { place.load(Acquire).as_ref() } {
             return Ok(Some(account));
         }
@@ -206,58 +212,58 @@ impl State {
         if made.is_null() {
             return Err(no_memory());
         }
-        let who = (session.membership.index + 1) as u16;
-        let gate = Gate::new(session.limits, gpu.uuid);
-        // SAFETY: fresh memory, large and aligned enough.
-        unsafe { made.write(Account::new(&gpu.account.budget, limit, &self.costs, who, gate).with_mps(session.mps_percent)) };
+        let process = (session.membership.index + 1) as u16;
+        let turns = Turns::new(session.limits, gpu.uuid);
+        // SAFETY: new memory, large and aligned enough.
+        unsafe { made.write(Account::new(&gpu.account.budget, limit, &self.costs, process, turns).with_mps(session.mps_percent)) };
         _ = place.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire);
         // SAFETY: as above.
         Ok(unsafe { place.load(Acquire).as_ref() })
     }
 
-    /// A stream is about to be destroyed.
+    /// Called before the program destroys a stream.
     pub fn retire(&'static self, handle: Handle) {
         let id = number(handle);
         let Some((stream, _)) = self.find(handle) else { return };
         self.entries.iter().filter(|entry| entry.id.load(Acquire) == id).for_each(|entry| entry.id.store(GONE, Release));
-        if stream.id.load(Acquire) != id {
+        if stream.id() != id {
             return;
         }
-        // Whoever has the claim is recording an event, which takes a microsecond, or the program launches into what it destroys.
+        // Another thread that has the lock records an event, which takes a microsecond, or the program launches into a stream that it destroys.
         for _ in 0..1000 {
-            if let Some(_claim) = stream.claim() {
-                stream.retired.store(true, Release);
+            if let Some(_guard) = stream.lock() {
+                stream.retire();
                 return;
             }
             Cuda { context: core::ptr::null_mut() }.sleep(100_000);
         }
-        stream.retired.store(true, Release);
+        stream.retire();
     }
 
-    /// A context is about to be destroyed: what has finished in it is charged. Gives who pays for what has not, and what that was
-    /// expected to take, in nanoseconds: so much has been charged for it.
+    /// Called before a context is destroyed: charges its finished work, and its unfinished work as expected. Returns the account and the
+    /// charge for unfinished work in nanoseconds, if there is any.
     pub fn close(&'static self, context: Handle) -> Option<(&'static Account, u64)> {
         let mut left: Option<(&Account, u64)> = None;
         for place in &self.meters {
             let seen = place.load(Acquire);
-            // SAFETY: meters are never given back.
+            // SAFETY: meters are never freed.
             let Some(meter) = (unsafe { seen.as_ref() }) else { continue };
-            if meter.context.load(Acquire) == context as u64 && !meter.gone.load(Acquire) {
+            if meter.measures(context) {
                 let engine = Cuda { context };
                 batch_close::finish(&engine, meter);
                 let unfinished = meter.close(&engine);
                 if unfinished != 0 {
                     left = Some((meter.account, left.map_or(0, |(_, before)| before) + unfinished));
                 }
-                let of_this = |entry: &&Entry| core::ptr::eq(entry.meter.load(Acquire), seen);
-                self.entries.iter().filter(of_this).for_each(|entry| entry.id.store(GONE, Release));
+                let is_measured_by_it = |entry: &&Entry| core::ptr::eq(entry.meter.load(Acquire), seen);
+                self.entries.iter().filter(is_measured_by_it).for_each(|entry| entry.id.store(GONE, Release));
             }
         }
         left
     }
 }
 
-/// What cannot be measured is not launched.
+/// Logs that a launch is refused because it could not be measured, and returns the status for it.
 pub(super) fn no_memory() -> Status {
     static SAID: Seldom = Seldom::new();
     if SAID.now() {
@@ -266,14 +272,14 @@ pub(super) fn no_memory() -> Status {
     OUT_OF_MEMORY
 }
 
-/// A number for a stream: its handle, which is retired with it; for the legacy default stream one made of its context, and for the thread's own
-/// the driver's number of it or, with a driver before 12.0, one made of what tells it apart.
+/// Returns the number of a stream: its handle, which is retired with it. For the legacy default stream it is made of the context. For the
+/// thread's own default stream it is the driver's id or, with a driver before 12.0, a hash of handle, context and thread.
 #[inline]
 fn number(handle: Handle) -> u64 {
     match handle as usize {
-        // Odd, unlike any handle, and none of the table's marks.
-        0 | LEGACY => current_handle() as u64 | 1 << 61 | 1,
-        PER_THREAD => number_of_own(handle),
+        // Odd, unlike any handle, and not one of the table's special ids.
+        0 | LEGACY_STREAM => current_handle() as u64 | 1 << 61 | 1,
+        PER_THREAD_STREAM => number_of_own(handle),
         _ => handle as u64,
     }
 }
@@ -288,17 +294,17 @@ fn number_of_own(handle: Handle) -> u64 {
 }
 
 fn thread_number() -> u64 {
-    // SAFETY: the call takes nothing; the address is this thread's alone.
+    // SAFETY: the call has no arguments; the address is unique to the thread.
     unsafe { libc::__errno_location() as u64 }
 }
 
-/// A stream's context and its device; `None` if there is none.
+/// Returns a stream's context and its device, or `None` if there is no context.
 fn context_of(stream: Handle) -> Result<Option<(Handle, Device)>, Status> {
     let (mut context, mut popped, mut device) = (core::ptr::null_mut(), core::ptr::null_mut(), 0);
-    // SAFETY: the program's own stream; the driver writes into variables of the documented types; what is pushed is popped.
+    // SAFETY: the program's own stream; the driver writes into variables of the documented types; a pushed context is popped.
     let status = unsafe {
-        // The default streams are the current context's.
-        if stream as usize <= 2 || driver::stream_context(stream, &raw mut context) != SUCCESS {
+        // The default streams belong to the current context.
+        if stream as usize <= PER_THREAD_STREAM || driver::stream_context(stream, &raw mut context) != SUCCESS {
             context = driver::current_context();
         }
         if context.is_null() {

@@ -62,7 +62,7 @@ pub fn measure(library: &Path, folder: &Path, in_default_stream: bool) -> Result
                 None => native,
                 Some(percent) => {
                     page.gpus().for_each(|limit| limit.cores.store(percent, Relaxed));
-                    page.tell();
+                    page.notify();
                     (launch, synchronize)
                 }
             };

@@ -1,0 +1,202 @@
+//! Prepares a launch that does not fit into the open batch: closes that batch, waits for admission, and begins the next one.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use crate::batch::{BatchEnd, BatchStart, MAX_LAUNCHES};
+use crate::batch_close::{close_batch, ensure_event, has_paused};
+use crate::engine::Engine;
+use crate::launch::{BATCH_NS, Launch};
+use crate::stream::{RING, StreamGuard, StreamState};
+use crate::tuning::MIN_PAUSE_NS;
+
+/// Expected GPU time at which a batch is closed with spare budget, in nanoseconds.
+const BATCH_WITH_SPARE_NS: u64 = 3_200_000;
+/// A batch is closed with the first launch after this time, however small it is, in nanoseconds: it is not charged before.
+const MAX_OPEN_NS: u64 = 4_000_000;
+/// The same in a turn. Shorter, because the arbiter counts batches to see which container is active.
+const MAX_OPEN_IN_TURN_NS: u64 = 1_000_000;
+/// Time that a host may lose in a burst until it launches as fast as before its nap, in nanoseconds. It is not charged, as the GPU had nothing
+/// to do. For a host that does not keep up with the GPU, [`crate::wake_cost`] learns the time.
+const WAKE_ALLOWANCE_NS: u64 = 200_000;
+/// Time from the start event of a batch to its first launch, in nanoseconds.
+const START_EVENT_NS: u64 = 3_400;
+/// Sleep while another thread has the lock of the overflow stream, in nanoseconds, and the number of sleeps.
+const OVERFLOW_LOCK_SLEEP_NS: u64 = 20_000;
+const OVERFLOW_LOCK_TRIES: u32 = 5_000;
+
+/// The launch and its stream before the wait for admission.
+#[derive(Clone, Copy)]
+struct Before {
+    is_cost_known: bool,
+    is_overflow: bool,
+    /// The stream had been idle for longer than [`MIN_PAUSE_NS`].
+    has_paused: bool,
+}
+
+impl<'a> Launch<'a> {
+    /// Waits until the launch may be made, and prepares to measure it.
+    #[cold]
+    #[inline(never)]
+    pub fn prepare(&mut self, engine: &impl Engine) {
+        self.now = engine.now();
+        let is_cost_known = self.is_cost_known;
+        let is_overflow = self.stream.is_overflow.load(Relaxed);
+        let Some(mut guard) = self.guard.take().or_else(|| if is_overflow { self.lock_overflow(engine) } else { None }) else {
+            // Another thread launches into this stream right now. Its batch measures this launch too.
+            if !self.is_cost_known || self.stream.guest_ns.load(Relaxed) + self.cost_ns >= BATCH_NS {
+                _ = self.wait(engine);
+            }
+            return;
+        };
+        let (batch, state) = guard.open();
+        state.is_interrupted |= is_overflow;
+        let before = Before { is_cost_known, is_overflow, has_paused: self.now >= state.idle_from + MIN_PAUSE_NS };
+        // Checked before any wait: afterwards the stream is idle because this launch waited.
+        if batch.count != 0 || self.stream.guest_ns.load(Relaxed) != 0 {
+            self.close_previous(engine, &mut guard);
+        }
+        let wake_cost = &mut guard.open().1.wake_cost;
+        if before.has_paused {
+            wake_cost.pause();
+        } else {
+            wake_cost.keep_launching(self.now);
+        }
+        if guard.open().0.count == 0 || self.stream.closed_batches() >= RING - 1 {
+            self.begin_batch(engine, &mut guard, before);
+            if self.is_unmeasurable {
+                return;
+            }
+        }
+        let (batch, state) = guard.open();
+        if batch.count == 0 {
+            batch.follows_wake = self.is_cost_known && state.lag_allowance_ns != 0 && !self.meter.has_concurrent_streams();
+        }
+        self.guard = Some(guard);
+    }
+
+    /// Returns the lock of the overflow stream. Returns `None` if another thread has it for very long.
+    fn lock_overflow(&self, engine: &impl Engine) -> Option<StreamGuard<'a>> {
+        (0..OVERFLOW_LOCK_TRIES).find_map(|_| {
+            let guard = self.stream.lock();
+            if guard.is_none() {
+                engine.sleep(OVERFLOW_LOCK_SLEEP_NS);
+            }
+            guard
+        })
+    }
+
+    /// Closes the open batch if this launch must not be measured with it.
+    fn close_previous(&self, engine: &impl Engine, guard: &mut StreamGuard<'_>) {
+        let has_paused = has_paused(engine, self.meter, self.stream, guard, self.now, || engine.is_idle(self.handle));
+        // A long launch, or one of unknown cost, gets a batch of its own.
+        let is_separate = !self.is_cost_known || self.cost_ns >= BATCH_NS || guard.open().0.must_not_mix(self.kind, self.is_collective);
+        let state = guard.open().1;
+        if has_paused || state.is_interrupted || is_separate || self.now >= state.close_at {
+            let end = if has_paused { BatchEnd::Guessed } else { BatchEnd::Event };
+            close_batch(engine, self.meter, self.stream, self.handle, guard, end);
+        }
+    }
+
+    /// Waits for admission and begins a batch, if the open one is empty.
+    fn begin_batch(&mut self, engine: &impl Engine, guard: &mut StreamGuard<'_>, before: Before) {
+        let arrived_at = self.now;
+        let was_held = self.wait_unless_others_go_on(engine, guard, before.is_overflow);
+        let (batch, state) = guard.open();
+        if batch.count == 0 {
+            (batch.is_overlapped, batch.is_host_bound) = (self.is_overlapped, self.is_host_bound);
+        }
+        self.set_bounds(state);
+        let is_idle = self.stream.closed_batches() == 0 || engine.is_idle(self.handle);
+        if !is_idle {
+            // The last launches take longer than expected: the host is not late.
+            state.idle_from = state.idle_from.max(self.now);
+        }
+        let was_delayed = was_held || self.waited_for_measurement;
+        if !was_delayed && !state.is_interrupted {
+            state.is_lagging = is_idle && !before.has_paused;
+            // After a wait of the program the stream is always idle, and so it is when a launch waited for the last one to be measured.
+            if before.is_cost_known && !state.program_waited && !before.has_paused {
+                state.host.observe(is_idle);
+            }
+        }
+        state.program_waited = false;
+        if was_held {
+            state.host.resume(self.now);
+            state.wake_cost.nap(arrived_at, self.now);
+        }
+        // The pause before this batch is not the program's GPU time: it was held back, or it paused, or the driver may have loaded a new
+        // function or waited for another stream's.
+        let follows_pause = (was_delayed || before.has_paused || !before.is_cost_known) && is_idle;
+        let needs_start = batch.count == 0 && (state.is_interrupted || follows_pause);
+        if batch.count == 0
+            && !(ensure_event(engine, &mut batch.end_event) && (!needs_start || ensure_event(engine, &mut batch.start_event)))
+        {
+            self.is_unmeasurable = true;
+            return;
+        }
+        if needs_start {
+            self.record_start(engine, guard, was_held, was_delayed && !before.is_overflow);
+        }
+    }
+
+    /// Waits for admission, unless the stream may catch up with others of its gang phase or overlap their work. Returns true if the launch was
+    /// held back, or others of its phase were.
+    fn wait_unless_others_go_on(&mut self, engine: &impl Engine, guard: &mut StreamGuard<'_>, is_overflow: bool) -> bool {
+        let account = self.meter.account;
+        let state = guard.open().1;
+        let progress = state.phase;
+        self.is_lagging = state.is_lagging;
+        self.is_host_bound = state.host.is_host_bound() && !self.meter.has_concurrent_streams();
+        self.idle_from = state.idle_from;
+        let goes_on = !is_overflow
+            && self.stream.closed_batches() < RING - 2
+            && (account.phase.may_catch_up(progress, self.cost_ns) || self.may_overlap(self.now));
+        // A launch that goes on with the others is not admitted by the account, which tells whether there is spare budget.
+        self.has_spare_budget =
+            goes_on && !self.is_overlapped && state.has_spare_budget && account.in_flight_ns.load(Acquire) < BATCH_WITH_SPARE_NS;
+        (!goes_on && self.wait(engine)) || account.phase.is_new(progress)
+    }
+
+    /// Sets the bounds of the batch that begins.
+    fn set_bounds(&self, state: &mut StreamState) {
+        let account = self.meter.account;
+        let in_turns = account.turns.are_taken();
+        state.has_spare_budget = self.has_spare_budget && !in_turns;
+        state.close_at = self.now + if in_turns { MAX_OPEN_IN_TURN_NS } else { MAX_OPEN_NS };
+        state.capacity_ns = if self.is_on_credit {
+            0
+        } else if state.has_spare_budget {
+            BATCH_WITH_SPARE_NS / account.phase.stream_count()
+        } else if self.has_spare_budget || self.is_host_bound {
+            // A host-bound stream is late anyway: the fewer stops, the better.
+            2 * BATCH_NS
+        } else {
+            BATCH_NS / account.phase.stream_count()
+        };
+    }
+
+    /// Records the start event of the batch. `was_paused_by_us` says that the pause before it was not the program's.
+    fn record_start(&self, engine: &impl Engine, guard: &mut StreamGuard<'_>, was_held: bool, was_paused_by_us: bool) {
+        let (batch, state) = guard.open();
+        if self.meter.account.in_flight_ns.load(Acquire) == 0 {
+            self.meter.known_until.store(self.now, Relaxed);
+        }
+        let is_recorded = engine.record_event(batch.start_event, self.handle);
+        batch.start = if is_recorded { BatchStart::Event } else { BatchStart::PreviousEnd };
+        state.is_interrupted = !is_recorded;
+        state.idle_from = self.now + START_EVENT_NS;
+        state.lag_allowance_ns = match (was_held, state.is_lagging) {
+            (false, _) => 0,
+            (true, false) => WAKE_ALLOWANCE_NS,
+            (true, true) => state.wake_cost.lost_ns(self.is_host_bound),
+        };
+        // Few launches at first: if the program pauses after them, they are measured. Not needed if the limiter caused the pause.
+        (state.max_launches, state.launches_since_pause) = (if was_paused_by_us { MAX_LAUNCHES as u32 } else { 1 }, 0);
+    }
+
+    /// Returns true if the launch is over before the work in flight in another stream. Records that in the launch.
+    pub fn may_overlap(&mut self, now: u64) -> bool {
+        self.is_overlapped = self.is_cost_known && self.meter.account.may_overlap(self.idle_from.max(now).saturating_add(self.cost_ns));
+        self.is_overlapped
+    }
+}
