@@ -1,6 +1,6 @@
 # On Debian and Ubuntu with Rust, the targets install what else they need.
 
-.PHONY: demo test build gpu-kit clean
+.PHONY: demo test test-random build gpu-kit clean
 
 # Runs a container with limits, on a real GPU if there is one, else on a simulated one.
 demo:
@@ -9,6 +9,10 @@ demo:
 # Runs everything that CI runs.
 test:
 	@scripts/test.sh
+
+# Runs the limiter's property tests with a random seed, which a failure prints. For nightly runs: CI's seed is fixed.
+test-random:
+	@VGPU_TEST_SEED=random cargo test -p vgpu-gpu-limiter --lib sim::properties
 
 # Builds the shipped files and the test programs in target/kit.
 build:
