@@ -1,6 +1,6 @@
-//! Makes a limits page and a region in a folder, for running a program under the library without a container:
-//! `mkshare DIR MEMORY_BYTES CORES`, then `VGPU_DIR=DIR LD_PRELOAD=libvgpu.so program`. More than one pair of figures are for the first GPU, the
-//! second and so on. `show DIR` prints the accounts. With VGPU_TRACED in its environment the program is traced, too.
+//! Creates a limits page and a region in a folder, to run a program under the library without a container:
+//! `mkshare DIR MEMORY_BYTES CORES`, then `VGPU_DIR=DIR LD_PRELOAD=libvgpu.so program`. Several pairs are for the first GPU, the second GPU, and so
+//! on. `mkshare show DIR` prints the accounts. If `VGPU_TRACED` is set, the program is traced too; if `VGPU_DEBUG` is set, the log level is debug.
 
 use std::ffi::CString;
 use std::os::fd::AsRawFd;

@@ -1,12 +1,12 @@
-//! The accounts of device memory: one total for each container and GPU, one charge for each process and GPU.
+//! The ledger of device memory: one total for each container and GPU, one charge for each process and GPU.
 //!
-//! A reservation is one compare-and-swap on the total, so that racing processes cannot both pass. A process can be killed between
-//! any two instructions, so the total and the charges can come apart; the order of the steps makes sure that this only ever leaves
-//! the total too *high*, and [`recount`] brings it down again without stopping anyone.
+//! A reservation is one compare-and-swap on the total, so that racing processes cannot both pass. A process can be killed between any two
+//! instructions, so the total and the charges can differ. The order of the steps ensures that the total is then too *high*, never too low,
+//! and [`recount`] lowers it again without stopping any process.
 //!
-//! A charge is two numbers in one word: `held`, which is in the total, and `intent`, which may or may not be yet. Beside them the
-//! word carries a generation, which changes when another process takes the place: whoever clears a dead process's charge late,
-//! after somebody else has done so and a new process has moved in, must not clear the new one's.
+//! A charge is two numbers in one word: `held`, which is in the total, and `intent`, which may or may not be in the total yet. The word also
+//! has a generation, which changes when another process takes the slot. A process that clears a dead process's charge late, after another
+//! one has cleared it and a new process has taken the slot, must not clear the new charge.
 //!
 //! | step | reserve n | release n |
 //! |---|---|---|
@@ -14,24 +14,24 @@
 //! | 2 | total += n, if it stays within the limit | total -= n |
 //! | 3 | intent -= n, held += n | intent -= n |
 //!
-//! At every instant a process's part of the total is at least `held` and at most `held + intent`. Recounting reads the total,
-//! then adds up `held + intent` of the living, and stores the sum if the total has not been touched in between (it carries a
-//! version, so "touched and put back" counts). Every part was constant in that interval, so the sum is never below the truth; it
-//! can be above it by what was in flight, and the next recount mends that.
+//! At every instant a process's part of the total is at least `held` and at most `held + intent`. A recount reads the total, adds up
+//! `held + intent` of the living processes, and stores the sum if the total has not changed in between. The total has a version, so a change
+//! back to the same value counts as a change. Every part was constant in that interval, so the sum is never below the true total. It can be
+//! above it by the operations in flight, which the next recount corrects.
 
 use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::SeqCst};
 
-/// Accounts are kept in pages of this many bytes.
+/// Size of a page of the ledger, in bytes.
 pub const PAGE: u64 = 4096;
 
-/// Bytes to whole pages, rounded up.
+/// Converts bytes to pages, rounded up. Saturates at `u32::MAX`.
 #[must_use]
 pub const fn pages(bytes: u64) -> u32 {
     let pages = bytes.div_ceil(PAGE);
     if pages > u32::MAX as u64 { u32::MAX } else { pages as u32 }
 }
 
-/// What a container holds on one GPU: pages in the upper 40 bits, a version in the lower 24.
+/// Memory that a container holds on one GPU: pages in the upper 40 bits, a version in the lower 24.
 #[repr(transparent)]
 #[derive(Debug, Default)]
 pub struct Total(AtomicU64);
@@ -42,14 +42,14 @@ const fn pack_total(pages: u64, previous: u64) -> u64 {
     (pages << VERSION_BITS) | (previous.wrapping_add(1) & ((1 << VERSION_BITS) - 1))
 }
 
-/// What one process holds on one GPU: 8 bits of generation, 28 bits of `held` pages, 28 bits of `intent`. `held` and `intent` together
-/// never exceed [`MOST`], so neither runs over into its neighbour.
+/// Memory that one process holds on one GPU: 8 bits of generation, 28 bits of `held` pages, 28 bits of `intent`. The sum of `held` and
+/// `intent` never exceeds [`MOST`], so neither overflows into its neighbour.
 #[repr(transparent)]
 #[derive(Debug, Default)]
 pub struct Charge(AtomicU64);
 
 const FIELD_BITS: u32 = 28;
-/// Most pages that one process can hold and ask for on one GPU: 1 TiB.
+/// Most pages that one process can hold and request on one GPU: 1 TiB.
 pub const MOST: u32 = (1 << FIELD_BITS) - 1;
 const GENERATION: u64 = 1 << (2 * FIELD_BITS);
 
@@ -65,39 +65,39 @@ const fn intent(word: u64) -> u32 {
     word as u32 & MOST
 }
 
-/// What a charge was at one moment, for [`Charge::clear`].
+/// Value of a charge at one moment, for [`Charge::clear`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen(u64);
 
 impl Seen {
-    /// Pages that may be in the total on that process's account.
+    /// Returns the most pages that the process may have in the total.
     #[must_use]
     pub fn most(self) -> u64 {
         u64::from(held(self.0)) + u64::from(intent(self.0))
     }
 
-    /// Which of the processes that have had the place it was, as far as eight bits can tell.
+    /// Returns the generation, modulo 256: which of the processes that have had the slot it was.
     #[must_use]
     pub fn generation(self) -> u8 {
         (self.0 / GENERATION) as u8
     }
 }
 
-/// A reservation did not fit.
+/// Error of a reservation that would exceed the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full {
-    /// Pages that the container held at that moment.
+    /// Pages that the container held.
     pub used: u64,
 }
 
 impl Total {
-    /// Pages in use, by the account.
+    /// Returns the pages in use.
     #[must_use]
     pub fn pages(&self) -> u64 {
         self.0.load(SeqCst) >> VERSION_BITS
     }
 
-    /// Bytes in use, by the account.
+    /// Returns the bytes in use.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.pages().saturating_mul(PAGE)
@@ -121,7 +121,7 @@ impl Total {
     fn subtract(&self, count: u32) {
         let mut seen = self.0.load(Acquire);
         loop {
-            // Saturating: a tenant can write anything here, and must not gain by making it wrap.
+            // Saturating: a tenant can write anything here, and must not gain from an underflow.
             let after = (seen >> VERSION_BITS).saturating_sub(u64::from(count));
             match self.0.compare_exchange_weak(seen, pack_total(after, seen), AcqRel, Acquire) {
                 Ok(_) => return,
@@ -132,35 +132,35 @@ impl Total {
 }
 
 impl Charge {
-    /// Pages that this process holds for certain.
+    /// Returns the pages that the process holds, without operations in flight.
     #[must_use]
     pub fn held(&self) -> u32 {
         held(self.0.load(Acquire))
     }
 
-    /// Pages that may be in the total on this process's account: held and in flight.
+    /// Returns the most pages that the process may have in the total: held and in flight.
     #[must_use]
     pub fn most(&self) -> u64 {
         self.see().most()
     }
 
-    /// What it is now.
+    /// Returns the present value.
     #[must_use]
     pub fn see(&self) -> Seen {
         Seen(self.0.load(Acquire))
     }
 
-    /// Whether an operation is in flight (or was, when its process was killed).
+    /// Returns true if an operation is in flight, or was when the process was killed.
     #[must_use]
     pub fn in_flight(&self) -> bool {
         intent(self.0.load(Acquire)) != 0
     }
 
-    /// Steps 1 and 2: takes `count` pages from `total`, unless that would put it over `limit` pages, or this charge over [`MOST`].
-    /// [`Charge::finish`] must follow. Gives the pages that the container holds then.
+    /// Steps 1 and 2 of a reservation: adds `count` pages to `total`, unless that would exceed `limit` pages, or [`MOST`] for this charge.
+    /// [`Charge::finish`] must follow. Returns the pages that the container then holds.
     ///
     /// # Errors
-    /// [`Full`], and nothing has changed.
+    /// [`Full`]; nothing has changed.
     pub fn begin(&self, total: &Total, count: u32, limit: u64) -> Result<u64, Full> {
         let mut seen = self.0.load(Acquire);
         loop {
@@ -177,8 +177,8 @@ impl Charge {
         })
     }
 
-    /// Step 3: what was begun with `begun` pages has really taken `taken`. More than was begun is charged without a limit: it is
-    /// there already.
+    /// Step 3 of a reservation that was begun with `begun` pages: `taken` pages were really allocated. Any excess is charged without a limit,
+    /// because it is allocated already.
     pub fn finish(&self, total: &Total, begun: u32, taken: u32) {
         let (mut begun, mut taken) = (begun, taken);
         if taken < begun {
@@ -186,24 +186,24 @@ impl Charge {
         } else if taken > begun {
             match self.begin(total, taken - begun, u64::MAX) {
                 Ok(_) => begun = taken,
-                // A process with more than 1 TiB on one GPU: no figure for it.
+                // A process with more than 1 TiB on one GPU cannot be represented.
                 Err(_) => taken = begun,
             }
         }
         self.0.fetch_add(word(taken, 0).wrapping_sub(word(0, begun)), AcqRel);
     }
 
-    /// Takes `count` pages at once, unless that would put `total` over `limit` pages.
+    /// Reserves `count` pages in all three steps, unless `total` would exceed `limit` pages.
     ///
     /// # Errors
-    /// [`Full`], and nothing has changed.
+    /// [`Full`]; nothing has changed.
     pub fn reserve(&self, total: &Total, count: u32, limit: u64) -> Result<(), Full> {
         self.begin(total, count, limit)?;
         self.finish(total, count, count);
         Ok(())
     }
 
-    /// Gives `count` pages back to `total`. More than is held gives back what is held.
+    /// Releases `count` pages, or all held pages if fewer are held.
     pub fn release(&self, total: &Total, count: u32) {
         let mut seen = self.0.load(Acquire);
         let count = loop {
@@ -218,23 +218,23 @@ impl Charge {
         self.0.fetch_sub(word(0, count), AcqRel);
     }
 
-    /// Forgets what a process held that was dead when it held what was `seen`. Whether that was still so; if not, somebody else was
-    /// first, and the place may be a living process's by now. The total stays too high until the next [`recount`].
+    /// Clears the charge of a process that was dead when its charge was `seen`. Returns false if the charge has changed: then another process
+    /// has cleared it, and the slot may belong to a living process. The total stays too high until the next [`recount`].
     pub fn clear(&self, seen: Seen) -> bool {
         self.0.compare_exchange(seen.0, seen.0 & !(GENERATION - 1), AcqRel, Acquire).is_ok()
     }
 
-    /// Begins anew for another process. Only its owner may do this.
+    /// Clears the charge and begins the next generation. Only the new owner of the slot may do this.
     pub fn begin_anew(&self) {
         let next = (self.0.load(Acquire) & !(GENERATION - 1)).wrapping_add(GENERATION);
         self.0.store(next, core::sync::atomic::Ordering::Release);
     }
 }
 
-/// Lowers `total` to what the charges add up to, if nobody touched it meanwhile. Returns whether it was lowered.
+/// Lowers `total` to the sum of the charges, if it has not changed meanwhile. Returns true if it was lowered.
 ///
-/// The caller has cleared the charges of the dead before. `charges` is called once the total was read: who comes between a look at who is
-/// there and one at the total would be in the total and not in the sum.
+/// The caller has cleared the charges of dead processes. `charges` is called after the total was read: a process that joined between the two
+/// would otherwise be in the total and not in the sum.
 pub fn recount<'a, I: Iterator<Item = &'a Charge>>(total: &Total, charges: impl FnOnce() -> I) -> bool {
     let seen = total.0.load(Acquire);
     let sum = charges().fold(0u64, |sum, charge| sum.saturating_add(charge.most()));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_really_taken_is_charged() {
+    fn the_amount_really_allocated_is_charged() {
         let (total, charge) = (Total::default(), Charge::default());
         for (begun, taken) in [(8, 8), (8, 3), (8, 0), (8, 12)] {
             charge.begin(&total, begun, 1000).unwrap();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn no_limit_and_large_figures() {
+    fn large_amounts_saturate_without_a_limit() {
         let (total, charge) = (Total::default(), Charge::default());
         assert_eq!(charge.reserve(&total, u32::MAX, u64::MAX), Err(Full { used: 0 }));
         assert_eq!(charge.reserve(&total, MOST, u64::MAX), Ok(()));
@@ -282,9 +282,9 @@ mod tests {
         assert_eq!((pages(1), pages(PAGE), pages(PAGE + 1), pages(u64::MAX)), (1, 1, 2, u32::MAX));
     }
 
-    /// Every place a process can be killed at: what it leaves never lowers the total, and a recount without it is exact.
+    /// For every point at which a process can be killed: the total is never too low, and a recount without the process is exact.
     #[test]
-    fn killed_between_any_two_steps() {
+    fn a_kill_between_any_two_steps_leaves_no_charge() {
         for step in 0..=5 {
             let (total, alive, dead) = (Total::default(), Charge::default(), Charge::default());
             alive.reserve(&total, 5, 100).unwrap();
@@ -310,9 +310,9 @@ mod tests {
         }
     }
 
-    /// Whoever comes while the charges are added up is not forgotten, whether the sum has them or not.
+    /// A reservation during a recount is kept, whether the sum includes it or not.
     #[test]
-    fn a_charge_that_comes_during_a_recount_stays() {
+    fn a_reservation_during_a_recount_is_kept() {
         let (total, first, second) = (Total::default(), Charge::default(), Charge::default());
         first.reserve(&total, 5, 100).unwrap();
         let lowered = recount(&total, || {
@@ -322,9 +322,9 @@ mod tests {
         assert_eq!((lowered, total.pages()), (false, 12));
     }
 
-    /// One who looked at a dead process's charge and was then held up must not clear that of the process that has moved in.
+    /// A process that read a dead process's charge and was then delayed must not clear the charge of the slot's new owner.
     #[test]
-    fn the_late_do_not_clear_the_living() {
+    fn a_late_clear_spares_the_new_owner() {
         let (total, charge) = (Total::default(), Charge::default());
         charge.reserve(&total, 5, 100).unwrap();
         let late = charge.see();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn recounting_among_the_living_never_goes_below_the_truth() {
+    fn a_recount_among_the_living_is_never_too_low() {
         let (total, stop) = (Total::default(), AtomicBool::new(false));
         let charges: [Charge; 4] = core::array::from_fn(|_| Charge::default());
         let base = Charge::default();

@@ -1,11 +1,11 @@
-//! What one container's processes and the host side share, as two files.
+//! The two files that a container's processes share with the host.
 //!
-//! * [`limits`]: one page, written by the host, mapped read-only in the container: what the container may have.
-//! * [`region`]: the accounting file, read-write for the container's processes: what they hold and used. Whatever is in it was
-//!   written by the tenant; the host side reads it with care and never depends on it for anyone else's limit.
+//! * [`limits`]: the limits page, written by the host and mapped read-only in the container.
+//! * [`region`]: the accounting file, read-write for the container's processes: what they hold and have used. The tenant can write anything
+//!   into it; the host validates it, and no other container's limit depends on it.
 //!
-//! The crate has no `std`, because it lives in `libvgpu.so`, inside other people's processes. It takes no locks that a killed
-//! process could leave behind: see [`ledger`] for the argument.
+//! The crate has no `std`, because it is part of `libvgpu.so`, inside the tenants' processes. It takes no locks that a killed process could
+//! leave behind: [`ledger`] has the argument.
 #![cfg_attr(not(test), no_std)]
 
 pub mod budget;
@@ -21,5 +21,5 @@ mod sync;
 pub mod trace;
 pub mod uuid;
 
-/// Most GPUs one container can have limits for and accounts of.
+/// Most GPUs for which one container can have limits and accounts.
 pub const MAX_GPUS: usize = 16;

@@ -1,7 +1,7 @@
-//! The limits page: what a container may have, decided by the host, mapped read-only inside.
+//! The limits page: a container's limits, written by the host and mapped read-only in the container.
 //!
-//! The host side can change the numbers while the container runs, by atomic stores into the same page; processes see it at
-//! their next call. The tenant cannot write it. It has a fixed layout, so that the library has nothing to parse.
+//! The host can change the limits while the container runs, by atomic stores into the same page; processes see the change at their next call.
+//! The tenant cannot write it. Its layout is fixed, so the library has nothing to parse.
 
 use core::mem::size_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
@@ -15,30 +15,30 @@ pub use turn::Turn;
 use crate::MAX_GPUS;
 use crate::uuid::Uuid;
 
-/// First word of the page: `vgpulim` and a zero.
+/// First word of the page: `vgpulim` and a zero byte.
 const MAGIC: u64 = u64::from_le_bytes(*b"vgpulim\0");
-/// Layout version; a library refuses another one.
+/// Layout version. The library rejects any other.
 pub const VERSION: u32 = 1;
 /// Size of the file and of the mapping in bytes.
 pub const PAGE_SIZE: usize = 4096;
 
-/// The bit of the flags that says that processes record what they do.
+/// Flag: processes record their calls.
 const TRACED: u32 = 1;
-/// The bit of the flags that says that NVIDIA's MPS shares out the GPU's time.
+/// Flag: NVIDIA's MPS limits the GPU time.
 const MPS: u32 = 2;
 
-/// Which GPUs an entry is for.
+/// GPUs that an entry applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selector {
     /// Every GPU that has no entry of its own.
     All,
     /// The GPU or MIG device with this UUID.
     Uuid(Uuid),
-    /// The container's n-th visible GPU, counted from 0 in NVML's order.
+    /// The container's visible GPU with this index, from 0 in NVML's order.
     Index(u32),
 }
 
-/// The limits of one GPU in one container. A zero means "no such limit".
+/// Limits of one GPU in one container. Zero is no limit.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct GpuLimit {
@@ -47,21 +47,21 @@ pub struct GpuLimit {
     uuid: [u8; 16],
     /// Device memory, in bytes.
     pub memory: AtomicU64,
-    /// Memory that may be spilled to the host on top of [`GpuLimit::memory`], in bytes (oversubscription).
+    /// Memory that may be spilled to the host in addition to [`GpuLimit::memory`], in bytes (oversubscription).
     pub spill: AtomicU64,
-    /// Device memory as a percentage of the GPU's own, 1-100, used where [`GpuLimit::memory`] is zero.
+    /// Device memory as a percentage of the GPU's own, 1 to 100. Applies if [`GpuLimit::memory`] is zero.
     pub memory_percent: AtomicU32,
-    /// Compute time, in percent of the GPU's, 1-99; 0 or 100 and more is no limit.
+    /// Share of the GPU's time in percent, 1 to 99. 0, and 100 and more, is no limit.
     pub cores: AtomicU32,
-    /// Up to this percentage while nobody else wants the GPU; 0 is "no more than `cores`".
+    /// Share in percent while no other tenant wants the GPU; 0 is [`GpuLimit::cores`].
     pub cores_soft: AtomicU32,
-    /// What one context costs on this GPU in MiB, if the host side has measured it; 0 is unknown.
+    /// Memory of one context on this GPU in MiB, as measured by the host; 0 if unknown.
     pub context_mib: AtomicU32,
     reserved: [u64; 1],
 }
 
 impl GpuLimit {
-    /// An entry without limits for the GPUs that `selector` names.
+    /// Returns an entry without limits for these GPUs.
     #[must_use]
     pub fn new(selector: Selector) -> Self {
         let mut entry = Self::default();
@@ -73,7 +73,7 @@ impl GpuLimit {
         entry
     }
 
-    /// Which GPUs the entry is for; `None` for an unused entry.
+    /// Returns the GPUs that the entry applies to, or `None` for an unused entry.
     #[must_use]
     pub fn selector(&self) -> Option<Selector> {
         match self.kind {
@@ -84,20 +84,20 @@ impl GpuLimit {
         }
     }
 
-    /// The device memory limit in bytes for a GPU of `total` bytes; `None` without one.
+    /// Returns the device memory limit in bytes for a GPU with `total` bytes, or `None` without a limit.
     #[must_use]
     #[inline]
     pub fn memory_for(&self, total: u64) -> Option<u64> {
         match self.memory.load(Acquire) {
-            0 => self.memory_looked_up(total),
+            0 => self.memory_by_percent(total),
             bytes => Some(bytes),
         }
     }
 
     #[inline(never)]
-    fn memory_looked_up(&self, total: u64) -> Option<u64> {
-        // Bytes and percent are two words. Where one takes the other's place between the two looks, both seem to be none: then what is
-        // there now is there at the next look, and only a third and a fourth change in between could hide it again.
+    fn memory_by_percent(&self, total: u64) -> Option<u64> {
+        // Bytes and percent are two words. If one replaces the other between the two loads, both appear to be unset. The next pair of
+        // loads then finds it, unless a third and a fourth change in between hide it again.
         (0..4).find_map(|_| match (self.memory.load(Acquire), self.memory_percent.load(Acquire)) {
             (0, 0) => None,
             (0, percent) => Some((u128::from(total) * u128::from(percent.min(100)) / 100) as u64),
@@ -105,7 +105,7 @@ impl GpuLimit {
         })
     }
 
-    /// The compute limit in percent; `None` without one.
+    /// Returns the compute limit in percent, or `None` without a limit.
     #[must_use]
     pub fn cores_limit(&self) -> Option<u32> {
         match self.cores.load(Relaxed) {
@@ -115,7 +115,7 @@ impl GpuLimit {
     }
 }
 
-/// The whole page.
+/// The page.
 #[repr(C, align(4096))]
 #[derive(Debug)]
 pub struct LimitsPage {
@@ -126,7 +126,7 @@ pub struct LimitsPage {
     flags: AtomicU32,
     priority: u32,
     log_level: u32,
-    /// Counts live changes; a process that cached anything derived from the page compares it.
+    /// Number of changes. A process that caches anything derived from the page compares it.
     pub generation: AtomicU64,
     reserved: [u64; 3],
     gpus: [GpuLimit; MAX_GPUS],
@@ -138,19 +138,19 @@ pub struct LimitsPage {
 
 const _: () = assert!(size_of::<LimitsPage>() == PAGE_SIZE && cfg!(target_endian = "little"));
 
-/// Why a page cannot be used.
+/// Error of [`LimitsPage::check`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalid {
-    /// It does not start with our magic word.
+    /// The page does not start with the magic word.
     Magic,
-    /// It was written for another layout.
+    /// The page has another layout version.
     Version(u32),
-    /// Its own figures contradict each other.
+    /// The page's size or counts are invalid.
     Corrupt,
 }
 
 impl LimitsPage {
-    /// A page with these entries; at most [`MAX_GPUS`] count.
+    /// Returns a page with these entries. Entries beyond [`MAX_GPUS`] are ignored.
     #[must_use]
     pub fn new<I: IntoIterator<Item = GpuLimit>>(entries: I) -> Self {
         let mut gpus: [GpuLimit; MAX_GPUS] = core::array::from_fn(|_| GpuLimit::default());
@@ -177,28 +177,28 @@ impl LimitsPage {
         }
     }
 
-    /// With this task priority: 0 goes before 1.
+    /// Sets the task priority: 0 comes before 1.
     #[must_use]
     pub fn with_priority(mut self, priority: u32) -> Self {
         self.priority = priority;
         self
     }
 
-    /// With this log level.
+    /// Sets the log level.
     #[must_use]
     pub fn with_log_level(mut self, level: LogLevel) -> Self {
         self.log_level = level as u32;
         self
     }
 
-    /// With a file for HAMi's monitor at this path in the container. `None` if the path is longer than 255 bytes.
+    /// Sets the path in the container of a file for HAMi's monitor. Returns `None` if the path is longer than 255 bytes.
     #[must_use]
     pub fn with_hami_cache(mut self, path: &str) -> Option<Self> {
         copy_text(&mut self.hami_cache, path)?;
         Some(self)
     }
 
-    /// With traces written to this folder in the container. `None` if the path is longer than 255 bytes.
+    /// Sets the folder in the container for traces. Returns `None` if the path is longer than 255 bytes.
     #[must_use]
     pub fn with_trace_dir(mut self, path: &str) -> Option<Self> {
         copy_text(&mut self.trace_dir, path)?;
@@ -206,26 +206,26 @@ impl LimitsPage {
         Some(self)
     }
 
-    /// With the GPU's time shared out by NVIDIA's MPS to processes that are its clients.
+    /// Sets that NVIDIA's MPS limits the GPU time of processes that are its clients.
     #[must_use]
     pub fn with_mps(self) -> Self {
         self.flags.fetch_or(MPS, Relaxed);
         self
     }
 
-    /// Whether processes that are MPS's clients are held to the limit by it.
+    /// Returns true if NVIDIA's MPS limits the GPU time of processes that are its clients.
     #[must_use]
     pub fn is_mps(&self) -> bool {
         self.flags.load(Relaxed) & MPS != 0
     }
 
-    /// Whether the container's processes record what they do ([`crate::trace`]).
+    /// Returns true if the container's processes record their calls ([`crate::trace`]).
     #[must_use]
     pub fn is_traced(&self) -> bool {
         self.flags.load(Relaxed) & TRACED != 0
     }
 
-    /// Says from now on whether they do. They see it at their next launch or copy.
+    /// Sets whether the container's processes record their calls. They see it at their next launch or copy.
     pub fn set_traced(&self, traced: bool) {
         match traced {
             true => self.flags.fetch_or(TRACED, Relaxed),
@@ -237,7 +237,7 @@ impl LimitsPage {
     /// Publishes changes: waiting launches see them at once, other processes at their next launch or copy.
     pub fn notify(&self) {
         self.generation.fetch_add(1, AcqRel);
-        // SAFETY: the word is in this page; waking nobody is fine.
+        // SAFETY: the word is in this page; there need not be a waiting thread.
         unsafe { libc::syscall(libc::SYS_futex, self.generation.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
     }
 
@@ -245,21 +245,22 @@ impl LimitsPage {
     #[must_use]
     pub fn changes(&self) -> (&AtomicU32, u32) {
         let now = self.generation.load(Acquire);
-        // SAFETY: the lower half of the count, which lies first (below); nobody but the kernel reads it by this reference.
+        // SAFETY: the lower half of the count, which comes first on a little-endian machine (asserted above). Only the kernel reads it
+        // through this reference.
         (unsafe { AtomicU32::from_ptr(self.generation.as_ptr().cast()) }, now as u32)
     }
 
-    /// The bytes to write to the file.
+    /// Returns the bytes of the file.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         // SAFETY: the struct is repr(C) without padding between its fields (asserted by its size), so every byte is initialised.
         unsafe { core::slice::from_raw_parts(core::ptr::from_ref(self).cast(), PAGE_SIZE) }
     }
 
-    /// Checks a mapped page before anything else is read from it.
+    /// Checks a mapped page. Must precede any other use.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// The page is not a limits page of this version.
     pub fn check(&self) -> Result<(), Invalid> {
         if self.magic != MAGIC {
             return Err(Invalid::Magic);
@@ -273,31 +274,31 @@ impl LimitsPage {
         Ok(())
     }
 
-    /// The entries in use.
+    /// Returns the entries in use.
     pub fn gpus(&self) -> impl Iterator<Item = &GpuLimit> {
         self.gpus.iter().take(self.gpu_count as usize)
     }
 
-    /// The entry for a GPU: by UUID first, then by index, then the one for all.
+    /// Returns the entry for a GPU: by UUID first, then by index, then the one for all.
     pub fn find(&self, uuid: Uuid, index: Option<u32>) -> Option<&GpuLimit> {
         let by = |wanted: Selector| self.gpus().find(|entry| entry.selector() == Some(wanted));
         by(Selector::Uuid(uuid)).or_else(|| by(Selector::Index(index?))).or_else(|| by(Selector::All))
     }
 
-    /// Whether an entry is keyed by index, so that a reader has to know the container's order of GPUs.
+    /// Returns true if an entry selects by index, so that a reader needs the container's order of GPUs.
     #[must_use]
     pub fn has_index_entries(&self) -> bool {
         self.gpus().any(|entry| matches!(entry.selector(), Some(Selector::Index(_))))
     }
 
-    /// The turns on a GPU; `None` while no arbiter has given it any.
+    /// Returns the turns on a GPU, or `None` if no arbiter has given any.
     #[must_use]
     pub fn turn(&self, uuid: Uuid) -> Option<&Turn> {
         let words = uuid.words();
         self.turns.iter().find(|turn| uuid != Uuid::default() && turn.uuid.each_ref().map(|word| word.load(Relaxed)) == words)
     }
 
-    /// The same for the arbiter, which gives the GPU its place. `None` if all are taken.
+    /// Returns the turns on a GPU, with a new place if it has none. For the arbiter only. Returns `None` if all places are taken.
     #[must_use]
     pub fn turn_for(&self, uuid: Uuid) -> Option<&Turn> {
         self.turn(uuid).or_else(|| {
@@ -309,13 +310,13 @@ impl LimitsPage {
         })
     }
 
-    /// Task priority: 0 goes before 1.
+    /// Returns the task priority: 0 comes before 1.
     #[must_use]
     pub fn priority(&self) -> u32 {
         self.priority
     }
 
-    /// How much to log; an unknown number counts as the default.
+    /// Returns the log level. An unknown number is the default.
     #[must_use]
     pub fn log_level(&self) -> LogLevel {
         match self.log_level {
@@ -327,13 +328,13 @@ impl LimitsPage {
         }
     }
 
-    /// Path in the container for HAMi's shared region, zero-terminated; empty without one.
+    /// Returns the path in the container of the file for HAMi's monitor; empty without one.
     #[must_use]
     pub fn hami_cache(&self) -> &[u8] {
         text(&self.hami_cache)
     }
 
-    /// Folder in the container for traces; empty without one.
+    /// Returns the folder in the container for traces; empty without one.
     #[must_use]
     pub fn trace_dir(&self) -> &[u8] {
         text(&self.trace_dir)

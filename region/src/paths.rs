@@ -1,10 +1,10 @@
-//! Where things are inside a container. Every other part of the project takes these paths from here.
+//! Paths inside a container. Other crates take them from here.
 
 use core::ffi::CStr;
 
-/// The folder in the container that holds everything of ours.
+/// Folder of all vgpu files in the container.
 pub const DIR: &str = "/usr/local/vgpu";
-/// The preloaded library, the host's versioned file, read-only.
+/// The preloaded library: the host's versioned file, read-only.
 pub const LIBRARY: &str = "/usr/local/vgpu/libvgpu.so";
 /// The limits page, read-only ([`crate::limits`]).
 pub const LIMITS: &str = "/usr/local/vgpu/limits";
@@ -13,10 +13,10 @@ pub const REGION: &str = "/usr/local/vgpu/region";
 /// The loader's list of preloaded libraries, merged with the image's own.
 pub const LD_SO_PRELOAD: &str = "/etc/ld.so.preload";
 
-/// Where the driver's own libraries are, under their own names, when ours is mounted over them.
+/// Folder of the driver's own libraries, under their own names, when ours is mounted over them.
 pub const DRIVER: &str = "/usr/local/vgpu/driver";
 
-/// The pipes of NVIDIA's MPS daemon, where it shares out the GPU's time instead of the library.
+/// Folder of the NVIDIA MPS daemon's pipes, for containers whose GPU time MPS limits instead of the library.
 pub const MPS: &str = "/usr/local/vgpu/mps";
 
 /// [`LIMITS`], for system calls.
@@ -25,12 +25,12 @@ pub const LIMITS_C: &CStr = c"/usr/local/vgpu/limits";
 pub const REGION_C: &CStr = c"/usr/local/vgpu/region";
 /// [`MPS`], for system calls.
 pub const MPS_C: &CStr = c"/usr/local/vgpu/mps";
-/// The pipe on which the MPS daemon listens.
+/// Pipe on which the MPS daemon listens, for system calls.
 pub const MPS_CONTROL_C: &CStr = c"/usr/local/vgpu/mps/control";
 
-/// The driver's own `libcuda.so.1`, where a front has taken its place, for system calls.
+/// The driver's own `libcuda.so.1`, if ours is mounted over it, for system calls.
 pub const DRIVER_CUDA_C: &CStr = c"/usr/local/vgpu/driver/libcuda.so.1";
-/// The driver's own `libnvidia-ml.so.1`, likewise.
+/// The driver's own `libnvidia-ml.so.1`, if ours is mounted over it, for system calls.
 pub const DRIVER_NVML_C: &CStr = c"/usr/local/vgpu/driver/libnvidia-ml.so.1";
 
 #[cfg(test)]
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_two_spellings_agree() {
+    fn c_strings_match_the_paths() {
         assert_eq!(LIMITS_C.to_str(), Ok(LIMITS));
         assert_eq!(REGION_C.to_str(), Ok(REGION));
         assert_eq!(MPS_C.to_str(), Ok(MPS));

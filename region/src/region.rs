@@ -1,4 +1,4 @@
-//! The accounting region: a file shared by one container's processes and read by the host side.
+//! The accounting region: a file shared by the processes of one container, and read by the host.
 
 use core::mem::size_of;
 use core::sync::atomic::{
@@ -10,75 +10,75 @@ use crate::budget::Budget;
 use crate::ledger::{Charge, Seen, Total};
 use crate::uuid::Uuid;
 
-/// First word of the file: `vgpureg` and a zero.
+/// First word of the file: `vgpureg` and a zero byte.
 const MAGIC: u64 = u64::from_le_bytes(*b"vgpureg\0");
-/// Layout version; a library refuses another one.
+/// Layout version. The library rejects any other.
 pub const VERSION: u32 = 1;
-/// Most processes that can use GPUs in one container at a time.
+/// Most processes of one container that can use GPUs at the same time.
 pub const SLOTS: usize = 1024;
 
-/// One GPU's account in the container.
+/// Account of one GPU in the container.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct GpuAccount {
     uuid: [AtomicU64; 2],
     pub(crate) claimed: AtomicU32,
-    /// What one context costs on this GPU in pages, as last measured; 0 is unknown yet.
+    /// Memory of one context on this GPU in pages, as last measured; 0 if not measured yet.
     pub context_pages: AtomicU32,
     /// Device memory held by the container.
     pub total: Total,
-    /// Requests for memory refused by the limit.
+    /// Number of memory requests refused by the limit.
     pub refused: AtomicU64,
-    /// When the oldest refusal was, in nanoseconds of `CLOCK_REALTIME`; 0 is never.
+    /// Time of the first refusal, in nanoseconds of `CLOCK_REALTIME`; 0 if there was none.
     pub first_refusal: AtomicU64,
-    /// Memory beyond the limit that lies on the host (oversubscription).
+    /// Memory beyond the limit that is on the host (oversubscription).
     pub spilled: Total,
     padding: [u64; 1],
     /// The compute budget.
     pub budget: Budget,
 }
 
-/// No call of this process is under way for which nothing is charged.
+/// State: no uncharged call of this process is in progress.
 const NO_CALL: u32 = 0;
-/// One is.
+/// State: an uncharged call is in progress.
 const CALL: u32 = 1;
-/// None is, and none begins before the limit is seen to be far.
+/// State: none is in progress, and none begins unless the total is far from the limit.
 const HELD_BACK: u32 = 2;
 
-/// What one process has on one GPU.
+/// Memory of one process on one GPU.
 #[repr(C)]
 #[derive(Debug)]
 pub struct GpuCharge {
     /// Pages charged.
     pub charge: Charge,
-    /// Of these: contexts, modules, stacks, whatever no allocation call asked for. Pages.
+    /// Part of these that no allocation call requested: contexts, modules, stacks. In pages.
     pub overhead: AtomicU32,
-    /// Of these: managed memory, which NVML does not list by process. Pages.
+    /// Part of these that is managed memory, which NVML does not list by process. In pages.
     pub managed: AtomicU32,
-    /// Pages of [`GpuAccount::spilled`].
+    /// Pages charged to [`GpuAccount::spilled`].
     pub spill: Charge,
     /// [`NO_CALL`], [`CALL`] or [`HELD_BACK`].
     unclaimed: AtomicU32,
     reserved: [u32; 1],
 }
 
-/// One process's place in the region. Whether it lives is told by the file lock on its byte (see [`crate::map`]), never by
-/// what is written here, so neither PID reuse nor PID namespaces matter.
+/// Slot of one process. The file lock on its byte tells whether the process is alive (see [`crate::map`]), and not the content of the slot. So
+/// neither PID reuse nor PID namespaces matter.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Slot {
-    /// PID in the process's own namespace, for display and for finding it in NVML's lists; 0 for a slot never used.
+    /// PID in the process's own namespace, for display and to find the process in NVML's lists; 0 for a slot that was never used.
     pub pid: AtomicU32,
-    /// 1 while a context is being made whose cost is not known yet.
+    /// 1 while a context is being created whose memory is not known yet.
     pub making_context: AtomicU32,
-    /// When the slot was taken, in nanoseconds of `CLOCK_REALTIME`.
+    /// Time at which the slot was taken, in nanoseconds of `CLOCK_REALTIME`.
     pub since: AtomicU64,
     reserved: [u64; 6],
-    /// By the place of the GPU in [`Region::gpus`].
+    /// Charges, indexed like [`Region::gpus`].
     pub gpus: [GpuCharge; MAX_GPUS],
 }
 
-/// The file's content.
+/// Content of the file.
 #[repr(C, align(4096))]
 #[derive(Debug)]
 pub struct Region {
@@ -87,10 +87,10 @@ pub struct Region {
     size: AtomicU32,
     slot_count: AtomicU32,
     gpu_count: AtomicU32,
-    /// One above the highest slot ever taken.
+    /// Highest index of a slot ever taken, plus one.
     pub slots_used: AtomicU32,
     padding: [u32; 9],
-    /// The container's GPUs, in the order in which they were first met.
+    /// The container's GPUs, in the order of their first use.
     pub gpus: [GpuAccount; MAX_GPUS],
     /// The container's processes.
     pub slots: [Slot; SLOTS],
@@ -101,7 +101,7 @@ pub const SIZE: usize = size_of::<Region>();
 const _: () = assert!(size_of::<Slot>() == 64 + 32 * MAX_GPUS && size_of::<GpuAccount>() == 64 + size_of::<Budget>());
 const _: () = assert!(size_of::<Budget>() == 1024);
 
-/// The bytes that a new file starts with; the rest of its [`SIZE`] is zero.
+/// Returns the first bytes of a new file. The rest of its [`SIZE`] is zero.
 #[must_use]
 pub fn header() -> [u8; 24] {
     let mut bytes = [0; 24];
@@ -112,22 +112,22 @@ pub fn header() -> [u8; 24] {
     bytes
 }
 
-/// Why a region cannot be used.
+/// Error of [`Region::check`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalid {
-    /// It does not start with our magic word.
+    /// The file does not start with the magic word.
     Magic,
-    /// It was written for another layout.
+    /// The file has another layout version.
     Version(u32),
-    /// Its size or its counts are not this version's.
+    /// The size or the counts differ from this version's.
     Layout,
 }
 
 impl Region {
-    /// Checks a mapped region before anything else in it is used.
+    /// Checks a mapped region. Must precede any other use.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// The file is not a region of this version.
     pub fn check(&self) -> Result<(), Invalid> {
         if self.magic.load(Acquire) != MAGIC {
             return Err(Invalid::Magic);
@@ -140,11 +140,11 @@ impl Region {
         if figures == (SIZE as u32, SLOTS as u32, MAX_GPUS as u32) { Ok(()) } else { Err(Invalid::Layout) }
     }
 
-    /// The place of the GPU with this UUID, taken now if it is new. `None` if all are taken by others. Two who come first at the same time
-    /// keep from one another by [`crate::map::account`].
+    /// Returns the index of the GPU with this UUID, which is added if it is new. Returns `None` if all places are taken by other GPUs.
+    /// [`crate::map::account`] prevents two processes from adding the same GPU at the same time.
     ///
-    /// `claimed` goes 0 (free) → 1 (being written) → 2 (readable). A process killed at 1 leaves that place unusable, and one
-    /// that finds it there takes the next: it costs a place, never a wait.
+    /// `claimed` goes from 0 (free) to 1 (being written) to 2 (readable). A process killed at 1 leaves the place unusable, and other processes
+    /// take the next one: a kill costs a place, and never a wait.
     pub fn gpu(&self, uuid: Uuid) -> Option<usize> {
         let words = uuid.words();
         for (place, account) in self.gpus.iter().enumerate() {
@@ -155,7 +155,7 @@ impl Region {
                 account.claimed.store(2, Release);
                 return Some(self.find(uuid).unwrap_or(place));
             }
-            // Somebody may be writing this very UUID right now: a few loads later it is readable, unless its writer is gone.
+            // Another process may be writing this UUID right now. It is readable a few loads later, unless the writer was killed.
             for _ in 0..1000 {
                 if account.claimed.load(Acquire) == 2 {
                     break;
@@ -169,25 +169,25 @@ impl Region {
         None
     }
 
-    /// The place of the GPU with this UUID, if it has one.
+    /// Returns the index of the GPU with this UUID, if it has an account.
     #[must_use]
     pub fn find(&self, uuid: Uuid) -> Option<usize> {
         self.gpus.iter().position(|account| account.uuid() == Some(uuid))
     }
 
-    /// The slots that have ever been in use.
+    /// Returns the slots that were ever in use, with their indices.
     pub fn used_slots(&self) -> impl Iterator<Item = (usize, &Slot)> {
         self.slots.iter().enumerate().take(self.slots_used.load(Acquire) as usize)
     }
 
-    /// Holds back all calls for which nothing is charged, though the driver may take a granule for each, and tells how many have begun.
+    /// Holds back all uncharged calls, and returns the number of those in progress. The driver may allocate a granule for each of them.
     ///
-    /// Whoever charges memory, and finds the total near the limit then, calls this and leaves room for as many granules. So there is room
-    /// for a granule of each process that is not held back, of which each makes one such call at a time; and it is held back when it has
-    /// charged one. What is near has to be a granule for each process, or more. Charging, reading the total and the words are in one order
-    /// for all (sequentially consistent): of two who come near and begin again at once, one sees the other.
+    /// A process that charges memory and finds the total near the limit calls this, and leaves room for that many granules. So there is room
+    /// for a granule of each process that is not held back: each makes one uncharged call at a time, and is held back once it has charged a
+    /// granule. "Near" has to be at least a granule for each process. Charging, reading the total, and these states are sequentially
+    /// consistent: if one process comes near the limit while another begins a call, at least one of them sees the other.
     pub fn hold_back(&self, gpu: usize) -> u64 {
-        // Such a call lies among others of its process, which are charged: the calls of those whose charges were given back have ended.
+        // A process that makes uncharged calls has other memory that is charged. Without charges it has none in progress.
         let charges = self.used_slots().filter_map(|(_, slot)| slot.gpus.get(gpu)).filter(|charge| charge.charge.most() != 0);
         let has_begun = |charge: &&GpuCharge| {
             charge.unclaimed.load(SeqCst) != HELD_BACK && charge.unclaimed.compare_exchange(NO_CALL, HELD_BACK, SeqCst, SeqCst) == Err(CALL)
@@ -195,15 +195,15 @@ impl Region {
         charges.filter(has_begun).count() as u64
     }
 
-    /// Brings a GPU's totals down to what its processes hold. `dead` tells whether a slot's process is gone, which is the one that had the
-    /// place when the charge was seen; what such a process held is given back. Returns whether a total became lower.
+    /// Lowers a GPU's totals to what its processes hold, and releases what dead processes held. `dead` returns true if the process is gone that
+    /// had the slot when its charge was read. Returns true if a total was lowered.
     pub fn recover(&self, gpu: usize, mut dead: impl FnMut(usize, &Slot, Seen) -> bool) -> bool {
         let Some(account) = self.gpus.get(gpu) else { return false };
         for (index, slot) in self.used_slots() {
             let Some(charge) = slot.gpus.get(gpu) else { continue };
-            // Seen before asking: an answer is about whoever had the place then.
+            // Read before `dead` is called: the answer refers to the process that had the slot then.
             let (seen, spilled) = (charge.charge.see(), charge.spill.see());
-            // What was seen of the spill is the same process's if nobody has moved in since.
+            // The spill belongs to the same process if no other has taken the slot since.
             if seen.most() + spilled.most() != 0 && dead(index, slot, seen) && charge.charge.clear(seen) {
                 charge.spill.clear(spilled);
             }
@@ -215,7 +215,7 @@ impl Region {
 }
 
 impl GpuAccount {
-    /// Which GPU this is; `None` for an unused account.
+    /// Returns the GPU's UUID, or `None` for an unused account.
     #[must_use]
     pub fn uuid(&self) -> Option<Uuid> {
         (self.claimed.load(Acquire) == 2).then(|| Uuid::from_words([self.uuid[0].load(Relaxed), self.uuid[1].load(Relaxed)]))
@@ -223,22 +223,22 @@ impl GpuAccount {
 }
 
 impl GpuCharge {
-    /// Begins a call that nothing is charged for, if the process makes no other at the time and is not held back. If it is, that ends with
-    /// `is_far`, which tells whether the total is far from the limit. [`GpuCharge::end_unclaimed`] must follow.
+    /// Begins an uncharged call. Returns false if the process makes another one, or if it is held back and `is_far` returns false, which tells
+    /// whether the total is far from the limit. [`GpuCharge::end_unclaimed`] must follow if it returns true.
     #[inline]
     pub fn begin_unclaimed(&self, is_far: impl Fn() -> bool) -> bool {
         match self.unclaimed.compare_exchange(NO_CALL, CALL, SeqCst, Relaxed) {
-            Err(HELD_BACK) => self.begin_again(is_far),
+            Err(HELD_BACK) => self.begin_held_back(is_far),
             begun => begun.is_ok(),
         }
     }
 
     #[cold]
-    fn begin_again(&self, is_far: impl Fn() -> bool) -> bool {
+    fn begin_held_back(&self, is_far: impl Fn() -> bool) -> bool {
         if !is_far() || self.unclaimed.compare_exchange(HELD_BACK, CALL, SeqCst, Relaxed).is_err() {
             return false;
         }
-        // Whoever has come near since may have seen it held back.
+        // A process that has come near the limit since may have read the state while it was held back.
         let far = is_far();
         if !far {
             self.unclaimed.store(HELD_BACK, Release);
@@ -246,27 +246,28 @@ impl GpuCharge {
         far
     }
 
-    /// Such a call has taken nothing, or what it took is charged, and then the next one is `held_back` until it is seen how far the limit is.
+    /// Ends an uncharged call: it has allocated nothing, or its allocation is charged by now. With `held_back` the next call begins only if the
+    /// total is far from the limit.
     #[inline]
     pub fn end_unclaimed(&self, held_back: bool) {
         self.unclaimed.store(if held_back { HELD_BACK } else { NO_CALL }, Release);
     }
 
-    /// Whether none begins before the limit is seen to be far.
+    /// Returns true if the next uncharged call begins only if the total is far from the limit.
     #[must_use]
     #[inline]
     pub fn is_held_back(&self) -> bool {
         self.unclaimed.load(Relaxed) == HELD_BACK
     }
 
-    /// Whether such a call is under way (or was, when its process was killed).
+    /// Returns true if an uncharged call is in progress, or was when the process was killed.
     #[must_use]
     pub fn makes_unclaimed_call(&self) -> bool {
         self.unclaimed.load(Acquire) == CALL && self.charge.most() != 0
     }
 
-    /// Begins anew for another process. Only the owner of the slot may do this. What a dead process had beside its charge stays
-    /// readable until then.
+    /// Clears everything for another process. Only the new owner of the slot may do this. A dead process's other fields stay readable until
+    /// then.
     pub fn begin_anew(&self) {
         self.charge.begin_anew();
         self.spill.begin_anew();

@@ -1,3 +1,3 @@
-//! The atomics of the shared files, in one place: the test of all interleavings puts others here.
+//! The atomics of the shared files. The test of all interleavings replaces this module with loom's.
 
 pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -1,40 +1,40 @@
-//! Rings of what a container's processes did on the GPU, for whoever traces them from the host.
+//! Trace rings: the GPU calls of a container's processes, for tracing from the host.
 //!
-//! They lie behind the accounts in the region's file, one for each of its slots, and only once the host side has made the file long
-//! enough: a container that nobody traces has none. A process writes into the ring of its slot and never waits; the host side
-//! copies out of it and never maps it. What a killed process has written stays. The next owner of the slot goes on behind it.
+//! The rings follow the accounts in the region's file, one for each slot, once the host has made the file long enough; a container that is not
+//! traced has none. A process writes into the ring of its slot and never waits. The host copies from it and never maps it. The records of a
+//! killed process stay, and the next owner of the slot continues after them.
 //!
-//! Whatever is in here was written by the tenant: a reader takes nothing in it as an index or a length without looking.
+//! The tenant can write anything in here: a reader validates every index and length.
 
 use core::mem::size_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use crate::region::{self, SLOTS};
 
-/// First word of a ring in use: `vgputrc` and a zero.
+/// First word of a ring in use: `vgputrc` and a zero byte.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"vgputrc\0");
-/// Layout version; a reader and a process leave a ring of another one alone.
+/// Layout version. Readers and processes ignore a ring of any other.
 pub const VERSION: u32 = 1;
-/// Records that a ring holds.
+/// Capacity of a ring in records.
 pub const CAPACITY: usize = 1 << 15;
-/// Different functions of the driver that are counted.
+/// Most functions of the driver that are counted.
 pub const CALLS: usize = 254;
-/// Different names of kernels that are kept.
+/// Most names of kernels.
 pub const NAMES: usize = 1023;
 /// Longest name of a function of the driver, in bytes.
 pub const CALL_LENGTH: usize = 48;
-/// Longest name of a kernel, in bytes; longer ones are cut.
+/// Longest name of a kernel, in bytes. Longer ones are truncated.
 pub const NAME_LENGTH: usize = 496;
 
-/// What a record is about.
+/// Kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// A process has begun to write: `place` and `amount` are its name.
+    /// A process has begun to write. `place` and `amount` are its name.
     Start = 1,
-    /// Kernels were launched; `amount` says how many.
+    /// Kernels were launched; `amount` is their number.
     Kernel = 2,
-    /// A graph was launched; `amount` says how many kernels are in it, where that is known.
+    /// A graph was launched; `amount` is its number of kernels, if known.
     Graph = 3,
     /// A copy of `amount` bytes; `name` is its [`Direction`].
     Copy = 4,
@@ -54,7 +54,7 @@ pub enum Kind {
     Refused = 11,
     /// The driver was started.
     Init = 12,
-    /// Only counted.
+    /// Another call, which is only counted.
     Other = 13,
 }
 
@@ -76,14 +76,14 @@ impl Kind {
         Self::Other,
     ];
 
-    /// The kind with this number.
+    /// Returns the kind with this number.
     #[must_use]
     pub fn of(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u8 == number)
     }
 }
 
-/// From where to where a copy went, by the numbers of `cudaMemcpyKind`.
+/// Direction of a copy, numbered like `cudaMemcpyKind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Direction {
@@ -93,69 +93,69 @@ pub enum Direction {
     ToHost = 2,
     /// Within the device, or from one to another.
     Within = 3,
-    /// The addresses say so.
+    /// Determined by the addresses.
     ByAddress = 4,
 }
 
-/// The call failed.
+/// Flag: the call failed.
 pub const FAILED: u8 = 1;
-/// It was recorded into a graph, and ran nothing.
+/// Flag: the call was captured into a graph, and ran nothing.
 pub const CAPTURED: u8 = 2;
-/// `gpu_begin` and `gpu_took` are going to be filled in.
+/// Flag: `gpu_begin` and `gpu_took` will be filled in.
 pub const TIMED: u8 = 4;
 
 /// One record. Times are nanoseconds.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Record {
-    /// One more than the record's number, once it is complete.
+    /// The record's number plus one, once it is complete.
     pub sequence: AtomicU64,
-    /// When the call began, by the process's `CLOCK_MONOTONIC`.
+    /// Start of the call, by the process's `CLOCK_MONOTONIC`.
     pub begin: AtomicU64,
-    /// How long it took on the host.
+    /// Duration of the call on the host.
     pub took: AtomicU64,
-    /// PID in the process's own namespace, and above it the thread's number.
+    /// PID in the process's own namespace in the lower half, the thread's number in the upper.
     pub who: AtomicU64,
-    /// See [`What`].
+    /// Kind, flags and indices ([`What`]).
     pub what: AtomicU64,
     /// The stream's handle, or an address of memory.
     pub place: AtomicU64,
-    /// See [`Kind`].
+    /// Amount ([`Kind`] has its meaning).
     pub amount: AtomicU64,
-    /// When the work began on the GPU, by a clock of the record's context that begins anywhere.
+    /// Start of the work on the GPU, by a clock of the record's context with an arbitrary origin.
     pub gpu_begin: AtomicU64,
-    /// One more than how long it took there; 0 is not known yet.
+    /// Duration on the GPU plus one; 0 if not known yet.
     pub gpu_took: AtomicU64,
-    /// 0.
+    /// Always 0.
     pub reserved: AtomicU64,
 }
 
 /// Size of a record in bytes.
 pub const RECORD_SIZE: usize = size_of::<Record>();
 
-/// A record's word that says what it is about.
+/// Kind, flags and indices of a record, packed into one word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct What {
     /// A [`Kind`].
     pub kind: u8,
     /// [`FAILED`], [`CAPTURED`], [`TIMED`].
     pub flags: u8,
-    /// Which of the process's contexts.
+    /// Number of the context in the process.
     pub context: u8,
-    /// One more than the place in [`Ring::calls`] of the driver's function; 0 is none.
+    /// Index of the driver's function in [`Ring::calls`] plus one; 0 if none.
     pub call: u8,
-    /// One more than the kernel's place in [`Ring::names`], 0 is none; a copy's [`Direction`].
+    /// Index of the kernel's name in [`Ring::names`] plus one, 0 if none. For a copy its [`Direction`].
     pub name: u16,
 }
 
 impl What {
-    /// As the word.
+    /// Packs the word.
     #[must_use]
     pub fn word(self) -> u64 {
         u64::from_le_bytes([self.kind, self.flags, self.context, self.call, self.name as u8, (self.name >> 8) as u8, 0, 0])
     }
 
-    /// From the word.
+    /// Unpacks a word.
     #[must_use]
     pub fn of(word: u64) -> Self {
         let [kind, flags, context, call, low, high, ..] = word.to_le_bytes();
@@ -169,7 +169,7 @@ impl What {
 pub struct Text<const N: usize>([AtomicU64; N]);
 
 impl<const N: usize> Text<N> {
-    /// Writes the text, cut to its length.
+    /// Writes the text, truncated to its capacity.
     pub fn set(&self, text: &[u8]) {
         for (word, place) in self.0.iter().enumerate() {
             let mut bytes = [0; 8];
@@ -180,7 +180,7 @@ impl<const N: usize> Text<N> {
         }
     }
 
-    /// Whether it is this text, cut to its length.
+    /// Returns true if it equals the text, truncated to its capacity.
     #[must_use]
     pub fn is(&self, text: &[u8]) -> bool {
         let mut own = self.0.iter().flat_map(|word| word.load(Relaxed).to_le_bytes());
@@ -189,15 +189,15 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// How often one function of the driver was called.
+/// Counter of one function of the driver.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Call {
-    /// So often.
+    /// Number of calls.
     pub count: AtomicU64,
-    /// Nanoseconds on the host in all.
+    /// Total time on the host, in nanoseconds.
     pub took: AtomicU64,
-    /// Its name, with zeroes behind it.
+    /// Name of the function, padded with zeros.
     pub name: Text<{ CALL_LENGTH / 8 }>,
 }
 
@@ -205,29 +205,29 @@ pub struct Call {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Name {
-    /// Of the whole name.
+    /// Hash of the whole name.
     pub hash: AtomicU64,
     reserved: AtomicU64,
-    /// As far as it fits, with zeroes behind it.
+    /// The name, truncated, and padded with zeros.
     pub text: Text<{ NAME_LENGTH / 8 }>,
 }
 
-/// What a ring begins with.
+/// Header of a ring.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Header {
     magic: AtomicU64,
     version: AtomicU32,
     capacity: AtomicU32,
-    /// Records begun so far.
+    /// Number of records begun so far.
     pub head: AtomicU64,
-    /// What to add to `CLOCK_MONOTONIC` of the process to get nanoseconds since 1970, wrapping.
+    /// Offset from the process's `CLOCK_MONOTONIC` to nanoseconds since 1970, wrapping.
     pub since_1970: AtomicU64,
     /// PID of the process that writes, in its own namespace.
     pub pid: AtomicU32,
-    /// How many of [`Ring::calls`] are in use.
+    /// Number of [`Ring::calls`] in use.
     pub calls: AtomicU32,
-    /// How many of [`Ring::names`] are in use.
+    /// Number of [`Ring::names`] in use.
     pub names: AtomicU32,
     padding: AtomicU32,
     reserved: [u64; 2],
@@ -240,9 +240,9 @@ pub const HEADER_SIZE: usize = size_of::<Header>();
 #[repr(C, align(4096))]
 #[derive(Debug)]
 pub struct Ring {
-    /// What it begins with.
+    /// The header.
     pub header: Header,
-    /// The driver's functions that were called.
+    /// Functions of the driver that were called.
     pub calls: [Call; CALLS],
     /// Names of kernels.
     pub names: [Name; NAMES],
@@ -252,18 +252,18 @@ pub struct Ring {
 
 /// Size of a ring in bytes.
 pub const RING_SIZE: usize = size_of::<Ring>();
-/// Size of a region's file with rings, in bytes. They are holes until a process is traced.
+/// Size of a region's file with rings, in bytes. The rings are holes until a process is traced.
 pub const FILE_SIZE: u64 = (region::SIZE + SLOTS * RING_SIZE) as u64;
 const _: () = assert!(region::SIZE.is_multiple_of(4096) && HEADER_SIZE == 64 && RECORD_SIZE == 80);
 
-/// Where in the file the ring of a slot begins, in bytes.
+/// Returns the offset of a slot's ring in the file, in bytes.
 #[must_use]
 pub const fn offset(slot: usize) -> u64 {
     (region::SIZE + slot * RING_SIZE) as u64
 }
 
 impl Header {
-    /// Whether it is one of this version.
+    /// Returns true if the ring is in use and of this version.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.magic.load(Acquire) == MAGIC && self.version.load(Relaxed) == VERSION && self.capacity.load(Relaxed) as usize == CAPACITY
@@ -280,7 +280,7 @@ impl Header {
 }
 
 impl Ring {
-    /// Takes the next record. Whoever comes a whole round later takes it again, written or not: nobody waits.
+    /// Takes the next record. It is reused [`CAPACITY`] records later, complete or not: writers never wait.
     pub fn take(&self) -> Option<(u64, &Record)> {
         let number = self.header.head.fetch_add(1, Relaxed);
         let record = self.records.get((number % CAPACITY as u64) as usize)?;
@@ -289,7 +289,7 @@ impl Ring {
         Some((number, record))
     }
 
-    /// Says when work ran on the GPU, if its record is still there.
+    /// Enters the time of work on the GPU, if its record is still there.
     pub fn ran(&self, number: u64, begin: u64, took: u64) {
         let Some(record) = self.records.get((number % CAPACITY as u64) as usize) else { return };
         if record.sequence.load(Acquire) == number + 1 {
@@ -298,12 +298,12 @@ impl Ring {
         }
     }
 
-    /// The place of a function of the driver, one more than that; 0 if there is none left.
+    /// Returns the index of a function of the driver plus one, or 0 if all places are taken.
     pub fn call(&self, name: &[u8]) -> u8 {
         let used = self.header.calls.load(Acquire);
         let known = self.calls.iter().take(used as usize).position(|call| call.name.is(name));
         let place = known.or_else(|| {
-            // Of two threads that come at once with the same one each gets a place: the reader adds them up.
+            // Two threads that add the same function at once both get a place: the reader adds them up.
             let place = take_place(&self.header.calls, CALLS)?;
             self.calls.get(place)?.name.set(name);
             Some(place)
@@ -311,7 +311,7 @@ impl Ring {
         place.map_or(0, |place| place as u8 + 1)
     }
 
-    /// The place of a kernel's name, one more than that; 0 if there is none left.
+    /// Returns the index of a kernel's name plus one, or 0 if all places are taken.
     pub fn name(&self, name: &[u8]) -> u16 {
         let hash = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
         let used = self.header.names.load(Acquire);

@@ -1,11 +1,11 @@
-//! A GPU's identity: the 16 bytes behind `GPU-…` and `MIG-…`, as the driver and NVML give them.
+//! UUIDs of GPUs and MIG devices, as reported by the driver and NVML.
 
 /// The 16 bytes of a GPU's or MIG device's UUID, in the order they are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Uuid(pub [u8; 16]);
 
 impl Uuid {
-    /// Reads `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`, `MIG-…`, or the bare digits. `None` for anything else.
+    /// Parses `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`, `MIG-…`, or the bare digits. Returns `None` for anything else.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-")).unwrap_or(text).as_bytes();
@@ -29,14 +29,14 @@ impl Uuid {
         Some(Self(bytes))
     }
 
-    /// As two words, for atomics.
+    /// Returns the UUID as two words, for atomics.
     #[must_use]
     pub fn words(self) -> [u64; 2] {
         let value = u128::from_be_bytes(self.0);
         [(value >> 64) as u64, value as u64]
     }
 
-    /// From the two words that [`Uuid::words`] gave.
+    /// Converts the two words of [`Uuid::words`].
     #[must_use]
     pub fn from_words(words: [u64; 2]) -> Self {
         Self(((u128::from(words[0]) << 64) | u128::from(words[1])).to_be_bytes())
@@ -44,7 +44,7 @@ impl Uuid {
 }
 
 impl core::fmt::Display for Uuid {
-    /// The form that NVML prints for a whole GPU: `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
+    /// Writes the form that NVML prints for a whole GPU: `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         out.write_str("GPU-")?;
         for (position, byte) in self.0.iter().enumerate() {
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_it_prints() {
+    fn parses_its_own_text() {
         let text = "GPU-01234567-89ab-cdef-0123-456789abcdef";
         let uuid = Uuid::parse(text).unwrap();
         assert_eq!(uuid.to_string(), text);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_the_rest() {
+    fn rejects_other_texts() {
         for bad in ["", "GPU-", "GPU-0123456789ab-cdef-0123-456789abcdef", "GPU-01234567-89ab-cdef-0123-456789abcdeg", "0", "all"] {
             assert_eq!(Uuid::parse(bad), None, "{bad}");
         }

@@ -1,4 +1,4 @@
-//! Real processes on one region file, half of them killed at random moments, round after round.
+//! Real processes on one region file, of which half are killed in each round.
 
 use std::ffi::CString;
 use std::io::Read;
@@ -18,7 +18,7 @@ fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-/// Not a test of its own: what the processes do. They reserve and release until they are killed.
+/// Body of the child processes, and no test: reserves and releases until it is killed.
 #[test]
 fn child() {
     let Ok(path) = std::env::var("VGPU_TEST_REGION") else { return };
@@ -54,7 +54,7 @@ fn spawn(path: &Path) -> Child {
 }
 
 #[test]
-fn what_the_killed_held_comes_back() {
+fn memory_of_killed_processes_is_released() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("region");
     map::format(std::fs::File::create(&path).unwrap().as_raw_fd()).unwrap();
@@ -69,9 +69,9 @@ fn what_the_killed_held_comes_back() {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        // The survivors stand still while we compare, so that the figures are exact.
+        // The survivors are stopped during the comparison, so that it is exact.
         for child in &children[PROCESSES / 2..] {
-            // SAFETY: the calls take no pointers that outlive them; the child is ours and alive. It has stopped when waitpid says so.
+            // SAFETY: the calls take no pointers that outlive them; the child is ours and alive. It has stopped when waitpid returns.
             unsafe {
                 libc::kill(child.id() as i32, libc::SIGSTOP);
                 libc::waitpid(child.id() as i32, std::ptr::null_mut(), libc::WUNTRACED);
@@ -108,7 +108,7 @@ fn closing_every_descriptor_keeps_the_slot() {
     let path = folder.path().join("region");
     map::format(std::fs::File::create(&path).unwrap().as_raw_fd()).unwrap();
     let me = map::join(&c_path(&path), 1, 1).unwrap();
-    // `join` has closed its descriptor already: what keeps the slot is the mapping alone.
+    // `join` has closed its descriptor already: the mapping alone keeps the slot.
     assert!(!Census::open(&c_path(&path)).is_dead(me.index));
     assert!(Census::open(&c_path(&path)).is_dead(me.index + 1));
     let second = map::join(&c_path(&path), 2, 1).unwrap();
@@ -116,7 +116,7 @@ fn closing_every_descriptor_keeps_the_slot() {
 }
 
 #[test]
-fn files_that_are_not_ours_are_refused() {
+fn invalid_files_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
     assert!(matches!(map::region(&c_path(&path)), Err(map::Error::System { call: "open", errno: libc::ENOENT })));

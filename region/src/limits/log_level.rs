@@ -1,23 +1,23 @@
-//! Log levels, and how the dialects name them.
+//! Log levels, and their names in each dialect.
 
-/// How much the library says on stderr.
+/// Amount of logging of the library on stderr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum LogLevel {
-    /// Nothing at all.
+    /// Nothing.
     Off = 0,
-    /// Only what makes vgpu refuse to work.
+    /// Errors that make vgpu refuse to work.
     Error = 1,
-    /// Also the first refusal by each limit (the default).
+    /// Also the first refusal by each limit. The default.
     Warn = 2,
-    /// Also what was found at start.
+    /// Also the configuration found at start.
     Info = 3,
-    /// Also single decisions.
+    /// Also individual decisions.
     Debug = 4,
 }
 
 impl LogLevel {
-    /// By name or number, as `VGPU_LOG` has it.
+    /// Parses a name or number, as in `VGPU_LOG`.
     #[must_use]
     pub fn named(text: &[u8]) -> Option<Self> {
         match text {
@@ -30,7 +30,7 @@ impl LogLevel {
         }
     }
 
-    /// As HAMi's `LIBCUDA_LOG_LEVEL` has it, 0 to 4.
+    /// Parses HAMi's `LIBCUDA_LOG_LEVEL`, 0 to 4.
     #[must_use]
     pub fn of_hami(text: &[u8]) -> Option<Self> {
         match text {
@@ -42,7 +42,7 @@ impl LogLevel {
         }
     }
 
-    /// As vgpu-controller's `LOGGER_LEVEL` has it, 0 to 5.
+    /// Parses vgpu-controller's `LOGGER_LEVEL`, 0 to 5.
     #[must_use]
     pub fn of_controller(text: &[u8]) -> Option<Self> {
         match text {

@@ -10,7 +10,7 @@ fn entry(selector: Selector, memory: u64) -> GpuLimit {
 }
 
 #[test]
-fn the_most_particular_entry_wins() {
+fn the_most_specific_entry_wins() {
     let page = LimitsPage::new([entry(Selector::All, 1), entry(Selector::Index(1), 2), entry(Selector::Uuid(A), 3)]);
     let found = |uuid, index| page.find(uuid, index).map(|entry| entry.memory.load(Relaxed));
     assert_eq!(found(A, Some(1)), Some(3));
@@ -21,7 +21,7 @@ fn the_most_particular_entry_wins() {
 }
 
 #[test]
-fn survives_the_file() {
+fn a_page_read_from_its_bytes_is_equal() {
     let page = LimitsPage::new([entry(Selector::Uuid(B), 7)]).with_priority(0).with_hami_cache("/tmp/x.cache").unwrap();
     let mut copy = LimitsPage::new([]);
     // SAFETY: both are whole pages of plain old data.
@@ -32,7 +32,7 @@ fn survives_the_file() {
 }
 
 #[test]
-fn a_foreign_page_is_refused() {
+fn invalid_pages_are_rejected() {
     let mut page = LimitsPage::new([]);
     page.version = 2;
     assert_eq!(page.check(), Err(Invalid::Version(2)));
@@ -44,7 +44,7 @@ fn a_foreign_page_is_refused() {
 }
 
 #[test]
-fn percentages_and_bytes() {
+fn bytes_take_precedence_over_percentages() {
     let limit = GpuLimit::new(Selector::All);
     assert_eq!((limit.memory_for(1000), limit.cores_limit()), (None, None));
     limit.memory_percent.store(25, Relaxed);

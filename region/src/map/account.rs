@@ -1,16 +1,16 @@
-//! Giving a GPU its account in a container's region.
+//! Adds a GPU's account to a container's region.
 
 use core::ffi::CStr;
 
-use super::{Error, File};
+use super::file::{Error, File};
 use crate::region::{Region, SLOTS};
 use crate::uuid::Uuid;
 
-/// The byte behind the slots': whoever gives a GPU its account has it locked.
-const ACCOUNTS: usize = SLOTS;
+/// Byte after those of the slots. Locked by a process that adds an account.
+const ACCOUNTS_BYTE: usize = SLOTS;
 
-/// The place of a GPU in the container's region, taken now if it is new. Only then is there a lock, so that two who come first at the same
-/// time do not make two accounts, each with the whole limit. It goes with whoever has it.
+/// Returns the index of a GPU in the container's region, which is added if it is new. Adding takes a lock, so that two processes that come first
+/// do not add two accounts, each with the whole limit. The kernel releases the lock of a killed process.
 ///
 /// # Errors
 /// The file cannot be opened, or [`Error::NoAccount`].
@@ -21,10 +21,10 @@ pub fn account(path: &CStr, region: &Region, uuid: Uuid) -> Result<usize, Error>
     let file = File::open(path, libc::O_RDWR)?;
     let pause = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
     for _ in 0..1000 {
-        if file.lock(libc::F_OFD_SETLK, ACCOUNTS).is_some() {
+        if file.lock(libc::F_OFD_SETLK, ACCOUNTS_BYTE).is_some() {
             let place = region.gpu(uuid);
-            // A child that was forked meanwhile has the same open file.
-            file.change_lock(libc::F_OFD_SETLK, libc::F_UNLCK, ACCOUNTS);
+            // Released explicitly: a child that was forked meanwhile has the same open file.
+            file.change_lock(libc::F_OFD_SETLK, libc::F_UNLCK, ACCOUNTS_BYTE);
             return place.ok_or(Error::NoAccount);
         }
         // SAFETY: the structure is valid; the rest of an interrupted sleep is not needed.
@@ -40,7 +40,7 @@ mod tests {
     use core::sync::atomic::Ordering::Relaxed;
 
     #[test]
-    fn one_gpu_gets_one_account_however_long_its_maker_takes() {
+    fn a_gpu_gets_one_account_however_long_adding_it_takes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("region");
         let new = std::fs::File::create(&path).unwrap();
@@ -50,13 +50,13 @@ mod tests {
         let uuid = Uuid([7; 16]);
 
         let maker = File::open(&path, libc::O_RDWR).unwrap();
-        assert!(maker.lock(libc::F_OFD_SETLK, ACCOUNTS).is_some());
+        assert!(maker.lock(libc::F_OFD_SETLK, ACCOUNTS_BYTE).is_some());
         ours.gpus[0].claimed.store(1, Relaxed);
         let other = std::thread::spawn({
             let path = path.clone();
             move || account(&path, theirs, uuid)
         });
-        // Not before the other is seen to wait for us would it be too late.
+        // Gives the other thread time to reach the lock. The test passes in either order.
         std::thread::sleep(std::time::Duration::from_millis(50));
         ours.gpus[0].claimed.store(0, Relaxed);
         assert_eq!(ours.gpu(uuid), Some(0));
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_makes_an_account_and_never_ends_is_waited_for_a_while_only_by_those_who_need_one() {
+    fn a_stuck_process_delays_only_processes_that_need_a_new_account() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("region");
         let new = std::fs::File::create(&path).unwrap();
@@ -75,7 +75,7 @@ mod tests {
         let region = region(&path).unwrap();
         assert_eq!(account(&path, region, Uuid([1; 16])), Ok(0));
         let stuck = File::open(&path, libc::O_RDWR).unwrap();
-        assert!(stuck.lock(libc::F_OFD_SETLK, ACCOUNTS).is_some());
+        assert!(stuck.lock(libc::F_OFD_SETLK, ACCOUNTS_BYTE).is_some());
         assert_eq!(account(&path, region, Uuid([1; 16])), Ok(0));
         assert_eq!(account(&path, region, Uuid([2; 16])), Err(Error::NoAccount));
         drop(stuck);

@@ -1,11 +1,11 @@
 use super::*;
 
-/// A fresh region on the heap, as a new file would be mapped.
+/// Returns a new region on the heap, equal to a new mapped file.
 pub(crate) fn fresh() -> Box<Region> {
     let layout = std::alloc::Layout::new::<Region>();
     // SAFETY: an all-zero region is valid (atomics and integers only), and the layout is the box's own.
     let region = unsafe { Box::from_raw(std::alloc::alloc_zeroed(layout).cast::<Region>()) };
-    // SAFETY: the header is shorter than the region, and nobody else has it.
+    // SAFETY: the header is shorter than the region, and there is no other reference to it.
     unsafe { core::ptr::copy_nonoverlapping(header().as_ptr(), core::ptr::from_ref(&*region).cast_mut().cast(), 24) };
     region
 }
@@ -21,7 +21,7 @@ fn a_new_file_passes_its_own_check() {
 }
 
 #[test]
-fn gpus_keep_their_places() {
+fn gpus_keep_their_indices() {
     let region = fresh();
     for round in 0..2 {
         for number in 0..MAX_GPUS as u8 {
@@ -32,7 +32,7 @@ fn gpus_keep_their_places() {
 }
 
 #[test]
-fn a_place_left_half_claimed_is_passed_over() {
+fn a_half_written_account_is_skipped() {
     let region = fresh();
     region.gpus[0].claimed.store(1, Relaxed);
     assert_eq!(region.gpu(Uuid([7; 16])), Some(1));
@@ -40,13 +40,13 @@ fn a_place_left_half_claimed_is_passed_over() {
 }
 
 #[test]
-fn a_call_that_nothing_is_charged_for_is_held_back_or_told() {
+fn uncharged_calls_are_held_back_or_counted() {
     let region = fresh();
     let gpu = region.gpu(Uuid([1; 16])).unwrap();
     let charge = &region.slots[0].gpus[gpu];
     region.slots_used.store(1, Relaxed);
-    assert!(charge.begin_unclaimed(|| false), "nobody has held it back");
-    assert_eq!(region.hold_back(gpu), 0, "a process that holds nothing has none under way");
+    assert!(charge.begin_unclaimed(|| false), "it is not held back");
+    assert_eq!(region.hold_back(gpu), 0, "a process without charges has none in progress");
     charge.charge.reserve(&region.gpus[gpu].total, 1, 100).unwrap();
     assert_eq!((region.hold_back(gpu), charge.makes_unclaimed_call(), charge.begin_unclaimed(|| true)), (1, true, false), "one at a time");
     charge.end_unclaimed(false);
@@ -55,15 +55,15 @@ fn a_call_that_nothing_is_charged_for_is_held_back_or_told() {
     // The limit is far, and near again before the call has begun.
     let asked = core::cell::Cell::new(0);
     assert!(!charge.begin_unclaimed(|| asked.replace(asked.get() + 1) == 0) && !charge.begin_unclaimed(|| false));
-    // Who comes near while it begins sees it, and is seen.
+    // A process that comes near while the call begins sees it, and is seen.
     assert!(charge.begin_unclaimed(|| charge.makes_unclaimed_call() == (region.hold_back(gpu) == 1)));
     charge.end_unclaimed(true);
     assert!(!charge.begin_unclaimed(|| false) && charge.begin_unclaimed(|| true));
 }
 
-/// Two who take without a charge, and two who charge all that they find, with what the driver really gave beside it.
+/// Two threads make uncharged calls, two charge all the memory that they can. `truth` is what the driver has really allocated.
 #[test]
-fn what_is_taken_unclaimed_finds_room() {
+fn uncharged_calls_never_exceed_the_limit() {
     const LIMIT: u64 = 100;
     let (region, truth) = (fresh(), AtomicU64::new(4));
     let (taken, refused, most) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
@@ -80,7 +80,7 @@ fn what_is_taken_unclaimed_finds_room() {
                 break;
             }
             if charge.begin_unclaimed(|| !is_near()) {
-                // What it finds most often is room.
+                // Most calls find room in the driver's pool.
                 if calls % 4 != 0 {
                     charge.end_unclaimed(false);
                     continue;
@@ -127,7 +127,7 @@ fn what_is_taken_unclaimed_finds_room() {
 }
 
 #[test]
-fn the_dead_give_back_what_they_held() {
+fn memory_of_dead_processes_is_released() {
     let region = fresh();
     let gpu = region.gpu(Uuid([1; 16])).unwrap();
     region.slots_used.store(3, Relaxed);

@@ -7,7 +7,7 @@ fn ring() -> Box<Ring> {
 }
 
 #[test]
-fn a_ring_goes_on_after_a_round() {
+fn a_full_ring_overwrites_the_oldest_records() {
     let ring = ring();
     assert!(!ring.header.is_valid());
     ring.header.begin(7, 0);
@@ -20,7 +20,7 @@ fn a_ring_goes_on_after_a_round() {
         record.sequence.store(taken + 1, Release);
     }
     assert_eq!(ring.records[2].amount.load(Relaxed), CAPACITY as u64 + 2);
-    // What was overwritten is not given another one's time.
+    // The GPU time of an overwritten record is ignored.
     ring.ran(2, 1, 1);
     assert_eq!(ring.records[2].gpu_took.load(Relaxed), 0);
     ring.ran(CAPACITY as u64 + 2, 5, 0);
@@ -28,7 +28,7 @@ fn a_ring_goes_on_after_a_round() {
 }
 
 #[test]
-fn a_name_has_one_place() {
+fn each_name_has_one_place() {
     let ring = ring();
     let long = [b'x'; 2 * NAME_LENGTH];
     for _ in 0..2 {
@@ -42,7 +42,7 @@ fn a_name_has_one_place() {
 }
 
 #[test]
-fn a_word_says_what_it_was_given() {
+fn words_pack_and_unpack() {
     let what = What { kind: Kind::Copy as u8, flags: TIMED, context: 3, call: 254, name: 0xabcd };
     assert_eq!(What::of(what.word()), what);
     assert!(Kind::ALL.iter().all(|kind| Kind::of(*kind as u8) == Some(*kind)) && Kind::of(0).is_none());
