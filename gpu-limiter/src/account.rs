@@ -18,7 +18,7 @@ const MAX_LEASE_NS: u64 = 10_000_000;
 const LEASE_SLACK: Micros = Micros(500);
 /// Balance above which there is budget to spare, in nanoseconds.
 const SPARE_BALANCE_NS: i64 = MAX_SAVED_NS as i64 / 4 * 3;
-/// Most work in flight that was admitted because it runs beside other streams' work, in nanoseconds.
+/// Most work in flight that was admitted because it overlaps other streams' work, in nanoseconds.
 const MAX_OVERLAPPED_NS: u64 = 3_000_000;
 
 /// The account.
@@ -149,13 +149,13 @@ impl Account {
         self.unknown_batches.fetch_sub(u32::from(batch.has_unknown_cost), AcqRel);
     }
 
-    /// Returns true if no more overlapped work may be launched before it is known whether the present one does run beside other work.
+    /// Returns true if no more overlapped work may be launched before it is known whether the present one does run concurrently.
     pub(crate) fn is_overlap_full(&self) -> bool {
         self.overlapped_ns.load(Acquire) > MAX_OVERLAPPED_NS
     }
 
-    /// Returns true if work that ends at `end` is over before the work in flight in another stream. Beside that it takes no time of its own;
-    /// if it does, because both cannot run at once, it is charged afterwards. Other processes and containers gain nothing by it and come
+    /// Returns true if work that ends at `end` is over before the work in flight in another stream. It then takes no time of its
+    /// own. If it does, because both cannot run at once, it is charged afterwards. Other processes and containers gain nothing by it and come
     /// first.
     pub(crate) fn may_overlap(&self, end: u64) -> bool {
         end <= self.in_flight_until.load(Acquire) && !self.is_overlap_full() && !self.turns.are_taken() && !self.is_yielding.load(Relaxed)

@@ -142,7 +142,7 @@ impl Launch<'_> {
                 Step::Retry
             }
             Admission::TurnClosed => self.drain(engine, observed),
-            // Another thread has launched into its stream meanwhile, and this launch can run beside that work.
+            // Another thread has launched into its stream meanwhile, and this launch can overlap that work.
             Admission::OverBudget(_) if wait.for_budget && has_room(self) && self.may_overlap(observed.now) => Step::Launch,
             Admission::OverBudget(time_ns) => self.wait_for_budget(engine, wait, time_ns, observed),
         }

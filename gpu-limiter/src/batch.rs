@@ -56,7 +56,7 @@ pub struct Batch {
     pub has_unknown_cost: bool,
     /// The launching thread had just been held back, and needs a while until it launches at full speed.
     pub follows_wake: bool,
-    /// The batch was admitted only because it runs beside work in flight in another stream.
+    /// The batch was admitted only because it overlaps work in flight in another stream.
     pub is_overlapped: bool,
     /// All its launches are of one kind.
     pub is_uniform: bool,

@@ -45,7 +45,7 @@ struct Span {
 }
 
 impl Span {
-    /// Returns true if nothing else ran beside it. This is not known for a batch with a guessed end.
+    /// Returns true if it overlapped no other work. This is not known for a batch with a guessed end.
     fn is_alone(&self, batch: &Batch) -> bool {
         batch.end != BatchEnd::Guessed && self.new_ns >= self.length_ns
     }
@@ -64,7 +64,7 @@ impl Timeline {
 
     /// Enters a batch that was charged with `charged_ns`.
     fn enter(&mut self, batch: &Batch, span: &Span, charged_ns: u64) {
-        // A collective kernel covers the timeline only for the time charged: work beside its wait for other GPUs is charged as well.
+        // A collective kernel covers the timeline only for the time charged: work during its wait for other GPUs is charged as well.
         let charged_to = if batch.is_collective { span.end.min(span.new_from + charged_ns) } else { span.end };
         let before = self.charged_until;
         self.charged_until = before.max(charged_to);
@@ -117,7 +117,7 @@ impl Meter {
             // The batch is charged as expected, and is not entered on the timeline, where it could be wrong.
             BatchEnd::Guessed => batch.expected_ns,
             BatchEnd::Event if span.is_alone(batch) => span.new_ns.saturating_sub(span.overhead_ns),
-            // Beside other streams' work the overhead delays one of the streams; the events of an idle stream delay none.
+            // While other streams work, the overhead delays one of the streams; the events of an idle stream delay none.
             BatchEnd::Event if streams > 1 => {
                 let overhead_ns = if batch.start == BatchStart::Event { batch.wake_lag_ns } else { span.overhead_ns };
                 span.new_ns.saturating_sub(overhead_ns / streams)

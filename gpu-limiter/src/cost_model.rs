@@ -14,7 +14,7 @@ const COUNT_BITS: u32 = 3;
 /// Number of first measurements of which the smallest counts: the first runs include one-time work.
 const FIRST_MEASUREMENTS: u32 = 7;
 /// Highest cost, in nanoseconds. Longer launches are entered with this cost.
-const MAX_COST_NS: u32 = u32::MAX >> COUNT_BITS;
+pub const MAX_COST_NS: u32 = u32::MAX >> COUNT_BITS;
 /// Largest rise of the cost of a collective kind by one longer batch, as a divisor of the cost.
 const COLLECTIVE_RISE: u32 = 8;
 

@@ -91,7 +91,7 @@ pub(crate) struct Launch<'a> {
     pub has_spare_budget: bool,
     /// Host time at which its stream runs out of work.
     pub idle_from: u64,
-    /// It was admitted only because it runs beside work in flight in another stream.
+    /// It was admitted only because it overlaps work in flight in another stream.
     pub is_overlapped: bool,
     /// It was admitted without budget, alone.
     pub is_on_credit: bool,

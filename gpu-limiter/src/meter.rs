@@ -17,7 +17,7 @@ use crate::stream::{Stream, StreamGuard};
 use crate::timeline::{BatchProgress, Timeline};
 
 /// Most streams of one context that are measured separately.
-pub(crate) const MAX_STREAMS: usize = 256;
+pub const MAX_STREAMS: usize = 256;
 /// Number of times to check for the end of another thread's harvest.
 const SPINS: u32 = 1_000;
 

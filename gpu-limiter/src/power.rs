@@ -18,7 +18,7 @@ use crate::turns::Turns;
 const PERIOD_NS: u64 = 1_000_000_000;
 /// Longest time between two updates that can be compared, in nanoseconds. After a longer one the power draw is not that of the time used.
 const MAX_PERIOD_NS: u64 = PERIOD_NS / 4 * 5;
-/// A program that uses less than one part in this many of the time is not compensated: its power cannot be told from the GPU at rest.
+/// A program that uses less than one part in this many of the time is not compensated: its power cannot be distinguished from that of the GPU at rest.
 const MIN_USE_DIVISOR: u64 = 6;
 /// NVML's utilization may exceed the time used by one part in this many (matmuls on an H200: a tenth). Any excess is use by others.
 const UTILIZATION_ERROR_DIVISOR: u64 = 4;

@@ -151,7 +151,7 @@ impl<'a> Launch<'a> {
         let goes_on = !is_overflow
             && self.stream.closed_batches() < RING - 2
             && (account.phase.may_catch_up(progress, self.cost_ns) || self.may_overlap(self.now));
-        // A launch that goes on with the others is not admitted by the account, which tells whether there is spare budget.
+        // Such a launch does not ask the account, which would tell whether there is spare budget.
         self.has_spare_budget =
             goes_on && !self.is_overlapped && state.has_spare_budget && account.in_flight_ns.load(Acquire) < BATCH_WITH_SPARE_NS;
         (!goes_on && self.wait(engine)) || account.phase.is_new(progress)

@@ -31,7 +31,7 @@ const STREAM_QUERY_NS: u64 = 130;
 const AVERAGE_NS: u64 = 1_000_000_000;
 /// Power draw at rest, in thousandths of the limit.
 const REST_PER_MILLE: u32 = 175;
-/// Host time and what is done then.
+/// Host time and an action at that time.
 type Scheduled = (u64, Box<dyn Fn()>);
 
 #[derive(Default)]
@@ -48,7 +48,7 @@ pub struct Gpu {
     pub naps: Cell<u64>,
     /// Number of the limiter's calls of the driver.
     pub calls: Cell<u64>,
-    /// Each kernel fills the GPU: none runs beside another.
+    /// Each kernel fills the GPU: no two run concurrently.
     pub is_exclusive: Cell<bool>,
     all_free_at: Cell<u64>,
     /// Number of events that can still be created; `None` is any.

@@ -220,7 +220,7 @@ fn an_endless_kernel_is_charged_and_other_streams_go_on() {
         process.launch(&gpu, other, 2, 10 * US);
         launches += 1;
     }
-    assert!((100..1000).contains(&launches), "{launches} launches beside it");
+    assert!((100..1000).contains(&launches), "{launches} launches meanwhile");
     let charged = process.meter.account.budget.used.load(Relaxed);
     assert!(charged > 95 * S, "charged {charged}");
 }

@@ -27,31 +27,31 @@ pub fn shared_for<const N: usize>(length: u64, percent: u32, kernels: [u64; N], 
         if seed == 0 { 0 } else { (random >> 33) % most }
     };
     for now in (S..S + length).step_by(20 * US as usize) {
-        for who in 0..N {
-            let account = processes[who].meter.account;
-            if looks[who] > now {
+        for process in 0..N {
+            let account = processes[process].meter.account;
+            if looks[process] > now {
                 continue;
             }
-            if ends[who].is_some_and(|end| end <= now) {
-                ends[who] = None;
-                got[who] += kernels[who];
-                account.remove_in_flight(&batches[who]);
-                budget.charge(kernels[who] as i64, rate);
+            if ends[process].is_some_and(|end| end <= now) {
+                ends[process] = None;
+                got[process] += kernels[process];
+                account.remove_in_flight(&batches[process]);
+                budget.charge(kernels[process] as i64, rate);
             }
-            batches[who].expected_ns = kernels[who];
-            looks[who] = now
-                + match account.admit(now, kernels[who], wants[who], rate) {
-                    Admission::Granted | Admission::GrantedWithSpare if ends[who].is_none() => {
-                        account.add_in_flight(&batches[who], 0);
-                        (ends[who], wants[who]) = (Some(now + kernels[who]), 0);
+            batches[process].expected_ns = kernels[process];
+            looks[process] = now
+                + match account.admit(now, kernels[process], wants[process], rate) {
+                    Admission::Granted | Admission::GrantedWithSpare if ends[process].is_none() => {
+                        account.add_in_flight(&batches[process], 0);
+                        (ends[process], wants[process]) = (Some(now + kernels[process]), 0);
                         0
                     }
                     Admission::OverBudget(time) => {
-                        wants[who] = least[who];
-                        if ends[who].is_some() { 0 } else { time.clamp(MS / 2, 6 * MS) + jitter(100 * US) }
+                        wants[process] = least[process];
+                        if ends[process].is_some() { 0 } else { time.clamp(MS / 2, 6 * MS) + jitter(100 * US) }
                     }
                     Admission::LeasedByOther => {
-                        others[who] = true;
+                        others[process] = true;
                         900 * US + jitter(100 * US)
                     }
                     _ => 300 * US + jitter(60 * US),
@@ -83,7 +83,7 @@ fn processes_with_equal_bursts_get_about_the_same() {
 }
 
 #[test]
-fn no_process_starves_beside_one_with_shorter_bursts() {
+fn no_process_starves_because_another_has_shorter_bursts() {
     for percent in [5, 10, 25, 50, 90] {
         for (kernels, least) in [([2 * MS; 2], [MS / 2; 2]), ([2 * MS; 2], [2 * MS, 5 * MS]), ([200 * US, 5 * MS], [2 * MS; 2])] {
             let got = shared(percent, kernels, [least[0], least[1]].map(|least| least as i64), 0);
@@ -120,15 +120,15 @@ fn bursts_are_longer_without_other_processes() {
     // The pause after two kernels is 4 ms, and 2 ms after one.
     let without_short_pauses = |from: u64, to: u64| gpu.used_with_pauses(from, to, 3 * MS) * 100 / (to - from);
     let alone = without_short_pauses(start + S, start + 2 * S);
-    let [beside, again] = [(100 * MS, 2 * S), (4 * S, 6 * S)].map(|(from, to)| without_short_pauses(seen_at + from, seen_at + to));
-    assert!(alone < 60 && beside > 90 && again < 60, "{alone}%, {beside}% after another was seen, {again}% later");
+    let [shared, again] = [(100 * MS, 2 * S), (4 * S, 6 * S)].map(|(from, to)| without_short_pauses(seen_at + from, seen_at + to));
+    assert!(alone < 60 && shared > 90 && again < 60, "{alone}%, {shared}% after another was seen, {again}% later");
 }
 
 /// Between its leases another process leaves no trace.
 #[test]
 fn processes_seen_lately_still_share_the_budget() {
     let budget = budget();
-    let [first, second] = [1, 2].map(|who| Process::new(budget, 75, who));
+    let [first, second] = [1, 2].map(|process| Process::new(budget, 75, process));
     let (first, second) = (first.meter.account, second.meter.account);
     let now = S;
     assert!(!first.was_shared(now), "no other process was seen");

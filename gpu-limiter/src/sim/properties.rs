@@ -177,12 +177,12 @@ fn charges_match_use_and_debt_is_bounded() {
         // Short pauses count as used, and the length of a pause depends on the expected end of the work before it.
         let rests = program.launches == u64::MAX || matches!(program.pause, Pause::AfterWork(_));
         let short = if rests { 0 } else { MIN_PAUSE_NS + program.launches.min(200) * longest * guessed / 100 };
-        let check = |told: u64, from: u64, to: u64, part: u64| {
+        let check = |charged_ns: u64, from: u64, to: u64, part: u64| {
             let (used, most) = (gpu.used(from, to), gpu.used_with_pauses(from, to, short));
             let off = part + late + used * guessed / 100;
             assert!(
-                told + off > used && told < most + off,
-                "{program:?}: charged {told} of {used} to {most}, from {} ms",
+                charged_ns + off > used && charged_ns < most + off,
+                "{program:?}: charged {charged_ns} of {used} to {most}, from {} ms",
                 (from - start) / MS
             );
         };
@@ -192,8 +192,8 @@ fn charges_match_use_and_debt_is_bounded() {
             check(after - before, from, to, (to - from) / 100);
         }
         // The ends do not matter for the whole run.
-        let (end, told) = *charged.last().unwrap();
-        check(told, start, end, gpu.used(start, end) / 100);
+        let (end, charged_ns) = *charged.last().unwrap();
+        check(charged_ns, start, end, gpu.used(start, end) / 100);
         // Two launches of unknown cost in each stream, or a burst that took longer than expected. A host-bound stream has credit.
         let credit = if rests { 0 } else { HOST_BOUND_CREDIT_NS as u64 };
         let most = 10 * MS + 3 * longest * program.streams + credit;

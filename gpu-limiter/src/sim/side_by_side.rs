@@ -35,9 +35,9 @@ fn few_driver_calls_are_made() {
     }
 }
 
-/// A stream of short kernels need not wait until the long kernel of another stream is paid off: beside that it takes no time.
+/// A stream of short kernels need not wait until the long kernel of another stream is paid off: while that runs, it takes no time of its own.
 #[test]
-fn short_kernels_run_beside_a_long_one() {
+fn short_kernels_overlap_a_long_one() {
     let (gpu, process) = (Gpu::new(), Process::new(budget(), 10, 1));
     let (long, short) = (process.stream(0), process.stream(1));
     for (stream, kernel) in [(short, 200 * US), (long, 20 * MS)] {
@@ -46,13 +46,13 @@ fn short_kernels_run_beside_a_long_one() {
     }
     process.launch(&gpu, long, 20 * MS, 20 * MS);
     let (begin, naps) = (gpu.now(), gpu.naps.get());
-    let mut beside = 0;
+    let mut overlapped = 0;
     while gpu.naps.get() == naps {
         process.launch(&gpu, short, 200 * US, 200 * US);
         gpu.synchronize(gpu::stream(short.id.load(Relaxed) as usize));
-        beside += 1;
+        overlapped += 1;
     }
-    assert!((80..110).contains(&beside), "{beside} kernels beside it");
+    assert!((80..110).contains(&overlapped), "{overlapped} kernels meanwhile");
     assert!(gpu.now() > begin + 150 * MS, "then both are paid off");
 }
 
@@ -116,10 +116,10 @@ fn streams_of_kernels_that_fill_the_gpu_hold_the_limit_each_second() {
     }
 }
 
-/// One stream has many short batches, as it copies after each kernel. Another stream's work beside them is charged when its batch ends. Up to
+/// One stream has many short batches, as it copies after each kernel. Another stream's work at the same time is charged when its batch ends. Up to
 /// ef0aac2 the gaps between the short batches were forgotten by then: 97% of the GPU at a limit of 50%.
 #[test]
-fn long_batches_beside_many_short_ones_are_charged() {
+fn long_batches_that_overlap_many_short_ones_are_charged() {
     for (copy, copies, kernel, kernels, percent) in
         [(20, 5, 50, 3, 50), (20, 5, 14, 8, 50), (50, 3, 100, 2, 25), (20, 10, 14, 20, 25), (100, 2, 14, 8, 25), (100, 1, 14, 15, 80)]
     {

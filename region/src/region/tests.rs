@@ -61,16 +61,24 @@ fn uncharged_calls_are_held_back_or_counted() {
     assert!(!charge.begin_unclaimed(|| false) && charge.begin_unclaimed(|| true));
 }
 
+/// Limit of the test below, in pages.
+const LIMIT: u64 = 100;
+
+/// Returns a region with four slots that hold one page each, and the index of their GPU.
+fn with_charged_slots() -> (Box<Region>, usize) {
+    let region = fresh();
+    let gpu = region.gpu(Uuid([1; 16])).unwrap();
+    region.slots_used.store(4, Relaxed);
+    region.slots[..4].iter().for_each(|slot| slot.gpus[gpu].charge.reserve(&region.gpus[gpu].total, 1, LIMIT).unwrap());
+    (region, gpu)
+}
+
 /// Two threads make uncharged calls, two charge all the memory that they can. `truth` is what the driver has really allocated.
 #[test]
 fn uncharged_calls_never_exceed_the_limit() {
-    const LIMIT: u64 = 100;
-    let (region, truth) = (fresh(), AtomicU64::new(4));
-    let (taken, refused, most) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    let gpu = region.gpu(Uuid([1; 16])).unwrap();
+    let (region, gpu) = with_charged_slots();
     let total = &region.gpus[gpu].total;
-    region.slots_used.store(4, Relaxed);
-    region.slots[..4].iter().for_each(|slot| slot.gpus[gpu].charge.reserve(total, 1, LIMIT).unwrap());
+    let [truth, taken, refused, most] = [4, 0, 0, 0].map(AtomicU64::new);
     let is_near = || LIMIT.saturating_sub(total.pages()) < 12;
     let take = || most.fetch_max(truth.fetch_add(4, SeqCst) + 4, Relaxed);
     let go_on = || most.load(Relaxed) <= LIMIT && (taken.load(Relaxed) < 100_000 || refused.load(Relaxed) < 1_000);
