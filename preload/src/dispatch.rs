@@ -13,11 +13,12 @@ use vgpu_cuda_abi::nvml::{Memory, MemoryV2, Process, ProcessDetails, ProcessV1, 
 use crate::entry_points::library::Library;
 use crate::entry_points::names::Entry;
 use crate::hooks::*;
-use crate::loader::symbols;
+use crate::loader::{driver, symbols};
+use crate::memory::objects::physical;
 use crate::table::entry_points;
 
 macro_rules! hooks {
-    ($($library:ident $handler:path => $arguments:tt $([$trace:expr])?: $($symbol:ident),+ $(| $($per_thread:ident),+)?;)*) => {
+    ($($library:ident $handler:path $([$($passed:expr),*])? => $arguments:tt $([$trace:expr])?: $($symbol:ident),+ $(| $($per_thread:ident),+)?;)*) => {
         /// Our own function for an entry.
         pub fn address(entry: usize) -> *mut c_void {
             $(
@@ -27,15 +28,19 @@ macro_rules! hooks {
             core::ptr::null_mut()
         }
 
-        $(
-            $(hook!($library, $symbol, false, $handler, $arguments);)+
-            $($(hook!($library, $per_thread, true, $handler, $arguments);)+)?
-        )*
+        $(row!($library, $handler, [$([$($passed),*])?], $arguments, [$($symbol),+], [$($($per_thread),+)?]);)*
+    };
+}
+
+macro_rules! row {
+    ($library:ident, $handler:path, $passed:tt, $arguments:tt, [$($symbol:ident),*], [$($per_thread:ident),*]) => {
+        $(hook!($library, $symbol, false, $handler, $passed, $arguments);)*
+        $(hook!($library, $per_thread, true, $handler, $passed, $arguments);)*
     };
 }
 
 macro_rules! hook {
-    ($library:ident, $symbol:ident, $own:literal, $handler:path, ($($argument:ident: $type:ty),*)) => {
+    ($library:ident, $symbol:ident, $own:literal, $handler:path, $passed:tt, ($($argument:ident: $type:ty),*)) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         #[allow(non_snake_case)]
         unsafe extern "C" fn $symbol($($argument: $type),*) -> Status {
@@ -45,9 +50,17 @@ macro_rules! hook {
             // SAFETY: the driver's function of that name has that signature; the arguments are the program's own.
             unsafe {
                 let real = core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> Status>(real);
-                $handler(real, $($argument),*)
+                handle!($handler, $passed, real, ($($argument),*))
             }
         }
+    };
+}
+
+/// Calls a row's handler: with the driver's function and all arguments, or with the program's call and what the row passes.
+macro_rules! handle {
+    ($handler:path, [], $real:ident, ($($argument:ident),*)) => { $handler($real, $($argument),*) };
+    ($handler:path, [[$($passed:expr),*]], $real:ident, ($($argument:ident),*)) => {
+        $handler(move || $real($($argument),*), $($passed),*)
     };
 }
 

@@ -2,7 +2,6 @@
 
 pub mod alloc;
 pub mod arrays;
-pub mod arrays_v1;
 pub mod capture;
 pub mod context_end;
 pub mod contexts;

@@ -1,8 +1,11 @@
 //! The table of intercepted functions: each entry point of the driver and of NVML that the library replaces, once.
 //!
-//! A row is `Library handler => (arguments) [trace]: symbols | per-thread symbols;`.
+//! A row is `Library handler[passed] => (arguments) [trace]: symbols | per-thread symbols;`. A new entry point is one row here and, where no
+//! handler fits, a function in `hooks`.
 //!
-//! * The handler gets the driver's own function first, then the arguments. A new entry point is one row here and its function in `hooks`.
+//! * With `[passed]` the handler gets the program's call first, a closure that takes nothing and can be copied, and then these expressions.
+//!   They may use the arguments, so functions that differ only in arguments that matter to the driver alone share a handler.
+//! * Without `[passed]` the handler gets the driver's own function first, then all arguments: for those that change an argument.
 //! * `[trace]` names the function of `trace::call` that says what a trace records. It may use the arguments, and `SYMBOL` for the symbol's
 //!   name. A row without it is not recorded.
 //! * The symbols behind `|` are the forms with `_ptsz` or `_ptds`, for which stream 0 is the thread's own default stream. `OWN` is true
@@ -27,10 +30,10 @@ macro_rules! entry_points {
                 element: u32) [allocate(address, width.saturating_mul(height))]: cuMemAllocPitch_v2;
             Cuda alloc::allocate_pitch_v1 => (address: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32): cuMemAllocPitch;
             Cuda alloc::allocate_managed => (address: *mut DevicePtr, bytes: usize, flags: u32) [allocate(address, bytes)]: cuMemAllocManaged;
-            Cuda ipc::free => (address: DevicePtr) [free(address)]: cuMemFree_v2;
+            Cuda ipc::free[address] => (address: DevicePtr) [free(address)]: cuMemFree_v2;
             Cuda host_moves::advise => (address: DevicePtr, bytes: usize, advice: i32, device: Device): cuMemAdvise;
             Cuda host_moves::advise_v2 => (address: DevicePtr, bytes: usize, advice: i32, location: Location): cuMemAdvise_v2;
-            Cuda alloc::free_v1 => (address: u32) [free(address.into())]: cuMemFree;
+            Cuda ipc::free[address.into()] => (address: u32) [free(address.into())]: cuMemFree;
 
             // Stream-ordered memory and pools.
             Cuda ordered::allocate::<OWN> => (address: *mut DevicePtr, bytes: usize, stream: Handle) [allocate(address, bytes)]:
@@ -58,41 +61,47 @@ macro_rules! entry_points {
             Cuda pools::trim_graphs => (device: Device): cuDeviceGraphMemTrim;
 
             // Physical memory and its mappings.
-            Cuda vmm::create => (handle: *mut u64, bytes: usize, properties: *const AllocationProp, flags: u64) [allocate(handle, bytes)]:
+            Cuda vmm::create[handle, bytes, properties] => (handle: *mut u64, bytes: usize, properties: *const AllocationProp, flags: u64) [allocate(handle, bytes)]:
                 cuMemCreate;
-            Cuda ipc::release => (handle: u64) [free(handle)]: cuMemRelease;
-            Cuda vmm::retain => (handle: *mut u64, address: *mut c_void): cuMemRetainAllocationHandle;
-            Cuda vmm::map => (address: DevicePtr, bytes: usize, offset: usize, handle: u64, flags: u64): cuMemMap;
-            Cuda ipc::unmap => (address: DevicePtr, bytes: usize): cuMemUnmap;
+            Cuda ipc::release[handle] => (handle: u64) [free(handle)]: cuMemRelease;
+            Cuda vmm::counted[handle] => (handle: *mut u64, address: *mut c_void): cuMemRetainAllocationHandle;
+            Cuda vmm::map[address, bytes, handle] => (address: DevicePtr, bytes: usize, offset: usize, handle: u64, flags: u64): cuMemMap;
+            Cuda ipc::unmap[address, bytes] => (address: DevicePtr, bytes: usize): cuMemUnmap;
 
             // Memory that crosses the border of a process.
-            Cuda ipc::export_physical => (shareable: *mut c_void, handle: u64, kind: i32, flags: u64): cuMemExportToShareableHandle;
-            Cuda ipc::export_linear => (out: *mut c_void, address: DevicePtr): cuIpcGetMemHandle;
-            Cuda ipc::export_range => (out: *mut c_void, address: DevicePtr, bytes: usize, kind: i32, flags: u64): cuMemGetHandleForAddressRange;
-            Cuda ipc::import_physical => (handle: *mut u64, shareable: *mut c_void, kind: i32): cuMemImportFromShareableHandle;
-            Cuda ipc::import_pool => (pool: *mut Handle, shareable: *mut c_void, kind: i32, flags: u64): cuMemPoolImportFromShareableHandle;
-            Cuda ipc::import_pointer => (address: *mut DevicePtr, pool: Handle, data: *mut c_void): cuMemPoolImportPointer;
-            Cuda ipc::import_linear => (address: *mut DevicePtr, handle: IpcHandle, flags: u32): cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2;
-            Cuda ipc::import_external => (memory: *mut Handle, description: *const c_void): cuImportExternalMemory;
-            Cuda ipc::restore => (pid: i32, arguments: *mut RestoreArgs): cuCheckpointProcessRestore;
+            Cuda ipc::export_physical[shareable, handle, kind] => (shareable: *mut c_void, handle: u64, kind: i32, flags: u64): cuMemExportToShareableHandle;
+            Cuda ipc::export_linear[address] => (out: *mut c_void, address: DevicePtr): cuIpcGetMemHandle;
+            Cuda ipc::export_range[out, address, kind] => (out: *mut c_void, address: DevicePtr, bytes: usize, kind: i32, flags: u64):
+                cuMemGetHandleForAddressRange;
+            Cuda ipc::import_physical[handle] => (handle: *mut u64, shareable: *mut c_void, kind: i32): cuMemImportFromShareableHandle;
+            Cuda ipc::import[pool, driver::pool_destroy] => (pool: *mut Handle, shareable: *mut c_void, kind: i32, flags: u64):
+                cuMemPoolImportFromShareableHandle;
+            Cuda ipc::import[address, driver::free] => (address: *mut DevicePtr, pool: Handle, data: *mut c_void): cuMemPoolImportPointer;
+            Cuda ipc::import[address, driver::ipc_close] => (address: *mut DevicePtr, handle: IpcHandle, flags: u32):
+                cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2;
+            Cuda ipc::import[memory, driver::external_destroy] => (memory: *mut Handle, description: *const c_void): cuImportExternalMemory;
+            Cuda ipc::restore[arguments] => (pid: i32, arguments: *mut RestoreArgs): cuCheckpointProcessRestore;
 
             // What keeps physical memory besides handles and mappings.
-            Cuda multicast::map_array => (list: *mut MapInfo, count: u32, stream: Handle): cuMemMapArrayAsync, cuMemMapArrayAsync_ptsz;
-            Cuda multicast::multicast_create => (handle: *mut u64, properties: *const c_void): cuMulticastCreate;
-            Cuda multicast::multicast_add => (object: u64, device: i32): cuMulticastAddDevice;
-            Cuda multicast::multicast_bind => (object: u64, offset: usize, handle: u64, handle_offset: usize, bytes: usize, flags: u64):
+            Cuda multicast::map_array[list, count] => (list: *mut MapInfo, count: u32, stream: Handle): cuMemMapArrayAsync, cuMemMapArrayAsync_ptsz;
+            Cuda multicast::create[handle] => (handle: *mut u64, properties: *const c_void): cuMulticastCreate;
+            Cuda multicast::add_device[] => (object: u64, device: i32): cuMulticastAddDevice;
+            Cuda multicast::bind[object, offset, Some(handle)] => (object: u64, offset: usize, handle: u64, handle_offset: usize, bytes: usize,
+                flags: u64):
                 cuMulticastBindMem;
-            Cuda multicast::multicast_bind_address => (object: u64, offset: usize, address: DevicePtr, bytes: usize, flags: u64):
+            Cuda multicast::bind[object, offset, physical::mapped_at(address)] => (object: u64, offset: usize, address: DevicePtr, bytes: usize,
+                flags: u64):
                 cuMulticastBindAddr;
-            Cuda multicast::multicast_unbind => (object: u64, device: i32, offset: usize, bytes: usize): cuMulticastUnbind;
+            Cuda multicast::unbind[object, device, offset, bytes] => (object: u64, device: i32, offset: usize, bytes: usize): cuMulticastUnbind;
 
             // Arrays.
-            Cuda arrays_v1::create => (array: *mut Handle, descriptor: *const Descriptor): cuArrayCreate;
-            Cuda arrays_v1::create_3d => (array: *mut Handle, descriptor: *const Descriptor3d): cuArray3DCreate;
-            Cuda arrays::create => (array: *mut Handle, descriptor: *const ArrayDescriptor): cuArrayCreate_v2;
-            Cuda arrays::create_3d => (array: *mut Handle, descriptor: *const Array3dDescriptor): cuArray3DCreate_v2;
-            Cuda arrays::create_mipmapped => (array: *mut Handle, descriptor: *const Array3dDescriptor, levels: u32): cuMipmappedArrayCreate;
-            Cuda multicast::array_destroy => (array: Handle): cuArrayDestroy, cuMipmappedArrayDestroy;
+            Cuda arrays::create[array, descriptor, 0] => (array: *mut Handle, descriptor: *const Descriptor): cuArrayCreate;
+            Cuda arrays::create[array, descriptor, 0] => (array: *mut Handle, descriptor: *const Descriptor3d): cuArray3DCreate;
+            Cuda arrays::create[array, descriptor, 0] => (array: *mut Handle, descriptor: *const ArrayDescriptor): cuArrayCreate_v2;
+            Cuda arrays::create[array, descriptor, 0] => (array: *mut Handle, descriptor: *const Array3dDescriptor): cuArray3DCreate_v2;
+            Cuda arrays::create[array, descriptor, levels.max(1)] => (array: *mut Handle, descriptor: *const Array3dDescriptor, levels: u32):
+                cuMipmappedArrayCreate;
+            Cuda arrays::destroy[array] => (array: Handle): cuArrayDestroy, cuMipmappedArrayDestroy;
 
             // Graphs with memory nodes.
             Cuda graphs::instantiate => (exec: *mut Handle, graph: Handle, flags: u64): cuGraphInstantiateWithFlags;

@@ -6,7 +6,7 @@ use super::library::Library;
 use crate::table::entry_points;
 
 macro_rules! names {
-    ($($library:ident $handler:path => $arguments:tt $([$trace:expr])?: $($symbol:ident),+ $(| $($own:ident),+)?;)*) => {
+    ($($library:ident $handler:path $([$($passed:expr),*])? => $arguments:tt $([$trace:expr])?: $($symbol:ident),+ $(| $($own:ident),+)?;)*) => {
         #[allow(non_camel_case_types)]
         #[derive(Clone, Copy)]
         /// The entry points, by their place in the table.

@@ -228,21 +228,8 @@ pub unsafe fn allocate_managed(
     let given = unsafe { *address };
     if spilled::is_in_use() && !spill::keep(current.gpu, given, bytes as u64) {
         // SAFETY: the allocation was just made, and the program is about to hear that it was not.
-        unsafe { free_with(given, || driver::free(given)) };
+        free_with(given, || unsafe { driver::free(given) });
         return OUT_OF_MEMORY;
     }
     SUCCESS
-}
-
-/// `cuMemFree_v2`
-#[inline]
-pub unsafe fn free(real: unsafe extern "C" fn(DevicePtr) -> Status, address: DevicePtr) -> Status {
-    // SAFETY: the program's own argument.
-    unsafe { free_with(address, || real(address)) }
-}
-
-/// `cuMemFree`, with 32-bit addresses.
-pub unsafe fn free_v1(real: unsafe extern "C" fn(u32) -> Status, address: u32) -> Status {
-    // SAFETY: the program's own argument.
-    unsafe { free_with(u64::from(address), || real(address)) }
 }

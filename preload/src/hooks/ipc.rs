@@ -1,94 +1,86 @@
-//! Memory that crosses the border of a process: exported by a handle or a descriptor, imported by another process.
+//! Memory that is shared between processes: exported by a handle or a descriptor, imported by another process.
 //!
-//! It is charged once, where it was made, in whichever container that is. Who imports it is charged what NVML says it holds more for
-//! it: nothing while the maker keeps it, all of it when the maker has let go or died and the import keeps it alive. A maker that lets
-//! go of exported memory that stays on the device all the same, because a descriptor keeps it and nobody's process, stays charged until
-//! that is closed.
+//! It is charged once, to the process that made it, in whichever container that is. An importer is charged what NVML lists for it beyond its
+//! account: nothing while the maker holds the memory, all of it once the maker has freed it or died. Freed memory that only a descriptor keeps
+//! on the device is in no process's list; it stays charged to its maker until the descriptor is closed.
 
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use vgpu_region::ledger::pages;
 
-use crate::hooks::{alloc, spill, vmm};
+use crate::hooks::{spill, vmm};
 use crate::loader::driver;
 use crate::memory::admission::guard::measured_here;
 use crate::memory::granules::GRANULE;
 use crate::memory::ledger::account;
 use crate::memory::objects::exports::{EXPORTED, is_exported, mark_of, note, note_address};
 use crate::memory::objects::orphans::{BY_NAME, keep};
-use crate::memory::objects::{address_map, context_table, physical};
+use crate::memory::objects::{address_map, context_table, linear, physical};
 use crate::memory::reconcile::importers::charge_others;
 use crate::memory::reconcile::{driver_view, overhead};
 use crate::session;
 use crate::session::Gpu;
 use vgpu_cuda_abi::cuda;
-use vgpu_cuda_abi::cuda::{Device, DevicePtr, Handle, SUCCESS, Status};
-use vgpu_cuda_abi::descriptors::{IpcHandle, RestoreArgs};
+use vgpu_cuda_abi::cuda::{DevicePtr, SUCCESS, Status};
+use vgpu_cuda_abi::descriptors::RestoreArgs;
 
-/// Lets go of exported memory with `call`, after which `pages` of it may have been given back to the account.
-fn let_go(gpu: &Gpu, by: u64, size: impl FnOnce() -> u32, call: impl FnOnce() -> Status) -> Status {
+/// Frees exported memory with `call`, after which `freed` tells how many granules were given back to the account. What is still on the device
+/// is charged again. `by` is the mark of the descriptor that may keep it.
+fn free_shared(gpu: &Gpu, by: u64, freed: impl FnOnce() -> u32, call: impl FnOnce() -> Status) -> Status {
     let before = driver_view::device_free();
     let status = call();
-    let gone = size();
-    if status != SUCCESS || gone == 0 || driver_view::device_free() >= before.saturating_add((u64::from(gone) * GRANULE) as usize) {
+    let freed = u64::from(freed()) * GRANULE;
+    if status != SUCCESS || freed == 0 || driver_view::device_free() >= before.saturating_add(freed as usize) {
         return status;
     }
-    // It is still on the device: for this process by another handle, for others, or for a descriptor that nobody has imported yet.
+    // Kept by another handle of this process, by other processes, or by a descriptor that no process has imported yet.
     let total = gpu.account.total.pages();
     overhead::reconcile(gpu);
     charge_others(gpu);
-    let (gone, found) = (pages(u64::from(gone) * GRANULE), gpu.account.total.pages().saturating_sub(total));
-    let kept = gone.saturating_sub(u32::try_from(found).unwrap_or(u32::MAX));
+    let found = gpu.account.total.pages().saturating_sub(total);
+    let kept = pages(freed).saturating_sub(u32::try_from(found).unwrap_or(u32::MAX));
     if kept != 0 {
         account::charge(gpu, kept);
-        // As managed memory, NVML does not list it by process.
+        // Like managed memory, NVML does not list it by process.
         gpu.charge.managed.fetch_add(kept, AcqRel);
         keep(gpu, kept, by);
     }
     status
 }
 
-fn gpu_with(device: Device) -> Option<&'static Gpu> {
-    session::ready()?.gpu(device)
-}
-
-/// Physical memory that may be given back by `call`; `handle` is exported.
-fn let_go_physical(handle: u64, call: impl FnOnce() -> Status) -> Status {
+/// Makes a call that may free physical memory: that of `handle`, if it is exported.
+fn free_physical(handle: Option<u64>, call: impl FnOnce() -> Status) -> Status {
+    let Some(handle) = handle.filter(|&handle| is_exported(handle)) else { return call() };
     let Some((device, granules)) = physical::charged(handle) else { return call() };
-    let Some(gpu) = gpu_with(device) else { return call() };
-    let gone = || {
-        let is_gone = physical::charged(handle).is_none();
-        if is_gone {
-            EXPORTED.remove(handle);
+    let Some(gpu) = session::ready().and_then(|session| session.gpu(device)) else { return call() };
+    let freed = || {
+        if physical::charged(handle).is_some() {
+            return 0;
         }
-        if is_gone { granules } else { 0 }
+        EXPORTED.remove(handle);
+        granules
     };
     let by = EXPORTED.get(handle).map_or(BY_NAME, |by| by.load(Relaxed));
-    let_go(gpu, by, gone, call)
+    free_shared(gpu, by, freed, call)
 }
 
 /// `cuMemExportToShareableHandle`
-pub unsafe fn export_physical(
-    real: unsafe extern "C" fn(*mut c_void, u64, i32, u64) -> Status,
-    shareable: *mut c_void,
-    handle: u64,
-    kind: i32,
-    flags: u64,
-) -> Status {
-    // SAFETY: the program's own arguments.
-    let status = unsafe { real(shareable, handle, kind, flags) };
+///
+/// # Safety
+/// `call` writes a handle of this `kind` to `shareable` when it succeeds.
+pub unsafe fn export_physical(call: impl FnOnce() -> Status, shareable: *mut c_void, handle: u64, kind: i32) -> Status {
+    let status = call();
     if status == SUCCESS {
-        // SAFETY: as above.
+        // SAFETY: as the caller promises.
         note(handle, unsafe { mark_of(shareable, kind) });
     }
     status
 }
 
 /// `cuIpcGetMemHandle`
-pub unsafe fn export_linear(real: unsafe extern "C" fn(*mut c_void, DevicePtr) -> Status, out: *mut c_void, address: DevicePtr) -> Status {
-    // SAFETY: the program's own arguments.
-    let status = unsafe { real(out, address) };
+pub fn export_linear(call: impl FnOnce() -> Status, address: DevicePtr) -> Status {
+    let status = call();
     if status == SUCCESS {
         note_address(address, BY_NAME);
     } else {
@@ -98,143 +90,79 @@ pub unsafe fn export_linear(real: unsafe extern "C" fn(*mut c_void, DevicePtr) -
 }
 
 /// `cuMemGetHandleForAddressRange`: a descriptor for other drivers.
-pub unsafe fn export_range(
-    real: unsafe extern "C" fn(*mut c_void, DevicePtr, usize, i32, u64) -> Status,
-    out: *mut c_void,
-    address: DevicePtr,
-    bytes: usize,
-    kind: i32,
-    flags: u64,
-) -> Status {
-    // SAFETY: the program's own arguments.
-    let status = unsafe { real(out, address, bytes, kind, flags) };
+///
+/// # Safety
+/// `call` writes a handle of this `kind` to `out` when it succeeds.
+pub unsafe fn export_range(call: impl FnOnce() -> Status, out: *mut c_void, address: DevicePtr, kind: i32) -> Status {
+    let status = call();
     if status == SUCCESS {
-        // SAFETY: as above.
+        // SAFETY: as the caller promises.
         note_address(address, unsafe { mark_of(out, kind) });
     }
     status
 }
 
 /// `cuMemRelease`
-pub unsafe fn release(real: unsafe extern "C" fn(u64) -> Status, handle: u64) -> Status {
-    // SAFETY: the program's own argument.
-    let call = || unsafe { vmm::release(real, handle) };
-    if is_exported(handle) { let_go_physical(handle, call) } else { call() }
+pub fn release(call: impl FnOnce() -> Status, handle: u64) -> Status {
+    free_physical(Some(handle), || vmm::release(call, handle))
 }
 
 /// `cuMemUnmap`
-pub unsafe fn unmap(real: unsafe extern "C" fn(DevicePtr, usize) -> Status, address: DevicePtr, bytes: usize) -> Status {
-    // SAFETY: the program's own arguments.
-    let call = || unsafe { vmm::unmap(real, address, bytes) };
-    match physical::mapped_at(address).filter(|&handle| is_exported(handle)) {
-        Some(handle) => let_go_physical(handle, call),
-        None => call(),
-    }
+pub fn unmap(call: impl FnOnce() -> Status, address: DevicePtr, bytes: usize) -> Status {
+    free_physical(physical::mapped_at(address), || vmm::unmap(call, address, bytes))
 }
 
-/// `cuMemFree_v2`
+/// `cuMemFree` in both versions
 #[inline]
-pub unsafe fn free(real: unsafe extern "C" fn(DevicePtr) -> Status, address: DevicePtr) -> Status {
-    // SAFETY: the program's own argument.
-    unsafe { if EXPORTED.is_unused() { alloc::free(real, address) } else { free_exported(real, address) } }
+pub fn free(call: impl FnOnce() -> Status, address: DevicePtr) -> Status {
+    if EXPORTED.is_unused() { linear::free_with(address, call) } else { free_exported(call, address) }
 }
 
 #[cold]
-unsafe fn free_exported(real: unsafe extern "C" fn(DevicePtr) -> Status, address: DevicePtr) -> Status {
-    // SAFETY: the program's own argument.
-    let call = || unsafe { alloc::free(real, address) };
+fn free_exported(call: impl FnOnce() -> Status, address: DevicePtr) -> Status {
     let block = address_map::get(address).filter(|block| block.count == 1 && block.kind != address_map::Kind::Managed);
-    match block.and_then(|block| Some((block.granules, context_table::gpu_of(block.context)?))) {
-        Some((granules, gpu)) => match EXPORTED.remove(address) {
-            Some(by) => let_go(gpu, by, || granules, call),
-            None => call(),
-        },
-        None => call(),
+    let owner = block.and_then(|block| Some((block.granules, context_table::gpu_of(block.context)?)));
+    match owner.and_then(|owner| Some((owner, EXPORTED.remove(address)?))) {
+        Some(((granules, gpu), by)) => free_shared(gpu, by, || granules, || linear::free_with(address, call)),
+        None => linear::free_with(address, call),
     }
 }
 
-/// `cuMemImportFromShareableHandle`
-pub unsafe fn import_physical(
-    real: unsafe extern "C" fn(*mut u64, *mut c_void, i32) -> Status,
-    handle: *mut u64,
-    shareable: *mut c_void,
-    kind: i32,
-) -> Status {
-    // SAFETY: the program's own arguments; the handle was just written, and the program is about to hear that it was not.
-    unsafe {
-        let status = measured_here(|| real(handle, shareable, kind), || _ = driver::physical_release(*handle));
-        // The process's own memory may come back by the handle that it has.
-        if status == SUCCESS { vmm::counted(handle) } else { status }
-    }
+/// Imports memory, or a pool, of another process or API. `undo` frees the imported object.
+///
+/// # Safety
+/// `call` writes the object to `object` when it succeeds.
+pub unsafe fn import<T: Copy>(call: impl FnOnce() -> Status, object: *mut T, undo: unsafe fn(T) -> Status) -> Status {
+    // SAFETY: the object was just made, and the program has not seen it.
+    measured_here(call, || _ = unsafe { undo(*object) })
 }
 
-/// `cuMemPoolImportFromShareableHandle`
-pub unsafe fn import_pool(
-    real: unsafe extern "C" fn(*mut Handle, *mut c_void, i32, u64) -> Status,
-    pool: *mut Handle,
-    shareable: *mut c_void,
-    kind: i32,
-    flags: u64,
-) -> Status {
-    // SAFETY: as above.
-    unsafe { measured_here(|| real(pool, shareable, kind, flags), || _ = driver::pool_destroy(*pool)) }
+/// `cuMemImportFromShareableHandle`. The process's own memory may come back by the handle that it has.
+///
+/// # Safety
+/// `call` writes to `handle` when it succeeds.
+pub unsafe fn import_physical(call: impl FnOnce() -> Status, handle: *mut u64) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { vmm::counted(|| import(call, handle, driver::physical_release), handle) }
 }
 
-/// `cuMemPoolImportPointer`
-pub unsafe fn import_pointer(
-    real: unsafe extern "C" fn(*mut DevicePtr, Handle, *mut c_void) -> Status,
-    address: *mut DevicePtr,
-    pool: Handle,
-    data: *mut c_void,
-) -> Status {
-    // SAFETY: as above.
-    unsafe { measured_here(|| real(address, pool, data), || _ = driver::free(*address)) }
-}
-
-/// `cuIpcOpenMemHandle` and `_v2`
-pub unsafe fn import_linear(
-    real: unsafe extern "C" fn(*mut DevicePtr, IpcHandle, u32) -> Status,
-    address: *mut DevicePtr,
-    handle: IpcHandle,
-    flags: u32,
-) -> Status {
-    // SAFETY: as above.
-    unsafe { measured_here(|| real(address, handle, flags), || _ = driver::ipc_close(*address)) }
-}
-
-/// `cuImportExternalMemory`
-pub unsafe fn import_external(
-    real: unsafe extern "C" fn(*mut Handle, *const c_void) -> Status,
-    memory: *mut Handle,
-    description: *const c_void,
-) -> Status {
-    // SAFETY: as above.
-    unsafe { measured_here(|| real(memory, description), || _ = driver::external_destroy(*memory)) }
-}
-
-/// `cuCheckpointProcessRestore`: onto the GPUs that the process came from, where its memory stayed charged. Others it would use
-/// uncharged.
-pub unsafe fn restore(real: unsafe extern "C" fn(i32, *mut RestoreArgs) -> Status, pid: i32, arguments: *mut RestoreArgs) -> Status {
-    // SAFETY: the program's own arguments: null or a whole structure.
-    unsafe {
-        match arguments.as_ref() {
-            Some(known) if known.pair_count != 0 && session::is_memory_limited() => cuda::NOT_SUPPORTED,
-            _ => real(pid, arguments),
-        }
+/// `cuCheckpointProcessRestore`: onto the GPUs that the process came from, where its memory stayed charged. On others it would be uncharged, so
+/// that is refused.
+///
+/// # Safety
+/// `arguments` is null or a whole structure.
+pub unsafe fn restore(call: impl FnOnce() -> Status, arguments: *const RestoreArgs) -> Status {
+    // SAFETY: as the caller promises.
+    match unsafe { arguments.as_ref() } {
+        Some(arguments) if arguments.pair_count != 0 && session::is_memory_limited() => cuda::NOT_SUPPORTED,
+        _ => call(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    
-    use crate::memory::objects::exports::EXPORTED;
-    use crate::memory::objects::exports::note;
-    use crate::memory::objects::orphans::BY_NAME;
-    use crate::memory::objects::orphans::BY_SEVERAL;
-    use crate::memory::objects::orphans::mark;
-    use core::sync::atomic::Ordering::Relaxed;
-    
-    
+    use super::*;
+    use crate::memory::objects::orphans::{BY_SEVERAL, mark};
 
     #[test]
     fn a_second_descriptor_counts_while_the_first_is_open() {

@@ -109,7 +109,7 @@ unsafe fn allocate(current: Current, address: *mut DevicePtr, bytes: u64, call: 
         return SUCCESS;
     }
     // SAFETY: the allocation was just made, and the program is about to hear that it was not.
-    unsafe { linear::free_with(given, || driver::free(given)) };
+    linear::free_with(given, || unsafe { driver::free(given) });
     refuse(gpu, most)
 }
 

@@ -47,7 +47,7 @@ macro_rules! recorder {
 }
 
 macro_rules! recorders {
-    ($($library:ident $handler:path => $arguments:tt $([$trace:expr])?: $($symbol:ident),+ $(| $($per_thread:ident),+)?;)*) => {
+    ($($library:ident $handler:path $([$($passed:expr),*])? => $arguments:tt $([$trace:expr])?: $($symbol:ident),+ $(| $($per_thread:ident),+)?;)*) => {
         /// The recorder of an entry; `None` where nothing is recorded of it.
         pub fn recorder(entry: usize) -> Option<*mut c_void> {
             $(row!(entry, $arguments, [$($trace)?], [$($symbol),+], [$($($per_thread),+)?]);)*

@@ -125,7 +125,7 @@ fn parse_hook_table(source: &str) -> BTreeMap<String, String> {
     for entry in lines.split(';') {
         let (Some((head, _)), Some((_, list))) = (entry.split_once("=>"), entry.rsplit_once(':')) else { continue };
         let handler = head.split_whitespace().nth(1).unwrap_or_default();
-        let handler = handler.split("::<").next().unwrap_or_default();
+        let handler = handler.split("::<").next().unwrap_or_default().split('[').next().unwrap_or_default();
         names.extend(list.split([',', '|']).map(|name| (name.trim().to_owned(), handler.to_owned())));
     }
     names
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn hook_table_is_parsed() {
         let text = "x\n        $consumer! {\n    // What: it; is.\n    Cuda a::b::<OWN> => (x: *const c_char, y: i32) [g(x)]:\n        cuOne | cuOne_ptsz;\n    \
-                    Nvml c::d => (): nvmlTwo;\n    Cuda e::f => () [g::h(x)]: cuThree;\n        }\n    };\n";
+                    Nvml c::d => (): nvmlTwo;\n    Cuda e::f[x, 0] => () [g::h(x)]: cuThree;\n        }\n    };\n";
         let names = parse_hook_table(text);
         let pairs: Vec<(&str, &str)> = names.iter().map(|(name, handler)| (name.as_str(), handler.as_str())).collect();
         assert_eq!(pairs, [("cuOne", "a::b"), ("cuOne_ptsz", "a::b"), ("cuThree", "e::f"), ("nvmlTwo", "c::d")]);

@@ -1,20 +1,16 @@
-//! Calls whose cost is measured afterwards, and undone if it went past the limit.
+//! Calls whose size is unknown before: measured by NVML, and undone if they went past the limit.
 
-use vgpu_region::ledger::pages;
-
+use crate::memory::admission::acquire::stay_within_limit;
 use crate::memory::admission::claim::claim;
-use crate::memory::admission::refusal;
-use crate::memory::admission::refusal::refuse;
-use crate::memory::granules::{GRANULE, GRANULE_PAGES};
+use crate::memory::admission::target::with_current;
+use crate::memory::granules::GRANULE_PAGES;
 use crate::memory::ledger::watermark::{is_near, something_unmeasured};
-use crate::memory::objects::context_table;
-use crate::memory::objects::context_table::Current;
 use crate::memory::reconcile::{driver_view, overhead};
 use crate::session::Gpu;
 use vgpu_cuda_abi::cuda::{OUT_OF_MEMORY, SUCCESS, Status};
 
-/// Guards a call that takes a little memory of its own for its purposes (a stream, a module, a graph): far from the limit it just
-/// runs; near it, what it takes is measured, and if that went past the limit, undone.
+/// Makes a call that takes a little memory for the driver's own purposes (a stream, a graph). Far from the limit it only runs. Near the limit a
+/// granule must be left, and the call is measured, and undone if it went past the limit.
 pub fn guard(gpu: &Gpu, call: impl FnOnce() -> Status, undo: impl FnOnce()) -> Status {
     if !is_near(gpu) {
         something_unmeasured(gpu);
@@ -26,16 +22,10 @@ pub fn guard(gpu: &Gpu, call: impl FnOnce() -> Status, undo: impl FnOnce()) -> S
     let status = call();
     room.drop_all();
     overhead::reconcile_after(gpu, before);
-    if status == SUCCESS && gpu.account.total.pages() > gpu.limit_pages() {
-        undo();
-        overhead::reconcile(gpu);
-        refuse(gpu, GRANULE_PAGES);
-        return OUT_OF_MEMORY;
-    }
-    status
+    if status == SUCCESS { stay_within_limit(gpu, GRANULE_PAGES, undo) } else { status }
 }
 
-/// Makes a call that takes memory nobody can tell beforehand: measured, and undone if it went past the limit.
+/// Makes a call that takes memory of any size: measured, and undone if it went past the limit.
 pub fn measured(gpu: &Gpu, call: impl FnOnce() -> Status, undo: impl FnOnce()) -> Status {
     let before = driver_view::device_free();
     let status = call();
@@ -43,19 +33,10 @@ pub fn measured(gpu: &Gpu, call: impl FnOnce() -> Status, undo: impl FnOnce()) -
         return status;
     }
     overhead::reconcile_after(gpu, before);
-    if gpu.account.total.pages() <= gpu.limit_pages() {
-        return SUCCESS;
-    }
-    undo();
-    overhead::reconcile(gpu);
-    refusal::refuse(gpu, pages(GRANULE));
-    OUT_OF_MEMORY
+    stay_within_limit(gpu, GRANULE_PAGES, undo)
 }
 
+/// As [`measured`], on the current context's GPU.
 pub fn measured_here(call: impl FnOnce() -> Status, undo: impl FnOnce()) -> Status {
-    match context_table::current() {
-        Ok(Current { gpu, .. }) => measured(gpu, call, undo),
-        Err(None) => call(),
-        Err(Some(status)) => status,
-    }
+    with_current(call, |current, call| measured(current.gpu, call, undo))
 }

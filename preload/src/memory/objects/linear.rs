@@ -40,7 +40,7 @@ fn gone_with_its_context(gone: address_map::Packed) {
 pub const PITCH: u64 = 512;
 
 /// Frees with `call` whatever is known at `address`; what is unknown is the driver's business.
-pub unsafe fn free_with(address: DevicePtr, call: impl FnOnce() -> Status) -> Status {
+pub fn free_with(address: DevicePtr, call: impl FnOnce() -> Status) -> Status {
     let _alone = one_at_a_time(address);
     let Some(left) = address_map::leave(address) else { return call() };
     if left.count == 0 { changes::together(|| free_block(address, left, call)) } else { free_block(address, left, call) }
