@@ -24,7 +24,6 @@ pub mod nvml_memory;
 pub mod nvml_processes;
 pub mod nvml_utilization;
 pub mod ordered;
-pub mod pool_locations;
 pub mod pools;
 pub mod spill;
 pub mod stream_order;

@@ -24,31 +24,36 @@ macro_rules! entry_points {
             Cuda init::init => (flags: u32): cuInit;
 
             // Linear memory.
-            Cuda alloc::allocate => (address: *mut DevicePtr, bytes: usize) [allocate(address, bytes)]: cuMemAlloc_v2;
-            Cuda alloc::allocate_v1 => (address: *mut u32, bytes: u32) [allocate(core::ptr::null(), bytes as usize)]: cuMemAlloc;
-            Cuda alloc::allocate_pitch => (address: *mut DevicePtr, pitch: *mut usize, width: usize, height: usize,
-                element: u32) [allocate(address, width.saturating_mul(height))]: cuMemAllocPitch_v2;
-            Cuda alloc::allocate_pitch_v1 => (address: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32): cuMemAllocPitch;
-            Cuda alloc::allocate_managed => (address: *mut DevicePtr, bytes: usize, flags: u32) [allocate(address, bytes)]: cuMemAllocManaged;
+            Cuda alloc::allocate[address, bytes] => (address: *mut DevicePtr, bytes: usize) [allocate(address, bytes)]: cuMemAlloc_v2;
+            Cuda alloc::allocate_v1[address, bytes] => (address: *mut u32, bytes: u32) [allocate(core::ptr::null(), bytes as usize)]: cuMemAlloc;
+            Cuda alloc::allocate_pitch[address, pitch, (width, height), element] => (address: *mut DevicePtr, pitch: *mut usize, width: usize,
+                height: usize, element: u32) [allocate(address, width.saturating_mul(height))]: cuMemAllocPitch_v2;
+            Cuda alloc::allocate_pitch_v1[address, pitch, width, height] => (address: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32):
+                cuMemAllocPitch;
+            Cuda alloc::allocate_managed[address, bytes] => (address: *mut DevicePtr, bytes: usize, flags: u32) [allocate(address, bytes)]:
+                cuMemAllocManaged;
             Cuda ipc::free[address] => (address: DevicePtr) [free(address)]: cuMemFree_v2;
             Cuda host_moves::advise => (address: DevicePtr, bytes: usize, advice: i32, device: Device): cuMemAdvise;
             Cuda host_moves::advise_v2 => (address: DevicePtr, bytes: usize, advice: i32, location: Location): cuMemAdvise_v2;
             Cuda ipc::free[address.into()] => (address: u32) [free(address.into())]: cuMemFree;
 
             // Stream-ordered memory and pools.
-            Cuda ordered::allocate::<OWN> => (address: *mut DevicePtr, bytes: usize, stream: Handle) [allocate(address, bytes)]:
+            Cuda ordered::allocate[address, bytes, meant::<OWN>(stream)] => (address: *mut DevicePtr, bytes: usize, stream: Handle) [allocate(address, bytes)]:
                 cuMemAllocAsync | cuMemAllocAsync_ptsz;
-            Cuda ordered::allocate_from::<OWN> => (address: *mut DevicePtr, bytes: usize, pool: Handle, stream: Handle) [allocate(address, bytes)]:
+            Cuda ordered::allocate_from[address, bytes, pool, meant::<OWN>(stream)] => (address: *mut DevicePtr, bytes: usize, pool: Handle,
+                stream: Handle) [allocate(address, bytes)]:
                 cuMemAllocFromPoolAsync | cuMemAllocFromPoolAsync_ptsz;
-            Cuda ordered::free::<OWN> => (address: DevicePtr, stream: Handle) [free(address)]: cuMemFreeAsync | cuMemFreeAsync_ptsz;
-            Cuda pool_locations::create => (pool: *mut Handle, properties: *const AllocationProp): cuMemPoolCreate;
-            Cuda pools::set_usual => (device: Device, pool: Handle): cuDeviceSetMemPool;
-            Cuda pool_locations::set => (location: *mut c_void, kind: i32, pool: Handle): cuMemSetMemPool;
-            Cuda pools::get => (pool: *mut Handle, device: Device): cuDeviceGetMemPool, cuDeviceGetDefaultMemPool;
-            Cuda pools::set_access => (pool: Handle, list: *const c_void, count: usize): cuMemPoolSetAccess;
-            Cuda pool_locations::get => (pool: *mut Handle, location: *mut Location, kind: i32): cuMemGetDefaultMemPool, cuMemGetMemPool;
-            Cuda pools::destroy => (pool: Handle): cuMemPoolDestroy;
-            Cuda pools::trim => (pool: Handle, keep: usize): cuMemPoolTrimTo;
+            Cuda ordered::free[address, meant::<OWN>(stream)] => (address: DevicePtr, stream: Handle) [free(address)]:
+                cuMemFreeAsync | cuMemFreeAsync_ptsz;
+            Cuda pools::create[pool, properties] => (pool: *mut Handle, properties: *const AllocationProp): cuMemPoolCreate;
+            Cuda pools::set_usual[] => (device: Device, pool: Handle): cuDeviceSetMemPool;
+            Cuda pools::set_usual[] => (location: *mut c_void, kind: i32, pool: Handle): cuMemSetMemPool;
+            Cuda pools::get[pool, device] => (pool: *mut Handle, device: Device): cuDeviceGetMemPool, cuDeviceGetDefaultMemPool;
+            Cuda pools::set_access[pool] => (pool: Handle, list: *const c_void, count: usize): cuMemPoolSetAccess;
+            Cuda pools::get_at[pool, location, kind] => (pool: *mut Handle, location: *mut Location, kind: i32):
+                cuMemGetDefaultMemPool, cuMemGetMemPool;
+            Cuda pools::destroy[pool] => (pool: Handle): cuMemPoolDestroy;
+            Cuda pools::trim[] => (pool: Handle, keep: usize): cuMemPoolTrimTo;
             Cuda sync::stream::<OWN> => (stream: Handle) [synchronize(meant::<OWN>(stream))]: cuStreamSynchronize | cuStreamSynchronize_ptsz;
             Cuda sync::event => (event: Handle) [synchronize(event)]: cuEventSynchronize;
             Cuda sync::context_v2 => (context: Handle) [synchronize(context)]: cuCtxSynchronize_v2;
@@ -58,7 +63,7 @@ macro_rules! entry_points {
             Cuda capture::begin_to_graph => (stream: Handle, graph: Handle, dependencies: *const Handle, edges: *const c_void, count: usize,
                 mode: i32): cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz;
             Cuda capture::end::<OWN> => (stream: Handle, graph: *mut Handle): cuStreamEndCapture | cuStreamEndCapture_ptsz;
-            Cuda pools::trim_graphs => (device: Device): cuDeviceGraphMemTrim;
+            Cuda pools::trim_graphs[] => (device: Device): cuDeviceGraphMemTrim;
 
             // Physical memory and its mappings.
             Cuda vmm::create[handle, bytes, properties] => (handle: *mut u64, bytes: usize, properties: *const AllocationProp, flags: u64) [allocate(handle, bytes)]:
@@ -283,8 +288,8 @@ macro_rules! entry_points {
             // The view.
             Cuda memory_info::info => (free: *mut usize, total: *mut usize): cuMemGetInfo_v2;
             Cuda memory_info::info_v1 => (free: *mut u32, total: *mut u32): cuMemGetInfo;
-            Cuda memory_info::device_total => (bytes: *mut usize, device: Device): cuDeviceTotalMem_v2;
-            Cuda memory_info::device_total_v1 => (bytes: *mut u32, device: Device): cuDeviceTotalMem;
+            Cuda memory_info::device_total[bytes, device] => (bytes: *mut usize, device: Device): cuDeviceTotalMem_v2;
+            Cuda memory_info::device_total_v1[bytes, device] => (bytes: *mut u32, device: Device): cuDeviceTotalMem;
             Nvml nvml_memory::info => (device: Handle, memory: *mut Memory): nvmlDeviceGetMemoryInfo, nvmlDeviceGetConfComputeProtectedMemoryUsage;
             Nvml nvml_memory::info_v2 => (device: Handle, memory: *mut MemoryV2): nvmlDeviceGetMemoryInfo_v2;
             Nvml nvml_processes::list => (device: Handle, count: *mut u32, out: *mut ProcessV1):

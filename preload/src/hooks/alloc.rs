@@ -1,109 +1,125 @@
-//! `cuMemAlloc`, its kin, and `cuMemFree`.
+//! `cuMemAlloc`, `cuMemAllocPitch` and `cuMemAllocManaged`.
+//!
+//! Allocations of a granule or more go the way of all calls ([`acquire`]). Smaller ones do not: the driver packs them into granules, so most
+//! take nothing, and a claim for each would cost more than the call. Where the context's last granule seems to have room, the call is made
+//! without a claim (an optimistic allocation, see [`optimistic`]) and charged only if the driver took a new granule.
 
 use core::sync::atomic::Ordering::AcqRel;
 
 use crate::hooks::spill;
 use crate::loader::driver;
+use crate::memory::admission::acquire::{Estimate, Operation, Taken, acquire};
 use crate::memory::admission::claim::claim_here;
+use crate::memory::admission::target::with_current;
 use crate::memory::admission::{near_limit, small};
-use crate::memory::granules::{GRANULE, SMALL, rounded_pages};
-use crate::memory::ledger::optimistic::Unclaimed;
+use crate::memory::granules::{GRANULE, GRANULE_PAGES, SMALL, rounded_pages};
+use crate::memory::ledger::optimistic::Optimistic;
 use crate::memory::ledger::{optimistic, spilled, watermark};
 use crate::memory::objects::address_map::{Block, Entered, Kind};
 use crate::memory::objects::context_table::Current;
-use crate::memory::objects::linear::{Given, PITCH, free_with, note};
+use crate::memory::objects::linear::{PITCH, free_with, note};
 use crate::memory::objects::{address_map, context_table, slots};
 use vgpu_cuda_abi::cuda::{DevicePtr, OUT_OF_MEMORY, SUCCESS, Status};
 
-fn given(status: Status, result: impl FnOnce() -> (DevicePtr, u64)) -> Given {
-    if status == SUCCESS { Ok(result()) } else { Err(status) }
+/// Allocates at most `bytes` with `call`; afterwards `given` returns the address and the size in bytes.
+#[inline]
+fn allocate_linear(current: Current, bytes: u64, call: impl Fn() -> Status, given: impl Fn() -> (DevicePtr, u64)) -> Status {
+    if bytes <= SMALL { allocate_small(current, bytes, call, given) } else { allocate_large(current, Kind::Large, bytes, call, given) }
 }
 
-/// Allocates with `call`, after at most `bytes` were found to fit.
-fn allocate_with(current: Current, kind: Kind, bytes: u64, mut call: impl FnMut() -> Given) -> Status {
+fn allocate_large(
+    Current { gpu, id, .. }: Current,
+    kind: Kind,
+    bytes: u64,
+    call: impl Fn() -> Status,
+    given: impl Fn() -> (DevicePtr, u64),
+) -> Status {
+    let record = || {
+        let (address, bytes) = given();
+        let entered = note(address, Block { count: 1, granules: bytes.div_ceil(GRANULE) as u32, context: id, kind });
+        let cost = if entered == Entered::Joined { 0 } else { rounded_pages(bytes, GRANULE) };
+        if kind == Kind::Managed {
+            gpu.charge.managed.fetch_add(cost, AcqRel);
+        }
+        Some(Taken::Object(cost))
+    };
+    acquire(gpu, Operation { estimate: Estimate::AtMostHere(rounded_pages(bytes, GRANULE)), call, record, undo: || () })
+}
+
+fn allocate_small(current: Current, bytes: u64, call: impl Fn() -> Status, given: impl Fn() -> (DevicePtr, u64)) -> Status {
     let Current { gpu, id, known } = current;
-    let shared = kind == Kind::Shared;
-    if shared && let Some(unclaimed) = optimistic::begin(gpu, || known.is_some_and(|known| known.take_room(bytes))) {
+    if let Some(optimistic) = optimistic::begin(gpu, || known.is_some_and(|known| known.take_room(bytes))) {
         return match call() {
-            Ok((address, _)) => small::lies_at(current, address, bytes, unclaimed),
-            Err(status) => status,
+            SUCCESS => small::settle(current, given().0, bytes, optimistic),
+            status => status,
         };
     }
-    let most = rounded_pages(bytes, GRANULE);
-    let taken = match if shared { near_limit::try_claim(gpu, most).ok_or(OUT_OF_MEMORY) } else { claim_here(gpu, most) } {
-        Ok(claim) => claim,
-        Err(status) if !shared => return status,
-        // A small allocation may yet fit between others, where it costs nothing.
-        Err(_) => {
-            if let Some(status) = small::fill_hole(current, bytes, &mut call) {
-                return status;
-            }
-            match claim_here(gpu, most) {
-                Ok(claim) => claim,
-                Err(status) => return status,
-            }
-        }
+    let claim = match near_limit::try_claim(gpu, GRANULE_PAGES) {
+        Some(claim) => claim,
+        // It may still fit between others, where it costs nothing; then `Err` is the call's status.
+        None => match small::fill_hole(current, bytes, &call, &given).map_or_else(|| claim_here(gpu, GRANULE_PAGES), Err) {
+            Ok(claim) => claim,
+            Err(status) => return status,
+        },
     };
-    let _alone = (shared && watermark::is_near(gpu)).then(slots::alone);
-    let (address, bytes) = match call() {
-        Ok(given) => given,
-        Err(status) => {
-            taken.drop_all();
-            return status;
-        }
-    };
-    let block = Block { count: 1, granules: bytes.div_ceil(GRANULE) as u32, context: id, kind };
-    let entered = note(address, block);
-    let cost = if entered == Entered::Joined { 0 } else { rounded_pages(bytes, GRANULE) };
-    if kind == Kind::Managed {
-        gpu.charge.managed.fetch_add(cost, AcqRel);
+    let _alone = watermark::is_near(gpu).then(slots::alone);
+    let status = call();
+    if status != SUCCESS {
+        claim.drop_all();
+        return status;
     }
-    if let (true, Some(known)) = (shared, known) {
+    let (address, bytes) = given();
+    let granules = bytes.div_ceil(GRANULE) as u32;
+    let entered = note(address, Block { count: 1, granules, context: id, kind: Kind::Shared });
+    if let Some(known) = known {
         known.placed(address, bytes, entered);
         if entered == Entered::Joined {
             known.forget_hole();
         }
     }
-    taken.settle(cost);
+    claim.settle(if entered == Entered::Joined { 0 } else { rounded_pages(bytes, GRANULE) });
     SUCCESS
 }
 
 /// `cuMemAlloc_v2`
+///
+/// # Safety
+/// `call` writes the address to `address` when it succeeds.
 #[inline]
-pub unsafe fn allocate(real: unsafe extern "C" fn(*mut DevicePtr, usize) -> Status, address: *mut DevicePtr, bytes: usize) -> Status {
-    // The common case in as few steps as can be: a small allocation behind the one before, in the only context. Which one is current need
-    // not be asked: contexts share no blocks (seen on driver 580), so where the allocation lies tells whose it is.
+pub unsafe fn allocate(call: impl Fn() -> Status, address: *mut DevicePtr, bytes: usize) -> Status {
+    // The fast path: a small allocation behind the one before, in the only context. Which context is current need not be asked: contexts share
+    // no granules (seen on driver 580), so the address tells.
     if !address.is_null()
         && (1..=SMALL as usize).contains(&bytes)
         && let Some(Current { gpu, id, known: Some(known) }) = context_table::sole()
-        && let Some(unclaimed) = optimistic::begin(gpu, || known.take_room(bytes as u64))
+        && let Some(optimistic) = optimistic::begin(gpu, || known.take_room(bytes as u64))
     {
-        // SAFETY: the program's own arguments; the address has been checked.
+        // SAFETY: the address has been checked, and is read only after the driver has written it.
         unsafe {
-            return match real(address, bytes) {
+            return match call() {
                 SUCCESS if address_map::join(*address, id) => {
                     known.placed(*address, bytes as u64, Entered::Joined);
                     SUCCESS
                 }
-                SUCCESS => elsewhere(address, bytes as u64, unclaimed),
+                SUCCESS => placed_elsewhere(address, bytes as u64, optimistic),
                 status => {
-                    drop(unclaimed);
-                    answer(address, bytes as u64, status)
+                    drop(optimistic);
+                    spill::refused(address, status)
                 }
             };
         }
     }
-    // SAFETY: the program's own arguments.
-    unsafe { allocate_any(real, address, bytes) }
+    // SAFETY: as the caller promises.
+    unsafe { allocate_any(call, address, bytes) }
 }
 
-/// A small allocation is not in a block of the only context: it is in a new one, or in a context that nobody had met.
+/// Settles a small allocation that is not in a known granule of the only context: it is in a new granule, or in a context not met before.
 #[cold]
-unsafe fn elsewhere(address: *mut DevicePtr, bytes: u64, unclaimed: Unclaimed<'_>) -> Status {
+unsafe fn placed_elsewhere(address: *mut DevicePtr, bytes: u64, optimistic: Optimistic<'_>) -> Status {
     // SAFETY: the caller has checked the address, and the driver has just written it.
     unsafe {
         match context_table::current() {
-            Ok(current) => answer(address, bytes, small::lies_at(current, *address, bytes, unclaimed)),
+            Ok(current) => spill::refused(address, small::settle(current, *address, bytes, optimistic)),
             Err(None) => SUCCESS,
             Err(Some(status)) => {
                 driver::free(*address);
@@ -114,122 +130,111 @@ unsafe fn elsewhere(address: *mut DevicePtr, bytes: u64, unclaimed: Unclaimed<'_
 }
 
 #[inline(never)]
-unsafe fn allocate_any(real: unsafe extern "C" fn(*mut DevicePtr, usize) -> Status, address: *mut DevicePtr, bytes: usize) -> Status {
-    // SAFETY: the program's own arguments; called only once the address has been checked.
-    let call = || unsafe { given(real(address, bytes), || (*address, bytes as u64)) };
-    let current = match context_table::current() {
-        Ok(current) if !address.is_null() && bytes != 0 => current,
-        // SAFETY: the program's own arguments, for the driver to refuse.
-        Ok(_) | Err(None) => return unsafe { real(address, bytes) },
-        Err(Some(status)) => return status,
-    };
-    // SAFETY: the address has been checked.
-    unsafe { answer(address, bytes as u64, allocate_with(current, kind_of(bytes as u64), bytes as u64, call)) }
-}
-
-/// What was not had on the device.
-#[inline]
-unsafe fn answer(address: *mut DevicePtr, bytes: u64, status: Status) -> Status {
-    // SAFETY: the program's own variable, which the caller has checked.
-    if status == SUCCESS { SUCCESS } else { unsafe { spill::instead(address, bytes, status) } }
-}
-
-const fn kind_of(bytes: u64) -> Kind {
-    if bytes <= SMALL { Kind::Shared } else { Kind::Large }
+unsafe fn allocate_any(call: impl Fn() -> Status, address: *mut DevicePtr, bytes: usize) -> Status {
+    if address.is_null() || bytes == 0 {
+        return call();
+    }
+    with_current(call, |current, call| {
+        // SAFETY: the address has been checked, and is read only after the driver has written it.
+        let given = || (unsafe { *address }, bytes as u64);
+        match allocate_linear(current, bytes as u64, call, given) {
+            SUCCESS => SUCCESS,
+            // SAFETY: as above.
+            status => unsafe { spill::instead(current, address, bytes as u64, status, || spill::make(address, bytes)) },
+        }
+    })
 }
 
 /// `cuMemAlloc`, with 32-bit addresses and sizes.
-pub unsafe fn allocate_v1(real: unsafe extern "C" fn(*mut u32, u32) -> Status, address: *mut u32, bytes: u32) -> Status {
-    let current = match context_table::current() {
-        Ok(current) if !address.is_null() && bytes != 0 => current,
-        // SAFETY: the program's own arguments, for the driver to refuse.
-        Ok(_) | Err(None) => return unsafe { real(address, bytes) },
-        Err(Some(status)) => return status,
-    };
-    // SAFETY: the program's own arguments; the address has been checked.
-    let call = || unsafe { given(real(address, bytes), || (u64::from(*address), u64::from(bytes))) };
-    let status = allocate_with(current, kind_of(u64::from(bytes)), u64::from(bytes), call);
-    spill::not_here(current.gpu, u64::from(bytes), status)
-}
-
-/// `cuMemAllocPitch_v2`
-pub unsafe fn allocate_pitch(
-    real: unsafe extern "C" fn(*mut DevicePtr, *mut usize, usize, usize, u32) -> Status,
-    address: *mut DevicePtr,
-    pitch: *mut usize,
-    width: usize,
-    height: usize,
-    element: u32,
-) -> Status {
-    let current = match context_table::current() {
-        Ok(current) if !address.is_null() && !pitch.is_null() && width != 0 && height != 0 => current,
-        // SAFETY: the program's own arguments, for the driver to refuse.
-        Ok(_) | Err(None) => return unsafe { real(address, pitch, width, height, element) },
-        Err(Some(status)) => return status,
-    };
-    let bytes = (width as u64).div_ceil(PITCH).saturating_mul(PITCH).saturating_mul(height as u64);
-    // SAFETY: the program's own arguments; both pointers have been checked.
-    let call = || unsafe { given(real(address, pitch, width, height, element), || (*address, *pitch as u64 * height as u64)) };
-    match allocate_with(current, kind_of(bytes), bytes, call) {
-        SUCCESS => SUCCESS,
-        // SAFETY: both pointers have been checked.
-        status => unsafe { spill::instead_with(address, bytes, status, || spill::make_pitched(address, pitch, (width, height), element)) },
-    }
+///
+/// # Safety
+/// `call` writes the address to `address` when it succeeds.
+pub unsafe fn allocate_v1(call: impl Fn() -> Status, address: *mut u32, bytes: u32) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { allocate_32(call, address, bytes.into(), || bytes.into()) }
 }
 
 /// `cuMemAllocPitch`, with 32-bit addresses and sizes.
-pub unsafe fn allocate_pitch_v1(
-    real: unsafe extern "C" fn(*mut u32, *mut u32, u32, u32, u32) -> Status,
-    address: *mut u32,
-    pitch: *mut u32,
-    width: u32,
-    height: u32,
+///
+/// # Safety
+/// `call` writes the address and the pitch when it succeeds.
+pub unsafe fn allocate_pitch_v1(call: impl Fn() -> Status, address: *mut u32, pitch: *mut u32, width: u32, height: u32) -> Status {
+    if pitch.is_null() {
+        return call();
+    }
+    // SAFETY: as the caller promises; the pitch has been checked.
+    unsafe { allocate_32(call, address, pitched(width.into(), height.into()), || u64::from(*pitch) * u64::from(height)) }
+}
+
+/// Allocates what cannot lie on the host, which has no 32-bit addresses.
+unsafe fn allocate_32(call: impl Fn() -> Status, address: *mut u32, bytes: u64, taken: impl Fn() -> u64) -> Status {
+    if address.is_null() || bytes == 0 {
+        return call();
+    }
+    with_current(call, |current, call| {
+        // SAFETY: the address has been checked, and is read only after the driver has written it.
+        let status = allocate_linear(current, bytes, call, || (unsafe { *address }.into(), taken()));
+        spill::refuse_host(current.gpu, bytes, status)
+    })
+}
+
+/// Returns the most bytes that rows of this width take, with the driver's widest pitch.
+const fn pitched(width: u64, height: u64) -> u64 {
+    width.div_ceil(PITCH).saturating_mul(PITCH).saturating_mul(height)
+}
+
+/// `cuMemAllocPitch_v2`
+///
+/// # Safety
+/// `call` writes the address and the pitch when it succeeds.
+pub unsafe fn allocate_pitch(
+    call: impl Fn() -> Status,
+    address: *mut DevicePtr,
+    pitch: *mut usize,
+    (width, height): (usize, usize),
     element: u32,
 ) -> Status {
-    let current = match context_table::current() {
-        Ok(current) if !address.is_null() && !pitch.is_null() => current,
-        // SAFETY: the program's own arguments, for the driver to refuse.
-        Ok(_) | Err(None) => return unsafe { real(address, pitch, width, height, element) },
-        Err(Some(status)) => return status,
-    };
-    let bytes = u64::from(width).div_ceil(PITCH) * PITCH * u64::from(height);
-    // SAFETY: the program's own arguments; both pointers have been checked.
-    let call =
-        || unsafe { given(real(address, pitch, width, height, element), || (u64::from(*address), u64::from(*pitch) * u64::from(height))) };
-    spill::not_here(current.gpu, bytes, allocate_with(current, kind_of(bytes), bytes, call))
+    if address.is_null() || pitch.is_null() || width == 0 || height == 0 {
+        return call();
+    }
+    with_current(call, |current, call| {
+        let bytes = pitched(width as u64, height as u64);
+        // SAFETY: both pointers have been checked, and are read only after the driver has written them.
+        let given = || unsafe { (*address, *pitch as u64 * height as u64) };
+        match allocate_linear(current, bytes, call, given) {
+            SUCCESS => SUCCESS,
+            // SAFETY: as above.
+            status => unsafe {
+                spill::instead(current, address, bytes, status, || spill::make_pitched(address, pitch, (width, height), element))
+            },
+        }
+    })
 }
 
 /// `cuMemAllocManaged`
 ///
-/// Managed memory may move to the host, but while it is used it is on the device, and NVML does not list it by process: it is charged
-/// whole, when it is made.
-pub unsafe fn allocate_managed(
-    real: unsafe extern "C" fn(*mut DevicePtr, usize, u32) -> Status,
-    address: *mut DevicePtr,
-    bytes: usize,
-    flags: u32,
-) -> Status {
-    let current = match context_table::current() {
-        Ok(current) if !address.is_null() && bytes != 0 => current,
-        // SAFETY: the program's own arguments, for the driver to refuse.
-        Ok(_) | Err(None) => return unsafe { real(address, bytes, flags) },
-        Err(Some(status)) => return status,
-    };
-    // SAFETY: the program's own arguments; the address has been checked.
-    let make = || unsafe { real(address, bytes, flags) };
-    // SAFETY: the address has been checked.
-    let call = || given(make(), || (unsafe { *address }, bytes as u64));
-    let status = allocate_with(current, Kind::Managed, bytes as u64, call);
-    if status != SUCCESS {
-        // SAFETY: the address has been checked.
-        return unsafe { spill::instead_with(address, bytes as u64, status, make) };
+/// Managed memory may move to the host, but is on the device while it is used, and NVML does not list it by process. It is charged whole when it
+/// is made.
+///
+/// # Safety
+/// `call` writes the address to `address` when it succeeds.
+pub unsafe fn allocate_managed(call: impl Fn() -> Status, address: *mut DevicePtr, bytes: usize) -> Status {
+    if address.is_null() || bytes == 0 {
+        return call();
     }
-    // SAFETY: the driver has just written the address.
-    let given = unsafe { *address };
-    if spilled::is_in_use() && !spill::keep(current.gpu, given, bytes as u64) {
-        // SAFETY: the allocation was just made, and the program is about to hear that it was not.
-        free_with(given, || unsafe { driver::free(given) });
-        return OUT_OF_MEMORY;
-    }
-    SUCCESS
+    with_current(call, |current, call| {
+        let bytes = bytes as u64;
+        // SAFETY: the address has been checked, and is read only after the driver has written it.
+        let given = || unsafe { *address };
+        match allocate_large(current, Kind::Managed, bytes, &call, || (given(), bytes)) {
+            SUCCESS if spilled::is_in_use() && !spill::stay_on_host(current.gpu, given(), bytes) => {
+                // SAFETY: the allocation was just made, and the program has not seen it.
+                free_with(given(), || unsafe { driver::free(given()) });
+                OUT_OF_MEMORY
+            }
+            SUCCESS => SUCCESS,
+            // SAFETY: as above.
+            status => unsafe { spill::instead(current, address, bytes, status, call) },
+        }
+    })
 }

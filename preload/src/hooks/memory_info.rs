@@ -1,4 +1,4 @@
-//! What a program sees of the device's memory: its share.
+//! The memory that a program sees: its share of the device's.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -13,10 +13,10 @@ use crate::session;
 use crate::session::Gpu;
 use vgpu_cuda_abi::cuda::{Device, SUCCESS, Status};
 
-/// Free and total bytes under the limit, given what the device really has free, and with what may lie on the host.
+/// Returns free and total bytes under the limit, with what may lie on the host, where the device has `really_free` bytes. `None` without a limit.
 pub fn share(gpu: &Gpu, really_free: u64) -> Option<(u64, u64)> {
     let limit = gpu.memory_limit()?.min(gpu.total);
-    // What the dead held is not in use any more. Near the limit every byte counts; else once a second will do.
+    // Memory of dead processes is free. It is looked for at each call near the limit, else once a second.
     static LOOKED: AtomicU64 = AtomicU64::new(0);
     let second = clock::coarse_second();
     if watermark::is_near(gpu) || LOOKED.load(Relaxed) != second {
@@ -38,14 +38,12 @@ pub unsafe fn info(real: unsafe extern "C" fn(*mut usize, *mut usize) -> Status,
         if status != SUCCESS {
             return status;
         }
-        let (left, limit) = match context_table::current() {
-            Ok(current) => match share(current.gpu, really_free as u64) {
-                Some(share) => share,
-                None => (really_free as u64, 0),
-            },
-            Err(None) => (really_free as u64, 0),
+        let share = match context_table::current() {
+            Ok(current) => share(current.gpu, really_free as u64),
+            Err(None) => None,
             Err(Some(status)) => return status,
         };
+        let (left, limit) = share.unwrap_or((really_free as u64, 0));
         if !free.is_null() {
             *free = left as usize;
         }
@@ -79,37 +77,32 @@ pub unsafe fn info_v1(real: unsafe extern "C" fn(*mut u32, *mut u32) -> Status, 
 }
 
 /// `cuDeviceTotalMem_v2`
-pub unsafe fn device_total(real: unsafe extern "C" fn(*mut usize, Device) -> Status, bytes: *mut usize, device: Device) -> Status {
-    // SAFETY: the program's own arguments; the driver has accepted the pointer when it succeeds.
-    unsafe {
-        let status = real(bytes, device);
-        if status == SUCCESS
-            && let Some((limit, ceiling)) = limit_of(device)
-        {
-            *bytes = (*bytes).min(limit as usize) + ceiling as usize;
-        }
-        status
-    }
+///
+/// # Safety
+/// `call` writes to `bytes` when it succeeds.
+pub unsafe fn device_total(call: impl FnOnce() -> Status, bytes: *mut usize, device: Device) -> Status {
+    // SAFETY: as the caller promises.
+    with_limit(call, device, |limit, ceiling| unsafe { *bytes = (*bytes).min(limit as usize) + ceiling as usize })
 }
 
 /// `cuDeviceTotalMem`, in 32 bits.
-pub unsafe fn device_total_v1(real: unsafe extern "C" fn(*mut u32, Device) -> Status, bytes: *mut u32, device: Device) -> Status {
-    // SAFETY: as above.
-    unsafe {
-        let status = real(bytes, device);
-        if status == SUCCESS
-            && let Some((limit, ceiling)) = limit_of(device)
-        {
-            *bytes = (*bytes).min(u32::try_from(limit + ceiling).unwrap_or(u32::MAX));
-        }
-        status
-    }
+///
+/// # Safety
+/// `call` writes to `bytes` when it succeeds.
+pub unsafe fn device_total_v1(call: impl FnOnce() -> Status, bytes: *mut u32, device: Device) -> Status {
+    // SAFETY: as the caller promises.
+    with_limit(call, device, |limit, ceiling| unsafe { *bytes = (*bytes).min(u32::try_from(limit + ceiling).unwrap_or(u32::MAX)) })
 }
 
-/// The limit, and what may lie on the host beside it, in bytes.
-fn limit_of(device: Device) -> Option<(u64, u64)> {
-    match session::current() {
-        session::State::Ready(session) => session.gpu(device).and_then(|gpu| Some((gpu.memory_limit()?, spilled::room(gpu).1))),
-        session::State::NotYet | session::State::Refused => None,
+/// After a successful call, calls `apply` with the device's limit and what may lie on the host besides, in bytes, if there is a limit.
+fn with_limit(call: impl FnOnce() -> Status, device: Device, apply: impl FnOnce(u64, u64)) -> Status {
+    let status = call();
+    if status == SUCCESS
+        && let session::State::Ready(session) = session::current()
+        && let Some(gpu) = session.gpu(device)
+        && let Some(limit) = gpu.memory_limit()
+    {
+        apply(limit, spilled::room(gpu).1);
     }
+    status
 }

@@ -1,4 +1,8 @@
-//! Stream-ordered memory: taken from pools, whose reservations are what counts, and given back when the stream has come that far.
+//! Stream-ordered memory. It is taken from pools, whose reservations are what counts, and given back when the stream reaches the free.
+//!
+//! An allocation claims one step of its pool's growth, and the pool is settled at what it has reserved then, whether the call succeeded or not
+//! (a reservoir, not an object, so [`acquire`](crate::memory::admission::acquire) has nothing to record). Near the limit a step does not fit,
+//! though the allocation may: [`Wanted::allocate_near_limit`].
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -6,9 +10,12 @@ use vgpu_region::ledger::pages;
 
 use crate::hooks::{alloc, spill};
 use crate::loader::driver;
+use crate::memory::admission::target::with_current;
 use crate::memory::admission::{claim, near_limit};
 use crate::memory::granules::{GRANULE, GRANULE_PAGES, POOL_STEP, rounded_pages};
+use crate::memory::ledger::changes::release;
 use crate::memory::ledger::spilled;
+use crate::memory::objects::address_map::{Block, Kind};
 use crate::memory::objects::context_table::Current;
 use crate::memory::objects::pending_frees::{FREES_LATER, freed_later, pending, pending_frees};
 use crate::memory::objects::pool_table::Pool;
@@ -17,23 +24,23 @@ use crate::memory::reconcile::dead;
 use crate::memory::reconcile::frees::frees_have_passed;
 use crate::session;
 use crate::session::Gpu;
-use vgpu_cuda_abi::cuda::{DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status, meant};
+use vgpu_cuda_abi::cuda::{DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 
-/// An allocation that a program asks a pool for.
+/// An allocation from a pool.
 struct Wanted<'a, C> {
     pool: Handle,
     known: &'a Pool,
-    /// Where the program wants to be told the address; not null.
+    /// Where the program wants the address; not null.
     address: *mut DevicePtr,
     bytes: u64,
-    /// The stream that is meant ([`meant`]).
+    /// The effective stream.
     stream: Handle,
     /// The program's call.
     call: C,
 }
 
 impl<C: Fn() -> Status> Wanted<'_, C> {
-    /// Allocates it.
+    /// Makes the allocation.
     unsafe fn allocate(self, current: Current) -> Status {
         let mut gpu = current.gpu;
         let (device, before) = self.known.device_and_charge();
@@ -43,7 +50,7 @@ impl<C: Fn() -> Status> Wanted<'_, C> {
                 None => return (self.call)(),
             }
         }
-        // In a captured stream nothing is taken now: the graph's launch is what counts. Nor may a pool be asked anything then.
+        // A captured allocation takes nothing now: the graph's launch does. Nor may a pool be asked anything during a capture.
         if captures::is_under_way(self.stream) {
             return (self.call)();
         }
@@ -65,16 +72,17 @@ impl<C: Fn() -> Status> Wanted<'_, C> {
         status
     }
 
-    /// Less than the pool's next step is left. What the pool does not use is given back to the device, and the allocation is made as a
-    /// linear one, which takes no more than it needs; `cuMemFreeAsync` takes such addresses as well (seen on driver 580). If that does
-    /// not fit either, the pool may still have room between its own allocations.
+    /// Allocates where less than the pool's next step is left. What the pool does not use is given back to the device, and the allocation is made
+    /// as linear memory, which takes no more than it needs; `cuMemFreeAsync` takes such addresses too (seen on driver 580). If that does not fit
+    /// either, the pool may still have room between its own allocations.
     ///
-    /// The stream is in no capture, but others may be, and stay whole.
+    /// The stream is in no capture, but others may be, and are not invalidated.
     #[cold]
     unsafe fn allocate_near_limit(&self, gpu: &Gpu) -> Status {
         let _relaxed = captures::leave_alone();
-        // SAFETY: the program's own address, which it will get from a call that it did not make, of the same meaning.
-        let linear = || unsafe { alloc::allocate(driver::allocate_pointer, self.address, self.bytes as usize) };
+        let bytes = self.bytes as usize;
+        // SAFETY: the program's own address, which is valid for a call of the same meaning.
+        let linear = || unsafe { alloc::allocate(|| driver::allocate(self.address, bytes), self.address, bytes) };
         let linear_if_it_fits = || {
             dead::recover(gpu);
             reservoirs::settle_all_of(gpu);
@@ -102,11 +110,11 @@ impl<C: Fn() -> Status> Wanted<'_, C> {
         {
             return status;
         }
-        // One last time with everything counted anew, and with a word about it if it fails.
+        // Once more after a full recount; it logs the refusal if it fails.
         linear()
     }
 
-    /// Takes from what a pool is thought to have room for. `None` if it grew past the limit instead, which is undone.
+    /// Allocates from a pool that seems to have room. `None` if it grew past the limit instead, which is undone.
     unsafe fn take_from_room(&self, gpu: &Gpu) -> Option<Status> {
         let &Self { pool, known, address, stream, .. } = self;
         let (_, before) = known.device_and_charge();
@@ -119,9 +127,9 @@ impl<C: Fn() -> Status> Wanted<'_, C> {
             known.took(before, self.bytes);
             return Some(SUCCESS);
         }
-        pool_table::has_none(pool, known);
-        // SAFETY: the address was just written by the driver, and nobody has seen it. The memory is the stream's when it gets there, and
-        // is given back behind that.
+        pool_table::mark_full(pool, known);
+        // SAFETY: the driver has just written the address, and the program has not seen it. The memory is the stream's, and is given back in
+        // its order.
         unsafe {
             driver::free_ordered(*address, stream);
             *address = 0;
@@ -132,7 +140,7 @@ impl<C: Fn() -> Status> Wanted<'_, C> {
         None
     }
 
-    /// Near the limit where linear memory of the current context will not do, as another GPU or another process is to get at it.
+    /// Allocates near the limit where linear memory of the current context will not do: another GPU or another process uses the pool.
     #[cold]
     unsafe fn allocate_in_pool(&self, gpu: &Gpu) -> Status {
         {
@@ -153,95 +161,69 @@ impl<C: Fn() -> Status> Wanted<'_, C> {
     }
 }
 
-/// `cuMemAllocAsync`
-pub unsafe fn allocate<const OWN: bool>(
-    real: unsafe extern "C" fn(*mut DevicePtr, usize, Handle) -> Status,
-    address: *mut DevicePtr,
-    bytes: usize,
-    stream: Handle,
-) -> Status {
-    let call = move || {
-        // SAFETY: the program's own arguments.
-        unsafe { real(address, bytes, stream) }
-    };
+/// `cuMemAllocAsync`. `stream` is the effective one.
+///
+/// # Safety
+/// `call` writes the address to `address` when it succeeds.
+pub unsafe fn allocate(call: impl Fn() -> Status, address: *mut DevicePtr, bytes: usize, stream: Handle) -> Status {
     if address.is_null() || bytes == 0 {
         return call();
     }
-    let stream = meant::<OWN>(stream);
-    // The common case in as few steps as can be.
+    let bytes = bytes as u64;
+    // The fast path: the first context is nearly always current.
     if let Some(current) = context_table::first()
         && let Some(usual) = usual_pool::usual(current.gpu)
     {
         // SAFETY: the address has been checked.
-        return unsafe { Wanted { pool: usual.pool, known: usual.known, address, bytes: bytes as u64, stream, call }.allocate(current) };
+        return unsafe { Wanted { pool: usual.pool, known: usual.known, address, bytes, stream, call }.allocate(current) };
     }
-    let current = match context_table::current() {
-        Ok(current) => current,
-        Err(None) => return call(),
-        Err(Some(status)) => return status,
-    };
-    let Some(usual) = usual_pool::usual(current.gpu) else {
-        let mut pool = core::ptr::null_mut();
-        // What cannot be watched cannot be had. Without a pool the driver says so itself.
-        // SAFETY: the driver writes one handle.
-        return if unsafe { driver::device_pool(&raw mut pool, current.gpu.device) } == SUCCESS { OUT_OF_MEMORY } else { call() };
-    };
-    // SAFETY: the address has been checked.
-    unsafe { Wanted { pool: usual.pool, known: usual.known, address, bytes: bytes as u64, stream, call }.allocate(current) }
-}
-
-/// `cuMemAllocFromPoolAsync`
-pub unsafe fn allocate_from<const OWN: bool>(
-    real: unsafe extern "C" fn(*mut DevicePtr, usize, Handle, Handle) -> Status,
-    address: *mut DevicePtr,
-    bytes: usize,
-    pool: Handle,
-    stream: Handle,
-) -> Status {
-    let call = move || {
-        // SAFETY: the program's own arguments.
-        unsafe { real(address, bytes, pool, stream) }
-    };
-    match context_table::current() {
-        Ok(current) if !address.is_null() && bytes != 0 && !pool.is_null() => match pool_table::known_of(pool) {
-            // SAFETY: the address has been checked; a pool that is none is refused by the driver.
-            Some(known) => unsafe {
-                Wanted { pool, known, address, bytes: bytes as u64, stream: meant::<OWN>(stream), call }.allocate(current)
-            },
-            None => OUT_OF_MEMORY,
-        },
-        Ok(_) | Err(None) => call(),
-        Err(Some(status)) => status,
-    }
-}
-
-/// `cuMemFreeAsync`
-#[inline]
-pub unsafe fn free<const OWN: bool>(real: unsafe extern "C" fn(DevicePtr, Handle) -> Status, address: DevicePtr, stream: Handle) -> Status {
-    // SAFETY: the program's own arguments.
-    let call = || unsafe { real(address, stream) };
-    let Some(left) = address_map::leave(address) else { return call() };
-    let stream = meant::<OWN>(stream);
-    let status = if spilled::is_in_use()
-        && !captures::is_under_way(stream)
-        && matches!(left.kind, address_map::Kind::Managed | address_map::Kind::Spilled)
-    {
-        spill::free_after(stream, address)
-    } else {
-        call()
-    };
-    if status != SUCCESS {
-        address_map::put_back(address, left);
-    } else if let Some(gpu) = context_table::gpu_of(left.context) {
-        let cost = pages(u64::from(left.granules) * GRANULE);
-        match left.kind {
-            address_map::Kind::Managed | address_map::Kind::Spilled => linear::give_back(gpu, left),
-            _ if left.count == 0 => freed_later(gpu, cost),
-            // The granule stays, and in it, for a while, what was freed.
-            _ => pending(gpu, GRANULE_PAGES),
+    with_current(call, |current, call| {
+        if let Some(usual) = usual_pool::usual(current.gpu) {
+            // SAFETY: the address has been checked.
+            return unsafe { Wanted { pool: usual.pool, known: usual.known, address, bytes, stream, call }.allocate(current) };
         }
+        let mut pool = core::ptr::null_mut();
+        // Fail closed: a pool that cannot be recorded is refused. Without a pool the driver refuses.
+        // SAFETY: the driver writes one handle.
+        if unsafe { driver::device_pool(&raw mut pool, current.gpu.device) } == SUCCESS { OUT_OF_MEMORY } else { call() }
+    })
+}
+
+/// `cuMemAllocFromPoolAsync`. `stream` is the effective one.
+///
+/// # Safety
+/// `call` writes the address to `address` when it succeeds.
+pub unsafe fn allocate_from(call: impl Fn() -> Status, address: *mut DevicePtr, bytes: usize, pool: Handle, stream: Handle) -> Status {
+    if address.is_null() || bytes == 0 || pool.is_null() {
+        return call();
     }
-    status
+    with_current(call, |current, call| match pool_table::known_of(pool) {
+        // SAFETY: the address has been checked; the driver refuses a handle that is no pool.
+        Some(known) => unsafe { Wanted { pool, known, address, bytes: bytes as u64, stream, call }.allocate(current) },
+        None => OUT_OF_MEMORY,
+    })
+}
+
+/// `cuMemFreeAsync`. `stream` is the effective one.
+#[inline]
+pub fn free(call: impl FnOnce() -> Status, address: DevicePtr, stream: Handle) -> Status {
+    let Some(left) = address_map::leave(address) else { return call() };
+    let is_managed = matches!(left.kind, Kind::Managed | Kind::Spilled);
+    let call = || {
+        if spilled::is_in_use() && is_managed && !captures::is_under_way(stream) { spill::free_after(stream, address) } else { call() }
+    };
+    let give_back = |left: Block| {
+        let Some(gpu) = context_table::gpu_of(left.context) else { return };
+        if is_managed {
+            linear::give_back(gpu, left);
+        } else if left.count == 0 {
+            freed_later(gpu, pages(u64::from(left.granules) * GRANULE));
+        } else {
+            // The granule stays, and for a while the freed memory in it.
+            pending(gpu, GRANULE_PAGES);
+        }
+    };
+    release(Some(left), call, give_back, |left| address_map::put_back(address, left))
 }
 
 /// Waits for a stream or an event: pools may have shrunk.
@@ -253,10 +235,10 @@ pub unsafe fn after_wait(real: unsafe extern "C" fn(Handle) -> Status, handle: H
     status
 }
 
-/// `cuCtxSynchronize`: pools may have shrunk, and what was freed stream-ordered is free.
+/// `cuCtxSynchronize`: pools may have shrunk, and stream-ordered frees have passed.
 #[inline]
 pub unsafe fn after_wait_context(real: unsafe extern "C" fn() -> Status) -> Status {
-    // Before the wait: what is freed from here on may not be through behind it.
+    // Read before the wait: later frees may not have passed after it.
     let current = if FREES_LATER.load(Relaxed) { context_table::current().ok() } else { None };
     let before = current.map(|current| (current.gpu, pending_frees(current.gpu))).filter(|&(_, pending)| pending != 0);
     // SAFETY: the call takes nothing.

@@ -1,72 +1,106 @@
-//! Memory pools, of the program's making and the driver's own. What counts is what they have reserved from the device, which the driver
-//! tells in 20 ns; it grows in steps of 32 MiB and shrinks when the host waits for a stream, so it is looked at then.
+//! Memory pools, the program's and the driver's own. A pool is charged what it has reserved from the device, which the driver tells in 20 ns. It
+//! grows in steps of 32 MiB and shrinks when the host waits for a stream, so it is settled then.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::loader::driver;
 use crate::memory::ledger::account;
-use crate::memory::objects::pool_table::{ELSEWHERE, Pool, add, find, note};
+use crate::memory::objects::pool_table::{ELSEWHERE, Pool, add, find, record_own};
 use crate::memory::objects::reservoirs::{settle_all, settle_pool};
 use crate::memory::objects::usual_pool::forget_usual;
 use crate::memory::objects::{graph_memory, pending_frees, pool_table};
 use crate::memory::reconcile::overhead;
+use crate::os::log;
+use crate::os::log::Seldom;
 use crate::session;
 use crate::session::Gpu;
-use vgpu_cuda_abi::cuda::{AllocationProp, Device, Handle, LOCATION_DEVICE, OUT_OF_MEMORY, SUCCESS, Status};
+use vgpu_cuda_abi::cuda::{AllocationProp, Device, Handle, LOCATION_DEVICE, Location, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, Status};
+
+/// `CU_MEM_ALLOCATION_TYPE_MANAGED`
+const MANAGED: i32 = 2;
+
+/// Returns true, and logs why, for pools of managed memory (CUDA 13) under a memory limit. Their memory moves between host and device, and nothing
+/// tells how much of it is where. `cuMemAllocManaged` is offered.
+fn is_refused(kind: i32) -> bool {
+    static SAID: Seldom = Seldom::new();
+    let is_refused = kind == MANAGED && session::is_memory_limited();
+    if is_refused && SAID.now() {
+        log::line(vgpu_region::limits::LogLevel::Warn, format_args!("pools of managed memory are not offered under a memory limit"));
+    }
+    is_refused
+}
 
 /// `cuMemPoolSetAccess`
-pub unsafe fn set_access(
-    real: unsafe extern "C" fn(Handle, *const core::ffi::c_void, usize) -> Status,
-    pool: Handle,
-    list: *const core::ffi::c_void,
-    count: usize,
-) -> Status {
+pub fn set_access(call: impl FnOnce() -> Status, pool: Handle) -> Status {
     if let Some(known) = find(pool).filter(|_| !pool.is_null()) {
         known.is_shared.store(true, Relaxed);
     }
-    // SAFETY: the program's own arguments.
-    unsafe { real(pool, list, count) }
+    call()
 }
 
 /// `cuDeviceGetMemPool` and `cuDeviceGetDefaultMemPool`
-pub unsafe fn get(real: unsafe extern "C" fn(*mut Handle, Device) -> Status, pool: *mut Handle, device: Device) -> Status {
-    // SAFETY: the program's own arguments; the handle is read only after the driver wrote it.
+///
+/// # Safety
+/// `call` writes to `pool` when it succeeds.
+pub unsafe fn get(call: impl FnOnce() -> Status, pool: *mut Handle, device: Device) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { get_with(call, pool, || Some(device)) }
+}
+
+/// `cuMemGetMemPool` and `cuMemGetDefaultMemPool`
+///
+/// # Safety
+/// `call` writes to `pool`, and has read `location`, when it succeeds.
+pub unsafe fn get_at(call: impl FnOnce() -> Status, pool: *mut Handle, location: *const Location, kind: i32) -> Status {
+    if is_refused(kind) {
+        return NOT_SUPPORTED;
+    }
+    // SAFETY: as the caller promises.
+    unsafe { get_with(call, pool, || Some(*location).filter(|location| location.kind == LOCATION_DEVICE).map(|location| location.id)) }
+}
+
+unsafe fn get_with(call: impl FnOnce() -> Status, pool: *mut Handle, device: impl FnOnce() -> Option<Device>) -> Status {
+    let status = call();
+    // SAFETY: read only after the driver has written it.
     unsafe {
-        let status = real(pool, device);
-        // What cannot be watched cannot be had.
-        if status == SUCCESS && !note(*pool, Some(device)) {
+        // Fail closed: a pool that cannot be recorded is refused.
+        if status == SUCCESS && !record_own(*pool, device()) {
             *pool = core::ptr::null_mut();
             return OUT_OF_MEMORY;
         }
-        status
     }
+    status
 }
 
 /// `cuMemPoolCreate`
-pub unsafe fn create(
-    real: unsafe extern "C" fn(*mut Handle, *const AllocationProp) -> Status,
-    pool: *mut Handle,
-    properties: *const AllocationProp,
-) -> Status {
-    // SAFETY: the program's own arguments; both are read only after the driver has accepted them.
-    unsafe {
-        let status = real(pool, properties);
-        if status == SUCCESS {
-            let location = (*properties).location;
-            let device = if location.kind == LOCATION_DEVICE { (location.id as u64) << 32 } else { ELSEWHERE };
-            let Some(known) = add(*pool, device) else {
-                // What cannot be watched cannot be had.
-                driver::pool_destroy(*pool);
-                return OUT_OF_MEMORY;
-            };
-            known.is_shared.store((*properties).handle_types != 0, Relaxed);
-        }
-        status
+///
+/// # Safety
+/// `properties` is null or valid; `call` writes to `pool` when it succeeds.
+pub unsafe fn create(call: impl FnOnce() -> Status, pool: *mut Handle, properties: *const AllocationProp) -> Status {
+    // SAFETY: as the caller promises.
+    let Some(properties) = (unsafe { properties.as_ref() }) else { return call() };
+    if is_refused(properties.kind) {
+        return NOT_SUPPORTED;
     }
+    let status = call();
+    if status != SUCCESS {
+        return status;
+    }
+    let location = properties.location;
+    let record = if location.kind == LOCATION_DEVICE { (location.id as u64) << 32 } else { ELSEWHERE };
+    // SAFETY: the driver has just written the handle, and the program has not seen it.
+    let Some(known) = add(unsafe { *pool }, record) else {
+        // Fail closed: a pool that cannot be recorded is refused.
+        // SAFETY: as above.
+        unsafe { driver::pool_destroy(*pool) };
+        return OUT_OF_MEMORY;
+    };
+    known.is_shared.store(properties.handle_types != 0, Relaxed);
+    SUCCESS
 }
 
-/// `cuMemPoolDestroy`: allocations that are still live keep their memory, which only NVML can tell about from now on.
-pub unsafe fn destroy(real: unsafe extern "C" fn(Handle) -> Status, pool: Handle) -> Status {
+/// `cuMemPoolDestroy`. Allocations that still live keep their memory; from now on only NVML tells about it.
+pub fn destroy(call: impl FnOnce() -> Status, pool: Handle) -> Status {
     let known = find(pool).filter(|_| !pool.is_null());
     let gpu = known.and_then(|known| {
         let value = known.record.load(Relaxed);
@@ -76,11 +110,10 @@ pub unsafe fn destroy(real: unsafe extern "C" fn(Handle) -> Status, pool: Handle
         settle_pool(gpu, pool, known, None);
     }
     forget_usual();
-    // From here on another thread may be given the same handle.
-    let (value, shared) = known.map_or((0, false), Pool::leave);
-    // SAFETY: the program's own argument.
-    let status = unsafe { real(pool) };
-    // Meanwhile another thread may have met it as the usual one, which it was until it was gone.
+    // Removed before the call, as the driver may give another thread the same handle.
+    let (value, is_shared) = known.map_or((0, false), Pool::leave);
+    let status = call();
+    // During the call another thread may have met it again as the usual pool.
     forget_usual();
     if status == SUCCESS {
         find(pool).map(Pool::leave);
@@ -88,12 +121,12 @@ pub unsafe fn destroy(real: unsafe extern "C" fn(Handle) -> Status, pool: Handle
             pending_frees::freed_later(gpu, value as u32);
         }
     } else if known.is_some() && find(pool).is_none() {
-        add(pool, value).into_iter().for_each(|pool| pool.is_shared.store(shared, Relaxed));
+        add(pool, value).into_iter().for_each(|pool| pool.is_shared.store(is_shared, Relaxed));
     }
     status
 }
 
-/// A device's primary context is gone, and maybe its pools with it: they are met anew when they are used again.
+/// Gives back the pools of a device whose primary context is gone. Those that still exist are recorded again when they are used.
 pub fn forget_device(gpu: &Gpu) {
     forget_usual();
     for pool in pool_table::all().filter(|pool| pool.handle_on(gpu).is_some()) {
@@ -104,26 +137,33 @@ pub fn forget_device(gpu: &Gpu) {
 }
 
 /// `cuMemPoolTrimTo`
-pub unsafe fn trim(real: unsafe extern "C" fn(Handle, usize) -> Status, pool: Handle, keep: usize) -> Status {
-    // SAFETY: the program's own arguments.
-    let status = unsafe { real(pool, keep) };
+pub fn trim(call: impl FnOnce() -> Status) -> Status {
+    let status = call();
     settle_all();
     status
 }
 
 /// `cuDeviceGraphMemTrim`
-pub unsafe fn trim_graphs(real: unsafe extern "C" fn(Device) -> Status, device: Device) -> Status {
-    // SAFETY: the program's own argument.
-    let status = unsafe { real(device) };
+pub fn trim_graphs(call: impl FnOnce() -> Status) -> Status {
+    let status = call();
     graph_memory::trimmed();
     settle_all();
     status
 }
 
-/// `cuDeviceSetMemPool`
-pub unsafe fn set_usual(real: unsafe extern "C" fn(Device, Handle) -> Status, device: Device, pool: Handle) -> Status {
-    // SAFETY: the program's own arguments.
-    let status = unsafe { real(device, pool) };
+/// `cuDeviceSetMemPool` and `cuMemSetMemPool`
+pub fn set_usual(call: impl FnOnce() -> Status) -> Status {
+    let status = call();
     forget_usual();
     status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_constant_is_cudas() {
+        assert_eq!(MANAGED, cudarc::driver::sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_MANAGED as i32);
+    }
 }

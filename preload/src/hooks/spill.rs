@@ -1,11 +1,12 @@
-//! Oversubscription: what the share has no room for lies on the host, up to a ceiling, where the operator and the container's request say so.
+//! Oversubscription: allocations that do not fit into the share lie on the host, up to a ceiling, where the operator and the container's
+//! request allow it.
 //!
-//! It is managed memory that prefers the host and that the GPU is told to map where it is. So the GPU reads and writes it over the bus,
-//! and no page of it moves to the device, whatever kernels, copies, fills and atomic operations do with it (seen on driver 580, H200: NVML's
-//! figures for the device and for the process stay as they are). What would move it is kept away: a program's prefetch to a device goes to
-//! the host, and its advice about where such memory should live is taken note of by nobody.
+//! Such an allocation is managed memory that prefers the host and is mapped into the GPU. The GPU reads and writes it over the bus, and no page
+//! moves to the device, whatever kernels, copies, fills and atomic operations do (seen on driver 580, H200: NVML's figures for the device and
+//! for the process do not change). Prefetches to a device go to the host instead, and advice about its location is ignored
+//! (`hooks::host_moves`).
 //!
-//! The account is one of its own, beside the device's: [`vgpu_region::region::GpuAccount::spilled`].
+//! It has an account of its own: [`vgpu_region::region::GpuAccount::spilled`].
 
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
@@ -19,7 +20,7 @@ use crate::memory::granules::{GRANULE, SMALL, rounded_pages};
 use crate::memory::ledger::spilled::{ELSEWHERE, IN_USE, ceiling, is_in_use};
 use crate::memory::objects::address_map::{Block, Entered, Kind};
 use crate::memory::objects::context_table::Current;
-use crate::memory::objects::{address_map, captures, context_table, linear};
+use crate::memory::objects::{address_map, captures, linear};
 use crate::memory::reconcile::dead::recover;
 use crate::os::log;
 use crate::session::Gpu;
@@ -32,46 +33,57 @@ const SET_PREFERRED_LOCATION: i32 = 3;
 /// `CU_MEM_ADVISE_SET_ACCESSED_BY`
 pub const SET_ACCESSED_BY: i32 = 5;
 
-/// An allocation of `bytes` that the device did not give; `status` says why. Where it may lie on the host it does, else the program is
-/// refused, and finds a null address, as from the driver (seen on driver 580).
+/// Answers an allocation of `bytes` that the device did not give; `status` says why. If it may lie on the host, `call` makes it there as managed
+/// memory.
+///
+/// # Safety
+/// `address` is not null; `call` writes to it when it succeeds.
 #[cold]
-pub unsafe fn instead(address: *mut DevicePtr, bytes: u64, status: Status) -> Status {
-    // SAFETY: the program's own address, which the caller has checked.
-    unsafe { instead_with(address, bytes, status, || driver::allocate_managed(address, bytes as usize, ATTACH_GLOBAL)) }
+pub unsafe fn instead(current: Current, address: *mut DevicePtr, bytes: u64, status: Status, call: impl FnOnce() -> Status) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { refused(address, if status == ELSEWHERE { allocate(current, address, bytes, call) } else { status }) }
 }
 
-/// The same with managed memory made by `call`.
-#[cold]
-pub unsafe fn instead_with(address: *mut DevicePtr, bytes: u64, status: Status, call: impl FnOnce() -> Status) -> Status {
-    let status = match context_table::current() {
-        _ if status != ELSEWHERE => status,
-        // SAFETY: as above.
-        Ok(current) => unsafe { allocate(current, address, bytes, call) },
-        Err(_) => OUT_OF_MEMORY,
-    };
+/// Writes a null address for a refused allocation, as the driver does (seen on driver 580). Returns `status`.
+///
+/// # Safety
+/// `address` is not null.
+pub unsafe fn refused(address: *mut DevicePtr, status: Status) -> Status {
     if status == OUT_OF_MEMORY {
-        // SAFETY: as above.
+        // SAFETY: as the caller promises.
         unsafe { *address = 0 };
     }
     status
 }
 
-/// Managed memory of rows as `cuMemAllocPitch` makes them.
+/// Makes managed memory.
+///
+/// # Safety
+/// `address` is valid.
+pub unsafe fn make(address: *mut DevicePtr, bytes: usize) -> Status {
+    // SAFETY: as the caller promises.
+    unsafe { driver::allocate_managed(address, bytes, ATTACH_GLOBAL) }
+}
+
+/// Makes managed memory of rows as `cuMemAllocPitch` does.
+///
+/// # Safety
+/// Both pointers are valid.
 pub unsafe fn make_pitched(address: *mut DevicePtr, pitch: *mut usize, (width, height): (usize, usize), element: u32) -> Status {
     if ![4, 8, 16].contains(&element) {
         return INVALID_VALUE;
     }
     let row = width.next_multiple_of(linear::PITCH as usize);
-    // SAFETY: the program's own pointers, which the caller has checked. The size has been found to fit.
+    // SAFETY: as the caller promises. The size has been found to fit.
     unsafe {
         *pitch = row;
-        driver::allocate_managed(address, row * height, ATTACH_GLOBAL)
+        make(address, row * height)
     }
 }
 
-/// For what cannot lie on the host: 32-bit addresses, say.
+/// Refuses what cannot lie on the host, such as 32-bit addresses. Returns other statuses as they are.
 #[cold]
-pub fn not_here(gpu: &Gpu, bytes: u64, status: Status) -> Status {
+pub fn refuse_host(gpu: &Gpu, bytes: u64, status: Status) -> Status {
     if status != ELSEWHERE {
         return status;
     }
@@ -79,19 +91,19 @@ pub fn not_here(gpu: &Gpu, bytes: u64, status: Status) -> Status {
     OUT_OF_MEMORY
 }
 
-unsafe fn allocate(current: Current, address: *mut DevicePtr, bytes: u64, call: impl FnOnce() -> Status) -> Status {
-    let Current { gpu, id, .. } = current;
+/// Allocates on the host. A copy of [`acquire`](crate::memory::admission::acquire) for the other account: a small allocation needs no claim if it
+/// shares a block, and the limit is the ceiling.
+unsafe fn allocate(Current { gpu, id, .. }: Current, address: *mut DevicePtr, bytes: u64, call: impl FnOnce() -> Status) -> Status {
     let most = rounded_pages(bytes, GRANULE);
-    let claimed = claim(gpu, most);
-    // A small one may yet fit between others.
-    if !claimed && bytes > SMALL {
+    let is_claimed = claim(gpu, most);
+    if !is_claimed && bytes > SMALL {
         return refuse(gpu, most);
     }
-    let spill = &gpu.charge.spill;
+    let settle = |pages| gpu.charge.spill.finish(&gpu.account.spilled, most, pages);
     let status = call();
     if status != SUCCESS {
-        if claimed {
-            spill.finish(&gpu.account.spilled, most, 0);
+        if is_claimed {
+            settle(0);
         }
         return status;
     }
@@ -99,23 +111,23 @@ unsafe fn allocate(current: Current, address: *mut DevicePtr, bytes: u64, call: 
     let given = unsafe { *address };
     let block = Block { count: 1, granules: bytes.div_ceil(GRANULE) as u32, context: id, kind: Kind::Spilled };
     IN_USE.store(true, Relaxed);
-    let joined = linear::note(given, block) == Entered::Joined;
+    let is_shared = linear::note(given, block) == Entered::Joined;
     // A block that does not fit is charged until it is given back: nothing of it has been touched.
-    if claimed || (!joined && spill.begin(&gpu.account.spilled, most, u64::MAX).is_ok()) {
-        spill.finish(&gpu.account.spilled, most, if joined { 0 } else { most });
+    if is_claimed || (!is_shared && gpu.charge.spill.begin(&gpu.account.spilled, most, u64::MAX).is_ok()) {
+        settle(if is_shared { 0 } else { most });
     }
-    if (claimed || joined) && keep(gpu, given, bytes) {
+    if (is_claimed || is_shared) && stay_on_host(gpu, given, bytes) {
         announce(gpu, bytes);
         return SUCCESS;
     }
-    // SAFETY: the allocation was just made, and the program is about to hear that it was not.
+    // SAFETY: the allocation was just made, and the program has not seen it.
     linear::free_with(given, || unsafe { driver::free(given) });
     refuse(gpu, most)
 }
 
-/// Makes managed memory live on the host, where the GPU reaches it, if it is in a block that is charged there: small allocations of a
-/// program's own managed memory share blocks with what was spilled. Whether it does what its block does.
-pub fn keep(gpu: &Gpu, address: DevicePtr, bytes: u64) -> bool {
+/// Keeps managed memory on the host, mapped into the GPU, if its block is charged there: a program's own small managed allocations share blocks
+/// with spilled ones. Returns false if the driver refused.
+pub fn stay_on_host(gpu: &Gpu, address: DevicePtr, bytes: u64) -> bool {
     let advise = |advice, device| {
         // SAFETY: an allocation that was just made.
         unsafe { driver::advise(address, bytes as usize, advice, device) == SUCCESS }
@@ -123,8 +135,8 @@ pub fn keep(gpu: &Gpu, address: DevicePtr, bytes: u64) -> bool {
     !is_spilled(address) || (advise(SET_PREFERRED_LOCATION, DEVICE_CPU) && advise(SET_ACCESSED_BY, gpu.device))
 }
 
-/// Frees managed memory when a stream has come so far. The driver does that only at once (`CUDA_ERROR_NOT_SUPPORTED` on driver 580), so
-/// the stream is waited for.
+/// Frees managed memory in stream order. The driver frees it only at once (`CUDA_ERROR_NOT_SUPPORTED` on driver 580), so this waits for the
+/// stream.
 #[cold]
 pub fn free_after(stream: Handle, address: DevicePtr) -> Status {
     let _relaxed = captures::leave_alone();
@@ -143,8 +155,8 @@ fn announce(gpu: &Gpu, bytes: u64) {
         log::line(
             LogLevel::Warn,
             format_args!(
-                "{}: {} MiB did not fit into the container's {} MiB: they lie on the host, where the GPU is slower to reach them, and so \
-                 will more, up to {} MiB",
+                "{}: {} MiB did not fit into the container's {} MiB and lie on the host, where the GPU is slower to reach them; the host may \
+                 hold up to {} MiB",
                 gpu.uuid,
                 (bytes >> 20).max(1),
                 gpu.memory_limit().unwrap_or(0) >> 20,
@@ -161,12 +173,12 @@ fn refuse(gpu: &Gpu, pages: u32) -> Status {
     OUT_OF_MEMORY
 }
 
-/// Whether an allocation that begins here lies on the host.
+/// Returns true if the allocation that begins at `base` lies on the host.
 pub fn is_spilled(base: DevicePtr) -> bool {
     address_map::get(base).is_some_and(|block| block.kind == Kind::Spilled)
 }
 
-/// Says why another process cannot have this memory, if that is so.
+/// Logs why another process cannot open this memory, if it lies on the host.
 pub fn cannot_be_shared(address: DevicePtr) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if is_in_use() && is_spilled(address) && !SAID.swap(true, Relaxed) {
@@ -174,7 +186,7 @@ pub fn cannot_be_shared(address: DevicePtr) {
     }
 }
 
-/// Takes pages of the host's part of the account.
+/// Claims pages of the host's account. Returns false if the ceiling has no room for them.
 fn claim(gpu: &Gpu, pages: u32) -> bool {
     let begin = || gpu.charge.spill.begin(&gpu.account.spilled, pages, ceiling(gpu)).is_ok();
     begin() || {

@@ -197,12 +197,6 @@ impl Drop for CaptureRelaxed {
     }
 }
 
-/// [`allocate`] in the form that hooks are given the driver's functions in.
-pub unsafe extern "C" fn allocate_pointer(address: *mut DevicePtr, bytes: usize) -> Status {
-    // SAFETY: the caller's own arguments.
-    unsafe { allocate(address, bytes) }
-}
-
 /// The calling thread's current context, or null.
 #[inline]
 pub fn current_context() -> Handle {

@@ -1,20 +1,20 @@
-//! Small allocations, which share blocks: those for which nothing is claimed, as they fit between others.
+//! Small allocations, which share granules, after a call without a claim.
 
 use crate::loader::driver;
 use crate::memory::granules::GRANULE_PAGES;
-use crate::memory::ledger::optimistic::Unclaimed;
+use crate::memory::ledger::optimistic::Optimistic;
 use crate::memory::ledger::{account, optimistic};
 use crate::memory::objects::address_map::{Block, Entered, Kind};
 use crate::memory::objects::context_table::{Current, Known};
-use crate::memory::objects::linear::{Given, note};
+use crate::memory::objects::linear::note;
 use crate::memory::objects::{address_map, slots};
 use crate::memory::reconcile::frees;
 use vgpu_cuda_abi::cuda::{DevicePtr, OUT_OF_MEMORY, SUCCESS, Status};
 
-/// Puts a small allocation where there is room for it for certain: nothing freed is on the device still, and no other thread is about to
-/// put something there. `None` if there is no such place.
+/// Puts a small allocation between others, where that is certain to cost nothing: all frees have passed, and no other thread is about to take
+/// the place. `None` if there is no such place, and nothing happened.
 #[cold]
-pub fn fill_hole(current: Current, bytes: u64, call: &mut impl FnMut() -> Given) -> Option<Status> {
+pub fn fill_hole(current: Current, bytes: u64, call: impl Fn() -> Status, given: impl Fn() -> (DevicePtr, u64)) -> Option<Status> {
     let Current { gpu, known, .. } = current;
     if !frees::wait_for_frees(gpu) {
         return None;
@@ -24,24 +24,22 @@ pub fn fill_hole(current: Current, bytes: u64, call: &mut impl FnMut() -> Given)
         return None;
     }
     match call() {
-        Ok((address, _)) if enter_small(current, address, bytes) => Some(SUCCESS),
-        Ok((address, _)) => charge_or_undo(current, address).then_some(SUCCESS),
-        Err(status) => Some(status),
+        SUCCESS => (record(current, given().0, bytes) || charge_or_undo(current, given().0)).then_some(SUCCESS),
+        status => Some(status),
     }
 }
 
-/// Notes a small allocation that nothing was claimed for. Whether it went into a block that is paid for.
-fn enter_small(current: Current, address: DevicePtr, bytes: u64) -> bool {
-    let block = Block { count: 1, granules: 1, context: current.id, kind: Kind::Shared };
-    let entered = note(address, block);
+/// Records a small allocation without a claim. Returns true if it is in a granule that is charged already.
+fn record(current: Current, address: DevicePtr, bytes: u64) -> bool {
+    let entered = note(address, Block { count: 1, granules: 1, context: current.id, kind: Kind::Shared });
     if let Some(known) = current.known {
         known.placed(address, bytes, entered);
     }
     entered == Entered::Joined
 }
 
-/// Charges a new block that nobody has left room for; or gives it back to the driver, before the program has heard of it, if there is none.
-/// Whether it stays.
+/// Charges a new granule for which no room was reserved; or frees it, before the program has seen the address, if there is none. Returns true if it
+/// stays.
 fn charge_or_undo(current: Current, address: DevicePtr) -> bool {
     if let Some(claim) = account::begin(current.gpu, GRANULE_PAGES) {
         claim.keep();
@@ -56,14 +54,14 @@ fn charge_or_undo(current: Current, address: DevicePtr) -> bool {
     false
 }
 
-/// A small allocation that nothing was claimed for lies at `address`. If it is in a new block, that is charged; or given back, if it is on
-/// another GPU, where nobody has left room for it, and there is none.
-pub fn lies_at(current: Current, address: DevicePtr, bytes: u64, unclaimed: Unclaimed<'_>) -> Status {
-    if enter_small(current, address, bytes) {
+/// Settles an optimistic allocation at `address`. A new granule is charged. It is freed instead if it is on another GPU than the room that was
+/// left for it, and there is none.
+pub fn settle(current: Current, address: DevicePtr, bytes: u64, optimistic: Optimistic<'_>) -> Status {
+    if record(current, address, bytes) {
         return SUCCESS;
     }
-    if unclaimed.is_on(current.gpu) {
-        unclaimed.took_one();
+    if optimistic.is_on(current.gpu) {
+        optimistic.took_one();
         return SUCCESS;
     }
     if charge_or_undo(current, address) { SUCCESS } else { OUT_OF_MEMORY }

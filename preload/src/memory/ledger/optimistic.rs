@@ -1,5 +1,6 @@
-//! Small allocations for which nothing is claimed, as they fit between others. The driver may take a granule for one all the same: then
-//! there is room for it, as whoever takes memory near the limit leaves some (see [`vgpu_region::region::Region::hold_back`]).
+//! Optimistic allocations: small ones that are made without a claim, as they fit into a granule that is charged already. The driver may still
+//! take a new granule for one. Then there is room for it, because claims near the limit leave some (see
+//! [`vgpu_region::region::Region::hold_back`]).
 
 use core::mem::ManuallyDrop;
 
@@ -9,60 +10,59 @@ use crate::memory::ledger::{account, watermark};
 use crate::os::clock;
 use crate::session::Gpu;
 
-/// Such a call under way.
+/// An optimistic allocation under way. Dropped, it took nothing.
 #[must_use]
 #[derive(Debug)]
-pub struct Unclaimed<'a>(&'a Gpu);
+pub struct Optimistic<'a>(&'a Gpu);
 
-/// Begins one, if the process is not held back from it, no other thread is at it, and there seems to be `room`, which has the hints for
-/// itself.
+/// Begins one, unless the process is held back, another thread has one under way, or `room`, which has the hints to itself, finds none.
 #[inline]
-pub fn begin(gpu: &Gpu, room: impl FnOnce() -> bool) -> Option<Unclaimed<'_>> {
-    let unclaimed = gpu.charge.begin_unclaimed(|| !watermark::is_near(gpu)).then(|| Unclaimed(gpu));
-    unclaimed.filter(|_| room())
+pub fn begin(gpu: &Gpu, room: impl FnOnce() -> bool) -> Option<Optimistic<'_>> {
+    let optimistic = gpu.charge.begin_unclaimed(|| !watermark::is_near(gpu)).then(|| Optimistic(gpu));
+    optimistic.filter(|_| room())
 }
 
-impl Unclaimed<'_> {
-    /// The driver took a granule on that GPU, which is charged.
+impl Optimistic<'_> {
+    /// Charges the granule that the driver took on this GPU.
     pub fn took_one(self) {
         let gpu = ManuallyDrop::new(self).0;
         account::charge(gpu, GRANULE_PAGES);
         gpu.charge.end_unclaimed(true);
     }
 
-    /// Whether it was begun on this GPU.
+    /// Returns true if it was begun on this GPU.
     pub fn is_on(&self, gpu: &Gpu) -> bool {
         self.0.place == gpu.place
     }
 }
 
-impl Drop for Unclaimed<'_> {
+impl Drop for Optimistic<'_> {
     #[inline]
     fn drop(&mut self) {
         self.0.charge.end_unclaimed(false);
     }
 }
 
-/// Holds all of them back, and waits for this process's own that has begun. Whether it has ended.
+/// Holds back all processes' optimistic allocations, and waits for this process's own. Returns true if it has ended.
 pub fn have_ended(gpu: &Gpu) -> bool {
     hold_back(gpu);
     wait(gpu)
 }
 
-/// Waits for the one that another thread has begun.
+/// Waits for another thread's optimistic allocation, if one is under way.
 #[inline]
-pub fn let_end(gpu: &Gpu) {
+pub fn wait_for_other(gpu: &Gpu) {
     if gpu.charge.makes_unclaimed_call() {
         wait(gpu);
     }
 }
 
-/// Whether it has come to an end.
+/// Returns true if it has ended.
 #[cold]
 fn wait(gpu: &Gpu) -> bool {
     let begin = clock::monotonic();
     while gpu.charge.makes_unclaimed_call() {
-        if clock::monotonic().saturating_sub(begin) > PATIENCE {
+        if clock::monotonic().saturating_sub(begin) > PATIENCE_NS {
             return false;
         }
         // SAFETY: the call takes nothing.
@@ -71,6 +71,6 @@ fn wait(gpu: &Gpu) -> bool {
     true
 }
 
-/// For how long to wait for another thread's small allocation, in nanoseconds: much longer than a call of the driver takes, and than its
-/// thread may have to wait for a processor.
-pub const PATIENCE: u64 = 1_000_000_000;
+/// Longest wait for another thread's small allocation, in nanoseconds. Much longer than the driver's call, and than its thread may have to wait
+/// for a processor.
+pub const PATIENCE_NS: u64 = 1_000_000_000;

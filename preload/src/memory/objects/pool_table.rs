@@ -11,8 +11,8 @@ use crate::session;
 use crate::session::Gpu;
 use vgpu_cuda_abi::cuda::{Device, Handle, POOL_RESERVED_CURRENT, POOL_USED_CURRENT, SUCCESS};
 
-/// Notes a pool that the driver has of its own, and the device of its memory; `None` is elsewhere. `false` if it cannot be kept.
-pub fn note(handle: Handle, device: Option<Device>) -> bool {
+/// Records a pool of the driver's own, with the device of its memory (`None`: elsewhere). Returns false if it cannot be recorded.
+pub fn record_own(handle: Handle, device: Option<Device>) -> bool {
     find(handle).or_else(|| add(handle, device.map_or(ELSEWHERE, |device| (device as u64) << 32))).is_some()
 }
 
@@ -33,8 +33,8 @@ pub fn has_room(pool: Handle, known: &Pool, bytes: u64) -> bool {
     reserved.saturating_sub(used) >= bytes.saturating_mul(2) && (full_at == 0 || used < full_at)
 }
 
-/// It had no room in one piece.
-pub fn has_none(pool: Handle, known: &Pool) {
+/// Records that a pool had no room in one piece.
+pub fn mark_full(pool: Handle, known: &Pool) {
     known.tail.store(0, Relaxed);
     if let Some(used) = attribute(pool, POOL_USED_CURRENT) {
         known.full_at.store(used.max(1), Relaxed);

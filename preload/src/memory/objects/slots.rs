@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::loader::driver;
 use crate::memory::granules::GRANULE;
-use crate::memory::ledger::optimistic::PATIENCE;
+use crate::memory::ledger::optimistic::PATIENCE_NS;
 use crate::memory::objects::address_map::Kind;
 use crate::memory::objects::{address_map, context_table};
 use crate::os::lock::{Exclusive, Held};
@@ -31,7 +31,7 @@ static FILLING: Exclusive = Exclusive::new();
 /// While it is held nobody else of this process makes or frees a small allocation near the limit: of two that see the same hole, the
 /// driver would give a new block to the second.
 pub fn alone() -> Held<'static> {
-    FILLING.take(PATIENCE)
+    FILLING.take(PATIENCE_NS)
 }
 
 /// Whether some shared block has `bytes` free in a row; `placed` is where the last small allocation was, behind which there is room most
