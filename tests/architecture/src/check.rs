@@ -8,7 +8,7 @@ use crate::rules::{CrateRules, Rules, covers};
 
 /// Checks the circles and layers of one crate.
 pub fn files(graph: &Graph, rules: &CrateRules) -> Vec<Failure> {
-    let mut failures = circles(graph, &rules.known);
+    let mut failures = circles(graph);
     failures.extend(layers(graph, &rules.layers));
     failures
 }
@@ -35,20 +35,12 @@ pub fn crates(dependencies: &BTreeMap<String, BTreeSet<String>>, rules: &Rules) 
     failures
 }
 
-fn circles(graph: &Graph, known: &[Vec<String>]) -> Vec<Failure> {
-    let circles = graph.circles();
-    let is_known = |circle: &BTreeSet<&str>, entries: &[String]| circle.iter().all(|file| entries.iter().any(|entry| covers(entry, file)));
-    let mut failures: Vec<Failure> = circles
-        .iter()
-        .filter(|circle| !known.iter().any(|entries| is_known(circle, entries)))
-        .map(|circle| Failure::Circle {
-            files: circle.iter().map(|&file| file.to_owned()).collect(),
-            way: graph.shortest_way_round(circle),
-        })
-        .collect();
-    let unneeded = known.iter().filter(|entries| !circles.iter().any(|circle| is_known(circle, entries)));
-    failures.extend(unneeded.map(|entries| Failure::UnneededCircle(entries.clone())));
-    failures
+fn circles(graph: &Graph) -> Vec<Failure> {
+    let failure = |circle: &BTreeSet<&str>| Failure::Circle {
+        files: circle.iter().map(|&file| file.to_owned()).collect(),
+        way: graph.shortest_way_round(circle),
+    };
+    graph.circles().iter().map(failure).collect()
 }
 
 fn layers(graph: &Graph, layers: &[Vec<String>]) -> Vec<Failure> {

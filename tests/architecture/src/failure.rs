@@ -17,8 +17,6 @@ pub enum Failure {
         /// A shortest way round.
         way: Vec<Edge>,
     },
-    /// A circle in `known` that is gone.
-    UnneededCircle(Vec<String>),
     /// An import from a lower layer to a higher one.
     Upward {
         /// The import.
@@ -53,9 +51,6 @@ impl fmt::Display for Failure {
                     writeln!(f, "    {}", Shown(edge))?;
                 }
                 write!(f, "  Move what both sides need into a file of its own that imports neither, or merge the files.")
-            }
-            Self::UnneededCircle(files) => {
-                write!(f, "`known` lists a circle that does not exist: {files:?}\n  Remove it from layers.toml.")
             }
             Self::Upward { edge, from_layer, to_layer } => {
                 writeln!(f, "import upward, from layer {from_layer} to layer {to_layer}: {}", Shown(edge))?;

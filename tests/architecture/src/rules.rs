@@ -23,9 +23,6 @@ pub struct CrateRules {
     /// Its files by layer, lowest first; empty: only circles are checked. See [`covers`] for what an entry stands for.
     #[serde(default)]
     pub layers: Vec<Vec<String>>,
-    /// Circles of files that are allowed until they are removed, each as a list of files or folders.
-    #[serde(default)]
-    pub known: Vec<Vec<String>>,
 }
 
 /// Returns whether an entry of a list covers a file: `memory.rs` is that file alone, `memory` is `memory.rs` and everything in the

@@ -23,9 +23,9 @@ fn imports(sources: &[(&str, &str)]) -> Vec<String> {
     graph_of(sources).edges().map(shown).collect()
 }
 
-fn failures(sources: &[(&str, &str)], layers: &[&[&str]], known: &[&[&str]]) -> Vec<String> {
+fn failures(sources: &[(&str, &str)], layers: &[&[&str]]) -> Vec<String> {
     let owned = |lists: &[&[&str]]| lists.iter().map(|list| list.iter().map(|&entry| entry.to_owned()).collect()).collect();
-    let rules = CrateRules { layers: owned(layers), known: owned(known), ..CrateRules::default() };
+    let rules = CrateRules { layers: owned(layers), ..CrateRules::default() };
     check::files(&graph_of(sources), &rules).iter().map(Failure::to_string).collect()
 }
 
@@ -45,18 +45,10 @@ const CIRCLE: &[(&str, &str)] = &[
 
 #[test]
 fn circle_fails_and_is_shown_with_its_names() {
-    let failures = failures(CIRCLE, &[], &[]);
+    let failures = failures(CIRCLE, &[]);
     assert_fails(&failures, "3 files import each other in a circle: a.rs, b.rs, c.rs");
     assert_fails(&failures, "    a.rs -> b.rs: Second\n    b.rs -> c.rs: Third\n    c.rs -> a.rs: First\n");
     assert_fails(&failures, "Move what both sides need");
-}
-
-#[test]
-fn known_circle_passes_until_it_is_gone() {
-    assert_eq!(failures(CIRCLE, &[], &[&["a", "b.rs", "c"]]), [""; 0]);
-    assert_fails(&failures(CIRCLE, &[], &[&["a", "b"]]).split_off(1), "`known` lists a circle that does not exist");
-    let without = [("lib.rs", "mod a; mod b;"), ("a.rs", "use crate::b::Second;"), ("b.rs", "pub struct Second;")];
-    assert_fails(&failures(&without, &[], &[&["a", "b"]]), "Remove it from layers.toml");
 }
 
 #[test]
@@ -66,7 +58,7 @@ fn child_that_needs_what_its_parent_defines_makes_a_circle() {
         ("parent.rs", "mod child; pub const SIZE: usize = 1; pub fn run() { child::run() }"),
         ("parent/child.rs", "use super::SIZE; pub fn run() { _ = SIZE; }"),
     ];
-    assert_fails(&failures(&sources, &[], &[]), "parent.rs -> parent/child.rs: run\n    parent/child.rs -> parent.rs: SIZE");
+    assert_fails(&failures(&sources, &[]), "parent.rs -> parent/child.rs: run\n    parent/child.rs -> parent.rs: SIZE");
 }
 
 #[test]
@@ -76,7 +68,7 @@ fn circle_through_macro_calls_fails() {
         ("a.rs", "use crate::b; hooks! { Cuda b::allocate::<false> => (bytes: usize): cuMemAlloc; } pub fn real() {}"),
         ("b.rs", "pub fn allocate() { check!(1 + crate::a::real()); }"),
     ];
-    assert_fails(&failures(&sources, &[], &[]), "a.rs -> b.rs: allocate\n    b.rs -> a.rs: real");
+    assert_fails(&failures(&sources, &[]), "a.rs -> b.rs: allocate\n    b.rs -> a.rs: real");
 }
 
 #[test]
@@ -86,7 +78,7 @@ fn circle_through_a_macro_definition_fails() {
         ("a.rs", "macro_rules! call { ($f:path) => { $f($crate::b::NUMBER, $crate::b::{self, deep::{More}}) } } pub fn real() {}"),
         ("b.rs", "use super::a::real; pub const NUMBER: usize = 1;"),
     ];
-    let failures = failures(&sources, &[], &[]);
+    let failures = failures(&sources, &[]);
     assert_fails(&failures, "a.rs -> b.rs: NUMBER, ");
     assert_fails(&failures, "b.rs -> a.rs: real");
 }
@@ -105,7 +97,7 @@ fn macros_by_name_are_imports_of_the_defining_file() {
 #[test]
 fn import_upward_fails() {
     let sources = [("lib.rs", "mod low; mod high;"), ("low.rs", "fn f(_: &crate::high::Plan) {}"), ("high.rs", "pub struct Plan;")];
-    let failures = failures(&sources, &[&["low"], &["high", "lib.rs"]], &[]);
+    let failures = failures(&sources, &[&["low"], &["high", "lib.rs"]]);
     assert_fails(&failures, "import upward, from layer 1 to layer 2: low.rs -> high.rs: Plan\n  Move the names to layer 1 or lower");
 }
 
@@ -117,17 +109,17 @@ fn imports_downward_and_within_a_layer_pass() {
         ("low/part.rs", "pub struct Part;"),
         ("high.rs", "pub struct Plan(crate::low::Part);"),
     ];
-    assert_eq!(failures(&sources, &[&["low"], &["high"], &["lib.rs"]], &[]), [""; 0]);
-    assert_eq!(failures(&sources, &[&["low/part"], &["low", "high", "lib.rs"]], &[]), [""; 0]);
-    assert_fails(&failures(&sources, &[&["low.rs"], &["low", "high", "lib.rs"]], &[]), "low.rs -> low/part.rs: Part");
+    assert_eq!(failures(&sources, &[&["low"], &["high"], &["lib.rs"]]), [""; 0]);
+    assert_eq!(failures(&sources, &[&["low/part"], &["low", "high", "lib.rs"]]), [""; 0]);
+    assert_fails(&failures(&sources, &[&["low.rs"], &["low", "high", "lib.rs"]]), "low.rs -> low/part.rs: Part");
 }
 
 #[test]
 fn every_file_is_in_exactly_one_layer() {
     let sources = [("lib.rs", "mod a; mod b;"), ("a.rs", ""), ("b.rs", "")];
-    assert_fails(&failures(&sources, &[&["a"], &["lib.rs"]], &[]), "b.rs is in no layer");
-    assert_fails(&failures(&sources, &[&["a", "b"], &["b", "lib.rs"]], &[]), "`b` is in two layers");
-    assert_fails(&failures(&sources, &[&["a", "b", "c"], &["lib.rs"]], &[]), "`c`: expected a file or folder below src");
+    assert_fails(&failures(&sources, &[&["a"], &["lib.rs"]]), "b.rs is in no layer");
+    assert_fails(&failures(&sources, &[&["a", "b"], &["b", "lib.rs"]]), "`b` is in two layers");
+    assert_fails(&failures(&sources, &[&["a", "b", "c"], &["lib.rs"]]), "`c`: expected a file or folder below src");
 }
 
 #[test]
