@@ -1,4 +1,4 @@
-//! Attempts of a tenant to escape its limit, short of those that the README lists as beyond a library.
+//! Attempts of a tenant to escape its limit, other than those that docs/security.md lists as bypassing the library.
 
 use crate::PROGRAMS;
 
