@@ -1,4 +1,4 @@
-//! Device memory: reserved against the account before the driver is asked, charged at what the driver really takes.
+//! Device memory: claimed in the account before the driver is called, charged at what the driver really takes.
 
 pub mod admission;
 pub mod granules;

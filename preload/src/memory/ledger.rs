@@ -1,4 +1,4 @@
-//! The account: reservations, charges, overhead, and how far the limit is. Asks neither the driver nor NVML.
+//! The account: claims, charges, overhead, and the distance to the limit. Asks neither the driver nor NVML.
 
 pub mod account;
 pub mod changes;

@@ -1,4 +1,4 @@
-//! What this process holds: contexts, allocations, pools, graphs, arrays, physical memory, and what each was charged.
+//! Records of the objects of this process (contexts, allocations, pools, graphs, arrays, physical memory) and their charges.
 
 pub mod address_map;
 pub mod array_layout;

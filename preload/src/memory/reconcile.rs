@@ -1,4 +1,4 @@
-//! Brings the account in line with what NVML says.
+//! Compares the account with NVML and corrects it.
 
 pub mod dead;
 pub mod driver_view;

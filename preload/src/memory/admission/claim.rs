@@ -1,4 +1,4 @@
-//! Claims that are refused only after everything was counted anew.
+//! Claims that are refused only after a full recount.
 
 use crate::memory::admission::near_limit::try_claim;
 use crate::memory::admission::{refusal, retry};
@@ -7,52 +7,40 @@ use crate::memory::ledger::spilled;
 use crate::session::Gpu;
 use vgpu_cuda_abi::cuda::{OUT_OF_MEMORY, Status};
 
-/// Takes `pages` before the driver is asked.
+/// Claims `pages` before the driver is called.
 ///
 /// # Errors
-/// CUDA's out-of-memory code, when the container has no room even after everything was counted anew.
+/// Returns CUDA's out-of-memory code if the container has no room even after a full recount. The refusal is logged.
 #[inline]
 pub fn claim(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
-    match try_claim(gpu, pages) {
-        Some(claim) => Ok(claim),
-        None => claim_after_recount(gpu, pages),
-    }
+    try_claim(gpu, pages).map_or_else(|| claim_after_recount(gpu, pages, false, false), Ok)
 }
 
-/// As [`claim`], for memory that can lie on the host instead.
+/// As [`claim`], for memory that the host can stand in for.
 ///
 /// # Errors
-/// [`spill::ELSEWHERE`] where it may, and nothing is said; else as there.
+/// Returns [`spilled::ELSEWHERE`], and logs nothing, where memory may lie on the host; else as [`claim`].
 #[inline]
 pub fn claim_here(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
-    match try_claim(gpu, pages) {
-        Some(claim) => Ok(claim),
-        None => claim_here_after_recount(gpu, pages),
-    }
-}
-
-#[cold]
-fn claim_here_after_recount(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
-    if spilled::ceiling(gpu) == 0 { claim_after_recount(gpu, pages) } else { retry::find(gpu, pages, false).ok_or(spilled::ELSEWHERE) }
-}
-
-/// The account says no. Before the program hears it: give back what the dead held, let go of what pools no longer have, wait for a
-/// context whose cost is still a guess, and ask NVML for the truth.
-#[cold]
-fn claim_after_recount(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
-    retry::find(gpu, pages, false).ok_or_else(|| {
-        refusal::refuse(gpu, pages);
-        OUT_OF_MEMORY
-    })
+    try_claim(gpu, pages).map_or_else(|| claim_after_recount(gpu, pages, false, true), Ok)
 }
 
 /// As [`claim`], for a context.
 ///
 /// # Errors
-/// As there.
+/// As [`claim`].
 pub fn claim_for_context(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
-    try_claim(gpu, pages).or_else(|| retry::find(gpu, pages, true)).ok_or_else(|| {
-        refusal::refuse(gpu, pages);
-        OUT_OF_MEMORY
-    })
+    try_claim(gpu, pages).map_or_else(|| claim_after_recount(gpu, pages, true, false), Ok)
+}
+
+#[cold]
+fn claim_after_recount(gpu: &Gpu, pages: u32, is_context: bool, can_spill: bool) -> Result<Claim<'_>, Status> {
+    if let Some(claim) = retry::find(gpu, pages, is_context) {
+        return Ok(claim);
+    }
+    if can_spill && spilled::ceiling(gpu) != 0 {
+        return Err(spilled::ELSEWHERE);
+    }
+    refusal::refuse(gpu, pages);
+    Err(OUT_OF_MEMORY)
 }

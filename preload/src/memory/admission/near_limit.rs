@@ -10,7 +10,7 @@ use crate::os::clock;
 use crate::os::lock::Exclusive;
 use crate::session::Gpu;
 
-/// As [`claim`], but gives up at the first "no" without counting anew and without a word about it.
+/// Claims `pages`, without a recount and without a log line if that fails.
 #[inline]
 pub fn try_claim(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
     let claim = begin(gpu, pages)?;
@@ -23,18 +23,18 @@ pub fn try_claim(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
     }
 }
 
-/// Whether the account has to be compared with NVML before more is taken.
+/// Comparison of the account with NVML that a claim needs first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Needed {
-    /// Another thread is at it, and wants the others to stand still.
+    /// Another thread compares, and other claims must wait for it.
     ByAnother,
-    /// What this process holds is uncertain.
+    /// The memory of this process, which is uncertain.
     Own,
-    /// What is left has halved: what all hold.
+    /// The memory of all processes, as the remainder has halved.
     OfAll,
 }
 
-/// Which comparison is needed before more is taken; `None` nearly always.
+/// Returns the comparison that a claim needs; nearly always `None`.
 #[inline]
 pub fn comparison(gpu: &Gpu) -> Option<Needed> {
     let limit = gpu.limit_pages();
@@ -51,39 +51,39 @@ pub fn comparison(gpu: &Gpu) -> Option<Needed> {
     }
 }
 
-/// Held by the thread that compares the account with NVML: while others of this process take memory, it would be uncertain.
+/// Held by the thread that compares the account with NVML. Claims of other threads would make the comparison uncertain.
 static COMPARING: Exclusive = Exclusive::new();
-/// In nanoseconds: some calls of the driver take long, and are not waited for.
-const PATIENCE: u64 = 20_000_000;
+/// Longest wait for calls under way, in nanoseconds. Slow calls of the driver are not waited for.
+const PATIENCE_NS: u64 = 20_000_000;
 
-/// Takes `pages` after a comparison with NVML and what `more` does then to make room; it is told whether the comparison was certain.
+/// Claims `pages` after a comparison with NVML and after `more`, which makes room and gets whether the comparison was certain.
 pub fn begin_certain(gpu: &Gpu, pages: u32, more: impl FnOnce(bool)) -> Option<Claim<'_>> {
-    let _comparing = COMPARING.take(2 * PATIENCE);
+    let _comparing = COMPARING.take(2 * PATIENCE_NS);
     let certain = compare(gpu);
     more(certain);
     begin_after(gpu, pages, certain)
 }
 
-/// Compares the account with NVML while no other thread begins to take memory near the limit. Whether it is certain then.
+/// Compares the account with NVML while no other thread can claim near the limit. Returns true if the account is certain then.
 fn compare(gpu: &Gpu) -> bool {
     let begin = clock::monotonic();
     loop {
         match overhead::reconcile(gpu) {
-            Some(false) if clock::monotonic().saturating_sub(begin) < PATIENCE => {
+            Some(false) if clock::monotonic().saturating_sub(begin) < PATIENCE_NS => {
                 // SAFETY: the call takes nothing.
                 unsafe { libc::sched_yield() };
             }
-            // Nor is it where NVML cannot tell.
+            // It is not where NVML cannot tell.
             compared => return compared == Some(true),
         }
     }
 }
 
-/// As [`begin`], after the comparison that is needed.
+/// As [`begin`], after the `needed` comparison.
 #[cold]
 pub fn begin_compared(gpu: &Gpu, pages: u32, needed: Needed) -> Option<Claim<'_>> {
     if needed == Needed::ByAnother {
-        let _comparing = COMPARING.take(2 * PATIENCE);
+        let _comparing = COMPARING.take(2 * PATIENCE_NS);
         return begin(gpu, pages);
     }
     begin_certain(gpu, pages, |certain| {
@@ -96,9 +96,9 @@ pub fn begin_compared(gpu: &Gpu, pages: u32, needed: Needed) -> Option<Claim<'_>
     })
 }
 
-/// After the account was compared with NVML; if that was not `certain`, as other threads' calls were under way or NVML cannot tell, with
-/// room for what may be on the device besides.
+/// Claims after a comparison with NVML. If that was not `certain`, because of other threads' calls or because NVML cannot tell, room for memory that
+/// may be on the device uncharged must be left.
 fn begin_after(gpu: &Gpu, pages: u32, certain: bool) -> Option<Claim<'_>> {
-    let besides = if certain { 0 } else { u64::from(pending_frees::pending_frees(gpu)).saturating_add(small_arrays::uncertain(gpu)) };
-    if gpu.left() >= besides.saturating_add(u64::from(pages)) { begin(gpu, pages) } else { None }
+    let uncharged = if certain { 0 } else { u64::from(pending_frees::pending_frees(gpu)).saturating_add(small_arrays::uncertain(gpu)) };
+    if gpu.left() >= uncharged.saturating_add(u64::from(pages)) { begin(gpu, pages) } else { None }
 }

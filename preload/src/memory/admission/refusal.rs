@@ -1,4 +1,4 @@
-//! What is said when something is refused.
+//! Counts and logs refusals.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -13,14 +13,14 @@ use crate::trace::sink;
 
 static REFUSED: Seldom = Seldom::new();
 
-/// Notes a refusal, and says so with figures a person can act on.
+/// Counts a refusal of `pages`, and logs it with the figures to act on.
 #[cold]
 pub fn refuse(gpu: &Gpu, pages: u32) {
     let why = if spilled::ceiling(gpu) == 0 { "" } else { "; this kind of memory cannot lie on the host instead" };
     refuse_with(gpu, pages, format_args!("{why}"));
 }
 
-/// The same with something more to say.
+/// As [`refuse`], with more text for the log line.
 #[cold]
 pub fn refuse_with(gpu: &Gpu, pages: u32, more: core::fmt::Arguments<'_>) {
     gpu.account.refused.fetch_add(1, Relaxed);

@@ -1,5 +1,5 @@
-//! The account says no. Before the program hears it: what the dead held is given back, what pools and graphs do not use is let go of,
-//! calls under way are waited for, and NVML is asked for the truth.
+//! The full recount before a refusal: memory of dead processes is given back, unused memory of pools and graphs is released, calls under way are
+//! waited for, and the account is compared with NVML.
 
 use core::sync::atomic::Ordering::Acquire;
 
@@ -16,14 +16,14 @@ use crate::os::clock::nap;
 use crate::session;
 use crate::session::Gpu;
 
-/// In nanoseconds: for so long, and as long again for each that is being made, no context need be finished for which others wait. One alone
-/// takes a fifth of a second (H200); those of many processes may grow side by side, and all be finished late.
-const PATIENCE: u64 = 2_000_000_000;
+/// Longest wait, in nanoseconds, for the next context under construction to be finished; as long again for each one. One alone takes a fifth of a
+/// second (H200), but those of many processes may progress together and all be finished late.
+const PATIENCE_NS: u64 = 2_000_000_000;
 
-/// Room for `pages`, which are for a `context` of this thread's or for something else.
+/// Claims `pages` after a full recount. With `context` they are for a context that this thread makes.
 #[cold]
 pub fn find(gpu: &Gpu, pages: u32, context: bool) -> Option<Claim<'_>> {
-    // The first context that was measured tells what this one costs.
+    // The first context that was measured tells the cost of this one.
     let wanted = || if context { gpu.context_pages().unwrap_or(pages) } else { pages };
     let mut makers = ((0, 0), clock::monotonic());
     loop {
@@ -37,18 +37,18 @@ pub fn find(gpu: &Gpu, pages: u32, context: bool) -> Option<Claim<'_>> {
             makers = (guessing, now);
         }
         let (count, _) = guessing;
-        if count == 0 || now.saturating_sub(makers.1) > PATIENCE * (count + 1) {
+        if count == 0 || now.saturating_sub(makers.1) > PATIENCE_NS * (count + 1) {
             break;
         }
         nap(5_000_000);
     }
     reservoirs::trim_idle(gpu);
     let mut certain = false;
-    // What calls under way have claimed may be more than they take, and what they take is not certain before they end.
+    // Calls under way may have claimed more than they take, and what they take is not certain before they end.
     for microseconds in [0, 100, 200, 400, 800, 1600] {
         nap(microseconds * 1_000);
-        let taking = someone_is_taking(gpu);
-        // NVML takes milliseconds where many processes are: once it was certain, it is asked again only if the account has room.
+        let taking = calls_are_under_way(gpu);
+        // NVML takes milliseconds with many processes: once it was certain, it is asked again only if the account has room.
         if (!certain || gpu.left() >= u64::from(wanted()))
             && let Some(claim) = near_limit::begin_certain(gpu, wanted(), |now| {
                 certain = now;
@@ -57,23 +57,23 @@ pub fn find(gpu: &Gpu, pages: u32, context: bool) -> Option<Claim<'_>> {
         {
             return Some(claim);
         }
-        // Who was at it when the account was asked may have been what was in the way.
-        if !taking && !someone_is_taking(gpu) {
+        // Calls that were under way during the claim may have caused its failure.
+        if !taking && !calls_are_under_way(gpu) {
             break;
         }
     }
     None
 }
 
-/// Whether a call of some process is under way that may give back a part of what it has claimed.
-fn someone_is_taking(gpu: &Gpu) -> bool {
+/// Returns true while a call of any process is under way, which may give back part of its claim.
+fn calls_are_under_way(gpu: &Gpu) -> bool {
     let Some(session) = session::ready() else { return false };
     let takes = |charge: &GpuCharge| charge.charge.in_flight() || charge.makes_unclaimed_call();
     session.membership.region.used_slots().any(|(_, slot)| slot.gpus.get(gpu.place).is_some_and(takes))
 }
 
-/// How many living processes are making a context whose cost nobody knows yet, and which, as one figure: others than this one, if it is
-/// for a `context` of this thread's.
+/// Returns the number of living processes that make a context of unknown cost, and a hash that tells which. With `context` this process, which
+/// makes one itself, is left out.
 fn guesses(gpu: &Gpu, context: bool) -> (u64, u64) {
     let Some(session) = session::ready() else { return (0, 0) };
     let census = Census::open(session::region_path());

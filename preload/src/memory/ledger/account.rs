@@ -1,4 +1,4 @@
-//! Taking from and giving back to the container's account.
+//! Claims, charges and releases in the container's account.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire};
 
@@ -6,7 +6,7 @@ use crate::memory::ledger::changes::together;
 use crate::memory::ledger::{changes, watermark};
 use crate::session::Gpu;
 
-/// Pages taken for a call that is about to be made. It has to be settled.
+/// Pages that are in flight for a call that is about to be made. A claim must be settled.
 #[must_use]
 #[derive(Debug)]
 pub struct Claim<'a> {
@@ -14,7 +14,7 @@ pub struct Claim<'a> {
     pages: u32,
 }
 
-/// Takes `pages` if the account has room for them, and asks nobody.
+/// Claims `pages` if the account has room, without a comparison with NVML.
 #[inline]
 pub fn begin(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
     let limit = gpu.limit_pages();
@@ -31,7 +31,7 @@ pub fn begin(gpu: &Gpu, pages: u32) -> Option<Claim<'_>> {
 }
 
 impl Claim<'_> {
-    /// The call has really taken this many pages.
+    /// Ends the claim and charges `taken` pages, which may be more than were claimed.
     #[inline]
     pub fn settle(self, taken: u32) {
         self.gpu.charge.charge.finish(&self.gpu.account.total, self.pages, taken);
@@ -40,26 +40,26 @@ impl Claim<'_> {
         }
     }
 
-    /// The call has taken what was claimed.
+    /// Charges all that was claimed.
     #[inline]
     pub fn keep(self) {
         let pages = self.pages;
         self.settle(pages);
     }
 
-    /// The call has taken what was claimed, for what no allocation call asked for.
+    /// Charges all that was claimed as overhead.
     pub fn keep_as_overhead(self) {
         add_overhead(self.gpu, self.pages);
         self.keep();
     }
 
-    /// The call has failed.
+    /// Charges nothing, as the call failed.
     pub fn drop_all(self) {
         self.settle(0);
     }
 }
 
-/// Charges what is there already, whatever the limit.
+/// Charges memory that is on the device already, even past the limit.
 pub fn charge(gpu: &Gpu, pages: u32) {
     if pages != 0 && gpu.charge.charge.begin(&gpu.account.total, pages, u64::MAX).is_ok() {
         gpu.charge.charge.finish(&gpu.account.total, pages, pages);
@@ -67,8 +67,8 @@ pub fn charge(gpu: &Gpu, pages: u32) {
     }
 }
 
-/// After a charge that nobody was asked for, or a claim that found no room: who takes memory without a claim has to see how far the limit
-/// is from now on.
+/// Holds back optimistic allocations near the limit. Called after a charge without a claim, and after a claim that found no room: from then on
+/// such an allocation must look at the distance to the limit.
 #[cold]
 pub fn hold_back_near_the_limit(gpu: &Gpu) {
     if watermark::is_near(gpu) {
@@ -76,7 +76,7 @@ pub fn hold_back_near_the_limit(gpu: &Gpu) {
     }
 }
 
-/// Gives pages back after the driver has.
+/// Gives pages back, after the driver has freed them.
 #[inline]
 pub fn release(gpu: &Gpu, pages: u32) {
     if pages != 0 {
@@ -84,23 +84,23 @@ pub fn release(gpu: &Gpu, pages: u32) {
     }
 }
 
-/// Gives back pages that no allocation call asked for, at most what there is of that.
+/// Gives back overhead, at most as much as there is.
 pub fn release_overhead(gpu: &Gpu, pages: u32) {
     together(|| release(gpu, take_overhead(gpu, pages)));
 }
 
-/// Adds to the part of the charge that no allocation call asked for.
+/// Adds to the overhead: the part of the charge that no allocation call asked for.
 pub fn add_overhead(gpu: &Gpu, pages: u32) {
     gpu.charge.overhead.fetch_add(pages, AcqRel);
 }
 
-/// Takes from that part, at most what is there. Gives what was taken.
+/// Takes pages from the overhead, at most as many as there are. Returns their number.
 fn take_overhead(gpu: &Gpu, pages: u32) -> u32 {
     let before = gpu.charge.overhead.fetch_update(AcqRel, Acquire, |there| Some(there.saturating_sub(pages))).unwrap_or(0);
     before.min(pages)
 }
 
-/// Charges what no allocation call asked for.
+/// Charges overhead.
 pub fn charge_overhead(gpu: &Gpu, pages: u32) {
     changes::together(|| {
         add_overhead(gpu, pages);

@@ -1,4 +1,4 @@
-//! The account of memory that lies on the host for want of room on the device.
+//! The account of memory that lies on the host because the device has no room for it.
 
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
@@ -9,19 +9,19 @@ use crate::loader::driver;
 use crate::session::Gpu;
 use vgpu_cuda_abi::cuda::{ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, SUCCESS, Status};
 
-/// Not CUDA's: the share has no room, and the host may have. Never seen by a program.
+/// Status, not one of CUDA's, of an allocation that the share has no room for but the host may have. Programs never see it.
 pub const ELSEWHERE: Status = -1;
-/// Set when something of this process first lies on the host: others need not look.
+/// Set by the process's first allocation on the host. Until then no address needs to be looked up.
 pub static IN_USE: AtomicBool = AtomicBool::new(false);
 
-/// Whether anything of this process has ever been spilled.
+/// Returns true if an allocation of this process was ever put on the host.
 #[inline]
 pub fn is_in_use() -> bool {
     IN_USE.load(Relaxed)
 }
 
-/// How many pages of the container may lie on the host; 0 is none. Without concurrent access from host and device, managed memory
-/// moves to the device whole whenever a kernel runs, and there is no spilling.
+/// Returns the number of the container's pages that may lie on the host; 0 if none may. On devices without concurrent managed access, managed
+/// memory moves to the device as a whole whenever a kernel runs, so nothing is put on the host.
 pub fn ceiling(gpu: &Gpu) -> u64 {
     let Some(limit) = gpu.limit.filter(|_| gpu.memory_limit().is_some()) else { return 0 };
     let pages = limit.spill.load(Relaxed) / PAGE;
@@ -34,13 +34,13 @@ pub fn ceiling(gpu: &Gpu) -> u64 {
     if status == SUCCESS && concurrent != 0 { pages } else { 0 }
 }
 
-/// What is left of the ceiling, and the ceiling, in bytes.
+/// Returns what is left of the ceiling, and the ceiling, in bytes.
 pub fn room(gpu: &Gpu) -> (u64, u64) {
     let ceiling = ceiling(gpu);
     (ceiling.saturating_sub(gpu.account.spilled.pages()) * PAGE, ceiling * PAGE)
 }
 
-/// Gives back what a block on the host cost.
+/// Gives back the charge of a block on the host.
 #[cold]
 pub fn give_back(gpu: &Gpu, pages: u32) {
     gpu.charge.spill.release(&gpu.account.spilled, pages);

@@ -1,4 +1,4 @@
-//! Near the limit: there estimates will not do, and NVML is asked before more is taken.
+//! The low watermark: near the limit estimates are not exact enough, and NVML is asked before more is taken.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -10,38 +10,40 @@ use crate::memory::granules::GRANULE_PAGES;
 use crate::session;
 use crate::session::Gpu;
 
-/// Whether so little is left that estimates will not do: less than 64 MiB, or a sixteenth of the limit.
+/// Returns true near the limit: less than 64 MiB is left, or less than a sixteenth of the limit, whichever is more.
 #[inline]
 pub fn is_near(gpu: &Gpu) -> bool {
     is_near_at(gpu.limit_pages(), gpu.account.total.pages())
 }
 
-/// The same where the limit and what is used of it are known, in pages.
+/// As [`is_near`], for a known limit and use, in pages.
 #[inline]
 pub const fn is_near_at(limit: u64, used: u64) -> bool {
     limit.saturating_sub(used) < near(limit)
 }
 
-/// What is left in pages where it is near.
+/// Returns the distance to the limit, in pages, from which on [`is_near`] is true.
 pub fn margin(gpu: &Gpu) -> u64 {
     near(gpu.limit_pages())
 }
 
+/// As [`margin`], for a known limit in pages.
 pub const fn near(limit: u64) -> u64 {
     const LEAST: u64 = pages(64 << 20) as u64;
     if limit / 16 > LEAST { limit / 16 } else { LEAST }
 }
 
-/// Pages left at which NVML is asked next, by GPU. What is made far from the limit is not measured (streams, graphs, page tables), so near
-/// it NVML is asked each time that what is left has halved, from [`is_near`]'s bound on; and each time while something is only estimated.
+/// Remaining pages, by GPU, at which to ask NVML next. Objects made far from the limit are not measured (streams, graphs, page tables), so near
+/// it NVML is asked each time the remainder has halved, and before every claim while something is only estimated.
 pub static LOOK_AT: [AtomicU64; MAX_GPUS] = [const { AtomicU64::new(u64::MAX) }; MAX_GPUS];
 
+/// Returns true if the `left` pages are fewer than those at which to ask NVML next.
 #[inline]
 pub fn has_halved(gpu: &Gpu, left: u64) -> bool {
     LOOK_AT.get(gpu.place).is_some_and(|at| left < at.load(Relaxed))
 }
 
-/// From now on the account may be too low: when the limit comes near, NVML is asked.
+/// Marks the account as possibly too low: NVML is asked when the limit is near.
 #[inline]
 pub fn something_unmeasured(gpu: &Gpu) {
     if let Some(at) = LOOK_AT.get(gpu.place).filter(|at| at.load(Relaxed) != u64::MAX) {
@@ -49,17 +51,18 @@ pub fn something_unmeasured(gpu: &Gpu) {
     }
 }
 
-/// On which GPUs, a bit for each by its place, this process has been charged for something that costs less than we think. When that
-/// goes, too much is given back: near the limit NVML is then asked before anything is taken.
+/// Bits, by the GPU's place, of GPUs on which NVML lists less than the process's objects were charged. When such an object is freed, too much is
+/// given back, so near the limit NVML is asked before every claim.
 static DOUBTFUL: AtomicU32 = AtomicU32::new(0);
 const _: () = assert!(MAX_GPUS <= u32::BITS as usize);
 
+/// Returns true if NVML lists less on this GPU than was charged.
 #[inline]
 pub fn is_doubtful(gpu: &Gpu) -> bool {
     DOUBTFUL.load(Relaxed) & (1 << gpu.place) != 0
 }
 
-/// NVML was asked: whether it counts less on this GPU than the contexts and allocations that we know of.
+/// Records whether NVML lists less on this GPU than the recorded contexts and allocations were charged.
 pub fn set_doubtful(gpu: &Gpu, less: bool) {
     match (less, is_doubtful(gpu)) {
         (true, false) => _ = DOUBTFUL.fetch_or(1 << gpu.place, Relaxed),
@@ -68,19 +71,19 @@ pub fn set_doubtful(gpu: &Gpu, less: bool) {
     }
 }
 
-/// Holds back those that have not begun, and tells how many have.
+/// Holds back optimistic allocations of all processes. Returns the number of those under way.
 #[cold]
 pub fn hold_back(gpu: &Gpu) -> u64 {
     session::ready().map_or(0, |session| session.membership.region.hold_back(gpu.place))
 }
 
-/// Whether the limit has room for what such calls may yet take. Those that have not begun are held back, and those that have are given a
-/// moment to end: most take a microsecond or two.
+/// Returns true if the limit has room for a granule for each optimistic allocation under way. No more can begin, and those under way get a
+/// moment to end: most take one or two microseconds.
 #[cold]
 pub fn have_room(gpu: &Gpu) -> bool {
     for _ in 0..64 {
         let calls = hold_back(gpu);
-        // What such a call took may just have put the total over the limit, together with a claim that is about to be dropped for it.
+        // Such a granule may already have put the total over the limit, together with a claim that is about to be dropped.
         let most = gpu.account.total.pages().saturating_add(calls.saturating_mul(u64::from(GRANULE_PAGES)));
         if most <= gpu.limit_pages() || calls == 0 {
             return most <= gpu.limit_pages();

@@ -1,7 +1,7 @@
-//! What lies at each 2 MiB of the address space: the driver places device memory in blocks of that size, so one word for each tells
-//! what an address belongs to. Small allocations share a block, which counts them; a large one is known by its first block.
+//! A map of the address space in blocks of 2 MiB, the size in which the driver places device memory: one word a block. Small allocations share a
+//! block, which counts them; a large one is recorded at its first block.
 //!
-//! The words stand in a two-level table, leaves made when first needed, so looking one up is two loads.
+//! The words are in a two-level table whose leaves are made when first needed, so a look-up is two loads.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicPtr, AtomicU64};
@@ -14,20 +14,20 @@ const ROOT: usize = 1 << 13;
 type Leaf = [AtomicU64; LEAF];
 static TABLE: [AtomicPtr<Leaf>; ROOT] = [const { AtomicPtr::new(core::ptr::null_mut()) }; ROOT];
 
-/// What a block belongs to.
+/// The record of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// How many allocations are in it; 1 for a large one.
+    /// Number of allocations in it; 1 for a large one.
     pub count: u32,
-    /// Granules that it stands for: 1 if shared, the whole size of a large one.
+    /// Size in granules: 1 if shared, the whole size of a large allocation.
     pub granules: u32,
-    /// The context that it was allocated in, by its place in [`super::known`].
+    /// Context that it was allocated in, by its place in [`super::context_table`].
     pub context: u8,
-    /// What kind of memory.
+    /// Kind of memory.
     pub kind: Kind,
 }
 
-/// What kind of memory a block holds.
+/// Kind of memory in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -37,9 +37,9 @@ pub enum Kind {
     Large = 2,
     /// Managed memory, shared or not: NVML does not list it by process.
     Managed = 3,
-    /// Managed memory that lies on the host, shared or not: see [`super::spill`].
+    /// Managed memory that lies on the host, shared or not: see `hooks::spill`.
     Spilled = 4,
-    /// A mapping of physical memory; `granules` is its size, its handle is in [`super::physical`].
+    /// A mapping of physical memory; its handle is in [`super::physical`].
     Mapping = 5,
 }
 
@@ -76,49 +76,49 @@ fn word_made(address: u64) -> Option<&'static AtomicU64> {
     if root.load(Relaxed).is_null() {
         let leaf = mmap::allocate::<Leaf>();
         if !leaf.is_null() && root.compare_exchange(core::ptr::null_mut(), leaf, AcqRel, Acquire).is_err() {
-            // SAFETY: ours, and seen by nobody.
+            // SAFETY: a mapping that no other thread has seen.
             unsafe { libc::munmap(leaf.cast(), size_of::<Leaf>()) };
         }
     }
     word(address)
 }
 
-/// The block that an address lies in.
+/// Returns the block that an address lies in.
 #[inline]
 pub fn get(address: u64) -> Option<Block> {
     Block::unpack(word(address)?.load(Acquire))
 }
 
-/// A block in one word, as it stands in the table: small allocations, which are many, hand it around.
+/// A block in one word, as in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packed(u64);
 
 impl Packed {
-    /// What it says.
+    /// Returns the block.
     pub fn block(self) -> Option<Block> {
         Block::unpack(self.0)
     }
 }
 
-/// What became of an entry.
+/// Result of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entered {
-    /// The block was not known: its granules are new.
+    /// The block was not recorded: its granules are new.
     New,
-    /// The same; a block was known there of a context that is being destroyed, and is gone: what it cost is to be given back.
+    /// As [`Entered::New`]; it replaced the block of a context that is being destroyed, whose charge the caller must give back.
     InsteadOf(Packed),
-    /// The block was there: the driver found room in it.
+    /// The block was recorded: the driver found room in it.
     Joined,
-    /// There is no place to note it.
+    /// The address cannot be recorded.
     NoRoom,
 }
 
 const COUNT: u64 = 0xffff;
-/// Kind and granules.
+/// Bits of kind and granules.
 const LIKE: u64 = 0xf << 60 | 0xfff_ffff << 16;
 const CONTEXT: u64 = 0xff << 52;
 
-/// Notes an allocation at `address`.
+/// Records an allocation at `address`.
 pub fn enter(address: u64, block: Block) -> Entered {
     let Some(word) = word_made(address) else { return Entered::NoRoom };
     let fresh = block.pack();
@@ -135,7 +135,7 @@ pub fn enter(address: u64, block: Block) -> Entered {
     }
 }
 
-/// Counts one more small allocation in the block at `address`, if it is one of this context's blocks for them.
+/// Counts one more small allocation in the block at `address`. Returns false if it is not a shared block of this context.
 #[inline]
 pub fn join(address: u64, context: u8) -> bool {
     let Some(word) = word(address) else { return false };
@@ -150,23 +150,23 @@ pub fn join(address: u64, context: u8) -> bool {
     false
 }
 
-/// What a new block came in the place of, if anything: contexts share no granules (seen on driver 580), nor do mappings, which are no
-/// context's, so another's is on its way out.
+/// Returns [`Entered::InsteadOf`] if the word held the block of another context. Contexts share no granules (seen on driver 580), and mappings, which
+/// belong to no context, share none with them, so that context is being destroyed.
 fn instead_of(seen: u64, new: Block) -> Entered {
     let is_anothers = |block: &Block| block.context != new.context || new.kind == Kind::Mapping;
     let linear = |block: &Block| is_anothers(block) && matches!(block.kind, Kind::Shared | Kind::Large);
     Block::unpack(seen).filter(linear).map_or(Entered::New, |_| Entered::InsteadOf(Packed(seen)))
 }
 
-/// Small allocations of managed memory share blocks, wherever they lie.
+/// Returns true if both are shared blocks of managed memory, which may be on the device or the host.
 #[cold]
 fn are_managed(one: u64, other: u64) -> bool {
     let is = |word| Block::unpack(word).is_some_and(|block| block.granules == 1 && matches!(block.kind, Kind::Managed | Kind::Spilled));
     is(one) && is(other)
 }
 
-/// Takes one allocation out of the block at `address`, before the driver is asked to free it: afterwards another thread may be given
-/// the same address. Gives the block with the count that is left. [`put_back`] undoes it.
+/// Removes one allocation from the block at `address`. Called before the driver frees it, as the driver may give the address to another thread at
+/// once. Returns the block with the count that is left. [`put_back`] undoes it.
 #[inline]
 pub fn leave(address: u64) -> Option<Block> {
     let word = word(address)?;
@@ -184,12 +184,12 @@ pub fn leave(address: u64) -> Option<Block> {
     }
 }
 
-/// The driver did not free it after all.
+/// Undoes [`leave`] after the driver refused the free.
 pub fn put_back(address: u64, block: Block) {
     enter(address, Block { count: 1, ..block });
 }
 
-/// Takes out the whole block at `address`, if it is of this kind.
+/// Removes the whole block at `address` if it is of this kind.
 pub fn take(address: u64, kind: Kind) -> Option<Block> {
     let word = word(address)?;
     let seen = word.load(Acquire);
@@ -197,14 +197,14 @@ pub fn take(address: u64, kind: Kind) -> Option<Block> {
     word.compare_exchange(seen, 0, AcqRel, Acquire).ok().map(|_| block)
 }
 
-/// Takes out the whole block at `address`, if it is of this context.
+/// Removes the whole block at `address` if it is of this context.
 pub fn take_of(address: u64, context: u8) -> Option<Block> {
     let is = |word| Block::unpack(word).is_some_and(|block| block.context == context && block.kind != Kind::Mapping);
     let taken = word(address)?.fetch_update(AcqRel, Acquire, |word| is(word).then_some(0)).ok()?;
     Block::unpack(taken)
 }
 
-/// Calls `visit` with every known block's first address.
+/// Calls `visit` with every recorded block and its first address.
 pub fn for_each(mut visit: impl FnMut(u64, Block)) {
     for (high, root) in TABLE.iter().enumerate() {
         // SAFETY: null or a leaf that is never removed.
@@ -225,9 +225,9 @@ mod tests {
     const SHARED: Block = Block { count: 1, granules: 1, context: 3, kind: Kind::Shared };
 
     #[test]
-    fn small_ones_share_and_the_last_one_out_is_told() {
+    fn small_allocations_share_a_block_that_counts_them() {
         let at = 0x7f00_0020_0000;
-        assert!(!join(at, 3), "nothing is known there");
+        assert!(!join(at, 3), "no block is recorded");
         assert_eq!(enter(at, SHARED), Entered::New);
         assert_eq!(enter(at + 512, SHARED), Entered::Joined);
         assert_eq!(get(at + 0x1f_ffff), Some(Block { count: 2, ..SHARED }));
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_on_its_way_out_leaves_its_blocks_to_whoever_is_given_them() {
+    fn a_block_of_a_context_being_destroyed_is_replaced() {
         let at = 0x7f02_0020_0000;
         assert_eq!((enter(at, SHARED), enter(at + 512, SHARED)), (Entered::New, Entered::Joined));
         let other = Block { context: 4, ..SHARED };
@@ -263,14 +263,14 @@ mod tests {
         let large = Block { granules: 3, kind: Kind::Large, ..SHARED };
         assert_eq!(enter(at, large), Entered::InsteadOf(Packed(other.pack())));
         let mapping = Block { kind: Kind::Mapping, ..large };
-        assert_eq!(enter(at, mapping), Entered::InsteadOf(Packed(large.pack())), "a mapping is no context's, whatever stands there");
+        assert_eq!(enter(at, mapping), Entered::InsteadOf(Packed(large.pack())), "mappings belong to no context");
         assert_eq!(enter(at, mapping), Entered::New);
         let managed = Block { kind: Kind::Managed, ..SHARED };
         assert_eq!((enter(at + GIB, managed), enter(at + GIB, Block { context: 4, ..managed })), (Entered::New, Entered::Joined));
     }
 
     #[test]
-    fn addresses_beyond_user_space_are_nobodys() {
+    fn addresses_beyond_user_space_are_not_recorded() {
         assert_eq!(get(u64::MAX), None);
         assert_eq!(leave(1 << 47), None);
         assert_eq!(enter(u64::MAX, SHARED), Entered::NoRoom);

@@ -1,9 +1,9 @@
-//! What an array is laid out in: rows of whole 64 bytes, in blocks of rows and slices, level after level. An H200 was asked, with driver
-//! 580 (`tests/gpu/results/conformance-h200.txt`): two dimensions are known from that, the blocks of three are bounded by it.
+//! Layout of arrays: rows of whole 64 bytes, in blocks of rows and slices, level after level. Measured on an H200 with driver 580
+//! (`tests/gpu/results/conformance-h200.txt`): exact for two dimensions, an upper bound for three.
 
 use vgpu_cuda_abi::cuda::{ARRAY_CUBEMAP, ARRAY_GATHER, ARRAY_LAYERED, ARRAY_SURFACE, Array3dDescriptor};
 
-/// Bytes in a row of a block.
+/// Bytes of a row in a block.
 const ROW: u64 = 64;
 /// Rows of the lowest block.
 const LOWEST: u64 = 8;
@@ -12,8 +12,8 @@ const HIGHEST: u64 = 128;
 /// Bytes of the largest element: 4 channels of 32 bits.
 const LARGEST: u64 = 16;
 
-/// Bytes that an array takes by itself, with all its levels; 0 is no pyramid. Where the layout is not known for certain, the most that it
-/// can be. `None` where nothing is known: elements of other formats, arrays for graphics and video.
+/// Returns the bytes that an array takes alone, with all its `levels` (0 if it is not mipmapped); an upper bound where the layout is not certain.
+/// `None` for unknown layouts: other element formats, arrays for graphics and video.
 pub fn bytes(descriptor: &Array3dDescriptor, levels: u32) -> Option<u64> {
     let usual = ARRAY_LAYERED | ARRAY_SURFACE | ARRAY_CUBEMAP | ARRAY_GATHER;
     (descriptor.flags & !usual == 0).then_some(())?;
@@ -26,7 +26,7 @@ pub fn bytes(descriptor: &Array3dDescriptor, levels: u32) -> Option<u64> {
     Some(with_elements(descriptor, channel * u64::from(descriptor.channels), levels))
 }
 
-/// The same as if its elements were the largest that there are.
+/// As [`bytes`], for the largest elements that there are.
 pub fn at_most(descriptor: &Array3dDescriptor, levels: u32) -> u64 {
     with_elements(descriptor, LARGEST, levels)
 }
@@ -46,13 +46,13 @@ fn with_elements(descriptor: &Array3dDescriptor, element: u64, levels: u32) -> u
     if !is_layered {
         return pyramid(&|level| halved(depth, level));
     }
-    // Nobody has asked. Every level has all layers, maybe in blocks; or there is pyramid after pyramid, each in whole blocks of its base.
+    // Not measured. Either every level has all layers, perhaps in blocks; or there is pyramid after pyramid, each in whole blocks of its base.
     let one = whole(pyramid(&|_| 1), ROW * block(height, LOWEST, HIGHEST));
     pyramid(&|_| depth).max(one.saturating_mul(depth))
 }
 
-/// Rows of all slices, padded. Blocks are of 8 to 128 rows of one slice. Of several slices they have the fewer rows, but in which
-/// proportion the H200 left open: 8 rows and 16 slices or 16 and 8 for a cube, and for what is thin nobody knows. Here it is the worst.
+/// Returns the padded rows of all slices. Blocks have 8 to 128 rows of one slice, and fewer rows the more slices. The H200's answers leave the
+/// proportion open (8 rows and 16 slices or 16 and 8 for a cube; unknown for thin arrays), so this takes the worst.
 fn rows(height: u64, slices: u64) -> u64 {
     let of = |slices_most: u64| {
         let (rows, slices_whole) = (block(height, LOWEST, HIGHEST / slices_most), block(slices, 1, slices_most));
@@ -61,7 +61,7 @@ fn rows(height: u64, slices: u64) -> u64 {
     [1, 2, 4, 8, 16].into_iter().map(of).fold(0, u64::max)
 }
 
-/// The smallest block that all fit in.
+/// Returns the smallest block that `count` fits into.
 fn block(count: u64, least: u64, most: u64) -> u64 {
     count.checked_next_power_of_two().unwrap_or(most).clamp(least, most)
 }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn an_h200_needed_as_much_and_for_three_dimensions_no_more() {
+    fn sizes_match_an_h200_and_bound_it_in_three_dimensions() {
         let recorded = include_str!("../../../../tests/gpu/results/conformance-h200.txt");
         let (mut asked, mut checked) = (None, 0);
         for line in recorded.lines() {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rule_that_the_h200_leaves_possible_takes_more() {
+    fn every_rule_that_fits_the_h200_takes_at_most_as_much() {
         let padded = |count: u64, least: u64, most: u64| {
             let block = [least, 2 * least, 4 * least, 8 * least, 16 * least].into_iter().find(|&block| block >= count || block == most);
             count.div_ceil(block.unwrap()) * block.unwrap()
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pyramid_is_the_sum_of_its_levels_and_has_no_more_than_it_can() {
+    fn a_pyramid_is_the_sum_of_its_possible_levels() {
         let floats = |extents, levels| bytes(&like(extents, 0), levels);
         assert_eq!(floats([1024, 0, 0], 0), Some(32 << 10));
         assert_eq!(floats([1024, 0, 0], 2), Some(48 << 10));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_are_not_halved_and_each_is_in_whole_blocks() {
+    fn layers_are_not_halved_and_fill_whole_blocks() {
         let floats = |extents, flags, levels| bytes(&like(extents, flags), levels);
         // 6 faces: blocks of 8 slices would take 8.
         assert_eq!(floats([16, 16, 6], ARRAY_CUBEMAP, 0), Some(64 * 16 * 8));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_not_guessed_and_nothing_wraps() {
+    fn unknown_formats_have_no_size_and_sizes_saturate() {
         assert_eq!(bytes(&Array3dDescriptor { format: 0x91, ..like([1, 1, 0], 0) }, 0), None);
         assert_eq!(bytes(&like([1, 1, 0], 0x10), 0), None);
         assert_eq!(bytes(&like([usize::MAX; 3], 0), 99), Some(u64::MAX));

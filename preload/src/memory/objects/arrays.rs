@@ -1,4 +1,4 @@
-//! The arrays of this process, and what each takes.
+//! Arrays of this process and their sizes.
 
 use core::sync::atomic::Ordering::Acquire;
 
@@ -8,11 +8,12 @@ use crate::memory::objects::handle_map::Table;
 use crate::memory::objects::small_arrays;
 use crate::session::Gpu;
 
-/// Arrays by handle: bytes in the lower 48 bits, the context's place above.
+/// Arrays by handle: size in bytes in the lower 48 bits, the context's place above.
 pub static ARRAYS: Table = Table::new();
+/// Bits of the size.
 pub const BYTES: u64 = (1 << 48) - 1;
 
-/// Gives back what an array cost. Gives the pages that small ones may still take.
+/// Gives back the charge of an array. Returns the pages that must be verified, as small arrays share granules.
 pub fn give_back(gpu: &Gpu, bytes: u64) -> u32 {
     if bytes > small_arrays::SMALL {
         account::release(gpu, rounded_pages(bytes, GRANULE));
@@ -23,7 +24,7 @@ pub fn give_back(gpu: &Gpu, bytes: u64) -> u32 {
     cost
 }
 
-/// A context is gone, and its arrays with it.
+/// Gives back the arrays of a destroyed context.
 pub fn forget_context(gpu: &Gpu, id: u8) {
     for (array, record) in ARRAYS.iter() {
         if (record.load(Acquire) >> 48) as u8 == id

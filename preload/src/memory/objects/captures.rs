@@ -1,5 +1,4 @@
-//! Streams that are being captured: nothing may be asked of them, nor of a pool meanwhile; and what would spoil a capture is not done while
-//! one goes on.
+//! Stream captures. During a capture its streams and pools may not be queried, and calls that would invalidate a capture are left out.
 
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -9,47 +8,49 @@ use crate::loader::driver;
 use crate::loader::driver::CaptureRelaxed;
 use vgpu_cuda_abi::cuda::{CAPTURE_IMPLICIT, Handle, SUCCESS};
 
-/// Set when the process first captures a stream: others need not ask.
+/// Set by the first capture of the process. Until then no stream needs to be asked.
 pub static CAPTURES: AtomicBool = AtomicBool::new(false);
-/// Captures that have begun and not ended; rather too many than too few.
+/// Number of captures that have begun and not ended; at least that many.
 pub static GOING_ON: AtomicU32 = AtomicU32::new(0);
-/// The streams that they began in, as far as there is room. Others that joined may come and go: NCCL's do.
+/// Streams in which captures began, as far as there is room. Streams that joined a capture may be created and destroyed during it: NCCL's are.
 static ORIGINS: [AtomicPtr<c_void>; 64] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 64];
 
+/// Records that a capture began in this stream.
 pub fn note_origin(stream: Handle) {
     _ = ORIGINS.iter().find(|origin| origin.compare_exchange(core::ptr::null_mut(), stream, AcqRel, Relaxed).is_ok());
 }
 
-/// Whether a capture began in this stream. It is forgotten.
+/// Returns true if a capture began in this stream, and removes the record.
 pub fn take_origin(stream: Handle) -> bool {
     let take = |origin: &AtomicPtr<c_void>| origin.compare_exchange(stream, core::ptr::null_mut(), AcqRel, Relaxed).is_ok();
     !stream.is_null() && ORIGINS.iter().any(take)
 }
 
+/// Records the end of a capture.
 pub fn one_less() {
     _ = GOING_ON.fetch_update(AcqRel, Relaxed, |count| count.checked_sub(1));
 }
 
-/// Whether the process has ever begun to capture a stream.
+/// Returns true if the process has ever begun a capture.
 #[inline]
 pub fn has_begun() -> bool {
     CAPTURES.load(Relaxed)
 }
 
-/// Whether some stream of the process may be in capture now.
+/// Returns true while a stream of the process may be in capture.
 #[inline]
 pub fn may_go_on() -> bool {
     GOING_ON.load(Acquire) != 0
 }
 
-/// While this lives, calls of ours that might wait spoil no capture that goes on.
+/// While the returned guard lives, calls of the library that might wait invalidate no capture.
 #[inline]
 pub fn leave_alone() -> Option<CaptureRelaxed> {
     may_go_on().then(CaptureRelaxed::enter)
 }
 
-/// Whether what comes into this stream is recorded; or will be refused, as the legacy stream may not be used while a stream that waits for
-/// it is captured.
+/// Returns true if work in this stream is captured, or will be refused because the legacy stream may not be used while a stream that waits for it
+/// is captured.
 #[inline]
 pub fn is_under_way(stream: Handle) -> bool {
     if !CAPTURES.load(Relaxed) {
@@ -63,8 +64,8 @@ pub fn is_under_way(stream: Handle) -> bool {
     }
 }
 
-/// Waits until what was given back stream-ordered is back, as far as that spoils no capture: that of any stream of the context ends if
-/// the context is waited for. `stream` is in none.
+/// Waits for stream-ordered frees: of the context, or only of `stream` while a capture is under way, as a wait for the context would invalidate it.
+/// `stream` is in no capture.
 pub fn wait(stream: Handle) {
     // SAFETY: the program's own stream; waiting is what the driver does when it is out of memory.
     unsafe {
@@ -107,7 +108,7 @@ mod tests {
         assert_eq!((end(ILLEGAL_STATE), end(CAPTURE_INVALIDATED), may_go_on()), (ILLEGAL_STATE, CAPTURE_INVALIDATED, true));
         assert_eq!((end(SUCCESS), may_go_on()), (SUCCESS, false));
         end(SUCCESS);
-        assert!(!may_go_on(), "one end too many is none");
+        assert!(!may_go_on(), "an end without a capture is ignored");
         begin(SUCCESS);
         assert!(take_origin(stream) && !take_origin(stream) && !take_origin(0x20 as Handle));
         end(SUCCESS);

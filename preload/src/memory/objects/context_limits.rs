@@ -1,10 +1,10 @@
-//! The driver's limits of a context.
+//! Limits of a context (`cuCtxGetLimit`).
 
 use crate::loader::driver;
 use vgpu_cuda_abi::cuda;
 use vgpu_cuda_abi::cuda::{Device, SUCCESS};
 
-/// A limit of the current context's; 0 where it cannot be told.
+/// Returns a limit of the current context; 0 if the driver does not tell it.
 pub fn limit_now(limit: i32) -> u64 {
     let _capture = driver::CaptureRelaxed::enter();
     let mut value = 0;
@@ -13,7 +13,7 @@ pub fn limit_now(limit: i32) -> u64 {
     value as u64
 }
 
-/// How many threads a device holds at once: each has a stack.
+/// Returns the number of threads that a device holds at once. Each has a stack.
 pub fn resident_threads(device: Device) -> u64 {
     let attribute = |which| {
         let mut value = 0;

@@ -1,4 +1,4 @@
-//! The contexts that this process has met: which one is current, on which GPU, and where its small allocations have got to.
+//! Contexts that this process has met: the current one, its GPU, and hints where its next small allocation will be placed.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
@@ -10,35 +10,35 @@ use crate::session;
 use crate::session::{Gpu, Session, State};
 use vgpu_cuda_abi::cuda::{Handle, INVALID_VALUE, LIMIT_MALLOC_HEAP_SIZE, LIMIT_PRINTF_FIFO_SIZE, OPERATING_SYSTEM, SUCCESS, Status};
 
-/// A context. All that an allocation needs of it lies in one cache line.
+/// A context, in one cache line.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Known {
     handle: AtomicPtr<core::ffi::c_void>,
     gpu: AtomicPtr<Gpu>,
-    /// The address up to which the last shared block is taken; 0 is nothing known.
+    /// Address up to which the last shared block is taken; 0 if unknown.
     tail: AtomicU64,
-    /// The last small allocation, as [`span`]; and the room that it left when it was freed, if it was.
+    /// The last small allocation, as [`span`]; 0 if it was freed.
     last: AtomicU64,
+    /// The room that a freed last allocation left, as [`span`].
     hole: AtomicU64,
-    /// What the context itself was charged, in pages.
+    /// Charge of the context itself, in pages.
     pub cost: AtomicU32,
-    /// What it was charged for its heap and a larger printf buffer, which the driver takes when a kernel first uses them, in pages.
+    /// Charges for its heap and a larger printf buffer, in pages. The driver takes them when a kernel first uses them.
     pub promised: [AtomicU32; 2],
-    /// Whether an image whose kernels call `malloc` was loaded into it: what comes with the first such has been charged.
+    /// Set once an image whose kernels call `malloc` was loaded into it, and what comes with the first one is charged.
     pub mallocs: AtomicBool,
 }
 
-/// Places from here on stand for contexts beyond the table, by their GPU: their memory is accounted, but not given back when they are
-/// destroyed.
+/// First place for contexts beyond the table, one for each GPU. Their memory is charged, but not given back when they are destroyed.
 const BEYOND: u8 = 239;
 const MOST: usize = BEYOND as usize;
 const _: () = assert!(vgpu_region::MAX_GPUS <= (u8::MAX - BEYOND) as usize + 1);
 static KNOWN: [Known; MOST] = [const { Known::new() }; MOST];
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// The driver places small allocations at multiples of this (seen on driver 580).
+/// Alignment in bytes of small allocations (seen on driver 580).
 pub const STEP: u64 = 512;
-/// In place of a handle: a record that is being written, or given up.
+/// Stands for the handle in a record that is being written or given up.
 const WRITING: Handle = 1 as Handle;
 
 /// The current context.
@@ -52,7 +52,7 @@ pub struct Current {
     pub known: Option<&'static Known>,
 }
 
-/// The first context that the process met, if it is current: nearly always.
+/// Returns the first context that the process met, if it is current: nearly always.
 #[inline]
 pub fn first() -> Option<Current> {
     let current = driver::current_context();
@@ -70,28 +70,29 @@ fn first_if(is_meant: impl FnOnce(Handle) -> bool) -> Option<Current> {
     Some(Current { gpu, id: 0, known: Some(first) })
 }
 
-/// The only context that the process has met so far, current or not.
+/// Returns the only context that the process has met so far, current or not.
 #[inline]
 pub fn sole() -> Option<Current> {
     first_if(|handle| handle as usize > WRITING as usize && USED.load(Acquire) == 1)
 }
 
-/// The current context's handle; of the only one that the process has met, also where none is current.
+/// Returns the current context's handle, or that of the only context that the process has met, even if none is current.
 #[inline]
 pub fn current_handle() -> Handle {
     let [first, ..] = &KNOWN;
     if sole().is_some() { first.handle.load(Relaxed) } else { driver::current_context() }
 }
 
-/// There may be contexts that nobody tells us of: the one that was met is not the only one.
+/// Records that there may be contexts that the library does not see, so the one that was met is not the only one.
 pub fn has_others() {
-    // Nothing is found in a place that was never filled.
+    // A place that was never filled holds no handle.
     USED.fetch_max(2, AcqRel);
 }
 
-/// The current context. `Err(None)`: there is none, the driver shall say so; `Err(Some(status))`: nothing may be had.
+/// Returns the current context. `Err(None)`: there is none, and the driver must answer; `Err(Some(status))`: the limits cannot be read, and the call
+/// must be refused. Most callers use `with_current` of `admission::target`.
 ///
-/// A context in the table is this process's own: a forked child cannot have its parent's contexts current.
+/// A context in the table is this process's own: in a forked child its parent's contexts cannot be current.
 #[inline]
 pub fn current() -> Result<Current, Option<Status>> {
     let handle = driver::current_context();
@@ -107,7 +108,7 @@ pub fn current() -> Result<Current, Option<Status>> {
     first_met(handle)
 }
 
-/// A context made by a call that we do not know, or by one that does not give its handle; or none.
+/// Records a context that was made by a call that is not intercepted, or that does not return its handle.
 #[cold]
 fn first_met(handle: Handle) -> Result<Current, Option<Status>> {
     let session: &'static Session = match session::current() {
@@ -125,7 +126,7 @@ fn first_met(handle: Handle) -> Result<Current, Option<Status>> {
     Ok(Current { gpu, id, known: KNOWN.get(usize::from(id)) })
 }
 
-/// Notes a context. Two threads that meet it at once may note it twice; the first note is found from then on.
+/// Records a context and its charge. Two threads that meet it at once may record it twice; the first record is found from then on.
 pub fn remember(handle: Handle, gpu: &'static Gpu, cost: u32) -> u8 {
     for (id, known) in KNOWN.iter().enumerate() {
         if known.handle.compare_exchange(core::ptr::null_mut(), WRITING, AcqRel, Acquire).is_ok() {
@@ -148,13 +149,13 @@ pub fn remember(handle: Handle, gpu: &'static Gpu, cost: u32) -> u8 {
     BEYOND + gpu.device as u8
 }
 
-/// The place and record of a context.
+/// Returns the place and the record of a context.
 pub fn find(handle: Handle) -> Option<(u8, &'static Known)> {
     let mut known = KNOWN.iter().enumerate().take(USED.load(Acquire));
     known.find(|(_, known)| !handle.is_null() && known.handle.load(Acquire) == handle).map(|(id, known)| (id as u8, known))
 }
 
-/// The GPU of a context by its place.
+/// Returns the GPU of a context by its place.
 pub fn gpu_of(id: u8) -> Option<&'static Gpu> {
     match KNOWN.get(usize::from(id)) {
         // SAFETY: as in `current`.
@@ -163,7 +164,7 @@ pub fn gpu_of(id: u8) -> Option<&'static Gpu> {
     }
 }
 
-/// What the living contexts on a GPU were charged, in pages.
+/// Returns the charge of the living contexts on a GPU, in pages.
 pub fn costs(gpu: &Gpu) -> u32 {
     let living = KNOWN.iter().take(USED.load(Acquire)).filter(|known| known.handle.load(Acquire) as usize > 1);
     // SAFETY: null, or a GPU of the session, which lives as long as the process.
@@ -171,8 +172,7 @@ pub fn costs(gpu: &Gpu) -> u32 {
     living.fold(0, |sum, known| sum.saturating_add(known.cost.load(Relaxed)))
 }
 
-/// What the driver has promised on a GPU and not yet taken, in pages. Whether a promise was kept can be asked for the current context
-/// only.
+/// Returns the pages on a GPU that are charged and that the driver has not taken yet. Whether it has can be asked for the current context only.
 pub fn promises(gpu: &Gpu) -> u32 {
     let current = driver::current_context();
     let mut sum = 0u32;
@@ -193,8 +193,8 @@ pub fn promises(gpu: &Gpu) -> u32 {
     sum
 }
 
-/// Whether a kernel has used the current context's heap or printf buffer: then the driver does not let it be set any more, not even to
-/// what it is (as CUDA documents).
+/// Returns true if a kernel has used the current context's heap or printf buffer. Then the driver refuses to set its size, even to the present one
+/// (as CUDA documents).
 fn is_taken(limit: i32) -> bool {
     let _capture = driver::CaptureRelaxed::enter();
     let mut value = 0;
@@ -203,7 +203,7 @@ fn is_taken(limit: i32) -> bool {
 }
 
 impl Known {
-    /// No context's.
+    /// Returns an empty record.
     pub const fn new() -> Self {
         Self {
             handle: AtomicPtr::new(core::ptr::null_mut()),
@@ -217,24 +217,24 @@ impl Known {
         }
     }
 
-    /// The context is about to go: it is not found any more, and its place not taken.
+    /// Hides a context that is about to be destroyed: it is not found, and its place is not taken.
     pub fn hide(&self) {
         self.handle.store(WRITING, Release);
     }
 
-    /// It did not go.
+    /// Undoes [`Known::hide`].
     pub fn show(&self, handle: Handle) {
         self.handle.store(handle, Release);
     }
 
-    /// The context is gone. Its GPU stays readable for whoever still asks by place.
+    /// Frees the place of a destroyed context. Its GPU stays readable by place.
     pub fn forget(&self) {
         self.handle.store(core::ptr::null_mut(), Release);
     }
 
-    /// Takes room for a small allocation behind the last one, or where the last one was. The driver takes a new block only if a small
-    /// allocation fits nowhere else (seen on driver 580), so one that fits here costs nothing, and the account need not be touched.
-    /// Only a hint, as what was freed may have been taken again together with what lay beside it: it is for one in [`super::unclaimed`] alone.
+    /// Takes room for a small allocation behind the last one, or where the last one was. Returns false if there is none. The driver takes a new
+    /// block only if a small allocation fits nowhere else (seen on driver 580), so one that fits here costs nothing. Only a hint, for optimistic
+    /// allocations alone: freed memory may have been taken again together with its neighbours.
     #[inline]
     pub fn take_room(&self, bytes: u64) -> bool {
         let hole = self.hole.load(Relaxed);
@@ -244,7 +244,7 @@ impl Known {
         }
         let tail = self.tail.load(Relaxed);
         let end = tail + bytes.next_multiple_of(STEP);
-        // A tail on a block's border says that the block is full, or that nothing is known.
+        // A tail on a border between blocks means that the block is full, or that nothing is known.
         let fits = tail & (GRANULE - 1) != 0 && (tail & !(GRANULE - 1)) + GRANULE >= end;
         if fits {
             self.tail.store(end, Relaxed);
@@ -252,7 +252,7 @@ impl Known {
         fits
     }
 
-    /// A small allocation was placed.
+    /// Records where a small allocation was placed.
     #[inline]
     pub fn placed(&self, address: u64, bytes: u64, entered: Entered) {
         self.last.store(span(address, bytes), Relaxed);
@@ -264,17 +264,17 @@ impl Known {
         }
     }
 
-    /// Where the last small allocation was placed; 0 if it was freed.
+    /// Returns the address of the last small allocation; 0 if it was freed.
     pub fn last(&self) -> u64 {
         self.last.load(Relaxed) & ADDRESS
     }
 
-    /// What went into a block without having been seen to fit may be where the hole was.
+    /// Forgets the hole: an allocation joined a block without a hint, and may be there.
     pub fn forget_hole(&self) {
         self.hole.store(0, Relaxed);
     }
 
-    /// A small allocation was freed; its block is still there.
+    /// Records the free of a small allocation whose block stays.
     #[inline]
     pub fn freed(&self, address: u64) {
         let last = self.last.load(Relaxed);
@@ -284,7 +284,7 @@ impl Known {
         }
     }
 
-    /// A shared block was given back.
+    /// Records that a shared block was given back.
     pub fn block_gone(&self, address: u64) {
         for hint in [&self.tail, &self.last, &self.hole] {
             if (hint.load(Relaxed) ^ address) & ADDRESS & !(GRANULE - 1) == 0 {
@@ -296,12 +296,12 @@ impl Known {
 
 const ADDRESS: u64 = (1 << 48) - 1;
 
-/// An address of 48 bits, and above it how many steps from there are meant: at most 4096, a block.
+/// Packs an address of 48 bits and, above it, a length in [`STEP`]s: at most 4096, a block.
 fn span(address: u64, bytes: u64) -> u64 {
     bytes.div_ceil(STEP) << 48 | (address & ADDRESS)
 }
 
-/// The record of a context by its place.
+/// Returns the record of a context by its place.
 pub fn record(id: u8) -> Option<&'static Known> {
     KNOWN.get(usize::from(id))
 }
@@ -314,7 +314,7 @@ mod tests {
     use core::sync::atomic::Ordering::Relaxed;
 
     #[test]
-    fn what_was_just_freed_is_room_once() {
+    fn freed_room_is_taken_once() {
         let (known, block) = (Known::new(), 0x7f00_0020_0000);
         known.placed(block, GRANULE - 4096, Entered::New);
         assert!(known.take_room(4096) && !known.take_room(512));
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_taken_once_and_never_beyond_the_block() {
+    fn room_ends_with_the_block() {
         let (known, block) = (Known::new(), 0x7f00_0020_0000);
         assert!(!known.take_room(1));
         known.placed(block, GRANULE - 1024, Entered::New);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_block_says_nothing_of_the_next() {
+    fn a_full_block_gives_no_room_in_the_next() {
         let (known, block) = (Known::new(), 0x7f00_0020_0000);
         known.placed(block, GRANULE - 1, Entered::New);
         known.placed(block + GRANULE + 512, 512, Entered::Joined);

@@ -1,4 +1,4 @@
-//! What this process has exported to others.
+//! Memory that this process has exported.
 
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::Relaxed;
@@ -9,13 +9,15 @@ use crate::memory::objects::orphans::{BY_NAME, BY_SEVERAL, is_kept, mark};
 use crate::memory::objects::physical;
 use vgpu_cuda_abi::cuda::DevicePtr;
 
-/// What was exported: handles of physical memory, and addresses of linear memory; with the [`mark`] of a descriptor that keeps it.
+/// Handles of exported physical memory and addresses of exported linear memory, with the [`mark`] of the descriptor that keeps it.
 pub static EXPORTED: Table = Table::new();
 
+/// Returns true if a handle or an address is exported.
 pub fn is_exported(key: u64) -> bool {
     !EXPORTED.is_unused() && EXPORTED.get(key).is_some()
 }
 
+/// Records an export with the mark of its descriptor.
 pub fn note(key: u64, by: u64) {
     match EXPORTED.get(key) {
         None => _ = EXPORTED.insert(key, by),
@@ -24,12 +26,16 @@ pub fn note(key: u64, by: u64) {
     }
 }
 
-/// Kinds 1 of both sorts of exports are descriptors.
+/// Returns the mark of an export. Kind 1 of `cuMemExportToShareableHandle` and of `cuMemGetHandleForAddressRange` is a descriptor.
+///
+/// # Safety
+/// The driver has written a handle of this kind to `out`.
 pub unsafe fn mark_of(out: *const c_void, kind: i32) -> u64 {
     // SAFETY: the driver has just written an integer there.
     if kind == 1 { mark(unsafe { out.cast::<i32>().read_unaligned() }) } else { BY_NAME }
 }
 
+/// Records an export of the allocation that an address lies in.
 pub fn note_address(address: DevicePtr, by: u64) {
     let (mut base, mut size) = (address, 0);
     // SAFETY: the driver writes into the two variables.

@@ -1,4 +1,4 @@
-//! Graph memory of each device, and the instantiated graphs that use it.
+//! Graph memory of each device, and the instantiated graphs with memory nodes.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -12,14 +12,14 @@ use crate::memory::objects::reservoir;
 use crate::session::Gpu;
 use vgpu_cuda_abi::cuda::{Device, GRAPH_RESERVED_CURRENT, Handle, SUCCESS};
 
-/// Instantiated graphs with memory nodes, by device ([`key`]): what those ask for in bytes, and [`RESIDENT`].
+/// Instantiated graphs with memory nodes, by device ([`key`]): requested bytes, and [`RESIDENT`].
 pub static EXECS: Table = Table::new();
-/// It has been launched: its memory is there, until the device's graph memory is trimmed.
+/// Bit of a graph that has been launched: its memory is reserved until the device's graph memory is trimmed.
 pub const RESIDENT: u64 = 1 << 63;
-/// The graph memory charged for each device; as the records of pools.
+/// Graph memory that is charged for each device, in the form of the records of pools.
 static RESERVED: [AtomicU64; MAX_GPUS] = [const { AtomicU64::new(0) }; MAX_GPUS];
 
-/// A graph's memory on a device. Handles are addresses of 47 bits.
+/// Returns the key of a graph on a device. Handles are addresses of 47 bits.
 pub fn key(exec: Handle, device: Device) -> u64 {
     exec as u64 | (device as u64 + 1) << 48
 }
@@ -30,27 +30,28 @@ fn reserved(device: Device) -> Option<u64> {
     (unsafe { driver::device_graph_memory(device, GRAPH_RESERVED_CURRENT, &raw mut value) } == SUCCESS).then_some(value)
 }
 
-/// Brings a device's graph memory in line.
+/// Settles the graph memory of a device.
 pub fn settle(gpu: &Gpu) {
     if !EXECS.is_unused() {
         settle_claim(gpu, None);
     }
 }
 
+/// As [`settle`], with a claim for its growth.
 pub fn settle_claim(gpu: &Gpu, claim: Option<Claim<'_>>) {
     if let Some(record) = RESERVED.get(gpu.device as usize) {
         reservoir::settle(gpu, record, claim, || reserved(gpu.device));
     }
 }
 
-/// The device's graph memory was trimmed: what is launched next may grow it again.
+/// Records that graph memory was trimmed: the next launches may grow it again.
 pub fn trimmed() {
     for (_, record) in EXECS.iter() {
         record.fetch_and(!RESIDENT, AcqRel);
     }
 }
 
-/// Gives back to the device what no graph uses now.
+/// Gives unused graph memory back to the device.
 pub fn trim_idle(gpu: &Gpu) {
     let held = RESERVED.get(gpu.device as usize).is_some_and(|record| record.load(Relaxed) as u32 != 0);
     // SAFETY: a plain call.

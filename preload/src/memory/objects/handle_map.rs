@@ -1,7 +1,7 @@
-//! A map from handles to words, without locks and without waiting: handles of arrays, physical memory, pools, graphs.
+//! A map from handles (of arrays, physical memory, graphs) to words, without locks.
 //!
-//! Buckets of eight keys; a full bucket spills into the next ones, and readers look as far as any writer ever went. Each key is
-//! inserted by the one call that the driver gave it to, and removed by the one that gives it back, so no key is ever in two places.
+//! Buckets have eight keys. A full bucket overflows into the next ones, and readers probe as far as any writer ever did. A key is inserted by the
+//! call that made the object and removed by the call that frees it, so no key is ever in two places.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
@@ -18,19 +18,19 @@ struct Bucket {
     values: [AtomicU64; WAYS],
 }
 
-/// The map. Its two MiB are mapped at the first insertion.
+/// The map. Its 2 MiB are mapped at the first insertion.
 pub struct Table {
     buckets: AtomicPtr<[Bucket; BUCKETS]>,
     probes: AtomicUsize,
 }
 
 impl Table {
-    /// An empty map.
+    /// Returns an empty map.
     pub const fn new() -> Self {
         Self { buckets: AtomicPtr::new(core::ptr::null_mut()), probes: AtomicUsize::new(1) }
     }
 
-    /// Whether nothing was ever inserted.
+    /// Returns true if no key was ever inserted.
     #[inline]
     pub fn is_unused(&self) -> bool {
         self.buckets.load(Relaxed).is_null()
@@ -45,7 +45,7 @@ impl Table {
         if self.is_unused() {
             let fresh = mmap::allocate::<[Bucket; BUCKETS]>();
             if !fresh.is_null() && self.buckets.compare_exchange(core::ptr::null_mut(), fresh, AcqRel, Acquire).is_err() {
-                // SAFETY: ours, and seen by nobody.
+                // SAFETY: a mapping that no other thread has seen.
                 unsafe { libc::munmap(fresh.cast(), size_of::<[Bucket; BUCKETS]>()) };
             }
         }
@@ -57,8 +57,8 @@ impl Table {
         (mixed as usize).wrapping_add(probe) % BUCKETS
     }
 
-    /// Inserts. `false` if there is no room, and nothing was done. A key that is there still is one that went without a call, and came
-    /// back: its value is the new one.
+    /// Inserts a key. Returns false if there is no room. A key that is still there belongs to an object that went without a call of its own (with
+    /// its context, say); its value is replaced.
     pub fn insert(&self, key: u64, value: u64) -> bool {
         let Some(buckets) = self.make() else { return false };
         if let Some(stale) = self.get(key) {
@@ -88,19 +88,19 @@ impl Table {
         })
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: u64) -> Option<&AtomicU64> {
         self.find(key).map(|(_, value)| value)
     }
 
-    /// Removes a key and gives its value, to one caller only.
+    /// Removes a key and returns its value, to one caller only.
     pub fn remove(&self, key: u64) -> Option<u64> {
         let (place, stored) = self.find(key)?;
         let value = stored.load(Acquire);
         place.compare_exchange(key, 0, AcqRel, Relaxed).ok().map(|_| value)
     }
 
-    /// Every key with its value, as they pass by.
+    /// Iterates over keys and values; concurrent changes may or may not be seen.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &AtomicU64)> {
         let pairs = self.buckets().into_iter().flatten().flat_map(|bucket| bucket.keys.iter().zip(&bucket.values));
         pairs.map(|(key, value)| (key.load(Acquire), value)).filter(|(key, _)| *key > 1)
@@ -113,7 +113,7 @@ mod tests {
     use core::sync::atomic::Ordering::Relaxed;
 
     #[test]
-    fn keeps_what_it_is_given() {
+    fn keys_are_found_until_removed() {
         let table = Table::new();
         assert!(table.get(5).is_none() && table.is_unused());
         for key in 2..100_000u64 {

@@ -1,5 +1,5 @@
-//! What comes with the first image in a context whose kernels call `malloc`: memory when it is loaded, and the heap when such a kernel is
-//! first launched, which nobody could refuse well then.
+//! Memory that comes with the first image in a context whose kernels call `malloc`: some when the image is loaded, and the heap when such a kernel
+//! is first launched, which is too late for a refusal.
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
@@ -10,23 +10,23 @@ use crate::memory::objects::context_limits;
 use crate::memory::objects::context_table::{Current, Known};
 use vgpu_cuda_abi::cuda::LIMIT_MALLOC_HEAP_SIZE;
 
-/// What a heap takes beyond its size, whatever that is (seen on driver 580).
+/// Pages that a heap of any size takes beyond it (seen on driver 580).
 pub const EXTRA: u32 = GRANULE_PAGES;
-/// What loading the first such image takes beside its arrays (seen on driver 580, on an H200). It is measured afterwards.
+/// Bytes that loading the first such image takes besides its arrays (seen on an H200 with driver 580). Measured afterwards.
 const FOR_FIRST: u64 = 138 << 20;
 
-/// It, before it is there; in pages.
+/// Memory that an image will bring, in pages.
 #[derive(Clone, Copy, Debug)]
 pub struct Coming<'a> {
     known: &'a Known,
-    /// With the image.
+    /// Taken when the image is loaded.
     pub at_once: u32,
-    /// With the launch.
+    /// Taken at the launch.
     pub later: u32,
 }
 
 impl Coming<'static> {
-    /// With an image that is about to be loaded into a context. `None` if it is not the first, or nobody could tell later.
+    /// Returns what an image brings that is about to be loaded. `None` if it is not the first, or the context is beyond the table.
     pub fn with_image(current: Current) -> Option<Self> {
         let known = current.known.filter(|known| !known.mallocs.load(Relaxed))?;
         let heap = pages(context_limits::limit_now(LIMIT_MALLOC_HEAP_SIZE)).saturating_add(EXTRA);
@@ -35,7 +35,7 @@ impl Coming<'static> {
 }
 
 impl<'a> Coming<'a> {
-    /// Where the heap would take so many pages.
+    /// As [`Coming::with_image`], for a heap of this many pages.
     fn to(known: &'a Known, heap: u32) -> Self {
         let [promised, _] = &known.promised;
         // A heap that was set has been charged.
@@ -43,7 +43,7 @@ impl<'a> Coming<'a> {
         Self { known, at_once: pages(FOR_FIRST), later }
     }
 
-    /// The image is there. What of it has to be charged now: nothing if another thread has loaded one meanwhile.
+    /// Records that the image is loaded. Returns the pages to charge, at once and for later; none if another thread loaded one during the call.
     pub fn come(self) -> (u32, u32) {
         if self.known.mallocs.swap(true, AcqRel) {
             return (0, 0);
@@ -53,7 +53,7 @@ impl<'a> Coming<'a> {
         (self.at_once, if is_ours { self.later } else { 0 })
     }
 
-    /// What came is not to be: the image was the first, and is unloaded again. Gives what nobody will take later.
+    /// Undoes [`Coming::come`], as the image is unloaded again. Returns the pages charged for later that will not be taken.
     pub fn go(self, later: u32) -> u32 {
         let [promised, _] = &self.known.promised;
         let is_ours = later != 0 && promised.compare_exchange(later, 0, AcqRel, Relaxed).is_ok();
@@ -70,12 +70,12 @@ mod tests {
     use vgpu_region::ledger::pages;
 
     #[test]
-    fn it_comes_once_and_a_heap_that_was_set_is_not_charged_twice() {
+    fn the_heap_is_charged_once() {
         let (at_once, heap) = (pages(FOR_FIRST), 2560);
         let known = Known::new();
         let (first, second) = (Coming::to(&known, heap), Coming::to(&known, heap));
         assert_eq!((first.at_once, first.later), (at_once, heap));
-        assert_eq!(known.promised[0].load(Relaxed), 0, "nothing has come yet");
+        assert_eq!(known.promised[0].load(Relaxed), 0, "nothing is loaded yet");
         assert_eq!((first.come(), second.come()), ((at_once, heap), (0, 0)));
         assert_eq!(known.promised[0].load(Relaxed), heap);
         assert_eq!((first.go(heap), known.promised[0].load(Relaxed)), (heap, 0));
@@ -85,6 +85,6 @@ mod tests {
         let coming = Coming::to(&known, heap);
         known.promised[0].store(7, Relaxed);
         assert_eq!(Coming::to(&known, heap).later, 0);
-        assert_eq!((coming.come(), known.promised[0].load(Relaxed)), ((at_once, 0), 7), "set by another thread meanwhile");
+        assert_eq!((coming.come(), known.promised[0].load(Relaxed)), ((at_once, 0), 7), "another thread has set the heap");
     }
 }

@@ -1,5 +1,5 @@
-//! Exported memory that its maker has let go of while a descriptor keeps it on the device. NVML lists it under nobody; it stays charged to
-//! its maker until the descriptor is closed.
+//! Exported memory that its maker has freed while a descriptor keeps it on the device. NVML lists it for no process; it stays charged to its maker
+//! until the descriptor is closed.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
@@ -7,12 +7,12 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use crate::memory::ledger::account;
 use crate::session::Gpu;
 
-/// No descriptor keeps it.
+/// Mark of memory that no descriptor keeps.
 pub const BY_NAME: u64 = 1;
-/// Several descriptors may keep it.
+/// Mark of memory that several descriptors may keep.
 pub const BY_SEVERAL: u64 = u64::MAX;
 
-/// Tells a descriptor, and, as far as that goes, whether it is still the same file's.
+/// Returns the mark of a descriptor: its number and part of its inode, to tell whether it is still the same file's.
 pub fn mark(descriptor: i32) -> u64 {
     // SAFETY: all-zero is valid for this structure of numbers, which the call fills.
     unsafe {
@@ -22,13 +22,13 @@ pub fn mark(descriptor: i32) -> u64 {
     }
 }
 
-/// Whether a descriptor still keeps what was exported. One that went to another process and was closed here counts as closed: what is
+/// Returns true if a descriptor still keeps exported memory. One that was sent to another process and closed here counts as closed: memory that is
 /// imported by it is charged there.
 pub fn is_kept(by: u64) -> bool {
     by == BY_SEVERAL || (by != BY_NAME && mark((by >> 32) as i32 - 1) == by)
 }
 
-/// Memory that was let go of, and stayed on the device all the same.
+/// Freed memory that is still on the device.
 struct Kept {
     pages: AtomicU32,
     device: AtomicI32,
@@ -36,10 +36,10 @@ struct Kept {
 }
 
 static KEPT: [Kept; 64] = [const { Kept { pages: AtomicU32::new(0), device: AtomicI32::new(0), by: AtomicU64::new(0) } }; 64];
-/// A place that is being written.
+/// Number of pages in a record that is being written.
 const WRITING: u32 = u32::MAX;
 
-/// Gives back what descriptors kept that are closed by now.
+/// Gives back memory whose descriptors are closed by now.
 pub fn recheck(gpu: &Gpu) {
     for kept in &KEPT {
         let pages = kept.pages.load(Acquire);
@@ -51,7 +51,7 @@ pub fn recheck(gpu: &Gpu) {
     }
 }
 
-/// Notes it for [`recheck`]. Beyond the table it stays charged.
+/// Records freed memory for [`recheck`]. Beyond the table it stays charged.
 pub fn keep(gpu: &Gpu, pages: u32, by: u64) {
     let free = |kept: &&Kept| kept.pages.compare_exchange(0, WRITING, AcqRel, Relaxed).is_ok();
     if let Some(kept) = KEPT.iter().find(free) {
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_descriptor_keeps_until_it_is_closed_or_another_files() {
+    fn a_descriptor_keeps_memory_until_it_is_closed_or_replaced() {
         let open = |path: &core::ffi::CStr| {
             // SAFETY: a C string.
             unsafe { libc::open(path.as_ptr(), libc::O_RDONLY) }

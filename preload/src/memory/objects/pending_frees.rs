@@ -8,17 +8,18 @@ use vgpu_region::MAX_GPUS;
 use crate::memory::ledger::account;
 use crate::session::Gpu;
 
-/// Linear memory that was freed stream-ordered, in pages, by GPU: it is the device's until the stream has come that far.
+/// Linear memory that was freed in stream order and may still be on the device, in pages, by GPU.
 pub static FREED_LATER: [AtomicU32; MAX_GPUS] = [const { AtomicU32::new(0) }; MAX_GPUS];
-/// Set when that first happens: others need not ask.
+/// Set by the first such free.
 pub static FREES_LATER: AtomicBool = AtomicBool::new(false);
 
-/// What is given back now is on the device until a stream comes to it: overhead until a wait, or until NVML says that it is gone.
+/// Records a free whose memory stays on the device until a stream reaches it: overhead until a wait, or until NVML no longer lists it.
 pub fn freed_later(gpu: &Gpu, pages: u32) {
     account::add_overhead(gpu, pages);
     pending(gpu, pages);
 }
 
+/// Records pages that may stay on the device until a stream reaches their free, and are not charged.
 pub fn pending(gpu: &Gpu, pages: u32) {
     FREES_LATER.store(true, Relaxed);
     if let Some(freed) = FREED_LATER.get(gpu.place) {
@@ -26,7 +27,7 @@ pub fn pending(gpu: &Gpu, pages: u32) {
     }
 }
 
-/// Pages of linear memory that may be on the device still although the account takes them for free.
+/// Returns the pages of linear memory that may still be on the device although the account counts them as free.
 #[inline]
 pub fn pending_frees(gpu: &Gpu) -> u32 {
     FREED_LATER.get(gpu.place).map_or(0, |freed| freed.load(Relaxed))

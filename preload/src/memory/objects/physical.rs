@@ -1,4 +1,4 @@
-//! Physical memory (`cuMemCreate`) and its mappings. It lives while a handle or a mapping does.
+//! Physical memory (`cuMemCreate`), which lives while a handle, a mapping or another keeper does.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU64, AtomicUsize};
@@ -12,15 +12,15 @@ use crate::memory::objects::physical_counts::{By, MOST, Physical};
 use crate::session;
 use vgpu_cuda_abi::cuda::{Device, DevicePtr, OUT_OF_MEMORY, SUCCESS, Status};
 
-/// Handles to [`Physical`], packed.
+/// [`Physical`] records by handle, packed.
 pub static HANDLES: Table = Table::new();
-/// From a mapping's address to its handle.
+/// Handles by the address of a mapping.
 pub static MAPPINGS: Table = Table::new();
 
-/// Counts one thing more that keeps a handle's memory. `Ok(false)` if that is not charged here.
+/// Counts one more reference to a handle's memory. Returns `Ok(false)` if the memory is not charged here.
 ///
 /// # Errors
-/// CUDA's out-of-memory code if there are more than can be counted.
+/// Returns CUDA's out-of-memory code if there are more than can be counted.
 pub fn add_one(handle: u64, by: By) -> Result<bool, Status> {
     let Some(record) = HANDLES.get(handle) else { return Ok(false) };
     let more = |word| {
@@ -32,8 +32,8 @@ pub fn add_one(handle: u64, by: By) -> Result<bool, Status> {
     record.fetch_update(AcqRel, Acquire, more).map(|_| true).map_err(|_| OUT_OF_MEMORY)
 }
 
-/// Takes a count away before the driver is asked to: afterwards the handle may be another's. Gives what has to be given back to the
-/// account if the driver succeeds; `None` if nothing was counted, so that the driver will refuse.
+/// Removes a reference. Called before the driver does, as the handle may be given to another thread at once. Returns the record that must be given
+/// back if the driver succeeds; `None` if there was no such reference, which the driver will refuse.
 pub fn drop_one(handle: u64, by: By) -> Option<Physical> {
     let less = |word| {
         let mut physical = Physical::unpack(word);
@@ -49,20 +49,20 @@ pub fn drop_one(handle: u64, by: By) -> Option<Physical> {
     Some(now)
 }
 
-/// The device and the granules of a handle's memory, while it is charged here.
+/// Returns the device and the granules of a handle's memory while it is charged here.
 pub fn charged(handle: u64) -> Option<(Device, u32)> {
     HANDLES.get(handle).map(|record| Physical::unpack(record.load(Acquire))).map(|physical| (physical.device, physical.granules))
 }
 
-/// The handle that is mapped at an address, if a mapping begins there.
+/// Returns the handle that is mapped at an address, if a mapping begins there.
 pub fn mapped_at(address: DevicePtr) -> Option<u64> {
     MAPPINGS.get(address).map(|handle| handle.load(Acquire))
 }
 
-/// One thing more keeps the memory: it counts as a mapping. `Ok(false)` if the memory is not charged here.
+/// Counts one more keeper of the memory, as a mapping. Returns `Ok(false)` if the memory is not charged here.
 ///
 /// # Errors
-/// CUDA's out-of-memory code if there are more than can be counted.
+/// Returns CUDA's out-of-memory code if there are more than can be counted.
 pub fn keep(handle: u64) -> Result<bool, Status> {
     add_one(handle, By::Mapping)
 }
@@ -74,6 +74,7 @@ pub fn let_go(handle: u64) {
     }
 }
 
+/// Gives back the memory of a handle, and what an object keeps, if nothing refers to it any more.
 pub fn give_back(handle: u64, physical: Physical) {
     if !physical.is_gone() {
         return;
@@ -86,35 +87,37 @@ pub fn give_back(handle: u64, physical: Physical) {
     }
 }
 
-/// A handle of this many granules, as if it had just been made.
+/// Records a handle of this many granules.
 #[cfg(test)]
 pub fn note_for_test(handle: u64, granules: u32) {
     HANDLES.insert(handle, Physical { granules, device: 0, handles: 1, mappings: 0 }.pack());
 }
 
-/// Its release.
+/// Releases it.
 #[cfg(test)]
 pub fn let_go_handle_for_test(handle: u64) {
     drop_one(handle, By::Handle);
 }
 
-/// One keeper: what keeps (0 is a free place, 1 one being written), where in it, and which handle's memory.
+/// An object that keeps the memory of a handle: a sparse array or a multicast object. `owner` is 0 in a free place and 1 in one being written.
 pub struct Keeper {
+    /// Handle of the object.
     pub owner: AtomicU64,
     offset: AtomicU64,
     handle: AtomicU64,
 }
 
+/// All keepers.
 pub static KEEPERS: [Keeper; 1024] =
     [const { Keeper { owner: AtomicU64::new(0), offset: AtomicU64::new(0), handle: AtomicU64::new(0) } }; 1024];
 
 /// One above the highest place ever taken.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Notes that `owner` keeps the memory behind `handle`, once for each offset. Whether that is new.
+/// Records that `owner` keeps the memory of `handle`, once for each offset. Returns true if that is new.
 ///
 /// # Errors
-/// CUDA's out-of-memory code if it cannot be noted.
+/// Returns CUDA's out-of-memory code if it cannot be recorded.
 pub fn add(owner: u64, offset: u64, handle: u64) -> Result<bool, Status> {
     let same = |keeper: &&Keeper| {
         keeper.owner.load(Acquire) == owner && keeper.offset.load(Relaxed) == offset && keeper.handle.load(Relaxed) == handle
@@ -128,11 +131,12 @@ pub fn add(owner: u64, offset: u64, handle: u64) -> Result<bool, Status> {
     keeper.offset.store(offset, Relaxed);
     keeper.handle.store(handle, Relaxed);
     let kept = keep(handle);
-    // What was released meanwhile is nobody's to keep.
+    // Memory that was released during this function is not kept.
     keeper.owner.store(if kept == Ok(true) { owner } else { 0 }, Release);
     kept
 }
 
+/// Removes the keepers for which `which` is true, given owner, offset and handle.
 pub fn remove(which: impl Fn(u64, u64, u64) -> bool) {
     for keeper in KEEPERS.iter().take(USED.load(Acquire)) {
         let owner = keeper.owner.load(Acquire);
@@ -145,12 +149,12 @@ pub fn remove(which: impl Fn(u64, u64, u64) -> bool) {
     }
 }
 
-/// An array or a multicast object is gone, and keeps nothing any more.
+/// Removes all that a destroyed array or multicast object kept.
 pub fn forget_owner(owner: u64) {
     remove(|there, _, _| there == owner);
 }
 
-/// Said of an owner whose handle may be another's by the time that it is forgotten.
+/// Bit of an owner that is being released. Its handle may belong to a new object by the time that its keepers are removed.
 const PARTING: u64 = 1 << 63;
 
 fn rename(from: u64, to: u64) {
@@ -159,7 +163,7 @@ fn rename(from: u64, to: u64) {
     }
 }
 
-/// Lets go of an object with `call`, and then of what it keeps, unless that fails.
+/// Releases an object with `call`, and then what it keeps, unless the call fails.
 pub fn part(owner: u64, call: impl FnOnce() -> Status) -> Status {
     rename(owner, owner | PARTING);
     let status = call();

@@ -1,37 +1,37 @@
-//! What is known of physical memory, in one word: its size, and how many things keep it.
+//! The record of physical memory in one word: its size and its reference counts.
 
 use vgpu_cuda_abi::cuda::Device;
 
 /// Physical memory.
 #[derive(Clone, Copy)]
 pub struct Physical {
-    /// Its size; 0 if it is charged elsewhere, or has none of its own.
+    /// Size in granules; 0 if it is charged elsewhere, or has no memory of its own.
     pub granules: u32,
-    /// Whose memory it is.
+    /// Device of the memory.
     pub device: Device,
-    /// How many handles it has.
+    /// Number of handles.
     pub handles: u32,
-    /// How many mappings, and whatever else keeps it.
+    /// Number of mappings and other keepers.
     pub mappings: u32,
 }
 
-/// Granules, handles and mappings are kept in so many bits each.
+/// Bits of each of granules, handles and mappings.
 const BITS: u32 = 20;
-/// No count goes higher: what cannot be counted is refused.
+/// Highest count; a call that would exceed it is refused.
 pub const MOST: u32 = (1 << BITS) - 1;
 const _: () = assert!(vgpu_region::MAX_GPUS <= 1 << (u64::BITS - 3 * BITS));
 
-/// What keeps memory alive.
+/// Kind of reference that keeps memory alive.
 #[derive(Clone, Copy)]
 pub enum By {
     /// A handle.
     Handle,
-    /// A mapping, or something else that is noted as one.
+    /// A mapping, or another keeper that is counted as one.
     Mapping,
 }
 
 impl Physical {
-    /// In one word.
+    /// Packs it into one word.
     pub fn pack(self) -> u64 {
         let bits = |count: u32, place: u32| u64::from(count & MOST) << (place * BITS);
         (self.device as u64) << (3 * BITS) | bits(self.granules, 2) | bits(self.handles, 1) | bits(self.mappings, 0)
@@ -43,7 +43,7 @@ impl Physical {
         Self { granules: bits(2), device: (word >> (3 * BITS)) as Device, handles: bits(1), mappings: bits(0) }
     }
 
-    /// How many of these there are.
+    /// Returns the count of one kind of reference.
     pub fn count(&mut self, by: By) -> &mut u32 {
         match by {
             By::Handle => &mut self.handles,
@@ -51,12 +51,12 @@ impl Physical {
         }
     }
 
-    /// Whether nothing keeps it any more.
+    /// Returns true if nothing refers to it any more.
     pub fn is_gone(self) -> bool {
         self.handles == 0 && self.mappings == 0
     }
 
-    /// Without memory of its own: a multicast object, or what was imported, which may be one.
+    /// Returns true if it has no memory of its own: a multicast object, or an import, which may be one.
     pub fn is_object(self) -> bool {
         self.granules == 0
     }

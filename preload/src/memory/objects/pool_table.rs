@@ -16,14 +16,14 @@ pub fn record_own(handle: Handle, device: Option<Device>) -> bool {
     find(handle).or_else(|| add(handle, device.map_or(ELSEWHERE, |device| (device as u64) << 32))).is_some()
 }
 
-/// Whether others than its own GPU and process can get at a pool's memory, so that no other memory can stand in for it.
+/// Returns true if other GPUs or processes can use a pool's memory, so that no other memory can stand in for it.
 pub fn is_shared(handle: Handle) -> bool {
     find(handle).is_none_or(|pool| pool.is_shared.load(Relaxed))
 }
 
-/// Whether a pool probably has room for `bytes` between its allocations. Only it knows whether that is in one piece, and if it is not, it
-/// grows by a step, which is undone: so there has to be twice as much, unless it is known to be behind them all, and once it had none, it
-/// is not tried again until something was freed.
+/// Returns true if a pool probably has room for `bytes` between its allocations. Only the pool knows whether the room is in one piece, and if it is
+/// not, it grows by a step, which must be undone. So twice as much must be free, unless the room is known to be behind all allocations, and a pool
+/// that had no room is not tried again until memory in it was freed.
 pub fn has_room(pool: Handle, known: &Pool, bytes: u64) -> bool {
     if known.has_tail(bytes) {
         return true;
@@ -41,13 +41,14 @@ pub fn mark_full(pool: Handle, known: &Pool) {
     }
 }
 
+/// Returns an attribute of a pool; `None` for a handle that is no pool.
 pub fn attribute(pool: Handle, attribute: i32) -> Option<u64> {
     let mut value = 0;
     // SAFETY: the driver writes one word, or fails for a handle that is no pool.
     (unsafe { driver::pool_attribute(pool, attribute, &raw mut value) } == SUCCESS).then_some(value)
 }
 
-/// What is known of a pool. One that no call of ours gave is a device's own, or imported: of that nothing can be allocated.
+/// Returns the record of a pool. A pool that no intercepted call returned is a device's own, or imported: nothing can be allocated from that.
 pub fn known_of(pool: Handle) -> Option<&'static Pool> {
     let own = |gpu: &&Gpu| {
         let (mut usual, mut first) = (core::ptr::null_mut(), core::ptr::null_mut());
@@ -67,34 +68,35 @@ pub struct Pool {
     handle: AtomicPtr<core::ffi::c_void>,
     /// The device in the upper half, the reserved pages that were charged in the lower; or [`ELSEWHERE`].
     pub record: AtomicU64,
-    /// How many threads ask the driver about it now.
+    /// Number of threads that ask the driver about it now.
     readers: AtomicU32,
+    /// Set if other GPUs or processes can use its memory.
     pub is_shared: AtomicBool,
-    /// Bytes in use when it turned out to have no room in one piece; 0 is never.
+    /// Bytes in use when it had no room in one piece; 0 if it always had.
     pub(super) full_at: AtomicU64,
-    /// Bytes in one piece behind all that was ever taken, at least: what the last step has left.
+    /// Lower bound of the bytes in one piece behind all allocations: what the last step has left.
     pub(super) tail: AtomicU64,
 }
 
-/// Pools place allocations at multiples of this (seen on driver 580).
+/// Alignment in bytes of allocations in pools (seen on driver 580).
 const STEP: u64 = 512;
-/// In place of a handle: a record that is being written, or given up.
+/// Stands for the handle in a record that is being written or given up.
 const WRITING: Handle = 1 as Handle;
 
 impl Pool {
-    /// The device of its memory, which none is if it is elsewhere, and the pages that it was charged.
+    /// Returns the device of its memory (no valid one if it is elsewhere) and its charge in pages.
     #[inline]
     pub fn device_and_charge(&self) -> (Device, u32) {
         let record = self.record.load(Relaxed);
         ((record >> 32) as Device, record as u32)
     }
 
-    /// The pages that it was charged.
+    /// Returns its charge in pages.
     pub(super) fn charged(&self) -> u32 {
         self.record.load(Relaxed) as u32
     }
 
-    /// So many bytes were taken, and when `before` pages were charged: from a step that was added, or from what was there.
+    /// Records an allocation of `bytes` made while `before` pages were charged: from a new step, or from the room that was there.
     #[inline]
     pub fn took(&self, before: u32, bytes: u64) {
         let bytes = bytes.next_multiple_of(STEP);
@@ -105,22 +107,22 @@ impl Pool {
         self.tail.store(tail.saturating_sub(bytes), Relaxed);
     }
 
-    /// Whether it has certainly room for `bytes` without another step.
+    /// Returns true if it certainly has room for `bytes` without another step.
     pub fn has_tail(&self, bytes: u64) -> bool {
         self.tail.load(Relaxed) >= bytes.next_multiple_of(STEP)
     }
 
-    /// Its handle, if it is one, and its memory this GPU's.
+    /// Returns its handle if its memory is on this GPU.
     pub fn handle_on(&self, gpu: &Gpu) -> Option<Handle> {
-        // In one order with what `leave` does, as whoever asks is counted first.
+        // In one order with `leave`, as a reader is counted before this.
         let (handle, record) = (self.handle.load(SeqCst), self.record.load(Relaxed));
         (handle as usize > 1 && record != ELSEWHERE && (record >> 32) as Device == gpu.device).then_some(handle)
     }
 
-    /// Gives up its place, when nobody asks about it any more: each asks for some 20 ns, and a thread that is gone with a fork is not
-    /// waited for. Gives its record, and whether it was shared.
+    /// Frees its place once it has no readers. A reader takes some 20 ns; one that is gone with a fork is not waited for. Returns its record, and
+    /// whether it was shared.
     pub fn leave(&self) -> (u64, bool) {
-        // A plain store may be seen after the load behind it: then somebody who is not counted yet would find the handle still there.
+        // A plain store could be seen after the load that follows, and a reader that is not counted yet could still find the handle.
         self.handle.swap(WRITING, SeqCst);
         for _ in 0..50 {
             if self.readers.load(SeqCst) == 0 {
@@ -129,14 +131,14 @@ impl Pool {
             clock::nap(1_000_000);
         }
         let left = (self.record.load(Acquire), self.is_shared.load(Relaxed));
-        // From here on the place may be another pool's.
+        // Another pool may take the place from here on.
         self.handle.store(core::ptr::null_mut(), Release);
         left
     }
 }
 
-/// Few, and looked at after every wait, so they stand in a row. A place is taken by compare-and-swap and free again when its handle is
-/// null.
+/// All pools. They are few, and looked at after every wait, so they are in an array. A place is taken by compare-and-swap, and free when its
+/// handle is null.
 static POOLS: [Pool; 512] = [const {
     let (handle, record, full_at, tail) = (AtomicPtr::new(core::ptr::null_mut()), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     Pool { handle, record, readers: AtomicU32::new(0), is_shared: AtomicBool::new(false), full_at, tail }
@@ -147,17 +149,17 @@ static POOLS_USED: AtomicUsize = AtomicUsize::new(0);
 /// The record of a pool whose memory is not a device's.
 pub const ELSEWHERE: u64 = u64::MAX;
 
-/// All of them, and places that were given up.
+/// Iterates over all pools, and over freed places.
 pub fn all() -> impl Iterator<Item = &'static Pool> {
     POOLS.iter().take(POOLS_USED.load(Acquire))
 }
 
-/// What is known of a pool that was met.
+/// Returns the record of a pool that was met.
 pub fn find(handle: Handle) -> Option<&'static Pool> {
     all().find(|pool| pool.handle.load(Acquire) == handle)
 }
 
-/// Notes a pool. `None` if there are more than can be kept.
+/// Records a pool. `None` if the table is full.
 pub fn add(handle: Handle, record: u64) -> Option<&'static Pool> {
     let free = |pool: &Pool| pool.handle.compare_exchange(core::ptr::null_mut(), WRITING, AcqRel, Relaxed).is_ok();
     let place = POOLS.iter().position(free)?;
@@ -171,13 +173,13 @@ pub fn add(handle: Handle, record: u64) -> Option<&'static Pool> {
     Some(pool)
 }
 
-/// Whether any was ever met.
+/// Returns true if a pool was ever met.
 #[inline]
 pub fn any() -> bool {
     POOLS_USED.load(Relaxed) != 0
 }
 
-/// Calls `with` for each pool of a GPU, which is not destroyed meanwhile.
+/// Calls `with` for each pool of a GPU. The pool is not destroyed during it.
 pub fn for_each_of(gpu: &Gpu, with: impl Fn(Handle, &Pool)) {
     for pool in all() {
         pool.readers.fetch_add(1, SeqCst);

@@ -1,4 +1,4 @@
-//! One reservoir: a pool, or a device's graph memory.
+//! A reservoir: a pool, or a device's graph memory.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire};
@@ -10,8 +10,8 @@ use crate::memory::ledger::{account, changes};
 use crate::memory::objects::captures;
 use crate::session::Gpu;
 
-/// Brings what is charged for a reservoir (a pool, or a device's graph memory) in line with what it has reserved, as `read` tells.
-/// `claim` was taken for its growth.
+/// Settles a reservoir: charges what it has reserved, in bytes, by `read`. `claim` was taken for its growth; it is settled or dropped. `record`
+/// holds the charge in pages in its lower half.
 pub fn settle(gpu: &Gpu, record: &AtomicU64, mut claim: Option<Claim<'_>>, read: impl Fn() -> Option<u64>) {
     let _relaxed = captures::leave_alone();
     loop {

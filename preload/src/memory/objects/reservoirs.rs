@@ -11,33 +11,34 @@ use crate::session;
 use crate::session::Gpu;
 use vgpu_cuda_abi::cuda::{Handle, POOL_RESERVED_CURRENT};
 
+/// Settles a pool, with a claim for its growth if there is one.
 pub fn settle_pool(gpu: &Gpu, pool: Handle, known: &Pool, claim: Option<Claim<'_>>) {
     let before = known.charged();
     settle(gpu, &known.record, claim, || attribute(pool, POOL_RESERVED_CURRENT));
     if known.charged() < before {
-        // What is behind the last allocation may be gone.
+        // The room behind the last allocation may be gone.
         known.tail.store(0, Relaxed);
     }
 }
 
-/// Looks at every pool of a GPU.
+/// Settles all pools and the graph memory of a GPU.
 pub fn settle_all_of(gpu: &Gpu) {
     for_each_of(gpu, |pool, known| settle_pool(gpu, pool, known, None));
     graph_memory::settle(gpu);
 }
 
-/// Gives back to the device what this process's pools and graphs hold and do not use, as another allocation needs it.
+/// Gives unused memory of this process's pools and graphs back to the device, unless a capture is under way.
 pub fn trim_idle(gpu: &Gpu) {
     if captures::may_go_on() {
         return;
     }
-    // SAFETY: a pool of the program's, which lives.
+    // SAFETY: the program's own pool, which is not destroyed during the call.
     for_each_of(gpu, |pool, _| unsafe { _ = driver::pool_trim(pool, 0) });
     graph_memory::trim_idle(gpu);
     settle_all_of(gpu);
 }
 
-/// Looks at every pool: a host's wait has let them shrink.
+/// Settles all pools after a wait of the host, which lets them shrink.
 #[inline]
 pub fn settle_after_wait() {
     if pool_table::any() {
@@ -45,6 +46,7 @@ pub fn settle_after_wait() {
     }
 }
 
+/// Settles all pools of all GPUs.
 pub fn settle_all() {
     if let Some(session) = session::ready() {
         session.gpus().iter().for_each(settle_all_of);

@@ -1,4 +1,4 @@
-//! Where a small allocation would fit between others.
+//! Finds holes between small allocations.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -11,30 +11,30 @@ use crate::memory::objects::{address_map, context_table};
 use crate::os::lock::{Exclusive, Held};
 use vgpu_cuda_abi::cuda::{DevicePtr, SUCCESS};
 
-/// Sizes from this one on are known not to fit, as of the count of frees in `SEEN`.
+/// Smallest size that is known not to fit, as of the number of frees in `SEEN`.
 static TOO_LARGE: AtomicU64 = AtomicU64::new(u64::MAX);
 static SEEN: AtomicU64 = AtomicU64::new(0);
-/// Small allocations freed so far.
+/// Number of frees of small allocations.
 static FREED: AtomicU64 = AtomicU64::new(0);
-/// Where the last one was.
+/// Address of the last one.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// A small allocation was freed.
+/// Records the free of a small allocation.
 pub fn freed(address: DevicePtr) {
     LAST.store(address, Relaxed);
     FREED.fetch_add(1, Relaxed);
 }
 
-/// Held by the thread that is about to fill a hole.
+/// Held by the thread that fills a hole.
 static FILLING: Exclusive = Exclusive::new();
 
-/// While it is held nobody else of this process makes or frees a small allocation near the limit: of two that see the same hole, the
-/// driver would give a new block to the second.
+/// Keeps other threads from making or freeing small allocations near the limit. Of two that see the same hole, the second would get a new block
+/// from the driver.
 pub fn alone() -> Held<'static> {
     FILLING.take(PATIENCE_NS)
 }
 
-/// Whether some shared block has `bytes` free in a row; `placed` is where the last small allocation was, behind which there is room most
+/// Returns true if a shared block has `bytes` free in a row. `placed` is the address of the last small allocation, behind which there is room most
 /// often.
 pub fn fit(bytes: u64, placed: DevicePtr) -> bool {
     let freed = FREED.load(Relaxed);
@@ -53,7 +53,7 @@ pub fn fit(bytes: u64, placed: DevicePtr) -> bool {
     found
 }
 
-/// Walks a block from an address in it from allocation to allocation, if small ones lie there.
+/// Returns true if the shared block at `start` has `bytes` free in a row from there on. Walks from allocation to allocation.
 fn has_run_from(start: DevicePtr, bytes: u64) -> bool {
     if address_map::get(start).is_none_or(|block| block.kind != Kind::Shared) {
         return false;

@@ -1,5 +1,5 @@
-//! Small arrays share granules, which they fill one after the other (seen on driver 580); where, nobody says. Each is charged its share of
-//! one. A granule that others were destroyed in stays as long as one is left in it, and so NVML is asked what there really is.
+//! Small arrays share granules, which they fill one after the other (seen on driver 580); the driver does not tell where. Each is charged its share
+//! of a granule. A granule stays while one array is left in it, so NVML is asked for the real size.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -11,46 +11,45 @@ use crate::memory::granules::{GRANULE, GRANULE_PAGES, rounded_pages};
 use crate::memory::ledger::account;
 use crate::session::Gpu;
 
-/// Arrays up to this size are charged a share of a granule.
+/// Largest size in bytes of an array that is charged a share of a granule.
 pub const SMALL: u64 = GRANULE / 2;
 
 /// The small arrays of this process on one GPU.
 pub struct Small {
-    /// Their shares, in bytes.
+    /// Sum of their shares, in bytes.
     bytes: AtomicU64,
-    /// The most that those were since there were none; may be less than they are now.
+    /// Highest sum since there were none. May be less than the present sum.
     most: AtomicU64,
-    /// Pages that came and went since NVML was last asked.
+    /// Pages charged and given back since NVML was last asked.
     pub unverified: AtomicU64,
-    /// Pages that are charged for granules that may still be there, as NVML cannot tell.
+    /// Pages charged for granules that may remain, where NVML cannot tell.
     kept: AtomicU32,
 }
 
-/// By the GPU's place.
+/// Small arrays by the GPU's place.
 pub static SMALLS: [Small; MAX_GPUS] = [const {
     let (bytes, most, unverified) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     Small { bytes, most, unverified, kept: AtomicU32::new(0) }
 }; MAX_GPUS];
 
-/// A small array's share of the granule that it lies in: no more of its size fit in there. Arrays of different sizes fit worse than the
-/// shares say, or better.
+/// Returns a small array's share of its granule: as many arrays of its size as possible fit into one. Arrays of different sizes may fit worse than
+/// their shares, or better.
 fn share(bytes: u64) -> u64 {
     GRANULE / (GRANULE / bytes.max(1)).max(1)
 }
 
-/// Pages of whole granules.
+/// Rounds bytes up to whole granules. Returns pages.
 fn granules(bytes: u64) -> u32 {
     rounded_pages(bytes, GRANULE)
 }
 
-/// Whether there are small arrays on a GPU: what they take is an estimate.
+/// Returns true if there are small arrays on a GPU, so that the charge is an estimate.
 #[inline]
 pub fn has_small(gpu: &Gpu) -> bool {
     SMALLS.get(gpu.place).is_some_and(|small| small.bytes.load(Relaxed) != 0)
 }
 
-/// Pages that the small arrays on a GPU may take beyond what they are charged for: no more than twice the most that they were, and a
-/// granule.
+/// Returns the pages that the small arrays on a GPU may take beyond their charge: at most twice the highest sum, and a granule.
 pub fn uncertain(gpu: &Gpu) -> u64 {
     let Some(small) = SMALLS.get(gpu.place).filter(|_| has_small(gpu)) else { return 0 };
     let now = small.bytes.load(Relaxed);
@@ -58,7 +57,7 @@ pub fn uncertain(gpu: &Gpu) -> u64 {
     (2 * most + u64::from(GRANULE_PAGES)).saturating_sub(u64::from(granules(now)) + u64::from(small.kept.load(Relaxed)))
 }
 
-/// One of so many bytes was made. Gives the pages to be charged.
+/// Records a new array of `bytes`. Returns the pages to charge.
 pub fn add(gpu: &Gpu, bytes: u64) -> u32 {
     let bytes = share(bytes);
     let Some(small) = SMALLS.get(gpu.place) else { return pages(bytes) };
@@ -67,21 +66,21 @@ pub fn add(gpu: &Gpu, bytes: u64) -> u32 {
     granules(before + bytes).saturating_sub(granules(before))
 }
 
-/// One of so many bytes is gone. Gives the pages to be released.
+/// Records the end of an array of `bytes`. Returns the pages to give back.
 pub fn remove(gpu: &Gpu, bytes: u64) -> u32 {
     let bytes = share(bytes);
     let Some(small) = SMALLS.get(gpu.place) else { return pages(bytes) };
     let most = small.most.load(Acquire);
     let before = small.bytes.fetch_sub(bytes, AcqRel);
     if before == bytes {
-        // Unless there were more meanwhile.
+        // Unless arrays were made since.
         _ = small.most.compare_exchange(most, 0, AcqRel, Relaxed);
         account::release_overhead(gpu, small.kept.swap(0, AcqRel));
     }
     granules(before).saturating_sub(granules(before.saturating_sub(bytes)))
 }
 
-/// NVML cannot tell: as many granules as there ever were may still be there, each with one array in it, and are charged.
+/// Charges as many granules as there ever were, as NVML cannot tell: each may remain with one array in it.
 #[cold]
 pub fn keep(gpu: &Gpu, small: &Small) {
     let now = small.bytes.load(Acquire);
@@ -89,14 +88,14 @@ pub fn keep(gpu: &Gpu, small: &Small) {
     let before = small.kept.swap(wanted, AcqRel);
     account::charge_overhead(gpu, wanted.saturating_sub(before));
     account::release_overhead(gpu, before.saturating_sub(wanted));
-    // The last array may have gone meanwhile, and found nothing to give back.
+    // The last array may have been destroyed since, and found nothing to give back.
     if small.bytes.load(Acquire) == 0 {
         account::release_overhead(gpu, small.kept.swap(0, AcqRel));
     }
 }
 
-/// NVML has told what there is on a GPU: nothing is charged besides for what it could not tell before.
-pub fn told(gpu: &Gpu) {
+/// Clears the charge of [`keep`], which a comparison with NVML has replaced.
+pub fn forget_kept(gpu: &Gpu) {
     if let Some(small) = SMALLS.get(gpu.place).filter(|small| small.kept.load(Relaxed) != 0) {
         small.kept.store(0, Relaxed);
     }
@@ -113,7 +112,7 @@ mod tests {
     use core::sync::atomic::Ordering::Relaxed;
     use vgpu_region::MAX_GPUS;
 
-    /// A GPU whose place nobody else uses.
+    /// A GPU with a place of its own.
     fn gpu(place: usize) -> Gpu {
         // SAFETY: fresh pages, all zero, which are valid accounts, and never unmapped.
         let (account, charge) = unsafe { (&*mmap::allocate(), &*mmap::allocate()) };
@@ -121,14 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_what_fits_into_a_granule() {
+    fn a_share_is_a_whole_fraction_of_a_granule() {
         assert_eq!([1 << 16, 1 << 20, 700_000, 720_896].map(share), [1 << 16, 1 << 20, 1 << 20, 1 << 20]);
         assert_eq!(share(600_000), GRANULE / 3);
         assert_eq!((share(0), share(GRANULE)), (1, GRANULE));
     }
 
     #[test]
-    fn small_arrays_fill_granules_together_and_leave_them_one_by_one() {
+    fn small_arrays_share_granules() {
         let gpu = gpu(MAX_GPUS - 1);
         let quarter = GRANULE / 4;
         assert_eq!([(); 5].map(|()| add(&gpu, quarter)), [GRANULE_PAGES, 0, 0, 0, GRANULE_PAGES]);
@@ -137,11 +136,11 @@ mod tests {
         assert_eq!(uncertain(&gpu), 4 * u64::from(GRANULE_PAGES), "as many granules as before, though one is charged");
         assert_eq!([(); 2].map(|()| remove(&gpu, quarter)), [0, GRANULE_PAGES]);
         assert_eq!((has_small(&gpu), uncertain(&gpu)), (false, 0));
-        assert_eq!((add(&gpu, quarter), uncertain(&gpu)), (GRANULE_PAGES, 2 * u64::from(GRANULE_PAGES)), "and anew");
+        assert_eq!((add(&gpu, quarter), uncertain(&gpu)), (GRANULE_PAGES, 2 * u64::from(GRANULE_PAGES)), "the count starts again");
     }
 
     #[test]
-    fn where_nvml_cannot_tell_granules_stay_charged_while_an_array_may_lie_in_each() {
+    fn without_nvml_granules_stay_charged_while_each_may_hold_an_array() {
         let gpu = gpu(MAX_GPUS - 2);
         let small = &SMALLS[gpu.place];
         let held = |granules: u32| assert_eq!(gpu.charge.charge.held(), granules * GRANULE_PAGES);

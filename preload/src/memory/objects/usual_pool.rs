@@ -1,4 +1,4 @@
-//! The pool that each device's allocations come from unless another is named.
+//! The pool of each device that `cuMemAllocAsync` allocates from.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32};
@@ -9,15 +9,17 @@ use crate::os::mmap;
 use crate::session::Gpu;
 use vgpu_cuda_abi::cuda::{Handle, SUCCESS};
 
-/// The pool that `cuMemAllocAsync` takes from on each device, until a program sets another.
+/// A device's present pool.
 pub struct Usual {
+    /// Its handle.
     pub pool: Handle,
+    /// Its record.
     pub known: &'static Pool,
 }
 
 static USUAL: [AtomicPtr<Usual>; vgpu_region::MAX_GPUS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; vgpu_region::MAX_GPUS];
 
-/// The usual pool of a GPU. `None` if the driver has none.
+/// Returns the usual pool of a GPU. `None` if the driver has none, or it cannot be recorded.
 #[inline]
 pub fn usual(gpu: &Gpu) -> Option<&'static Usual> {
     // SAFETY: null or what `look_up_usual` made, which is never freed.
@@ -41,7 +43,7 @@ fn look_up_usual(gpu: &Gpu) -> Option<&'static Usual> {
         fresh.write(Usual { pool, known });
         let usual = USUAL.get(gpu.device as usize)?;
         usual.store(fresh, Release);
-        // It may have been set or destroyed meanwhile.
+        // Another thread may have set or destroyed it since.
         if FORGOTTEN.load(Acquire) != forgotten {
             usual.store(core::ptr::null_mut(), Release);
         }
@@ -49,10 +51,10 @@ fn look_up_usual(gpu: &Gpu) -> Option<&'static Usual> {
     }
 }
 
-/// How often that was.
+/// Number of calls of [`forget_usual`].
 static FORGOTTEN: AtomicU32 = AtomicU32::new(0);
 
-/// The usual pools have to be asked for again.
+/// Makes the next allocations ask the driver for the usual pools again.
 pub fn forget_usual() {
     FORGOTTEN.fetch_add(1, AcqRel);
     USUAL.iter().for_each(|usual| usual.store(core::ptr::null_mut(), Release));

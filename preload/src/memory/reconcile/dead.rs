@@ -1,4 +1,4 @@
-//! What dead processes held.
+//! Memory of dead processes.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -10,17 +10,16 @@ use crate::memory::reconcile::{driver_view, importers};
 use crate::session;
 use crate::session::Gpu;
 
-/// Gives back what dead processes held.
+/// Gives back the charges of dead processes.
 ///
-/// A process lets go of its slot a little before the driver lets go of its memory, so the dead are given back only once NVML does
-/// not list them any more.
+/// A process leaves its slot a little before the driver frees its memory, so a charge is given back only once NVML no longer lists the process.
 pub fn recover(gpu: &Gpu) {
     let session::State::Ready(session) = session::current() else { return };
     orphans::recheck(gpu);
     let census = Census::open(session::region_path());
     let (own, region) = (session.membership.index, session.membership.region);
-    // NVML is asked when it is known who is dead, and what it says goes for these alone: who died later, maybe at the same place, could
-    // have made its context after it was asked.
+    // NVML is asked after the census, and its answer holds for these processes only: one that died later, perhaps in the same slot, could have
+    // made its context after NVML was asked.
     let mut dead = [None; SLOTS];
     for ((index, slot), dead) in region.used_slots().zip(&mut dead).filter(|((index, _), _)| *index != own) {
         let Some(charge) = slot.gpus.get(gpu.place) else { continue };
@@ -35,7 +34,7 @@ pub fn recover(gpu: &Gpu) {
             && census.is_dead(index)
             && !listed.as_ref().is_some_and(|list| list.contains(slot.pid.load(Relaxed)))
     });
-    // What the dead had shared lives on in those who imported it.
+    // Memory that the dead had exported lives on in the processes that imported it.
     if recovered && listed.is_some() {
         importers::charge_others(gpu);
     }

@@ -1,4 +1,4 @@
-//! What NVML and the driver say is on a GPU.
+//! Memory on a GPU as NVML and the driver report it.
 
 use crate::loader::driver;
 use crate::nvml_query;
@@ -6,20 +6,20 @@ use crate::os::list::List;
 use crate::session::Gpu;
 use vgpu_cuda_abi::nvml::Process;
 
-/// More processes than a container has slots cannot be its own.
+/// A container has no more processes than slots.
 const MOST: usize = vgpu_region::region::SLOTS;
 
-/// NVML's list of the processes on one GPU, as far as this PID namespace shows them.
+/// NVML's list of the processes on one GPU that this PID namespace shows.
 #[derive(Debug)]
 pub struct Processes(List<Process, MOST>);
 
 impl Processes {
-    /// Whether this PID is on the list.
+    /// Returns true if this PID is on the list.
     pub fn contains(&self, pid: u32) -> bool {
         self.find(pid).is_some()
     }
 
-    /// What a process holds in bytes, if it is on the list and NVML can tell.
+    /// Returns the bytes that a process holds, if it is on the list and NVML can tell.
     pub fn bytes_of(&self, pid: u32) -> Option<u64> {
         // All ones is NVML's "not available".
         self.find(pid).map(|process| process.used).filter(|&used| used != u64::MAX)
@@ -30,21 +30,21 @@ impl Processes {
     }
 }
 
-/// Who is on the GPU now. `None` if NVML cannot tell.
+/// Returns the processes on the GPU now. `None` if NVML cannot tell.
 pub fn processes(gpu: &Gpu) -> Option<Processes> {
     let mut list = List::new();
     nvml_query::compute_processes(gpu.uuid, &mut list)?;
     Some(Processes(list))
 }
 
-/// What this process holds on the GPU in bytes, by NVML; managed memory is not in it.
+/// Returns the bytes that this process holds on the GPU, by NVML, without managed memory.
 pub fn own_bytes(gpu: &Gpu) -> Option<u64> {
     // SAFETY: the call takes nothing.
     let pid = unsafe { libc::getpid() } as u32;
     processes(gpu)?.bytes_of(pid)
 }
 
-/// What the current device has free in bytes, for all.
+/// Returns the bytes that are free on the current device.
 pub fn device_free() -> usize {
     let _capture = driver::CaptureRelaxed::enter();
     let (mut free, mut total) = (0, 0);

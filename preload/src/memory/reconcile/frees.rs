@@ -1,4 +1,4 @@
-//! Waiting for memory that was freed stream-ordered.
+//! Waits for stream-ordered frees.
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
@@ -8,7 +8,7 @@ use crate::memory::objects::pending_frees::{FREED_LATER, pending_frees};
 use crate::memory::reconcile::overhead;
 use crate::session::Gpu;
 
-/// Waits for what was freed stream-ordered, if no capture goes on that the wait would spoil. Whether nothing is pending then.
+/// Waits for pending stream-ordered frees, unless a capture is under way, which the wait would invalidate. Returns true if none is pending then.
 pub fn wait_for_frees(gpu: &Gpu) -> bool {
     let before = pending_frees(gpu);
     if before != 0 && !captures::may_go_on() {
@@ -19,7 +19,7 @@ pub fn wait_for_frees(gpu: &Gpu) -> bool {
     pending_frees(gpu) == 0
 }
 
-/// What was pending before a wait is free. What others freed meanwhile is not.
+/// Records that the `before` pages that were pending before a wait are free. Later frees are not.
 pub fn frees_have_passed(gpu: &Gpu, before: u32) {
     if overhead::reconcile(gpu) != Some(false)
         && let Some(freed) = FREED_LATER.get(gpu.place)

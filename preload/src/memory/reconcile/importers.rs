@@ -1,4 +1,4 @@
-//! What the container's other processes hold beyond their accounts.
+//! Memory of the container's other processes beyond their accounts.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
@@ -12,13 +12,13 @@ use crate::os::list::List;
 use crate::session;
 use crate::session::Gpu;
 
-/// Charges the container's other processes what NVML says they hold beyond their accounts. After a maker's death or release, memory
-/// that they imported is theirs.
+/// Charges the container's other processes for the memory that NVML lists beyond their accounts. Imported memory becomes theirs when its maker frees
+/// it or dies.
 pub fn charge_others(gpu: &Gpu) {
     let Some(session) = session::ready() else { return };
     let census = Census::open(session::region_path());
     let (region, own) = (session.membership.region, session.membership.index);
-    // Who takes or gives back memory while NVML is asked accounts for it by itself.
+    // A process that takes or gives back memory while NVML is asked accounts for it itself.
     let mut before = List::<_, SLOTS>::new();
     for (_, slot) in region.used_slots() {
         before.push(slot.gpus.get(gpu.place).map(|charge| charge.charge.see()));
@@ -37,7 +37,7 @@ pub fn charge_others(gpu: &Gpu) {
             continue;
         }
         if charge.charge.begin(&gpu.account.total, more, u64::MAX).is_ok() {
-            // Of several that see it at once, one charges it.
+            // Of several processes that see it at once, one charges it.
             let first = charge.overhead.compare_exchange(overhead, overhead + more, AcqRel, Relaxed).is_ok();
             charge.charge.finish(&gpu.account.total, more, if first { more } else { 0 });
             account::hold_back_near_the_limit(gpu);

@@ -1,7 +1,6 @@
-//! What NVML says this container's processes hold, and the account brought in line with it.
+//! Brings the overhead of this process in line with NVML.
 //!
-//! NVML is loaded and asked only where the account alone will not do: after a context whose cost nobody knows, near the limit, and
-//! before anything is refused.
+//! NVML is loaded and asked only where the account alone is not enough: after a context of unknown cost, near the limit, and before a refusal.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
@@ -13,17 +12,17 @@ use crate::memory::objects::{context_table, reservoirs, small_arrays};
 use crate::memory::reconcile::driver_view::{device_free, own_bytes};
 use crate::session::Gpu;
 
-/// Sets this process's overhead to what NVML says beyond what allocation calls asked for, and what is promised and not taken yet.
+/// Sets this process's overhead to what NVML lists beyond the charges of allocation calls, plus promised memory that is not taken yet.
 ///
-/// Another thread's call that is under way makes both figures uncertain; then nothing is changed, after a few tries, and this is
-/// `Some(false)`. `None` if NVML cannot tell.
+/// Returns `Some(false)`, and changes nothing, if calls of other threads made the figures uncertain at each of three tries. `None` if NVML cannot
+/// tell.
 pub fn reconcile(gpu: &Gpu) -> Option<bool> {
     (0..3).map(|_| set_overhead(gpu)).find(|&set| set != Some(false)).unwrap_or(Some(false))
 }
 
-/// The same after a call that took nobody knows how much: `before` it the device had so much free. While other threads' calls are under
-/// way, what the process holds beyond all that they may have been charged for counts. Where NVML cannot tell, what the device has less of
-/// now counts, whoever took it.
+/// As [`reconcile`], after a call that took an unknown amount; `before` are the bytes that were free on the device before it. While calls of other
+/// threads are under way, everything beyond the most that they may be charged counts. Where NVML cannot tell, the decrease of the device's free
+/// memory counts, whichever process caused it.
 pub fn reconcile_after(gpu: &Gpu, before: usize) {
     for _ in 0..16 {
         match set_overhead(gpu) {
@@ -41,17 +40,17 @@ pub fn reconcile_after(gpu: &Gpu, before: usize) {
     }
 }
 
-/// Whether the overhead could be set; `None` if NVML cannot tell.
+/// Returns true if the overhead could be set; `None` if NVML cannot tell.
 fn set_overhead(gpu: &Gpu) -> Option<bool> {
     let charge = &gpu.charge.charge;
     let Some(changes) = changes::quiet() else { return Some(false) };
     let is_busy = || charge.in_flight() || gpu.charge.makes_unclaimed_call();
     let (held, was_busy) = (charge.held(), is_busy());
     let overhead = gpu.charge.overhead.load(Acquire);
-    // Asked first: what is taken in between counts twice rather than not at all.
+    // Read first: memory taken in between counts twice rather than not at all.
     let promised = context_table::promises(gpu);
     let bytes = own_bytes(gpu)?;
-    // Pools may have shrunk at another thread's wait, which has not told the account yet.
+    // Pools may have shrunk at another thread's wait, which has not settled them yet.
     reservoirs::settle_all_of(gpu);
     if was_busy || is_busy() || charge.held() != held || changes::quiet() != Some(changes) {
         return Some(false);
@@ -60,19 +59,19 @@ fn set_overhead(gpu: &Gpu) -> Option<bool> {
     let real = pages(bytes).saturating_sub(asked_for).saturating_add(promised);
     watermark::set_doubtful(gpu, real < context_table::costs(gpu).saturating_add(promised));
     changes::together(|| {
-        // Of two threads that saw the same, one changes it.
+        // Of two threads that saw the same figures, one sets it.
         if gpu.charge.overhead.compare_exchange(overhead, real, AcqRel, Relaxed).is_err() {
             return Some(false);
         }
         account::charge(gpu, real.saturating_sub(overhead));
         account::release(gpu, overhead.saturating_sub(real));
-        small_arrays::told(gpu);
+        small_arrays::forget_kept(gpu);
         Some(true)
     })
 }
 
-/// What this process holds beyond what it has been charged for, in pages: what a call just made has cost. `None` if other threads
-/// took or gave back memory meanwhile, again and again: what they did would count as the call's.
+/// Returns the pages that this process holds beyond its charge: the cost of a call that was just made. `None` if other threads took or gave back
+/// memory during each of eight tries, which would count as the call's, or if NVML cannot tell.
 pub fn uncharged(gpu: &Gpu) -> Option<u32> {
     let charge = &gpu.charge.charge;
     for _ in 0..8 {
@@ -85,6 +84,6 @@ pub fn uncharged(gpu: &Gpu) -> Option<u32> {
     None
 }
 
-/// A context costs this much where nobody has measured one yet: more than any seen (an H200 took 518 MiB).
+/// Estimated cost of a context in bytes, before one was measured: more than any seen (an H200 took 518 MiB).
 pub const CONTEXT_GUESS: u64 = 640 << 20;
 const _: () = assert!(CONTEXT_GUESS.is_multiple_of(PAGE));

@@ -1,4 +1,4 @@
-//! When what small arrays take is compared with NVML.
+//! Comparison of the small arrays' charge with NVML.
 
 use core::sync::atomic::Ordering::AcqRel;
 
@@ -7,8 +7,8 @@ use crate::memory::objects::small_arrays::{SMALLS, keep};
 use crate::memory::reconcile::overhead;
 use crate::session::Gpu;
 
-/// So many pages came or went. Asks NVML near the limit, and before what may be wrong about small arrays is half of what is near it: so they
-/// never lead past the limit.
+/// Records that small arrays took or gave back `pages`. Asks NVML near the limit, and before the unverified pages reach half of the margin near the
+/// limit, so small arrays never lead past it.
 pub fn verify(gpu: &Gpu, pages: u32) {
     let Some(small) = SMALLS.get(gpu.place).filter(|_| pages != 0 && gpu.memory_limit().is_some()) else { return };
     let unverified = small.unverified.fetch_add(u64::from(pages), AcqRel) + u64::from(pages);
