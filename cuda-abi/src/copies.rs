@@ -1,4 +1,4 @@
-//! The structures that describe copies of rectangles, boxes and batches.
+//! Structures that describe copies of rectangles, boxes and batches.
 
 use core::ffi::c_void;
 
@@ -12,18 +12,24 @@ pub const UNIFIED: i32 = 4;
 pub const DEVICE: i32 = 2;
 /// `CU_MEMCPY_OPERAND_TYPE_POINTER`
 pub const OPERAND_POINTER: i32 = 1;
-/// Asks the driver whether an address of unified addressing is device memory.
+/// Returns whether an address of unified addressing is device memory.
 pub type IsDevice = fn(DevicePtr) -> bool;
 
-/// One end of a `CUDA_MEMCPY2D`.
+/// Source or destination of a `CUDA_MEMCPY2D`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct End2d {
+    /// Offset in the memory: bytes of a row, rows.
     pub at: [usize; 2],
+    /// `CUmemorytype`
     pub kind: i32,
+    /// Address of host memory.
     pub host: *const c_void,
+    /// Address of device or unified memory.
     pub device: DevicePtr,
+    /// Handle of an array.
     pub array: Handle,
+    /// Distance of rows in bytes.
     pub pitch: usize,
 }
 
@@ -31,23 +37,35 @@ pub struct End2d {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Copy2d {
+    /// Source.
     pub from: End2d,
+    /// Destination.
     pub to: End2d,
+    /// Width in bytes.
     pub width: usize,
+    /// Height in rows.
     pub height: usize,
 }
 
-/// One end of a `CUDA_MEMCPY3D` or `CUDA_MEMCPY3D_PEER`.
+/// Source or destination of a `CUDA_MEMCPY3D` or `CUDA_MEMCPY3D_PEER`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct End3d {
+    /// Offset in the memory: bytes of a row, rows, slices, mipmap level.
     pub at: [usize; 4],
+    /// `CUmemorytype`
     pub kind: i32,
+    /// Address of host memory.
     pub host: *const c_void,
+    /// Address of device or unified memory.
     pub device: DevicePtr,
+    /// Handle of an array.
     pub array: Handle,
+    /// Context of the memory; reserved in `CUDA_MEMCPY3D`.
     pub context: Handle,
+    /// Distance of rows in bytes.
     pub pitch: usize,
+    /// Distance of slices in rows.
     pub height: usize,
 }
 
@@ -55,27 +73,43 @@ pub struct End3d {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Copy3d {
+    /// Source.
     pub from: End3d,
+    /// Destination.
     pub to: End3d,
+    /// Width in bytes, height in rows, depth in slices.
     pub extent: [usize; 3],
 }
 
-/// `CUDA_MEMCPY2D_v1`, from before CUDA 4. The second end begins right behind the first one's last word.
+/// `CUDA_MEMCPY2D_v1`, from before CUDA 4. The destination begins right behind the source's pitch, without padding.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Copy2dV1 {
+    /// Source: offset in the memory (bytes of a row, rows).
     pub from_at: [u32; 2],
+    /// Source: `CUmemorytype`.
     pub from_kind: i32,
+    /// Source: address of host memory.
     pub from_host: *const c_void,
+    /// Source: address of device or unified memory.
     pub from_device: u32,
+    /// Source: handle of an array.
     pub from_array: Handle,
+    /// Source: distance of rows in bytes.
     pub from_pitch: u32,
+    /// Destination: offset in the memory (bytes of a row, rows).
     pub to_at: [u32; 2],
+    /// Destination: `CUmemorytype`.
     pub to_kind: i32,
+    /// Destination: address of host memory.
     pub to_host: *const c_void,
+    /// Destination: address of device or unified memory.
     pub to_device: u32,
+    /// Destination: handle of an array.
     pub to_array: Handle,
+    /// Destination: distance of rows in bytes.
     pub to_pitch: u32,
+    /// Width in bytes, height in rows.
     pub extent: [u32; 2],
 }
 
@@ -83,23 +117,39 @@ pub struct Copy2dV1 {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Copy3dV1 {
+    /// Source: offset in the memory (bytes of a row, rows, slices, mipmap level).
     pub from_at: [u32; 4],
+    /// Source: `CUmemorytype`.
     pub from_kind: i32,
+    /// Source: address of host memory.
     pub from_host: *const c_void,
+    /// Source: address of device or unified memory.
     pub from_device: u32,
+    /// Source: handle of an array.
     pub from_array: Handle,
+    /// Source: reserved.
     pub from_reserved: *const c_void,
+    /// Source: distance of rows in bytes, of slices in rows.
     pub from_pitch: [u32; 2],
+    /// Destination: offset in the memory (bytes of a row, rows, slices, mipmap level).
     pub to_at: [u32; 4],
+    /// Destination: `CUmemorytype`.
     pub to_kind: i32,
+    /// Destination: address of host memory.
     pub to_host: *const c_void,
+    /// Destination: address of device or unified memory.
     pub to_device: u32,
+    /// Destination: handle of an array.
     pub to_array: Handle,
+    /// Destination: reserved.
     pub to_reserved: *const c_void,
+    /// Destination: distance of rows in bytes, of slices in rows.
     pub to_pitch: [u32; 2],
+    /// Width in bytes, height in rows, depth in slices.
     pub extent: [u32; 3],
 }
 
+/// Returns whether one end of a copy is device memory.
 fn end_is_device(kind: i32, address: DevicePtr, is_device: IsDevice) -> bool {
     match kind {
         HOST => false,
@@ -108,11 +158,11 @@ fn end_is_device(kind: i32, address: DevicePtr, is_device: IsDevice) -> bool {
     }
 }
 
-/// A copy that a structure describes.
+/// Copy that a structure describes.
 pub trait Described {
-    /// Whether both ends are device memory.
+    /// Returns whether both ends are device memory.
     fn is_within(&self, is_device: IsDevice) -> bool;
-    /// In bytes.
+    /// Returns the size of the copy in bytes.
     fn bytes(&self) -> usize;
 }
 
@@ -136,6 +186,7 @@ impl Described for Copy3d {
     }
 }
 
+/// Implements [`Described`] for structures from before CUDA 4.
 macro_rules! described_v1 {
     ($($type:ty),+) => {$(
         impl Described for $type {
@@ -151,12 +202,15 @@ macro_rules! described_v1 {
 }
 described_v1!(Copy2dV1, Copy3dV1);
 
-/// `CUmemcpy3DOperand`, up to what is read: an array's handle lies where a pointer does.
+/// `CUmemcpy3DOperand`, up to the last field that is read. A pointer and an array's handle are at the same place.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Operand {
+    /// `CUmemcpy3DOperandType`
     pub kind: i32,
+    /// Address, for [`OPERAND_POINTER`].
     pub pointer: DevicePtr,
+    /// Remaining fields.
     pub rest: [u64; 3],
 }
 
@@ -164,17 +218,32 @@ pub struct Operand {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Operation {
+    /// Source.
     pub from: Operand,
+    /// Destination.
     pub to: Operand,
+    /// Width, height and depth in elements.
     pub extent: [usize; 3],
+    /// `srcAccessOrder`
     pub order: i32,
+    /// `flags`
     pub flags: u32,
 }
 
 impl Operand {
-    /// Whether it is device memory, by what its kind says or the driver.
-    pub fn is_device(&self, is_device: IsDevice) -> bool {
+    /// Returns whether the operand is device memory.
+    fn is_device(&self, is_device: IsDevice) -> bool {
         self.kind != OPERAND_POINTER || is_device(self.pointer)
+    }
+}
+
+impl Described for Operation {
+    fn is_within(&self, is_device: IsDevice) -> bool {
+        self.to.is_device(is_device) && self.from.is_device(is_device)
+    }
+
+    fn bytes(&self) -> usize {
+        self.extent.iter().fold(1, |product: usize, extent| product.saturating_mul(*extent))
     }
 }
 
@@ -185,7 +254,7 @@ mod tests {
     use cudarc::driver::sys;
 
     #[test]
-    fn structures_are_cudas() {
+    fn structures_match_cuda() {
         assert_eq!(size_of::<Copy2d>(), size_of::<sys::CUDA_MEMCPY2D>());
         assert_eq!(offset_of!(Copy2d, from.kind), offset_of!(sys::CUDA_MEMCPY2D, srcMemoryType));
         assert_eq!(offset_of!(Copy2d, to.device), offset_of!(sys::CUDA_MEMCPY2D, dstDevice));
@@ -214,11 +283,7 @@ mod tests {
         for (from, to, within) in [(DEVICE, DEVICE, true), (3, DEVICE, true), (HOST, DEVICE, false), (3, HOST, false), (HOST, HOST, false)]
         {
             (copy.from.kind, copy.to.kind) = (from, to);
-            assert_eq!(
-                (copy.is_within(|_| panic!("only unified addresses are asked about")), copy.bytes()),
-                (within, 120),
-                "{from} to {to}"
-            );
+            assert_eq!((copy.is_within(|_| panic!("only unified addresses are looked up")), copy.bytes()), (within, 120), "{from} to {to}");
         }
     }
 }

@@ -1,6 +1,4 @@
-//! The few types and constants of CUDA's driver interface that the hooks touch. Everything else is opaque.
-//!
-//! Declared here because the crates that have them need `std`; the tests below compare every one with `cudarc`'s.
+//! Types and constants of CUDA's driver interface. The tests compare each with `cudarc`'s.
 
 use core::ffi::c_void;
 
@@ -8,9 +6,9 @@ use core::ffi::c_void;
 pub type Status = i32;
 /// `CUdeviceptr`.
 pub type DevicePtr = u64;
-/// `CUdevice`: the ordinal in this process.
+/// `CUdevice`: the ordinal of a device in this process.
 pub type Device = i32;
-/// Any of the opaque handles: contexts, streams, functions, modules, arrays, pools, graphs.
+/// Opaque handle of a context, stream, function, module, array, pool or graph.
 pub type Handle = *mut c_void;
 /// `CUDA_SUCCESS`
 pub const SUCCESS: Status = 0;
@@ -81,17 +79,32 @@ pub const ARRAY_SPARSE: u32 = 0x40;
 /// `CUDA_ARRAY3D_DEFERRED_MAPPING`
 pub const ARRAY_DEFERRED: u32 = 0x80;
 
+/// Default stream.
+pub const DEFAULT_STREAM: Handle = core::ptr::null_mut();
+/// `CU_STREAM_PER_THREAD`
+pub const PER_THREAD_STREAM: Handle = 2 as Handle;
+/// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`
+pub const POINTER_MEMORY_TYPE: i32 = 2;
+/// `CU_MEMORYTYPE_DEVICE`, the value of [`POINTER_MEMORY_TYPE`] for device memory and managed memory.
+pub const MEMORY_TYPE_DEVICE: i32 = 2;
+
+/// Returns the stream that a call uses. The forms with `_ptsz` or `_ptds` (`PER_THREAD`) use the thread's own default stream for 0.
+#[inline]
+pub fn effective_stream<const PER_THREAD: bool>(stream: Handle) -> Handle {
+    if PER_THREAD && stream.is_null() { PER_THREAD_STREAM } else { stream }
+}
+
 /// `CUmemLocation`
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Location {
     /// `CUmemLocationType`
     pub kind: i32,
-    /// The device's ordinal, for a device.
+    /// Ordinal of the device; 0 for other locations.
     pub id: i32,
 }
 
-/// `CUmemAllocationProp`, up to what is read.
+/// `CUmemAllocationProp`, up to the last field that is read.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AllocationProp {
@@ -99,25 +112,25 @@ pub struct AllocationProp {
     pub kind: i32,
     /// `CUmemAllocationHandleType`
     pub handle_types: i32,
-    /// Where the memory shall be.
+    /// Requested location of the memory.
     pub location: Location,
 }
 
-/// `CUDA_MEM_ALLOC_NODE_PARAMS`, up to what is read.
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`, up to the last field that is read.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AllocNodeParams {
     /// `poolProps`
     pub pool: AllocationProp,
-    /// The rest of `poolProps`.
+    /// Remaining fields of `poolProps`.
     pub pool_rest: [u64; 9],
     /// `accessDescs`
     pub access: *const c_void,
     /// `accessDescCount`
     pub access_count: usize,
-    /// In bytes.
+    /// `bytesize`: size of the allocation in bytes.
     pub bytes: usize,
-    /// `dptr`: where it lies.
+    /// `dptr`: address of the allocation.
     pub address: DevicePtr,
 }
 
@@ -125,33 +138,46 @@ pub struct AllocNodeParams {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct KernelNodeParams {
-    /// `func`: a function of a context; null if it is a library's kernel.
+    /// `func`: function of a module; null if the node launches a library's kernel.
     pub function: Handle,
-    /// Grid, block, and shared memory.
+    /// Grid in blocks (three), block in threads (three), dynamic shared memory in bytes.
     pub shape: [u32; 7],
     /// `kernelParams` and `extra`
     pub arguments: [*mut c_void; 2],
-    /// `kern`
+    /// `kern`: kernel of a library; null if the node launches a function of a module.
     pub kernel: Handle,
     /// `ctx`
     pub context: Handle,
 }
 
 impl KernelNodeParams {
-    /// What is launched, as launches take it. `None` for null, and where there is nothing. The first `VERSION` ends before `kernel`.
+    /// Returns the function or kernel that a node launches; `None` for null parameters or handles. Parameters of `VERSION` 1 end before
+    /// [`KernelNodeParams::kernel`].
     ///
     /// # Safety
-    /// Null, or parameters of that version.
-    pub unsafe fn function_at<const VERSION: u32>(parameters: *const Self) -> Option<Handle> {
+    /// `parameters` is null or points to parameters of that version.
+    pub unsafe fn function_of<const VERSION: u32>(parameters: *const Self) -> Option<Handle> {
         if parameters.is_null() {
             return None;
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's promise.
         let function = unsafe {
             let function = (&raw const (*parameters).function).read();
             if function.is_null() && VERSION > 1 { (&raw const (*parameters).kernel).read() } else { function }
         };
         (!function.is_null()).then_some(function)
+    }
+
+    /// Returns the function or kernel that a `CUgraphNodeParams` launches: the node's type comes first, its parameters 16 bytes later.
+    ///
+    /// # Safety
+    /// `parameters` is null or points to a whole structure.
+    pub unsafe fn function_of_node(parameters: *const c_void) -> Option<Handle> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let is_kernel = parameters.cast::<i32>().as_ref() == Some(&NODE_KERNEL);
+            if is_kernel { Self::function_of::<2>(parameters.byte_add(16).cast()) } else { None }
+        }
     }
 }
 
@@ -159,13 +185,13 @@ impl KernelNodeParams {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ArrayDescriptor {
-    /// In elements.
+    /// Width in elements.
     pub width: usize,
-    /// In elements; 0 for one dimension.
+    /// Height in elements; 0 for one dimension.
     pub height: usize,
     /// `CUarray_format`
     pub format: u32,
-    /// Channels of an element.
+    /// Number of channels of an element.
     pub channels: u32,
 }
 
@@ -173,17 +199,17 @@ pub struct ArrayDescriptor {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Array3dDescriptor {
-    /// In elements.
+    /// Width in elements.
     pub width: usize,
-    /// In elements.
+    /// Height in elements; 0 for one dimension.
     pub height: usize,
-    /// In elements, or layers.
+    /// Depth in elements, or number of layers.
     pub depth: usize,
     /// `CUarray_format`
     pub format: u32,
-    /// Channels of an element.
+    /// Number of channels of an element.
     pub channels: u32,
-    /// `CUDA_ARRAY3D_*`
+    /// Bits of `CUDA_ARRAY3D_*`.
     pub flags: u32,
 }
 
@@ -191,24 +217,25 @@ pub struct Array3dDescriptor {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ArrayRequirements {
-    /// In bytes.
+    /// Size in bytes.
     pub size: usize,
-    /// In bytes.
+    /// Alignment in bytes.
     pub alignment: usize,
+    /// `reserved`
     reserved: [u32; 4],
 }
 
-/// `CUlaunchConfig`, up to what is read.
+/// `CUlaunchConfig`, up to the last field that is read.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchConfig {
-    /// In blocks.
+    /// Grid in blocks.
     pub grid: [u32; 3],
-    /// In threads.
+    /// Block in threads.
     pub block: [u32; 3],
-    /// In bytes.
+    /// Dynamic shared memory in bytes.
     pub shared: u32,
-    /// Where to.
+    /// Stream of the launch.
     pub stream: Handle,
 }
 
@@ -216,17 +243,17 @@ pub struct LaunchConfig {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchParams {
-    /// What.
+    /// Function to launch.
     pub function: Handle,
-    /// In blocks.
+    /// Grid in blocks.
     pub grid: [u32; 3],
-    /// In threads.
+    /// Block in threads.
     pub block: [u32; 3],
-    /// In bytes.
+    /// Dynamic shared memory in bytes.
     pub shared: u32,
-    /// Where to.
+    /// Stream of the launch.
     pub stream: Handle,
-    /// The kernel's.
+    /// Arguments of the kernel.
     pub parameters: *mut *mut c_void,
 }
 
@@ -237,7 +264,7 @@ mod tests {
     use cudarc::driver::sys;
 
     #[test]
-    fn constants_are_cudas() {
+    fn constants_match_cuda() {
         use sys::CUresult as R;
         assert_eq!(
             [SUCCESS, OUT_OF_MEMORY, OPERATING_SYSTEM, NOT_FOUND],
@@ -271,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn layouts_are_cudas() {
+    fn layouts_match_cuda() {
         assert_eq!(offset_of!(AllocationProp, handle_types), offset_of!(sys::CUmemAllocationProp, requestedHandleTypes));
         assert_eq!(offset_of!(AllocationProp, location), offset_of!(sys::CUmemAllocationProp, location));
         assert_eq!(offset_of!(AllocationProp, location), offset_of!(sys::CUmemPoolProps, location));
@@ -286,6 +313,8 @@ mod tests {
         assert_eq!(offset_of!(LaunchParams, stream), offset_of!(sys::CUDA_LAUNCH_PARAMS, hStream));
         assert_eq!(size_of::<LaunchParams>(), size_of::<sys::CUDA_LAUNCH_PARAMS>());
         assert_eq!(NOT_READY, sys::CUresult::CUDA_ERROR_NOT_READY as i32);
+        assert_eq!(POINTER_MEMORY_TYPE, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE as i32);
+        assert_eq!(MEMORY_TYPE_DEVICE, sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as i32);
         assert_eq!(
             [CAPTURE_INVALIDATED, CAPTURE_UNJOINED, CAPTURE_IMPLICIT],
             [
@@ -299,13 +328,4 @@ mod tests {
         assert_eq!(offset_of!(Array3dDescriptor, flags), offset_of!(sys::CUDA_ARRAY3D_DESCRIPTOR, Flags));
         assert_eq!(size_of::<ArrayRequirements>(), size_of::<sys::CUDA_ARRAY_MEMORY_REQUIREMENTS>());
     }
-}
-
-/// `CU_STREAM_PER_THREAD`
-pub const PER_THREAD: Handle = 2 as Handle;
-
-/// The stream that a function means: of 0, one with `_ptsz` (`OWN`) means the thread's own default stream.
-#[inline]
-pub fn meant<const OWN: bool>(stream: Handle) -> Handle {
-    if OWN && stream.is_null() { PER_THREAD } else { stream }
 }

@@ -1,6 +1,6 @@
-//! The few types and constants of CUDA's driver interface and of NVML that vgpu touches. Everything else is opaque.
+//! Types and constants of CUDA's driver interface and of NVML, as far as vgpu uses them. Everything else is opaque.
 //!
-//! They are declared here because the crates that have them need `std`. The tests compare every one with those crates.
+//! They are declared here because the crates that have them need `std`. The tests compare each with those crates.
 #![cfg_attr(not(test), no_std)]
 
 pub mod copies;

@@ -1,4 +1,4 @@
-//! The few types and constants of NVML's interface that are touched, compared with `nvml-wrapper-sys` by the tests.
+//! Types and constants of NVML's interface. The tests compare each with `nvml-wrapper-sys`.
 
 use crate::cuda::Status;
 
@@ -21,11 +21,11 @@ pub const OPERATING_SYSTEM: Status = 17;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
-    /// All there is.
+    /// Total memory.
     pub total: u64,
-    /// Not in use.
+    /// Free memory.
     pub free: u64,
-    /// In use.
+    /// Used memory.
     pub used: u64,
 }
 
@@ -33,15 +33,15 @@ pub struct Memory {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryV2 {
-    /// Size and version of the structure.
+    /// Size of the structure in bytes, and its version in the upper byte.
     pub version: u32,
-    /// All there is.
+    /// Total memory.
     pub total: u64,
-    /// Set aside by the driver.
+    /// Memory reserved by the driver.
     pub reserved: u64,
-    /// Not in use.
+    /// Free memory.
     pub free: u64,
-    /// In use.
+    /// Used memory.
     pub used: u64,
 }
 
@@ -49,9 +49,9 @@ pub struct MemoryV2 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Process {
-    /// In the reader's PID namespace.
+    /// Process, in the reader's PID namespace.
     pub pid: u32,
-    /// Bytes; all ones if not available.
+    /// Used memory in bytes; all ones if not available.
     pub used: u64,
     /// `gpuInstanceId`
     pub gpu_instance: u32,
@@ -63,9 +63,9 @@ pub struct Process {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessV1 {
-    /// In the reader's PID namespace.
+    /// Process, in the reader's PID namespace.
     pub pid: u32,
-    /// Bytes; all ones if not available.
+    /// Used memory in bytes; all ones if not available.
     pub used: u64,
 }
 
@@ -73,15 +73,15 @@ pub struct ProcessV1 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessDetail {
-    /// In the reader's PID namespace.
+    /// Process, in the reader's PID namespace.
     pub pid: u32,
-    /// Bytes; all ones if not available.
+    /// Used memory in bytes; all ones if not available.
     pub used: u64,
     /// `gpuInstanceId`
     pub gpu_instance: u32,
     /// `computeInstanceId`
     pub compute_instance: u32,
-    /// Bytes of it that are protected.
+    /// Part of the used memory that is protected, in bytes.
     pub protected: u64,
 }
 
@@ -89,13 +89,13 @@ pub struct ProcessDetail {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessDetails {
-    /// Size and version of the structure.
+    /// Size of the structure in bytes, and its version in the upper byte.
     pub version: u32,
-    /// Compute, graphics or MPS.
+    /// Kind of processes: 0 compute, 1 graphics, 2 MPS.
     pub mode: u32,
-    /// Room in the list, then entries.
+    /// Room in the list before the call, number of entries after it.
     pub count: u32,
-    /// The list.
+    /// List of entries.
     pub entries: *mut ProcessDetail,
 }
 
@@ -103,17 +103,17 @@ pub struct ProcessDetails {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UtilizationSample {
-    /// In the reader's PID namespace.
+    /// Process, in the reader's PID namespace.
     pub pid: u32,
-    /// Microseconds of `CLOCK_REALTIME`.
+    /// Time of the sample, in microseconds of `CLOCK_REALTIME`.
     pub time: u64,
-    /// Multiprocessors.
+    /// Utilization of the multiprocessors.
     pub sm: u32,
-    /// Memory bandwidth.
+    /// Utilization of the memory bandwidth.
     pub memory: u32,
-    /// Encoder.
+    /// Utilization of the encoder.
     pub encoder: u32,
-    /// Decoder.
+    /// Utilization of the decoder.
     pub decoder: u32,
 }
 
@@ -121,11 +121,11 @@ pub struct UtilizationSample {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessUtilization {
-    /// Microseconds of `CLOCK_REALTIME`.
+    /// Time of the sample, in microseconds of `CLOCK_REALTIME`.
     pub time: u64,
-    /// In the reader's PID namespace.
+    /// Process, in the reader's PID namespace.
     pub pid: u32,
-    /// Multiprocessors, memory bandwidth, encoder, decoder, JPEG, optical flow.
+    /// Utilization of multiprocessors, memory bandwidth, encoder, decoder, JPEG and optical flow engines.
     pub used: [u32; 6],
 }
 
@@ -133,47 +133,47 @@ pub struct ProcessUtilization {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Utilizations {
-    /// Size and version of the structure.
+    /// Size of the structure in bytes, and its version in the upper byte.
     pub version: u32,
-    /// Room in the list, then entries.
+    /// Room in the list before the call, number of entries after it.
     pub count: u32,
-    /// Microseconds of `CLOCK_REALTIME`: samples since.
+    /// Earliest time of a sample, in microseconds of `CLOCK_REALTIME`.
     pub since: u64,
-    /// The list.
+    /// List of entries.
     pub entries: *mut ProcessUtilization,
 }
 
-/// `nvmlUtilization_t`, in percent.
+/// `nvmlUtilization_t`, in percent of the sample period.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UtilizationRates {
-    /// Time in which a kernel ran.
+    /// Share of the time in which a kernel ran.
     pub gpu: u32,
-    /// Time in which memory was read or written.
+    /// Share of the time in which device memory was read or written.
     pub memory: u32,
 }
 
-/// `NVML_FI_DEV_POWER_AVERAGE`: milliwatts, as a mean over one second, "supported on Ampere (except GA100) or newer architectures" (nvml.h).
-/// On the others `nvmlDeviceGetPowerUsage` tells what is drawn at the moment (its documentation).
+/// `NVML_FI_DEV_POWER_AVERAGE`: mean power over one second in milliwatts, "supported on Ampere (except GA100) or newer architectures"
+/// (nvml.h).
 pub const POWER_AVERAGE: u32 = 185;
 
 /// `nvmlFieldValue_t`
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FieldValue {
-    /// Which value.
+    /// Identifier of the value.
     pub field: u32,
-    /// Of which part of the device.
+    /// Part of the device.
     pub scope: u32,
-    /// Microseconds of `CLOCK_REALTIME`.
+    /// Time of the sample, in microseconds of `CLOCK_REALTIME`.
     pub time: i64,
-    /// How long it took to be read, in microseconds.
+    /// Time that reading the value took, in microseconds.
     pub latency: i64,
-    /// Which member of the union it is.
+    /// Member of the union that holds the value.
     pub kind: u32,
-    /// Whether there is a value.
+    /// Status of the value; [`SUCCESS`] if there is one.
     pub status: Status,
-    /// A union; of unsigned integers of 32 and 64 bits both.
+    /// Union of values; unsigned integers of 32 and 64 bits are read from it.
     pub value: u64,
 }
 
@@ -184,7 +184,7 @@ mod tests {
     use nvml_wrapper_sys::bindings as sys;
 
     #[test]
-    fn declarations_are_nvmls() {
+    fn declarations_match_nvml() {
         assert_eq!(SUCCESS as u32, sys::nvmlReturn_enum_NVML_SUCCESS);
         assert_eq!(FUNCTION_NOT_FOUND as u32, sys::nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND);
         assert_eq!(OPERATING_SYSTEM as u32, sys::nvmlReturn_enum_NVML_ERROR_OPERATING_SYSTEM);

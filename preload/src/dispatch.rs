@@ -1,4 +1,4 @@
-//! The exported functions: each finds the driver's own function and calls its handler with it.
+//! The exported functions. Each finds the driver's own function and calls its row's handler.
 
 pub mod dlsym;
 mod proc_address;
@@ -13,13 +13,15 @@ use vgpu_cuda_abi::nvml::{Memory, MemoryV2, Process, ProcessDetails, ProcessV1, 
 use crate::entry_points::library::Library;
 use crate::entry_points::names::Entry;
 use crate::hooks::*;
+use crate::image::reader::{image_at, image_in_file};
 use crate::loader::{driver, symbols};
 use crate::memory::objects::physical;
 use crate::table::entry_points;
 
+/// Makes the exported function of every entry.
 macro_rules! hooks {
     ($($library:ident $handler:path $([$($passed:expr),*])? => $arguments:tt $([$trace:expr])?: $($symbol:ident),+ $(| $($per_thread:ident),+)?;)*) => {
-        /// Our own function for an entry.
+        /// Returns the exported function of an entry; null for a number that is none.
         pub fn address(entry: usize) -> *mut c_void {
             $(
                 $(if entry == Entry::$symbol as usize { return $symbol as *mut c_void; })+
@@ -32,6 +34,7 @@ macro_rules! hooks {
     };
 }
 
+/// Makes the exported functions of one row.
 macro_rules! row {
     ($library:ident, $handler:path, $passed:tt, $arguments:tt, [$($symbol:ident),*], [$($per_thread:ident),*]) => {
         $(hook!($library, $symbol, false, $handler, $passed, $arguments);)*
@@ -39,13 +42,18 @@ macro_rules! row {
     };
 }
 
+/// Makes one exported function.
 macro_rules! hook {
-    ($library:ident, $symbol:ident, $own:literal, $handler:path, $passed:tt, ($($argument:ident: $type:ty),*)) => {
+    ($library:ident, $symbol:ident, $per_thread:literal, $handler:path, $passed:tt, ($($argument:ident: $type:ty),*)) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         #[allow(non_snake_case)]
         unsafe extern "C" fn $symbol($($argument: $type),*) -> Status {
+            const PER_THREAD: bool = $per_thread;
             #[allow(dead_code)]
-            const OWN: bool = $own;
+            #[inline(always)]
+            fn effective(stream: Handle) -> Handle {
+                effective_stream::<PER_THREAD>(stream)
+            }
             let Some(real) = symbols::real(Entry::$symbol as usize) else { return Library::$library.missing() };
             // SAFETY: the driver's function of that name has that signature; the arguments are the program's own.
             unsafe {
@@ -65,28 +73,3 @@ macro_rules! handle {
 }
 
 entry_points!(hooks);
-
-/// `cuGetProcAddress`
-unsafe fn get_proc_address_v1(
-    real: unsafe extern "C" fn(*const c_char, *mut *mut c_void, i32, u64) -> Status,
-    symbol: *const c_char,
-    function: *mut *mut c_void,
-    version: i32,
-    flags: u64,
-) -> Status {
-    // SAFETY: the program's own arguments.
-    unsafe { proc_address::v1(real, address, symbol, function, version, flags) }
-}
-
-/// `cuGetProcAddress_v2`
-unsafe fn get_proc_address_v2(
-    real: unsafe extern "C" fn(*const c_char, *mut *mut c_void, i32, u64, *mut i32) -> Status,
-    symbol: *const c_char,
-    function: *mut *mut c_void,
-    version: i32,
-    flags: u64,
-    found: *mut i32,
-) -> Status {
-    // SAFETY: the program's own arguments.
-    unsafe { proc_address::v2(real, address, symbol, function, version, flags, found) }
-}

@@ -1,4 +1,4 @@
-//! The names of all intercepted functions, and which library each belongs to.
+//! Names of the intercepted functions, and the library of each.
 
 pub mod library;
 pub mod names;

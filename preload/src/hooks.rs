@@ -1,4 +1,4 @@
-//! One function for each intercepted entry point, or for several of one shape.
+//! Handlers of the intercepted entry points. The rows of [`crate::table`] name them; rows of one kind share a handler.
 
 pub mod alloc;
 pub mod arrays;
@@ -6,7 +6,6 @@ pub mod capture;
 pub mod context_end;
 pub mod contexts;
 pub mod copy;
-pub mod copy_shapes;
 pub mod graph_contents;
 pub mod graph_nodes;
 pub mod graphs;
@@ -25,6 +24,7 @@ pub mod nvml_processes;
 pub mod nvml_utilization;
 pub mod ordered;
 pub mod pools;
+pub mod set_limit;
 pub mod spill;
 pub mod stream_order;
 pub mod streams;

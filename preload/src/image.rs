@@ -1,4 +1,4 @@
-//! What a program image takes on the device, read before the driver loads it.
+//! Program images: the device memory that an image takes, read before the driver loads it.
 
 pub mod cubin;
 pub mod fatbin;

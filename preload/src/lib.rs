@@ -1,29 +1,39 @@
-//! `libvgpu.so`: preloaded into every process of a limited container, it stands between the program and the CUDA driver and NVML.
+//! `libvgpu.so`: preloaded into every process of a limited container, between the program and the CUDA driver and NVML.
 //!
-//! * [`table`]: every entry point we stand in for, once.
-//! * [`intercept`]: how a call gets here: exported symbols, `dlsym`, `cuGetProcAddress`.
-//! * [`driver`]: the real functions. [`session`]: this process's limits and accounts.
-//! * [`memory`], [`compute`], [`nvml`]: what the hooks do. [`trace`]: recording it, while somebody on the host wants that.
+//! * [`table`]: the intercepted functions, each once. [`entry_points`]: their names.
+//! * [`dispatch`]: the exported functions, `dlsym` and `cuGetProcAddress`, which call the [`hooks`].
+//! * [`memory`] and [`compute`]: the limits that the hooks enforce. [`image`]: the memory that program images declare.
+//! * [`session`]: this process's limits and accounts. [`loader`] and [`nvml_query`]: the real functions.
+//! * [`trace`]: records of calls and GPU work, while the process is traced. [`os`]: services of the kernel and the C library.
 //!
-//! There is no `std` in here: it would pull in libpthread and libdl, whose loading alone costs a process that never touches CUDA
-//! 100 µs, and it would unwind. Nothing runs before the first CUDA or NVML call: no constructor, no thread, no file.
+//! There is no `std`: it would load libpthread and libdl, which alone costs a process that never uses CUDA 100 µs, and it would unwind.
+//! Nothing runs before the first CUDA or NVML call: no constructor, no thread, no file.
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(test, allow(dead_code))]
 
 mod compute;
+#[cfg_attr(not(test), warn(clippy::missing_docs_in_private_items))]
 mod dispatch;
+#[cfg_attr(not(test), warn(clippy::missing_docs_in_private_items))]
 mod entry_points;
 mod hooks;
+#[cfg_attr(not(test), warn(clippy::missing_docs_in_private_items))]
 mod image;
+#[cfg_attr(not(test), warn(clippy::missing_docs_in_private_items))]
 mod loader;
 mod memory;
+#[cfg_attr(not(test), warn(clippy::missing_docs_in_private_items))]
 mod nvml_query;
+#[cfg_attr(not(test), warn(clippy::missing_docs_in_private_items))]
 mod os;
+#[cfg_attr(not(test), warn(clippy::missing_docs_in_private_items))]
 mod session;
+#[cfg_attr(not(test), warn(clippy::missing_docs_in_private_items))]
 mod table;
+#[cfg_attr(not(test), warn(clippy::missing_docs_in_private_items))]
 mod trace;
 
-/// A bug of ours must not unwind through the program's frames; there is nothing to return to.
+/// Aborts. A bug in the library must not unwind through the program's frames.
 #[cfg(not(test))]
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
@@ -32,7 +42,7 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     unsafe { libc::abort() }
 }
 
-/// Referred to by `core`'s unwind tables, which were built to unwind; nothing here does.
+/// Symbol that `core`'s unwind tables refer to. Nothing here unwinds.
 #[cfg(not(test))]
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}

@@ -1,4 +1,4 @@
-//! How the real functions of the driver and NVML are found and called.
+//! Look-up and calls of the real functions of the driver and NVML.
 
 pub mod by_address;
 pub mod dlsym;

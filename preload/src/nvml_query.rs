@@ -1,9 +1,9 @@
-//! NVML: the view that programs get of their share, and what we ask it ourselves.
+//! The library's own queries of NVML.
 
 use core::ffi::c_char;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
-use core::sync::atomic::{AtomicPtr, AtomicU64};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
 use vgpu_region::uuid::Uuid;
 
@@ -13,31 +13,34 @@ use vgpu_cuda_abi::cuda::{Handle, Status};
 use vgpu_cuda_abi::nvml;
 use vgpu_gpu_limiter::engine::Power;
 
-/// Whether NVML has been started by us: 0 is untried, 1 yes, 2 it cannot be.
-static STARTED: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+/// Whether this library has initialised NVML: 0 not tried, 1 yes, 2 failed.
+static STARTED: AtomicU32 = AtomicU32::new(0);
 
-/// Starts NVML for our own questions, once.
-fn started() -> bool {
+/// Initialises NVML at the first call. Returns false if that failed.
+fn is_started() -> bool {
     match STARTED.load(Acquire) {
         0 => {
-            // SAFETY: the call takes nothing and may be made any number of times.
-            let started = unsafe { driver::nvml_init() } == nvml::SUCCESS;
-            STARTED.store(if started { 1 } else { 2 }, Release);
-            started
+            // SAFETY: the call takes nothing and may be repeated.
+            let is_started = unsafe { driver::nvml_init() } == nvml::SUCCESS;
+            STARTED.store(if is_started { 1 } else { 2 }, Release);
+            is_started
         }
         state => state == 1,
     }
 }
 
+/// C string under construction.
 struct Text {
+    /// The text; zeros after it.
     bytes: [u8; 64],
+    /// Length in bytes.
     length: usize,
 }
 
 impl Write for Text {
     fn write_str(&mut self, text: &str) -> core::fmt::Result {
         for &byte in text.as_bytes() {
-            // The last byte stays zero: NVML reads a C string.
+            // The last byte stays zero, as NVML reads a C string.
             *self.bytes.get_mut(self.length).filter(|_| self.length < 63).ok_or(core::fmt::Error)? = byte;
             self.length += 1;
         }
@@ -45,16 +48,19 @@ impl Write for Text {
     }
 }
 
-/// NVML's handle of a GPU, by the first half of its UUID; 0 is a free place.
+/// Cached handle of a GPU.
 struct Cached {
+    /// First half of the UUID; 0 is a free place.
     key: AtomicU64,
+    /// NVML's handle.
     handle: AtomicPtr<core::ffi::c_void>,
 }
 
+/// Cached handles.
 static HANDLES: [Cached; vgpu_region::MAX_GPUS] =
     [const { Cached { key: AtomicU64::new(0), handle: AtomicPtr::new(core::ptr::null_mut()) } }; vgpu_region::MAX_GPUS];
 
-/// The place for a GPU's handle; `None` if all places are taken by others.
+/// Returns the place for a GPU's handle; `None` if other GPUs have taken all places.
 fn cached(uuid: Uuid) -> Option<&'static AtomicPtr<core::ffi::c_void>> {
     let key = u64::from_le_bytes(*uuid.0.first_chunk()?);
     let is_own = |place: &&Cached| match place.key.compare_exchange(0, key, AcqRel, Acquire) {
@@ -64,11 +70,11 @@ fn cached(uuid: Uuid) -> Option<&'static AtomicPtr<core::ffi::c_void>> {
     HANDLES.iter().find(is_own).map(|place| &place.handle)
 }
 
-/// Asks NVML about a GPU. It counts starts and shutdowns for the whole process: a program that shuts it down once too often does so for us,
-/// too. Then it is started again.
-fn ask(uuid: Uuid, mut question: impl FnMut(Handle) -> Status) -> Option<()> {
-    let mut once = || match started() {
-        true => handle(uuid).map_or_else(|status| status, &mut question),
+/// Queries NVML about a GPU. NVML counts initialisations and shutdowns for the whole process, so a program that shuts it down once too often
+/// shuts it down for this library too. Then it is initialised again.
+fn query(uuid: Uuid, mut call: impl FnMut(Handle) -> Status) -> Option<()> {
+    let mut once = || match is_started() {
+        true => handle(uuid).map_or_else(|status| status, &mut call),
         false => nvml::FUNCTION_NOT_FOUND,
     };
     let mut status = once();
@@ -80,13 +86,14 @@ fn ask(uuid: Uuid, mut question: impl FnMut(Handle) -> Status) -> Option<()> {
     (status == nvml::SUCCESS).then_some(())
 }
 
+/// Returns NVML's handle of a GPU.
 fn handle(uuid: Uuid) -> Result<Handle, Status> {
     let cached = cached(uuid);
     if let Some(handle) = cached.map(|cached| cached.load(Acquire)).filter(|handle| !handle.is_null()) {
         return Ok(handle);
     }
     let mut handle = core::ptr::null_mut();
-    // A MIG device has the same digits behind another prefix.
+    // The UUID of a MIG device has another prefix.
     for prefix in ["GPU", "MIG"] {
         let mut text = Text { bytes: [0; 64], length: 0 };
         let written = write!(text, "{uuid}").is_ok();
@@ -106,21 +113,21 @@ fn handle(uuid: Uuid) -> Result<Handle, Status> {
     Ok(handle)
 }
 
-/// The GPU's place in NVML's order: the container's, whatever `CUDA_VISIBLE_DEVICES` makes of it.
+/// Returns the GPU's index in NVML's order, which is the container's and does not depend on `CUDA_VISIBLE_DEVICES`.
 pub fn index_of(uuid: Uuid) -> Option<u32> {
     let mut index = 0;
     // SAFETY: a handle from NVML, and a variable for the answer.
-    ask(uuid, |device| unsafe { driver::nvml_index(device, &raw mut index) })?;
+    query(uuid, |device| unsafe { driver::nvml_index(device, &raw mut index) })?;
     Some(index)
 }
 
-/// The power of a GPU; `None` if it does not tell, as parts of one do not.
+/// Returns the power of a GPU; `None` if NVML does not report it, as for MIG devices.
 pub fn power(uuid: Uuid) -> Option<Power> {
     let (mut limit, mut usual, mut drawn) = (0, 0, nvml::FieldValue { field: nvml::POWER_AVERAGE, ..nvml::FieldValue::default() });
-    let first_wrong = |statuses: [Status; 3]| statuses.into_iter().find(|&status| status != nvml::SUCCESS).unwrap_or(nvml::SUCCESS);
+    let first_error = |statuses: [Status; 3]| statuses.into_iter().find(|&status| status != nvml::SUCCESS).unwrap_or(nvml::SUCCESS);
     // SAFETY: a handle from NVML, and a variable for each answer.
-    ask(uuid, |device| unsafe {
-        first_wrong([
+    query(uuid, |device| unsafe {
+        first_error([
             driver::nvml_fields(device, 1, &raw mut drawn),
             driver::nvml_power_limit(device, &raw mut limit),
             driver::nvml_usual_power_limit(device, &raw mut usual),
@@ -129,20 +136,20 @@ pub fn power(uuid: Uuid) -> Option<Power> {
     (drawn.status == nvml::SUCCESS).then_some(Power { drawn_mw: drawn.value as u32, limit_mw: limit, default_limit_mw: usual })
 }
 
-/// In how many percent of NVML's last sample period, a second or less, the GPU was busy, whoever made it so.
+/// Returns the GPU's utilization by all processes in NVML's last sample period, a second or less, in percent.
 pub fn busy(uuid: Uuid) -> Option<u32> {
     let mut rates = nvml::UtilizationRates::default();
     // SAFETY: a handle from NVML, and a variable for the answer.
-    ask(uuid, |device| unsafe { driver::nvml_utilization(device, &raw mut rates) })?;
+    query(uuid, |device| unsafe { driver::nvml_utilization(device, &raw mut rates) })?;
     Some(rates.gpu)
 }
 
 /// Fills `list` with the processes on a GPU.
 pub fn compute_processes<const MOST: usize>(uuid: Uuid, list: &mut List<nvml::Process, MOST>) -> Option<()> {
     let (room, mut count) = (list.room()?, 0);
-    // SAFETY: NVML writes at most `count` entries, and says how many.
+    // SAFETY: NVML writes at most `count` entries and updates the count.
     unsafe {
-        ask(uuid, |device| {
+        query(uuid, |device| {
             count = MOST as u32;
             driver::nvml_compute_processes(device, &raw mut count, room)
         })?;
@@ -151,10 +158,10 @@ pub fn compute_processes<const MOST: usize>(uuid: Uuid, list: &mut List<nvml::Pr
     Some(())
 }
 
-/// The UUID behind a program's NVML handle.
+/// Returns the UUID of a program's NVML handle.
 pub fn uuid_of(device: Handle) -> Option<Uuid> {
     let mut text = [0u8; 96];
-    // SAFETY: NVML writes at most the length it is told, zero included.
+    // SAFETY: NVML writes at most the given length, including the zero.
     if unsafe { driver::nvml_uuid(device, text.as_mut_ptr().cast::<c_char>(), text.len() as u32) } != nvml::SUCCESS {
         return None;
     }

@@ -1,4 +1,4 @@
-//! The few things that this library asks of the kernel and the C library: clocks, sleep, memory, locks, log lines.
+//! Services of the kernel and the C library: clocks, sleep, memory, locks, log lines.
 
 pub mod clock;
 pub mod list;

@@ -1,175 +1,112 @@
-//! This process's limits and accounts: the mapped limits page, its slot in the region, its GPUs.
+//! The session: this process's mapped limits page, its slot in the region, its GPUs.
 //!
-//! A session belongs to one process. The pointer to it lies in a page that the kernel empties in a forked child, so a child starts
+//! A session belongs to one process. The pointer to it is in a page that the kernel clears in a forked child, so a child starts a session of
 //! its own at its first call, however it was forked.
+
+mod build;
+mod files;
+mod model;
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
-use vgpu_region::ledger::{PAGE, pages};
-use vgpu_region::limits::{GpuLimit, LimitsPage, LogLevel};
-use vgpu_region::map::Membership;
-use vgpu_region::region::{GpuAccount, GpuCharge};
-use vgpu_region::uuid::Uuid;
-use vgpu_region::{MAX_GPUS, map, paths};
+use vgpu_region::limits::{LimitsPage, LogLevel};
+use vgpu_region::map;
 
-use crate::loader::{driver, elf};
-use crate::nvml_query;
-use crate::os::clock::realtime;
+pub use self::files::choose as files;
+pub use self::model::{Gpu, Session};
+use crate::loader::driver;
 use crate::os::log;
 use crate::os::mmap::allocate;
-use vgpu_cuda_abi::cuda::{Device, SUCCESS};
+use vgpu_cuda_abi::cuda::SUCCESS;
 
-/// One GPU that this process sees.
-#[derive(Clone, Copy, Debug)]
-pub struct Gpu {
-    /// CUDA's ordinal in this process.
-    pub device: Device,
-    /// Its identity.
-    pub uuid: Uuid,
-    /// Its memory in bytes, as the driver tells it.
-    pub total: u64,
-    /// Its place in the region.
-    pub place: usize,
-    /// Its limits; `None` if the container has none for it.
-    pub limit: Option<&'static GpuLimit>,
-    /// The container's account.
-    pub account: &'static GpuAccount,
-    /// This process's part of it.
-    pub charge: &'static GpuCharge,
-}
-
-impl Gpu {
-    /// The memory limit in bytes.
-    #[inline]
-    pub fn memory_limit(&self) -> Option<u64> {
-        self.limit?.memory_for(self.total)
-    }
-
-    /// The memory limit in whole pages; `u64::MAX` without one.
-    #[inline]
-    pub fn limit_pages(&self) -> u64 {
-        self.memory_limit().map_or(u64::MAX, |bytes| bytes / PAGE)
-    }
-
-    /// Pages left under the limit, by the account.
-    #[inline]
-    pub fn left(&self) -> u64 {
-        self.limit_pages().saturating_sub(self.account.total.pages())
-    }
-
-    /// What one context is known to cost here, in pages; `None` before anyone has measured it.
-    pub fn context_pages(&self) -> Option<u32> {
-        let told = self.limit.map_or(0, |limit| limit.context_mib.load(Relaxed));
-        [self.account.context_pages.load(Relaxed), pages(u64::from(told) << 20)].into_iter().find(|&known| known != 0)
-    }
-}
-
-/// A process's limits and accounts.
-#[derive(Debug)]
-pub struct Session {
-    /// The container's limits.
-    pub limits: &'static LimitsPage,
-    /// The region and this process's slot.
-    pub membership: Membership,
-    count: usize,
-    gpus: [Gpu; MAX_GPUS],
-    /// What NVIDIA's MPS was told of this process, in percent of the GPU's multiprocessors; 0 if it is not its client.
-    pub mps_percent: u32,
-}
-
-impl Session {
-    /// The GPUs that this process sees, by CUDA's ordinal.
-    pub fn gpus(&self) -> &[Gpu] {
-        self.gpus.get(..self.count).unwrap_or_default()
-    }
-
-    /// The GPU with this ordinal.
-    #[inline]
-    pub fn gpu(&self, device: Device) -> Option<&Gpu> {
-        self.gpus().get(usize::try_from(device).ok()?)
-    }
-}
-
-/// How things stand for this process.
+/// State of this process's session.
 #[derive(Clone, Copy, Debug)]
 pub enum State {
-    /// Limits and accounts are there.
+    /// Limits and accounts are mapped.
     Ready(&'static Session),
-    /// The driver is not initialised: it will say so itself.
+    /// The driver is not initialised; its own calls report that.
     NotYet,
-    /// The limits cannot be known, so nothing limited may be had.
+    /// The limits cannot be read, so limited calls are refused.
     Refused,
 }
 
-/// Emptied by the kernel in a forked child. What every launch asks lies in one cache line.
+/// Process state that the kernel clears in a forked child. The part that every launch reads is in one cache line.
 #[repr(C, align(4096))]
 struct Page {
+    /// The session; null before it is started.
     session: AtomicPtr<Session>,
+    /// 1 if the session could not be built.
     refused: AtomicU32,
-    pid: AtomicU32,
-    kept: Kept,
+    /// Unused.
+    padding: AtomicU32,
+    /// See [`Cache`].
+    cache: Cache,
 }
 
-/// What somebody has made of the numbers in the limits page. Each word stands for itself: of two threads that look at different generations
-/// neither can make the other's answer look like one to its own.
+/// Cache of a value derived from one generation of the limits.
+///
+/// The words are independent: of two threads that see different generations, neither can make the other's value look current to itself.
 #[derive(Debug)]
-struct Kept {
+struct Cache {
+    /// The limits page; null while nothing is cached.
     limits: AtomicPtr<LimitsPage>,
-    /// One more than the generation that nothing was made of, and than the one that something was; 0 is none.
-    none_of: AtomicU64,
-    made_of: AtomicU64,
-    /// What that is: the same as long as the session lives.
-    made: AtomicPtr<c_void>,
+    /// Generation plus one for which the value is null; 0 is none.
+    null_for: AtomicU64,
+    /// Generation plus one for which `value` is valid; 0 is none.
+    valid_for: AtomicU64,
+    /// The value; the same as long as the session lives.
+    value: AtomicPtr<c_void>,
 }
 
-const _: () = assert!(core::mem::offset_of!(Page, kept) + size_of::<Kept>() <= 64, "what every launch asks is in one cache line");
+const _: () = assert!(core::mem::offset_of!(Page, cache) + size_of::<Cache>() <= 64, "launches read one cache line");
 
-/// What this process has made of its limits, if they are still the same: null if that was nothing. `None` if it has to be made anew.
+/// Returns the value cached for the current generation of the limits; may be null. `None` if the limits have changed since.
 #[inline]
-pub fn kept() -> Option<*mut c_void> {
-    // SAFETY: the page is never unmapped, nor are the limits.
+pub fn cached() -> Option<*mut c_void> {
+    // SAFETY: neither the page nor the limits are ever unmapped.
     unsafe {
-        let kept = &PAGE_AT.load(Acquire).as_ref()?.kept;
-        let now = kept.limits.load(Acquire).as_ref()?.generation.load(Relaxed).wrapping_add(1);
-        if kept.none_of.load(Relaxed) == now {
+        let cache = &PAGE.load(Acquire).as_ref()?.cache;
+        let now = cache.limits.load(Acquire).as_ref()?.generation.load(Relaxed).wrapping_add(1);
+        if cache.null_for.load(Relaxed) == now {
             return Some(core::ptr::null_mut());
         }
-        (kept.made_of.load(Acquire) == now).then(|| kept.made.load(Relaxed))
+        (cache.valid_for.load(Acquire) == now).then(|| cache.value.load(Relaxed))
     }
 }
 
-/// Keeps what was made of a generation of the limits: nothing if that is null, else always the same in a session.
-pub fn keep(session: &'static Session, generation: u64, made: *mut c_void) {
+/// Caches a value for a generation of the limits: null, or a pointer that is the same as long as the session lives.
+pub fn cache(session: &'static Session, generation: u64, value: *mut c_void) {
     // SAFETY: the page is never unmapped.
-    if let Some(page) = unsafe { PAGE_AT.load(Acquire).as_ref() } {
-        if made.is_null() {
-            page.kept.none_of.store(generation.wrapping_add(1), Relaxed);
+    if let Some(page) = unsafe { PAGE.load(Acquire).as_ref() } {
+        if value.is_null() {
+            page.cache.null_for.store(generation.wrapping_add(1), Relaxed);
         } else {
-            page.kept.made.store(made, Relaxed);
-            page.kept.made_of.store(generation.wrapping_add(1), Release);
+            page.cache.value.store(value, Relaxed);
+            page.cache.valid_for.store(generation.wrapping_add(1), Release);
         }
-        page.kept.limits.store(core::ptr::from_ref(session.limits).cast_mut(), Release);
+        page.cache.limits.store(core::ptr::from_ref(session.limits).cast_mut(), Release);
     }
 }
 
-static PAGE_AT: AtomicPtr<Page> = AtomicPtr::new(core::ptr::null_mut());
+/// This process's page; null before the first call.
+static PAGE: AtomicPtr<Page> = AtomicPtr::new(core::ptr::null_mut());
 
-/// This process's session, started if need be.
+/// Returns this process's session, and starts it if needed.
 #[inline]
 pub fn current() -> State {
     if let Some(session) = ready() { State::Ready(session) } else { start() }
 }
 
-/// This process's session, if it has been started.
+/// Returns this process's session if it has been started.
 #[inline]
 pub fn ready() -> Option<&'static Session> {
     // SAFETY: the page is never unmapped, and a session in it lives as long as the process.
-    unsafe { PAGE_AT.load(Acquire).as_ref()?.session.load(Acquire).as_ref() }
+    unsafe { PAGE.load(Acquire).as_ref()?.session.load(Acquire).as_ref() }
 }
 
-/// Whether any GPU of this process has a memory limit, or nobody can know.
+/// Returns whether any GPU of this process has a memory limit; true if the limits cannot be read.
 pub fn is_memory_limited() -> bool {
     match current() {
         State::Ready(session) => session.gpus().iter().any(|gpu| gpu.memory_limit().is_some()),
@@ -178,15 +115,21 @@ pub fn is_memory_limited() -> bool {
     }
 }
 
+/// Returns the region's path.
+pub fn region_path() -> &'static CStr {
+    files::chosen().1
+}
+
+/// Returns this process's page, and maps it if needed. `None` without memory or on a kernel without `MADV_WIPEONFORK`.
 fn page() -> Option<&'static Page> {
-    let mut page = PAGE_AT.load(Acquire);
+    let mut page = PAGE.load(Acquire);
     if page.is_null() {
         page = allocate();
-        // SAFETY: advice on a mapping of ours. Linux 4.14 and later know it, and every driver of CUDA 12 and later needs those.
+        // SAFETY: advice on a fresh mapping. Linux 4.14 and later have it, and every driver of CUDA 12 and later needs those.
         if page.is_null() || unsafe { libc::madvise(page.cast(), size_of::<Page>(), libc::MADV_WIPEONFORK) } != 0 {
             return None;
         }
-        if let Err(other) = PAGE_AT.compare_exchange(core::ptr::null_mut(), page, Release, Acquire) {
+        if let Err(other) = PAGE.compare_exchange(core::ptr::null_mut(), page, Release, Acquire) {
             page = other;
         }
     }
@@ -194,6 +137,7 @@ fn page() -> Option<&'static Page> {
     unsafe { page.as_ref() }
 }
 
+/// Starts this process's session.
 #[cold]
 fn start() -> State {
     let Some(page) = page() else {
@@ -208,7 +152,7 @@ fn start() -> State {
     if unsafe { driver::device_count(&raw mut count) } != SUCCESS {
         return State::NotYet;
     }
-    match build(count as usize) {
+    match build::build(count as usize) {
         Ok(session) => match page.session.compare_exchange(core::ptr::null_mut(), session, Release, Acquire) {
             Ok(_) => {
                 // SAFETY: just built, and never freed.
@@ -216,146 +160,18 @@ fn start() -> State {
                 State::Ready(session)
             }
             Err(other) => {
-                // SAFETY: the other thread's session is complete; ours was seen by nobody, and unmapping its region frees its slot.
+                // SAFETY: the other thread's session is complete; no other thread has seen this one, and unmapping its region frees its slot.
                 unsafe {
                     map::unmap((*session).membership.region);
                     State::Ready(&*other)
                 }
             }
         },
-        Err(problem) => {
+        Err((path, error)) => {
             if page.refused.swap(1, Release) == 0 {
-                let (path, error) = problem;
                 log::line(LogLevel::Error, format_args!("{}: {error}; no GPU for this process", path.to_str().unwrap_or("?")));
             }
             State::Refused
         }
     }
-}
-
-/// The files' paths: the fixed ones, or, in a process outside any container of ours (benchmarks, tests), those in `VGPU_DIR`.
-struct Paths {
-    limits: [u8; 256],
-    region: [u8; 256],
-}
-
-static PATHS: AtomicPtr<Paths> = AtomicPtr::new(core::ptr::null_mut());
-
-fn paths() -> (&'static CStr, &'static CStr) {
-    // SAFETY: set once, to a mapping that is never removed.
-    if let Some(paths) = unsafe { PATHS.load(Acquire).as_ref() } {
-        let text = |bytes: &'static [u8; 256]| CStr::from_bytes_until_nul(bytes).unwrap_or_default();
-        return (text(&paths.limits), text(&paths.region));
-    }
-    (paths::LIMITS_C, paths::REGION_C)
-}
-
-/// The paths of limits page and region, for a process that takes no slot.
-pub fn files() -> (&'static CStr, &'static CStr) {
-    choose_paths();
-    paths()
-}
-
-/// The region's path, for whoever has to open it again.
-pub fn region_path() -> &'static CStr {
-    paths().1
-}
-
-/// In a container of ours the mounted files are there, and whatever the environment says does not count. Nor does it where they cannot
-/// be seen although we come from there: after a chroot, say.
-fn choose_paths() {
-    if elf::we_are_below(paths::DIR) {
-        return;
-    }
-    // SAFETY: C strings; getenv's answer is read at once, and before any limit is in force.
-    unsafe {
-        if libc::access(paths::LIMITS_C.as_ptr(), libc::F_OK) == 0 || *libc::__errno_location() != libc::ENOENT {
-            return;
-        }
-        let folder = libc::getenv(c"VGPU_DIR".as_ptr());
-        let paths: *mut Paths = allocate();
-        if folder.is_null() || paths.is_null() || libc::strlen(folder) > 200 {
-            return;
-        }
-        for (place, name) in [((*paths).limits.as_mut_ptr(), c"/limits"), ((*paths).region.as_mut_ptr(), c"/region")] {
-            libc::strcpy(place.cast(), folder);
-            libc::strcat(place.cast(), name.as_ptr());
-        }
-        PATHS.store(paths, Release);
-    }
-}
-
-fn build(count: usize) -> Result<*mut Session, (&'static CStr, map::Error)> {
-    choose_paths();
-    let (limits_path, region_path) = paths();
-    log::set_level_by_environment(LogLevel::Warn);
-    let limits = map::limits(limits_path).map_err(|error| (limits_path, error))?;
-    log::set_level_by_environment(limits.log_level());
-    // SAFETY: the call takes nothing.
-    let pid = unsafe { libc::getpid() } as u32;
-    let membership = map::join(region_path, pid, realtime()).map_err(|error| (region_path, error))?;
-    let failed = |call| (region_path, map::Error::System { call, errno: libc::ENODEV });
-    let first = membership.region.gpus.first().ok_or(failed("region"))?;
-    let nobody = Gpu {
-        device: 0,
-        uuid: Uuid::default(),
-        total: 0,
-        place: 0,
-        limit: None,
-        account: first,
-        charge: membership.slot().gpus.first().ok_or(failed("region"))?,
-    };
-    let session: *mut Session = allocate();
-    if session.is_null() || count > MAX_GPUS {
-        return Err(failed("more than 16 GPUs"));
-    }
-    let mut gpus = [nobody; MAX_GPUS];
-    for (ordinal, gpu) in gpus.iter_mut().enumerate().take(count) {
-        *gpu = find_gpu(ordinal as i32, limits, membership).ok_or(failed("device"))?;
-        log::line(LogLevel::Info, format_args!("device {ordinal} is {}, limit {:?} bytes of {}", gpu.uuid, gpu.memory_limit(), gpu.total));
-    }
-    // SAFETY: freshly mapped, large and aligned enough.
-    unsafe { session.write(Session { limits, membership, count, gpus, mps_percent: mps_percent(limits) }) };
-    Ok(session)
-}
-
-/// Only in the way that the runtime set it up, and read before the driver is initialised. That the driver reads it no later, so that what
-/// the program changes afterwards changes nothing, is taken for granted here and was not seen: no daemon was at hand.
-fn mps_percent(limits: &LimitsPage) -> u32 {
-    if !limits.is_mps() {
-        return 0;
-    }
-    // SAFETY: C strings; getenv's answers are read at once.
-    unsafe {
-        let pipes = libc::getenv(c"CUDA_MPS_PIPE_DIRECTORY".as_ptr());
-        let percent = libc::getenv(c"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".as_ptr());
-        if pipes.is_null()
-            || percent.is_null()
-            || libc::strcmp(pipes, paths::MPS_C.as_ptr()) != 0
-            || libc::access(paths::MPS_CONTROL_C.as_ptr(), libc::F_OK) != 0
-        {
-            return 0;
-        }
-        // 0 for what is no number: then the library limits.
-        u32::try_from(libc::atoi(percent)).unwrap_or(0)
-    }
-}
-
-fn find_gpu(ordinal: i32, limits: &'static LimitsPage, membership: Membership) -> Option<Gpu> {
-    let (mut device, mut uuid, mut total) = (0, [0; 16], 0);
-    // SAFETY: the driver writes into variables of the documented types.
-    unsafe {
-        if driver::device_get(&raw mut device, ordinal) != SUCCESS
-            || driver::device_total(&raw mut total, device) != SUCCESS
-            || (driver::device_uuid(&raw mut uuid, device) != SUCCESS && driver::device_uuid_v1(&raw mut uuid, device) != SUCCESS)
-        {
-            return None;
-        }
-    }
-    let uuid = Uuid(uuid);
-    let index = if limits.has_index_entries() { nvml_query::index_of(uuid) } else { None };
-    let place = map::account(region_path(), membership.region, uuid).ok()?;
-    let account = membership.region.gpus.get(place)?;
-    let charge = membership.slot().gpus.get(place)?;
-    Some(Gpu { device, uuid, total: total as u64, place, limit: limits.find(uuid, index), account, charge })
 }

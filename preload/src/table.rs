@@ -6,23 +6,24 @@
 //! * With `[passed]` the handler gets the program's call first, a closure that takes nothing and can be copied, and then these expressions.
 //!   They may use the arguments, so functions that differ only in arguments that matter to the driver alone share a handler.
 //! * Without `[passed]` the handler gets the driver's own function first, then all arguments: for those that change an argument.
-//! * `[trace]` names the function of `trace::call` that says what a trace records. It may use the arguments, and `SYMBOL` for the symbol's
-//!   name. A row without it is not recorded.
-//! * The symbols behind `|` are the forms with `_ptsz` or `_ptds`, for which stream 0 is the thread's own default stream. `OWN` is true
-//!   for these and false for the others.
+//! * `[trace]` is the call of a function of `trace::call` that returns what a trace records. It may use the arguments, and `SYMBOL` for the
+//!   symbol's name. A row without it is not recorded.
+//! * The symbols behind `|` are the forms with `_ptsz` or `_ptds`, for which stream 0 is the thread's own default stream. `PER_THREAD` is
+//!   true for these and false for the others, and `effective(stream)` is the stream that the call uses.
 //!
 //! The table is a macro that hands its rows to another one, so each layer takes from it what it needs: `entry_points` the names,
 //! `trace` the recorders, `dispatch` the exported functions.
 
+/// Hands all rows of the table to the macro `$consumer`.
 macro_rules! entry_points {
     ($consumer:ident) => {
         $consumer! {
-            // Getting here.
-            Cuda get_proc_address_v1 => (symbol: *const c_char, function: *mut *mut c_void, version: i32, flags: u64) [count()]: cuGetProcAddress;
-            Cuda get_proc_address_v2 => (symbol: *const c_char, function: *mut *mut c_void, version: i32, flags: u64, found: *mut i32) [count()]:
-                cuGetProcAddress_v2;
-            Cuda init::init => (flags: u32): cuInit;
-
+            // Look-up and initialisation.
+            Cuda proc_address::v1[address, symbol, function] => (symbol: *const c_char, function: *mut *mut c_void, version: i32,
+                flags: u64) [count()]: cuGetProcAddress;
+            Cuda proc_address::v2[address, symbol, function, found] => (symbol: *const c_char, function: *mut *mut c_void, version: i32,
+                flags: u64, found: *mut i32) [count()]: cuGetProcAddress_v2;
+            Cuda init::init[] => (flags: u32): cuInit;
             // Linear memory.
             Cuda alloc::allocate[address, bytes] => (address: *mut DevicePtr, bytes: usize) [allocate(address, bytes)]: cuMemAlloc_v2;
             Cuda alloc::allocate_v1[address, bytes] => (address: *mut u32, bytes: u32) [allocate(core::ptr::null(), bytes as usize)]: cuMemAlloc;
@@ -38,12 +39,12 @@ macro_rules! entry_points {
             Cuda ipc::free[address.into()] => (address: u32) [free(address.into())]: cuMemFree;
 
             // Stream-ordered memory and pools.
-            Cuda ordered::allocate[address, bytes, meant::<OWN>(stream)] => (address: *mut DevicePtr, bytes: usize, stream: Handle) [allocate(address, bytes)]:
+            Cuda ordered::allocate[address, bytes, effective(stream)] => (address: *mut DevicePtr, bytes: usize, stream: Handle) [allocate(address, bytes)]:
                 cuMemAllocAsync | cuMemAllocAsync_ptsz;
-            Cuda ordered::allocate_from[address, bytes, pool, meant::<OWN>(stream)] => (address: *mut DevicePtr, bytes: usize, pool: Handle,
+            Cuda ordered::allocate_from[address, bytes, pool, effective(stream)] => (address: *mut DevicePtr, bytes: usize, pool: Handle,
                 stream: Handle) [allocate(address, bytes)]:
                 cuMemAllocFromPoolAsync | cuMemAllocFromPoolAsync_ptsz;
-            Cuda ordered::free[address, meant::<OWN>(stream)] => (address: DevicePtr, stream: Handle) [free(address)]:
+            Cuda ordered::free[address, effective(stream)] => (address: DevicePtr, stream: Handle) [free(address)]:
                 cuMemFreeAsync | cuMemFreeAsync_ptsz;
             Cuda pools::create[pool, properties] => (pool: *mut Handle, properties: *const AllocationProp): cuMemPoolCreate;
             Cuda pools::set_usual[] => (device: Device, pool: Handle): cuDeviceSetMemPool;
@@ -54,15 +55,16 @@ macro_rules! entry_points {
                 cuMemGetDefaultMemPool, cuMemGetMemPool;
             Cuda pools::destroy[pool] => (pool: Handle): cuMemPoolDestroy;
             Cuda pools::trim[] => (pool: Handle, keep: usize): cuMemPoolTrimTo;
-            Cuda sync::stream::<OWN> => (stream: Handle) [synchronize(meant::<OWN>(stream))]: cuStreamSynchronize | cuStreamSynchronize_ptsz;
+            Cuda sync::stream::<PER_THREAD> => (stream: Handle) [synchronize(effective(stream))]: cuStreamSynchronize | cuStreamSynchronize_ptsz;
             Cuda sync::event => (event: Handle) [synchronize(event)]: cuEventSynchronize;
             Cuda sync::context_v2 => (context: Handle) [synchronize(context)]: cuCtxSynchronize_v2;
-            Cuda sync::context => () [synchronize(DEFAULT)]: cuCtxSynchronize;
-            Cuda capture::begin => (stream: Handle, mode: i32): cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz;
-            Cuda capture::begin_v1 => (stream: Handle): cuStreamBeginCapture, cuStreamBeginCapture_ptsz;
-            Cuda capture::begin_to_graph => (stream: Handle, graph: Handle, dependencies: *const Handle, edges: *const c_void, count: usize,
+            Cuda sync::context => () [synchronize(DEFAULT_STREAM)]: cuCtxSynchronize;
+            Cuda capture::begin[stream] => (stream: Handle, mode: i32): cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz;
+            Cuda capture::begin[stream] => (stream: Handle): cuStreamBeginCapture, cuStreamBeginCapture_ptsz;
+            Cuda capture::begin[stream] => (stream: Handle, graph: Handle, dependencies: *const Handle, edges: *const c_void, count: usize,
                 mode: i32): cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz;
-            Cuda capture::end::<OWN> => (stream: Handle, graph: *mut Handle): cuStreamEndCapture | cuStreamEndCapture_ptsz;
+            Cuda capture::end[stream, effective(stream)] => (stream: Handle, graph: *mut Handle):
+                cuStreamEndCapture | cuStreamEndCapture_ptsz;
             Cuda pools::trim_graphs[] => (device: Device): cuDeviceGraphMemTrim;
 
             // Physical memory and its mappings.
@@ -108,202 +110,221 @@ macro_rules! entry_points {
                 cuMipmappedArrayCreate;
             Cuda arrays::destroy[array] => (array: Handle): cuArrayDestroy, cuMipmappedArrayDestroy;
 
-            // Graphs with memory nodes.
-            Cuda graphs::instantiate => (exec: *mut Handle, graph: Handle, flags: u64): cuGraphInstantiateWithFlags;
-            Cuda graphs::instantiate_v2 => (exec: *mut Handle, graph: Handle, node: *mut Handle, log: *mut c_char, size: usize):
+            // Graphs.
+            Cuda graphs::instantiate[exec, graph] => (exec: *mut Handle, graph: Handle, flags: u64): cuGraphInstantiateWithFlags;
+            Cuda graphs::instantiate[exec, graph] => (exec: *mut Handle, graph: Handle, node: *mut Handle, log: *mut c_char, size: usize):
                 cuGraphInstantiate_v2, cuGraphInstantiate;
-            Cuda graphs::instantiate_with => (exec: *mut Handle, graph: Handle, parameters: *mut c_void):
+            Cuda graphs::instantiate[exec, graph] => (exec: *mut Handle, graph: Handle, parameters: *mut c_void):
                 cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz;
-            Cuda graphs::upload => (exec: Handle, stream: Handle): cuGraphUpload, cuGraphUpload_ptsz;
-            Cuda graphs::update => (exec: Handle, graph: Handle, result: *mut c_void): cuGraphExecUpdate_v2;
-            Cuda graphs::update_v1 => (exec: Handle, graph: Handle, node: *mut Handle, result: *mut i32): cuGraphExecUpdate;
-            Cuda graphs::destroy => (exec: Handle): cuGraphExecDestroy;
-            Cuda graph_nodes::add::<2> => (node: *mut Handle, graph: Handle, after: *const Handle, count: usize,
+            Cuda graphs::run[exec] => (exec: Handle, stream: Handle): cuGraphUpload, cuGraphUpload_ptsz;
+            Cuda graphs::update[exec, graph] => (exec: Handle, graph: Handle, result: *mut c_void): cuGraphExecUpdate_v2;
+            Cuda graphs::update[exec, graph] => (exec: Handle, graph: Handle, node: *mut Handle, result: *mut i32): cuGraphExecUpdate;
+            Cuda graphs::destroy[exec] => (exec: Handle): cuGraphExecDestroy;
+            Cuda graph_nodes::change[KernelNodeParams::function_of::<2>(parameters)] => (node: *mut Handle, graph: Handle, after: *const Handle, count: usize,
                 parameters: *const KernelNodeParams): cuGraphAddKernelNode_v2;
-            Cuda graph_nodes::add::<1> => (node: *mut Handle, graph: Handle, after: *const Handle, count: usize,
+            Cuda graph_nodes::change[KernelNodeParams::function_of::<1>(parameters)] => (node: *mut Handle, graph: Handle, after: *const Handle, count: usize,
                 parameters: *const KernelNodeParams): cuGraphAddKernelNode;
-            Cuda graph_nodes::add_any => (node: *mut Handle, graph: Handle, after: *const Handle, count: usize, parameters: *const c_void):
-                cuGraphAddNode;
-            Cuda graph_nodes::add_any_v2 => (node: *mut Handle, graph: Handle, after: *const Handle, edges: *const c_void, count: usize,
-                parameters: *const c_void): cuGraphAddNode_v2;
-            Cuda graph_nodes::set::<2> => (node: Handle, parameters: *const KernelNodeParams): cuGraphKernelNodeSetParams_v2;
-            Cuda graph_nodes::set::<1> => (node: Handle, parameters: *const KernelNodeParams): cuGraphKernelNodeSetParams;
-            Cuda graph_nodes::set_any => (node: Handle, parameters: *const c_void): cuGraphNodeSetParams;
-            Cuda graph_nodes::exchange::<2> => (exec: Handle, node: Handle, parameters: *const KernelNodeParams): cuGraphExecKernelNodeSetParams_v2;
-            Cuda graph_nodes::exchange::<1> => (exec: Handle, node: Handle, parameters: *const KernelNodeParams): cuGraphExecKernelNodeSetParams;
-            Cuda graph_nodes::exchange_any => (exec: Handle, node: Handle, parameters: *const c_void): cuGraphExecNodeSetParams;
+            Cuda graph_nodes::change[KernelNodeParams::function_of_node(parameters)] => (node: *mut Handle, graph: Handle, after: *const Handle, count: usize,
+                parameters: *const c_void): cuGraphAddNode;
+            Cuda graph_nodes::change[KernelNodeParams::function_of_node(parameters)] => (node: *mut Handle, graph: Handle, after: *const Handle, edges: *const c_void,
+                count: usize, parameters: *const c_void): cuGraphAddNode_v2;
+            Cuda graph_nodes::change[KernelNodeParams::function_of::<2>(parameters)] => (node: Handle, parameters: *const KernelNodeParams): cuGraphKernelNodeSetParams_v2;
+            Cuda graph_nodes::change[KernelNodeParams::function_of::<1>(parameters)] => (node: Handle, parameters: *const KernelNodeParams): cuGraphKernelNodeSetParams;
+            Cuda graph_nodes::change[KernelNodeParams::function_of_node(parameters)] => (node: Handle, parameters: *const c_void): cuGraphNodeSetParams;
+            Cuda graph_nodes::change_exec[exec, KernelNodeParams::function_of::<2>(parameters)] => (exec: Handle, node: Handle, parameters: *const KernelNodeParams):
+                cuGraphExecKernelNodeSetParams_v2;
+            Cuda graph_nodes::change_exec[exec, KernelNodeParams::function_of::<1>(parameters)] => (exec: Handle, node: Handle, parameters: *const KernelNodeParams):
+                cuGraphExecKernelNodeSetParams;
+            Cuda graph_nodes::change_exec[exec, KernelNodeParams::function_of_node(parameters)] => (exec: Handle, node: Handle, parameters: *const c_void):
+                cuGraphExecNodeSetParams;
 
-            // What takes memory without an allocation call.
-            Cuda contexts::retain_primary => (context: *mut Handle, device: Device): cuDevicePrimaryCtxRetain;
-            Cuda context_end::primary_release => (device: Device) [end_contexts()]:
+            // Contexts, streams and code: what takes memory without an allocation call.
+            Cuda contexts::retain_primary[context, device] => (context: *mut Handle, device: Device): cuDevicePrimaryCtxRetain;
+            Cuda context_end::release_primary[device] => (device: Device) [end_contexts()]:
                 cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxReset;
-            Cuda contexts::create => (context: *mut Handle, flags: u32, device: Device):
+            Cuda contexts::create[context, device] => (context: *mut Handle, flags: u32, device: Device):
                 cuCtxCreate_v2, cuCtxCreate, cuGLCtxCreate_v2, cuGLCtxCreate;
-            Cuda contexts::create_v3 => (context: *mut Handle, parameters: *mut c_void, count: i32, flags: u32, device: Device): cuCtxCreate_v3;
-            Cuda contexts::create_v4 => (context: *mut Handle, parameters: *mut c_void, flags: u32, device: Device): cuCtxCreate_v4;
-            Cuda context_end::context_destroy => (context: Handle) [end_contexts()]: cuCtxDestroy_v2, cuCtxDestroy;
-            Cuda green_contexts::detach => (context: Handle) [end_contexts()]: cuCtxDetach;
-            Cuda green_contexts::create_vdpau => (context: *mut Handle, flags: u32, device: Device, vdpau: u32, functions: *mut c_void):
+            Cuda contexts::create[context, device] => (context: *mut Handle, parameters: *mut c_void, count: i32, flags: u32, device: Device):
+                cuCtxCreate_v3;
+            Cuda contexts::create[context, device] => (context: *mut Handle, parameters: *mut c_void, flags: u32, device: Device):
+                cuCtxCreate_v4;
+            Cuda contexts::create[context, device] => (context: *mut Handle, flags: u32, device: Device, vdpau: u32, functions: *mut c_void):
                 cuVDPAUCtxCreate_v2, cuVDPAUCtxCreate;
-            Cuda green_contexts::create_green => (green: *mut Handle, description: Handle, device: Device, flags: u32): cuGreenCtxCreate;
-            Cuda green_contexts::destroy_green => (green: Handle) [end_contexts()]: cuGreenCtxDestroy;
-            Cuda green_contexts::green_stream => (stream: *mut Handle, green: Handle, flags: u32, priority: i32): cuGreenCtxStreamCreate;
-            Cuda contexts::set_limit => (limit: i32, value: usize): cuCtxSetLimit;
-            Cuda modules::load_file => (module: *mut Handle, path: *const c_char): cuModuleLoad;
-            Cuda modules::load_data => (module: *mut Handle, data: *const c_void): cuModuleLoadData, cuModuleLoadFatBinary;
-            Cuda modules::load_data_ex => (module: *mut Handle, data: *const c_void, count: u32, options: *mut i32, values: *mut *mut c_void):
-                cuModuleLoadDataEx;
-            Cuda modules::unload_handle => (handle: Handle) [unload()]: cuModuleUnload;
-            Cuda libraries::load_data => (library: *mut Handle, code: *const c_void, options: *mut i32, values: *mut *mut c_void, count: u32,
-                library_options: *mut i32, library_values: *mut *mut c_void, library_count: u32): cuLibraryLoadData;
-            Cuda libraries::load_file => (library: *mut Handle, path: *const c_char, options: *mut i32, values: *mut *mut c_void, count: u32,
-                library_options: *mut i32, library_values: *mut *mut c_void, library_count: u32): cuLibraryLoadFromFile;
-            Cuda libraries::kernel => (kernel: *mut Handle, library: Handle, name: *const c_char): cuLibraryGetKernel;
-            Cuda libraries::kernels => (list: *mut Handle, count: u32, library: Handle): cuLibraryEnumerateKernels;
-            Cuda libraries::unload => (library: Handle) [unload()]: cuLibraryUnload;
-            Cuda libraries::module_of => (module: *mut Handle, library: Handle): cuLibraryGetModule;
-            Cuda libraries::function_of => (function: *mut Handle, kernel: Handle): cuKernelGetFunction;
-            Cuda libraries::global => (address: *mut DevicePtr, bytes: *mut usize, library: Handle, name: *const c_char):
-                cuLibraryGetGlobal, cuLibraryGetManaged;
-            Cuda libraries::function => (function: *mut Handle, module: Handle, name: *const c_char): cuModuleGetFunction;
-            Cuda libraries::load_function => (function: Handle): cuFuncLoad;
-            Cuda libraries::module_global => (address: *mut DevicePtr, bytes: *mut usize, module: Handle, name: *const c_char):
+            Cuda context_end::destroy[context] => (context: Handle) [end_contexts()]: cuCtxDestroy_v2, cuCtxDestroy;
+            Cuda context_end::detach[context] => (context: Handle) [end_contexts()]: cuCtxDetach;
+            Cuda green_contexts::create[green, device] => (green: *mut Handle, description: Handle, device: Device, flags: u32):
+                cuGreenCtxCreate;
+            Cuda green_contexts::destroy[] => (green: Handle) [end_contexts()]: cuGreenCtxDestroy;
+            Cuda set_limit::set_limit[limit, value] => (limit: i32, value: usize): cuCtxSetLimit;
+            Cuda modules::load[module, || image_at(data)] => (module: *mut Handle, data: *const c_void):
+                cuModuleLoadData, cuModuleLoadFatBinary;
+            Cuda modules::load[module, || image_at(data)] => (module: *mut Handle, data: *const c_void, count: u32, options: *mut i32,
+                values: *mut *mut c_void): cuModuleLoadDataEx;
+            Cuda modules::load[module, || image_in_file(path)] => (module: *mut Handle, path: *const c_char): cuModuleLoad;
+            Cuda modules::unload[] => (module: Handle) [unload()]: cuModuleUnload;
+            Cuda modules::load_lazily[] => (function: *mut Handle, module: Handle, name: *const c_char): cuModuleGetFunction;
+            Cuda modules::load_lazily[] => (function: Handle): cuFuncLoad;
+            Cuda modules::load_lazily[] => (address: *mut DevicePtr, bytes: *mut usize, module: Handle, name: *const c_char):
                 cuModuleGetGlobal_v2, cuModuleGetGlobal;
-            Cuda streams::small_create => (stream: *mut Handle, flags: u32): cuStreamCreate;
-            Cuda streams::small_create_with_priority => (stream: *mut Handle, flags: u32, priority: i32): cuStreamCreateWithPriority;
+            Cuda libraries::load[library, || image_at(code)] => (library: *mut Handle, code: *const c_void, options: *mut i32,
+                values: *mut *mut c_void, count: u32, library_options: *mut i32, library_values: *mut *mut c_void, library_count: u32):
+                cuLibraryLoadData;
+            Cuda libraries::load[library, || image_in_file(path)] => (library: *mut Handle, path: *const c_char, options: *mut i32,
+                values: *mut *mut c_void, count: u32, library_options: *mut i32, library_values: *mut *mut c_void, library_count: u32):
+                cuLibraryLoadFromFile;
+            Cuda libraries::unload[library] => (library: Handle) [unload()]: cuLibraryUnload;
+            Cuda libraries::kernel[kernel, library] => (kernel: *mut Handle, library: Handle, name: *const c_char): cuLibraryGetKernel;
+            Cuda libraries::kernels[list, count, library] => (list: *mut Handle, count: u32, library: Handle): cuLibraryEnumerateKernels;
+            Cuda libraries::load_in_context[library] => (module: *mut Handle, library: Handle): cuLibraryGetModule;
+            Cuda libraries::load_in_context[library] => (address: *mut DevicePtr, bytes: *mut usize, library: Handle, name: *const c_char):
+                cuLibraryGetGlobal, cuLibraryGetManaged;
+            Cuda libraries::load_kernel[kernel] => (function: *mut Handle, kernel: Handle): cuKernelGetFunction;
+            Cuda streams::create[stream] => (stream: *mut Handle, flags: u32): cuStreamCreate;
+            Cuda streams::create[stream] => (stream: *mut Handle, flags: u32, priority: i32): cuStreamCreateWithPriority;
+            Cuda streams::create[stream] => (stream: *mut Handle, green: Handle, flags: u32, priority: i32): cuGreenCtxStreamCreate;
+            Cuda streams::destroy => (stream: Handle): cuStreamDestroy_v2, cuStreamDestroy;
 
-            // What takes GPU time.
-            Cuda launch::launch_kernel::<OWN> => (function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
-                block_z: u32, shared: u32, stream: Handle, parameters: *mut *mut c_void, extra: *mut *mut c_void) [kernel(meant::<OWN>(stream),
-                function)]: cuLaunchKernel | cuLaunchKernel_ptsz;
-            Cuda launch::launch_ex::<OWN> => (config: *const LaunchConfig, function: Handle, parameters: *mut *mut c_void,
-                extra: *mut *mut c_void) [kernel_by(config, function, meant::<OWN>)]: cuLaunchKernelEx | cuLaunchKernelEx_ptsz;
-            Cuda launch::cooperative::<OWN> => (function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
-                shared: u32, stream: Handle, parameters: *mut *mut c_void) [kernel(meant::<OWN>(stream), function)]:
+            // Launches.
+            Cuda launch::kernel[function, effective(stream), [grid_x, grid_y, grid_z], [block_x, block_y, block_z]] => (function: Handle,
+                grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Handle,
+                parameters: *mut *mut c_void, extra: *mut *mut c_void) [kernel(effective(stream), function)]:
+                cuLaunchKernel | cuLaunchKernel_ptsz;
+            Cuda launch::kernel[function, effective(stream), [grid_x, grid_y, grid_z], [block_x, block_y, block_z]] => (function: Handle,
+                grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Handle,
+                parameters: *mut *mut c_void) [kernel(effective(stream), function)]:
                 cuLaunchCooperativeKernel | cuLaunchCooperativeKernel_ptsz;
-            Cuda launch::cooperative_multi_device => (list: *mut LaunchParams, count: u32, flags: u32) [kernels(list, count)]:
+            Cuda launch::kernel_by_config[function, config, effective] => (config: *const LaunchConfig, function: Handle,
+                parameters: *mut *mut c_void, extra: *mut *mut c_void) [kernel_by_config(config, function, effective)]:
+                cuLaunchKernelEx | cuLaunchKernelEx_ptsz;
+            Cuda launch::kernels[list, count] => (list: *mut LaunchParams, count: u32, flags: u32) [kernels(list, count)]:
                 cuLaunchCooperativeKernelMultiDevice;
-            Cuda launch::launch => (function: Handle) [kernel(DEFAULT, function)]: cuLaunch;
-            Cuda launch::launch_grid => (function: Handle, width: i32, height: i32) [kernel(DEFAULT, function)]: cuLaunchGrid;
-            Cuda launch::launch_grid_async => (function: Handle, width: i32, height: i32, stream: Handle) [kernel(stream, function)]:
-                cuLaunchGridAsync;
-            Cuda launch::graph_launch::<OWN> => (exec: Handle, stream: Handle) [graph(meant::<OWN>(stream), exec)]:
+            Cuda launch::kernel[function, DEFAULT_STREAM, [0; 3], [0; 3]] => (function: Handle) [kernel(DEFAULT_STREAM, function)]: cuLaunch;
+            Cuda launch::kernel[function, DEFAULT_STREAM, [width as u32, height as u32, 0], [0; 3]] => (function: Handle, width: i32,
+                height: i32) [kernel(DEFAULT_STREAM, function)]: cuLaunchGrid;
+            Cuda launch::kernel[function, stream, [width as u32, height as u32, 0], [0; 3]] => (function: Handle, width: i32, height: i32,
+                stream: Handle) [kernel(stream, function)]: cuLaunchGridAsync;
+            Cuda launch::graph[exec, effective(stream)] => (exec: Handle, stream: Handle) [graph(effective(stream), exec)]:
                 cuGraphLaunch | cuGraphLaunch_ptsz;
-            Cuda copy::copy_device::<OWN> => (to: u64, from: u64, bytes: usize, stream: Handle) [copy(Direction::Within, meant::<OWN>(stream),
-                bytes)]: cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync | cuMemcpyDtoDAsync_v2_ptsz;
-            Cuda copy::set::<OWN> => (address: DevicePtr, value: u32, count: usize, stream: Handle) [fill(meant::<OWN>(stream), count)]:
-                cuMemsetD8Async, cuMemsetD16Async, cuMemsetD32Async | cuMemsetD8Async_ptsz, cuMemsetD16Async_ptsz, cuMemsetD32Async_ptsz;
 
-            // What comes between launches.
-            Cuda copy::copy_host::<OWN> => (to: u64, from: u64, bytes: usize, stream: Handle) [copy_by(SYMBOL, meant::<OWN>(stream), bytes)]:
-                cuMemcpyHtoDAsync_v2, cuMemcpyDtoHAsync_v2, cuMemcpyHtoDAsync, cuMemcpyDtoHAsync | cuMemcpyHtoDAsync_v2_ptsz,
-                cuMemcpyDtoHAsync_v2_ptsz;
-            Cuda stream_order::wait_event::<OWN> => (stream: Handle, event: Handle, flags: u32): cuStreamWaitEvent | cuStreamWaitEvent_ptsz;
-            Cuda stream_order::wait_value::<OWN> => (stream: Handle, address: DevicePtr, value: u64, flags: u32):
-                cuStreamWaitValue32_v2, cuStreamWaitValue64_v2, cuStreamWaitValue32, cuStreamWaitValue64 | cuStreamWaitValue32_v2_ptsz,
-                cuStreamWaitValue64_v2_ptsz, cuStreamWaitValue32_ptsz, cuStreamWaitValue64_ptsz;
-            Cuda stream_order::host_function::<OWN> => (stream: Handle, function: *mut c_void, data: *mut c_void):
-                cuLaunchHostFunc | cuLaunchHostFunc_ptsz;
-            Cuda streams::stream_destroy => (stream: Handle): cuStreamDestroy_v2, cuStreamDestroy;
-
-            // Copies and fills of every other shape.
-            Cuda copy::device::<OWN> => (to: u64, from: u64, bytes: usize) [copy(Direction::Within, meant::<OWN>(DEFAULT), bytes)]:
+            // Copies and fills within the device.
+            Cuda copy::within_device[effective(DEFAULT_STREAM), bytes] => (to: u64, from: u64,
+                bytes: usize) [copy(Direction::Within, effective(DEFAULT_STREAM), bytes)]:
                 cuMemcpyDtoD_v2, cuMemcpyDtoD | cuMemcpyDtoD_v2_ptds;
-            Cuda copy::host::<OWN> => (to: u64, from: u64, bytes: usize) [copy_by(SYMBOL, meant::<OWN>(DEFAULT), bytes)]:
-                cuMemcpyHtoD_v2, cuMemcpyDtoH_v2, cuMemcpyHtoD, cuMemcpyDtoH | cuMemcpyHtoD_v2_ptds, cuMemcpyDtoH_v2_ptds;
-            Cuda copy::unified::<OWN> => (to: u64, from: u64, bytes: usize) [copy(Direction::ByAddress, meant::<OWN>(DEFAULT), bytes)]:
-                cuMemcpy | cuMemcpy_ptds;
-            Cuda copy::unified_async::<OWN> => (to: u64, from: u64, bytes: usize, stream: Handle) [copy(Direction::ByAddress, meant::<OWN>(stream),
-                bytes)]: cuMemcpyAsync | cuMemcpyAsync_ptsz;
-            Cuda copy::peer::<OWN> => (to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize) [copy(Direction::Within,
-                meant::<OWN>(DEFAULT), bytes)]: cuMemcpyPeer | cuMemcpyPeer_ptds;
-            Cuda copy::peer_async::<OWN> => (to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize,
-                stream: Handle) [copy(Direction::Within, meant::<OWN>(stream), bytes)]: cuMemcpyPeerAsync | cuMemcpyPeerAsync_ptsz;
-            Cuda copy::array_to_array::<OWN> => (to: Handle, to_offset: usize, from: Handle, from_offset: usize,
-                bytes: usize) [copy(Direction::Within, meant::<OWN>(DEFAULT), bytes)]: cuMemcpyAtoA_v2, cuMemcpyAtoA | cuMemcpyAtoA_v2_ptds;
-            Cuda copy::array::<OWN> => (first: u64, second: u64, third: u64, bytes: usize) [copy(Direction::Within, meant::<OWN>(DEFAULT), bytes)]:
+            Cuda copy::within_device[effective(stream), bytes] => (to: u64, from: u64, bytes: usize,
+                stream: Handle) [copy(Direction::Within, effective(stream), bytes)]:
+                cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync | cuMemcpyDtoDAsync_v2_ptsz;
+            Cuda copy::within_device[effective(DEFAULT_STREAM), bytes] => (to: u64, to_context: Handle, from: u64, from_context: Handle,
+                bytes: usize) [copy(Direction::Within, effective(DEFAULT_STREAM), bytes)]: cuMemcpyPeer | cuMemcpyPeer_ptds;
+            Cuda copy::within_device[effective(stream), bytes] => (to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize,
+                stream: Handle) [copy(Direction::Within, effective(stream), bytes)]: cuMemcpyPeerAsync | cuMemcpyPeerAsync_ptsz;
+            Cuda copy::within_device[effective(DEFAULT_STREAM), bytes] => (to: Handle, to_offset: usize, from: Handle, from_offset: usize,
+                bytes: usize) [copy(Direction::Within, effective(DEFAULT_STREAM), bytes)]:
+                cuMemcpyAtoA_v2, cuMemcpyAtoA | cuMemcpyAtoA_v2_ptds;
+            Cuda copy::within_device[effective(DEFAULT_STREAM), bytes] => (first: u64, second: u64, third: u64,
+                bytes: usize) [copy(Direction::Within, effective(DEFAULT_STREAM), bytes)]:
                 cuMemcpyAtoD_v2, cuMemcpyDtoA_v2, cuMemcpyAtoD, cuMemcpyDtoA | cuMemcpyAtoD_v2_ptds, cuMemcpyDtoA_v2_ptds;
-            Cuda copy::array_host::<OWN> => (first: u64, second: u64, third: u64, bytes: usize) [copy_by(SYMBOL, meant::<OWN>(DEFAULT), bytes)]:
-                cuMemcpyAtoH_v2, cuMemcpyHtoA_v2, cuMemcpyAtoH, cuMemcpyHtoA | cuMemcpyAtoH_v2_ptds, cuMemcpyHtoA_v2_ptds;
-            Cuda copy::array_host_async::<OWN> => (first: u64, second: u64, third: u64, bytes: usize, stream: Handle) [copy_by(SYMBOL,
-                meant::<OWN>(stream), bytes)]:
-                cuMemcpyAtoHAsync_v2, cuMemcpyHtoAAsync_v2, cuMemcpyAtoHAsync, cuMemcpyHtoAAsync | cuMemcpyAtoHAsync_v2_ptsz,
-                cuMemcpyHtoAAsync_v2_ptsz;
-            Cuda copy_shapes::described::<OWN, Copy2d> => (what: *const Copy2d) [copy_described(meant::<OWN>(DEFAULT), what)]:
-                cuMemcpy2D_v2, cuMemcpy2DUnaligned_v2 | cuMemcpy2D_v2_ptds, cuMemcpy2DUnaligned_v2_ptds;
-            Cuda copy_shapes::described_async::<OWN, Copy2d> => (what: *const Copy2d, stream: Handle) [copy_described(meant::<OWN>(stream), what)]:
-                cuMemcpy2DAsync_v2 | cuMemcpy2DAsync_v2_ptsz;
-            Cuda copy_shapes::described::<OWN, Copy3d> => (what: *const Copy3d) [copy_described(meant::<OWN>(DEFAULT), what)]:
-                cuMemcpy3D_v2 | cuMemcpy3D_v2_ptds;
-            Cuda copy_shapes::described::<OWN, Copy3d> => (what: *const Copy3d) [copy_described(meant::<OWN>(DEFAULT), what)]:
-                cuMemcpy3DPeer | cuMemcpy3DPeer_ptds;
-            Cuda copy_shapes::described_async::<OWN, Copy3d> => (what: *const Copy3d, stream: Handle) [copy_described(meant::<OWN>(stream), what)]:
-                cuMemcpy3DAsync_v2 | cuMemcpy3DAsync_v2_ptsz;
-            Cuda copy_shapes::described_async::<OWN, Copy3d> => (what: *const Copy3d, stream: Handle) [copy_described(meant::<OWN>(stream), what)]:
-                cuMemcpy3DPeerAsync | cuMemcpy3DPeerAsync_ptsz;
-            Cuda copy_shapes::described::<false, Copy2dV1> => (what: *const Copy2dV1) [copy_described(DEFAULT, what)]:
-                cuMemcpy2D, cuMemcpy2DUnaligned;
-            Cuda copy_shapes::described_async::<false, Copy2dV1> => (what: *const Copy2dV1, stream: Handle) [copy_described(stream, what)]:
-                cuMemcpy2DAsync;
-            Cuda copy_shapes::described::<false, Copy3dV1> => (what: *const Copy3dV1) [copy_described(DEFAULT, what)]: cuMemcpy3D;
-            Cuda copy_shapes::described_async::<false, Copy3dV1> => (what: *const Copy3dV1, stream: Handle) [copy_described(stream, what)]:
-                cuMemcpy3DAsync;
-            Cuda copy_shapes::batch_v1::<OWN> => (to: *mut DevicePtr, from: *mut DevicePtr, sizes: *mut usize, count: usize,
-                attributes: *mut c_void, indices: *mut usize, attribute_count: usize, failed: *mut usize,
-                stream: Handle) [copies(meant::<OWN>(stream), sizes, count)]: cuMemcpyBatchAsync | cuMemcpyBatchAsync_ptsz;
-            Cuda copy_shapes::batch_v2::<OWN> => (to: *mut DevicePtr, from: *mut DevicePtr, sizes: *mut usize, count: usize,
-                attributes: *mut c_void, indices: *mut usize, attribute_count: usize, stream: Handle) [copies(meant::<OWN>(stream), sizes, count)]:
-                cuMemcpyBatchAsync_v2 | cuMemcpyBatchAsync_v2_ptsz;
-            Cuda copy_shapes::batch_3d_v1::<OWN> => (count: usize, start: *mut Operation, failed: *mut usize, flags: u64,
-                stream: Handle) [copy(Direction::ByAddress, meant::<OWN>(stream), 0)]: cuMemcpy3DBatchAsync | cuMemcpy3DBatchAsync_ptsz;
-            Cuda copy_shapes::batch_3d_v2::<OWN> => (count: usize, start: *mut Operation, flags: u64, stream: Handle) [copy(Direction::ByAddress,
-                meant::<OWN>(stream), 0)]: cuMemcpy3DBatchAsync_v2 | cuMemcpy3DBatchAsync_v2_ptsz;
-            Cuda copy::fill::<OWN> => (address: DevicePtr, value: u32, count: usize) [fill(meant::<OWN>(DEFAULT), count)]:
+            Cuda copy::fill[effective(DEFAULT_STREAM), count] => (address: DevicePtr, value: u32,
+                count: usize) [fill(effective(DEFAULT_STREAM), count)]:
                 cuMemsetD8_v2, cuMemsetD16_v2, cuMemsetD32_v2, cuMemsetD8, cuMemsetD16, cuMemsetD32 | cuMemsetD8_v2_ptds, cuMemsetD16_v2_ptds,
                 cuMemsetD32_v2_ptds;
-            Cuda copy::fill_2d::<OWN> => (address: DevicePtr, pitch: usize, value: u32, width: usize, height: usize) [fill(meant::<OWN>(DEFAULT),
-                width.saturating_mul(height))]:
+            Cuda copy::fill[effective(stream), count] => (address: DevicePtr, value: u32, count: usize,
+                stream: Handle) [fill(effective(stream), count)]:
+                cuMemsetD8Async, cuMemsetD16Async, cuMemsetD32Async | cuMemsetD8Async_ptsz, cuMemsetD16Async_ptsz, cuMemsetD32Async_ptsz;
+            Cuda copy::fill[effective(DEFAULT_STREAM), width.saturating_mul(height)] => (address: DevicePtr, pitch: usize, value: u32,
+                width: usize, height: usize) [fill(effective(DEFAULT_STREAM), width.saturating_mul(height))]:
                 cuMemsetD2D8_v2, cuMemsetD2D16_v2, cuMemsetD2D32_v2, cuMemsetD2D8, cuMemsetD2D16, cuMemsetD2D32 | cuMemsetD2D8_v2_ptds,
                 cuMemsetD2D16_v2_ptds, cuMemsetD2D32_v2_ptds;
-            Cuda copy::fill_2d_async::<OWN> => (address: DevicePtr, pitch: usize, value: u32, width: usize, height: usize,
-                stream: Handle) [fill(meant::<OWN>(stream), width.saturating_mul(height))]:
+            Cuda copy::fill[effective(stream), width.saturating_mul(height)] => (address: DevicePtr, pitch: usize, value: u32, width: usize,
+                height: usize, stream: Handle) [fill(effective(stream), width.saturating_mul(height))]:
                 cuMemsetD2D8Async, cuMemsetD2D16Async, cuMemsetD2D32Async | cuMemsetD2D8Async_ptsz, cuMemsetD2D16Async_ptsz,
                 cuMemsetD2D32Async_ptsz;
-            Cuda copy::decompress::<OWN> => (parameters: *mut c_void, count: usize, flags: u32, failed: *mut usize, stream: Handle):
-                cuMemBatchDecompressAsync | cuMemBatchDecompressAsync_ptsz;
-            Cuda stream_order::prefetch::<OWN> => (address: DevicePtr, bytes: usize, to: i32, stream: Handle):
-                cuMemPrefetchAsync | cuMemPrefetchAsync_ptsz;
-            Cuda stream_order::prefetch_v2::<OWN> => (address: DevicePtr, bytes: usize, to: Location, flags: u32, stream: Handle):
-                cuMemPrefetchAsync_v2 | cuMemPrefetchAsync_v2_ptsz;
-            Cuda stream_order::prefetch_batch::<OWN> => (addresses: *mut DevicePtr, sizes: *mut usize, count: usize, locations: *mut Location,
-                indices: *mut usize, location_count: usize, flags: u64, stream: Handle):
-                cuMemPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync | cuMemPrefetchBatchAsync_ptsz, cuMemDiscardAndPrefetchBatchAsync_ptsz;
-            Cuda stream_order::batch_values::<OWN> => (stream: Handle, count: u32, parameters: *mut c_void, flags: u32):
-                cuStreamBatchMemOp, cuStreamBatchMemOp_v2 | cuStreamBatchMemOp_ptsz, cuStreamBatchMemOp_v2_ptsz;
-            Cuda stream_order::wait_semaphores::<OWN> => (semaphores: *const Handle, parameters: *const c_void, count: u32, stream: Handle):
-                cuWaitExternalSemaphoresAsync | cuWaitExternalSemaphoresAsync_ptsz;
-            Cuda stream_order::callback::<OWN> => (stream: Handle, function: *mut c_void, data: *mut c_void, flags: u32):
-                cuStreamAddCallback | cuStreamAddCallback_ptsz;
+            Cuda copy::decompress[effective(stream), count] => (parameters: *mut c_void, count: usize, flags: u32, failed: *mut usize,
+                stream: Handle): cuMemBatchDecompressAsync | cuMemBatchDecompressAsync_ptsz;
 
-            // The view.
+            // Copies whose addresses say where they lie.
+            Cuda copy::by_address[effective(DEFAULT_STREAM), to, from, bytes] => (to: u64, from: u64,
+                bytes: usize) [copy(Direction::ByAddress, effective(DEFAULT_STREAM), bytes)]: cuMemcpy | cuMemcpy_ptds;
+            Cuda copy::by_address[effective(stream), to, from, bytes] => (to: u64, from: u64, bytes: usize,
+                stream: Handle) [copy(Direction::ByAddress, effective(stream), bytes)]: cuMemcpyAsync | cuMemcpyAsync_ptsz;
+            Cuda copy::described[effective(DEFAULT_STREAM), what] => (what: *const Copy2d) [copy_described(effective(DEFAULT_STREAM), what)]:
+                cuMemcpy2D_v2, cuMemcpy2DUnaligned_v2 | cuMemcpy2D_v2_ptds, cuMemcpy2DUnaligned_v2_ptds;
+            Cuda copy::described[effective(stream), what] => (what: *const Copy2d,
+                stream: Handle) [copy_described(effective(stream), what)]: cuMemcpy2DAsync_v2 | cuMemcpy2DAsync_v2_ptsz;
+            Cuda copy::described[effective(DEFAULT_STREAM), what] => (what: *const Copy3d) [copy_described(effective(DEFAULT_STREAM), what)]:
+                cuMemcpy3D_v2, cuMemcpy3DPeer | cuMemcpy3D_v2_ptds, cuMemcpy3DPeer_ptds;
+            Cuda copy::described[effective(stream), what] => (what: *const Copy3d, stream: Handle) [copy_described(effective(stream), what)]:
+                cuMemcpy3DAsync_v2, cuMemcpy3DPeerAsync | cuMemcpy3DAsync_v2_ptsz, cuMemcpy3DPeerAsync_ptsz;
+            Cuda copy::described[DEFAULT_STREAM, what] => (what: *const Copy2dV1) [copy_described(DEFAULT_STREAM, what)]:
+                cuMemcpy2D, cuMemcpy2DUnaligned;
+            Cuda copy::described[stream, what] => (what: *const Copy2dV1, stream: Handle) [copy_described(stream, what)]: cuMemcpy2DAsync;
+            Cuda copy::described[DEFAULT_STREAM, what] => (what: *const Copy3dV1) [copy_described(DEFAULT_STREAM, what)]: cuMemcpy3D;
+            Cuda copy::described[stream, what] => (what: *const Copy3dV1, stream: Handle) [copy_described(stream, what)]: cuMemcpy3DAsync;
+            Cuda copy::batch[effective(stream), to, from, sizes, count] => (to: *mut DevicePtr, from: *mut DevicePtr, sizes: *mut usize,
+                count: usize, attributes: *mut c_void, indices: *mut usize, attribute_count: usize, failed: *mut usize,
+                stream: Handle) [copies(effective(stream), sizes, count)]: cuMemcpyBatchAsync | cuMemcpyBatchAsync_ptsz;
+            Cuda copy::batch[effective(stream), to, from, sizes, count] => (to: *mut DevicePtr, from: *mut DevicePtr, sizes: *mut usize,
+                count: usize, attributes: *mut c_void, indices: *mut usize, attribute_count: usize,
+                stream: Handle) [copies(effective(stream), sizes, count)]: cuMemcpyBatchAsync_v2 | cuMemcpyBatchAsync_v2_ptsz;
+            Cuda copy::batch_3d[effective(stream), list, count] => (count: usize, list: *mut Operation, failed: *mut usize, flags: u64,
+                stream: Handle) [copy(Direction::ByAddress, effective(stream), 0)]: cuMemcpy3DBatchAsync | cuMemcpy3DBatchAsync_ptsz;
+            Cuda copy::batch_3d[effective(stream), list, count] => (count: usize, list: *mut Operation, flags: u64,
+                stream: Handle) [copy(Direction::ByAddress, effective(stream), 0)]: cuMemcpy3DBatchAsync_v2 | cuMemcpy3DBatchAsync_v2_ptsz;
+
+            // Work in a stream that is not computation: copies from and to the host, waits, host functions, prefetches.
+            Cuda stream_order::interleave[effective(DEFAULT_STREAM)] => (to: u64, from: u64,
+                bytes: usize) [copy_by_name(SYMBOL, effective(DEFAULT_STREAM), bytes)]:
+                cuMemcpyHtoD_v2, cuMemcpyDtoH_v2, cuMemcpyHtoD, cuMemcpyDtoH | cuMemcpyHtoD_v2_ptds, cuMemcpyDtoH_v2_ptds;
+            Cuda stream_order::interleave[effective(stream)] => (to: u64, from: u64, bytes: usize,
+                stream: Handle) [copy_by_name(SYMBOL, effective(stream), bytes)]:
+                cuMemcpyHtoDAsync_v2, cuMemcpyDtoHAsync_v2, cuMemcpyHtoDAsync, cuMemcpyDtoHAsync | cuMemcpyHtoDAsync_v2_ptsz,
+                cuMemcpyDtoHAsync_v2_ptsz;
+            Cuda stream_order::interleave[effective(DEFAULT_STREAM)] => (first: u64, second: u64, third: u64,
+                bytes: usize) [copy_by_name(SYMBOL, effective(DEFAULT_STREAM), bytes)]:
+                cuMemcpyAtoH_v2, cuMemcpyHtoA_v2, cuMemcpyAtoH, cuMemcpyHtoA | cuMemcpyAtoH_v2_ptds, cuMemcpyHtoA_v2_ptds;
+            Cuda stream_order::interleave[effective(stream)] => (first: u64, second: u64, third: u64, bytes: usize,
+                stream: Handle) [copy_by_name(SYMBOL, effective(stream), bytes)]:
+                cuMemcpyAtoHAsync_v2, cuMemcpyHtoAAsync_v2, cuMemcpyAtoHAsync, cuMemcpyHtoAAsync | cuMemcpyAtoHAsync_v2_ptsz,
+                cuMemcpyHtoAAsync_v2_ptsz;
+            Cuda stream_order::interleave[effective(stream)] => (stream: Handle, event: Handle, flags: u32):
+                cuStreamWaitEvent | cuStreamWaitEvent_ptsz;
+            Cuda stream_order::interleave[effective(stream)] => (stream: Handle, address: DevicePtr, value: u64, flags: u32):
+                cuStreamWaitValue32_v2, cuStreamWaitValue64_v2, cuStreamWaitValue32, cuStreamWaitValue64 | cuStreamWaitValue32_v2_ptsz,
+                cuStreamWaitValue64_v2_ptsz, cuStreamWaitValue32_ptsz, cuStreamWaitValue64_ptsz;
+            Cuda stream_order::interleave[effective(stream)] => (stream: Handle, count: u32, parameters: *mut c_void, flags: u32):
+                cuStreamBatchMemOp, cuStreamBatchMemOp_v2 | cuStreamBatchMemOp_ptsz, cuStreamBatchMemOp_v2_ptsz;
+            Cuda stream_order::interleave[effective(stream)] => (semaphores: *const Handle, parameters: *const c_void, count: u32,
+                stream: Handle): cuWaitExternalSemaphoresAsync | cuWaitExternalSemaphoresAsync_ptsz;
+            Cuda stream_order::interleave[effective(stream)] => (stream: Handle, function: *mut c_void, data: *mut c_void):
+                cuLaunchHostFunc | cuLaunchHostFunc_ptsz;
+            Cuda stream_order::interleave[effective(stream)] => (stream: Handle, function: *mut c_void, data: *mut c_void, flags: u32):
+                cuStreamAddCallback | cuStreamAddCallback_ptsz;
+            Cuda stream_order::prefetch::<PER_THREAD> => (address: DevicePtr, bytes: usize, to: i32, stream: Handle):
+                cuMemPrefetchAsync | cuMemPrefetchAsync_ptsz;
+            Cuda stream_order::prefetch_v2::<PER_THREAD> => (address: DevicePtr, bytes: usize, to: Location, flags: u32, stream: Handle):
+                cuMemPrefetchAsync_v2 | cuMemPrefetchAsync_v2_ptsz;
+            Cuda stream_order::prefetch_batch::<PER_THREAD> => (addresses: *mut DevicePtr, sizes: *mut usize, count: usize,
+                locations: *mut Location, indices: *mut usize, location_count: usize, flags: u64, stream: Handle):
+                cuMemPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync | cuMemPrefetchBatchAsync_ptsz, cuMemDiscardAndPrefetchBatchAsync_ptsz;
+            // Memory and utilization as a program reads them.
             Cuda memory_info::info => (free: *mut usize, total: *mut usize): cuMemGetInfo_v2;
             Cuda memory_info::info_v1 => (free: *mut u32, total: *mut u32): cuMemGetInfo;
             Cuda memory_info::device_total[bytes, device] => (bytes: *mut usize, device: Device): cuDeviceTotalMem_v2;
             Cuda memory_info::device_total_v1[bytes, device] => (bytes: *mut u32, device: Device): cuDeviceTotalMem;
-            Nvml nvml_memory::info => (device: Handle, memory: *mut Memory): nvmlDeviceGetMemoryInfo, nvmlDeviceGetConfComputeProtectedMemoryUsage;
-            Nvml nvml_memory::info_v2 => (device: Handle, memory: *mut MemoryV2): nvmlDeviceGetMemoryInfo_v2;
+            Nvml nvml_memory::info[device, memory] => (device: Handle, memory: *mut Memory):
+                nvmlDeviceGetMemoryInfo, nvmlDeviceGetConfComputeProtectedMemoryUsage;
+            Nvml nvml_memory::info[device, memory] => (device: Handle, memory: *mut MemoryV2): nvmlDeviceGetMemoryInfo_v2;
             Nvml nvml_processes::list => (device: Handle, count: *mut u32, out: *mut ProcessV1):
                 nvmlDeviceGetComputeRunningProcesses, nvmlDeviceGetGraphicsRunningProcesses, nvmlDeviceGetMPSComputeRunningProcesses;
             Nvml nvml_processes::list => (device: Handle, count: *mut u32, out: *mut Process):
                 nvmlDeviceGetComputeRunningProcesses_v2, nvmlDeviceGetComputeRunningProcesses_v3, nvmlDeviceGetGraphicsRunningProcesses_v2,
                 nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlDeviceGetMPSComputeRunningProcesses_v3;
             Nvml nvml_processes::list => (device: Handle, count: *mut u32, out: *mut u32): nvmlDeviceGetAccountingPids;
-            Nvml nvml_processes::accounting => (device: Handle, pid: u32, statistics: *mut c_void): nvmlDeviceGetAccountingStats;
-            Nvml nvml_processes::details => (device: Handle, out: *mut ProcessDetails): nvmlDeviceGetRunningProcessDetailList;
+            Nvml nvml_processes::accounting[pid] => (device: Handle, pid: u32, statistics: *mut c_void): nvmlDeviceGetAccountingStats;
+            Nvml nvml_processes::described_list => (device: Handle, out: *mut ProcessDetails): nvmlDeviceGetRunningProcessDetailList;
+            Nvml nvml_processes::described_list => (device: Handle, out: *mut Utilizations): nvmlDeviceGetProcessesUtilizationInfo;
             Nvml nvml_processes::utilization => (device: Handle, out: *mut UtilizationSample, count: *mut u32, since: u64):
                 nvmlDeviceGetProcessUtilization;
-            Nvml nvml_processes::utilization_info => (device: Handle, out: *mut Utilizations): nvmlDeviceGetProcessesUtilizationInfo;
-            Nvml nvml_utilization::rates => (device: Handle, rates: *mut UtilizationRates): nvmlDeviceGetUtilizationRates;
+            Nvml nvml_utilization::rates[device, rates] => (device: Handle, rates: *mut UtilizationRates): nvmlDeviceGetUtilizationRates;
         }
     };
 }

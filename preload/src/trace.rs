@@ -1,4 +1,4 @@
-//! Traces: what the program does on the GPU, recorded into this process's ring in the region ([`vgpu_region::trace`]).
+//! Traces: records of what the program does on the GPU, in this process's ring in the region ([`vgpu_region::trace`]).
 
 pub mod call;
 pub mod control;

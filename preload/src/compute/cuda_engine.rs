@@ -9,7 +9,7 @@ use vgpu_region::uuid::Uuid;
 use crate::loader::driver;
 use crate::loader::driver::CaptureRelaxed;
 use crate::nvml_query;
-use crate::os::log::{self, Seldom};
+use crate::os::log::{self, Throttle};
 use crate::os::{clock, tsc};
 use crate::trace::sink;
 use vgpu_cuda_abi::cuda::{Handle, NOT_READY, SUCCESS};
@@ -27,7 +27,7 @@ fn timespec(ns: u64) -> libc::timespec {
     libc::timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ }
 }
 
-static WAIT_LOGGED: Seldom = Seldom::new();
+static WAIT_LOGGED: Throttle = Throttle::new();
 
 /// The engine. Events are used in relaxed capture mode, because the program may be capturing a stream.
 pub struct Cuda {
@@ -149,7 +149,7 @@ impl Engine for Cuda {
 
     fn on_wait(&self, wait: &LaunchWait) {
         let &LaunchWait { for_budget, for_turn, stream, began_ns, ended_ns, cost_ns, percent } = wait;
-        if for_budget && WAIT_LOGGED.now() {
+        if for_budget && WAIT_LOGGED.allow() {
             let waited_ms = ended_ns.saturating_sub(began_ns) / 1_000_000;
             log::line(
                 LogLevel::Info,

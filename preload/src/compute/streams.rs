@@ -11,7 +11,7 @@ use vgpu_region::limits::LogLevel;
 use crate::compute::cuda_engine::Cuda;
 use crate::loader::driver;
 use crate::memory::objects::context_table::current_handle;
-use crate::os::log::Seldom;
+use crate::os::log::Throttle;
 use crate::os::{log, mmap};
 use crate::session;
 use crate::session::{Session, State as Limits};
@@ -63,7 +63,7 @@ static STATE: AtomicPtr<State> = AtomicPtr::new(core::ptr::null_mut());
 /// Status with which launches are refused, because they could not be measured: the limits are not readable, or there is no memory.
 #[inline]
 pub fn limited() -> Result<Option<&'static State>, Status> {
-    match session::kept() {
+    match session::cached() {
         // SAFETY: null, or a state, which is never freed.
         Some(state) => Ok(unsafe { state.cast::<State>().as_ref() }),
         None => load(),
@@ -85,10 +85,10 @@ fn load() -> Result<Option<&'static State>, Status> {
     };
     // Read before the limits: the next launch sees a limit that is set in between.
     let generation = session.limits.generation.load(Acquire);
-    control::look(session);
+    control::apply(session);
     let is_limited = session.gpus().iter().any(|gpu| gpu.limit.and_then(|limit| limit.cores_limit()).is_some());
     let state = if is_limited { state_of(session)? } else { core::ptr::null_mut() };
-    session::keep(session, generation, state.cast());
+    session::cache(session, generation, state.cast());
     // SAFETY: null, or a state, which is never freed.
     Ok(unsafe { state.as_ref() })
 }
@@ -265,8 +265,8 @@ impl State {
 
 /// Logs that a launch is refused because it could not be measured, and returns the status for it.
 pub(super) fn no_memory() -> Status {
-    static SAID: Seldom = Seldom::new();
-    if SAID.now() {
+    static SAID: Throttle = Throttle::new();
+    if SAID.allow() {
         log::line(LogLevel::Error, format_args!("no memory to measure GPU time with: a launch was refused"));
     }
     OUT_OF_MEMORY

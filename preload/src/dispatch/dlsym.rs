@@ -1,7 +1,7 @@
 //! `dlsym` and `dlvsym`.
 //!
-//! Both are tail jumps: for any name that is not ours the real function sees the program's own return address, so that
-//! `RTLD_NEXT` and `RTLD_DEFAULT` mean what they meant, and the detour costs a few nanoseconds.
+//! Both are tail jumps. For a name that is not intercepted the real function sees the program's own return address, so `RTLD_NEXT` and
+//! `RTLD_DEFAULT` keep their meaning, and the detour costs a few nanoseconds.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::Ordering::Relaxed;
@@ -11,46 +11,49 @@ use crate::entry_points::names;
 use crate::loader::dlsym::{REAL_DLSYM, REAL_DLVSYM, find_real, real_dlsym};
 use crate::loader::{symbols, unknown_launch};
 
-/// An answer in two registers: if `ours` is not zero, `address` is what the program gets.
+/// Result in two registers.
 #[repr(C)]
 struct Answer {
+    /// Address for the program.
     address: *mut c_void,
-    ours: usize,
+    /// 1 if the program gets `address`, 0 if the real function decides.
+    is_final: usize,
 }
 
-const NOT_OURS: Answer = Answer { address: core::ptr::null_mut(), ours: 0 };
+/// The real function decides.
+const PASS: Answer = Answer { address: core::ptr::null_mut(), is_final: 0 };
 
-/// Decides about a name that starts like one of ours.
+/// Decides about a name that begins with `cu`, `nv` or `dl`.
 unsafe extern "C" fn answer(handle: *mut c_void, name: *const c_char) -> Answer {
     // SAFETY: dlsym's own contract: `name` is a C string.
     let (entry, loader) = unsafe { (names::find(name), loader_function(name)) };
     if let Some(loader) = loader {
-        // Another interposer asks for the loader's own look-up: it gets ours, or it would carry programs past us.
+        // Another interposer looks up the C library's function. It gets this one, as its programs would bypass the library otherwise.
         // SAFETY: the program's own arguments.
         let native = unsafe { real_dlsym(handle, name) };
         let is_glibc = native == REAL_DLSYM.load(Relaxed) || native == REAL_DLVSYM.load(Relaxed);
-        return if is_glibc { Answer { address: loader, ours: 1 } } else { NOT_OURS };
+        return if is_glibc { Answer { address: loader, is_final: 1 } } else { PASS };
     }
     let Some(entry) = entry else {
         // SAFETY: as above.
-        return if unsafe { is_unknown_launch(handle, name) } { Answer { address: core::ptr::null_mut(), ours: 1 } } else { NOT_OURS };
+        return if unsafe { is_unknown_launch(handle, name) } { Answer { address: core::ptr::null_mut(), is_final: 1 } } else { PASS };
     };
     let hook = dispatch::address(entry);
-    let special = handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT;
-    // SAFETY: as above; for the special handles our own frame would be the caller, so they are answered without asking.
-    let native = if special { hook } else { unsafe { real_dlsym(handle, name) } };
+    let is_special = handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT;
+    // SAFETY: as above. With a special handle this frame would be the caller, so those are answered without the real function.
+    let native = if is_special { hook } else { unsafe { real_dlsym(handle, name) } };
     if native.is_null() {
-        return NOT_OURS;
+        return PASS;
     }
     if native == hook {
-        // Our own export was found, in the global scope: that is only right if there is a driver with that function behind it.
+        // This library's own export, found in the global scope. It is right only if the driver is loaded and has the function.
         let address = if symbols::is_loaded(entry) && symbols::real(entry).is_some() { hook } else { core::ptr::null_mut() };
-        return Answer { address, ours: 1 };
+        return Answer { address, is_final: 1 };
     }
-    if symbols::real(entry).is_some() && symbols::native(entry) == Some(native) { Answer { address: hook, ours: 1 } } else { NOT_OURS }
+    if symbols::real(entry).is_some() && symbols::native(entry) == Some(native) { Answer { address: hook, is_final: 1 } } else { PASS }
 }
 
-/// Whether this is a function of the driver's that launches something and that nobody would measure.
+/// Returns whether a name is that of a launch function of the driver that is not in the table, and logs that it is withheld.
 unsafe fn is_unknown_launch(handle: *mut c_void, name: *const c_char) -> bool {
     // SAFETY: the program's own arguments.
     unsafe {
@@ -58,17 +61,18 @@ unsafe fn is_unknown_launch(handle: *mut c_void, name: *const c_char) -> bool {
             return false;
         }
         let drivers = symbols::loaded(CStr::from_ptr(name));
-        let special = handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT;
-        let is_drivers = !drivers.is_null() && (special || real_dlsym(handle, name) == drivers);
+        let is_special = handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT;
+        let is_drivers = !drivers.is_null() && (is_special || real_dlsym(handle, name) == drivers);
         if is_drivers {
-            unknown_launch::say(name);
+            unknown_launch::warn(name);
         }
         is_drivers
     }
 }
 
+/// Returns this library's form of `dlsym` or `dlvsym`, for these names.
 unsafe fn loader_function(name: *const c_char) -> Option<*mut c_void> {
-    // SAFETY: C strings all.
+    // SAFETY: all are C strings.
     unsafe {
         if libc::strcmp(name, c"dlsym".as_ptr()) == 0 {
             return Some(dlsym as *mut c_void);
@@ -77,15 +81,15 @@ unsafe fn loader_function(name: *const c_char) -> Option<*mut c_void> {
     }
 }
 
-/// The body of both: names that start with `cu`, `nv` or `dl` are decided by [`answer`], all else jumps on.
-/// Arguments are in rdi, rsi and (for dlvsym) rdx; the stack is kept aligned over the calls.
+/// Makes `dlsym` and `dlvsym`. [`answer`] decides about names that begin with `cu`, `nv` or `dl`; all others jump to the real function.
+/// Arguments are in rdi, rsi and (for dlvsym) rdx; the stack stays aligned over the calls.
 #[cfg(target_arch = "x86_64")]
 macro_rules! look_up {
     ($name:ident, $real:ident, $($argument:ident: $type:ty),+) => {
-        #[doc = concat!("Stands in for `", stringify!($name), "`.")]
+        #[doc = concat!("Replaces `", stringify!($name), "`.")]
         ///
         /// # Safety
-        /// As for the function it stands in for.
+        /// As for the function that it replaces.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name($($argument: $type),+) -> *mut c_void {
@@ -156,10 +160,9 @@ look_up!(dlvsym, REAL_DLVSYM, _handle: *mut c_void, _name: *const c_char, _versi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::ffi::c_void;
 
     #[test]
-    fn other_names_are_answered_as_ever() {
+    fn other_names_are_looked_up_as_without_the_library() {
         for name in [c"getpid", c"curl_no_such", c"nvtx_no_such", c"dlopen", c"", c"no_such"] {
             // SAFETY: plain look-ups.
             unsafe {
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loaders_own_look_up_leads_back_here() {
+    fn a_look_up_of_dlsym_returns_this_librarys() {
         // SAFETY: plain look-ups.
         unsafe {
             assert_eq!(dlsym(libc::RTLD_DEFAULT, c"dlsym".as_ptr()), dlsym as *mut c_void);
@@ -181,8 +184,8 @@ mod tests {
     }
 
     #[test]
-    fn without_a_driver_nothing_is_offered() {
-        // SAFETY: plain look-up; no CUDA driver is loaded into the tests.
+    fn without_a_driver_no_function_is_found() {
+        // SAFETY: plain look-up; the tests load no CUDA driver.
         assert!(unsafe { dlsym(libc::RTLD_DEFAULT, c"cuMemAlloc_v2".as_ptr()) }.is_null());
     }
 }

@@ -1,11 +1,11 @@
-//! The libraries whose functions are intercepted.
+//! Libraries whose functions are intercepted.
 
 use core::ffi::CStr;
 
 use vgpu_cuda_abi::cuda::Status;
 use vgpu_cuda_abi::{cuda, nvml};
 
-/// Which library a symbol belongs to.
+/// Library of a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Library {
     /// The CUDA driver.
@@ -15,7 +15,7 @@ pub enum Library {
 }
 
 impl Library {
-    /// The name that programs load it by.
+    /// Returns the name that programs load the library by.
     pub const fn soname(self) -> &'static CStr {
         match self {
             Self::Cuda => c"libcuda.so.1",
@@ -23,15 +23,15 @@ impl Library {
         }
     }
 
-    /// Where it is when a front has taken that name.
-    pub const fn beside(self) -> &'static CStr {
+    /// Returns the path of the driver's library where a replacement has taken its name.
+    pub const fn renamed(self) -> &'static CStr {
         match self {
             Self::Cuda => vgpu_region::paths::DRIVER_CUDA_C,
             Self::Nvml => vgpu_region::paths::DRIVER_NVML_C,
         }
     }
 
-    /// What a function answers that the driver lacks.
+    /// Returns the status of a function that the driver lacks.
     pub const fn missing(self) -> Status {
         match self {
             Self::Cuda => cuda::NOT_FOUND,

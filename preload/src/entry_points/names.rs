@@ -1,50 +1,59 @@
-//! From a symbol's name to its place in the table: a hash table made by the compiler, without a single relocation.
+//! Index from a symbol's name to its entry: a hash table made at compile time, without a relocation.
 
 use core::ffi::CStr;
 
 use super::library::Library;
 use crate::table::entry_points;
 
+/// Makes the entries and their names from all rows.
 macro_rules! names {
     ($($library:ident $handler:path $([$($passed:expr),*])? => $arguments:tt $([$trace:expr])?: $($symbol:ident),+ $(| $($own:ident),+)?;)*) => {
         #[allow(non_camel_case_types)]
         #[derive(Clone, Copy)]
-        /// The entry points, by their place in the table.
-        pub enum Entry { $($(#[doc = ""] $symbol,)+ $($(#[doc = ""] $own,)+)?)* #[doc = ""] Count }
+        /// Entry points by their place in the table.
+        pub enum Entry {
+            $($(#[doc = stringify!($symbol)] $symbol,)+ $($(#[doc = stringify!($own)] $own,)+)?)*
+            /// Number of entries.
+            Count
+        }
 
-        /// How many entry points there are.
+        /// Number of entry points.
         pub const COUNT: usize = Entry::Count as usize;
 
-        /// Their names, each zero-terminated, in one text: a table of pointers would have to be relocated in every process.
+        /// Names of all entries, zero-terminated, in one text: a table of pointers would be relocated in every process.
         pub static NAMES: &str = concat!($($(stringify!($symbol), "\0",)+ $($(stringify!($own), "\0",)+)?)*);
 
+        /// Library of each entry.
         static LIBRARIES: [Library; COUNT] = [$($({ _ = Entry::$symbol; Library::$library },)+ $($({ _ = Entry::$own; Library::$library },)+)?)*];
     };
 }
 
 entry_points!(names);
 
-/// An entry's name.
+/// Returns an entry's name.
 pub fn name_of(entry: usize) -> &'static CStr {
     // SAFETY: the names are terminated.
     unsafe { CStr::from_ptr(name(entry)) }
 }
 
-/// Which library an entry belongs to.
+/// Returns an entry's library.
 pub fn library(entry: usize) -> Library {
     LIBRARIES.get(entry).copied().unwrap_or(Library::Cuda)
 }
 
+/// Number of places in [`INDEX`].
 const SIZE: usize = 1024;
 const _: () = assert!(COUNT * 2 < SIZE);
 
+/// Adds a byte to an FNV-1a hash.
 const fn hash_byte(hash: u32, byte: u8) -> u32 {
     (hash ^ byte as u32).wrapping_mul(0x0100_0193)
 }
 
+/// FNV-1a hash of an empty name.
 const SEED: u32 = 0x811c_9dc5;
 
-/// Where each name starts in [`NAMES`].
+/// Offset of each name in [`NAMES`].
 static STARTS: [u16; COUNT] = {
     let (mut starts, bytes) = ([0; COUNT], NAMES.as_bytes());
     let (mut at, mut entry) = (0, 0);
@@ -58,7 +67,7 @@ static STARTS: [u16; COUNT] = {
     starts
 };
 
-/// Entry + 1 by hash, with linear probing; 0 is empty.
+/// Hash table of entries plus one, with linear probing; 0 is empty.
 static INDEX: [u16; SIZE] = {
     let (mut index, bytes) = ([0; SIZE], NAMES.as_bytes());
     let mut entry = 0;
@@ -78,13 +87,13 @@ static INDEX: [u16; SIZE] = {
     index
 };
 
-/// The name of a table entry, zero-terminated.
+/// Returns the name of an entry, zero-terminated.
 pub fn name(entry: usize) -> *const core::ffi::c_char {
     let start = STARTS.get(entry).copied().unwrap_or(0);
     NAMES.as_ptr().wrapping_add(usize::from(start)).cast()
 }
 
-/// The table's entry for a name, if it is one of ours.
+/// Returns the entry with a name; `None` if the function is not intercepted.
 ///
 /// # Safety
 /// `wanted` is a C string.
@@ -112,7 +121,7 @@ pub unsafe fn find(wanted: *const core::ffi::c_char) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ffi::{CStr, CString};
+    use std::ffi::CString;
 
     #[test]
     fn every_name_finds_itself_and_only_itself() {
@@ -120,9 +129,9 @@ mod tests {
         assert_eq!(names.len(), COUNT);
         for (entry, text) in names.iter().enumerate() {
             let wanted = CString::new(*text).unwrap();
-            // SAFETY: C strings both.
+            // SAFETY: both are C strings.
             unsafe {
-                assert_eq!(find(wanted.as_ptr()), Some(entry), "{text} stands in the table twice");
+                assert_eq!(find(wanted.as_ptr()), Some(entry), "{text} is in the table twice");
                 assert_eq!(CStr::from_ptr(name(entry)), wanted.as_c_str());
             }
         }

@@ -1,34 +1,42 @@
-//! The end of a context: what ran in it is charged, then what it held is given back.
+//! The end of a context: the work that ran in it is charged, then its memory is given back.
 
 use crate::compute::streams;
 use crate::hooks::contexts;
+use crate::loader::driver;
 use crate::os::clock;
-use vgpu_cuda_abi::cuda::{Device, Handle, Status};
+use vgpu_cuda_abi::cuda::{Device, Handle, SUCCESS, Status};
 
-/// Ends a context with `call`. Whoever destroys one waits for what runs in it, so what that is found to take is known.
-fn ending(context: Handle, call: impl FnOnce() -> Status) -> Status {
-    let left = streams::known().and_then(|state| state.close(context));
-    let began = clock::monotonic();
+/// Ends a context with `call`. The call waits for what runs in the context, so its duration says how long that took.
+fn charge_rest(call: impl FnOnce() -> Status, context: Handle) -> Status {
+    let rest = streams::known().and_then(|state| state.close(context));
+    let begin = clock::monotonic();
     let status = call();
-    if let Some((account, expected)) = left
+    if let Some((account, expected)) = rest
         && let Some(rate) = account.rate()
     {
-        let took = clock::monotonic().saturating_sub(began);
+        let took = clock::monotonic().saturating_sub(begin);
         account.charge(took.saturating_sub(expected) as i64, rate);
     }
     status
 }
 
-/// `cuCtxDestroy` and `cuCtxDestroy_v2`
-pub unsafe fn context_destroy(real: unsafe extern "C" fn(Handle) -> Status, context: Handle) -> Status {
-    // SAFETY: the program's own argument.
-    ending(context, || unsafe { contexts::destroy(real, context) })
+/// Destroys a context.
+pub fn destroy(call: impl FnOnce() -> Status, context: Handle) -> Status {
+    charge_rest(|| contexts::destroy(call, context), context)
 }
 
-/// `cuDevicePrimaryCtxRelease` and `cuDevicePrimaryCtxReset`. The context may stay, if others hold it; its meter then starts anew.
-pub unsafe fn primary_release(real: unsafe extern "C" fn(Device) -> Status, device: Device) -> Status {
-    // SAFETY: the program's own argument.
-    let call = || unsafe { contexts::release_primary(real, device) };
+/// Releases or resets a primary context. The context stays while others retain it; its meter then starts anew.
+pub fn release_primary(call: impl FnOnce() -> Status, device: Device) -> Status {
+    let call = || contexts::release_primary(call, device);
     let context = if streams::known().is_some() { contexts::active_primary(device) } else { core::ptr::null_mut() };
-    if context.is_null() { call() } else { ending(context, call) }
+    if context.is_null() { call() } else { charge_rest(call, context) }
+}
+
+/// Detaches the current context, which ends it unless something else is attached to it.
+pub fn detach(call: impl FnOnce() -> Status, context: Handle) -> Status {
+    let status = call();
+    if status == SUCCESS && driver::current_context() != context {
+        contexts::forget(context);
+    }
+    status
 }

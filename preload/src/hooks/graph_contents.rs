@@ -1,4 +1,4 @@
-//! What is in a graph: kernels, and memory nodes with their addresses.
+//! Contents of a graph: kernels, and memory nodes with their addresses.
 
 use crate::compute::{collectives, pacing};
 use crate::hooks::{libraries, local_memory};
@@ -9,51 +9,55 @@ use vgpu_cuda_abi::cuda::{
     AllocNodeParams, Device, Handle, KernelNodeParams, LOCATION_DEVICE, NODE_CHILD_GRAPH, NODE_KERNEL, NODE_MEM_ALLOC, SUCCESS, Status,
 };
 
-/// Graphs in graphs are read down to here.
+/// Depth to which child graphs are read.
 const DEEPEST: u32 = 64;
-/// So many memory nodes are read, and so many nodes of one graph.
+/// Number of memory nodes that are read, and of nodes of one graph.
 const MOST: usize = 1 << 20;
 
-/// Why a graph is not launchable here.
+/// Reason why a graph cannot be instantiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// It is too deep or too large to be read to its end.
+    /// The graph is too deep or too large to be read to its end.
     Unreadable,
     /// A kernel's library does not fit.
     Refused(Status),
 }
 
-/// Where a memory node's allocation lies, in whole granules.
+/// Addresses of a memory node's allocation, in whole granules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Range {
+    /// Ordinal of the GPU.
     device: Device,
+    /// First address.
     start: u64,
+    /// Address behind the last granule.
     end: u64,
 }
 
-/// What a graph and the graphs in it contain.
+/// Contents of a graph and its child graphs.
 pub struct Contents {
-    /// How many kernels.
+    /// Number of kernels.
     pub kernels: u64,
-    /// The most local memory that a thread of any of them needs, in bytes.
+    /// Largest local memory that a thread of any kernel needs, in bytes.
     pub local: u64,
-    /// Whether any of them waits for other GPUs; asked only under a compute limit.
+    /// Whether any kernel waits for other GPUs; determined only under a compute limit.
     pub collective: bool,
+    /// Allocations of the memory nodes; sorted after [`Contents::read`].
     ranges: List<Range, MOST>,
 }
 
 impl Contents {
-    /// Reads a graph. One that the driver does not know is empty: it will say so itself.
+    /// Reads a graph. One that the driver does not know is read as empty; the driver's call reports the error.
     ///
     /// # Errors
-    /// Why it cannot be had.
+    /// Returns why the graph cannot be instantiated.
     ///
     /// # Safety
-    /// A handle that the program gave.
+    /// `graph` is a handle from the program.
     pub unsafe fn read(graph: Handle) -> Result<Self, Unfit> {
         let mut contents = Self { kernels: 0, local: 0, collective: false, ranges: List::new() };
         let mut count = 0;
-        // SAFETY: the driver tells the number of nodes when it is given no array.
+        // SAFETY: the driver writes the number of nodes when it is given no array.
         if unsafe { driver::graph_nodes(graph, core::ptr::null_mut(), &raw mut count) } == SUCCESS {
             // SAFETY: as the caller promises.
             unsafe { contents.add(graph, 0) }?;
@@ -62,8 +66,8 @@ impl Contents {
         Ok(contents)
     }
 
-    /// Bytes that the memory nodes take on a device at most. CUDA gives allocations that do not live at the same time the same addresses
-    /// (programming guide, "Graph Memory Nodes"), so what counts is the ground that they cover.
+    /// Returns an upper bound of the memory that the nodes take on a device, in bytes: the size of the address ranges that they cover.
+    /// Allocations that are not live at the same time share addresses (CUDA programming guide, "Graph Memory Nodes").
     pub fn bytes_on(&self, device: Device) -> u64 {
         let (mut sum, mut covered) = (0, 0);
         for range in self.ranges.as_slice().iter().filter(|range| range.device == device) {
@@ -73,18 +77,19 @@ impl Contents {
         sum
     }
 
+    /// Reads the nodes of a graph.
     unsafe fn add(&mut self, graph: Handle, depth: u32) -> Result<(), Unfit> {
         let mut count = 0;
-        // SAFETY: the driver tells the number of nodes when it is given no array.
-        let told = unsafe { driver::graph_nodes(graph, core::ptr::null_mut(), &raw mut count) } == SUCCESS;
-        if !told || depth > DEEPEST || count > MOST {
+        // SAFETY: the driver writes the number of nodes when it is given no array.
+        let is_known = unsafe { driver::graph_nodes(graph, core::ptr::null_mut(), &raw mut count) } == SUCCESS;
+        if !is_known || depth > DEEPEST || count > MOST {
             return Err(Unfit::Unreadable);
         }
         if count == 0 {
             return Ok(());
         }
         let mut nodes = List::<Handle, MOST>::new();
-        // SAFETY: room for as many handles as the list can hold; each is a node of this graph.
+        // SAFETY: the list has room for `MOST` handles, and the graph has no more nodes; each handle is a node of this graph.
         unsafe {
             let room = nodes.room().ok_or(Unfit::Unreadable)?;
             if driver::graph_nodes(graph, room, &raw mut count) != SUCCESS {
@@ -95,9 +100,10 @@ impl Contents {
         }
     }
 
+    /// Reads one node.
     unsafe fn add_node(&mut self, node: Handle, depth: u32) -> Result<(), Unfit> {
         let mut kind = 0;
-        // SAFETY: a node of a graph of the program's; the driver writes one integer or handle, or a whole structure.
+        // SAFETY: a node of the program's graph; the driver writes one integer or handle, or a whole structure.
         unsafe {
             if driver::node_type(node, &raw mut kind) != SUCCESS {
                 return Err(Unfit::Unreadable);
@@ -117,27 +123,29 @@ impl Contents {
         }
     }
 
+    /// Reads a kernel node.
     unsafe fn add_kernel(&mut self, node: Handle) -> Result<(), Unfit> {
         self.kernels += 1;
         let mut parameters = core::mem::MaybeUninit::<[KernelNodeParams; 2]>::zeroed();
-        // SAFETY: the driver writes one structure, which is valid whatever it holds; drivers before CUDA 12 do not have the call.
+        // SAFETY: the driver writes one structure, which is valid for any bytes. Drivers before CUDA 12 lack the call.
         let function = unsafe {
             if driver::node_kernel(node, parameters.as_mut_ptr().cast()) != SUCCESS {
                 return Ok(());
             }
-            KernelNodeParams::function_at::<2>(parameters.as_ptr().cast())
+            KernelNodeParams::function_of::<2>(parameters.as_ptr().cast())
         };
         let Some(function) = function else { return Ok(()) };
-        // What it belongs to comes with the graph.
+        // Instantiation loads the kernel's library.
         libraries::before_launch(function).map_err(Unfit::Refused)?;
         self.local = self.local.max(local_memory::size_of(function));
         self.collective = self.collective || (pacing::is_limited() && collectives::is_one(function));
         Ok(())
     }
 
+    /// Reads a memory node.
     unsafe fn add_allocation(&mut self, node: Handle) -> Result<(), Unfit> {
         let mut parameters = core::mem::MaybeUninit::<[AllocNodeParams; 2]>::zeroed();
-        // SAFETY: the driver writes one structure, which is valid whatever it holds.
+        // SAFETY: the driver writes one structure, which is valid for any bytes.
         let known = unsafe {
             if driver::node_allocation(node, parameters.as_mut_ptr().cast()) != SUCCESS {
                 return Err(Unfit::Unreadable);
@@ -156,11 +164,9 @@ impl Contents {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::granules::GRANULE;
-    use crate::os::list::List;
 
     #[test]
-    fn what_lies_at_the_same_addresses_counts_once() {
+    fn allocations_at_the_same_addresses_count_once() {
         let mut contents = Contents { kernels: 0, local: 0, collective: false, ranges: List::new() };
         let granules = |device, start: u64, count: u64| Range { device, start: start * GRANULE, end: (start + count) * GRANULE };
         for range in

@@ -1,18 +1,19 @@
-//! Graphs with memory nodes: a device's graph memory grows when such a graph is first launched or uploaded. And graphs with kernels that
-//! need local memory, which the driver takes for their launch as for any other.
+//! Graphs. A device's graph memory grows when a graph with memory nodes is first launched or uploaded. A graph with kernels that need local
+//! memory takes that like a launch of each kernel.
 
-use core::ffi::{c_char, c_void};
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use vgpu_region::MAX_GPUS;
+use vgpu_region::limits::LogLevel;
 
 use crate::compute::pacing;
 use crate::hooks::graph_contents::{Contents, Unfit};
 use crate::hooks::local_memory;
 use crate::hooks::local_memory::Growth;
 use crate::loader::driver;
-pub use crate::memory::admission::{claim, guard, near_limit};
+use crate::memory::admission::claim::claim;
+use crate::memory::admission::{guard, near_limit};
 use crate::memory::granules::{POOL_STEP, rounded_pages};
 use crate::memory::ledger::account::Claim;
 use crate::memory::objects::graph_memory::{EXECS, RESIDENT, key, settle, settle_claim, trim_idle};
@@ -20,52 +21,54 @@ use crate::memory::objects::handle_map::Table;
 use crate::memory::objects::{captures, context_table};
 use crate::memory::reconcile::overhead;
 use crate::os::log;
-use crate::os::log::Seldom;
+use crate::os::log::Throttle;
 use crate::session;
 use crate::session::{Gpu, Session, State};
 use crate::trace::names;
 use vgpu_cuda_abi::cuda::{Handle, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status};
 
-/// Instantiated graphs with kernels that need more local memory than every context has: bytes for each thread.
+/// Local memory of instantiated graphs whose kernels need more than every context has: bytes for each thread, by graph.
 static LOCAL: Table = Table::new();
-/// What every context's threads have by default, in bytes (seen on driver 580).
-const USUAL_STACK: u64 = 1024;
+/// Default local memory of a context's threads, in bytes (seen on driver 580).
+const DEFAULT_STACK: u64 = 1024;
 
-/// What is in a graph that is to be made launchable, and the local memory that this may take: read before the driver makes room for it.
-unsafe fn contents(graph: Handle) -> Result<(Option<Contents>, Option<Growth>), Status> {
-    static SAID: Seldom = Seldom::new();
+/// Reads a graph that is about to be instantiated, and claims the local memory that this may take. Both are `None` where the graph cannot be
+/// read and no memory limit makes that matter.
+///
+/// # Errors
+/// Returns the status to refuse the call with.
+fn contents(graph: Handle) -> Result<(Option<Contents>, Option<Growth>), Status> {
+    static UNREADABLE: Throttle = Throttle::new();
     // SAFETY: the program's own handle.
     match unsafe { Contents::read(graph) } {
         Ok(contents) => {
-            let growth =
-                context_table::current().ok().map(|current| local_memory::before_threads_of(current.gpu, contents.local)).transpose()?;
+            let current = context_table::current().ok();
+            let growth = current.map(|current| local_memory::claim_for_threads(current.gpu, contents.local)).transpose()?;
             Ok((Some(contents), growth))
         }
         Err(Unfit::Refused(status)) => Err(status),
         Err(Unfit::Unreadable) if !session::is_memory_limited() => Ok((None, None)),
         Err(Unfit::Unreadable) => {
-            if SAID.now() {
-                log::line(
-                    vgpu_region::limits::LogLevel::Error,
-                    format_args!("refused a graph that cannot be read to its end: what memory it takes is not known"),
-                );
+            if UNREADABLE.allow() {
+                log::line(LogLevel::Error, format_args!("refused a graph that is too large or too deep to read: its memory is unknown"));
             }
             Err(OUT_OF_MEMORY)
         }
     }
 }
 
-/// Notes what an instantiated graph will take. `false` if that cannot be kept.
-fn note(exec: Handle, contents: Contents) -> bool {
-    names::note_graph(exec, contents.kernels);
+/// Records what an instantiated graph takes. Returns false if the tables are full.
+fn record(exec: Handle, contents: &Contents) -> bool {
+    names::record_graph(exec, contents.kernels);
     pacing::renew_graph(exec, contents.collective);
     forget(exec);
     let gpus = session::ready().map_or(&[][..], Session::gpus);
     let kept = gpus.iter().map(|gpu| (gpu.device, contents.bytes_on(gpu.device))).filter(|&(_, bytes)| bytes != 0);
     let mut kept = kept.map(|(device, bytes)| EXECS.insert(key(exec, device), bytes));
-    kept.all(|kept| kept) && (contents.local <= USUAL_STACK || LOCAL.insert(exec as u64, contents.local))
+    kept.all(|kept| kept) && (contents.local <= DEFAULT_STACK || LOCAL.insert(exec as u64, contents.local))
 }
 
+/// Removes the records of an instantiated graph.
 fn forget(exec: Handle) {
     if !EXECS.is_unused() {
         session::ready().map_or(&[][..], Session::gpus).iter().for_each(|gpu| _ = EXECS.remove(key(exec, gpu.device)));
@@ -75,76 +78,43 @@ fn forget(exec: Handle) {
     }
 }
 
-/// Instantiates with `call`.
-unsafe fn make_exec(exec: *mut Handle, graph: Handle, call: impl Fn() -> Status) -> Status {
+/// Instantiates a graph.
+///
+/// # Safety
+/// `exec` is null, or the driver writes a handle there.
+pub unsafe fn instantiate(call: impl FnOnce() -> Status, exec: *mut Handle, graph: Handle) -> Status {
     if exec.is_null() {
         return call();
     }
-    // SAFETY: the program's own arguments; the handle is read only after the driver wrote it, and destroyed only if the program will not
-    // hear of it.
-    unsafe {
-        let (contents, growth) = match contents(graph) {
-            Ok(read) => read,
-            Err(status) => return status,
-        };
-        let undo = || {
+    let (contents, growth) = match contents(graph) {
+        Ok(read) => read,
+        Err(status) => return status,
+    };
+    let undo = || {
+        // SAFETY: the graph was just instantiated, and the program has not seen it.
+        unsafe {
             forget(*exec);
             driver::graph_exec_destroy(*exec);
             *exec = core::ptr::null_mut();
-        };
-        let status = match context_table::current() {
-            Ok(current) => guard::guard(current.gpu, &call, undo),
-            Err(_) => call(),
-        };
-        growth.map(Growth::end);
-        if status != SUCCESS || contents.is_none_or(|contents| note(*exec, contents)) {
-            return status;
         }
-        // What cannot be watched cannot be had.
-        undo();
-        OUT_OF_MEMORY
+    };
+    let status = match context_table::current() {
+        Ok(current) => guard::guard(current.gpu, call, undo),
+        Err(_) => call(),
+    };
+    growth.map(Growth::end);
+    // SAFETY: the driver has written the handle.
+    if status != SUCCESS || contents.is_none_or(|contents| record(unsafe { *exec }, &contents)) {
+        return status;
     }
+    // Fail closed: a graph without a record is refused.
+    undo();
+    OUT_OF_MEMORY
 }
 
-/// `cuGraphInstantiateWithFlags`
-pub unsafe fn instantiate(
-    real: unsafe extern "C" fn(*mut Handle, Handle, u64) -> Status,
-    exec: *mut Handle,
-    graph: Handle,
-    flags: u64,
-) -> Status {
-    // SAFETY: the program's own arguments.
-    unsafe { make_exec(exec, graph, || real(exec, graph, flags)) }
-}
-
-/// `cuGraphInstantiate` and `_v2`
-pub unsafe fn instantiate_v2(
-    real: unsafe extern "C" fn(*mut Handle, Handle, *mut Handle, *mut c_char, usize) -> Status,
-    exec: *mut Handle,
-    graph: Handle,
-    node: *mut Handle,
-    log: *mut c_char,
-    size: usize,
-) -> Status {
-    // SAFETY: the program's own arguments.
-    unsafe { make_exec(exec, graph, || real(exec, graph, node, log, size)) }
-}
-
-/// `cuGraphInstantiateWithParams`
-pub unsafe fn instantiate_with(
-    real: unsafe extern "C" fn(*mut Handle, Handle, *mut c_void) -> Status,
-    exec: *mut Handle,
-    graph: Handle,
-    parameters: *mut c_void,
-) -> Status {
-    // SAFETY: the program's own arguments.
-    unsafe { make_exec(exec, graph, || real(exec, graph, parameters)) }
-}
-
-/// Updates with `call`: the nodes of an updated graph may be others now, and launched anew it may grow the graph memory again.
-unsafe fn update_with(exec: Handle, graph: Handle, call: impl FnOnce() -> Status) -> Status {
-    // SAFETY: the program's own handle.
-    let (contents, growth) = match unsafe { contents(graph) } {
+/// Updates an instantiated graph. Its nodes may be others afterwards, and its next launch may grow the graph memory again.
+pub fn update(call: impl FnOnce() -> Status, exec: Handle, graph: Handle) -> Status {
+    let (contents, growth) = match contents(graph) {
         Ok(read) => read,
         Err(status) => return status,
     };
@@ -153,82 +123,48 @@ unsafe fn update_with(exec: Handle, graph: Handle, call: impl FnOnce() -> Status
     if status == SUCCESS
         && let Some(contents) = contents
     {
-        note(exec, contents);
+        record(exec, &contents);
     }
     status
 }
 
-/// `cuGraphExecUpdate_v2`
-pub unsafe fn update(
-    real: unsafe extern "C" fn(Handle, Handle, *mut c_void) -> Status,
-    exec: Handle,
-    graph: Handle,
-    result: *mut c_void,
-) -> Status {
-    // SAFETY: the program's own arguments.
-    unsafe { update_with(exec, graph, || real(exec, graph, result)) }
-}
-
-/// `cuGraphExecUpdate`
-pub unsafe fn update_v1(
-    real: unsafe extern "C" fn(Handle, Handle, *mut Handle, *mut i32) -> Status,
-    exec: Handle,
-    graph: Handle,
-    node: *mut Handle,
-    result: *mut i32,
-) -> Status {
-    // SAFETY: the program's own arguments.
-    unsafe { update_with(exec, graph, || real(exec, graph, node, result)) }
-}
-
-/// `cuGraphLaunch`
-#[inline]
-pub unsafe fn launch(real: unsafe extern "C" fn(Handle, Handle) -> Status, exec: Handle, stream: Handle) -> Status {
-    // SAFETY: the program's own arguments.
-    unsafe { with_memory(exec, || real(exec, stream)) }
-}
-
-/// `cuGraphUpload`
-pub unsafe fn upload(real: unsafe extern "C" fn(Handle, Handle) -> Status, exec: Handle, stream: Handle) -> Status {
-    // SAFETY: the program's own arguments.
-    unsafe { with_memory(exec, || real(exec, stream)) }
-}
-
-/// A kernel that needs so much local memory, in bytes for each thread, is in an instantiated graph now.
+/// Records that an instantiated graph has a kernel whose threads need `bytes` bytes of local memory.
 pub fn needs_local(exec: Handle, bytes: u64) {
     match LOCAL.get(exec as u64) {
-        _ if bytes <= USUAL_STACK => {}
+        _ if bytes <= DEFAULT_STACK => {}
         Some(most) => _ = most.fetch_max(bytes, AcqRel),
         None => _ = LOCAL.insert(exec as u64, bytes),
     }
 }
 
-unsafe fn with_memory(exec: Handle, call: impl FnOnce() -> Status) -> Status {
-    let needs = if LOCAL.is_unused() { None } else { LOCAL.get(exec as u64) };
-    match needs.and_then(|bytes| Some((bytes, context_table::current().ok()?))) {
-        // SAFETY: as this function.
-        Some((bytes, current)) => with_local(current.gpu, bytes, || unsafe { with_nodes(exec, call) }),
-        // SAFETY: as above.
-        None => unsafe { with_nodes(exec, call) },
+/// Launches or uploads an instantiated graph: claims the graph memory and local memory that it takes.
+#[inline]
+pub fn run(call: impl FnOnce() -> Status, exec: Handle) -> Status {
+    let local = if LOCAL.is_unused() { None } else { LOCAL.get(exec as u64) };
+    match local.and_then(|bytes| Some((bytes, context_table::current().ok()?))) {
+        Some((bytes, current)) => with_local(|| with_nodes(call, exec), current.gpu, bytes),
+        None => with_nodes(call, exec),
     }
 }
 
-/// Launches with `call` what has kernels that need `bytes` of local memory for each thread.
-fn with_local(gpu: &'static Gpu, bytes: &AtomicU64, call: impl FnOnce() -> Status) -> Status {
-    let growth = match local_memory::before_threads_of(gpu, bytes.load(Relaxed)) {
+/// Makes a call that runs kernels whose threads need `bytes` bytes of local memory.
+fn with_local(call: impl FnOnce() -> Status, gpu: &'static Gpu, bytes: &AtomicU64) -> Status {
+    let growth = match local_memory::claim_for_threads(gpu, bytes.load(Relaxed)) {
         Ok(growth) => growth,
         Err(status) => return status,
     };
     let status = call();
     if !growth.end() && status == SUCCESS {
-        // What the driver took for a graph it does not tell by its limit: NVML does, once and for all its launches.
+        // The stack limit does not show what the driver took for a graph. NVML does, once for all launches of the graph.
         bytes.store(0, Relaxed);
         overhead::reconcile(gpu);
     }
     status
 }
 
-unsafe fn with_nodes(exec: Handle, call: impl FnOnce() -> Status) -> Status {
+/// Makes a call that runs memory nodes: claims on every GPU that they use, and settles all claims after the call.
+#[inline]
+fn with_nodes(call: impl FnOnce() -> Status, exec: Handle) -> Status {
     if EXECS.is_unused() {
         return call();
     }
@@ -240,7 +176,7 @@ unsafe fn with_nodes(exec: Handle, call: impl FnOnce() -> Status) -> Status {
     let mut claims = [const { None }; MAX_GPUS];
     for (gpu, place) in session.gpus().iter().zip(&mut claims) {
         let wanted = EXECS.get(key(exec, gpu.device)).map(|record| record.load(Acquire)).filter(|wanted| wanted & RESIDENT == 0);
-        match wanted.map(|wanted| claim(gpu, rounded_pages(wanted, POOL_STEP))).transpose() {
+        match wanted.map(|wanted| claim_graph_memory(gpu, rounded_pages(wanted, POOL_STEP))).transpose() {
             Ok(claim) => *place = claim,
             Err(status) => {
                 claims.into_iter().flatten().for_each(Claim::drop_all);
@@ -262,9 +198,9 @@ unsafe fn with_nodes(exec: Handle, call: impl FnOnce() -> Status) -> Status {
     status
 }
 
-/// Takes what a graph's first launch takes. If that does not fit, what other graphs left idle is given up first, as the driver would use
-/// it for this one.
-fn claim(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
+/// Claims what a graph's first launch takes. If that does not fit, the memory that other graphs left idle is given back first, as the driver
+/// would use it for this graph.
+fn claim_graph_memory(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
     if let Some(claim) = near_limit::try_claim(gpu, pages) {
         return Ok(claim);
     }
@@ -274,13 +210,12 @@ fn claim(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
         trim_idle(gpu);
         settle(gpu);
     }
-    claim::claim(gpu, pages)
+    claim(gpu, pages)
 }
 
-/// `cuGraphExecDestroy`: its memory stays in the device's graph memory until that is trimmed.
-pub unsafe fn destroy(real: unsafe extern "C" fn(Handle) -> Status, exec: Handle) -> Status {
-    // From here on another thread may be given the same handle.
+/// Destroys an instantiated graph. Its memory stays in the device's graph memory until that is trimmed.
+pub fn destroy(call: impl FnOnce() -> Status, exec: Handle) -> Status {
+    // Removed before the call: afterwards another thread may be given the same handle.
     forget(exec);
-    // SAFETY: the program's own argument.
-    unsafe { real(exec) }
+    call()
 }

@@ -1,9 +1,8 @@
-//! Libraries, which are loaded into a context when something of theirs is first used there, and functions, which may be loaded late.
+//! Libraries. A library is loaded into a context when something of it is first used there.
 //!
-//! What an image declares in plain sight is taken before the first use, which is refused if that does not fit. What else a first use
-//! takes (code) cannot be undone, so it only counts: the next request is refused.
+//! What its image declares is claimed before the first use, which is refused if that does not fit. The code that a first use loads cannot
+//! be unloaded, so it only counts: the next request is refused.
 
-use core::ffi::{c_char, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::hooks::modules;
@@ -12,26 +11,25 @@ use crate::image::reader;
 use crate::loader::driver;
 use crate::memory::objects::libraries::{GLOBALS, KERNELS, LOADED, is_in, key, pack, unpack};
 use crate::memory::objects::{captures, context_table};
-use crate::session::Gpu;
-use vgpu_cuda_abi::cuda::{DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
+use vgpu_cuda_abi::cuda::{Handle, OUT_OF_MEMORY, SUCCESS, Status};
 
-/// Makes a call that loads `library` into the current context, if it is not there yet.
-fn bring_in(library: Handle, call: impl FnOnce() -> Status) -> Status {
+/// Makes a call that loads `library` into the current context unless it is there already.
+pub fn load_in_context(call: impl FnOnce() -> Status, library: Handle) -> Status {
     let Ok(current) = context_table::current() else { return call() };
     let key = key(library, current.id);
     let is_loaded = is_in(library, current);
     let globals = GLOBALS.get(library as u64).filter(|_| !is_loaded).map_or(Globals::NONE, |globals| unpack(globals.load(Relaxed)));
-    let status = modules::load_for_good(globals, call);
+    let status = modules::load_for_good(call, globals);
     if status == SUCCESS && !is_loaded && LOADED.get(key).is_none() {
         LOADED.insert(key, 1);
     }
     status
 }
 
-/// Before a first launch, which brings in the library, if that is a library's kernel.
+/// Loads a kernel's library into the current context before the kernel's first launch. Does nothing for other functions.
 ///
 /// # Errors
-/// CUDA's out-of-memory code if the library does not fit.
+/// Returns CUDA's out-of-memory code if the library does not fit.
 pub fn before_launch(kernel: Handle) -> Result<(), Status> {
     let Some(library) = library_of(kernel) else { return Ok(()) };
     let Ok(current) = context_table::current() else { return Ok(()) };
@@ -39,71 +37,72 @@ pub fn before_launch(kernel: Handle) -> Result<(), Status> {
         return Ok(());
     }
     let mut module = core::ptr::null_mut();
-    // The first launch may be one that is captured, and what is brought in for it here must not end that.
+    // The first launch may be captured, and loading the library must not end that capture.
     let _relaxed = captures::leave_alone();
     // SAFETY: a library that the program has; the driver writes one handle.
-    match bring_in(library, || unsafe { driver::library_module(&raw mut module, library) }) {
+    match load_in_context(|| unsafe { driver::library_module(&raw mut module, library) }, library) {
         OUT_OF_MEMORY => Err(OUT_OF_MEMORY),
-        // Whatever else is wrong with it, the launch will say.
+        // The launch reports any other error.
         _ => Ok(()),
     }
 }
 
+/// Returns a kernel's library; `None` for a function of a module.
 fn library_of(kernel: Handle) -> Option<Handle> {
     KERNELS.get(kernel as u64).map(|library| library.load(Relaxed) as Handle)
 }
 
-fn note(kernel: Handle, library: Handle) {
+/// Records a kernel's library.
+fn record_kernel(kernel: Handle, library: Handle) {
     match KERNELS.get(kernel as u64) {
         Some(known) => known.store(library as u64, Relaxed),
         None => _ = KERNELS.insert(kernel as u64, library as u64),
     }
 }
 
-/// `cuLibraryGetKernel`
-pub unsafe fn kernel(
-    real: unsafe extern "C" fn(*mut Handle, Handle, *const c_char) -> Status,
-    kernel: *mut Handle,
-    library: Handle,
-    name: *const c_char,
-) -> Status {
-    // SAFETY: the program's own arguments; the kernel is read only after the driver wrote it.
-    unsafe {
-        let status = real(kernel, library, name);
-        if status == SUCCESS {
-            note(*kernel, library);
-        }
-        status
+/// Looks up a kernel.
+///
+/// # Safety
+/// The driver writes a handle to `kernel` if it succeeds.
+pub unsafe fn kernel(call: impl FnOnce() -> Status, kernel: *const Handle, library: Handle) -> Status {
+    let status = call();
+    if status == SUCCESS {
+        // SAFETY: the driver has just written it.
+        record_kernel(unsafe { *kernel }, library);
     }
+    status
 }
 
-/// `cuLibraryEnumerateKernels`
-pub unsafe fn kernels(
-    real: unsafe extern "C" fn(*mut Handle, u32, Handle) -> Status,
-    list: *mut Handle,
-    count: u32,
-    library: Handle,
-) -> Status {
-    // SAFETY: the program's own arguments; the driver has written as many kernels as there are, which may be fewer than there is room for.
-    unsafe {
-        if !list.is_null() {
-            core::ptr::write_bytes(list, 0, count as usize);
-        }
-        let status = real(list, count, library);
-        if status == SUCCESS && !list.is_null() {
-            core::slice::from_raw_parts(list, count as usize)
-                .iter()
-                .filter(|kernel| !kernel.is_null())
-                .for_each(|&kernel| note(kernel, library));
-        }
-        status
+/// Lists the kernels of a library.
+///
+/// # Safety
+/// `list` is null or has room for `count` handles.
+pub unsafe fn kernels(call: impl FnOnce() -> Status, list: *mut Handle, count: u32, library: Handle) -> Status {
+    if list.is_null() {
+        return call();
     }
+    // The driver may write fewer kernels than there is room for.
+    // SAFETY: the caller's promise.
+    unsafe { core::ptr::write_bytes(list, 0, count as usize) };
+    let status = call();
+    if status == SUCCESS {
+        // SAFETY: zeroed above.
+        let list = unsafe { core::slice::from_raw_parts(list, count as usize) };
+        list.iter().filter(|kernel| !kernel.is_null()).for_each(|&kernel| record_kernel(kernel, library));
+    }
+    status
 }
 
-type Load<T> = unsafe extern "C" fn(*mut Handle, *const T, *mut i32, *mut *mut c_void, u32, *mut i32, *mut *mut c_void, u32) -> Status;
-
-/// What nobody can read off an image is brought in at once, where it can be undone; without a context that waits for the first use.
-unsafe fn load_with(library: *mut Handle, globals: Globals, call: impl FnOnce() -> Status) -> Status {
+/// Loads a library. `read` reads its image, and is called only under a memory limit. An image that cannot be read is loaded into the current
+/// context at once, where that can be undone; without a context that waits for the first use.
+///
+/// # Safety
+/// `library` is null, or the driver writes a handle there.
+pub unsafe fn load(call: impl FnOnce() -> Status, library: *mut Handle, read: impl FnOnce() -> Globals) -> Status {
+    if library.is_null() {
+        return call();
+    }
+    let globals = reader::if_limited(read);
     let mut is_here = false;
     let call = || {
         let (status, mut module) = (call(), core::ptr::null_mut());
@@ -111,15 +110,15 @@ unsafe fn load_with(library: *mut Handle, globals: Globals, call: impl FnOnce() 
         is_here = status == SUCCESS && !globals.exact && unsafe { driver::library_module(&raw mut module, *library) } == SUCCESS;
         status
     };
-    let undo = |_: &Gpu| {
-        // SAFETY: the library was just loaded, and the program is about to hear that it was not.
+    let undo = || {
+        // SAFETY: the library was just loaded, and the program has not seen it.
         unsafe {
             driver::library_unload(*library);
             *library = core::ptr::null_mut();
         }
     };
     let at_once = Globals { mallocs: globals.mallocs && !globals.exact, ..Globals::NONE };
-    let status = modules::load(at_once, call, Some(undo));
+    let status = modules::load_image(call, at_once, Some(undo));
     if status != SUCCESS {
         return status;
     }
@@ -134,115 +133,25 @@ unsafe fn load_with(library: *mut Handle, globals: Globals, call: impl FnOnce() 
     status
 }
 
-/// `cuLibraryLoadData`
-#[expect(clippy::too_many_arguments, reason = "CUDA's signature")]
-pub unsafe fn load_data(
-    real: Load<c_void>,
-    library: *mut Handle,
-    code: *const c_void,
-    options: *mut i32,
-    values: *mut *mut c_void,
-    count: u32,
-    library_options: *mut i32,
-    library_values: *mut *mut c_void,
-    library_count: u32,
-) -> Status {
-    // SAFETY: the program's own arguments.
-    unsafe {
-        let call = || real(library, code, options, values, count, library_options, library_values, library_count);
-        if library.is_null() { call() } else { load_with(library, reader::if_limited(|| reader::globals(code)), call) }
-    }
-}
-
-/// `cuLibraryLoadFromFile`
-#[expect(clippy::too_many_arguments, reason = "CUDA's signature")]
-pub unsafe fn load_file(
-    real: Load<c_char>,
-    library: *mut Handle,
-    path: *const c_char,
-    options: *mut i32,
-    values: *mut *mut c_void,
-    count: u32,
-    library_options: *mut i32,
-    library_values: *mut *mut c_void,
-    library_count: u32,
-) -> Status {
-    // SAFETY: the program's own arguments.
-    unsafe {
-        let call = || real(library, path, options, values, count, library_options, library_values, library_count);
-        if library.is_null() { call() } else { load_with(library, reader::if_limited(|| reader::globals_in_file(path)), call) }
-    }
-}
-
-/// `cuLibraryUnload`
-pub unsafe fn unload(real: unsafe extern "C" fn(Handle) -> Status, library: Handle) -> Status {
-    // From here on another thread may be given the same handles.
+/// Unloads a library.
+pub fn unload(call: impl FnOnce() -> Status, library: Handle) -> Status {
+    // Removed before the call: afterwards another thread may be given the same handles.
     let globals = GLOBALS.remove(library as u64);
     let loaded = LOADED.iter().map(|(key, _)| key).filter(|key| key & ((1 << 48) - 1) == library as u64);
     loaded.for_each(|key| _ = LOADED.remove(key));
     let kernels = KERNELS.iter().filter(|(_, of)| of.load(Relaxed) == library as u64).map(|(kernel, _)| kernel);
     kernels.for_each(|kernel| _ = KERNELS.remove(kernel));
-    // SAFETY: the program's own argument.
-    let status = unsafe { modules::unload_handle(real, library) };
+    let status = modules::unload(call);
     if let (Some(globals), true) = (globals, status != SUCCESS) {
         GLOBALS.insert(library as u64, globals);
     }
     status
 }
 
-/// `cuLibraryGetModule`
-pub unsafe fn module_of(real: unsafe extern "C" fn(*mut Handle, Handle) -> Status, module: *mut Handle, library: Handle) -> Status {
-    // SAFETY: the program's own arguments.
-    bring_in(library, || unsafe { real(module, library) })
-}
-
-/// `cuKernelGetFunction`
-pub unsafe fn function_of(real: unsafe extern "C" fn(*mut Handle, Handle) -> Status, function: *mut Handle, kernel: Handle) -> Status {
-    // SAFETY: the program's own arguments.
-    let call = || unsafe { real(function, kernel) };
+/// Makes a call that loads a kernel, with its library, into the current context.
+pub fn load_kernel(call: impl FnOnce() -> Status, kernel: Handle) -> Status {
     match library_of(kernel) {
-        Some(library) => bring_in(library, call),
-        None => modules::load_for_good(Globals::NONE, call),
+        Some(library) => load_in_context(call, library),
+        None => modules::load_lazily(call),
     }
-}
-
-/// `cuLibraryGetGlobal` and `cuLibraryGetManaged`
-pub unsafe fn global(
-    real: unsafe extern "C" fn(*mut DevicePtr, *mut usize, Handle, *const c_char) -> Status,
-    address: *mut DevicePtr,
-    bytes: *mut usize,
-    library: Handle,
-    name: *const c_char,
-) -> Status {
-    // SAFETY: the program's own arguments.
-    bring_in(library, || unsafe { real(address, bytes, library, name) })
-}
-
-/// `cuModuleGetFunction`: with lazy loading this is where its code comes in.
-pub unsafe fn function(
-    real: unsafe extern "C" fn(*mut Handle, Handle, *const c_char) -> Status,
-    function: *mut Handle,
-    module: Handle,
-    name: *const c_char,
-) -> Status {
-    // SAFETY: the program's own arguments.
-    modules::load_for_good(Globals::NONE, || unsafe { real(function, module, name) })
-}
-
-/// `cuFuncLoad`
-pub unsafe fn load_function(real: unsafe extern "C" fn(Handle) -> Status, function: Handle) -> Status {
-    // SAFETY: the program's own argument.
-    modules::load_for_good(Globals::NONE, || unsafe { real(function) })
-}
-
-/// `cuModuleGetGlobal_v2`
-pub unsafe fn module_global(
-    real: unsafe extern "C" fn(*mut DevicePtr, *mut usize, Handle, *const c_char) -> Status,
-    address: *mut DevicePtr,
-    bytes: *mut usize,
-    module: Handle,
-    name: *const c_char,
-) -> Status {
-    // SAFETY: the program's own arguments.
-    modules::load_for_good(Globals::NONE, || unsafe { real(address, bytes, module, name) })
 }

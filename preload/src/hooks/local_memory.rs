@@ -1,5 +1,5 @@
-//! Local memory: a kernel whose threads need more of it than the stack limit gives makes the driver take memory for every thread the
-//! device can hold, at its first launch, and raise the limit (seen on driver 580: exactly the difference, times the threads).
+//! Local memory. At the first launch of a kernel whose threads need more of it than the stack limit gives, the driver takes memory for every
+//! thread that the device can hold, and raises the limit (seen on driver 580: exactly the difference, times the threads).
 
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::Relaxed;
@@ -17,55 +17,57 @@ use crate::memory::objects::{context_limits, context_table};
 use crate::session::Gpu;
 use vgpu_cuda_abi::cuda::{FUNCTION_LOCAL_SIZE, Handle, LIMIT_STACK_SIZE, SUCCESS, Status};
 
-/// What a call may make the driver take for local memory; claimed until the call is over.
+/// Local memory that the driver may take during a call; claimed until [`Growth::end`].
 #[must_use]
 #[derive(Debug)]
 pub struct Growth {
+    /// The claim; `None` if the driver needs no more than it has.
     claim: Option<Claim<'static>>,
     /// Local memory of each thread, in bytes.
     bytes: u64,
-    /// The function that need not be looked at again, and its place.
+    /// The launched function and its place in the table of checked functions.
     function: Option<(&'static AtomicPtr<core::ffi::c_void>, Handle)>,
 }
 
 impl Growth {
-    /// The call is over. Whether the driver has what it needs now.
+    /// Settles the claim after the call. Returns whether the driver has the local memory now.
     pub fn end(self) -> bool {
-        let there = stack_now() >= self.bytes;
+        let has_grown = stack_now() >= self.bytes;
         match self.claim {
-            Some(claim) if there => changes::together(|| claim.keep_as_overhead()),
+            Some(claim) if has_grown => changes::together(|| claim.keep_as_overhead()),
             Some(claim) => claim.drop_all(),
             None => {}
         }
-        if let (true, Some((place, function))) = (there, self.function) {
+        if let (true, Some((place, function))) = (has_grown, self.function) {
             place.store(function, Relaxed);
         }
-        there
+        has_grown
     }
 }
 
-/// Before a call that may make the driver take local memory for a function's threads. `None` if it has been looked at: nearly always.
+/// Claims local memory before a function is launched. Returns `None` for a function that was checked before: nearly always.
 ///
 /// # Errors
-/// CUDA's out-of-memory code if that does not fit, or its library does not.
+/// Returns CUDA's out-of-memory code if the local memory or the function's library does not fit.
 #[inline]
 pub fn before(function: Handle) -> Result<Option<Growth>, Status> {
     let place = CHECKED.get((function as usize >> 4).wrapping_mul(0x9e37_79b1) >> 7 & (PLACES - 1));
     match place {
         Some(place) if place.load(Relaxed) == function => Ok(None),
-        _ => look_at(function, place),
+        _ => check(function, place),
     }
 }
 
+/// Claims local memory, and the library of a kernel, before the first launch of a function.
 #[cold]
-fn look_at(function: Handle, place: Option<&'static AtomicPtr<core::ffi::c_void>>) -> Result<Option<Growth>, Status> {
+fn check(function: Handle, place: Option<&'static AtomicPtr<core::ffi::c_void>>) -> Result<Option<Growth>, Status> {
     let Ok(Current { gpu, .. }) = context_table::current() else { return Ok(None) };
     libraries::before_launch(function)?;
-    let growth = before_threads_of(gpu, size_of(function))?;
+    let growth = claim_for_threads(gpu, size_of(function))?;
     Ok(Some(Growth { function: place.map(|place| (place, function)), ..growth }))
 }
 
-/// Bytes of local memory that each thread of a function, or of a kernel, needs; 0 for what is neither in the current context.
+/// Returns the local memory that each thread of a function or kernel needs, in bytes; 0 for a handle that is neither in the current context.
 pub fn size_of(function: Handle) -> u64 {
     let Ok(Current { gpu, .. }) = context_table::current() else { return 0 };
     let _capture = driver::CaptureRelaxed::enter();
@@ -78,11 +80,11 @@ pub fn size_of(function: Handle) -> u64 {
     if known { u64::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
-/// The same for threads with so many bytes of local memory, beyond what the driver has for them.
+/// Claims what threads with `bytes` bytes of local memory need beyond what the driver has for them.
 ///
 /// # Errors
-/// CUDA's out-of-memory code if that does not fit.
-pub fn before_threads_of(gpu: &'static Gpu, bytes: u64) -> Result<Growth, Status> {
+/// Returns CUDA's out-of-memory code if that does not fit.
+pub fn claim_for_threads(gpu: &'static Gpu, bytes: u64) -> Result<Growth, Status> {
     let more = if bytes == 0 { 0 } else { bytes.saturating_sub(stack_now()) };
     let claim = match pages(more.saturating_mul(context_limits::resident_threads(gpu.device))) {
         _ if more == 0 => None,
@@ -91,7 +93,7 @@ pub fn before_threads_of(gpu: &'static Gpu, bytes: u64) -> Result<Growth, Status
     Ok(Growth { claim, bytes, function: None })
 }
 
-/// The current context's stack limit, in bytes. Where it cannot be told nothing is needed.
+/// Returns the current context's stack limit, in bytes; the largest number if the driver does not tell, so nothing is claimed.
 fn stack_now() -> u64 {
     let _capture = driver::CaptureRelaxed::enter();
     let mut stack = 0;

@@ -1,84 +1,103 @@
-//! Modules and libraries: code and global arrays. What an image declares in plain sight is taken before it is loaded; the rest is
-//! measured afterwards, and undone if it went past the limit.
-
-use core::ffi::{c_char, c_void};
+//! Modules: code and global arrays. What an image declares is claimed before it is loaded. The rest is measured afterwards, and the load is
+//! undone if it went past the limit.
 
 use vgpu_region::ledger::{PAGE, pages};
 
 use crate::image::globals::Globals;
 use crate::image::reader;
 use crate::loader::driver;
+use crate::memory::admission::acquire::stay_within_limit;
 use crate::memory::admission::claim::claim;
-use crate::memory::admission::{near_limit, refusal};
+use crate::memory::admission::near_limit;
+use crate::memory::admission::target::with_current;
 use crate::memory::granules::{GRANULE, GRANULE_PAGES, SMALL, rounded_pages};
+use crate::memory::ledger::account::Claim;
 use crate::memory::ledger::{account, changes, watermark};
 use crate::memory::objects::context_table::Current;
 use crate::memory::objects::heap::Coming;
 use crate::memory::objects::{checked_functions, context_table};
 use crate::memory::reconcile::{driver_view, overhead};
 use crate::session::Gpu;
-use vgpu_cuda_abi::cuda::{Handle, OUT_OF_MEMORY, SUCCESS, Status};
+use vgpu_cuda_abi::cuda::{Handle, SUCCESS, Status};
 
-/// Makes a call that takes memory for code and globals, so much of it for certain. Near the limit there must be a granule more for code;
-/// without that it may still fit, if `undo` can undo it.
-pub fn load(globals: Globals, call: impl FnOnce() -> Status, undo: Option<impl FnOnce(&Gpu)>) -> Status {
-    let current = match context_table::current() {
-        Ok(current) => current,
-        Err(None) => return call(),
-        Err(Some(status)) => return status,
-    };
-    let gpu = current.gpu;
-    let arrays = if globals.bytes > SMALL { rounded_pages(globals.bytes, GRANULE) } else { pages(globals.bytes) };
-    let heap = if globals.mallocs { Coming::with_image(current) } else { None };
-    let known = heap.map_or(arrays, |heap| arrays.saturating_add(heap.at_once + heap.later));
-    let code = if known != 0 && watermark::is_near(gpu) { GRANULE_PAGES } else { 0 };
-    let room = match near_limit::try_claim(gpu, known.saturating_add(code)) {
-        Some(room) => Ok(room),
-        None => claim(gpu, if undo.is_some() { known } else { known.saturating_add(code) }),
-    };
-    let room = match room {
-        Ok(room) => room,
-        Err(status) => return status,
-    };
-    let before = driver_view::device_free();
-    let status = call();
-    if status != SUCCESS {
-        room.drop_all();
-        return status;
-    }
-    let (known, at_once, later) = changes::together(|| {
-        let (at_once, later) = heap.map_or((0, 0), Coming::come);
-        let known = arrays.saturating_add(at_once);
-        account::add_overhead(gpu, known.saturating_add(later));
-        room.settle(known.saturating_add(later));
-        (known, at_once, later)
-    });
-    // Others' allocations change the device's free memory too: then NVML is asked once too often.
-    if known != 0 || driver_view::device_free() < before {
-        // What was known is charged already.
-        overhead::reconcile_after(gpu, before.saturating_sub((u64::from(known) * PAGE) as usize));
-    }
-    if gpu.account.total.pages() > gpu.limit_pages()
-        && let Some(undo) = undo
-    {
-        undo(gpu);
-        if let Some(heap) = heap.filter(|_| at_once != 0) {
-            account::release_overhead(gpu, heap.go(later));
+/// Makes a call that takes memory for code and globals, of which `globals` is known before. Near the limit a granule more is claimed for
+/// code. If that does not fit, the image may still fit, and is loaded where `undo` can unload it.
+pub fn load_image(call: impl FnOnce() -> Status, globals: Globals, undo: Option<impl FnOnce()>) -> Status {
+    with_current(call, |current, call| {
+        let gpu = current.gpu;
+        let arrays = if globals.bytes > SMALL { rounded_pages(globals.bytes, GRANULE) } else { pages(globals.bytes) };
+        let heap = if globals.mallocs { Coming::with_image(current) } else { None };
+        let known = heap.map_or(arrays, |heap| arrays.saturating_add(heap.at_once + heap.later));
+        let room = match claim_room(gpu, known, undo.is_some()) {
+            Ok(room) => room,
+            Err(status) => return status,
+        };
+        let before = driver_view::device_free();
+        let status = call();
+        if status != SUCCESS {
+            room.drop_all();
+            return status;
         }
-        overhead::reconcile(gpu);
-        refusal::refuse(gpu, pages(GRANULE));
-        return OUT_OF_MEMORY;
+        let (taken, at_once, later) = changes::together(|| {
+            let (at_once, later) = heap.map_or((0, 0), Coming::come);
+            let taken = arrays.saturating_add(at_once);
+            account::add_overhead(gpu, taken.saturating_add(later));
+            room.settle(taken.saturating_add(later));
+            (taken, at_once, later)
+        });
+        // Other processes change the device's free memory too: then NVML is asked in vain.
+        if taken != 0 || driver_view::device_free() < before {
+            // The known part is charged already.
+            overhead::reconcile_after(gpu, before.saturating_sub((u64::from(taken) * PAGE) as usize));
+        }
+        let Some(undo) = undo else { return SUCCESS };
+        stay_within_limit(gpu, GRANULE_PAGES, || {
+            undo();
+            if let Some(heap) = heap.filter(|_| at_once != 0) {
+                account::release_overhead(gpu, heap.go(later));
+            }
+        })
+    })
+}
+
+/// Claims `known` pages, and near the limit a granule for code. Without room for that granule an image that can be unloaded gets its known
+/// pages only.
+fn claim_room(gpu: &Gpu, known: u32, can_undo: bool) -> Result<Claim<'_>, Status> {
+    let code = if known != 0 && watermark::is_near(gpu) { GRANULE_PAGES } else { 0 };
+    let with_code = known.saturating_add(code);
+    near_limit::try_claim(gpu, with_code).map_or_else(|| claim(gpu, if can_undo { known } else { with_code }), Ok)
+}
+
+/// Makes a call that takes memory for code which nothing gives back: `globals` are claimed, code only counts.
+pub fn load_for_good(call: impl FnOnce() -> Status, globals: Globals) -> Status {
+    load_image(call, globals, None::<fn()>)
+}
+
+/// Looks up a function or a global of a module. With lazy loading this is where its code is loaded.
+pub fn load_lazily(call: impl FnOnce() -> Status) -> Status {
+    load_for_good(call, Globals::NONE)
+}
+
+/// Loads a module. `read` reads its image, and is called only under a memory limit.
+///
+/// # Safety
+/// `module` is null, or the driver writes a handle there.
+pub unsafe fn load(call: impl FnOnce() -> Status, module: *mut Handle, read: impl FnOnce() -> Globals) -> Status {
+    if module.is_null() {
+        return call();
     }
-    SUCCESS
+    let undo = || {
+        // SAFETY: the module was just loaded, and the program has not seen it.
+        unsafe {
+            driver::module_unload(*module);
+            *module = core::ptr::null_mut();
+        }
+    };
+    load_image(call, reader::if_limited(read), Some(undo))
 }
 
-/// Makes a call that takes memory for code which nothing gives back; it only counts.
-pub fn load_for_good(globals: Globals, call: impl FnOnce() -> Status) -> Status {
-    load(globals, call, None::<fn(&Gpu)>)
-}
-
-/// Makes a call that may give memory for code and globals back.
-fn unload(call: impl FnOnce() -> Status) -> Status {
+/// Unloads a module or a library, which may give memory back.
+pub fn unload(call: impl FnOnce() -> Status) -> Status {
     let Ok(Current { gpu, .. }) = context_table::current() else { return call() };
     let before = driver_view::device_free();
     let status = call();
@@ -87,57 +106,4 @@ fn unload(call: impl FnOnce() -> Status) -> Status {
         overhead::reconcile(gpu);
     }
     status
-}
-
-unsafe fn load_module(module: *mut Handle, globals: Globals, call: impl FnOnce() -> Status) -> Status {
-    if module.is_null() {
-        return call();
-    }
-    let undo = |_: &Gpu| {
-        // SAFETY: the module was just loaded, and the program is about to hear that it was not.
-        unsafe {
-            driver::module_unload(*module);
-            *module = core::ptr::null_mut();
-        }
-    };
-    load(globals, call, Some(undo))
-}
-
-/// `cuModuleLoad`
-pub unsafe fn load_file(
-    real: unsafe extern "C" fn(*mut Handle, *const c_char) -> Status,
-    module: *mut Handle,
-    path: *const c_char,
-) -> Status {
-    // SAFETY: the program's own arguments.
-    unsafe { load_module(module, reader::if_limited(|| reader::globals_in_file(path)), || real(module, path)) }
-}
-
-/// `cuModuleLoadData` and `cuModuleLoadFatBinary`
-pub unsafe fn load_data(
-    real: unsafe extern "C" fn(*mut Handle, *const c_void) -> Status,
-    module: *mut Handle,
-    data: *const c_void,
-) -> Status {
-    // SAFETY: the program's own arguments.
-    unsafe { load_module(module, reader::if_limited(|| reader::globals(data)), || real(module, data)) }
-}
-
-/// `cuModuleLoadDataEx`
-pub unsafe fn load_data_ex(
-    real: unsafe extern "C" fn(*mut Handle, *const c_void, u32, *mut i32, *mut *mut c_void) -> Status,
-    module: *mut Handle,
-    data: *const c_void,
-    count: u32,
-    options: *mut i32,
-    values: *mut *mut c_void,
-) -> Status {
-    // SAFETY: the program's own arguments.
-    unsafe { load_module(module, reader::if_limited(|| reader::globals(data)), || real(module, data, count, options, values)) }
-}
-
-/// `cuModuleUnload` and `cuLibraryUnload`
-pub unsafe fn unload_handle(real: unsafe extern "C" fn(Handle) -> Status, handle: Handle) -> Status {
-    // SAFETY: the program's own argument.
-    unload(|| unsafe { real(handle) })
 }

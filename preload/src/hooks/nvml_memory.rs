@@ -1,4 +1,4 @@
-//! `nvmlDeviceGetMemoryInfo`: the share instead of the GPU. Also for programs that never start CUDA, such as `nvidia-smi`.
+//! Memory as NVML reports it: the container's share instead of the whole GPU. Programs such as `nvidia-smi` ask without starting CUDA.
 
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -14,19 +14,19 @@ use crate::{nvml_query, session};
 use vgpu_cuda_abi::cuda::{Handle, Status};
 use vgpu_cuda_abi::nvml::{Memory, MemoryV2, OPERATING_SYSTEM, SUCCESS};
 
-/// Limits and region, mapped without a slot in it.
+/// The container's limits and region, mapped by a process that takes no slot.
 #[derive(Debug)]
 pub struct View {
-    /// What the container may have.
+    /// The container's limits.
     pub limits: &'static LimitsPage,
-    /// What its processes have.
+    /// The accounts of its processes.
     pub region: &'static Region,
 }
 
-/// The container's limits and region; `None` if they cannot be read.
+/// Returns the container's limits and region; `None` if they cannot be read.
 pub fn view() -> Option<&'static View> {
     static VIEW: AtomicPtr<View> = AtomicPtr::new(core::ptr::null_mut());
-    // SAFETY: null or a view that is never freed.
+    // SAFETY: null, or a view that is never freed.
     if let Some(view) = unsafe { VIEW.load(Acquire).as_ref() } {
         return Some(view);
     }
@@ -36,7 +36,7 @@ pub fn view() -> Option<&'static View> {
     if fresh.is_null() {
         return None;
     }
-    // SAFETY: freshly mapped. Two threads may both store one; either will do.
+    // SAFETY: freshly mapped. If two threads store a view, either is valid.
     unsafe {
         fresh.write(View { limits, region });
         VIEW.store(fresh, Release);
@@ -44,8 +44,11 @@ pub fn view() -> Option<&'static View> {
     }
 }
 
-/// Total, free and used bytes as the container shall see them. `Ok(None)`: there is no limit.
-fn share(device: Handle, total: u64, really_free: u64) -> Result<Option<(u64, u64, u64)>, Status> {
+/// Returns total, free and used bytes of the container's share; `Ok(None)` without a limit.
+///
+/// # Errors
+/// Returns the status to refuse the call with: the limits cannot be read.
+fn share(device: Handle, total: u64, device_free: u64) -> Result<Option<(u64, u64, u64)>, Status> {
     let view = view().ok_or(OPERATING_SYSTEM)?;
     let Some(uuid) = nvml_query::uuid_of(device) else { return Ok(None) };
     let mut index = 0;
@@ -55,52 +58,68 @@ fn share(device: Handle, total: u64, really_free: u64) -> Result<Option<(u64, u6
     let Some(limit) = entry.memory_for(total).map(|limit| limit.min(total)) else { return Ok(None) };
     let place = view.region.gpus.iter().position(|account| account.uuid() == Some(uuid));
     let (used, spilled) = place.map_or((0, 0), |place| used(view.region, place));
-    // What may lie on the host counts, as it does for CUDA.
+    // Memory that may lie on the host counts, as it does for CUDA.
     let ceiling = entry.spill.load(Relaxed) / PAGE * PAGE;
-    let (total, free) = (limit + ceiling, limit.saturating_sub(used).min(really_free) + ceiling.saturating_sub(spilled));
+    let (total, free) = (limit + ceiling, limit.saturating_sub(used).min(device_free) + ceiling.saturating_sub(spilled));
     Ok(Some((total, free, total - free)))
 }
 
-/// What the living hold of the device and of the host, in bytes. Nobody may have come by yet who gave back what the dead held.
+/// Returns what living processes hold on the device and on the host, in bytes. The charges of dead processes may not have been given back
+/// yet, so the account's totals can be higher.
 fn used(region: &Region, place: usize) -> (u64, u64) {
     let census = map::Census::open(session::region_path());
-    let most = |slot: &Slot| slot.gpus.get(place).map_or((0, 0), |charge| (charge.charge.most(), charge.spill.most()));
-    let holders = region.used_slots().map(|(index, slot)| (index, most(slot))).filter(|(_, most)| *most != (0, 0));
-    let living = holders.filter(|(index, _)| !census.is_dead(*index)).fold((0, 0), |sum, (_, most)| (sum.0 + most.0, sum.1 + most.1));
+    let charged = |slot: &Slot| slot.gpus.get(place).map_or((0, 0), |charge| (charge.charge.most(), charge.spill.most()));
+    let holders = region.used_slots().map(|(index, slot)| (index, charged(slot))).filter(|(_, charged)| *charged != (0, 0));
+    let living = holders.filter(|(index, _)| !census.is_dead(*index)).fold((0, 0), |sum, (_, held)| (sum.0 + held.0, sum.1 + held.1));
     let totals = region.gpus.get(place).map_or((0, 0), |account| (account.total.pages(), account.spilled.pages()));
     (living.0.min(totals.0).saturating_mul(PAGE), living.1.min(totals.1).saturating_mul(PAGE))
 }
 
-/// `nvmlDeviceGetMemoryInfo`
-pub unsafe fn info(real: unsafe extern "C" fn(Handle, *mut Memory) -> Status, device: Handle, memory: *mut Memory) -> Status {
-    // SAFETY: the program's own arguments; NVML has accepted the pointer when it succeeds.
-    unsafe {
-        let status = real(device, memory);
-        if status != SUCCESS {
-            return status;
-        }
-        match share(device, (*memory).total, (*memory).free) {
-            Ok(Some((total, free, used))) => *memory = Memory { total, free, used },
-            Ok(None) => {}
-            Err(status) => return status,
-        }
-    }
-    SUCCESS
+/// NVML's answers about memory, in bytes.
+pub trait MemoryInfo {
+    /// Returns the total and the free memory.
+    fn total_and_free(&self) -> (u64, u64);
+    /// Replaces total, free and used memory.
+    fn set(&mut self, total: u64, free: u64, used: u64);
 }
 
-/// `nvmlDeviceGetMemoryInfo_v2`. What the driver sets aside is no part of a share.
-pub unsafe fn info_v2(real: unsafe extern "C" fn(Handle, *mut MemoryV2) -> Status, device: Handle, memory: *mut MemoryV2) -> Status {
-    // SAFETY: as above.
-    unsafe {
-        let status = real(device, memory);
-        if status != SUCCESS {
-            return status;
-        }
-        match share(device, (*memory).total, (*memory).free) {
-            Ok(Some((total, free, used))) => *memory = MemoryV2 { version: (*memory).version, total, reserved: 0, free, used },
-            Ok(None) => {}
-            Err(status) => return status,
-        }
+impl MemoryInfo for Memory {
+    fn total_and_free(&self) -> (u64, u64) {
+        (self.total, self.free)
+    }
+
+    fn set(&mut self, total: u64, free: u64, used: u64) {
+        *self = Self { total, free, used };
+    }
+}
+
+impl MemoryInfo for MemoryV2 {
+    fn total_and_free(&self) -> (u64, u64) {
+        (self.total, self.free)
+    }
+
+    /// The driver's reservation is no part of a share.
+    fn set(&mut self, total: u64, free: u64, used: u64) {
+        *self = Self { version: self.version, total, reserved: 0, free, used };
+    }
+}
+
+/// Replaces the GPU's memory by the container's share.
+///
+/// # Safety
+/// NVML writes to `memory` if `call` succeeds.
+pub unsafe fn info<T: MemoryInfo>(call: impl FnOnce() -> Status, device: Handle, memory: *mut T) -> Status {
+    let status = call();
+    if status != SUCCESS {
+        return status;
+    }
+    // SAFETY: NVML has just written there.
+    let memory = unsafe { &mut *memory };
+    let (total, free) = memory.total_and_free();
+    match share(device, total, free) {
+        Ok(Some((total, free, used))) => memory.set(total, free, used),
+        Ok(None) => {}
+        Err(status) => return status,
     }
     SUCCESS
 }

@@ -1,7 +1,5 @@
-//! Lists of processes: only the container's own, which is to say those with a slot in its region. Where the container has a PID namespace
-//! of its own NVML lists no others anyway; where it shares one, others' are left out.
-
-use core::ffi::c_void;
+//! NVML's lists of processes, reduced to the container's own: those with a slot in its region. In a PID namespace of its own a container sees
+//! no others anyway; in a shared one the others are removed.
 
 use vgpu_region::map;
 use vgpu_region::map::Census;
@@ -16,15 +14,16 @@ use vgpu_cuda_abi::nvml::{
     ProcessV1, SUCCESS, UtilizationSample, Utilizations,
 };
 
-/// As many entries are asked of NVML. More processes than slots cannot be the container's.
+/// Number of entries that NVML is asked for. The container has no more processes than the region has slots.
 const MOST: usize = SLOTS;
 
-/// An entry of a list.
+/// Entry of a list.
 pub trait OfProcess: Copy {
-    /// Whose it is.
+    /// Returns the process, in this PID namespace.
     fn pid(&self) -> u32;
 }
 
+/// Implements [`OfProcess`] for structures with a `pid`.
 macro_rules! of_process {
     ($($type:ty),+) => { $(impl OfProcess for $type { fn pid(&self) -> u32 { self.pid } })+ };
 }
@@ -41,6 +40,7 @@ impl OfProcess for u32 {
 pub struct Own(List<u32, SLOTS>);
 
 impl Own {
+    /// Reads the region.
     pub(super) fn read(view: &View) -> Self {
         let mut own = List::new();
         let census = Census::open(session::region_path());
@@ -50,11 +50,12 @@ impl Own {
         Self(own)
     }
 
+    /// Returns whether a process is the container's.
     pub(super) fn has(&self, pid: u32) -> bool {
         self.0.as_slice().contains(&pid)
     }
 
-    /// Moves the container's own entries to the front, and tells how many they are.
+    /// Moves the container's own entries to the front, and returns their number.
     fn keep<T: OfProcess>(&self, list: &mut [T]) -> usize {
         let mut kept = 0;
         for place in 0..list.len() {
@@ -69,9 +70,12 @@ impl Own {
     }
 }
 
-/// Gives the program its entries by NVML's rule: `count` says the room and gets the number there is; too little is an error.
+/// Copies entries to the program by NVML's rule: `count` is the room and becomes the number of entries; too little room is an error.
+///
+/// # Safety
+/// `count` is valid, and `list` is null or has as much room as `count` says.
 unsafe fn give<T: OfProcess>(entries: &[T], count: *mut u32, list: *mut T) -> Status {
-    // SAFETY: the program's own pointers: the count has been checked, and the list has as much room as it says.
+    // SAFETY: the caller's promise.
     unsafe {
         let room = count.replace(entries.len() as u32);
         if (room as usize) < entries.len() {
@@ -85,7 +89,13 @@ unsafe fn give<T: OfProcess>(entries: &[T], count: *mut u32, list: *mut T) -> St
     SUCCESS
 }
 
-/// Reads NVML's list with `call`, which says how many it has written, and leaves the container's own entries.
+/// Reads NVML's list with `call` and returns the container's own entries.
+///
+/// # Errors
+/// Returns NVML's status, or the status to refuse the call with.
+///
+/// # Safety
+/// `call` writes as many entries as it counts, at most `MOST`.
 unsafe fn own_of<T: OfProcess>(call: impl FnOnce(&mut u32, *mut T) -> Status) -> Result<List<T, MOST>, Status> {
     let view = view().ok_or(OPERATING_SYSTEM)?;
     let (mut list, mut count) = (List::<T, MOST>::new(), MOST as u32);
@@ -93,13 +103,28 @@ unsafe fn own_of<T: OfProcess>(call: impl FnOnce(&mut u32, *mut T) -> Status) ->
         SUCCESS => {}
         status => return Err(status),
     }
-    // SAFETY: the call has written as many as it says; then there are not more than before.
+    // SAFETY: the caller's promise; then the list only gets shorter.
     unsafe {
         list.set_count(count as usize);
         let kept = Own::read(view).keep(list.as_mut_slice());
         list.set_count(kept);
     }
     Ok(list)
+}
+
+/// Reads NVML's list with `read` and gives the program the container's own entries, or `if_empty` if there are none.
+///
+/// # Safety
+/// `read` writes as many entries as it counts. `count` is valid, and `list` is null or has as much room as `count` says.
+unsafe fn give_own<T: OfProcess>(read: impl FnOnce(&mut u32, *mut T) -> Status, count: *mut u32, list: *mut T, if_empty: Status) -> Status {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match own_of(read) {
+            Ok(own) if own.as_slice().is_empty() && if_empty != SUCCESS => if_empty,
+            Ok(own) => give(own.as_slice(), count, list),
+            Err(status) => status,
+        }
+    }
 }
 
 /// `nvmlDeviceGetComputeRunningProcesses`, `…Graphics…`, `…MPSCompute…`, all versions; `nvmlDeviceGetAccountingPids`
@@ -109,43 +134,60 @@ pub unsafe fn list<T: OfProcess>(
     count: *mut u32,
     out: *mut T,
 ) -> Status {
-    if count.is_null() {
-        // SAFETY: the program's own arguments, for NVML to refuse.
-        return unsafe { real(device, count, out) };
-    }
-    // SAFETY: room for as many entries as the count says; then the program's own pointers.
+    // SAFETY: the program's own arguments; without a count they are for NVML to refuse.
     unsafe {
-        match own_of(|count, list| real(device, count, list)) {
-            Ok(kept) => give(kept.as_slice(), count, out),
-            Err(status) => status,
+        if count.is_null() {
+            return real(device, count, out);
         }
+        give_own(|count, list| real(device, count, list), count, out, SUCCESS)
     }
 }
 
-/// `nvmlDeviceGetRunningProcessDetailList`
-pub unsafe fn details(
-    real: unsafe extern "C" fn(Handle, *mut ProcessDetails) -> Status,
-    device: Handle,
-    out: *mut ProcessDetails,
-) -> Status {
+/// A structure that holds the room in a list, or its length, and the list.
+pub trait ListRequest: Copy {
+    /// Entry of the list.
+    type Entry: OfProcess;
+    /// Status that NVML returns for an empty list.
+    const IF_EMPTY: Status;
+    /// Returns the count and the list.
+    fn list(&mut self) -> (&mut u32, &mut *mut Self::Entry);
+}
+
+impl ListRequest for ProcessDetails {
+    type Entry = ProcessDetail;
+    const IF_EMPTY: Status = SUCCESS;
+    fn list(&mut self) -> (&mut u32, &mut *mut ProcessDetail) {
+        (&mut self.count, &mut self.entries)
+    }
+}
+
+impl ListRequest for Utilizations {
+    type Entry = ProcessUtilization;
+    const IF_EMPTY: Status = NOT_FOUND;
+    fn list(&mut self) -> (&mut u32, &mut *mut ProcessUtilization) {
+        (&mut self.count, &mut self.entries)
+    }
+}
+
+/// `nvmlDeviceGetRunningProcessDetailList`, `nvmlDeviceGetProcessesUtilizationInfo`
+pub unsafe fn described_list<T: ListRequest>(real: unsafe extern "C" fn(Handle, *mut T) -> Status, device: Handle, out: *mut T) -> Status {
     // SAFETY: the program's own argument: null or a whole structure.
-    let Some(asked) = (unsafe { out.as_mut() }) else {
+    let Some(request) = (unsafe { out.as_mut() }) else {
         // SAFETY: for NVML to refuse.
         return unsafe { real(device, out) };
     };
-    // SAFETY: as in `list`.
-    unsafe {
-        let ours = own_of(|count, entries| {
-            let mut whole = ProcessDetails { count: *count, entries, ..*asked };
-            let status = real(device, &raw mut whole);
-            *count = whole.count;
-            status
-        });
-        match ours {
-            Ok(kept) => give(kept.as_slice(), &raw mut asked.count, asked.entries),
-            Err(status) => status,
-        }
-    }
+    let mut own_request = *request;
+    let read = |count: &mut u32, entries| {
+        let (room, list) = own_request.list();
+        (*room, *list) = (*count, entries);
+        // SAFETY: a whole structure, with room for as many entries as it says.
+        let status = unsafe { real(device, &raw mut own_request) };
+        *count = *own_request.list().0;
+        status
+    };
+    let (count, list) = request.list();
+    // SAFETY: NVML has written as many entries as it says; then the program's own pointers.
+    unsafe { give_own(read, count, *list, T::IF_EMPTY) }
 }
 
 /// `nvmlDeviceGetProcessUtilization`
@@ -156,57 +198,19 @@ pub unsafe fn utilization(
     count: *mut u32,
     since: u64,
 ) -> Status {
-    if count.is_null() {
-        // SAFETY: the program's own arguments, for NVML to refuse.
-        return unsafe { real(device, out, count, since) };
-    }
     // SAFETY: as in `list`.
     unsafe {
-        match own_of(|count, list| real(device, list, count, since)) {
-            Ok(kept) if kept.as_slice().is_empty() => NOT_FOUND,
-            Ok(kept) => give(kept.as_slice(), count, out),
-            Err(status) => status,
+        if count.is_null() {
+            return real(device, out, count, since);
         }
+        give_own(|count, list| real(device, list, count, since), count, out, NOT_FOUND)
     }
 }
 
-/// `nvmlDeviceGetProcessesUtilizationInfo`
-pub unsafe fn utilization_info(
-    real: unsafe extern "C" fn(Handle, *mut Utilizations) -> Status,
-    device: Handle,
-    out: *mut Utilizations,
-) -> Status {
-    // SAFETY: the program's own argument: null or a whole structure.
-    let Some(asked) = (unsafe { out.as_mut() }) else {
-        // SAFETY: for NVML to refuse.
-        return unsafe { real(device, out) };
-    };
-    // SAFETY: as in `list`.
-    unsafe {
-        let ours = own_of(|count, entries| {
-            let mut whole = Utilizations { count: *count, entries, ..*asked };
-            let status = real(device, &raw mut whole);
-            *count = whole.count;
-            status
-        });
-        match ours {
-            Ok(kept) if kept.as_slice().is_empty() => NOT_FOUND,
-            Ok(kept) => give(kept.as_slice(), &raw mut asked.count, asked.entries),
-            Err(status) => status,
-        }
-    }
-}
-
-/// `nvmlDeviceGetAccountingStats`: of the container's own processes.
-pub unsafe fn accounting(
-    real: unsafe extern "C" fn(Handle, u32, *mut c_void) -> Status,
-    device: Handle,
-    pid: u32,
-    statistics: *mut c_void,
-) -> Status {
+/// Returns a process's accounting statistics if the process is the container's own.
+pub fn accounting(call: impl FnOnce() -> Status, pid: u32) -> Status {
     match view() {
-        // SAFETY: the program's own arguments.
-        Some(view) if Own::read(view).has(pid) => unsafe { real(device, pid, statistics) },
+        Some(view) if Own::read(view).has(pid) => call(),
         Some(_) => NOT_FOUND,
         None => OPERATING_SYSTEM,
     }
@@ -215,11 +219,6 @@ pub unsafe fn accounting(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::list::List;
-    use vgpu_cuda_abi::nvml::INSUFFICIENT_SIZE;
-    use vgpu_cuda_abi::nvml::INVALID_ARGUMENT;
-    use vgpu_cuda_abi::nvml::Process;
-    use vgpu_cuda_abi::nvml::SUCCESS;
 
     fn own(pids: &[u32]) -> Own {
         let mut own = List::new();
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn only_own_entries_stay_and_in_order() {
+    fn own_entries_stay_in_order() {
         let mut list = [9, 1, 8, 2, 3].map(process);
         assert_eq!(own(&[1, 3, 8]).keep(&mut list), 3);
         assert_eq!(list.map(|entry| entry.pid)[..3], [1, 8, 3]);
@@ -241,10 +240,10 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_given_by_nvmls_rule() {
+    fn entries_are_copied_by_nvmls_rule() {
         let entries = [process(4), process(5)];
         let mut room = [Process::default(); 2];
-        // SAFETY: counts and room of our own.
+        // SAFETY: the test's own counts and room.
         unsafe {
             for (offered, out, status) in [
                 (0, core::ptr::null_mut(), INSUFFICIENT_SIZE),

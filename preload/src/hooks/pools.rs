@@ -11,7 +11,7 @@ use crate::memory::objects::usual_pool::forget_usual;
 use crate::memory::objects::{graph_memory, pending_frees, pool_table};
 use crate::memory::reconcile::overhead;
 use crate::os::log;
-use crate::os::log::Seldom;
+use crate::os::log::Throttle;
 use crate::session;
 use crate::session::Gpu;
 use vgpu_cuda_abi::cuda::{AllocationProp, Device, Handle, LOCATION_DEVICE, Location, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, Status};
@@ -22,9 +22,9 @@ const MANAGED: i32 = 2;
 /// Returns true, and logs why, for pools of managed memory (CUDA 13) under a memory limit. Their memory moves between host and device, and nothing
 /// tells how much of it is where. `cuMemAllocManaged` is offered.
 fn is_refused(kind: i32) -> bool {
-    static SAID: Seldom = Seldom::new();
+    static SAID: Throttle = Throttle::new();
     let is_refused = kind == MANAGED && session::is_memory_limited();
-    if is_refused && SAID.now() {
+    if is_refused && SAID.allow() {
         log::line(vgpu_region::limits::LogLevel::Warn, format_args!("pools of managed memory are not offered under a memory limit"));
     }
     is_refused

@@ -1,20 +1,20 @@
-//! Cubins: sections for global memory, and functions that the driver has to provide, as ptxas 13 writes them.
+//! Cubins, as ptxas 13 writes them: the sections for global memory, and the functions that the driver provides.
 
 use crate::image::globals::{Globals, MALLOCS, read};
 
-/// Sizes of the sections that become global memory: `.nv.global` and `.nv.global.init`.
+/// Reads a cubin: adds up the sections that become global memory, `.nv.global` and `.nv.global.init`.
 ///
 /// # Safety
-/// An ELF file at most `room` bytes long.
+/// `elf` is an ELF file at most `room` bytes long.
 pub unsafe fn globals(elf: *const u8, room: usize) -> Globals {
     const NAME: &[u8; 10] = b".nv.global";
-    // SAFETY: a cubin's section table lies where its header says, with as many entries; nothing beyond `room` is read.
+    // SAFETY: the section table and its entries are read at the offsets in the header, and nothing beyond `room` is read.
     unsafe {
         let Some(header) = read::<libc::Elf64_Ehdr>(elf, 0, room) else { return Globals::UNKNOWN };
         if header.e_shoff == 0 || usize::from(header.e_shentsize) != size_of::<libc::Elf64_Shdr>() {
             return Globals::UNKNOWN;
         }
-        // Cubins of more sections than fit into these fields have both elsewhere.
+        // A cubin with more sections than fit into these fields has both numbers elsewhere.
         if header.e_shstrndx >= header.e_shnum {
             return Globals::UNKNOWN;
         }
@@ -33,7 +33,7 @@ pub unsafe fn globals(elf: *const u8, room: usize) -> Globals {
                 Some((name, section)) if name == *NAME => globals.bytes = globals.bytes.saturating_add(section.sh_size),
                 Some((_, symbols)) if symbols.sh_type == SYMBOLS => {
                     let names = u16::try_from(symbols.sh_link).ok().and_then(section);
-                    globals.mallocs |= names.is_some_and(|names| wants_malloc(elf, room, &symbols, &names));
+                    globals.mallocs |= names.is_some_and(|names| needs_malloc(elf, room, &symbols, &names));
                 }
                 Some(_) => {}
                 None => globals.exact = false,
@@ -46,18 +46,21 @@ pub unsafe fn globals(elf: *const u8, room: usize) -> Globals {
 /// `SHT_SYMTAB`
 const SYMBOLS: u32 = 2;
 /// `SHN_UNDEF`
-const ELSEWHERE: u16 = 0;
+const UNDEFINED: u16 = 0;
 
-/// Whether `malloc` is among the functions that a cubin does not have itself.
-unsafe fn wants_malloc(elf: *const u8, room: usize, symbols: &libc::Elf64_Shdr, names: &libc::Elf64_Shdr) -> bool {
+/// Returns whether a cubin refers to `malloc` without defining it.
+///
+/// # Safety
+/// As [`globals`].
+unsafe fn needs_malloc(elf: *const u8, room: usize, symbols: &libc::Elf64_Shdr, names: &libc::Elf64_Shdr) -> bool {
     let start = symbols.sh_offset as usize;
-    // A table that claims to be longer than the file ends with it.
+    // The table ends with the file at the latest.
     let end = start.saturating_add(symbols.sh_size as usize).min(room);
     // SAFETY: nothing beyond `end`, or `room`, is read.
-    let mut wanted = (start..end).step_by(size_of::<libc::Elf64_Sym>()).map_while(|at| unsafe { read::<libc::Elf64_Sym>(elf, at, end) });
-    wanted.any(|symbol| {
+    let mut table = (start..end).step_by(size_of::<libc::Elf64_Sym>()).map_while(|at| unsafe { read::<libc::Elf64_Sym>(elf, at, end) });
+    table.any(|symbol| {
         let at = (names.sh_offset as usize).saturating_add(symbol.st_name as usize);
-        symbol.st_shndx == ELSEWHERE
+        symbol.st_shndx == UNDEFINED
             && MALLOCS.iter().any(|name| {
                 // SAFETY: as above.
                 name.iter()
@@ -71,7 +74,8 @@ unsafe fn wants_malloc(elf: *const u8, room: usize, symbols: &libc::Elf64_Shdr, 
 #[cfg(test)]
 pub mod tests {
     use crate::image::globals;
-    /// A cubin's header, a table of three sections, and their names; the second section is `.nv.global` of this many bytes.
+
+    /// Returns a cubin with a header, three sections and their names; the second section is `.nv.global` of `bytes` bytes.
     pub fn cubin(bytes: u64) -> Vec<u8> {
         // SAFETY: all-zero is valid for these structs of numbers, and each is written out as plain bytes.
         unsafe {

@@ -1,32 +1,40 @@
-//! Fat binaries: several images of one program, of which the driver takes one that fits the GPU. Compressed or not, as nvcc and fatbinary
-//! 13.0 write them: PTX is compressed unless they are told otherwise, cubins if they are told so.
+//! Fat binaries, as nvcc and fatbinary 13.0 write them: several images of one program, of which the driver loads one that fits the GPU. By
+//! default PTX is compressed and cubins are not.
 
 use crate::image::globals::{Globals, read};
 use crate::image::unpack::Packing;
 use crate::image::{cubin, globals, ptx, unpack};
 
-/// `kind` of an entry.
+/// Kind of an entry: PTX text.
 const PTX: u16 = 1;
+/// Kind of an entry: a cubin.
 const CUBIN: u16 = 2;
-/// Bits of an entry's flags.
+/// Flag of an entry: compressed with LZ4.
 const LZ4: u64 = 0x2000;
+/// Flag of an entry: compressed with Zstandard.
 const ZSTD: u64 = 0x8000;
 
-/// One image: its header, which lies before it.
+/// Image of a fat binary.
 struct Entry {
+    /// [`PTX`], [`CUBIN`] or another kind.
     kind: u16,
     /// Compute capability times ten.
     capability: u32,
+    /// The image.
     image: *const u8,
+    /// Size of the image in the file, in bytes.
     bytes: usize,
-    /// How it is compressed, if it is, and how many bytes it is without that.
+    /// Compression, and the size after decompression in bytes; `None` if the image is not compressed.
     packed: Option<(Packing, usize)>,
 }
 
 impl Entry {
-    /// The entry at an offset, and the offset of the next.
+    /// Reads the entry at the offset `at`, and returns the offset of the next one. `None` if it is damaged.
+    ///
+    /// # Safety
+    /// The fat binary is `end` bytes long.
     unsafe fn at(fatbin: *const u8, at: usize, end: usize) -> Option<(Entry, usize)> {
-        // SAFETY: the fat binary is that long.
+        // SAFETY: the caller's promise.
         unsafe {
             let word = |offset: usize| read::<u32>(fatbin, at.checked_add(offset)?, end);
             let long = |offset: usize| read::<u64>(fatbin, at.checked_add(offset)?, end);
@@ -48,18 +56,23 @@ impl Entry {
         }
     }
 
-    /// Whether a GPU can get it; and the higher this is, the rather it does: cubins before PTX, newer ones before older ones.
-    fn fitness(&self, own: u32) -> Option<(bool, u32)> {
-        let fits = self.capability <= own
+    /// Returns the rank of the image for a GPU of the compute capability `gpu`, times ten; `None` if it does not fit. The driver prefers
+    /// cubins to PTX, and newer images to older ones.
+    fn rank(&self, gpu: u32) -> Option<(bool, u32)> {
+        let fits = self.capability <= gpu
             && match self.kind {
-                CUBIN => self.capability / 10 == own / 10,
+                CUBIN => self.capability / 10 == gpu / 10,
                 kind => kind == PTX,
             };
         fits.then_some((self.kind == CUBIN, self.capability))
     }
 
+    /// Reads an image after decompression.
+    ///
+    /// # Safety
+    /// `image` has `bytes` bytes.
     unsafe fn globals_in(&self, image: *const u8, bytes: usize) -> Globals {
-        // SAFETY: an image of that many bytes.
+        // SAFETY: the caller's promise.
         unsafe {
             match self.kind {
                 _ if bytes <= 4 => Globals::UNKNOWN,
@@ -70,8 +83,12 @@ impl Entry {
         }
     }
 
+    /// Reads the image.
+    ///
+    /// # Safety
+    /// The fat binary is still there.
     unsafe fn globals(&self) -> Globals {
-        // SAFETY: the image is that long.
+        // SAFETY: the image has as many bytes as the entry says.
         unsafe {
             match self.packed {
                 None => self.globals_in(self.image, self.bytes),
@@ -85,13 +102,13 @@ impl Entry {
     }
 }
 
-/// The most that any image takes that a GPU of one of these compute capabilities, times ten, gets. Where none is known, or a program says
-/// that it would rather have PTX, it may be any image.
+/// Reads a fat binary: returns the most that the images take that the driver would load on GPUs of these compute capabilities, times ten. If
+/// the list is empty, or the program prefers PTX, any image counts.
 ///
 /// # Safety
-/// A fat binary at most `room` bytes long.
+/// `fatbin` is a fat binary at most `room` bytes long.
 pub unsafe fn globals(fatbin: *const u8, room: usize, capabilities: &[u32]) -> Globals {
-    // SAFETY: a fat binary's header tells its own length and that of what follows; each entry tells its own; nothing beyond is read.
+    // SAFETY: the header holds its own size and that of the entries, each entry its own; nothing beyond `room` is read.
     unsafe {
         let (Some(header), Some(body)) = (read::<u32>(fatbin, 4, room), read::<u64>(fatbin, 8, room)) else { return Globals::UNKNOWN };
         let header = (header >> 16) as usize;
@@ -116,13 +133,13 @@ pub unsafe fn globals(fatbin: *const u8, room: usize, capabilities: &[u32]) -> G
                 }
                 at = next;
             }
-            // Of other kinds (LTO-IR) nothing is known.
+            // Other kinds (LTO-IR) cannot be read.
             if !found {
                 add(Globals::UNKNOWN);
             }
         }
-        for &own in capabilities {
-            match best_for(fatbin, (header, end), own) {
+        for &gpu in capabilities {
+            match best_for(fatbin, (header, end), gpu) {
                 Some(entry) => add(entry.globals()),
                 None => add(Globals::UNKNOWN),
             }
@@ -131,13 +148,16 @@ pub unsafe fn globals(fatbin: *const u8, room: usize, capabilities: &[u32]) -> G
     }
 }
 
-/// The image that a GPU gets. `None` if there is none, or a damaged one.
-unsafe fn best_for(fatbin: *const u8, (mut at, end): (usize, usize), own: u32) -> Option<Entry> {
+/// Returns the image that the driver loads on a GPU. `None` if there is none, or the fat binary is damaged.
+///
+/// # Safety
+/// As [`globals`].
+unsafe fn best_for(fatbin: *const u8, (mut at, end): (usize, usize), gpu: u32) -> Option<Entry> {
     let mut best: Option<Entry> = None;
     while at < end {
         // SAFETY: as in `globals`.
         let (entry, next) = unsafe { Entry::at(fatbin, at, end) }?;
-        if entry.fitness(own) > best.as_ref().and_then(|best| best.fitness(own)) {
+        if entry.rank(gpu) > best.as_ref().and_then(|best| best.rank(gpu)) {
             best = Some(entry);
         }
         at = next;
@@ -145,21 +165,17 @@ unsafe fn best_for(fatbin: *const u8, (mut at, end): (usize, usize), own: u32) -
     best
 }
 
-/// `CUDA_FORCE_PTX_JIT`
+/// Returns whether `CUDA_FORCE_PTX_JIT` is set.
 fn prefers_ptx() -> bool {
-    // SAFETY: a C string, and the answer is only compared.
+    // SAFETY: a C string; the result is only compared with null.
     unsafe { !libc::getenv(c"CUDA_FORCE_PTX_JIT".as_ptr()).is_null() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::cubin;
-    use crate::image::globals::Globals;
-    use crate::image::unpack;
-
-    /// What fatbinary 13.0.88 made, with `-compress-all` and `-compress-mode=speed`, of a PTX text for sm_90 and of the cubin that ptxas
-    /// made of that: an array of 256 MiB, and 64 words with a value.
+    /// Output of fatbinary 13.0.88 with `-compress-all` (the second with `-compress-mode=speed`), from a PTX text for sm_90 and its cubin:
+    /// an array of 256 MiB, and 64 initialised words.
     const BY_ZSTD: &[u8] = include_bytes!("testdata/zstd.fatbin");
     const BY_LZ4: &[u8] = include_bytes!("testdata/lz4.fatbin");
     const BYTES: u64 = (256 << 20) + 256;
@@ -168,7 +184,7 @@ mod tests {
     fn compressed_images_are_read() {
         for fatbin in [BY_ZSTD, BY_LZ4] {
             for (capabilities, exact) in [(&[][..], true), (&[90], true), (&[100], true), (&[80, 100], false)] {
-                // SAFETY: as long as it is.
+                // SAFETY: the length is the image's.
                 let globals = unsafe { globals(fatbin.as_ptr(), fatbin.len(), capabilities) };
                 assert_eq!(globals, Globals { bytes: BYTES, exact, mallocs: false }, "{capabilities:?}");
             }
@@ -178,14 +194,14 @@ mod tests {
         }
     }
 
-    /// What fatbinary 13.5.37 made, with `-compress-all`, of a PTX text for sm_90 whose kernel calls `malloc`, and of its cubin.
+    /// Output of fatbinary 13.5.37 with `-compress-all`, from a PTX text for sm_90 whose kernel calls `malloc`, and its cubin.
     const WITH_MALLOC: &[u8] = include_bytes!("testdata/malloc.fatbin");
 
     #[test]
-    fn malloc_is_seen_in_text_and_in_code() {
+    fn malloc_is_found_in_ptx_and_in_cubins() {
         // The cubin, the text, and both.
         for capabilities in [&[90][..], &[100], &[]] {
-            // SAFETY: as long as it is.
+            // SAFETY: the length is the image's.
             let globals = unsafe { globals(WITH_MALLOC.as_ptr(), WITH_MALLOC.len(), capabilities) };
             assert_eq!(globals, Globals { bytes: 8, exact: true, mallocs: true }, "{capabilities:?}");
         }
@@ -199,22 +215,22 @@ mod tests {
         let at = |code: &[u8]| code.windows(8).position(|there| there == b"\0malloc\0");
         for end in 4..code.len() {
             let short = code[..end].to_vec();
-            // SAFETY: as long as it is.
+            // SAFETY: the length is the image's.
             assert!(!unsafe { cubin::globals(short.as_ptr(), end) }.mallocs || at(&short).is_some(), "{end} bytes");
         }
         let name = at(&code).unwrap() + 1;
         code[name] = b'M';
-        // SAFETY: as long as it is.
+        // SAFETY: the length is the image's.
         assert!(!unsafe { cubin::globals(code.as_ptr(), code.len()) }.mallocs, "another function");
     }
 
     #[test]
-    fn what_is_damaged_is_not_known_and_never_read_beyond_its_end() {
+    fn damaged_images_are_unknown_and_never_read_past_the_end() {
         for fatbin in [BY_ZSTD, BY_LZ4, WITH_MALLOC] {
             for end in 4..fatbin.len() {
                 let short = fatbin[..end].to_vec();
                 for capabilities in [&[][..], &[90]] {
-                    // SAFETY: as long as it is.
+                    // SAFETY: the length is the image's.
                     let globals = unsafe { globals(short.as_ptr(), end, capabilities) };
                     assert!(!globals.exact, "{end} bytes");
                 }
@@ -224,11 +240,11 @@ mod tests {
                 let mut damaged = fatbin.to_vec();
                 for _ in 0..4 {
                     random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    // Behind the first entry's header: what is unpacked may be anything.
+                    // After the first entry's header, so that decompression gets arbitrary bytes.
                     let at = 80 + random as usize % (damaged.len() - 80);
                     damaged[at] ^= (random >> 24) as u8;
                 }
-                // SAFETY: as long as it is.
+                // SAFETY: the length is the image's.
                 unsafe {
                     globals(damaged.as_ptr(), damaged.len(), &[90]);
                     globals(damaged.as_ptr(), damaged.len(), &[]);

@@ -1,15 +1,15 @@
-//! Global arrays in PTX text, as ptxas 13.0 lays them out (seen of its cubins), and whether it speaks of `malloc`.
+//! Global arrays in PTX text, as ptxas 13.0 lays them out (seen in its cubins), and calls of `malloc`.
 
 use crate::image::globals::{Globals, LONGEST, MALLOCS};
 
-/// The same of text that ends with a zero, or after `room` bytes.
+/// Reads a text that ends with a zero, or after `room` bytes.
 ///
 /// # Safety
-/// At least one byte, and as many as `room` or up to a zero.
+/// `bytes` has at least one byte, and `room` bytes or a zero.
 pub unsafe fn text_globals(bytes: *const u8, room: usize) -> Globals {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe {
-        // Text, or something that nobody here knows and that may not end with a zero.
+        // Anything else than text is unknown, and may not end with a zero.
         if !(*bytes).is_ascii_graphic() && !(*bytes).is_ascii_whitespace() {
             return Globals::UNKNOWN;
         }
@@ -19,32 +19,34 @@ pub unsafe fn text_globals(bytes: *const u8, room: usize) -> Globals {
     }
 }
 
-/// What text consists of.
+/// Token of PTX text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token<'a> {
-    /// A name, a number, a directive, or several directives in a row (`.v4.f32`); instructions too.
+    /// A name, a number, an instruction, a directive, or several directives in a row (`.v4.f32`).
     Word(&'a [u8]),
     /// Any other character.
     Mark(u8),
-    /// Something in quotes.
+    /// A text in quotes.
     Quoted,
 }
 
-/// Text without its comments.
+/// Iterator over the tokens of a text; skips comments.
 #[derive(Clone, Copy)]
 struct Tokens<'a> {
+    /// Text that is still to be read.
     rest: &'a [u8],
-    /// One of them was `malloc`.
+    /// Whether one of the tokens was a function of [`MALLOCS`].
     mallocs: bool,
 }
 
 impl<'a> Tokens<'a> {
+    /// Skips `count` bytes.
     fn skip(&mut self, count: usize) {
         self.rest = self.rest.get(count..).unwrap_or_default();
     }
 
-    /// Behind the next place where this stands, or at the end.
-    fn skip_behind(&mut self, what: &[u8]) {
+    /// Skips up to the end of the next `what`, or to the end of the text.
+    fn skip_past(&mut self, what: &[u8]) {
         let at = self.rest.windows(what.len()).position(|there| there == what);
         self.skip(at.map_or(self.rest.len(), |at| at + what.len()));
     }
@@ -58,14 +60,14 @@ impl<'a> Iterator for Tokens<'a> {
         loop {
             match *self.rest {
                 [byte, ..] if byte.is_ascii_whitespace() => self.skip(1),
-                [b'/', b'/', ..] => self.skip_behind(b"\n"),
+                [b'/', b'/', ..] => self.skip_past(b"\n"),
                 [b'/', b'*', ..] => {
                     self.skip(2);
-                    self.skip_behind(b"*/");
+                    self.skip_past(b"*/");
                 }
                 [b'"', ..] => {
                     self.skip(1);
-                    self.skip_behind(b"\"");
+                    self.skip_past(b"\"");
                     return Some(Token::Quoted);
                 }
                 [byte, ..] if is_word(&byte) => {
@@ -85,13 +87,13 @@ impl<'a> Iterator for Tokens<'a> {
     }
 }
 
-/// The directives in a word; none in a name, a number or an instruction.
+/// Returns the directives in a word; none in a name, a number or an instruction.
 fn directives(word: &[u8]) -> impl Iterator<Item = &[u8]> {
     let directives = word.strip_prefix(b".").map(|rest| rest.split(|&byte| byte == b'.'));
     directives.into_iter().flatten()
 }
 
-/// Adds up the global arrays that a text declares. What is declared elsewhere (`.extern`) has to be here all the same, if its size is said.
+/// Adds up the global arrays that a text declares. An array that is defined elsewhere (`.extern`) counts too if its size is declared.
 pub fn globals(text: &[u8]) -> Globals {
     let mut tokens = Tokens { rest: text, mallocs: false };
     let mut globals = Globals::NONE;
@@ -101,7 +103,7 @@ pub fn globals(text: &[u8]) -> Globals {
         let mut parts = directives(word);
         while let Some(part) = parts.next() {
             is_ptx |= part == b"version";
-            // `.ptr .global` is said of a kernel's parameter.
+            // `.ptr .global` describes a kernel's parameter.
             if part == b"global" && !is_pointer {
                 match declaration(globals.bytes, &mut parts, &mut tokens) {
                     Some(bytes) => globals.bytes = bytes,
@@ -116,7 +118,7 @@ pub fn globals(text: &[u8]) -> Globals {
     globals
 }
 
-/// Reads a declaration from behind `.global` to its end. `sum` with what it declares, or `None` if that was not understood.
+/// Reads a declaration from after `.global` to its end, and returns `sum` plus what it declares, in bytes. `None` if it is not understood.
 fn declaration<'a>(mut sum: u64, parts: &mut impl Iterator<Item = &'a [u8]>, tokens: &mut Tokens<'a>) -> Option<u64> {
     let (mut element, mut vector, mut alignment) = (None, 1, 1);
     let mut specify = |part: &[u8], tokens: &mut Tokens<'a>| {
@@ -135,7 +137,7 @@ fn declaration<'a>(mut sum: u64, parts: &mut impl Iterator<Item = &'a [u8]>, tok
     loop {
         match tokens.next()? {
             Token::Word(word) if word.starts_with(b".") => directives(word).try_for_each(|part| specify(part, tokens))?,
-            // Its name.
+            // The name of the array.
             Token::Word(_) => break,
             _ => return None,
         }
@@ -144,7 +146,7 @@ fn declaration<'a>(mut sum: u64, parts: &mut impl Iterator<Item = &'a [u8]>, tok
     let alignment = alignment.max(element).max(1);
     loop {
         let (extents, end) = extents(tokens)?;
-        // Never less than with the padding that the order of alignments needs.
+        // The driver sorts arrays by alignment. The padding here is at least as large.
         sum = sum.checked_next_multiple_of(alignment)?.saturating_add(element.saturating_mul(extents));
         match end {
             b';' => return Some(sum),
@@ -154,7 +156,7 @@ fn declaration<'a>(mut sum: u64, parts: &mut impl Iterator<Item = &'a [u8]>, tok
     }
 }
 
-/// How many elements a name stands for, and what comes behind it and its initial value.
+/// Returns the number of elements of an array, and the mark after the array and its initial value.
 fn extents(tokens: &mut Tokens) -> Option<(u64, u8)> {
     let (mut product, mut is_open) = (1u64, false);
     loop {
@@ -176,7 +178,7 @@ fn extents(tokens: &mut Tokens) -> Option<(u64, u8)> {
     }
 }
 
-/// How many values an initial value has at its outermost level, and what comes behind it.
+/// Returns the number of values at the outermost level of an initial value, and the mark after it.
 fn values(tokens: &mut Tokens) -> Option<(u64, u8)> {
     let (mut depth, mut count) = (0u32, 1);
     loop {
@@ -191,7 +193,7 @@ fn values(tokens: &mut Tokens) -> Option<(u64, u8)> {
     }
 }
 
-/// Bytes of an element; `None` for a type that is not known.
+/// Returns the size of a type in bytes; `None` for an unknown type.
 fn size_of_type(name: &[u8]) -> Option<u64> {
     Some(match name {
         b"b8" | b"u8" | b"s8" => 1,
@@ -199,13 +201,13 @@ fn size_of_type(name: &[u8]) -> Option<u64> {
         b"b32" | b"u32" | b"s32" | b"f32" | b"tf32" | b"f16x2" | b"bf16x2" => 4,
         b"b64" | b"u64" | b"s64" | b"f64" => 8,
         b"b128" => 16,
-        // Handles of textures and surfaces lie elsewhere.
+        // Handles of textures and surfaces are not global memory.
         b"texref" | b"surfref" | b"samplerref" => 0,
         _ => return None,
     })
 }
 
-/// A number as PTX writes it: decimal, hexadecimal, octal, binary.
+/// Reads a number in PTX's notation: decimal, hexadecimal, octal, binary.
 fn number(token: Token) -> Option<u64> {
     let Token::Word(word) = token else { return None };
     let word = core::str::from_utf8(word.strip_suffix(b"U").unwrap_or(word)).ok()?;
@@ -221,7 +223,6 @@ fn number(token: Token) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::globals::Globals;
 
     fn within(declarations: &str) -> Globals {
         let text =
@@ -229,9 +230,9 @@ mod tests {
         globals(text.as_bytes())
     }
 
-    /// Sizes of `.nv.global` and `.nv.global.init` that ptxas 13.0.88 made of the same text.
+    /// The sizes are those of `.nv.global` and `.nv.global.init` in the cubins that ptxas 13.0.88 makes of the same texts.
     #[test]
-    fn as_much_as_ptxas_makes_of_it() {
+    fn sizes_match_ptxas() {
         let cases: &[(&str, u64)] = &[
             ("", 0),
             (".global .u32 a[0x10];", 64),
@@ -280,12 +281,12 @@ mod tests {
         for &(text, bytes) in cases {
             assert_eq!(within(text), Globals { bytes, ..Globals::NONE }, "{text}");
         }
-        // In the order of alignments it is 14.
+        // Sorted by alignment it would be 14.
         assert_eq!(within(".visible .global .u16 a[3];.visible .global .u64 b;").bytes, 16);
     }
 
     #[test]
-    fn what_is_not_understood_is_not_taken_for_nothing() {
+    fn unknown_declarations_make_the_result_inexact() {
         let unclear = [
             ".global .u32 a[4*4];",
             ".global .u32 a[(4)];",
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn malloc_is_what_is_called_so() {
+    fn malloc_is_found_by_its_name() {
         let declared = ".extern .func (.param .b64 r) malloc (.param .b64 s);";
         for (text, mallocs) in [
             (declared, true),
@@ -321,11 +322,11 @@ mod tests {
         ] {
             assert_eq!(within(text).mallocs, mallocs, "{text}");
         }
-        assert!(within(&format!(".global .u32 a[4*4];\n{declared}")).mallocs, "whatever else was not understood");
+        assert!(within(&format!(".global .u32 a[4*4];\n{declared}")).mallocs, "also in a text that is not understood");
     }
 
     #[test]
-    fn any_text_is_read_to_its_end() {
+    fn truncated_text_is_read_to_its_end() {
         for text in ["/*", "//", "\"", ".", "..", ".global", ".global .b8 a[18446744073709551615][9]; /* ", "\u{fffd}.global .b8 é;"] {
             for end in 0..=text.len() {
                 globals(&text.as_bytes()[..end]);

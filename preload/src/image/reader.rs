@@ -1,7 +1,7 @@
-//! How much an image's global arrays take, and whether its kernels call `malloc`, where it can be read off: PTX text, a cubin, a fat
-//! binary with either, compressed or not.
+//! Reads the size of an image's global arrays, and whether its kernels call `malloc`: PTX text, a cubin, or a fat binary of both,
+//! compressed or not.
 //!
-//! Whatever is not understood counts as nothing here, is said to be there, and is measured after it is loaded.
+//! Anything that is not understood counts as nothing here, marks the result as incomplete, and is measured after the image is loaded.
 
 use core::ffi::{c_char, c_void};
 
@@ -12,47 +12,49 @@ use crate::loader::driver;
 use crate::session;
 use vgpu_cuda_abi::cuda::{ATTRIBUTE_CAPABILITY_MAJOR, ATTRIBUTE_CAPABILITY_MINOR, SUCCESS};
 
-/// What `read` tells, which takes time, where a limit makes it worth knowing.
+/// Calls `read`, which takes time, under a memory limit; otherwise returns [`Globals::NONE`].
 pub fn if_limited(read: impl FnOnce() -> Globals) -> Globals {
     if session::is_memory_limited() { read() } else { Globals::NONE }
 }
 
+/// Magic number of a fat binary.
 const FATBIN: u32 = 0xba55_ed50;
+/// Magic number of a wrapper around a fat binary.
 const WRAPPER: u32 = 0x4662_43b1;
 
-/// What the image's global arrays will take, on whichever GPU of the process that is most.
+/// Reads an image. The result is the largest for any GPU of the process.
 ///
 /// # Safety
-/// As `cuModuleLoadData` has it: null, a zero-terminated PTX text, a cubin, a fat binary, or a wrapper around one.
-pub unsafe fn globals(image: *const c_void) -> Globals {
+/// As for `cuModuleLoadData`: `image` is null, a zero-terminated PTX text, a cubin, a fat binary, or a wrapper around one.
+pub unsafe fn image_at(image: *const c_void) -> Globals {
     if image.is_null() {
         return Globals::NONE;
     }
     let bytes = image.cast::<u8>();
-    // SAFETY: every kind of image is at least four bytes long or ends with a zero before.
+    // SAFETY: every image is at least four bytes long, or ends with a zero before that.
     if unsafe { starts_with(bytes, &WRAPPER.to_le_bytes()) } {
-        // SAFETY: behind a wrapper's magic and version stands where the fat binary is.
+        // SAFETY: a wrapper consists of its magic number, a version, and a pointer to the fat binary.
         return unsafe {
             let fatbin = bytes.add(8).cast::<*const u8>().read_unaligned();
             if fatbin.is_null() { Globals::UNKNOWN } else { globals_within(fatbin, usize::MAX) }
         };
     }
-    // SAFETY: as the caller promises; text ends with a zero, and the other kinds say how long they are.
+    // SAFETY: the caller's promise; text ends with a zero, and the other kinds hold their length.
     unsafe { globals_within(bytes, usize::MAX) }
 }
 
-/// The same for an image in a file.
+/// Reads an image in a file, as [`image_at`].
 ///
 /// # Safety
-/// A zero-terminated path.
-pub unsafe fn globals_in_file(path: *const c_char) -> Globals {
-    // SAFETY: a C string; the descriptor is ours, and the mapping is as long as the file was, which nobody should cut while it is loaded.
+/// `path` is null or a C string.
+pub unsafe fn image_in_file(path: *const c_char) -> Globals {
+    // SAFETY: a C string. The mapping is as long as the file; a file that shrinks while the program loads it is the program's bug.
     unsafe {
         let descriptor = if path.is_null() { -1 } else { libc::open(path, libc::O_RDONLY | libc::O_CLOEXEC) };
         let mut about: libc::stat = core::mem::zeroed();
-        let known = descriptor >= 0 && libc::fstat(descriptor, &raw mut about) == 0 && about.st_size > 4;
-        let length = if known { about.st_size as usize } else { 0 };
-        let start = if known {
+        let is_open = descriptor >= 0 && libc::fstat(descriptor, &raw mut about) == 0 && about.st_size > 4;
+        let length = if is_open { about.st_size as usize } else { 0 };
+        let start = if is_open {
             libc::mmap(core::ptr::null_mut(), length, libc::PROT_READ, libc::MAP_PRIVATE, descriptor, 0)
         } else {
             libc::MAP_FAILED
@@ -69,9 +71,12 @@ pub unsafe fn globals_in_file(path: *const c_char) -> Globals {
     }
 }
 
-/// Of an image that is at most `room` bytes long, and at least four.
+/// Reads an image by its magic number.
+///
+/// # Safety
+/// The image is at least four bytes long and at most `room`.
 unsafe fn globals_within(bytes: *const u8, room: usize) -> Globals {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe {
         if starts_with(bytes, ELF) {
             return cubin::globals(bytes, room);
@@ -84,10 +89,10 @@ unsafe fn globals_within(bytes: *const u8, room: usize) -> Globals {
     }
 }
 
-/// Compute capabilities times ten.
+/// Compute capabilities of GPUs, times ten.
 type Capabilities = [u32; vgpu_region::MAX_GPUS];
 
-/// Those of the process's GPUs, and how many they are.
+/// Returns the compute capabilities of the process's GPUs, and their number; 0 if one of them is unknown.
 fn capabilities() -> (Capabilities, usize) {
     let gpus = session::ready().map_or(&[][..], |session| session.gpus());
     let mut list = Capabilities::default();
@@ -108,10 +113,9 @@ fn capabilities() -> (Capabilities, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::globals::Globals;
 
     #[test]
-    fn arrays_in_text_by_itself_and_in_a_file() {
+    fn text_is_read_from_memory_and_from_a_file() {
         let known = |bytes| Globals { bytes, ..Globals::NONE };
         let cases = [
             (".version 7.0\n.target sm_70\n.visible .entry f(){ ret; }", known(0)),
@@ -119,20 +123,20 @@ mod tests {
             (".version 7.0\n.global .b8 some[1 + 1];", Globals::UNKNOWN),
             ("\x02\x03 something new", Globals::UNKNOWN),
         ];
-        for (text, globals_of_it) in cases {
+        for (text, expected) in cases {
             let zero_terminated = std::ffi::CString::new(text).unwrap();
             // SAFETY: a zero-terminated text.
-            assert_eq!(unsafe { globals(zero_terminated.as_ptr().cast()) }, globals_of_it, "{text}");
+            assert_eq!(unsafe { image_at(zero_terminated.as_ptr().cast()) }, expected, "{text}");
             let mut file = tempfile::NamedTempFile::new().unwrap();
             std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
             let path = std::ffi::CString::new(file.path().to_str().unwrap()).unwrap();
             // SAFETY: a zero-terminated path.
-            assert_eq!(unsafe { globals_in_file(path.as_ptr()) }, globals_of_it, "{text}, in a file");
+            assert_eq!(unsafe { image_in_file(path.as_ptr()) }, expected, "{text}, in a file");
         }
     }
 
     #[test]
-    fn arrays_in_cubins_by_themselves_and_in_fat_binaries() {
+    fn cubins_are_read_alone_and_in_fat_binaries() {
         let cubin = cubin::tests::cubin(1 << 26);
         let mut fatbin = FATBIN.to_le_bytes().to_vec();
         fatbin.extend_from_slice(&(16_u32 << 16).to_le_bytes());
@@ -142,9 +146,9 @@ mod tests {
         fatbin.resize(16 + 64, 0);
         fatbin.extend_from_slice(&cubin);
         for image in [&cubin, &fatbin] {
-            // SAFETY: images that say how long they are; then ones that end too early, read no further than that.
+            // SAFETY: images that hold their length; then images that end too early, read to their end.
             unsafe {
-                assert_eq!(globals(image.as_ptr().cast()), Globals { bytes: 1 << 26, ..Globals::NONE });
+                assert_eq!(image_at(image.as_ptr().cast()), Globals { bytes: 1 << 26, ..Globals::NONE });
                 for room in 4..image.len() {
                     let globals = globals_within(image[..room].to_vec().as_ptr(), room);
                     assert!(!globals.exact || globals.bytes == 1 << 26, "{room} bytes: {globals:?}");
@@ -154,8 +158,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_nothing() {
+    fn null_is_no_image() {
         // SAFETY: null is allowed.
-        assert_eq!(unsafe { globals(core::ptr::null()) }, Globals::NONE);
+        assert_eq!(unsafe { image_at(core::ptr::null()) }, Globals::NONE);
     }
 }

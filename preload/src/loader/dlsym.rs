@@ -10,23 +10,24 @@ use crate::loader::elf;
 pub static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 /// The C library's `dlvsym`; null before [`find_real`].
 pub static REAL_DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+/// Signature of `dlsym`.
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// Looks up a symbol as the program would without us.
+/// Looks up a symbol with the C library's own `dlsym`.
 ///
 /// # Safety
-/// As for `dlsym`: a valid handle, and a C string.
+/// As for `dlsym`: `handle` is valid, and `name` is a C string.
 pub unsafe fn real_dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     let mut real = REAL_DLSYM.load(Relaxed);
     if real.is_null() {
         find_real();
         real = REAL_DLSYM.load(Relaxed);
     }
-    // SAFETY: glibc's own dlsym, which is always there in a process that came this far.
+    // SAFETY: null, or glibc's own dlsym, with its documented signature.
     unsafe { core::mem::transmute::<*mut c_void, Option<Dlsym>>(real).map_or(core::ptr::null_mut(), |dlsym| dlsym(handle, name)) }
 }
 
-/// Finds what `dlsym` and `dlvsym` jump to.
+/// Finds the C library's `dlsym` and `dlvsym`.
 pub extern "C" fn find_real() {
     REAL_DLSYM.store(elf::in_libc(c"dlsym"), Relaxed);
     REAL_DLVSYM.store(elf::in_libc(c"dlvsym"), Relaxed);

@@ -1,4 +1,4 @@
-//! Calls of the driver and NVML by name, for this library's own use.
+//! The library's own calls of the driver and NVML.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -9,13 +9,13 @@ use vgpu_cuda_abi::nvml;
 use super::symbols::look_up;
 use crate::entry_points::library::Library;
 
-/// Declares functions that call the driver: `name = Symbol(arguments)`. A missing function gives `$missing`.
+/// Declares functions that call the driver: `name = Symbol(arguments)`. A function that the driver lacks returns `$missing`.
 macro_rules! calls {
     ($library:ident, $missing:expr; $($(#[$doc:meta])* $name:ident = $symbol:ident($($argument:ident: $type:ty),*);)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
-        /// As CUDA's or NVML's documentation says of the function.
+        /// As CUDA's or NVML's documentation requires.
         pub unsafe fn $name($($argument: $type),*) -> Status {
             static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
             const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($symbol), "\0").as_bytes()) {
@@ -37,151 +37,148 @@ macro_rules! calls {
 }
 
 calls! { Cuda, cuda::NOT_FOUND;
-    /// Number of devices this process sees.
+    /// Counts the devices that this process sees.
     device_count = cuDeviceGetCount(count: *mut i32);
-    /// Device by ordinal.
+    /// Returns a device by ordinal.
     device_get = cuDeviceGet(device: *mut Device, ordinal: i32);
-    /// The device's UUID; a MIG device's own.
+    /// Returns the UUID of a device or MIG device.
     device_uuid = cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: Device);
-    /// The same on drivers before 11.4.
+    /// Returns the UUID, on drivers before 11.4.
     device_uuid_v1 = cuDeviceGetUuid(uuid: *mut [u8; 16], device: Device);
-    /// Total memory in bytes.
+    /// Returns the total memory in bytes.
     device_total = cuDeviceTotalMem_v2(bytes: *mut usize, device: Device);
-    /// A device attribute.
+    /// Returns an attribute of a device.
     device_attribute = cuDeviceGetAttribute(value: *mut i32, attribute: i32, device: Device);
-    /// Reserved and used graph memory.
+    /// Returns reserved or used graph memory in bytes.
     device_graph_memory = cuDeviceGetGraphMemAttribute(device: Device, attribute: i32, value: *mut u64);
-    /// The device's current pool.
+    /// Returns a device's current pool.
     device_pool = cuDeviceGetMemPool(pool: *mut Handle, device: Device);
-    /// The pool that a device began with.
+    /// Returns a device's default pool.
     device_default_pool = cuDeviceGetDefaultMemPool(pool: *mut Handle, device: Device);
-    /// Device of the current context.
+    /// Returns the device of the current context.
     current_device = cuCtxGetDevice(device: *mut Device);
-    /// Limit of the current context.
+    /// Returns a limit of the current context.
     context_limit = cuCtxGetLimit(value: *mut usize, limit: i32);
-    /// Sets it.
+    /// Sets a limit of the current context.
     set_context_limit = cuCtxSetLimit(limit: i32, value: usize);
     /// Destroys a context.
     context_destroy = cuCtxDestroy_v2(context: Handle);
     /// Releases a primary context.
     primary_release = cuDevicePrimaryCtxRelease_v2(device: Device);
-    /// The primary context, made if need be.
+    /// Retains a primary context, and makes it if needed.
     primary_retain = cuDevicePrimaryCtxRetain(context: *mut Handle, device: Device);
-    /// Whether a primary context exists.
+    /// Returns whether a primary context exists.
     primary_state = cuDevicePrimaryCtxGetState(device: Device, flags: *mut u32, active: *mut i32);
-    /// Free and total bytes of the current device.
+    /// Returns free and total bytes of the current device.
     memory_info = cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     /// Frees linear memory.
     free = cuMemFree_v2(address: DevicePtr);
-    /// Frees memory when a stream has come so far.
+    /// Frees memory in stream order.
     free_ordered = cuMemFreeAsync(address: DevicePtr, stream: Handle);
     /// Allocates linear memory.
     allocate = cuMemAlloc_v2(address: *mut DevicePtr, bytes: usize);
     /// Allocates managed memory.
     allocate_managed = cuMemAllocManaged(address: *mut DevicePtr, bytes: usize, flags: u32);
-    /// Says where managed memory should live.
+    /// Advises where managed memory should be.
     advise = cuMemAdvise(address: DevicePtr, bytes: usize, advice: i32, device: Device);
-    /// The allocation that an address lies in.
+    /// Returns the allocation that contains an address.
     address_range = cuMemGetAddressRange_v2(base: *mut DevicePtr, size: *mut usize, address: DevicePtr);
-    /// What kind of memory an address is, and the like.
+    /// Returns an attribute of an address.
     pointer_attribute = cuPointerGetAttribute(data: *mut c_void, attribute: i32, address: DevicePtr);
-    /// A pool's attribute.
+    /// Returns an attribute of a pool.
     pool_attribute = cuMemPoolGetAttribute(pool: Handle, attribute: i32, value: *mut u64);
-    /// Gives unused memory of a pool back to the device.
+    /// Returns unused memory of a pool to the device.
     pool_trim = cuMemPoolTrimTo(pool: Handle, keep: usize);
     /// Destroys a pool.
     pool_destroy = cuMemPoolDestroy(pool: Handle);
-    /// Waits for everything in the current context.
+    /// Waits for all work in the current context.
     context_synchronize = cuCtxSynchronize();
-    /// An array, 3D or not.
+    /// Creates an array of one to three dimensions.
     array_create = cuArray3DCreate_v2(array: *mut Handle, descriptor: *const cuda::Array3dDescriptor);
     /// Destroys an array.
     array_destroy = cuArrayDestroy(array: Handle);
-    /// What an array needs, for one whose memory is mapped later.
+    /// Returns the memory requirements of an array whose memory is mapped later.
     array_requirements = cuArrayGetMemoryRequirements(requirements: *mut cuda::ArrayRequirements, array: Handle, device: Device);
-    /// A mipmapped array.
+    /// Creates a mipmapped array.
     mipmap_create = cuMipmappedArrayCreate(array: *mut Handle, descriptor: *const cuda::Array3dDescriptor, levels: u32);
     /// Destroys a mipmapped array.
     mipmap_destroy = cuMipmappedArrayDestroy(array: Handle);
-    /// What a mipmapped array needs.
+    /// Returns the memory requirements of a mipmapped array.
     mipmap_requirements = cuMipmappedArrayGetMemoryRequirements(requirements: *mut cuda::ArrayRequirements, array: Handle, device: Device);
     /// Unloads a module.
     module_unload = cuModuleUnload(module: Handle);
     /// Unloads a library.
     library_unload = cuLibraryUnload(library: Handle);
-    /// A library's module in the current context, where it is loaded if need be.
+    /// Returns a library's module in the current context, and loads it if needed.
     library_module = cuLibraryGetModule(module: *mut Handle, library: Handle);
-    /// Lets go of a handle of physical memory.
+    /// Releases a handle of physical memory.
     physical_release = cuMemRelease(handle: u64);
-    /// Closes what was opened by a handle of another process's.
+    /// Closes memory that was opened by another process's handle.
     ipc_close = cuIpcCloseMemHandle(address: DevicePtr);
-    /// Lets go of another API's memory.
+    /// Destroys an import of another API's memory.
     external_destroy = cuDestroyExternalMemory(memory: Handle);
     /// Destroys a green context.
     green_destroy = cuGreenCtxDestroy(green: Handle);
     /// Destroys a stream.
     stream_destroy = cuStreamDestroy_v2(stream: Handle);
-    /// A function's name.
+    /// Returns a function's name.
     function_name = cuFuncGetName(name: *mut *const core::ffi::c_char, function: Handle);
-    /// A kernel's name.
+    /// Returns a kernel's name.
     kernel_name = cuKernelGetName(name: *mut *const core::ffi::c_char, kernel: Handle);
-    /// A function's attribute.
+    /// Returns an attribute of a function.
     function_attribute = cuFuncGetAttribute(value: *mut i32, attribute: i32, function: Handle);
-    /// A kernel's attribute.
+    /// Returns an attribute of a kernel.
     kernel_attribute = cuKernelGetAttribute(value: *mut i32, attribute: i32, kernel: Handle, device: Device);
     /// Destroys an instantiated graph.
     graph_exec_destroy = cuGraphExecDestroy(exec: Handle);
-    /// Nodes of a graph.
+    /// Returns the nodes of a graph, or their number.
     graph_nodes = cuGraphGetNodes(graph: Handle, nodes: *mut Handle, count: *mut usize);
-    /// A node's kind.
+    /// Returns the kind of a node.
     node_type = cuGraphNodeGetType(node: Handle, kind: *mut i32);
-    /// A memory node's parameters.
+    /// Returns the parameters of a memory node.
     node_allocation = cuGraphMemAllocNodeGetParams(node: Handle, parameters: *mut cuda::AllocNodeParams);
-    /// A kernel node's parameters.
+    /// Returns the parameters of a kernel node.
     node_kernel = cuGraphKernelNodeGetParams_v2(node: Handle, parameters: *mut cuda::KernelNodeParams);
-    /// Gives back graph memory that no graph uses.
+    /// Returns graph memory that no graph uses to the device.
     trim_graphs = cuDeviceGraphMemTrim(device: Device);
-    /// A child graph node's graph.
+    /// Returns the graph of a child graph node.
     node_child = cuGraphChildGraphNodeGetGraph(node: Handle, graph: *mut Handle);
-    /// Whether a stream is being captured.
+    /// Returns whether a stream is being captured.
     is_capturing = cuStreamIsCapturing(stream: Handle, status: *mut i32);
-    /// A number that no other stream of the process has had.
+    /// Returns a stream's number, which no other stream of the process has had.
     stream_id = cuStreamGetId(stream: Handle, id: *mut u64);
-    /// A stream's context.
+    /// Returns a stream's context.
     stream_context = cuStreamGetCtx(stream: Handle, context: *mut Handle);
     /// Waits for a stream.
     stream_synchronize = cuStreamSynchronize(stream: Handle);
-    /// Whether everything in a stream is finished.
+    /// Returns whether all work in a stream has finished.
     stream_query = cuStreamQuery(stream: Handle);
-    /// Makes an event.
+    /// Creates an event.
     event_create = cuEventCreate(event: *mut Handle, flags: u32);
-    /// Puts an event into a stream.
+    /// Records an event in a stream.
     event_record = cuEventRecord(event: Handle, stream: Handle);
-    /// Whether an event is finished.
+    /// Returns whether an event has finished.
     event_query = cuEventQuery(event: Handle);
-    /// Milliseconds between two finished events.
+    /// Returns the time between two finished events in milliseconds.
     event_elapsed = cuEventElapsedTime(milliseconds: *mut f32, from: Handle, to: Handle);
-    /// Makes a context current.
+    /// Pushes a context, which becomes current.
     context_push = cuCtxPushCurrent_v2(context: Handle);
-    /// Undoes that.
+    /// Pops the current context.
     context_pop = cuCtxPopCurrent_v2(context: *mut Handle);
-}
-
-calls! { Cuda, cuda::NOT_FOUND;
-    /// Sets the thread's capture mode and gives the one before.
+    /// Exchanges the thread's capture mode.
     exchange_capture_mode = cuThreadExchangeStreamCaptureMode(mode: *mut i32);
-    /// The current context.
+    /// Returns the current context.
     context_current = cuCtxGetCurrent(context: *mut Handle);
 }
 
-/// While this lives, questions of ours do not invalidate a capture that the program has under way in this thread.
+/// Relaxed capture mode of this thread: while this lives, calls of the library do not invalidate a capture. Holds the previous mode.
 pub struct CaptureRelaxed(i32);
 
 impl CaptureRelaxed {
     /// `CU_STREAM_CAPTURE_MODE_RELAXED`
     const RELAXED: i32 = 2;
 
-    /// From here on.
+    /// Enters the relaxed mode.
     pub fn enter() -> Self {
         let mut mode = Self::RELAXED;
         // SAFETY: the driver exchanges one integer.
@@ -207,29 +204,29 @@ pub fn current_context() -> Handle {
 }
 
 calls! { Nvml, nvml::FUNCTION_NOT_FOUND;
-    /// Starts NVML; counted.
+    /// Initialises NVML, which counts the calls.
     nvml_init = nvmlInit_v2();
-    /// Device by UUID.
+    /// Returns a device by UUID.
     nvml_by_uuid = nvmlDeviceGetHandleByUUID(uuid: *const core::ffi::c_char, device: *mut Handle);
-    /// The device's UUID.
+    /// Returns a device's UUID.
     nvml_uuid = nvmlDeviceGetUUID(device: Handle, uuid: *mut core::ffi::c_char, length: u32);
-    /// The device's place in NVML's order.
+    /// Returns a device's index in NVML's order.
     nvml_index = nvmlDeviceGetIndex(device: Handle, index: *mut u32);
-    /// Values by number.
+    /// Returns values by identifier.
     nvml_fields = nvmlDeviceGetFieldValues(device: Handle, count: i32, values: *mut nvml::FieldValue);
-    /// The power limit in force, in milliwatts.
+    /// Returns the enforced power limit in milliwatts.
     nvml_power_limit = nvmlDeviceGetEnforcedPowerLimit(device: Handle, milliwatts: *mut u32);
-    /// The power limit as it comes, in milliwatts.
+    /// Returns the default power limit in milliwatts.
     nvml_usual_power_limit = nvmlDeviceGetPowerManagementDefaultLimit(device: Handle, milliwatts: *mut u32);
-    /// How busy it is.
+    /// Returns a device's utilization.
     nvml_utilization = nvmlDeviceGetUtilizationRates(device: Handle, rates: *mut nvml::UtilizationRates);
-    /// What each process used since a time.
+    /// Returns each process's utilization since a time.
     nvml_process_utilization = nvmlDeviceGetProcessUtilization(
         device: Handle,
         samples: *mut nvml::UtilizationSample,
         count: *mut u32,
         since: u64
     );
-    /// Processes with a compute context.
+    /// Lists the processes with a compute context.
     nvml_compute_processes = nvmlDeviceGetComputeRunningProcesses_v3(device: Handle, count: *mut u32, list: *mut nvml::Process);
 }

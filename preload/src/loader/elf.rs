@@ -1,27 +1,37 @@
-//! Finds a function in a loaded library by reading the library's own symbol table.
+//! Finds a function in a loaded library by reading the library's symbol table.
 //!
-//! We export `dlsym` and `dlvsym`, so we cannot ask for the real ones by name: the loader would give us our own. `libdl` is not
-//! linked (a process that never touches CUDA need not load it); where glibc keeps it apart, whoever calls `dlsym` has it.
+//! This library exports `dlsym` and `dlvsym`, so a look-up of the real ones by name would return its own. It does not link `libdl`, which a
+//! process that never uses CUDA need not load; where glibc has a separate `libdl`, a program that calls `dlsym` has loaded it.
 
 use core::ffi::{CStr, c_int, c_void};
 
+/// Tag of the classic hash table.
 const DT_HASH: i64 = 4;
+/// Tag of the string table.
 const DT_STRTAB: i64 = 5;
+/// Tag of the symbol table.
 const DT_SYMTAB: i64 = 6;
+/// Tag of the GNU hash table.
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 
+/// `Elf64_Dyn`
 #[repr(C)]
 struct Dynamic {
+    /// `d_tag`
     tag: i64,
+    /// `d_val` or `d_ptr`
     value: usize,
 }
 
+/// Search for a function of the C library.
 struct Search {
+    /// Name of the function.
     name: &'static CStr,
+    /// Address of the function; null until it is found.
     found: *mut c_void,
 }
 
-/// The address of a function that glibc exports, wherever this glibc keeps it. Null if it is not loaded.
+/// Returns the address of a function that glibc exports, from `libc` or `libdl`; null if it is not loaded.
 pub fn in_libc(name: &'static CStr) -> *mut c_void {
     let mut search = Search { name, found: core::ptr::null_mut() };
     // SAFETY: the callback gets the pointer to `search`, which outlives the call.
@@ -29,24 +39,28 @@ pub fn in_libc(name: &'static CStr) -> *mut c_void {
     search.found
 }
 
-/// Whether this library was loaded from a path that begins so.
-pub fn we_are_below(folder: &'static str) -> bool {
+/// Returns whether this library was loaded from a path below `folder`.
+pub fn is_loaded_from(folder: &'static str) -> bool {
     let mut search = Own { folder, found: false };
     // SAFETY: the callback gets the pointer to `search`, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(visit_own), (&raw mut search).cast()) };
     search.found
 }
 
+/// Search for this library.
 struct Own {
+    /// Folder to compare with.
     folder: &'static str,
+    /// Whether the library's path begins with the folder.
     found: bool,
 }
 
+/// Callback of `dl_iterate_phdr`: examines one loaded object for [`is_loaded_from`].
 unsafe extern "C" fn visit_own(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a valid description, and `we_are_below` its own search.
+    // SAFETY: the loader passes a valid description, and `is_loaded_from` its own search.
     let (info, search) = unsafe { (&*info, &mut *search.cast::<Own>()) };
     let here = visit_own as *const () as usize;
-    // SAFETY: a loaded object's program headers are mapped, as many as it says, and its name is a C string or null.
+    // SAFETY: a loaded object's program headers are mapped, `dlpi_phnum` of them, and its name is a C string or null.
     unsafe {
         let headers = core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
         let is_ours = headers.iter().any(|header| {
@@ -60,6 +74,7 @@ unsafe extern "C" fn visit_own(info: *mut libc::dl_phdr_info, _size: usize, sear
     }
 }
 
+/// Callback of `dl_iterate_phdr`: looks up the name in the C library.
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
     // SAFETY: the loader passes a valid description, and `in_libc` its own search.
     let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
@@ -72,23 +87,23 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: 
     if !(name.starts_with(b"libc.so.") || name.starts_with(b"libdl.so.")) {
         return 0;
     }
-    // SAFETY: the object is loaded, and the loader's lock is held for as long as the callback runs.
+    // SAFETY: the object is loaded, and the loader's lock is held during the callback.
     search.found = unsafe { find(info, search.name) };
     c_int::from(!search.found.is_null())
 }
 
-/// Looks `name` up in one loaded object.
+/// Looks up a function in one loaded object; null if the object does not define it.
 unsafe fn find(info: &libc::dl_phdr_info, name: &CStr) -> *mut c_void {
     let base = info.dlpi_addr as usize;
-    // SAFETY: the program headers, the dynamic section and the tables it points to are mapped and laid out as the ELF
-    // specification and glibc's GNU hash format say; indices stay within the counts that the tables themselves give.
+    // SAFETY: the program headers, the dynamic section and its tables are mapped and laid out by the ELF specification and the GNU hash
+    // format; indices stay within the counts in the tables.
     unsafe {
         let headers = core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
         let Some(dynamic) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else { return core::ptr::null_mut() };
         let mut entry = (base + dynamic.p_vaddr as usize) as *const Dynamic;
         let (mut hash, mut gnu_hash, mut strings, mut symbols) = (0, 0, 0, 0);
         while (*entry).tag != 0 {
-            // glibc relocates these in place; an address below the base was not.
+            // glibc relocates these in place. An address below the base was not relocated.
             let address = if (*entry).value < base { base + (*entry).value } else { (*entry).value };
             match (*entry).tag {
                 DT_HASH => hash = address,
@@ -111,13 +126,18 @@ unsafe fn find(info: &libc::dl_phdr_info, name: &CStr) -> *mut c_void {
     }
 }
 
+/// Symbol table of a loaded object.
 struct Table {
+    /// Load address of the object.
     base: usize,
+    /// Address of the string table.
     strings: usize,
+    /// The symbols.
     symbols: *const libc::Elf64_Sym,
 }
 
 impl Table {
+    /// Returns the address of a symbol if it is a defined function with this name.
     unsafe fn defined(&self, index: u32, name: &CStr) -> Option<*mut c_void> {
         // SAFETY: the caller's index is within the symbol table, whose names lie in the string table.
         unsafe {
@@ -128,10 +148,11 @@ impl Table {
         }
     }
 
+    /// Looks up a function by the GNU hash table.
     unsafe fn by_gnu_hash(&self, table: *const u32, name: &CStr) -> *mut c_void {
         let wanted = name.to_bytes().iter().fold(5381u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
-        // SAFETY: header of four words, Bloom filter of 64-bit words, buckets, then one hash for each symbol from `first` on,
-        // the last of a chain marked by its lowest bit.
+        // SAFETY: a header of four words, a Bloom filter of 64-bit words, buckets, then one hash for each symbol from `first` on; the lowest
+        // bit marks the last of a chain.
         unsafe {
             let (buckets, first, filter) = (*table, *table.add(1), *table.add(2) as usize);
             if buckets == 0 {
@@ -154,6 +175,7 @@ impl Table {
         core::ptr::null_mut()
     }
 
+    /// Looks up a function by trying all symbols; the classic hash table holds their number.
     unsafe fn by_count(&self, table: *const u32, name: &CStr) -> *mut c_void {
         // SAFETY: the second word of a classic hash table is the number of symbols.
         unsafe { (0..*table.add(1)).find_map(|index| self.defined(index, name)).unwrap_or(core::ptr::null_mut()) }
@@ -165,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_what_the_loader_finds() {
+    fn addresses_match_the_loaders() {
         for name in [c"dlsym", c"dlvsym", c"dlopen", c"getpid"] {
             // SAFETY: plain look-up.
             let expected = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };

@@ -1,7 +1,7 @@
-//! The real CUDA driver and NVML.
+//! The real functions of the CUDA driver and NVML.
 //!
-//! Nothing here takes a lock or waits: two threads that come first both look everything up and store the same answers, so a fork
-//! in the middle leaves nothing behind.
+//! Nothing here takes a lock or waits: threads that load a library at once all look up every function and store the same addresses, so a fork
+//! meanwhile leaves no lock held.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -10,33 +10,36 @@ use super::{by_address, dlsym, elf};
 use crate::entry_points::library::Library;
 use crate::entry_points::names::{self, COUNT};
 
+/// Function that a hook calls as the driver's: the driver's own, or its recorder while the process is traced.
 static REAL: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(core::ptr::null_mut()) }; COUNT];
-/// The same, also while something else stands in for it in [`REAL`].
+/// The driver's own functions.
 static NATIVE: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(core::ptr::null_mut()) }; COUNT];
+/// Handles of the loaded libraries, by [`Library`].
 static HANDLES: [AtomicPtr<c_void>; 2] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 2];
 
-/// The real function behind a table entry, or what records its calls; `None` if the driver has none.
+/// Returns the function that a hook calls as the driver's: the driver's own or its recorder; `None` if the driver lacks it.
 #[inline]
 pub fn real(entry: usize) -> Option<*mut c_void> {
     let address = REAL.get(entry)?.load(Acquire);
     if address.is_null() { load_for(entry) } else { Some(address) }
 }
 
-/// The driver's own function behind a table entry, once it was loaded.
+/// Returns the driver's own function of an entry; `None` before the library is loaded.
 #[inline]
 pub fn native(entry: usize) -> Option<*mut c_void> {
     let address = NATIVE.get(entry)?.load(Relaxed);
     (!address.is_null()).then_some(address)
 }
 
-/// Redirects calls of `entry` to `function` instead of the driver's own function, or back to it with `None`. Does nothing before the entry
-/// was loaded. Can be called at any time.
+/// Redirects calls of an entry to `function`, or with `None` back to the driver's own function. Does nothing before the library is loaded.
+/// Can be called at any time.
 pub fn redirect(entry: usize, function: Option<*mut c_void>) {
     if let (Some(native), Some(real)) = (native(entry), REAL.get(entry)) {
         real.store(function.unwrap_or(native), Release);
     }
 }
 
+/// Loads an entry's library and returns its function.
 #[cold]
 fn load_for(entry: usize) -> Option<*mut c_void> {
     let library = names::library(entry);
@@ -47,37 +50,39 @@ fn load_for(entry: usize) -> Option<*mut c_void> {
     (!address.is_null()).then_some(address)
 }
 
+/// Opens a library with glibc's own `dlopen`; null if that fails.
 fn dlopen(library: Library, flags: i32) -> *mut c_void {
+    /// Signature of `dlopen`.
     type Dlopen = unsafe extern "C" fn(*const core::ffi::c_char, i32) -> *mut c_void;
-    // SAFETY: glibc's own dlopen, by its documented signature.
+    // SAFETY: null, or glibc's own dlopen, with its documented signature.
     unsafe {
         let dlopen = core::mem::transmute::<*mut c_void, Option<Dlopen>>(elf::in_libc(c"dlopen"));
-        // Where a front has taken the driver's name, the driver itself lies beside us.
-        let beside = library.beside();
-        let name = if libc::access(beside.as_ptr(), libc::R_OK) == 0 { beside } else { library.soname() };
+        let renamed = library.renamed();
+        let name = if libc::access(renamed.as_ptr(), libc::R_OK) == 0 { renamed } else { library.soname() };
         dlopen.map_or(core::ptr::null_mut(), |dlopen| dlopen(name.as_ptr(), flags))
     }
 }
 
-/// Whether the library behind an entry is in the process already, or was loaded by us.
+/// Returns whether the library of an entry is loaded, by the program or by this library.
 pub fn is_loaded(entry: usize) -> bool {
     !dlopen(names::library(entry), libc::RTLD_LAZY | libc::RTLD_NOLOAD).is_null()
 }
 
+/// Loads a library and looks up the functions of all its entries. `None` if it cannot be opened.
 fn load(library: Library) -> Option<*mut c_void> {
     let handle = dlopen(library, libc::RTLD_LAZY | libc::RTLD_LOCAL);
     if handle.is_null() {
         return None;
     }
     for (entry, real) in REAL.iter().enumerate().filter(|(entry, _)| names::library(*entry) == library) {
-        // SAFETY: a handle just opened, and a C string. Searching by handle begins in that library, so our own export is not found.
+        // SAFETY: a handle just opened, and a C string. A search by handle begins in that library, so this library's export is not found.
         let address = unsafe { dlsym::real_dlsym(handle, names::name(entry)) };
         if !address.is_null() {
             by_address::insert(address, entry);
             if let Some(native) = NATIVE.get(entry) {
                 native.store(address, Relaxed);
             }
-            // Another thread may have come first, and what records calls may be there by now.
+            // Another thread may have stored it first, and may have redirected it to a recorder.
             _ = real.compare_exchange(core::ptr::null_mut(), address, Release, Relaxed);
         }
     }
@@ -85,15 +90,15 @@ fn load(library: Library) -> Option<*mut c_void> {
     Some(handle)
 }
 
-/// A function of CUDA's driver by name, if that is in the process already; else null.
+/// Returns a function of CUDA's driver by name; null if the driver lacks it or is not loaded.
 pub fn loaded(name: &CStr) -> *mut c_void {
     if dlopen(Library::Cuda, libc::RTLD_LAZY | libc::RTLD_NOLOAD).is_null() { core::ptr::null_mut() } else { look_up(Library::Cuda, name) }
 }
 
-/// A function of the driver by name, whether we stand in for it or not.
+/// Returns a function of a library by name, intercepted or not; null if the library lacks it. Loads the library if needed.
 pub fn look_up(library: Library, name: &CStr) -> *mut c_void {
     let handle = HANDLES.get(library as usize).map_or(core::ptr::null_mut(), |handle| handle.load(Acquire));
     let handle = if handle.is_null() { load(library).unwrap_or(core::ptr::null_mut()) } else { handle };
-    // SAFETY: a handle of ours and a C string.
+    // SAFETY: a handle that dlopen returned, and a C string.
     if handle.is_null() { handle } else { unsafe { dlsym::real_dlsym(handle, name.as_ptr()) } }
 }

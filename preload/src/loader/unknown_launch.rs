@@ -1,4 +1,4 @@
-//! What a newer driver may offer that puts work on the GPU and that is not in the table: nobody would measure it, so it is not given out.
+//! Launch functions of newer drivers that are not in the table. Their work could not be measured, so they are withheld from programs.
 
 use core::ffi::{CStr, c_char, c_void};
 
@@ -7,44 +7,49 @@ use vgpu_region::limits::LogLevel;
 use super::by_address;
 use crate::entry_points::names;
 use crate::os::log;
-use crate::os::log::Seldom;
+use crate::os::log::Throttle;
 
-/// How the names of functions begin that do.
+/// Prefixes of the names of launch functions.
 const LAUNCHES: [&[u8]; 2] = [b"cuLaunch", b"cuGraphLaunch"];
-static SAID: Seldom = Seldom::new();
+/// Limits the warnings.
+static WARNED: Throttle = Throttle::new();
 
-/// Whether this is the name of a function that launches something and is not ours.
+/// Returns whether a name is that of a launch function that is not in the table.
 ///
 /// # Safety
-/// A C string.
+/// `name` is a C string.
 pub unsafe fn is_launch(name: *const c_char) -> bool {
     // SAFETY: the caller's promise.
     unsafe { begins(name) && names::find(name).is_none() }
 }
 
-/// Whether a function that launches something was asked for by this name, and the driver's answer is none that the table knows.
+/// Returns whether a name is that of a launch function and `address`, the driver's answer, is not in the table.
 ///
 /// # Safety
-/// Null or a C string.
-pub unsafe fn is_other_launch(name: *const c_char, answer: *mut c_void) -> bool {
+/// `name` is null or a C string.
+pub unsafe fn is_other_launch(name: *const c_char, address: *mut c_void) -> bool {
     // SAFETY: the caller's promise.
-    !name.is_null() && !answer.is_null() && unsafe { begins(name) } && by_address::find(answer).is_none()
+    !name.is_null() && !address.is_null() && unsafe { begins(name) } && by_address::find(address).is_none()
 }
 
+/// Returns whether a name has one of the prefixes.
 unsafe fn begins(name: *const c_char) -> bool {
     // SAFETY: a C string is compared up to its end at most.
     LAUNCHES.iter().any(|start| unsafe { libc::strncmp(name, start.as_ptr().cast(), start.len()) } == 0)
 }
 
-/// Says that it is not given out.
+/// Logs that a function is withheld.
 ///
 /// # Safety
-/// A C string.
-pub unsafe fn say(name: *const c_char) {
-    if SAID.now() {
+/// `name` is a C string.
+pub unsafe fn warn(name: *const c_char) {
+    if WARNED.allow() {
         // SAFETY: the caller's promise.
         let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap_or("?");
-        log::line(LogLevel::Error, format_args!("this driver's {name} is newer than vgpu, which could not measure it: it is kept back"));
+        log::line(
+            LogLevel::Error,
+            format_args!("withheld {name}: this driver's function is newer than vgpu, so its work could not be measured"),
+        );
     }
 }
 
@@ -53,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn launches_that_are_not_in_the_table_are_told_from_all_else() {
+    fn only_launches_outside_the_table_are_unknown() {
         for (name, unknown) in [
             (c"cuLaunchKernel", false),
             (c"cuLaunchKernelEx_ptsz", false),

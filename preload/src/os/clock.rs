@@ -1,31 +1,32 @@
-//! The system's clocks, and sleeping.
+//! Clocks and sleep.
 
-/// Sleeps, unless a signal comes.
+/// Sleeps; a signal ends the sleep early.
 pub fn nap(nanoseconds: i64) {
     let pause = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
-    // SAFETY: the structure is valid; the rest of an interrupted sleep is not needed.
+    // SAFETY: the structure is valid; the remaining time is not requested.
     unsafe { libc::nanosleep(&raw const pause, core::ptr::null_mut()) };
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`.
+/// Returns nanoseconds of `CLOCK_MONOTONIC`.
 pub fn monotonic() -> u64 {
     clock(libc::CLOCK_MONOTONIC)
 }
 
-/// Which second it is, by a clock that is quick to read.
+/// Returns seconds of `CLOCK_MONOTONIC_COARSE`, which is quick to read.
 #[inline]
 pub fn coarse_second() -> u64 {
     clock(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000_000
 }
 
-/// Nanoseconds of `CLOCK_REALTIME`.
+/// Returns nanoseconds of `CLOCK_REALTIME`.
 pub fn realtime() -> u64 {
     clock(libc::CLOCK_REALTIME)
 }
 
+/// Returns nanoseconds of a clock.
 fn clock(which: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call fills the structure it is given.
+    // SAFETY: the call fills the structure.
     unsafe { libc::clock_gettime(which, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -1,8 +1,8 @@
-//! Anonymous memory from the kernel: zeroed, and never part of the program's heap.
+//! Anonymous mappings: zeroed, and separate from the program's heap.
 
 use core::ffi::c_void;
 
-/// Zeroed memory, in bytes; null if there is none. It is the caller's to unmap.
+/// Maps `size` zeroed bytes, which the caller unmaps; null if there is no memory.
 pub fn map_anonymous(size: usize) -> *mut c_void {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
     // SAFETY: a new private mapping at an address of the kernel's choice.
@@ -12,7 +12,7 @@ pub fn map_anonymous(size: usize) -> *mut c_void {
     }
 }
 
-/// Zeroed memory for the life of the process: what we need is little and never freed. Null if there is none.
+/// Maps zeroed memory for a `T`, which is never unmapped; null if there is no memory.
 pub fn allocate<T>() -> *mut T {
     map_anonymous(size_of::<T>()).cast()
 }

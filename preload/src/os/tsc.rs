@@ -1,17 +1,19 @@
-//! The processor's counter as a clock: a third of the cost of asking the system. It is set by the system's clock at every slow
-//! launch, so it need not be good for long, and whatever it says wrongly only sends a launch the slow way.
+//! The processor's time stamp counter as a clock, at a third of the cost of the system's. It is set by the system's clock at every slow launch,
+//! so it need not be accurate for long, and an error only sends a launch to the slow path.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Nanoseconds in 2^24 ticks; 0 until known.
+/// Nanoseconds in 2^24 ticks; 0 while unknown.
 static SPEED: AtomicU64 = AtomicU64::new(0);
-/// What to add to the scaled counter, wrapping.
+/// Offset to add to the scaled counter, wrapping.
 static OFFSET: AtomicU64 = AtomicU64::new(0);
+/// First reading: nanoseconds and ticks.
 static FIRST: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// So long must two readings lie apart to tell the speed, in nanoseconds.
+/// Time between the two readings that determine the speed, in nanoseconds.
 const APART: u64 = 20_000_000;
 
+/// Reads the counter.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn counter() -> Option<u64> {
@@ -19,18 +21,20 @@ fn counter() -> Option<u64> {
     Some(unsafe { core::arch::x86_64::_rdtsc() })
 }
 
+/// Other processors have no counter here.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
 fn counter() -> Option<u64> {
     None
 }
 
+/// Converts ticks to nanoseconds.
 #[inline]
 fn scaled(ticks: u64, speed: u64) -> u64 {
     ((u128::from(ticks) * u128::from(speed)) >> 24) as u64
 }
 
-/// Nanoseconds of the monotonic clock, about; `None` until it is known how fast the counter runs.
+/// Returns approximate nanoseconds of `CLOCK_MONOTONIC`; `None` until the speed of the counter is known.
 #[inline]
 pub fn now() -> Option<u64> {
     let speed = SPEED.load(Relaxed);
@@ -40,7 +44,7 @@ pub fn now() -> Option<u64> {
     Some(scaled(counter()?, speed).wrapping_add(OFFSET.load(Relaxed)))
 }
 
-/// Sets the clock: the system's shows `nanos`.
+/// Sets the clock to `nanos` nanoseconds of `CLOCK_MONOTONIC`.
 pub fn compare(nanos: u64) {
     let Some(ticks) = counter() else { return };
     let speed = SPEED.load(Relaxed);
@@ -64,10 +68,9 @@ pub fn compare(nanos: u64) {
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
-    use core::sync::atomic::Ordering::Relaxed;
 
     #[test]
-    fn follows_the_systems_clock() {
+    fn the_counter_follows_the_systems_clock() {
         let clock = std::time::Instant::now();
         let system = || clock.elapsed().as_nanos() as u64 + 1_000_000_000;
         while SPEED.load(Relaxed) == 0 {
@@ -76,9 +79,9 @@ mod tests {
         for _ in 0..100 {
             compare(system());
             let before = system();
-            let (told, after) = (now().unwrap(), system());
-            // A reading lies between two of the system's, within what the counter may be off in so short a time.
-            assert!(told + 20_000 >= before && told <= after + 20_000, "{before} {told} {after}");
+            let (reading, after) = (now().unwrap(), system());
+            // A reading is between two of the system's, within the counter's error over so short a time.
+            assert!(reading + 20_000 >= before && reading <= after + 20_000, "{before} {reading} {after}");
         }
     }
 }

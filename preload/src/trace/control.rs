@@ -1,4 +1,4 @@
-//! Starting and stopping a trace.
+//! Start and stop of a trace.
 
 use super::recorders::recorder;
 use super::sink::{current, start};
@@ -6,14 +6,14 @@ use crate::entry_points::names::COUNT;
 use crate::loader::symbols;
 use crate::session::Session;
 
-/// Does what the limits page says: called whenever its generation has changed.
+/// Starts or stops the trace as the limits page says. Called whenever the generation of the page has changed.
 #[cold]
-pub fn look(session: &'static Session) {
-    let traced = session.limits.is_traced() && (current().is_some() || start(session).is_some());
-    // Recorders stand between the hooks and the driver for as long as the trace lasts.
+pub fn apply(session: &'static Session) {
+    let is_traced = session.limits.is_traced() && (current().is_some() || start(session).is_some());
+    // While the trace lasts, recorders are between the hooks and the driver.
     for entry in 0..COUNT {
         if let Some(recorder) = recorder(entry) {
-            symbols::redirect(entry, traced.then_some(recorder));
+            symbols::redirect(entry, is_traced.then_some(recorder));
         }
     }
 }

@@ -1,8 +1,8 @@
-//! When work ran on the GPU: an event before it and one behind it, which are asked later, when they are likely to be finished.
+//! Times of work on the GPU: an event before the work and one after it, which are queried later, when they are likely to have finished.
 //!
-//! Each context has a lane: pairs of events, used in turn. Whoever makes a call looks whether the oldest pairs are finished, and writes
-//! their times into the ring; whoever waited for the GPU looks at all of them. No lock: pairs are handed from the thread that makes
-//! the call to the one that looks at them by their state, and only one thread looks at a time.
+//! Each context has a lane: a ring of pairs of events. A thread that makes a call harvests the oldest pairs: it writes the times of those that
+//! have finished into the trace. A thread that has waited for the GPU harvests all. There is no lock: the state of a pair hands it from the
+//! thread that makes the call to the one that harvests, and only one thread harvests a lane at a time.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -15,67 +15,88 @@ use crate::loader::driver::CaptureRelaxed;
 use crate::os::clock;
 use vgpu_cuda_abi::cuda::{Handle, NOT_READY, SUCCESS};
 
+/// Number of contexts with a lane.
 const LANES: usize = 16;
-/// Pairs of a lane.
+/// Number of pairs in a lane.
 const PAIRS: u32 = 4096;
-/// So many of the oldest pairs are looked at after each call.
+/// Number of the oldest pairs that are queried after each call.
 const FEW: u32 = 4;
-/// The driver tells distances as milliseconds in 32 bits: beyond a second they are known to no more than 60 ns.
+/// Largest distance from the anchor, in nanoseconds. The driver returns milliseconds as a 32-bit float: beyond a second that is coarser than
+/// 60 ns.
 const FAR: i64 = 1_000_000_000;
-/// Where a lane's clock begins, so that what lies before its first event has a time, too.
+/// Start of a lane's clock in nanoseconds, so that work before its first event has a time too.
 const ORIGIN: u64 = 1 << 50;
-/// All pairs are looked at again at most so often, in nanoseconds, while none is free.
+/// Shortest time between two harvests of all pairs while none is free, in nanoseconds.
 const PAUSE: u64 = 1_000_000;
 
-// States of a pair: free or being recorded, in flight, finished with.
+/// State of a pair: free, or being recorded.
 const TAKEN: u32 = 0;
+/// State of a pair: both events are in the stream.
 const IN_FLIGHT: u32 = 1;
+/// State of a pair: done, to be freed in order.
 const FINISHED: u32 = 2;
 
+/// Pair of events around one piece of work.
 #[repr(C)]
 struct Pair {
+    /// [`TAKEN`], [`IN_FLIGHT`] or [`FINISHED`].
     state: AtomicU32,
+    /// Event before the work.
     start: AtomicPtr<core::ffi::c_void>,
+    /// Event after the work.
     end: AtomicPtr<core::ffi::c_void>,
+    /// Number of the record that gets the times.
     record: AtomicU64,
 }
 
-/// The clock of a lane: an event that is finished, and its time.
+/// Clock of a lane: a finished event and its time.
 struct Clock {
+    /// The event; null before the first pair has finished.
     anchor: Handle,
+    /// Time of the event in nanoseconds.
     at: u64,
 }
 
+/// Ring of pairs of one context.
 struct Lane {
-    /// 0 is free.
+    /// Handle of the context; 0 is a free lane.
     context: AtomicU64,
+    /// Number of the next pair to take.
     head: AtomicU32,
+    /// Number of the oldest pair that is not free.
     tail: AtomicU32,
-    looking: AtomicBool,
-    looked: AtomicU64,
+    /// Whether a thread harvests.
+    is_harvested: AtomicBool,
+    /// Time of the last harvest that was made because no pair was free, in nanoseconds.
+    last_full: AtomicU64,
+    /// Clock of the lane; belongs to the thread that harvests.
     clock: UnsafeCell<Clock>,
+    /// The pairs.
     pairs: [Pair; PAIRS as usize],
 }
 
-/// All lanes of this process. All zero is none.
+/// Lanes of this process. All zero is empty.
 pub struct Lanes([Lane; LANES]);
 
-// SAFETY: `clock` is only touched by the holder of `looking`; the rest is atomics.
+// SAFETY: only the thread that set `is_harvested` uses `clock`; the rest is atomics.
 unsafe impl Sync for Lane {}
 
-/// A pair of events whose first one is recorded.
+/// Pair of events whose first one is in the stream.
 pub struct Timer {
+    /// The pair.
     pair: &'static Pair,
+    /// Number of the lane.
     index: u8,
 }
 
-/// Whether what goes into the stream now is recorded into a graph, or is going to be refused because something else is.
+/// Returns whether work in the stream is captured into a graph, or will be refused because of a capture.
 pub fn is_captured(stream: Handle) -> bool {
     let mut capturing = 0;
     // SAFETY: the program's own stream; the driver writes one integer.
     unsafe { driver::is_capturing(stream, &raw mut capturing) != SUCCESS || capturing != 0 }
 }
 
+/// Returns the context of a stream.
 fn context_of(stream: Handle) -> Handle {
     let mut context = core::ptr::null_mut();
     // SAFETY: the program's own stream; the driver writes one handle.
@@ -86,7 +107,7 @@ fn context_of(stream: Handle) -> Handle {
 }
 
 impl Lanes {
-    /// Records the first event of a pair. `None` if there can be none now: the work's time is not known then.
+    /// Records the first event of a pair. `None` if no pair is free or an event fails; then the work has no time.
     pub fn start(&'static self, ring: Option<&Ring>, stream: Handle) -> Option<Timer> {
         let _relaxed = CaptureRelaxed::enter();
         let context = context_of(stream);
@@ -98,7 +119,7 @@ impl Lanes {
             }
         }
         let (start, end) = (pair.start.load(Relaxed), pair.end.load(Relaxed));
-        // SAFETY: an event of ours, and a stream that the program is using in this very call.
+        // SAFETY: the lane's event, and a stream that the program uses in this call.
         if start.is_null() || end.is_null() || unsafe { driver::event_record(start, stream) } != SUCCESS {
             pair.state.store(FINISHED, Release);
             return None;
@@ -106,6 +127,7 @@ impl Lanes {
         Some(Timer { pair, index: index as u8 })
     }
 
+    /// Returns a context's lane, and its number; takes a free one for a new context.
     fn of(&'static self, context: Handle) -> Option<(usize, &'static Lane)> {
         if context.is_null() {
             return None;
@@ -115,22 +137,22 @@ impl Lanes {
             .or_else(|| find(&|lane| lane.context.compare_exchange(0, context as u64, AcqRel, Acquire).is_ok()))
     }
 
-    /// Writes down what has finished: `all` of it, or of the oldest few.
+    /// Writes the times of finished work: of `all` pairs, or of the oldest few.
     pub fn harvest(&self, ring: &Ring, all: bool) {
         for lane in self.0.iter().filter(|lane| lane.context.load(Acquire) != 0) {
             lane.harvest(ring, if all { PAIRS } else { FEW });
         }
     }
 
-    /// Contexts are about to end, and the events in them. Whoever goes on in a context that stays gets a new lane.
+    /// Empties all lanes before contexts end with their events. A context that stays gets a new lane.
     pub fn close(&self, ring: Option<&Ring>) {
         for lane in self.0.iter().filter(|lane| lane.context.load(Acquire) != 0) {
             if let Some(ring) = ring {
                 lane.harvest(ring, PAIRS);
             }
-            // Whoever is at it is done in a moment.
+            // Another thread's harvest takes moments.
             for _ in 0..1000 {
-                if !lane.looking.swap(true, Acquire) {
+                if !lane.is_harvested.swap(true, Acquire) {
                     lane.empty();
                     break;
                 }
@@ -142,17 +164,18 @@ impl Lanes {
     }
 }
 
+/// Creates an event in a context; null if that fails.
 fn create(context: Handle) -> Handle {
-    let foreign = driver::current_context() != context;
+    let is_foreign = driver::current_context() != context;
     let (mut event, mut popped) = (core::ptr::null_mut(), core::ptr::null_mut());
-    // SAFETY: the context lives: the stream that is about to be used is its. What is pushed is popped.
+    // SAFETY: the context lives, as the program is using a stream of it. It is popped after it was pushed.
     unsafe {
-        if foreign && driver::context_push(context) != SUCCESS {
+        if is_foreign && driver::context_push(context) != SUCCESS {
             return core::ptr::null_mut();
         }
-        // Flags: timing, no blocking wait.
+        // Flags 0: with timing, without blocking waits.
         let status = driver::event_create(&raw mut event, 0);
-        if foreign {
+        if is_foreign {
             driver::context_pop(&raw mut popped);
         }
         if status == SUCCESS { event } else { core::ptr::null_mut() }
@@ -160,48 +183,50 @@ fn create(context: Handle) -> Handle {
 }
 
 impl Timer {
-    /// Records the second event.
+    /// Records the second event. `None` if that fails.
     pub fn stop(self, stream: Handle) -> Option<Self> {
         let _relaxed = CaptureRelaxed::enter();
-        // SAFETY: an event of ours, and a stream that the program is using in this very call.
+        // SAFETY: the lane's event, and a stream that the program uses in this call.
         if unsafe { driver::event_record(self.pair.end.load(Relaxed), stream) } == SUCCESS {
             return Some(self);
         }
-        self.drop_it();
+        self.discard();
         None
     }
 
-    /// Nothing is going to be asked of it.
-    pub fn drop_it(self) {
+    /// Frees the pair without reading its times.
+    pub fn discard(self) {
         self.pair.state.store(FINISHED, Release);
     }
 
-    /// Its times are the record's with this number.
-    pub fn belongs_to(self, record: u64) {
+    /// Assigns the times to a record.
+    pub fn assign(self, record: u64) {
         self.pair.record.store(record, Relaxed);
         self.pair.state.store(IN_FLIGHT, Release);
     }
 
-    /// Which of the process's contexts it is.
+    /// Returns the number of the context among this process's lanes.
     pub fn context(&self) -> u8 {
         self.index
     }
 }
 
 impl Lane {
+    /// Returns a pair by its running number.
     fn pair(&self, number: u32) -> Option<&Pair> {
         self.pairs.get((number % PAIRS) as usize)
     }
 
+    /// Takes a free pair; `None` if all are in flight.
     fn take(&'static self, ring: Option<&Ring>) -> Option<&'static Pair> {
         for _ in 0..16 {
             let head = self.head.load(Acquire);
             if head.wrapping_sub(self.tail.load(Acquire)) >= PAIRS {
                 let now = clock::monotonic();
-                if now.saturating_sub(self.looked.load(Relaxed)) < PAUSE {
+                if now.saturating_sub(self.last_full.load(Relaxed)) < PAUSE {
                     return None;
                 }
-                self.looked.store(now, Relaxed);
+                self.last_full.store(now, Relaxed);
                 self.harvest(ring?, PAIRS);
                 continue;
             }
@@ -212,32 +237,33 @@ impl Lane {
         None
     }
 
-    /// Forgets all its events, and is free for another context. Only for the one who looks.
+    /// Forgets all events and frees the lane. Only for the thread that set `is_harvested`.
     fn empty(&self) {
         for pair in &self.pairs {
             pair.start.store(core::ptr::null_mut(), Relaxed);
             pair.end.store(core::ptr::null_mut(), Relaxed);
             pair.state.store(TAKEN, Relaxed);
         }
-        // SAFETY: we are the one who looks.
+        // SAFETY: this thread has set `is_harvested`.
         unsafe { *self.clock.get() = Clock { anchor: core::ptr::null_mut(), at: 0 } };
         self.tail.store(self.head.load(Relaxed), Release);
         self.context.store(0, Release);
-        self.looking.store(false, Release);
+        self.is_harvested.store(false, Release);
     }
 
+    /// Writes the times of finished work among the `most` oldest pairs, and frees pairs.
     fn harvest(&self, ring: &Ring, most: u32) {
-        if self.tail.load(Relaxed) == self.head.load(Relaxed) || self.looking.swap(true, Acquire) {
+        if self.tail.load(Relaxed) == self.head.load(Relaxed) || self.is_harvested.swap(true, Acquire) {
             return;
         }
         let _relaxed = CaptureRelaxed::enter();
-        // SAFETY: we are the one who looks.
+        // SAFETY: this thread has set `is_harvested`.
         let clock = unsafe { &mut *self.clock.get() };
         let (mut tail, head) = (self.tail.load(Relaxed), self.head.load(Acquire));
         for number in (0..head.wrapping_sub(tail).min(most)).map(|step| tail.wrapping_add(step)) {
             let Some(pair) = self.pair(number) else { break };
             if pair.state.load(Acquire) == IN_FLIGHT {
-                // SAFETY: an event of ours in a context that is not closed.
+                // SAFETY: the lane's event, in a context that lives.
                 match unsafe { driver::event_query(pair.end.load(Relaxed)) } {
                     SUCCESS => {
                         if let Some((begin, took)) = clock.times(pair) {
@@ -245,10 +271,10 @@ impl Lane {
                         }
                         pair.state.store(FINISHED, Relaxed);
                     }
-                    // Streams overtake each other, but the next few calls come soon.
+                    // Later pairs may have finished in other streams, but the next calls will see them soon.
                     NOT_READY if most <= FEW => break,
                     NOT_READY => {}
-                    // The context is broken.
+                    // An error of the context.
                     _ => pair.state.store(FINISHED, Relaxed),
                 }
             }
@@ -261,12 +287,12 @@ impl Lane {
             tail = tail.wrapping_add(1);
         }
         self.tail.store(tail, Release);
-        self.looking.store(false, Release);
+        self.is_harvested.store(false, Release);
     }
 }
 
 impl Clock {
-    /// When a finished pair's work began by this clock, and how long it took.
+    /// Returns the begin of a finished pair's work by this clock, and its duration, in nanoseconds.
     fn times(&mut self, pair: &Pair) -> Option<(u64, u64)> {
         let (start, end) = (pair.start.load(Relaxed), pair.end.load(Relaxed));
         let took = between(start, end)?.max(0) as u64;
@@ -278,7 +304,7 @@ impl Clock {
         let distance = between(self.anchor, start)?;
         let begin = self.at.saturating_add_signed(distance);
         if distance > FAR {
-            // The anchor is an event that nobody records again: the pair gets the old one.
+            // No thread may record the anchor again, so the pair gets the old anchor instead.
             pair.end.store(self.anchor, Relaxed);
             (self.anchor, self.at) = (end, begin.saturating_add(took));
         }
@@ -286,10 +312,10 @@ impl Clock {
     }
 }
 
-/// Nanoseconds from one finished event to another.
+/// Returns the time from one finished event to another, in nanoseconds.
 fn between(from: Handle, to: Handle) -> Option<i64> {
     let mut milliseconds = 0f32;
-    // SAFETY: events of ours in a context that is not closed; the driver writes one number.
+    // SAFETY: events of one lane, in a context that lives; the driver writes one number.
     let status = unsafe { driver::event_elapsed(&raw mut milliseconds, from, to) };
     (status == SUCCESS).then_some((f64::from(milliseconds) * 1e6) as i64)
 }

@@ -1,4 +1,4 @@
-//! What stands in for the driver's own functions while they are traced.
+//! Recorders: functions between the hooks and the driver's own functions while these are traced.
 
 use core::ffi::{c_char, c_void};
 
@@ -13,7 +13,7 @@ use crate::entry_points::names::Entry;
 use crate::loader::symbols;
 use crate::table::entry_points;
 
-/// Returns the recorder of an entry if the entry is one of a row's.
+/// Returns the recorder of an entry if the entry is in this row.
 macro_rules! row {
     ($entry:ident, $arguments:tt, [], $symbols:tt, $per_thread:tt) => {};
     ($entry:ident, $arguments:tt, [$trace:expr], [$($symbol:ident),*], [$($per_thread:ident),*]) => {
@@ -22,22 +22,25 @@ macro_rules! row {
     };
 }
 
+/// Returns the recorder of an entry if the entry is this symbol.
 macro_rules! recorder {
-    ($entry:ident, ($($argument:ident: $type:ty),*), $own:literal, $trace:expr, $symbol:ident) => {
+    ($entry:ident, ($($argument:ident: $type:ty),*), $per_thread:literal, $trace:expr, $symbol:ident) => {
         if $entry == Entry::$symbol as usize {
             unsafe extern "C" fn recorder($($argument: $type),*) -> Status {
                 const ENTRY: usize = Entry::$symbol as usize;
                 #[allow(dead_code)]
                 const SYMBOL: &str = stringify!($symbol);
                 #[allow(dead_code)]
-                const OWN: bool = $own;
+                fn effective(stream: Handle) -> Handle {
+                    effective_stream::<$per_thread>(stream)
+                }
                 let Some(native) = symbols::native(ENTRY) else { return Library::Cuda.missing() };
                 // SAFETY: the driver's function of that name has that signature; the arguments are the program's own.
                 unsafe {
                     let native = core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> Status>(native);
-                    let pending = sink::begin(ENTRY, $trace);
+                    let recording = sink::begin(ENTRY, $trace);
                     let status = native($($argument),*);
-                    sink::end(pending, status);
+                    sink::end(recording, status);
                     status
                 }
             }
@@ -46,9 +49,10 @@ macro_rules! recorder {
     };
 }
 
+/// Makes the recorders of all rows.
 macro_rules! recorders {
     ($($library:ident $handler:path $([$($passed:expr),*])? => $arguments:tt $([$trace:expr])?: $($symbol:ident),+ $(| $($per_thread:ident),+)?;)*) => {
-        /// The recorder of an entry; `None` where nothing is recorded of it.
+        /// Returns the recorder of an entry; `None` for an entry that is not recorded.
         pub fn recorder(entry: usize) -> Option<*mut c_void> {
             $(row!(entry, $arguments, [$($trace)?], [$($symbol),+], [$($($per_thread),+)?]);)*
             None

@@ -6,12 +6,12 @@ use vgpu_region::ledger::PAGE;
 use vgpu_region::limits::LogLevel;
 
 use crate::memory::ledger::spilled;
-use crate::os::log::Seldom;
+use crate::os::log::Throttle;
 use crate::os::{clock, log};
 use crate::session::Gpu;
 use crate::trace::sink;
 
-static REFUSED: Seldom = Seldom::new();
+static REFUSED: Throttle = Throttle::new();
 
 /// Counts a refusal of `pages`, and logs it with the figures to act on.
 #[cold]
@@ -26,7 +26,7 @@ pub fn refuse_with(gpu: &Gpu, pages: u32, more: core::fmt::Arguments<'_>) {
     gpu.account.refused.fetch_add(1, Relaxed);
     sink::refused(u64::from(pages) * PAGE);
     _ = gpu.account.first_refusal.compare_exchange(0, clock::realtime(), Relaxed, Relaxed);
-    if REFUSED.now() {
+    if REFUSED.allow() {
         let mib = |pages: u64| (pages * PAGE) >> 20;
         log::line(
             LogLevel::Warn,

@@ -90,18 +90,9 @@ mod tests {
     #[test]
     fn captures_are_counted_from_begin_to_end() {
         const ILLEGAL_STATE: Status = 401;
-        unsafe extern "C" fn begins(_: Handle, mode: i32) -> Status {
-            mode
-        }
-        unsafe extern "C" fn ends(_: Handle, graph: *mut Handle) -> Status {
-            graph as usize as Status
-        }
         let stream = 0x10 as Handle;
-        // SAFETY: functions that only answer.
-        let (begin, end) = unsafe {
-            let begin = |answer| begin(begins, stream, answer);
-            (begin, |answer: Status| end::<false>(ends, stream, answer as usize as *mut Handle))
-        };
+        let begin = |answer: Status| begin(|| answer, stream);
+        let end = |answer: Status| end(|| answer, stream, stream);
         assert!(!may_go_on() && leave_alone().is_none());
         assert_eq!((begin(ILLEGAL_STATE), may_go_on()), (ILLEGAL_STATE, false));
         assert_eq!((begin(SUCCESS), begin(SUCCESS)), (SUCCESS, SUCCESS));

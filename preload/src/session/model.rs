@@ -1,0 +1,85 @@
+//! GPUs and accounts of a process.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use vgpu_region::MAX_GPUS;
+use vgpu_region::ledger::{PAGE, pages};
+use vgpu_region::limits::{GpuLimit, LimitsPage};
+use vgpu_region::map::Membership;
+use vgpu_region::region::{GpuAccount, GpuCharge};
+use vgpu_region::uuid::Uuid;
+
+use vgpu_cuda_abi::cuda::Device;
+
+/// GPU that this process sees.
+#[derive(Clone, Copy, Debug)]
+pub struct Gpu {
+    /// CUDA's ordinal in this process.
+    pub device: Device,
+    /// UUID of the GPU or MIG device.
+    pub uuid: Uuid,
+    /// Total memory in bytes, as the driver reports it.
+    pub total: u64,
+    /// Index of the GPU's accounts in the region.
+    pub place: usize,
+    /// Limits of the container; `None` if it has none for this GPU.
+    pub limit: Option<&'static GpuLimit>,
+    /// Account of the container.
+    pub account: &'static GpuAccount,
+    /// This process's part of the account.
+    pub charge: &'static GpuCharge,
+}
+
+impl Gpu {
+    /// Returns the memory limit in bytes.
+    #[inline]
+    pub fn memory_limit(&self) -> Option<u64> {
+        self.limit?.memory_for(self.total)
+    }
+
+    /// Returns the memory limit in whole pages; `u64::MAX` without one.
+    #[inline]
+    pub fn limit_pages(&self) -> u64 {
+        self.memory_limit().map_or(u64::MAX, |bytes| bytes / PAGE)
+    }
+
+    /// Returns the pages that the account has left under the limit.
+    #[inline]
+    pub fn left(&self) -> u64 {
+        self.limit_pages().saturating_sub(self.account.total.pages())
+    }
+
+    /// Returns the known cost of a context on this GPU in pages: measured in this container, else configured. `None` if it is unknown.
+    pub fn context_pages(&self) -> Option<u32> {
+        let configured = self.limit.map_or(0, |limit| limit.context_mib.load(Relaxed));
+        [self.account.context_pages.load(Relaxed), pages(u64::from(configured) << 20)].into_iter().find(|&cost| cost != 0)
+    }
+}
+
+/// Limits and accounts of a process.
+#[derive(Debug)]
+pub struct Session {
+    /// Limits of the container.
+    pub limits: &'static LimitsPage,
+    /// The region, and this process's slot in it.
+    pub membership: Membership,
+    /// Number of GPUs.
+    pub(super) count: usize,
+    /// GPUs by CUDA's ordinal.
+    pub(super) gpus: [Gpu; MAX_GPUS],
+    /// Share of the GPU's multiprocessors that NVIDIA's MPS gives this process, in percent; 0 without MPS.
+    pub mps_percent: u32,
+}
+
+impl Session {
+    /// Returns the GPUs that this process sees, by CUDA's ordinal.
+    pub fn gpus(&self) -> &[Gpu] {
+        self.gpus.get(..self.count).unwrap_or_default()
+    }
+
+    /// Returns the GPU with this ordinal.
+    #[inline]
+    pub fn gpu(&self, device: Device) -> Option<&Gpu> {
+        self.gpus().get(usize::try_from(device).ok()?)
+    }
+}
