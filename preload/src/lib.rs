@@ -1,10 +1,10 @@
 //! `libvgpu.so`: preloaded into every process of a limited container, between the program and the CUDA driver and NVML.
 //!
-//! * [`table`]: the intercepted functions, each once. [`entry_points`]: their names.
-//! * [`dispatch`]: the exported functions, `dlsym` and `cuGetProcAddress`, which call the [`hooks`].
-//! * [`memory`] and [`compute`]: the limits that the hooks enforce. [`image`]: the memory that program images declare.
-//! * [`session`]: this process's limits and accounts. [`loader`] and [`nvml_query`]: the real functions.
-//! * [`trace`]: records of calls and GPU work, while the process is traced. [`os`]: services of the kernel and the C library.
+//! * `table`: the intercepted functions, each once. `entry_points`: their names.
+//! * `dispatch`: the exported functions, `dlsym` and `cuGetProcAddress`, which call the `hooks`.
+//! * `memory` and `compute`: the limits that the hooks enforce. `image`: the memory that program images declare.
+//! * `session`: this process's limits and accounts. `loader` and `nvml_query`: the real functions.
+//! * `trace`: records of calls and GPU work, while the process is traced. `os`: services of the kernel and the C library.
 //!
 //! There is no `std`: it would load libpthread and libdl, which alone costs a process that never uses CUDA 100 µs, and it would unwind.
 //! Nothing runs before the first CUDA or NVML call: no constructor, no thread, no file.

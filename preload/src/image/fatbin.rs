@@ -151,7 +151,7 @@ pub unsafe fn globals(fatbin: *const u8, room: usize, capabilities: &[u32]) -> G
 /// Returns the image that the driver loads on a GPU. `None` if there is none, or the fat binary is damaged.
 ///
 /// # Safety
-/// As [`globals`].
+/// As for the function [`globals`](fn@globals).
 unsafe fn best_for(fatbin: *const u8, (mut at, end): (usize, usize), gpu: u32) -> Option<Entry> {
     let mut best: Option<Entry> = None;
     while at < end {
