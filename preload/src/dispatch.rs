@@ -15,7 +15,7 @@ use crate::entry_points::names::Entry;
 use crate::hooks::*;
 use crate::image::reader::{image_at, image_in_file};
 use crate::loader::{driver, symbols};
-use crate::memory::objects::physical;
+use crate::memory::objects::{exports, physical};
 use crate::table::entry_points;
 
 /// Makes the exported function of every entry.

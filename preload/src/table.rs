@@ -26,7 +26,7 @@ macro_rules! entry_points {
             Cuda init::init[] => (flags: u32): cuInit;
             // Linear memory.
             Cuda alloc::allocate[address, bytes] => (address: *mut DevicePtr, bytes: usize) [allocate(address, bytes)]: cuMemAlloc_v2;
-            Cuda alloc::allocate_v1[address, bytes] => (address: *mut u32, bytes: u32) [allocate(core::ptr::null(), bytes as usize)]: cuMemAlloc;
+            Cuda alloc::allocate_v1[address, bytes.into(), || bytes.into()] => (address: *mut u32, bytes: u32) [allocate(core::ptr::null(), bytes as usize)]: cuMemAlloc;
             Cuda alloc::allocate_pitch[address, pitch, (width, height), element] => (address: *mut DevicePtr, pitch: *mut usize, width: usize,
                 height: usize, element: u32) [allocate(address, width.saturating_mul(height))]: cuMemAllocPitch_v2;
             Cuda alloc::allocate_pitch_v1[address, pitch, width, height] => (address: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32):
@@ -49,7 +49,7 @@ macro_rules! entry_points {
             Cuda pools::create[pool, properties] => (pool: *mut Handle, properties: *const AllocationProp): cuMemPoolCreate;
             Cuda pools::set_usual[] => (device: Device, pool: Handle): cuDeviceSetMemPool;
             Cuda pools::set_usual[] => (location: *mut c_void, kind: i32, pool: Handle): cuMemSetMemPool;
-            Cuda pools::get[pool, device] => (pool: *mut Handle, device: Device): cuDeviceGetMemPool, cuDeviceGetDefaultMemPool;
+            Cuda pools::get[pool, || Some(device)] => (pool: *mut Handle, device: Device): cuDeviceGetMemPool, cuDeviceGetDefaultMemPool;
             Cuda pools::set_access[pool] => (pool: Handle, list: *const c_void, count: usize): cuMemPoolSetAccess;
             Cuda pools::get_at[pool, location, kind] => (pool: *mut Handle, location: *mut Location, kind: i32):
                 cuMemGetDefaultMemPool, cuMemGetMemPool;
@@ -76,9 +76,9 @@ macro_rules! entry_points {
             Cuda ipc::unmap[address, bytes] => (address: DevicePtr, bytes: usize): cuMemUnmap;
 
             // Memory that crosses the border of a process.
-            Cuda ipc::export_physical[shareable, handle, kind] => (shareable: *mut c_void, handle: u64, kind: i32, flags: u64): cuMemExportToShareableHandle;
+            Cuda ipc::export[shareable, kind, || handle] => (shareable: *mut c_void, handle: u64, kind: i32, flags: u64): cuMemExportToShareableHandle;
             Cuda ipc::export_linear[address] => (out: *mut c_void, address: DevicePtr): cuIpcGetMemHandle;
-            Cuda ipc::export_range[out, address, kind] => (out: *mut c_void, address: DevicePtr, bytes: usize, kind: i32, flags: u64):
+            Cuda ipc::export[out, kind, || exports::key_of(address)] => (out: *mut c_void, address: DevicePtr, bytes: usize, kind: i32, flags: u64):
                 cuMemGetHandleForAddressRange;
             Cuda ipc::import_physical[handle] => (handle: *mut u64, shareable: *mut c_void, kind: i32): cuMemImportFromShareableHandle;
             Cuda ipc::import[pool, driver::pool_destroy] => (pool: *mut Handle, shareable: *mut c_void, kind: i32, flags: u64):

@@ -9,7 +9,6 @@ use core::sync::atomic::Ordering::AcqRel;
 use crate::hooks::spill;
 use crate::loader::driver;
 use crate::memory::admission::acquire::{Estimate, Operation, Taken, acquire};
-use crate::memory::admission::claim::claim_here;
 use crate::memory::admission::target::with_current;
 use crate::memory::admission::{near_limit, small};
 use crate::memory::granules::{GRANULE, GRANULE_PAGES, SMALL, rounded_pages};
@@ -57,7 +56,7 @@ fn allocate_small(current: Current, bytes: u64, call: impl Fn() -> Status, given
     let claim = match near_limit::try_claim(gpu, GRANULE_PAGES) {
         Some(claim) => claim,
         // It may still fit between others, where it costs nothing; then `Err` is the call's status.
-        None => match small::fill_hole(current, bytes, &call, &given).map_or_else(|| claim_here(gpu, GRANULE_PAGES), Err) {
+        None => match small::fill_hole(current, bytes, &call, &given).map_or_else(|| Estimate::AtMostHere(GRANULE_PAGES).claim(gpu), Err) {
             Ok(claim) => claim,
             Err(status) => return status,
         },
@@ -82,9 +81,6 @@ fn allocate_small(current: Current, bytes: u64, call: impl Fn() -> Status, given
 }
 
 /// `cuMemAlloc_v2`
-///
-/// # Safety
-/// `call` writes the address to `address` when it succeeds.
 #[inline]
 pub unsafe fn allocate(call: impl Fn() -> Status, address: *mut DevicePtr, bytes: usize) -> Status {
     // The fast path: a small allocation behind the one before, in the only context. Which context is current need not be asked: contexts share
@@ -145,29 +141,17 @@ unsafe fn allocate_any(call: impl Fn() -> Status, address: *mut DevicePtr, bytes
     })
 }
 
-/// `cuMemAlloc`, with 32-bit addresses and sizes.
-///
-/// # Safety
-/// `call` writes the address to `address` when it succeeds.
-pub unsafe fn allocate_v1(call: impl Fn() -> Status, address: *mut u32, bytes: u32) -> Status {
-    // SAFETY: as the caller promises.
-    unsafe { allocate_32(call, address, bytes.into(), || bytes.into()) }
-}
-
 /// `cuMemAllocPitch`, with 32-bit addresses and sizes.
-///
-/// # Safety
-/// `call` writes the address and the pitch when it succeeds.
 pub unsafe fn allocate_pitch_v1(call: impl Fn() -> Status, address: *mut u32, pitch: *mut u32, width: u32, height: u32) -> Status {
     if pitch.is_null() {
         return call();
     }
     // SAFETY: as the caller promises; the pitch has been checked.
-    unsafe { allocate_32(call, address, pitched(width.into(), height.into()), || u64::from(*pitch) * u64::from(height)) }
+    unsafe { allocate_v1(call, address, pitched(width.into(), height.into()), || u64::from(*pitch) * u64::from(height)) }
 }
 
-/// Allocates what cannot lie on the host, which has no 32-bit addresses.
-unsafe fn allocate_32(call: impl Fn() -> Status, address: *mut u32, bytes: u64, taken: impl Fn() -> u64) -> Status {
+/// `cuMemAlloc`, with 32-bit addresses and sizes. Such an allocation cannot lie on the host. Afterwards `taken` returns the size in bytes.
+pub unsafe fn allocate_v1(call: impl Fn() -> Status, address: *mut u32, bytes: u64, taken: impl Fn() -> u64) -> Status {
     if address.is_null() || bytes == 0 {
         return call();
     }
@@ -184,9 +168,6 @@ const fn pitched(width: u64, height: u64) -> u64 {
 }
 
 /// `cuMemAllocPitch_v2`
-///
-/// # Safety
-/// `call` writes the address and the pitch when it succeeds.
 pub unsafe fn allocate_pitch(
     call: impl Fn() -> Status,
     address: *mut DevicePtr,
@@ -215,9 +196,6 @@ pub unsafe fn allocate_pitch(
 ///
 /// Managed memory may move to the host, but is on the device while it is used, and NVML does not list it by process. It is charged whole when it
 /// is made.
-///
-/// # Safety
-/// `call` writes the address to `address` when it succeeds.
 pub unsafe fn allocate_managed(call: impl Fn() -> Status, address: *mut DevicePtr, bytes: usize) -> Status {
     if address.is_null() || bytes == 0 {
         return call();

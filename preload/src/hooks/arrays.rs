@@ -83,9 +83,6 @@ fn requirements(gpu: &Gpu, descriptor: &Array3dDescriptor, levels: u32) -> (u64,
 const LEAST_TOLD: u64 = 64 << 10;
 
 /// `cuArrayCreate`, `cuArray3DCreate` and `cuMipmappedArrayCreate`; `levels` is 0 for an array that is not mipmapped.
-///
-/// # Safety
-/// `array` and `descriptor` are the arguments of `call`.
 pub unsafe fn create(call: impl FnOnce() -> Status, array: *mut Handle, descriptor: *const impl Describes, levels: u32) -> Status {
     // SAFETY: the program's own descriptor, or null, which is the driver's to refuse.
     let Some(descriptor) = unsafe { descriptor.as_ref() }.map(Describes::in_3d) else { return call() };

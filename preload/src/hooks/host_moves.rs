@@ -1,5 +1,4 @@
-//! What would move memory that lies on the host: prefetches go to the host instead, and advice about where it should live is taken note
-//! of by nobody.
+//! Calls that would move memory from the host to the device: prefetches go to the host instead, and advice about its location is ignored.
 
 use crate::hooks::spill::{SET_ACCESSED_BY, is_spilled};
 use crate::loader::driver;
@@ -7,11 +6,11 @@ use crate::memory::granules::GRANULE;
 use crate::memory::ledger::spilled::is_in_use;
 use vgpu_cuda_abi::cuda::{Device, DevicePtr, INVALID_VALUE, LOCATION_HOST, Location, SUCCESS, Status};
 
-/// The host as a place.
+/// The host as a location.
 pub const HOST: Location = Location { kind: LOCATION_HOST, id: 0 };
 
-/// Calls `each` with every part of a range that lies in one allocation, and whether that one lies on the host, until one fails. What
-/// is known to nobody is one part, for the driver to judge.
+/// Calls `each` with every part of a range that lies in one allocation, and whether that lies on the host, until one fails. An unknown rest is one
+/// part, for the driver to judge.
 pub fn each_part(address: DevicePtr, bytes: usize, mut each: impl FnMut(DevicePtr, usize, bool) -> Status) -> Status {
     let end = address.saturating_add(bytes as u64);
     let mut at = address;
@@ -36,33 +35,30 @@ pub fn each_part(address: DevicePtr, bytes: usize, mut each: impl FnMut(DevicePt
     SUCCESS
 }
 
-/// `cuMemPrefetchAsync` of a range with `call`, which is told where the host shall be the place.
+/// Prefetches a range with `call`, which gets whether the part must go to the host.
 #[inline]
 pub fn prefetch(address: DevicePtr, bytes: usize, call: impl Fn(DevicePtr, usize, bool) -> Status) -> Status {
     if !is_in_use() || bytes == 0 { call(address, bytes, false) } else { each_part(address, bytes, call) }
 }
 
-/// What the batched prefetches are asked for: location `n` is for the ranges from `indices[n]` on.
+/// Arguments of a batched prefetch: location `n` is for the ranges from `indices[n]` on.
 #[derive(Debug)]
 pub struct Batch {
-    /// Where the ranges begin.
+    /// First addresses of the ranges.
     pub addresses: *mut DevicePtr,
     /// Their lengths in bytes.
     pub sizes: *mut usize,
-    /// How many ranges.
+    /// Number of ranges.
     pub count: usize,
-    /// Where they shall go.
+    /// Locations to prefetch to.
     pub locations: *mut Location,
-    /// From which range on.
+    /// First range of each location.
     pub indices: *mut usize,
-    /// How many locations.
+    /// Number of locations.
     pub location_count: usize,
 }
 
-/// Prefetches a batch: `whole` as it is, or, where something may lie on the host, `one` range after the other.
-///
-/// # Safety
-/// The lists are null or as long as they say.
+/// Prefetches a batch: `whole`, or, if memory may lie on the host, `one` range after the other.
 pub unsafe fn prefetch_batch(batch: &Batch, whole: impl FnOnce() -> Status, one: impl Fn(DevicePtr, usize, Location) -> Status) -> Status {
     let &Batch { addresses, sizes, count, locations, indices, location_count } = batch;
     let lists = [addresses.is_null(), sizes.is_null(), locations.is_null(), indices.is_null()];
@@ -85,7 +81,7 @@ pub unsafe fn prefetch_batch(batch: &Batch, whole: impl FnOnce() -> Status, one:
     SUCCESS
 }
 
-/// Whether `CUmem_advise` advice has a say in where memory lives. What is left is `SET_ACCESSED_BY`, for other GPUs.
+/// Returns true if advice (`CUmem_advise`) may move memory: all but `SET_ACCESSED_BY`, which is for other GPUs.
 const fn moves(advice: i32) -> bool {
     advice != SET_ACCESSED_BY
 }
@@ -124,21 +120,13 @@ pub unsafe fn advise_v2(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hooks::spill::is_spilled;
-    use crate::memory::granules::GRANULE;
     use crate::memory::ledger::spilled;
-    use crate::memory::objects::address_map;
-    use crate::memory::objects::address_map::Block;
-    use crate::memory::objects::address_map::Entered;
-    use crate::memory::objects::address_map::Kind;
-    use vgpu_cuda_abi::cuda;
-    use vgpu_cuda_abi::cuda::INVALID_VALUE;
-    use vgpu_cuda_abi::cuda::Location;
-    use vgpu_cuda_abi::cuda::SUCCESS;
+    use crate::memory::objects::address_map::{self, Block, Entered, Kind};
+    use vgpu_cuda_abi::cuda::LOCATION_DEVICE;
 
-    /// Without a driver no allocation is found, so only what the blocks tell counts.
+    /// Without a driver no allocation is found, so only the blocks count.
     #[test]
-    fn what_lies_behind_an_allocation_is_as_its_block() {
+    fn memory_behind_an_allocation_is_judged_by_its_block() {
         let at = 0x7e00_0000_0000;
         let block = Block { count: 1, granules: 1, context: 0, kind: Kind::Spilled };
         assert_eq!(address_map::enter(at + 512, block), Entered::New);
@@ -155,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn small_managed_allocations_share_blocks_wherever_they_lie() {
+    fn small_managed_allocations_share_blocks_on_device_and_host() {
         let at = 0x7e00_0100_0000;
         let block = |kind| Block { count: 1, granules: 1, context: 0, kind };
         assert_eq!(address_map::enter(at, block(Kind::Spilled)), Entered::New);
@@ -166,8 +154,8 @@ mod tests {
     }
 
     #[test]
-    fn each_range_of_a_batch_keeps_its_own_place() {
-        let place = |id| Location { kind: cuda::LOCATION_DEVICE, id };
+    fn each_range_of_a_batch_keeps_its_location() {
+        let place = |id| Location { kind: LOCATION_DEVICE, id };
         let (mut addresses, mut sizes) = ([0x7e00_0200_0000, 0x7e00_0300_0000, 0x7e00_0400_0000], [1, 2, 3]);
         let (mut locations, mut indices) = ([place(5), place(6)], [0, 2]);
         let mut batch = Batch {

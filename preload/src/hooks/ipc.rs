@@ -11,18 +11,17 @@ use vgpu_region::ledger::pages;
 
 use crate::hooks::{spill, vmm};
 use crate::loader::driver;
-use crate::memory::admission::guard::measured_here;
+use crate::memory::admission::guard::measured;
+use crate::memory::admission::target::with_current;
 use crate::memory::granules::GRANULE;
 use crate::memory::ledger::account;
-use crate::memory::objects::exports::{EXPORTED, is_exported, mark_of, note, note_address};
+use crate::memory::objects::exports::{EXPORTED, is_exported, key_of, mark_of, note};
 use crate::memory::objects::orphans::{BY_NAME, keep};
 use crate::memory::objects::{address_map, context_table, linear, physical};
 use crate::memory::reconcile::importers::charge_others;
 use crate::memory::reconcile::{driver_view, overhead};
-use crate::session;
-use crate::session::Gpu;
-use vgpu_cuda_abi::cuda;
-use vgpu_cuda_abi::cuda::{DevicePtr, SUCCESS, Status};
+use crate::session::{self, Gpu};
+use vgpu_cuda_abi::cuda::{self, DevicePtr, SUCCESS, Status};
 use vgpu_cuda_abi::descriptors::RestoreArgs;
 
 /// Frees exported memory with `call`, after which `freed` tells how many granules were given back to the account. What is still on the device
@@ -65,15 +64,12 @@ fn free_physical(handle: Option<u64>, call: impl FnOnce() -> Status) -> Status {
     free_shared(gpu, by, freed, call)
 }
 
-/// `cuMemExportToShareableHandle`
-///
-/// # Safety
-/// `call` writes a handle of this `kind` to `shareable` when it succeeds.
-pub unsafe fn export_physical(call: impl FnOnce() -> Status, shareable: *mut c_void, handle: u64, kind: i32) -> Status {
+/// `cuMemExportToShareableHandle`, and `cuMemGetHandleForAddressRange`, which makes descriptors for other drivers. `key` is of the memory.
+pub unsafe fn export(call: impl FnOnce() -> Status, shareable: *mut c_void, kind: i32, key: impl FnOnce() -> u64) -> Status {
     let status = call();
     if status == SUCCESS {
-        // SAFETY: as the caller promises.
-        note(handle, unsafe { mark_of(shareable, kind) });
+        // SAFETY: the driver has just written a handle of this kind.
+        note(key(), unsafe { mark_of(shareable, kind) });
     }
     status
 }
@@ -82,22 +78,9 @@ pub unsafe fn export_physical(call: impl FnOnce() -> Status, shareable: *mut c_v
 pub fn export_linear(call: impl FnOnce() -> Status, address: DevicePtr) -> Status {
     let status = call();
     if status == SUCCESS {
-        note_address(address, BY_NAME);
+        note(key_of(address), BY_NAME);
     } else {
         spill::cannot_be_shared(address);
-    }
-    status
-}
-
-/// `cuMemGetHandleForAddressRange`: a descriptor for other drivers.
-///
-/// # Safety
-/// `call` writes a handle of this `kind` to `out` when it succeeds.
-pub unsafe fn export_range(call: impl FnOnce() -> Status, out: *mut c_void, address: DevicePtr, kind: i32) -> Status {
-    let status = call();
-    if status == SUCCESS {
-        // SAFETY: as the caller promises.
-        note_address(address, unsafe { mark_of(out, kind) });
     }
     status
 }
@@ -129,18 +112,12 @@ fn free_exported(call: impl FnOnce() -> Status, address: DevicePtr) -> Status {
 }
 
 /// Imports memory, or a pool, of another process or API. `undo` frees the imported object.
-///
-/// # Safety
-/// `call` writes the object to `object` when it succeeds.
 pub unsafe fn import<T: Copy>(call: impl FnOnce() -> Status, object: *mut T, undo: unsafe fn(T) -> Status) -> Status {
     // SAFETY: the object was just made, and the program has not seen it.
-    measured_here(call, || _ = unsafe { undo(*object) })
+    with_current(call, |current, call| measured(current.gpu, call, || _ = unsafe { undo(*object) }))
 }
 
 /// `cuMemImportFromShareableHandle`. The process's own memory may come back by the handle that it has.
-///
-/// # Safety
-/// `call` writes to `handle` when it succeeds.
 pub unsafe fn import_physical(call: impl FnOnce() -> Status, handle: *mut u64) -> Status {
     // SAFETY: as the caller promises.
     unsafe { vmm::counted(|| import(call, handle, driver::physical_release), handle) }
@@ -148,9 +125,6 @@ pub unsafe fn import_physical(call: impl FnOnce() -> Status, handle: *mut u64) -
 
 /// `cuCheckpointProcessRestore`: onto the GPUs that the process came from, where its memory stayed charged. On others it would be uncharged, so
 /// that is refused.
-///
-/// # Safety
-/// `arguments` is null or a whole structure.
 pub unsafe fn restore(call: impl FnOnce() -> Status, arguments: *const RestoreArgs) -> Status {
     // SAFETY: as the caller promises.
     match unsafe { arguments.as_ref() } {

@@ -9,8 +9,7 @@ use crate::memory::ledger::{spilled, watermark};
 use crate::memory::objects::context_table;
 use crate::memory::reconcile::dead;
 use crate::os::clock;
-use crate::session;
-use crate::session::Gpu;
+use crate::session::{self, Gpu};
 use vgpu_cuda_abi::cuda::{Device, SUCCESS, Status};
 
 /// Returns free and total bytes under the limit, with what may lie on the host, where the device has `really_free` bytes. `None` without a limit.
@@ -77,18 +76,12 @@ pub unsafe fn info_v1(real: unsafe extern "C" fn(*mut u32, *mut u32) -> Status, 
 }
 
 /// `cuDeviceTotalMem_v2`
-///
-/// # Safety
-/// `call` writes to `bytes` when it succeeds.
 pub unsafe fn device_total(call: impl FnOnce() -> Status, bytes: *mut usize, device: Device) -> Status {
     // SAFETY: as the caller promises.
     with_limit(call, device, |limit, ceiling| unsafe { *bytes = (*bytes).min(limit as usize) + ceiling as usize })
 }
 
 /// `cuDeviceTotalMem`, in 32 bits.
-///
-/// # Safety
-/// `call` writes to `bytes` when it succeeds.
 pub unsafe fn device_total_v1(call: impl FnOnce() -> Status, bytes: *mut u32, device: Device) -> Status {
     // SAFETY: as the caller promises.
     with_limit(call, device, |limit, ceiling| unsafe { *bytes = (*bytes).min(u32::try_from(limit + ceiling).unwrap_or(u32::MAX)) })

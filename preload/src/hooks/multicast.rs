@@ -4,8 +4,7 @@ use crate::hooks::vmm;
 use crate::loader::driver;
 use crate::memory::admission::guard::guard;
 use crate::memory::admission::target::with_current;
-use crate::memory::objects::physical;
-use crate::memory::objects::physical::{add, remove};
+use crate::memory::objects::physical::{self, add, remove};
 use vgpu_cuda_abi::cuda::{SUCCESS, Status};
 use vgpu_cuda_abi::descriptors::{MAP, MapInfo};
 
@@ -25,9 +24,6 @@ pub fn bind(call: impl FnOnce() -> Status, object: u64, offset: usize, handle: O
 
 /// `cuMemMapArrayAsync`. Which tiles a later call unmaps is not followed: memory that was ever mapped into an array stays charged until the array
 /// is destroyed.
-///
-/// # Safety
-/// `list` is null or has `count` entries.
 pub unsafe fn map_array(call: impl FnOnce() -> Status, list: *const MapInfo, count: u32) -> Status {
     // SAFETY: as the caller promises.
     let list = if list.is_null() { &[] } else { unsafe { core::slice::from_raw_parts(list, count as usize) } };
@@ -40,9 +36,6 @@ pub unsafe fn map_array(call: impl FnOnce() -> Status, list: *const MapInfo, cou
 }
 
 /// `cuMulticastCreate`
-///
-/// # Safety
-/// `handle` is what `call` writes to when it succeeds.
 pub unsafe fn create(call: impl FnOnce() -> Status, handle: *mut u64) -> Status {
     if handle.is_null() {
         return call();

@@ -22,8 +22,7 @@ use crate::memory::objects::pool_table::Pool;
 use crate::memory::objects::{address_map, captures, context_table, linear, pool_table, reservoirs, usual_pool};
 use crate::memory::reconcile::dead;
 use crate::memory::reconcile::frees::frees_have_passed;
-use crate::session;
-use crate::session::Gpu;
+use crate::session::{self, Gpu};
 use vgpu_cuda_abi::cuda::{DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 
 /// An allocation from a pool.
@@ -162,9 +161,6 @@ impl<C: Fn() -> Status> Wanted<'_, C> {
 }
 
 /// `cuMemAllocAsync`. `stream` is the effective one.
-///
-/// # Safety
-/// `call` writes the address to `address` when it succeeds.
 pub unsafe fn allocate(call: impl Fn() -> Status, address: *mut DevicePtr, bytes: usize, stream: Handle) -> Status {
     if address.is_null() || bytes == 0 {
         return call();
@@ -190,9 +186,6 @@ pub unsafe fn allocate(call: impl Fn() -> Status, address: *mut DevicePtr, bytes
 }
 
 /// `cuMemAllocFromPoolAsync`. `stream` is the effective one.
-///
-/// # Safety
-/// `call` writes the address to `address` when it succeeds.
 pub unsafe fn allocate_from(call: impl Fn() -> Status, address: *mut DevicePtr, bytes: usize, pool: Handle, stream: Handle) -> Status {
     if address.is_null() || bytes == 0 || pool.is_null() {
         return call();

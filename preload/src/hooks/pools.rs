@@ -10,10 +10,8 @@ use crate::memory::objects::reservoirs::{settle_all, settle_pool};
 use crate::memory::objects::usual_pool::forget_usual;
 use crate::memory::objects::{graph_memory, pending_frees, pool_table};
 use crate::memory::reconcile::overhead;
-use crate::os::log;
-use crate::os::log::Throttle;
-use crate::session;
-use crate::session::Gpu;
+use crate::os::log::{self, Throttle};
+use crate::session::{self, Gpu};
 use vgpu_cuda_abi::cuda::{AllocationProp, Device, Handle, LOCATION_DEVICE, Location, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, Status};
 
 /// `CU_MEM_ALLOCATION_TYPE_MANAGED`
@@ -38,28 +36,17 @@ pub fn set_access(call: impl FnOnce() -> Status, pool: Handle) -> Status {
     call()
 }
 
-/// `cuDeviceGetMemPool` and `cuDeviceGetDefaultMemPool`
-///
-/// # Safety
-/// `call` writes to `pool` when it succeeds.
-pub unsafe fn get(call: impl FnOnce() -> Status, pool: *mut Handle, device: Device) -> Status {
-    // SAFETY: as the caller promises.
-    unsafe { get_with(call, pool, || Some(device)) }
-}
-
 /// `cuMemGetMemPool` and `cuMemGetDefaultMemPool`
-///
-/// # Safety
-/// `call` writes to `pool`, and has read `location`, when it succeeds.
 pub unsafe fn get_at(call: impl FnOnce() -> Status, pool: *mut Handle, location: *const Location, kind: i32) -> Status {
     if is_refused(kind) {
         return NOT_SUPPORTED;
     }
     // SAFETY: as the caller promises.
-    unsafe { get_with(call, pool, || Some(*location).filter(|location| location.kind == LOCATION_DEVICE).map(|location| location.id)) }
+    unsafe { get(call, pool, || Some(*location).filter(|location| location.kind == LOCATION_DEVICE).map(|location| location.id)) }
 }
 
-unsafe fn get_with(call: impl FnOnce() -> Status, pool: *mut Handle, device: impl FnOnce() -> Option<Device>) -> Status {
+/// `cuDeviceGetMemPool` and `cuDeviceGetDefaultMemPool`. `device` is that of its memory; `None` if it is elsewhere.
+pub unsafe fn get(call: impl FnOnce() -> Status, pool: *mut Handle, device: impl FnOnce() -> Option<Device>) -> Status {
     let status = call();
     // SAFETY: read only after the driver has written it.
     unsafe {
@@ -73,9 +60,6 @@ unsafe fn get_with(call: impl FnOnce() -> Status, pool: *mut Handle, device: imp
 }
 
 /// `cuMemPoolCreate`
-///
-/// # Safety
-/// `properties` is null or valid; `call` writes to `pool` when it succeeds.
 pub unsafe fn create(call: impl FnOnce() -> Status, pool: *mut Handle, properties: *const AllocationProp) -> Status {
     // SAFETY: as the caller promises.
     let Some(properties) = (unsafe { properties.as_ref() }) else { return call() };

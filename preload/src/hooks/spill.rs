@@ -35,9 +35,6 @@ pub const SET_ACCESSED_BY: i32 = 5;
 
 /// Answers an allocation of `bytes` that the device did not give; `status` says why. If it may lie on the host, `call` makes it there as managed
 /// memory.
-///
-/// # Safety
-/// `address` is not null; `call` writes to it when it succeeds.
 #[cold]
 pub unsafe fn instead(current: Current, address: *mut DevicePtr, bytes: u64, status: Status, call: impl FnOnce() -> Status) -> Status {
     // SAFETY: as the caller promises.
@@ -45,9 +42,6 @@ pub unsafe fn instead(current: Current, address: *mut DevicePtr, bytes: u64, sta
 }
 
 /// Writes a null address for a refused allocation, as the driver does (seen on driver 580). Returns `status`.
-///
-/// # Safety
-/// `address` is not null.
 pub unsafe fn refused(address: *mut DevicePtr, status: Status) -> Status {
     if status == OUT_OF_MEMORY {
         // SAFETY: as the caller promises.
@@ -57,18 +51,12 @@ pub unsafe fn refused(address: *mut DevicePtr, status: Status) -> Status {
 }
 
 /// Makes managed memory.
-///
-/// # Safety
-/// `address` is valid.
 pub unsafe fn make(address: *mut DevicePtr, bytes: usize) -> Status {
     // SAFETY: as the caller promises.
     unsafe { driver::allocate_managed(address, bytes, ATTACH_GLOBAL) }
 }
 
 /// Makes managed memory of rows as `cuMemAllocPitch` does.
-///
-/// # Safety
-/// Both pointers are valid.
 pub unsafe fn make_pitched(address: *mut DevicePtr, pitch: *mut usize, (width, height): (usize, usize), element: u32) -> Status {
     if ![4, 8, 16].contains(&element) {
         return INVALID_VALUE;

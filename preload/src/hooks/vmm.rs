@@ -12,9 +12,6 @@ use crate::memory::objects::{address_map, linear, physical};
 use vgpu_cuda_abi::cuda::{AllocationProp, DevicePtr, LOCATION_DEVICE, OUT_OF_MEMORY, SUCCESS, Status};
 
 /// `cuMemCreate`
-///
-/// # Safety
-/// `handle` and `properties` are the arguments of `call`.
 pub unsafe fn create(call: impl FnOnce() -> Status, handle: *mut u64, bytes: usize, properties: *const AllocationProp) -> Status {
     // SAFETY: the program's own, or null, which is the driver's to refuse.
     let Some(location) = (unsafe { properties.as_ref() }).map(|properties| properties.location) else { return call() };
@@ -36,9 +33,6 @@ pub unsafe fn create(call: impl FnOnce() -> Status, handle: *mut u64, bytes: usi
 }
 
 /// Releases a handle that cannot be recorded.
-///
-/// # Safety
-/// The driver has just written the handle, and the program has not seen it.
 unsafe fn release_unseen(handle: *mut u64) {
     // SAFETY: as the caller promises.
     unsafe {
@@ -71,9 +65,6 @@ pub fn release(call: impl FnOnce() -> Status, handle: u64) -> Status {
 
 /// Counts a handle that a call has just given, as it has to be released once more; or releases it and refuses. A handle that is met for the first
 /// time has no memory that is charged here.
-///
-/// # Safety
-/// `handle` is what `call` writes to when it succeeds.
 pub unsafe fn counted(call: impl FnOnce() -> Status, handle: *mut u64) -> Status {
     let status = call();
     if status != SUCCESS {

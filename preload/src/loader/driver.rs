@@ -194,6 +194,13 @@ impl Drop for CaptureRelaxed {
     }
 }
 
+/// Returns an attribute of a device; 0 if the driver does not tell it.
+pub fn attribute_of(device: Device, attribute: i32) -> i32 {
+    let mut value = 0;
+    // SAFETY: the driver writes one integer.
+    if unsafe { device_attribute(&raw mut value, attribute, device) } == cuda::SUCCESS { value } else { 0 }
+}
+
 /// The calling thread's current context, or null.
 #[inline]
 pub fn current_context() -> Handle {

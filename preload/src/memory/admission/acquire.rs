@@ -20,35 +20,12 @@
 //! Four ways of taking memory do not fit and say why where they are: small allocations (`hooks::alloc`), stream-ordered memory near the limit
 //! (`hooks::ordered`), launches of graphs with memory on several GPUs (`hooks::graphs`), and memory that lies on the host (`hooks::spill`).
 
-use crate::memory::admission::claim::{claim, claim_for_context, claim_here};
+pub use crate::memory::admission::claim::Estimate;
 use crate::memory::admission::refusal::refuse;
-use crate::memory::ledger::account::Claim;
 use crate::memory::ledger::{account, changes};
 use crate::memory::reconcile::overhead;
 use crate::session::Gpu;
 use vgpu_cuda_abi::cuda::{OUT_OF_MEMORY, SUCCESS, Status};
-
-/// Upper bound, in pages, of what a call takes.
-#[derive(Clone, Copy, Debug)]
-pub enum Estimate {
-    /// Device memory.
-    AtMost(u32),
-    /// Device memory, for which memory on the host can stand in: a refusal is `ELSEWHERE` where the host may have room.
-    AtMostHere(u32),
-    /// A context. While other contexts of unknown cost are being made, the claim waits for them before it is refused.
-    Context(u32),
-}
-
-impl Estimate {
-    #[inline]
-    fn claim(self, gpu: &Gpu) -> Result<Claim<'_>, Status> {
-        match self {
-            Self::AtMost(pages) => claim(gpu, pages),
-            Self::AtMostHere(pages) => claim_here(gpu, pages),
-            Self::Context(pages) => claim_for_context(gpu, pages),
-        }
-    }
-}
 
 /// What a call has taken, in pages.
 #[derive(Clone, Copy, Debug)]

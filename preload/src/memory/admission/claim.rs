@@ -7,40 +7,58 @@ use crate::memory::ledger::spilled;
 use crate::session::Gpu;
 use vgpu_cuda_abi::cuda::{OUT_OF_MEMORY, Status};
 
-/// Claims `pages` before the driver is called.
-///
-/// # Errors
-/// Returns CUDA's out-of-memory code if the container has no room even after a full recount. The refusal is logged.
-#[inline]
-pub fn claim(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
-    try_claim(gpu, pages).map_or_else(|| claim_after_recount(gpu, pages, false, false), Ok)
+/// Upper bound, in pages, of what a call takes.
+#[derive(Clone, Copy, Debug)]
+pub enum Estimate {
+    /// Device memory.
+    AtMost(u32),
+    /// Device memory, for which memory on the host can stand in.
+    AtMostHere(u32),
+    /// A context. While other contexts of unknown cost are being made, the claim waits for them before it is refused.
+    Context(u32),
 }
 
-/// As [`claim`], for memory that the host can stand in for.
+impl Estimate {
+    /// Claims the pages before the driver is called.
+    ///
+    /// # Errors
+    /// Returns CUDA's out-of-memory code, and logs it, if the container has no room even after a full recount. Where the host may have room for it
+    /// instead, returns [`spilled::ELSEWHERE`], and logs nothing.
+    #[inline]
+    pub fn claim(self, gpu: &Gpu) -> Result<Claim<'_>, Status> {
+        let (Self::AtMost(pages) | Self::AtMostHere(pages) | Self::Context(pages)) = self;
+        match try_claim(gpu, pages) {
+            Some(claim) => Ok(claim),
+            None => self.claim_after_recount(gpu, pages),
+        }
+    }
+
+    #[cold]
+    fn claim_after_recount(self, gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
+        if let Some(claim) = retry::find(gpu, pages, matches!(self, Self::Context(_))) {
+            return Ok(claim);
+        }
+        if matches!(self, Self::AtMostHere(_)) && spilled::ceiling(gpu) != 0 {
+            return Err(spilled::ELSEWHERE);
+        }
+        refusal::refuse(gpu, pages);
+        Err(OUT_OF_MEMORY)
+    }
+}
+
+/// Claims `pages` of device memory before the driver is called.
 ///
 /// # Errors
-/// Returns [`spilled::ELSEWHERE`], and logs nothing, where memory may lie on the host; else as [`claim`].
+/// As [`Estimate::claim`].
 #[inline]
-pub fn claim_here(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
-    try_claim(gpu, pages).map_or_else(|| claim_after_recount(gpu, pages, false, true), Ok)
+pub fn claim(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
+    Estimate::AtMost(pages).claim(gpu)
 }
 
 /// As [`claim`], for a context.
 ///
 /// # Errors
-/// As [`claim`].
+/// As [`Estimate::claim`].
 pub fn claim_for_context(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
-    try_claim(gpu, pages).map_or_else(|| claim_after_recount(gpu, pages, true, false), Ok)
-}
-
-#[cold]
-fn claim_after_recount(gpu: &Gpu, pages: u32, is_context: bool, can_spill: bool) -> Result<Claim<'_>, Status> {
-    if let Some(claim) = retry::find(gpu, pages, is_context) {
-        return Ok(claim);
-    }
-    if can_spill && spilled::ceiling(gpu) != 0 {
-        return Err(spilled::ELSEWHERE);
-    }
-    refusal::refuse(gpu, pages);
-    Err(OUT_OF_MEMORY)
+    Estimate::Context(pages).claim(gpu)
 }

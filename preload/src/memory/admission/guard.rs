@@ -2,7 +2,6 @@
 
 use crate::memory::admission::acquire::stay_within_limit;
 use crate::memory::admission::claim::claim;
-use crate::memory::admission::target::with_current;
 use crate::memory::granules::GRANULE_PAGES;
 use crate::memory::ledger::watermark::{is_near, something_unmeasured};
 use crate::memory::reconcile::{driver_view, overhead};
@@ -34,9 +33,4 @@ pub fn measured(gpu: &Gpu, call: impl FnOnce() -> Status, undo: impl FnOnce()) -
     }
     overhead::reconcile_after(gpu, before);
     stay_within_limit(gpu, GRANULE_PAGES, undo)
-}
-
-/// As [`measured`], on the current context's GPU.
-pub fn measured_here(call: impl FnOnce() -> Status, undo: impl FnOnce()) -> Status {
-    with_current(call, |current, call| measured(current.gpu, call, undo))
 }

@@ -6,15 +6,12 @@ use core::sync::atomic::Ordering::Acquire;
 use vgpu_region::map::Census;
 use vgpu_region::region::GpuCharge;
 
-use crate::memory::admission::near_limit;
-use crate::memory::admission::near_limit::try_claim;
+use crate::memory::admission::near_limit::{self, try_claim};
 use crate::memory::ledger::account::Claim;
 use crate::memory::objects::reservoirs;
 use crate::memory::reconcile::dead::recover;
-use crate::os::clock;
-use crate::os::clock::nap;
-use crate::session;
-use crate::session::Gpu;
+use crate::os::clock::{self, nap};
+use crate::session::{self, Gpu};
 
 /// Longest wait, in nanoseconds, for the next context under construction to be finished; as long again for each one. One alone takes a fifth of a
 /// second (H200), but those of many processes may progress together and all be finished late.

@@ -1,9 +1,7 @@
 //! The GPU that a call is about.
 
-use crate::memory::objects::context_table;
-use crate::memory::objects::context_table::Current;
-use crate::session;
-use crate::session::{Gpu, State};
+use crate::memory::objects::context_table::{self, Current};
+use crate::session::{self, Gpu, State};
 use vgpu_cuda_abi::cuda::{Device, OPERATING_SYSTEM, Status};
 
 /// Runs `with` for the current context. Without a context the driver answers `call`; where the limits cannot be read, the call is refused.

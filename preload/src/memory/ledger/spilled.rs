@@ -7,7 +7,7 @@ use vgpu_region::ledger::PAGE;
 
 use crate::loader::driver;
 use crate::session::Gpu;
-use vgpu_cuda_abi::cuda::{ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, SUCCESS, Status};
+use vgpu_cuda_abi::cuda::{ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, Status};
 
 /// Status, not one of CUDA's, of an allocation that the share has no room for but the host may have. Programs never see it.
 pub const ELSEWHERE: Status = -1;
@@ -28,10 +28,7 @@ pub fn ceiling(gpu: &Gpu) -> u64 {
     if pages == 0 {
         return 0;
     }
-    let mut concurrent = 0;
-    // SAFETY: the driver writes one integer.
-    let status = unsafe { driver::device_attribute(&raw mut concurrent, ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, gpu.device) };
-    if status == SUCCESS && concurrent != 0 { pages } else { 0 }
+    if driver::attribute_of(gpu.device, ATTRIBUTE_CONCURRENT_MANAGED_ACCESS) != 0 { pages } else { 0 }
 }
 
 /// Returns what is left of the ceiling, and the ceiling, in bytes.

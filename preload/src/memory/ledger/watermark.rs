@@ -7,8 +7,7 @@ use vgpu_region::MAX_GPUS;
 use vgpu_region::ledger::pages;
 
 use crate::memory::granules::GRANULE_PAGES;
-use crate::session;
-use crate::session::Gpu;
+use crate::session::{self, Gpu};
 
 /// Returns true near the limit: less than 64 MiB is left, or less than a sixteenth of the limit, whichever is more.
 #[inline]

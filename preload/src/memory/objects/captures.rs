@@ -4,8 +4,7 @@ use core::ffi::c_void;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 
-use crate::loader::driver;
-use crate::loader::driver::CaptureRelaxed;
+use crate::loader::driver::{self, CaptureRelaxed};
 use vgpu_cuda_abi::cuda::{CAPTURE_IMPLICIT, Handle, SUCCESS};
 
 /// Set by the first capture of the process. Until then no stream needs to be asked.

@@ -1,8 +1,7 @@
 //! Limits of a context (`cuCtxGetLimit`).
 
 use crate::loader::driver;
-use vgpu_cuda_abi::cuda;
-use vgpu_cuda_abi::cuda::{Device, SUCCESS};
+use vgpu_cuda_abi::cuda::{self, Device};
 
 /// Returns a limit of the current context; 0 if the driver does not tell it.
 pub fn limit_now(limit: i32) -> u64 {
@@ -15,10 +14,6 @@ pub fn limit_now(limit: i32) -> u64 {
 
 /// Returns the number of threads that a device holds at once. Each has a stack.
 pub fn resident_threads(device: Device) -> u64 {
-    let attribute = |which| {
-        let mut value = 0;
-        // SAFETY: the driver writes one integer.
-        if unsafe { driver::device_attribute(&raw mut value, which, device) } == SUCCESS { value as u64 } else { 0 }
-    };
+    let attribute = |which| driver::attribute_of(device, which) as u64;
     attribute(cuda::ATTRIBUTE_MULTIPROCESSORS) * attribute(cuda::ATTRIBUTE_THREADS_PER_MULTIPROCESSOR)
 }

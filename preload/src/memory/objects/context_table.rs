@@ -6,8 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsiz
 use crate::loader::driver;
 use crate::memory::granules::GRANULE;
 use crate::memory::objects::address_map::Entered;
-use crate::session;
-use crate::session::{Gpu, Session, State};
+use crate::session::{self, Gpu, Session, State};
 use vgpu_cuda_abi::cuda::{Handle, INVALID_VALUE, LIMIT_MALLOC_HEAP_SIZE, LIMIT_PRINTF_FIFO_SIZE, OPERATING_SYSTEM, SUCCESS, Status};
 
 /// A context, in one cache line.
@@ -65,9 +64,7 @@ fn first_if(is_meant: impl FnOnce(Handle) -> bool) -> Option<Current> {
     if !is_meant(first.handle.load(Acquire)) {
         return None;
     }
-    // SAFETY: null, or a GPU of the session, which lives as long as the process.
-    let gpu = unsafe { first.gpu.load(Acquire).as_ref() }?;
-    Some(Current { gpu, id: 0, known: Some(first) })
+    Some(Current { gpu: first.gpu()?, id: 0, known: Some(first) })
 }
 
 /// Returns the only context that the process has met so far, current or not.
@@ -100,8 +97,7 @@ pub fn current() -> Result<Current, Option<Status>> {
         if known.handle.load(Acquire) != handle {
             continue;
         }
-        // SAFETY: null, or a GPU of the session, which lives as long as the process.
-        if let Some(gpu) = unsafe { known.gpu.load(Acquire).as_ref() } {
+        if let Some(gpu) = known.gpu() {
             return Ok(Current { gpu, id: id as u8, known: Some(known) });
         }
     }
@@ -158,33 +154,29 @@ pub fn find(handle: Handle) -> Option<(u8, &'static Known)> {
 /// Returns the GPU of a context by its place.
 pub fn gpu_of(id: u8) -> Option<&'static Gpu> {
     match KNOWN.get(usize::from(id)) {
-        // SAFETY: as in `current`.
-        Some(known) => unsafe { known.gpu.load(Acquire).as_ref() },
+        Some(known) => known.gpu(),
         None => session::ready()?.gpu(i32::from(id - BEYOND)),
     }
 }
 
 /// Returns the charge of the living contexts on a GPU, in pages.
 pub fn costs(gpu: &Gpu) -> u32 {
-    let living = KNOWN.iter().take(USED.load(Acquire)).filter(|known| known.handle.load(Acquire) as usize > 1);
-    // SAFETY: null, or a GPU of the session, which lives as long as the process.
-    let living = living.filter(|known| unsafe { known.gpu.load(Acquire).as_ref() }.is_some_and(|there| there.place == gpu.place));
-    living.fold(0, |sum, known| sum.saturating_add(known.cost.load(Relaxed)))
+    living_on(gpu).fold(0, |sum, (_, known)| sum.saturating_add(known.cost.load(Relaxed)))
+}
+
+/// Iterates over the living contexts on a GPU: handles and records.
+fn living_on(gpu: &Gpu) -> impl Iterator<Item = (Handle, &'static Known)> {
+    let known = KNOWN.iter().take(USED.load(Acquire)).map(|known| (known.handle.load(Acquire), known));
+    known.filter(|(handle, known)| *handle as usize > WRITING as usize && known.gpu().is_some_and(|there| there.place == gpu.place))
 }
 
 /// Returns the pages on a GPU that are charged and that the driver has not taken yet. Whether it has can be asked for the current context only.
 pub fn promises(gpu: &Gpu) -> u32 {
     let current = driver::current_context();
     let mut sum = 0u32;
-    for known in KNOWN.iter().take(USED.load(Acquire)) {
-        let handle = known.handle.load(Acquire);
+    for (handle, known) in living_on(gpu) {
         for (promised, limit) in known.promised.iter().zip([LIMIT_MALLOC_HEAP_SIZE, LIMIT_PRINTF_FIFO_SIZE]) {
-            // SAFETY: null, or a GPU of the session, which lives as long as the process.
-            let here = handle as usize > 1 && unsafe { known.gpu.load(Acquire).as_ref() }.is_some_and(|there| there.place == gpu.place);
-            if !here || promised.load(Relaxed) == 0 {
-                continue;
-            }
-            if handle == current && is_taken(limit) {
+            if handle == current && promised.load(Relaxed) != 0 && is_taken(limit) {
                 promised.store(0, Relaxed);
             }
             sum = sum.saturating_add(promised.load(Relaxed));
@@ -215,6 +207,13 @@ impl Known {
             promised: [const { AtomicU32::new(0) }; 2],
             mallocs: AtomicBool::new(false),
         }
+    }
+
+    /// Returns its GPU.
+    #[inline]
+    fn gpu(&self) -> Option<&'static Gpu> {
+        // SAFETY: null, or a GPU of the session, which lives as long as the process.
+        unsafe { self.gpu.load(Acquire).as_ref() }
     }
 
     /// Hides a context that is about to be destroyed: it is not found, and its place is not taken.

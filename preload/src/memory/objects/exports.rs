@@ -35,10 +35,10 @@ pub unsafe fn mark_of(out: *const c_void, kind: i32) -> u64 {
     if kind == 1 { mark(unsafe { out.cast::<i32>().read_unaligned() }) } else { BY_NAME }
 }
 
-/// Records an export of the allocation that an address lies in.
-pub fn note_address(address: DevicePtr, by: u64) {
+/// Returns the key of the allocation or the physical memory that an address lies in.
+pub fn key_of(address: DevicePtr) -> u64 {
     let (mut base, mut size) = (address, 0);
     // SAFETY: the driver writes into the two variables.
     unsafe { driver::address_range(&raw mut base, &raw mut size, address) };
-    note(physical::mapped_at(base).unwrap_or(base), by);
+    physical::mapped_at(base).unwrap_or(base)
 }

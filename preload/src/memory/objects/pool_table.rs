@@ -7,8 +7,7 @@ use vgpu_region::ledger::PAGE;
 
 use crate::loader::driver;
 use crate::os::clock;
-use crate::session;
-use crate::session::Gpu;
+use crate::session::{self, Gpu};
 use vgpu_cuda_abi::cuda::{Device, Handle, POOL_RESERVED_CURRENT, POOL_USED_CURRENT, SUCCESS};
 
 /// Records a pool of the driver's own, with the device of its memory (`None`: elsewhere). Returns false if it cannot be recorded.

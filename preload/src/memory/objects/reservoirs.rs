@@ -7,8 +7,7 @@ use crate::memory::ledger::account::Claim;
 use crate::memory::objects::pool_table::{Pool, attribute, for_each_of};
 use crate::memory::objects::reservoir::settle;
 use crate::memory::objects::{captures, graph_memory, pool_table};
-use crate::session;
-use crate::session::Gpu;
+use crate::session::{self, Gpu};
 use vgpu_cuda_abi::cuda::{Handle, POOL_RESERVED_CURRENT};
 
 /// Settles a pool, with a claim for its growth if there is one.

@@ -7,8 +7,7 @@ use vgpu_region::region::SLOTS;
 
 use crate::memory::objects::orphans;
 use crate::memory::reconcile::{driver_view, importers};
-use crate::session;
-use crate::session::Gpu;
+use crate::session::{self, Gpu};
 
 /// Gives back the charges of dead processes.
 ///

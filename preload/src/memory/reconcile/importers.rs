@@ -9,8 +9,7 @@ use vgpu_region::region::SLOTS;
 use crate::memory::ledger::account;
 use crate::memory::reconcile::driver_view;
 use crate::os::list::List;
-use crate::session;
-use crate::session::Gpu;
+use crate::session::{self, Gpu};
 
 /// Charges the container's other processes for the memory that NVML lists beyond their accounts. Imported memory becomes theirs when its maker frees
 /// it or dies.
