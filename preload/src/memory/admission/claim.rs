@@ -54,11 +54,3 @@ impl Estimate {
 pub fn claim(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
     Estimate::AtMost(pages).claim(gpu)
 }
-
-/// As [`claim`], for a context.
-///
-/// # Errors
-/// As [`Estimate::claim`].
-pub fn claim_for_context(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
-    Estimate::Context(pages).claim(gpu)
-}
