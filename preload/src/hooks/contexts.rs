@@ -42,7 +42,8 @@ impl Drop for Measuring {
 fn make(call: impl FnOnce() -> Status, device: Device, handle: impl Fn() -> Handle, undo: impl FnOnce() -> bool) -> Status {
     with_device(device, call, |gpu, call| {
         let known = gpu.context_pages();
-        let measuring = Measuring::begin(known.is_some());
+        // Until the claim is settled at the measured cost: others would take the guess for it.
+        let _measuring = Measuring::begin(known.is_some());
         // A guess larger than the limit must not refuse a context that might fit.
         let guess = pages(overhead::CONTEXT_GUESS).min(u32::try_from(gpu.limit_pages()).unwrap_or(u32::MAX));
         acquire(
@@ -59,7 +60,6 @@ fn make(call: impl FnOnce() -> Status, device: Device, handle: impl Fn() -> Hand
                 record: || {
                     let cost = known.unwrap_or_else(|| measure(gpu).unwrap_or(guess));
                     context_table::remember(handle(), gpu, cost);
-                    drop(measuring);
                     Some(Taken::Overhead(cost))
                 },
                 undo: || {
