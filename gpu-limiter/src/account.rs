@@ -206,7 +206,7 @@ impl Account {
     }
 
     /// Takes or extends the process's lease. Returns why it cannot, or `None` if the process has the lease.
-    #[inline]
+    #[inline(always)]
     fn lease(&self, now: u64, in_flight_ns: u64, cost_ns: u64) -> Option<Admission> {
         let now_us = Micros::from_ns(now);
         if self.budget.is_lease_contended(self.process, now_us) {

@@ -115,7 +115,7 @@ impl Launch<'_> {
     }
 
     /// Decides what to do after the account's answer.
-    #[inline]
+    #[inline(always)]
     fn step(&mut self, engine: &impl Engine, wait: &mut Wait, admission: Admission, observed: &Observed) -> Step {
         let account = self.meter.account;
         let has_room = |launch: &Self| launch.stream.closed_batches() < RING - 2;
@@ -149,7 +149,7 @@ impl Launch<'_> {
     }
 
     /// The budget is used up for about `time_ns` nanoseconds.
-    #[inline]
+    #[inline(always)]
     fn wait_for_budget(&self, engine: &impl Engine, wait: &mut Wait, time_ns: u64, observed: &Observed) -> Step {
         let account = self.meter.account;
         let is_first = !core::mem::replace(&mut wait.for_budget, true);
@@ -202,7 +202,7 @@ impl Launch<'_> {
     }
 
     /// Returns true if nothing has finished for so long that the work in flight may be waiting for this launch.
-    #[inline]
+    #[inline(always)]
     fn is_stuck(&self, wait: &mut Wait, now: u64, in_flight_ns: u64) -> bool {
         let harvested = self.meter.harvested_batches.load(Relaxed);
         if harvested != wait.last_harvested.0 || in_flight_ns == 0 {
@@ -214,7 +214,7 @@ impl Launch<'_> {
     }
 
     /// Accounts for the wait. Returns true if the launch had to wait for budget or its turn.
-    #[inline]
+    #[inline(always)]
     fn end_wait(&self, engine: &impl Engine, wait: &Wait, began_at: u64) -> bool {
         let account = self.meter.account;
         if wait.for_budget {

@@ -4,12 +4,12 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use vgpu_region::budget::Rate;
 
-use crate::batch::{BatchEnd, BatchStart, MAX_LAUNCHES};
+use crate::batch::{Batch, BatchEnd, BatchStart, MAX_LAUNCHES};
 use crate::batch_close::close_batch;
 use crate::cost_model::LaunchKind;
 use crate::engine::{Engine, Handle, SUCCESS, Status};
 use crate::meter::Meter;
-use crate::stream::{FastGuard, Stream, StreamGuard};
+use crate::stream::{FastGuard, Stream, StreamGuard, StreamState};
 use crate::tuning::MIN_PAUSE_NS;
 
 /// Expected GPU time at which a batch is closed, in nanoseconds. Long enough that its event (2 µs) does not matter, short enough that its
@@ -201,37 +201,16 @@ impl<'a> Launch<'a> {
         if batch.count == 1 && !batch.is_overlapped {
             phase.advance_leader(state.phase);
         }
-        let mut launched_at = self.now;
-        if batch.follows_wake {
-            launched_at = engine.now_approx();
-            if launched_at.saturating_sub(self.now) > SLOW_CALL_NS && self.has_blocked(engine) {
-                launched_at = self.now;
-            }
-            let lag_ns = launched_at.saturating_sub(state.idle_from);
-            let excused_ns = lag_ns.min(state.lag_allowance_ns);
-            state.lag_allowance_ns -= excused_ns;
-            (batch.wake_lag_ns, batch.total_lag_ns) = (batch.wake_lag_ns + excused_ns, batch.total_lag_ns + lag_ns);
-        }
+        let launched_at = if batch.follows_wake { self.excuse_lag(engine, batch, state) } else { self.now };
         state.idle_from = state.idle_from.max(launched_at) + self.cost_ns;
         if !self.is_cost_known && batch.start == BatchStart::Event && batch.count == 1 {
             let call_ns = engine.now().saturating_sub(self.now);
             // The function was loaded first, while the stream was idle.
             batch.loading_ns = if call_ns > SLOW_CALL_NS && !self.has_blocked(engine) { call_ns } else { 0 };
         }
-        self.close_or_go_on(engine, guard, launched_at);
-    }
-
-    /// Closes the batch if it is full, or else allows more launches into it.
-    #[inline]
-    fn close_or_go_on(&self, engine: &impl Engine, mut guard: StreamGuard<'_>, launched_at: u64) {
-        let (batch, state) = guard.open();
-        let max_launches = if state.has_spare_budget && batch.is_uniform && state.max_launches == MAX_LAUNCHES as u32 {
-            MAX_UNIFORM_LAUNCHES
-        } else {
-            state.max_launches
-        };
-        let is_random_close = state.tail_was_guessed
-            && is_one_in(state.launches_since_pause.saturating_add(batch.count).saturating_mul(RANDOM_CLOSE_PERIOD), engine.now_approx());
+        let may_be_large = state.has_spare_budget && batch.is_uniform && state.max_launches == MAX_LAUNCHES as u32;
+        let max_launches = if may_be_large { MAX_UNIFORM_LAUNCHES } else { state.max_launches };
+        let is_random_close = state.tail_was_guessed && is_random_close(state, batch.count, engine.now_approx());
         if batch.count >= max_launches || batch.expected_ns >= state.capacity_ns || !self.is_cost_known || is_random_close {
             state.launches_since_pause = state.launches_since_pause.saturating_add(batch.count);
             if !is_random_close {
@@ -247,4 +226,24 @@ impl<'a> Launch<'a> {
             }
         }
     }
+
+    /// Excuses the lag of a host that has just been woken, within its allowance. Returns the host time of the launch.
+    #[inline(always)]
+    fn excuse_lag(&self, engine: &impl Engine, batch: &mut Batch, state: &mut StreamState) -> u64 {
+        let mut launched_at = engine.now_approx();
+        if launched_at.saturating_sub(self.now) > SLOW_CALL_NS && self.has_blocked(engine) {
+            launched_at = self.now;
+        }
+        let lag_ns = launched_at.saturating_sub(state.idle_from);
+        let excused_ns = lag_ns.min(state.lag_allowance_ns);
+        state.lag_allowance_ns -= excused_ns;
+        (batch.wake_lag_ns, batch.total_lag_ns) = (batch.wake_lag_ns + excused_ns, batch.total_lag_ns + lag_ns);
+        launched_at
+    }
+}
+
+/// Returns true at random, ever more rarely with the number of launches since the pause.
+#[inline(always)]
+fn is_random_close(state: &StreamState, launches: u32, now: u64) -> bool {
+    is_one_in(state.launches_since_pause.saturating_add(launches).saturating_mul(RANDOM_CLOSE_PERIOD), now)
 }

@@ -1,4 +1,6 @@
 //! Prepares a launch that does not fit into the open batch: closes that batch, waits for admission, and begins the next one.
+//!
+//! The parts of [`Launch::prepare`] are `#[inline(always)]`: it is cold, and the compiler does not inline into cold functions otherwise.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -86,6 +88,7 @@ impl<'a> Launch<'a> {
     }
 
     /// Closes the open batch if this launch must not be measured with it.
+    #[inline(always)]
     fn close_previous(&self, engine: &impl Engine, guard: &mut StreamGuard<'_>) {
         let has_paused = has_paused(engine, self.meter, self.stream, guard, self.now, || engine.is_idle(self.handle));
         // A long launch, or one of unknown cost, gets a batch of its own.
@@ -98,6 +101,7 @@ impl<'a> Launch<'a> {
     }
 
     /// Waits for admission and begins a batch, if the open one is empty.
+    #[inline(always)]
     fn begin_batch(&mut self, engine: &impl Engine, guard: &mut StreamGuard<'_>, before: Before) {
         let arrived_at = self.now;
         let was_held = self.wait_unless_others_go_on(engine, guard, before.is_overflow);
@@ -141,6 +145,7 @@ impl<'a> Launch<'a> {
 
     /// Waits for admission, unless the stream may catch up with others of its gang phase or overlap their work. Returns true if the launch was
     /// held back, or others of its phase were.
+    #[inline(always)]
     fn wait_unless_others_go_on(&mut self, engine: &impl Engine, guard: &mut StreamGuard<'_>, is_overflow: bool) -> bool {
         let account = self.meter.account;
         let state = guard.open().1;
@@ -158,6 +163,7 @@ impl<'a> Launch<'a> {
     }
 
     /// Sets the bounds of the batch that begins.
+    #[inline(always)]
     fn set_bounds(&self, state: &mut StreamState) {
         let account = self.meter.account;
         let in_turns = account.turns.are_taken();
@@ -176,6 +182,7 @@ impl<'a> Launch<'a> {
     }
 
     /// Records the start event of the batch. `was_paused_by_us` says that the pause before it was not the program's.
+    #[inline(always)]
     fn record_start(&self, engine: &impl Engine, guard: &mut StreamGuard<'_>, was_held: bool, was_paused_by_us: bool) {
         let (batch, state) = guard.open();
         if self.meter.account.in_flight_ns.load(Acquire) == 0 {
