@@ -16,7 +16,7 @@ use crate::memory::ledger::optimistic::Optimistic;
 use crate::memory::ledger::{optimistic, spilled, watermark};
 use crate::memory::objects::address_map::{Block, Entered, Kind};
 use crate::memory::objects::context_table::Current;
-use crate::memory::objects::linear::{PITCH, free_with, note};
+use crate::memory::objects::linear::{self, PITCH, free_with};
 use crate::memory::objects::{address_map, context_table, slots};
 use vgpu_cuda_abi::cuda::{DevicePtr, OUT_OF_MEMORY, SUCCESS, Status};
 
@@ -35,7 +35,7 @@ fn allocate_large(
 ) -> Status {
     let record = || {
         let (address, bytes) = given();
-        let entered = note(address, Block { count: 1, granules: bytes.div_ceil(GRANULE) as u32, context: id, kind });
+        let entered = linear::record(address, Block { count: 1, granules: bytes.div_ceil(GRANULE) as u32, context: id, kind });
         let cost = if entered == Entered::Joined { 0 } else { rounded_pages(bytes, GRANULE) };
         if kind == Kind::Managed {
             gpu.charge.managed.fetch_add(cost, AcqRel);
@@ -69,7 +69,7 @@ fn allocate_small(current: Current, bytes: u64, call: impl Fn() -> Status, given
     }
     let (address, bytes) = given();
     let granules = bytes.div_ceil(GRANULE) as u32;
-    let entered = note(address, Block { count: 1, granules, context: id, kind: Kind::Shared });
+    let entered = linear::record(address, Block { count: 1, granules, context: id, kind: Kind::Shared });
     if let Some(known) = known {
         known.placed(address, bytes, entered);
         if entered == Entered::Joined {

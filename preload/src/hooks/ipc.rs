@@ -15,7 +15,7 @@ use crate::memory::admission::guard::measured;
 use crate::memory::admission::target::with_current;
 use crate::memory::granules::GRANULE;
 use crate::memory::ledger::account;
-use crate::memory::objects::exports::{EXPORTED, is_exported, key_of, mark_of, note};
+use crate::memory::objects::exports::{EXPORTED, is_exported, key_of, mark_of, record};
 use crate::memory::objects::orphans::{BY_NAME, keep};
 use crate::memory::objects::{address_map, context_table, linear, physical};
 use crate::memory::reconcile::importers::charge_others;
@@ -69,7 +69,7 @@ pub unsafe fn export(call: impl FnOnce() -> Status, shareable: *mut c_void, kind
     let status = call();
     if status == SUCCESS {
         // SAFETY: the driver has just written a handle of this kind.
-        note(key(), unsafe { mark_of(shareable, kind) });
+        record(key(), unsafe { mark_of(shareable, kind) });
     }
     status
 }
@@ -78,7 +78,7 @@ pub unsafe fn export(call: impl FnOnce() -> Status, shareable: *mut c_void, kind
 pub fn export_linear(call: impl FnOnce() -> Status, address: DevicePtr) -> Status {
     let status = call();
     if status == SUCCESS {
-        note(key_of(address), BY_NAME);
+        record(key_of(address), BY_NAME);
     } else {
         spill::cannot_be_shared(address);
     }
@@ -142,10 +142,10 @@ mod tests {
     fn a_second_descriptor_counts_while_the_first_is_open() {
         // SAFETY: a C string.
         let one = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) };
-        note(0x7001_0000, mark(one));
-        note(0x7001_0000, BY_NAME);
+        record(0x7001_0000, mark(one));
+        record(0x7001_0000, BY_NAME);
         assert_eq!(EXPORTED.get(0x7001_0000).unwrap().load(Relaxed), mark(one));
-        note(0x7001_0000, mark(one));
+        record(0x7001_0000, mark(one));
         assert_eq!(EXPORTED.get(0x7001_0000).unwrap().load(Relaxed), BY_SEVERAL);
         // SAFETY: a descriptor of this test's own.
         unsafe { libc::close(one) };

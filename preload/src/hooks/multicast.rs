@@ -72,12 +72,12 @@ mod tests {
     #[test]
     fn a_bound_handle_outlives_its_release_until_it_is_unbound() {
         let handle = 0x7000_0001;
-        physical::note_for_test(handle, 3);
+        physical::record_for_test(handle, 3);
         assert_eq!([add(0x51, 0, handle), add(0x51, 0, handle), add(0x52, 4096, handle)], [Ok(true), Ok(false), Ok(true)]);
         assert_eq!(bind(|| 1, 0x51, 0, Some(handle)), 1);
         assert!(KEEPERS.iter().any(|keeper| keeper.owner.load(Relaxed) == 0x51), "the first binding stays when the second fails");
         assert_eq!(bind(|| 1, 0x53, 0, Some(handle)), 1);
-        physical::let_go_handle_for_test(handle);
+        physical::release_for_test(handle);
         assert!(physical::charged(handle).is_some());
         assert_eq!(unbind(|| SUCCESS, 0x52, 1, 0, 8192), SUCCESS);
         assert!(KEEPERS.iter().any(|keeper| keeper.owner.load(Relaxed) == 0x52), "it is bound on another device");
@@ -100,7 +100,7 @@ mod tests {
                 *object_at = OBJECT;
                 SUCCESS
             };
-            physical::note_for_test(memory, 2);
+            physical::record_for_test(memory, 2);
             // SAFETY: as above.
             assert_eq!(unsafe { create(call, object_at) }, SUCCESS);
             assert_eq!(bind(|| SUCCESS, OBJECT, 0, Some(memory)), SUCCESS);

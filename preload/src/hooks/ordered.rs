@@ -2,7 +2,7 @@
 //!
 //! An allocation claims one step of its pool's growth, and the pool is settled at what it has reserved then, whether the call succeeded or not
 //! (a reservoir, not an object, so [`acquire`](crate::memory::admission::acquire) has nothing to record). Near the limit a step does not fit,
-//! though the allocation may: [`Wanted::allocate_near_limit`].
+//! though the allocation may: [`PoolAllocation::allocate_near_limit`].
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -17,7 +17,7 @@ use crate::memory::ledger::changes::release;
 use crate::memory::ledger::spilled;
 use crate::memory::objects::address_map::{Block, Kind};
 use crate::memory::objects::context_table::Current;
-use crate::memory::objects::pending_frees::{FREES_LATER, freed_later, pending, pending_frees};
+use crate::memory::objects::pending_frees::{HAS_FREED, pending_frees, record_free, record_pending};
 use crate::memory::objects::pool_table::Pool;
 use crate::memory::objects::{address_map, captures, context_table, linear, pool_table, reservoirs, usual_pool};
 use crate::memory::reconcile::dead;
@@ -26,7 +26,7 @@ use crate::session::{self, Gpu};
 use vgpu_cuda_abi::cuda::{DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 
 /// An allocation from a pool.
-struct Wanted<'a, C> {
+struct PoolAllocation<'a, C> {
     pool: Handle,
     known: &'a Pool,
     /// Where the program wants the address; not null.
@@ -38,7 +38,7 @@ struct Wanted<'a, C> {
     call: C,
 }
 
-impl<C: Fn() -> Status> Wanted<'_, C> {
+impl<C: Fn() -> Status> PoolAllocation<'_, C> {
     /// Makes the allocation.
     unsafe fn allocate(self, current: Current) -> Status {
         let mut gpu = current.gpu;
@@ -171,12 +171,12 @@ pub unsafe fn allocate(call: impl Fn() -> Status, address: *mut DevicePtr, bytes
         && let Some(usual) = usual_pool::usual(current.gpu)
     {
         // SAFETY: the address has been checked.
-        return unsafe { Wanted { pool: usual.pool, known: usual.known, address, bytes, stream, call }.allocate(current) };
+        return unsafe { PoolAllocation { pool: usual.pool, known: usual.known, address, bytes, stream, call }.allocate(current) };
     }
     with_current(call, |current, call| {
         if let Some(usual) = usual_pool::usual(current.gpu) {
             // SAFETY: the address has been checked.
-            return unsafe { Wanted { pool: usual.pool, known: usual.known, address, bytes, stream, call }.allocate(current) };
+            return unsafe { PoolAllocation { pool: usual.pool, known: usual.known, address, bytes, stream, call }.allocate(current) };
         }
         let mut pool = core::ptr::null_mut();
         // Fail closed: a pool that cannot be recorded is refused. Without a pool the driver refuses.
@@ -192,7 +192,7 @@ pub unsafe fn allocate_from(call: impl Fn() -> Status, address: *mut DevicePtr, 
     }
     with_current(call, |current, call| match pool_table::known_of(pool) {
         // SAFETY: the address has been checked; the driver refuses a handle that is no pool.
-        Some(known) => unsafe { Wanted { pool, known, address, bytes: bytes as u64, stream, call }.allocate(current) },
+        Some(known) => unsafe { PoolAllocation { pool, known, address, bytes: bytes as u64, stream, call }.allocate(current) },
         None => OUT_OF_MEMORY,
     })
 }
@@ -210,10 +210,10 @@ pub fn free(call: impl FnOnce() -> Status, address: DevicePtr, stream: Handle) -
         if is_managed {
             linear::give_back(gpu, left);
         } else if left.count == 0 {
-            freed_later(gpu, pages(u64::from(left.granules) * GRANULE));
+            record_free(gpu, pages(u64::from(left.granules) * GRANULE));
         } else {
             // The granule stays, and for a while the freed memory in it.
-            pending(gpu, GRANULE_PAGES);
+            record_pending(gpu, GRANULE_PAGES);
         }
     };
     release(Some(left), call, give_back, |left| address_map::put_back(address, left))
@@ -232,7 +232,7 @@ pub unsafe fn after_wait(real: unsafe extern "C" fn(Handle) -> Status, handle: H
 #[inline]
 pub unsafe fn after_wait_context(real: unsafe extern "C" fn() -> Status) -> Status {
     // Read before the wait: later frees may not have passed after it.
-    let current = if FREES_LATER.load(Relaxed) { context_table::current().ok() } else { None };
+    let current = if HAS_FREED.load(Relaxed) { context_table::current().ok() } else { None };
     let before = current.map(|current| (current.gpu, pending_frees(current.gpu))).filter(|&(_, pending)| pending != 0);
     // SAFETY: the call takes nothing.
     let status = unsafe { real() };

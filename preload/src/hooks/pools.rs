@@ -102,7 +102,7 @@ pub fn destroy(call: impl FnOnce() -> Status, pool: Handle) -> Status {
     if status == SUCCESS {
         find(pool).map(Pool::leave);
         if let Some(gpu) = gpu {
-            pending_frees::freed_later(gpu, value as u32);
+            pending_frees::record_free(gpu, value as u32);
         }
     } else if known.is_some() && find(pool).is_none() {
         add(pool, value).into_iter().for_each(|pool| pool.is_shared.store(is_shared, Relaxed));

@@ -17,7 +17,7 @@ use vgpu_region::limits::LogLevel;
 use crate::loader::driver;
 use crate::memory::admission::refusal;
 use crate::memory::granules::{GRANULE, SMALL, rounded_pages};
-use crate::memory::ledger::spilled::{ELSEWHERE, IN_USE, ceiling, is_in_use};
+use crate::memory::ledger::spilled::{IN_USE, MAY_SPILL, ceiling, is_in_use};
 use crate::memory::objects::address_map::{Block, Entered, Kind};
 use crate::memory::objects::context_table::Current;
 use crate::memory::objects::{address_map, captures, linear};
@@ -38,7 +38,7 @@ pub const SET_ACCESSED_BY: i32 = 5;
 #[cold]
 pub unsafe fn instead(current: Current, address: *mut DevicePtr, bytes: u64, status: Status, call: impl FnOnce() -> Status) -> Status {
     // SAFETY: as the caller promises.
-    unsafe { refused(address, if status == ELSEWHERE { allocate(current, address, bytes, call) } else { status }) }
+    unsafe { refused(address, if status == MAY_SPILL { allocate(current, address, bytes, call) } else { status }) }
 }
 
 /// Writes a null address for a refused allocation, as the driver does (seen on driver 580). Returns `status`.
@@ -72,7 +72,7 @@ pub unsafe fn make_pitched(address: *mut DevicePtr, pitch: *mut usize, (width, h
 /// Refuses what cannot lie on the host, such as 32-bit addresses. Returns other statuses as they are.
 #[cold]
 pub fn refuse_host(gpu: &Gpu, bytes: u64, status: Status) -> Status {
-    if status != ELSEWHERE {
+    if status != MAY_SPILL {
         return status;
     }
     refusal::refuse(gpu, pages(bytes));
@@ -99,7 +99,7 @@ unsafe fn allocate(Current { gpu, id, .. }: Current, address: *mut DevicePtr, by
     let given = unsafe { *address };
     let block = Block { count: 1, granules: bytes.div_ceil(GRANULE) as u32, context: id, kind: Kind::Spilled };
     IN_USE.store(true, Relaxed);
-    let is_shared = linear::note(given, block) == Entered::Joined;
+    let is_shared = linear::record(given, block) == Entered::Joined;
     // A block that does not fit is charged until it is given back: nothing of it has been touched.
     if is_claimed || (!is_shared && gpu.charge.spill.begin(&gpu.account.spilled, most, u64::MAX).is_ok()) {
         settle(if is_shared { 0 } else { most });

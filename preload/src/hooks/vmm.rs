@@ -6,7 +6,7 @@ use crate::memory::admission::target::with_device;
 use crate::memory::granules::{GRANULE, rounded_pages};
 use crate::memory::ledger::changes;
 use crate::memory::objects::address_map::{Block, Kind};
-use crate::memory::objects::physical::{HANDLES, MAPPINGS, add_one, drop_one, give_back, keep, let_go};
+use crate::memory::objects::physical::{HANDLES, MAPPINGS, add_one, drop_one, give_back, keep, unkeep};
 use crate::memory::objects::physical_counts::{By, Physical};
 use crate::memory::objects::{address_map, linear, physical};
 use vgpu_cuda_abi::cuda::{AllocationProp, DevicePtr, LOCATION_DEVICE, OUT_OF_MEMORY, SUCCESS, Status};
@@ -45,9 +45,9 @@ unsafe fn release_unseen(handle: *mut u64) {
 pub fn release(call: impl FnOnce() -> Status, handle: u64) -> Status {
     changes::together(|| {
         let dropped = drop_one(handle, By::Handle);
-        let ends_object = dropped.is_some_and(|physical| physical.is_gone() && physical.is_object());
+        let ends_object = dropped.is_some_and(|physical| physical.is_unreferenced() && physical.is_object());
         let put_back = |physical: Physical| {
-            if physical.is_gone() {
+            if physical.is_unreferenced() {
                 HANDLES.insert(handle, Physical { handles: 1, ..physical }.pack());
             } else {
                 _ = add_one(handle, By::Handle);
@@ -59,7 +59,7 @@ pub fn release(call: impl FnOnce() -> Status, handle: u64) -> Status {
                 give_back(handle, physical)
             }
         };
-        changes::release(dropped, || if ends_object { physical::part(handle, call) } else { call() }, give_back, put_back)
+        changes::release(dropped, || if ends_object { physical::release_object(handle, call) } else { call() }, give_back, put_back)
     })
 }
 
@@ -93,9 +93,9 @@ pub fn map(call: impl FnOnce() -> Status, address: DevicePtr, bytes: usize, hand
     if status == SUCCESS && is_charged {
         MAPPINGS.insert(address, handle);
         let granules = (bytes as u64).div_ceil(GRANULE) as u32;
-        linear::note(address, Block { count: 1, granules, context: 0, kind: Kind::Mapping });
+        linear::record(address, Block { count: 1, granules, context: 0, kind: Kind::Mapping });
     } else if is_charged {
-        let_go(handle);
+        unkeep(handle);
     }
     status
 }
@@ -124,7 +124,7 @@ mod tests {
     use crate::memory::granules::GRANULE_PAGES;
     use crate::memory::ledger::account;
     use crate::memory::objects::context_table;
-    use crate::memory::objects::physical::{charged, note_for_test};
+    use crate::memory::objects::physical::{charged, record_for_test};
     use crate::memory::objects::physical_counts::MOST;
     use crate::os::mmap;
     use crate::session::Gpu;
@@ -139,8 +139,8 @@ mod tests {
         let context = context_table::remember(0x7000_0200 as Handle, gpu, 0);
         let (handle, at) = (0x7000_0201, 0x7c00_0000_0000);
         account::charge(gpu, 5 * GRANULE_PAGES);
-        linear::note(at, Block { count: 1, granules: 3, context, kind: Kind::Large });
-        note_for_test(handle, 2);
+        linear::record(at, Block { count: 1, granules: 3, context, kind: Kind::Large });
+        record_for_test(handle, 2);
         for _ in 0..2 {
             assert_eq!(map(|| SUCCESS, at, 2 * GRANULE as usize, handle), SUCCESS);
             assert_eq!((gpu.charge.charge.held(), address_map::get(at).unwrap().kind), (2 * GRANULE_PAGES, Kind::Mapping));
@@ -151,12 +151,12 @@ mod tests {
     #[test]
     fn counts_that_would_overflow_are_refused() {
         let handle = 0x7000_0101;
-        note_for_test(handle, 5);
+        record_for_test(handle, 5);
         let most = Physical { granules: 5, device: 0, handles: MOST, mappings: MOST };
         HANDLES.get(handle).unwrap().store(most.pack(), core::sync::atomic::Ordering::Release);
         assert_eq!((add_one(handle, By::Handle), keep(handle)), (Err(OUT_OF_MEMORY), Err(OUT_OF_MEMORY)));
         assert_eq!(charged(handle), Some((0, 5)));
-        assert!(drop_one(handle, By::Handle).is_some_and(|physical| !physical.is_gone()));
+        assert!(drop_one(handle, By::Handle).is_some_and(|physical| !physical.is_unreferenced()));
         assert_eq!((add_one(handle, By::Handle), add_one(handle, By::Handle)), (Ok(true), Err(OUT_OF_MEMORY)));
         assert_eq!(keep(0x7000_0102), Ok(false));
     }

@@ -23,7 +23,7 @@ impl Estimate {
     ///
     /// # Errors
     /// Returns CUDA's out-of-memory code, and logs it, if the container has no room even after a full recount. Where the host may have room for it
-    /// instead, returns [`spilled::ELSEWHERE`], and logs nothing.
+    /// instead, returns [`spilled::MAY_SPILL`], and logs nothing.
     #[inline]
     pub fn claim(self, gpu: &Gpu) -> Result<Claim<'_>, Status> {
         let (Self::AtMost(pages) | Self::AtMostHere(pages) | Self::Context(pages)) = self;
@@ -39,7 +39,7 @@ impl Estimate {
             return Ok(claim);
         }
         if matches!(self, Self::AtMostHere(_)) && spilled::ceiling(gpu) != 0 {
-            return Err(spilled::ELSEWHERE);
+            return Err(spilled::MAY_SPILL);
         }
         refusal::refuse(gpu, pages);
         Err(OUT_OF_MEMORY)

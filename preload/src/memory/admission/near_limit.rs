@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::memory::ledger::account::{Claim, begin};
-use crate::memory::ledger::watermark::{LOOK_AT, has_halved, is_doubtful, near, something_unmeasured};
+use crate::memory::ledger::watermark::{COMPARE_AT, has_halved, is_doubtful, near, something_unmeasured};
 use crate::memory::objects::{pending_frees, small_arrays};
 use crate::memory::reconcile::{importers, overhead};
 use crate::os::clock;
@@ -89,7 +89,7 @@ pub fn begin_compared(gpu: &Gpu, pages: u32, needed: Needed) -> Option<Claim<'_>
     begin_certain(gpu, pages, |certain| {
         if needed == Needed::OfAll {
             importers::charge_others(gpu);
-            if let Some(at) = LOOK_AT.get(gpu.place).filter(|_| certain) {
+            if let Some(at) = COMPARE_AT.get(gpu.place).filter(|_| certain) {
                 at.store(gpu.left().saturating_sub(u64::from(pages)) / 2, Relaxed);
             }
         }

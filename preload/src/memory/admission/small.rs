@@ -6,7 +6,7 @@ use crate::memory::ledger::optimistic::Optimistic;
 use crate::memory::ledger::{account, optimistic};
 use crate::memory::objects::address_map::{Block, Entered, Kind};
 use crate::memory::objects::context_table::{Current, Known};
-use crate::memory::objects::linear::note;
+use crate::memory::objects::linear;
 use crate::memory::objects::{address_map, slots};
 use crate::memory::reconcile::frees;
 use vgpu_cuda_abi::cuda::{DevicePtr, OUT_OF_MEMORY, SUCCESS, Status};
@@ -31,7 +31,7 @@ pub fn fill_hole(current: Current, bytes: u64, call: impl Fn() -> Status, given:
 
 /// Records a small allocation without a claim. Returns true if it is in a granule that is charged already.
 fn record(current: Current, address: DevicePtr, bytes: u64) -> bool {
-    let entered = note(address, Block { count: 1, granules: 1, context: current.id, kind: Kind::Shared });
+    let entered = linear::record(address, Block { count: 1, granules: 1, context: current.id, kind: Kind::Shared });
     if let Some(known) = current.known {
         known.placed(address, bytes, entered);
     }
@@ -49,7 +49,7 @@ fn charge_or_undo(current: Current, address: DevicePtr) -> bool {
     // SAFETY: the allocation was just made, and the program does not know of it.
     unsafe { driver::free(address) };
     if let Some(known) = current.known {
-        known.block_gone(address);
+        known.block_freed(address);
     }
     false
 }

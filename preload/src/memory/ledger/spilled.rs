@@ -10,7 +10,7 @@ use crate::session::Gpu;
 use vgpu_cuda_abi::cuda::{ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, Status};
 
 /// Status, not one of CUDA's, of an allocation that the share has no room for but the host may have. Programs never see it.
-pub const ELSEWHERE: Status = -1;
+pub const MAY_SPILL: Status = -1;
 /// Set by the process's first allocation on the host. Until then no address needs to be looked up.
 pub static IN_USE: AtomicBool = AtomicBool::new(false);
 

@@ -34,18 +34,18 @@ pub const fn near(limit: u64) -> u64 {
 
 /// Remaining pages, by GPU, at which to ask NVML next. Objects made far from the limit are not measured (streams, graphs, page tables), so near
 /// it NVML is asked each time the remainder has halved, and before every claim while something is only estimated.
-pub static LOOK_AT: [AtomicU64; MAX_GPUS] = [const { AtomicU64::new(u64::MAX) }; MAX_GPUS];
+pub static COMPARE_AT: [AtomicU64; MAX_GPUS] = [const { AtomicU64::new(u64::MAX) }; MAX_GPUS];
 
 /// Returns true if the `left` pages are fewer than those at which to ask NVML next.
 #[inline]
 pub fn has_halved(gpu: &Gpu, left: u64) -> bool {
-    LOOK_AT.get(gpu.place).is_some_and(|at| left < at.load(Relaxed))
+    COMPARE_AT.get(gpu.place).is_some_and(|at| left < at.load(Relaxed))
 }
 
 /// Marks the account as possibly too low: NVML is asked when the limit is near.
 #[inline]
 pub fn something_unmeasured(gpu: &Gpu) {
-    if let Some(at) = LOOK_AT.get(gpu.place).filter(|at| at.load(Relaxed) != u64::MAX) {
+    if let Some(at) = COMPARE_AT.get(gpu.place).filter(|at| at.load(Relaxed) != u64::MAX) {
         at.store(u64::MAX, Relaxed);
     }
 }

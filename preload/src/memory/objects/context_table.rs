@@ -284,7 +284,7 @@ impl Known {
     }
 
     /// Records that a shared block was given back.
-    pub fn block_gone(&self, address: u64) {
+    pub fn block_freed(&self, address: u64) {
         for hint in [&self.tail, &self.last, &self.hole] {
             if (hint.load(Relaxed) ^ address) & ADDRESS & !(GRANULE - 1) == 0 {
                 hint.store(0, Relaxed);
@@ -324,7 +324,7 @@ mod tests {
         assert!(!known.take_room(4097) && known.take_room(4096) && !known.take_room(1));
         known.placed(block + GRANULE - 4096, 4096, Entered::Joined);
         known.freed(block + GRANULE - 4096);
-        known.block_gone(block);
+        known.block_freed(block);
         assert!(!known.take_room(1));
     }
 
@@ -347,9 +347,9 @@ mod tests {
         assert_eq!(known.tail.load(Relaxed), block + 8192);
         known.placed(block + GRANULE, 512, Entered::Joined);
         assert_eq!(known.tail.load(Relaxed), block + 8192);
-        known.block_gone(block + GRANULE);
+        known.block_freed(block + GRANULE);
         assert!(known.take_room(1));
-        known.block_gone(block);
+        known.block_freed(block);
         assert!(!known.take_room(1));
     }
 

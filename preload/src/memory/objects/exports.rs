@@ -18,7 +18,7 @@ pub fn is_exported(key: u64) -> bool {
 }
 
 /// Records an export with the mark of its descriptor.
-pub fn note(key: u64, by: u64) {
+pub fn record(key: u64, by: u64) {
     match EXPORTED.get(key) {
         None => _ = EXPORTED.insert(key, by),
         Some(known) if is_kept(known.load(Relaxed)) => known.store(if by == BY_NAME { known.load(Relaxed) } else { BY_SEVERAL }, Relaxed),

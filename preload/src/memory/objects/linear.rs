@@ -14,7 +14,7 @@ use vgpu_cuda_abi::cuda::{DevicePtr, Status};
 
 /// Records an allocation at `address`. A block there of a context that is being destroyed is given back.
 #[inline]
-pub fn note(address: DevicePtr, block: Block) -> Entered {
+pub fn record(address: DevicePtr, block: Block) -> Entered {
     match address_map::enter(address, block) {
         Entered::InsteadOf(stale) => {
             give_back_stale(stale);
@@ -52,7 +52,7 @@ fn freed(address: DevicePtr, left: Block) {
     if is_shared {
         slots::freed(address);
         if let Some(known) = context_table::record(left.context) {
-            if left.count == 0 { known.block_gone(address) } else { known.freed(address) }
+            if left.count == 0 { known.block_freed(address) } else { known.freed(address) }
         }
     }
     if left.count == 0

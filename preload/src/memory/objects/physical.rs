@@ -43,7 +43,7 @@ pub fn drop_one(handle: u64, by: By) -> Option<Physical> {
     };
     let mut now = Physical::unpack(HANDLES.get(handle)?.fetch_update(AcqRel, Acquire, less).ok()?);
     *now.count(by) -= 1;
-    if now.is_gone() {
+    if now.is_unreferenced() {
         HANDLES.remove(handle);
     }
     Some(now)
@@ -68,7 +68,7 @@ pub fn keep(handle: u64) -> Result<bool, Status> {
 }
 
 /// Undoes [`keep`].
-pub fn let_go(handle: u64) {
+pub fn unkeep(handle: u64) {
     if let Some(physical) = drop_one(handle, By::Mapping) {
         give_back(handle, physical);
     }
@@ -76,7 +76,7 @@ pub fn let_go(handle: u64) {
 
 /// Gives back the memory of a handle, and what an object keeps, if nothing refers to it any more.
 pub fn give_back(handle: u64, physical: Physical) {
-    if !physical.is_gone() {
+    if !physical.is_unreferenced() {
         return;
     }
     if physical.is_object() {
@@ -89,13 +89,13 @@ pub fn give_back(handle: u64, physical: Physical) {
 
 /// Records a handle of this many granules.
 #[cfg(test)]
-pub fn note_for_test(handle: u64, granules: u32) {
+pub fn record_for_test(handle: u64, granules: u32) {
     HANDLES.insert(handle, Physical { granules, device: 0, handles: 1, mappings: 0 }.pack());
 }
 
 /// Releases it.
 #[cfg(test)]
-pub fn let_go_handle_for_test(handle: u64) {
+pub fn release_for_test(handle: u64) {
     drop_one(handle, By::Handle);
 }
 
@@ -144,7 +144,7 @@ pub fn remove(which: impl Fn(u64, u64, u64) -> bool) {
         if is_meant && keeper.owner.compare_exchange(owner, 1, AcqRel, Relaxed).is_ok() {
             let handle = keeper.handle.load(Relaxed);
             keeper.owner.store(0, Release);
-            let_go(handle);
+            unkeep(handle);
         }
     }
 }
@@ -155,7 +155,7 @@ pub fn forget_owner(owner: u64) {
 }
 
 /// Bit of an owner that is being released. Its handle may belong to a new object by the time that its keepers are removed.
-const PARTING: u64 = 1 << 63;
+const RELEASING: u64 = 1 << 63;
 
 fn rename(from: u64, to: u64) {
     for keeper in KEEPERS.iter().take(USED.load(Acquire)) {
@@ -164,13 +164,13 @@ fn rename(from: u64, to: u64) {
 }
 
 /// Releases an object with `call`, and then what it keeps, unless the call fails.
-pub fn part(owner: u64, call: impl FnOnce() -> Status) -> Status {
-    rename(owner, owner | PARTING);
+pub fn release_object(owner: u64, call: impl FnOnce() -> Status) -> Status {
+    rename(owner, owner | RELEASING);
     let status = call();
     if status == SUCCESS {
-        forget_owner(owner | PARTING)
+        forget_owner(owner | RELEASING)
     } else {
-        rename(owner | PARTING, owner)
+        rename(owner | RELEASING, owner)
     }
     status
 }

@@ -52,7 +52,7 @@ impl Physical {
     }
 
     /// Returns true if nothing refers to it any more.
-    pub fn is_gone(self) -> bool {
+    pub fn is_unreferenced(self) -> bool {
         self.handles == 0 && self.mappings == 0
     }
 

@@ -27,7 +27,7 @@ pub struct Small {
 }
 
 /// Small arrays by the GPU's place.
-pub static SMALLS: [Small; MAX_GPUS] = [const {
+pub static SMALL_ARRAYS: [Small; MAX_GPUS] = [const {
     let (bytes, most, unverified) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     Small { bytes, most, unverified, kept: AtomicU32::new(0) }
 }; MAX_GPUS];
@@ -46,12 +46,12 @@ fn granules(bytes: u64) -> u32 {
 /// Returns true if there are small arrays on a GPU, so that the charge is an estimate.
 #[inline]
 pub fn has_small(gpu: &Gpu) -> bool {
-    SMALLS.get(gpu.place).is_some_and(|small| small.bytes.load(Relaxed) != 0)
+    SMALL_ARRAYS.get(gpu.place).is_some_and(|small| small.bytes.load(Relaxed) != 0)
 }
 
 /// Returns the pages that the small arrays on a GPU may take beyond their charge: at most twice the highest sum, and a granule.
 pub fn uncertain(gpu: &Gpu) -> u64 {
-    let Some(small) = SMALLS.get(gpu.place).filter(|_| has_small(gpu)) else { return 0 };
+    let Some(small) = SMALL_ARRAYS.get(gpu.place).filter(|_| has_small(gpu)) else { return 0 };
     let now = small.bytes.load(Relaxed);
     let most = u64::from(granules(small.most.load(Relaxed).max(now)));
     (2 * most + u64::from(GRANULE_PAGES)).saturating_sub(u64::from(granules(now)) + u64::from(small.kept.load(Relaxed)))
@@ -60,7 +60,7 @@ pub fn uncertain(gpu: &Gpu) -> u64 {
 /// Records a new array of `bytes`. Returns the pages to charge.
 pub fn add(gpu: &Gpu, bytes: u64) -> u32 {
     let bytes = share(bytes);
-    let Some(small) = SMALLS.get(gpu.place) else { return pages(bytes) };
+    let Some(small) = SMALL_ARRAYS.get(gpu.place) else { return pages(bytes) };
     let before = small.bytes.fetch_add(bytes, AcqRel);
     small.most.fetch_max(before + bytes, AcqRel);
     granules(before + bytes).saturating_sub(granules(before))
@@ -69,7 +69,7 @@ pub fn add(gpu: &Gpu, bytes: u64) -> u32 {
 /// Records the end of an array of `bytes`. Returns the pages to give back.
 pub fn remove(gpu: &Gpu, bytes: u64) -> u32 {
     let bytes = share(bytes);
-    let Some(small) = SMALLS.get(gpu.place) else { return pages(bytes) };
+    let Some(small) = SMALL_ARRAYS.get(gpu.place) else { return pages(bytes) };
     let most = small.most.load(Acquire);
     let before = small.bytes.fetch_sub(bytes, AcqRel);
     if before == bytes {
@@ -96,7 +96,7 @@ pub fn keep(gpu: &Gpu, small: &Small) {
 
 /// Clears the charge of [`keep`], which a comparison with NVML has replaced.
 pub fn forget_kept(gpu: &Gpu) {
-    if let Some(small) = SMALLS.get(gpu.place).filter(|small| small.kept.load(Relaxed) != 0) {
+    if let Some(small) = SMALL_ARRAYS.get(gpu.place).filter(|small| small.kept.load(Relaxed) != 0) {
         small.kept.store(0, Relaxed);
     }
 }
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn without_nvml_granules_stay_charged_while_each_may_hold_an_array() {
         let gpu = gpu(MAX_GPUS - 2);
-        let small = &SMALLS[gpu.place];
+        let small = &SMALL_ARRAYS[gpu.place];
         let held = |granules: u32| assert_eq!(gpu.charge.charge.held(), granules * GRANULE_PAGES);
         for _ in 0..6 {
             account::charge(&gpu, add(&gpu, SMALL));

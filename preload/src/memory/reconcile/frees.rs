@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use crate::loader::driver;
 use crate::memory::objects::captures;
-use crate::memory::objects::pending_frees::{FREED_LATER, pending_frees};
+use crate::memory::objects::pending_frees::{PENDING, pending_frees};
 use crate::memory::reconcile::overhead;
 use crate::session::Gpu;
 
@@ -22,7 +22,7 @@ pub fn wait_for_frees(gpu: &Gpu) -> bool {
 /// Records that the `before` pages that were pending before a wait are free. Later frees are not.
 pub fn frees_have_passed(gpu: &Gpu, before: u32) {
     if overhead::reconcile(gpu) != Some(false)
-        && let Some(freed) = FREED_LATER.get(gpu.place)
+        && let Some(freed) = PENDING.get(gpu.place)
     {
         _ = freed.fetch_update(AcqRel, Relaxed, |now| Some(now.saturating_sub(before)));
     }
