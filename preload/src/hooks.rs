@@ -1,7 +1,8 @@
 //! Handlers of the intercepted entry points. The rows of [`crate::table`] name them; rows of one kind share a handler.
 //!
-//! Most get the program's call as a closure and the arguments that they need. A handler is `unsafe` if it reads or writes through such an argument:
-//! a pointer that the program passes to the driver in the same call, so it is null or as CUDA documents, and is valid once the call succeeded.
+//! Most get the program's call as a closure and the arguments that they need. A handler is `unsafe` if it reads or writes through such an
+//! argument: a pointer that the program passes to the driver in the same call, so it is null or as CUDA documents, and is valid once the
+//! call succeeded.
 
 pub mod alloc;
 pub mod arrays;

@@ -1,8 +1,8 @@
 //! `cuMemAlloc`, `cuMemAllocPitch` and `cuMemAllocManaged`.
 //!
-//! Allocations of a granule or more go the way of all calls ([`acquire`]). Smaller ones do not: the driver packs them into granules, so most
-//! take nothing, and a claim for each would cost more than the call. Where the context's last granule seems to have room, the call is made
-//! without a claim (an optimistic allocation, see [`optimistic`]) and charged only if the driver took a new granule.
+//! Allocations of a granule or more go the way of all calls ([`acquire`]). Smaller ones do not: the driver packs them into granules, so
+//! most take nothing, and a claim for each would cost more than the call. Where the context's last granule seems to have room, the call is
+//! made without a claim (an optimistic allocation, see [`optimistic`]) and charged only if the driver took a new granule.
 
 use core::sync::atomic::Ordering::AcqRel;
 
@@ -83,8 +83,8 @@ fn allocate_small(current: Current, bytes: u64, call: impl Fn() -> Status, given
 /// `cuMemAlloc_v2`
 #[inline]
 pub unsafe fn allocate(call: impl Fn() -> Status, address: *mut DevicePtr, bytes: usize) -> Status {
-    // The fast path: a small allocation behind the one before, in the only context. Which context is current need not be asked: contexts share
-    // no granules (seen on driver 580), so the address tells.
+    // The fast path: a small allocation behind the one before, in the only context. Which context is current need not be asked: contexts
+    // share no granules (seen on driver 580), so the address tells.
     if !address.is_null()
         && (1..=SMALL as usize).contains(&bytes)
         && let Some(Current { gpu, id, known: Some(known) }) = context_table::sole()
@@ -194,8 +194,8 @@ pub unsafe fn allocate_pitch(
 
 /// `cuMemAllocManaged`
 ///
-/// Managed memory may move to the host, but is on the device while it is used, and NVML does not list it by process. It is charged whole when it
-/// is made.
+/// Managed memory may move to the host, but is on the device while it is used, and NVML does not list it by process. It is charged whole
+/// when it is made.
 pub unsafe fn allocate_managed(call: impl Fn() -> Status, address: *mut DevicePtr, bytes: usize) -> Status {
     if address.is_null() || bytes == 0 {
         return call();

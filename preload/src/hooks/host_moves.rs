@@ -9,8 +9,8 @@ use vgpu_cuda_abi::cuda::{Device, DevicePtr, INVALID_VALUE, LOCATION_HOST, Locat
 /// The host as a location.
 pub const HOST: Location = Location { kind: LOCATION_HOST, id: 0 };
 
-/// Calls `each` with every part of a range that lies in one allocation, and whether that lies on the host, until one fails. An unknown rest is one
-/// part, for the driver to judge.
+/// Calls `each` with every part of a range that lies in one allocation, and whether that lies on the host, until one fails. An unknown rest
+/// is one part, for the driver to judge.
 pub fn each_part(address: DevicePtr, bytes: usize, mut each: impl FnMut(DevicePtr, usize, bool) -> Status) -> Status {
     let end = address.saturating_add(bytes as u64);
     let mut at = address;

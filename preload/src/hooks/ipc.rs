@@ -1,8 +1,8 @@
 //! Memory that is shared between processes: exported by a handle or a descriptor, imported by another process.
 //!
-//! It is charged once, to the process that made it, in whichever container that is. An importer is charged what NVML lists for it beyond its
-//! account: nothing while the maker holds the memory, all of it once the maker has freed it or died. Freed memory that only a descriptor keeps
-//! on the device is in no process's list; it stays charged to its maker until the descriptor is closed.
+//! It is charged once, to the process that made it, in whichever container that is. An importer is charged what NVML lists for it beyond
+//! its account: nothing while the maker holds the memory, all of it once the maker has freed it or died. Freed memory that only a
+//! descriptor keeps on the device is in no process's list; it stays charged to its maker until the descriptor is closed.
 
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -24,8 +24,8 @@ use crate::session::{self, Gpu};
 use vgpu_cuda_abi::cuda::{self, DevicePtr, SUCCESS, Status};
 use vgpu_cuda_abi::descriptors::RestoreArgs;
 
-/// Frees exported memory with `call`, after which `freed` tells how many granules were given back to the account. What is still on the device
-/// is charged again. `by` is the mark of the descriptor that may keep it.
+/// Frees exported memory with `call`, after which `freed` tells how many granules were given back to the account. What is still on the
+/// device is charged again. `by` is the mark of the descriptor that may keep it.
 fn free_shared(gpu: &Gpu, by: u64, freed: impl FnOnce() -> u32, call: impl FnOnce() -> Status) -> Status {
     let before = driver_view::device_free();
     let status = call();
@@ -123,8 +123,8 @@ pub unsafe fn import_physical(call: impl FnOnce() -> Status, handle: *mut u64) -
     unsafe { vmm::counted(|| import(call, handle, driver::physical_release), handle) }
 }
 
-/// `cuCheckpointProcessRestore`: onto the GPUs that the process came from, where its memory stayed charged. On others it would be uncharged, so
-/// that is refused.
+/// `cuCheckpointProcessRestore`: onto the GPUs that the process came from, where its memory stayed charged. On others it would be
+/// uncharged, so that is refused.
 pub unsafe fn restore(call: impl FnOnce() -> Status, arguments: *const RestoreArgs) -> Status {
     // SAFETY: as the caller promises.
     match unsafe { arguments.as_ref() } {

@@ -12,7 +12,8 @@ use crate::os::clock;
 use crate::session::{self, Gpu};
 use vgpu_cuda_abi::cuda::{Device, SUCCESS, Status};
 
-/// Returns free and total bytes under the limit, with what may lie on the host, where the device has `really_free` bytes. `None` without a limit.
+/// Returns free and total bytes under the limit, with what may lie on the host, where the device has `really_free` bytes. `None` without a
+/// limit.
 pub fn share(gpu: &Gpu, really_free: u64) -> Option<(u64, u64)> {
     let limit = gpu.memory_limit()?.min(gpu.total);
     // Memory of dead processes is free. It is looked for at each call near the limit, else once a second.

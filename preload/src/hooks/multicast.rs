@@ -8,8 +8,8 @@ use crate::memory::objects::physical::{self, add, remove};
 use vgpu_cuda_abi::cuda::{SUCCESS, Status};
 use vgpu_cuda_abi::descriptors::{MAP, MapInfo};
 
-/// `cuMulticastBindMem`, and `cuMulticastBindAddr` with the handle mapped at the address. Recorded before the call, as another thread may release
-/// the handle during it.
+/// `cuMulticastBindMem`, and `cuMulticastBindAddr` with the handle mapped at the address. Recorded before the call, as another thread may
+/// release the handle during it.
 pub fn bind(call: impl FnOnce() -> Status, object: u64, offset: usize, handle: Option<u64>) -> Status {
     let is_new = match handle.map_or(Ok(false), |handle| add(object, offset as u64, handle)) {
         Ok(is_new) => is_new,
@@ -22,8 +22,8 @@ pub fn bind(call: impl FnOnce() -> Status, object: u64, offset: usize, handle: O
     status
 }
 
-/// `cuMemMapArrayAsync`. Which tiles a later call unmaps is not followed: memory that was ever mapped into an array stays charged until the array
-/// is destroyed.
+/// `cuMemMapArrayAsync`. Which tiles a later call unmaps is not followed: memory that was ever mapped into an array stays charged until the
+/// array is destroyed.
 pub unsafe fn map_array(call: impl FnOnce() -> Status, list: *const MapInfo, count: u32) -> Status {
     // SAFETY: as the caller promises.
     let list = if list.is_null() { &[] } else { unsafe { core::slice::from_raw_parts(list, count as usize) } };

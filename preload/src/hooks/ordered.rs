@@ -1,8 +1,8 @@
 //! Stream-ordered memory. It is taken from pools, whose reservations are what counts, and given back when the stream reaches the free.
 //!
-//! An allocation claims one step of its pool's growth, and the pool is settled at what it has reserved then, whether the call succeeded or not
-//! (a reservoir, not an object, so [`acquire`](crate::memory::admission::acquire) has nothing to record). Near the limit a step does not fit,
-//! though the allocation may: [`PoolAllocation::allocate_near_limit`].
+//! An allocation claims one step of its pool's growth, and the pool is settled at what it has reserved then, whether the call succeeded or
+//! not (a reservoir, not an object, so [`acquire`](crate::memory::admission::acquire) has nothing to record). Near the limit a step does
+//! not fit, though the allocation may: [`PoolAllocation::allocate_near_limit`].
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -71,9 +71,9 @@ impl<C: Fn() -> Status> PoolAllocation<'_, C> {
         status
     }
 
-    /// Allocates where less than the pool's next step is left. What the pool does not use is given back to the device, and the allocation is made
-    /// as linear memory, which takes no more than it needs; `cuMemFreeAsync` takes such addresses too (seen on driver 580). If that does not fit
-    /// either, the pool may still have room between its own allocations.
+    /// Allocates where less than the pool's next step is left. What the pool does not use is given back to the device, and the allocation
+    /// is made as linear memory, which takes no more than it needs; `cuMemFreeAsync` takes such addresses too (seen on driver 580). If that
+    /// does not fit either, the pool may still have room between its own allocations.
     ///
     /// The stream is in no capture, but others may be, and are not invalidated.
     #[cold]
@@ -127,8 +127,8 @@ impl<C: Fn() -> Status> PoolAllocation<'_, C> {
             return Some(SUCCESS);
         }
         pool_table::mark_full(pool, known);
-        // SAFETY: the driver has just written the address, and the program has not seen it. The memory is the stream's, and is given back in
-        // its order.
+        // SAFETY: the driver has just written the address, and the program has not seen it. The memory is the stream's, and is given back
+        // in its order.
         unsafe {
             driver::free_ordered(*address, stream);
             *address = 0;

@@ -1,5 +1,5 @@
-//! Memory pools, the program's and the driver's own. A pool is charged what it has reserved from the device, which the driver tells in 20 ns. It
-//! grows in steps of 32 MiB and shrinks when the host waits for a stream, so it is settled then.
+//! Memory pools, the program's and the driver's own. A pool is charged what it has reserved from the device, which the driver tells in 20
+//! ns. It grows in steps of 32 MiB and shrinks when the host waits for a stream, so it is settled then.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -17,8 +17,8 @@ use vgpu_cuda_abi::cuda::{AllocationProp, Device, Handle, LOCATION_DEVICE, Locat
 /// `CU_MEM_ALLOCATION_TYPE_MANAGED`
 const MANAGED: i32 = 2;
 
-/// Returns true, and logs why, for pools of managed memory (CUDA 13) under a memory limit. Their memory moves between host and device, and nothing
-/// tells how much of it is where. `cuMemAllocManaged` is offered.
+/// Returns true, and logs why, for pools of managed memory (CUDA 13) under a memory limit. Their memory moves between host and device, and
+/// nothing tells how much of it is where. `cuMemAllocManaged` is offered.
 fn is_refused(kind: i32) -> bool {
     static SAID: Throttle = Throttle::new();
     let is_refused = kind == MANAGED && session::is_memory_limited();

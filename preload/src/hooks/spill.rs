@@ -1,9 +1,9 @@
 //! Oversubscription: allocations that do not fit into the share lie on the host, up to a ceiling, where the operator and the container's
 //! request allow it.
 //!
-//! Such an allocation is managed memory that prefers the host and is mapped into the GPU. The GPU reads and writes it over the bus, and no page
-//! moves to the device, whatever kernels, copies, fills and atomic operations do (seen on driver 580, H200: NVML's figures for the device and
-//! for the process do not change). Prefetches to a device go to the host instead, and advice about its location is ignored
+//! Such an allocation is managed memory that prefers the host and is mapped into the GPU. The GPU reads and writes it over the bus, and no
+//! page moves to the device, whatever kernels, copies, fills and atomic operations do (seen on driver 580, H200: NVML's figures for the
+//! device and for the process do not change). Prefetches to a device go to the host instead, and advice about its location is ignored
 //! (`hooks::host_moves`).
 //!
 //! It has an account of its own: [`vgpu_region::region::GpuAccount::spilled`].
@@ -33,8 +33,8 @@ const SET_PREFERRED_LOCATION: i32 = 3;
 /// `CU_MEM_ADVISE_SET_ACCESSED_BY`
 pub const SET_ACCESSED_BY: i32 = 5;
 
-/// Answers an allocation of `bytes` that the device did not give; `status` says why. If it may lie on the host, `call` makes it there as managed
-/// memory.
+/// Answers an allocation of `bytes` that the device did not give; `status` says why. If it may lie on the host, `call` makes it there as
+/// managed memory.
 #[cold]
 pub unsafe fn instead(current: Current, address: *mut DevicePtr, bytes: u64, status: Status, call: impl FnOnce() -> Status) -> Status {
     // SAFETY: as the caller promises.
@@ -79,8 +79,8 @@ pub fn refuse_host(gpu: &Gpu, bytes: u64, status: Status) -> Status {
     OUT_OF_MEMORY
 }
 
-/// Allocates on the host. A copy of [`acquire`](crate::memory::admission::acquire) for the other account: a small allocation needs no claim if it
-/// shares a block, and the limit is the ceiling.
+/// Allocates on the host. A copy of [`acquire`](crate::memory::admission::acquire) for the other account: a small allocation needs no claim
+/// if it shares a block, and the limit is the ceiling.
 unsafe fn allocate(Current { gpu, id, .. }: Current, address: *mut DevicePtr, bytes: u64, call: impl FnOnce() -> Status) -> Status {
     let most = rounded_pages(bytes, GRANULE);
     let is_claimed = claim(gpu, most);
@@ -113,8 +113,8 @@ unsafe fn allocate(Current { gpu, id, .. }: Current, address: *mut DevicePtr, by
     refuse(gpu, most)
 }
 
-/// Keeps managed memory on the host, mapped into the GPU, if its block is charged there: a program's own small managed allocations share blocks
-/// with spilled ones. Returns false if the driver refused.
+/// Keeps managed memory on the host, mapped into the GPU, if its block is charged there: a program's own small managed allocations share
+/// blocks with spilled ones. Returns false if the driver refused.
 pub fn stay_on_host(gpu: &Gpu, address: DevicePtr, bytes: u64) -> bool {
     let advise = |advice, device| {
         // SAFETY: an allocation that was just made.

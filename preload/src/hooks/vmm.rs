@@ -63,8 +63,8 @@ pub fn release(call: impl FnOnce() -> Status, handle: u64) -> Status {
     })
 }
 
-/// Counts a handle that a call has just given, as it has to be released once more; or releases it and refuses. A handle that is met for the first
-/// time has no memory that is charged here.
+/// Counts a handle that a call has just given, as it has to be released once more; or releases it and refuses. A handle that is met for the
+/// first time has no memory that is charged here.
 pub unsafe fn counted(call: impl FnOnce() -> Status, handle: *mut u64) -> Status {
     let status = call();
     if status != SUCCESS {
@@ -100,7 +100,8 @@ pub fn map(call: impl FnOnce() -> Status, address: DevicePtr, bytes: usize, hand
     status
 }
 
-/// `cuMemUnmap`: every mapping in the range. The addresses stay reserved, so no other mapping can begin there before the records are removed.
+/// `cuMemUnmap`: every mapping in the range. The addresses stay reserved, so no other mapping can begin there before the records are
+/// removed.
 pub fn unmap(call: impl FnOnce() -> Status, address: DevicePtr, bytes: usize) -> Status {
     changes::together(|| {
         let status = call();

@@ -1,7 +1,7 @@
 //! The units in which the driver hands out device memory.
 
-/// Size in bytes of the pieces in which the driver hands out device memory (seen on driver 580, H200: larger allocations are rounded up to it,
-/// smaller ones share granules).
+/// Size in bytes of the pieces in which the driver hands out device memory (seen on driver 580, H200: larger allocations are rounded up to
+/// it, smaller ones share granules).
 pub const GRANULE: u64 = 2 << 20;
 /// Size of a granule in pages of the account.
 pub const GRANULE_PAGES: u32 = (GRANULE / vgpu_region::ledger::PAGE) as u32;

@@ -8,8 +8,8 @@
 //! | settle | what was taken is charged | as before | |
 //! | check | as before | as before | past the limit: undo, compare with NVML, refuse |
 //!
-//! [`acquire`] is for calls whose size is known or bounded before. [`guard`](super::guard) has the two forms for the rest, which NVML measures.
-//! [`release`](crate::memory::ledger::changes::release) is the way back.
+//! [`acquire`] is for calls whose size is known or bounded before. [`guard`](super::guard) has the two forms for the rest, which NVML
+//! measures. [`release`](crate::memory::ledger::changes::release) is the way back.
 //!
 //! Invariants:
 //! * Pages are claimed before the driver is called, so processes that ask at once never get more than the limit together.
@@ -17,8 +17,9 @@
 //! * A process killed in between leaves a charge that is too high, never too low. The dead are given back when NVML no longer lists them.
 //! * No lock is held over a driver call.
 //!
-//! Four ways of taking memory do not fit and say why where they are: small allocations (`hooks::alloc`), stream-ordered memory near the limit
-//! (`hooks::ordered`), launches of graphs with memory on several GPUs (`hooks::graphs`), and memory that lies on the host (`hooks::spill`).
+//! Four ways of taking memory do not fit and say why where they are: small allocations (`hooks::alloc`), stream-ordered memory near the
+//! limit (`hooks::ordered`), launches of graphs with memory on several GPUs (`hooks::graphs`), and memory that lies on the host
+//! (`hooks::spill`).
 
 pub use crate::memory::admission::claim::Estimate;
 use crate::memory::admission::refusal::refuse;

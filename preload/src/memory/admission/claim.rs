@@ -22,8 +22,8 @@ impl Estimate {
     /// Claims the pages before the driver is called.
     ///
     /// # Errors
-    /// Returns CUDA's out-of-memory code, and logs it, if the container has no room even after a full recount. Where the host may have room for it
-    /// instead, returns [`spilled::MAY_SPILL`], and logs nothing.
+    /// Returns CUDA's out-of-memory code, and logs it, if the container has no room even after a full recount. Where the host may have room
+    /// for it instead, returns [`spilled::MAY_SPILL`], and logs nothing.
     #[inline]
     pub fn claim(self, gpu: &Gpu) -> Result<Claim<'_>, Status> {
         let (Self::AtMost(pages) | Self::AtMostHere(pages) | Self::Context(pages)) = self;

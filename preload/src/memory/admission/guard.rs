@@ -8,8 +8,8 @@ use crate::memory::reconcile::{driver_view, overhead};
 use crate::session::Gpu;
 use vgpu_cuda_abi::cuda::{OUT_OF_MEMORY, SUCCESS, Status};
 
-/// Makes a call that takes a little memory for the driver's own purposes (a stream, a graph). Far from the limit it only runs. Near the limit a
-/// granule must be left, and the call is measured, and undone if it went past the limit.
+/// Makes a call that takes a little memory for the driver's own purposes (a stream, a graph). Far from the limit it only runs. Near the
+/// limit a granule must be left, and the call is measured, and undone if it went past the limit.
 pub fn guard(gpu: &Gpu, call: impl FnOnce() -> Status, undo: impl FnOnce()) -> Status {
     if !is_near(gpu) {
         something_unmeasured(gpu);

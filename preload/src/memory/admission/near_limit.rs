@@ -96,8 +96,8 @@ pub fn begin_compared(gpu: &Gpu, pages: u32, needed: Needed) -> Option<Claim<'_>
     })
 }
 
-/// Claims after a comparison with NVML. If that was not `certain`, because of other threads' calls or because NVML cannot tell, room for memory that
-/// may be on the device uncharged must be left.
+/// Claims after a comparison with NVML. If that was not `certain`, because of other threads' calls or because NVML cannot tell, room for
+/// memory that may be on the device uncharged must be left.
 fn begin_after(gpu: &Gpu, pages: u32, certain: bool) -> Option<Claim<'_>> {
     let uncharged = if certain { 0 } else { u64::from(pending_frees::pending_frees(gpu)).saturating_add(small_arrays::uncertain(gpu)) };
     if gpu.left() >= uncharged.saturating_add(u64::from(pages)) { begin(gpu, pages) } else { None }

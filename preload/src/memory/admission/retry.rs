@@ -1,5 +1,5 @@
-//! The full recount before a refusal: memory of dead processes is given back, unused memory of pools and graphs is released, calls under way are
-//! waited for, and the account is compared with NVML.
+//! The full recount before a refusal: memory of dead processes is given back, unused memory of pools and graphs is released, calls under
+//! way are waited for, and the account is compared with NVML.
 
 use core::sync::atomic::Ordering::Acquire;
 
@@ -13,8 +13,8 @@ use crate::memory::reconcile::dead::recover;
 use crate::os::clock::{self, nap};
 use crate::session::{self, Gpu};
 
-/// Longest wait, in nanoseconds, for the next context under construction to be finished; as long again for each one. One alone takes a fifth of a
-/// second (H200), but those of many processes may progress together and all be finished late.
+/// Longest wait, in nanoseconds, for the next context under construction to be finished; as long again for each one. One alone takes a
+/// fifth of a second (H200), but those of many processes may progress together and all be finished late.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
 /// Claims `pages` after a full recount. With `context` they are for a context that this thread makes.
@@ -69,8 +69,8 @@ fn calls_are_under_way(gpu: &Gpu) -> bool {
     session.membership.region.used_slots().any(|(_, slot)| slot.gpus.get(gpu.place).is_some_and(takes))
 }
 
-/// Returns the number of living processes that make a context of unknown cost, and a hash that tells which. With `context` this process, which
-/// makes one itself, is left out.
+/// Returns the number of living processes that make a context of unknown cost, and a hash that tells which. With `context` this process,
+/// which makes one itself, is left out.
 fn guesses(gpu: &Gpu, context: bool) -> (u64, u64) {
     let Some(session) = session::ready() else { return (0, 0) };
     let census = Census::open(session::region_path());

@@ -11,8 +11,8 @@ use crate::memory::objects::{address_map, slots};
 use crate::memory::reconcile::frees;
 use vgpu_cuda_abi::cuda::{DevicePtr, OUT_OF_MEMORY, SUCCESS, Status};
 
-/// Puts a small allocation between others, where that is certain to cost nothing: all frees have passed, and no other thread is about to take
-/// the place. `None` if there is no such place, and nothing happened.
+/// Puts a small allocation between others, where that is certain to cost nothing: all frees have passed, and no other thread is about to
+/// take the place. `None` if there is no such place, and nothing happened.
 #[cold]
 pub fn fill_hole(current: Current, bytes: u64, call: impl Fn() -> Status, given: impl Fn() -> (DevicePtr, u64)) -> Option<Status> {
     let Current { gpu, known, .. } = current;
@@ -38,8 +38,8 @@ fn record(current: Current, address: DevicePtr, bytes: u64) -> bool {
     entered == Entered::Joined
 }
 
-/// Charges a new granule for which no room was reserved; or frees it, before the program has seen the address, if there is none. Returns true if it
-/// stays.
+/// Charges a new granule for which no room was reserved; or frees it, before the program has seen the address, if there is none. Returns
+/// true if it stays.
 fn charge_or_undo(current: Current, address: DevicePtr) -> bool {
     if let Some(claim) = account::begin(current.gpu, GRANULE_PAGES) {
         claim.keep();
@@ -54,8 +54,8 @@ fn charge_or_undo(current: Current, address: DevicePtr) -> bool {
     false
 }
 
-/// Settles an optimistic allocation at `address`. A new granule is charged. It is freed instead if it is on another GPU than the room that was
-/// left for it, and there is none.
+/// Settles an optimistic allocation at `address`. A new granule is charged. It is freed instead if it is on another GPU than the room that
+/// was left for it, and there is none.
 pub fn settle(current: Current, address: DevicePtr, bytes: u64, optimistic: Optimistic<'_>) -> Status {
     if record(current, address, bytes) {
         return SUCCESS;

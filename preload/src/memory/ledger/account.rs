@@ -67,8 +67,8 @@ pub fn charge(gpu: &Gpu, pages: u32) {
     }
 }
 
-/// Holds back optimistic allocations near the limit. Called after a charge without a claim, and after a claim that found no room: from then on
-/// such an allocation must look at the distance to the limit.
+/// Holds back optimistic allocations near the limit. Called after a charge without a claim, and after a claim that found no room: from then
+/// on such an allocation must look at the distance to the limit.
 #[cold]
 pub fn hold_back_near_the_limit(gpu: &Gpu) {
     if watermark::is_near(gpu) {

@@ -27,9 +27,9 @@ pub fn quiet() -> Option<u32> {
     (CHANGING.load(Acquire) == 0).then_some(changed)
 }
 
-/// Frees an object with `call`. The caller has taken its record out before (`removed`; `None` if the object is unknown), because the driver may
-/// give the same handle or address to another thread at once. What the record was charged is given back after the call; if the driver refused,
-/// the record is put back.
+/// Frees an object with `call`. The caller has taken its record out before (`removed`; `None` if the object is unknown), because the driver
+/// may give the same handle or address to another thread at once. What the record was charged is given back after the call; if the driver
+/// refused, the record is put back.
 #[inline]
 pub fn release<Record>(
     removed: Option<Record>,

@@ -1,5 +1,5 @@
-//! Optimistic allocations: small ones that are made without a claim, as they fit into a granule that is charged already. The driver may still
-//! take a new granule for one. Then there is room for it, because claims near the limit leave some (see
+//! Optimistic allocations: small ones that are made without a claim, as they fit into a granule that is charged already. The driver may
+//! still take a new granule for one. Then there is room for it, because claims near the limit leave some (see
 //! [`vgpu_region::region::Region::hold_back`]).
 
 use core::mem::ManuallyDrop;
@@ -71,6 +71,6 @@ fn wait(gpu: &Gpu) -> bool {
     true
 }
 
-/// Longest wait for another thread's small allocation, in nanoseconds. Much longer than the driver's call, and than its thread may have to wait
-/// for a processor.
+/// Longest wait for another thread's small allocation, in nanoseconds. Much longer than the driver's call, and than its thread may have to
+/// wait for a processor.
 pub const PATIENCE_NS: u64 = 1_000_000_000;

@@ -20,8 +20,8 @@ pub fn is_in_use() -> bool {
     IN_USE.load(Relaxed)
 }
 
-/// Returns the number of the container's pages that may lie on the host; 0 if none may. On devices without concurrent managed access, managed
-/// memory moves to the device as a whole whenever a kernel runs, so nothing is put on the host.
+/// Returns the number of the container's pages that may lie on the host; 0 if none may. On devices without concurrent managed access,
+/// managed memory moves to the device as a whole whenever a kernel runs, so nothing is put on the host.
 pub fn ceiling(gpu: &Gpu) -> u64 {
     let Some(limit) = gpu.limit.filter(|_| gpu.memory_limit().is_some()) else { return 0 };
     let pages = limit.spill.load(Relaxed) / PAGE;

@@ -32,8 +32,8 @@ pub const fn near(limit: u64) -> u64 {
     if limit / 16 > LEAST { limit / 16 } else { LEAST }
 }
 
-/// Remaining pages, by GPU, at which to ask NVML next. Objects made far from the limit are not measured (streams, graphs, page tables), so near
-/// it NVML is asked each time the remainder has halved, and before every claim while something is only estimated.
+/// Remaining pages, by GPU, at which to ask NVML next. Objects made far from the limit are not measured (streams, graphs, page tables), so
+/// near it NVML is asked each time the remainder has halved, and before every claim while something is only estimated.
 pub static COMPARE_AT: [AtomicU64; MAX_GPUS] = [const { AtomicU64::new(u64::MAX) }; MAX_GPUS];
 
 /// Returns true if the `left` pages are fewer than those at which to ask NVML next.
@@ -50,8 +50,8 @@ pub fn something_unmeasured(gpu: &Gpu) {
     }
 }
 
-/// Bits, by the GPU's place, of GPUs on which NVML lists less than the process's objects were charged. When such an object is freed, too much is
-/// given back, so near the limit NVML is asked before every claim.
+/// Bits, by the GPU's place, of GPUs on which NVML lists less than the process's objects were charged. When such an object is freed, too
+/// much is given back, so near the limit NVML is asked before every claim.
 static DOUBTFUL: AtomicU32 = AtomicU32::new(0);
 const _: () = assert!(MAX_GPUS <= u32::BITS as usize);
 

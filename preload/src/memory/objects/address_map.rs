@@ -1,5 +1,5 @@
-//! A map of the address space in blocks of 2 MiB, the size in which the driver places device memory: one word a block. Small allocations share a
-//! block, which counts them; a large one is recorded at its first block.
+//! A map of the address space in blocks of 2 MiB, the size in which the driver places device memory: one word a block. Small allocations
+//! share a block, which counts them; a large one is recorded at its first block.
 //!
 //! The words are in a two-level table whose leaves are made when first needed, so a look-up is two loads.
 
@@ -150,8 +150,8 @@ pub fn join(address: u64, context: u8) -> bool {
     false
 }
 
-/// Returns [`Entered::InsteadOf`] if the word held the block of another context. Contexts share no granules (seen on driver 580), and mappings, which
-/// belong to no context, share none with them, so that context is being destroyed.
+/// Returns [`Entered::InsteadOf`] if the word held the block of another context. Contexts share no granules (seen on driver 580), and
+/// mappings, which belong to no context, share none with them, so that context is being destroyed.
 fn instead_of(seen: u64, new: Block) -> Entered {
     let is_anothers = |block: &Block| block.context != new.context || new.kind == Kind::Mapping;
     let linear = |block: &Block| is_anothers(block) && matches!(block.kind, Kind::Shared | Kind::Large);
@@ -165,8 +165,8 @@ fn are_managed(one: u64, other: u64) -> bool {
     is(one) && is(other)
 }
 
-/// Removes one allocation from the block at `address`. Called before the driver frees it, as the driver may give the address to another thread at
-/// once. Returns the block with the count that is left. [`put_back`] undoes it.
+/// Removes one allocation from the block at `address`. Called before the driver frees it, as the driver may give the address to another
+/// thread at once. Returns the block with the count that is left. [`put_back`] undoes it.
 #[inline]
 pub fn leave(address: u64) -> Option<Block> {
     let word = word(address)?;

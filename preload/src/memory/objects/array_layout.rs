@@ -12,8 +12,8 @@ const HIGHEST: u64 = 128;
 /// Bytes of the largest element: 4 channels of 32 bits.
 const LARGEST: u64 = 16;
 
-/// Returns the bytes that an array takes alone, with all its `levels` (0 if it is not mipmapped); an upper bound where the layout is not certain.
-/// `None` for unknown layouts: other element formats, arrays for graphics and video.
+/// Returns the bytes that an array takes alone, with all its `levels` (0 if it is not mipmapped); an upper bound where the layout is not
+/// certain. `None` for unknown layouts: other element formats, arrays for graphics and video.
 pub fn bytes(descriptor: &Array3dDescriptor, levels: u32) -> Option<u64> {
     let usual = ARRAY_LAYERED | ARRAY_SURFACE | ARRAY_CUBEMAP | ARRAY_GATHER;
     (descriptor.flags & !usual == 0).then_some(())?;
@@ -46,13 +46,14 @@ fn with_elements(descriptor: &Array3dDescriptor, element: u64, levels: u32) -> u
     if !is_layered {
         return pyramid(&|level| halved(depth, level));
     }
-    // Not measured. Either every level has all layers, perhaps in blocks; or there is pyramid after pyramid, each in whole blocks of its base.
+    // Not measured. Either every level has all layers, perhaps in blocks; or there is pyramid after pyramid, each in whole blocks of its
+    // base.
     let one = whole(pyramid(&|_| 1), ROW * block(height, LOWEST, HIGHEST));
     pyramid(&|_| depth).max(one.saturating_mul(depth))
 }
 
-/// Returns the padded rows of all slices. Blocks have 8 to 128 rows of one slice, and fewer rows the more slices. The H200's answers leave the
-/// proportion open (8 rows and 16 slices or 16 and 8 for a cube; unknown for thin arrays), so this takes the worst.
+/// Returns the padded rows of all slices. Blocks have 8 to 128 rows of one slice, and fewer rows the more slices. The H200's answers leave
+/// the proportion open (8 rows and 16 slices or 16 and 8 for a cube; unknown for thin arrays), so this takes the worst.
 fn rows(height: u64, slices: u64) -> u64 {
     let of = |slices_most: u64| {
         let (rows, slices_whole) = (block(height, LOWEST, HIGHEST / slices_most), block(slices, 1, slices_most));

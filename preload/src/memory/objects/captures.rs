@@ -11,7 +11,8 @@ use vgpu_cuda_abi::cuda::{CAPTURE_IMPLICIT, Handle, SUCCESS};
 pub static CAPTURES: AtomicBool = AtomicBool::new(false);
 /// Number of captures that have begun and not ended; at least that many.
 pub static GOING_ON: AtomicU32 = AtomicU32::new(0);
-/// Streams in which captures began, as far as there is room. Streams that joined a capture may be created and destroyed during it: NCCL's are.
+/// Streams in which captures began, as far as there is room. Streams that joined a capture may be created and destroyed during it: NCCL's
+/// are.
 static ORIGINS: [AtomicPtr<c_void>; 64] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 64];
 
 /// Records that a capture began in this stream.
@@ -48,8 +49,8 @@ pub fn leave_alone() -> Option<CaptureRelaxed> {
     may_go_on().then(CaptureRelaxed::enter)
 }
 
-/// Returns true if work in this stream is captured, or will be refused because the legacy stream may not be used while a stream that waits for it
-/// is captured.
+/// Returns true if work in this stream is captured, or will be refused because the legacy stream may not be used while a stream that waits
+/// for it is captured.
 #[inline]
 pub fn is_under_way(stream: Handle) -> bool {
     if !CAPTURES.load(Relaxed) {
@@ -63,8 +64,8 @@ pub fn is_under_way(stream: Handle) -> bool {
     }
 }
 
-/// Waits for stream-ordered frees: of the context, or only of `stream` while a capture is under way, as a wait for the context would invalidate it.
-/// `stream` is in no capture.
+/// Waits for stream-ordered frees: of the context, or only of `stream` while a capture is under way, as a wait for the context would
+/// invalidate it. `stream` is in no capture.
 pub fn wait(stream: Handle) {
     // SAFETY: the program's own stream; waiting is what the driver does when it is out of memory.
     unsafe {

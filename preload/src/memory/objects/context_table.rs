@@ -86,8 +86,8 @@ pub fn has_others() {
     USED.fetch_max(2, AcqRel);
 }
 
-/// Returns the current context. `Err(None)`: there is none, and the driver must answer; `Err(Some(status))`: the limits cannot be read, and the call
-/// must be refused. Most callers use `with_current` of `admission::target`.
+/// Returns the current context. `Err(None)`: there is none, and the driver must answer; `Err(Some(status))`: the limits cannot be read, and
+/// the call must be refused. Most callers use `with_current` of `admission::target`.
 ///
 /// A context in the table is this process's own: in a forked child its parent's contexts cannot be current.
 #[inline]
@@ -170,7 +170,8 @@ fn living_on(gpu: &Gpu) -> impl Iterator<Item = (Handle, &'static Known)> {
     known.filter(|(handle, known)| *handle as usize > WRITING as usize && known.gpu().is_some_and(|there| there.place == gpu.place))
 }
 
-/// Returns the pages on a GPU that are charged and that the driver has not taken yet. Whether it has can be asked for the current context only.
+/// Returns the pages on a GPU that are charged and that the driver has not taken yet. Whether it has can be asked for the current context
+/// only.
 pub fn promises(gpu: &Gpu) -> u32 {
     let current = driver::current_context();
     let mut sum = 0u32;
@@ -185,8 +186,8 @@ pub fn promises(gpu: &Gpu) -> u32 {
     sum
 }
 
-/// Returns true if a kernel has used the current context's heap or printf buffer. Then the driver refuses to set its size, even to the present one
-/// (as CUDA documents).
+/// Returns true if a kernel has used the current context's heap or printf buffer. Then the driver refuses to set its size, even to the
+/// present one (as CUDA documents).
 fn is_taken(limit: i32) -> bool {
     let _capture = driver::CaptureRelaxed::enter();
     let mut value = 0;
@@ -231,9 +232,9 @@ impl Known {
         self.handle.store(core::ptr::null_mut(), Release);
     }
 
-    /// Takes room for a small allocation behind the last one, or where the last one was. Returns false if there is none. The driver takes a new
-    /// block only if a small allocation fits nowhere else (seen on driver 580), so one that fits here costs nothing. Only a hint, for optimistic
-    /// allocations alone: freed memory may have been taken again together with its neighbours.
+    /// Takes room for a small allocation behind the last one, or where the last one was. Returns false if there is none. The driver takes a
+    /// new block only if a small allocation fits nowhere else (seen on driver 580), so one that fits here costs nothing. Only a hint, for
+    /// optimistic allocations alone: freed memory may have been taken again together with its neighbours.
     #[inline]
     pub fn take_room(&self, bytes: u64) -> bool {
         let hole = self.hole.load(Relaxed);

@@ -1,7 +1,7 @@
 //! A map from handles (of arrays, physical memory, graphs) to words, without locks.
 //!
-//! Buckets have eight keys. A full bucket overflows into the next ones, and readers probe as far as any writer ever did. A key is inserted by the
-//! call that made the object and removed by the call that frees it, so no key is ever in two places.
+//! Buckets have eight keys. A full bucket overflows into the next ones, and readers probe as far as any writer ever did. A key is inserted
+//! by the call that made the object and removed by the call that frees it, so no key is ever in two places.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
@@ -57,8 +57,8 @@ impl Table {
         (mixed as usize).wrapping_add(probe) % BUCKETS
     }
 
-    /// Inserts a key. Returns false if there is no room. A key that is still there belongs to an object that went without a call of its own (with
-    /// its context, say); its value is replaced.
+    /// Inserts a key. Returns false if there is no room. A key that is still there belongs to an object that went without a call of its own
+    /// (with its context, say); its value is replaced.
     pub fn insert(&self, key: u64, value: u64) -> bool {
         let Some(buckets) = self.make() else { return false };
         if let Some(stale) = self.get(key) {

@@ -1,5 +1,5 @@
-//! Memory that comes with the first image in a context whose kernels call `malloc`: some when the image is loaded, and the heap when such a kernel
-//! is first launched, which is too late for a refusal.
+//! Memory that comes with the first image in a context whose kernels call `malloc`: some when the image is loaded, and the heap when such a
+//! kernel is first launched, which is too late for a refusal.
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
@@ -43,7 +43,8 @@ impl<'a> Coming<'a> {
         Self { known, at_once: pages(FOR_FIRST), later }
     }
 
-    /// Records that the image is loaded. Returns the pages to charge, at once and for later; none if another thread loaded one during the call.
+    /// Records that the image is loaded. Returns the pages to charge, at once and for later; none if another thread loaded one during the
+    /// call.
     pub fn come(self) -> (u32, u32) {
         if self.known.mallocs.swap(true, AcqRel) {
             return (0, 0);

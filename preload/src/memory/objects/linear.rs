@@ -82,8 +82,8 @@ fn give_back_managed(gpu: &Gpu, pages: u32) {
     _ = gpu.charge.managed.fetch_update(AcqRel, Relaxed, |there| Some(there.saturating_sub(pages)));
 }
 
-/// Near the limit small allocations are freed one at a time: of two that leave a block at once, the second would give the block back before the
-/// driver has freed the first.
+/// Near the limit small allocations are freed one at a time: of two that leave a block at once, the second would give the block back before
+/// the driver has freed the first.
 #[inline]
 fn one_at_a_time(address: DevicePtr) -> Option<Held<'static>> {
     let block = address_map::get(address).filter(|block| block.kind == Kind::Shared)?;

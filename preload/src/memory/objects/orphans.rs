@@ -1,5 +1,5 @@
-//! Exported memory that its maker has freed while a descriptor keeps it on the device. NVML lists it for no process; it stays charged to its maker
-//! until the descriptor is closed.
+//! Exported memory that its maker has freed while a descriptor keeps it on the device. NVML lists it for no process; it stays charged to
+//! its maker until the descriptor is closed.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
@@ -22,8 +22,8 @@ pub fn mark(descriptor: i32) -> u64 {
     }
 }
 
-/// Returns true if a descriptor still keeps exported memory. One that was sent to another process and closed here counts as closed: memory that is
-/// imported by it is charged there.
+/// Returns true if a descriptor still keeps exported memory. One that was sent to another process and closed here counts as closed: memory
+/// that is imported by it is charged there.
 pub fn is_kept(by: u64) -> bool {
     by == BY_SEVERAL || (by != BY_NAME && mark((by >> 32) as i32 - 1) == by)
 }

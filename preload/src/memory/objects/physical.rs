@@ -32,8 +32,8 @@ pub fn add_one(handle: u64, by: By) -> Result<bool, Status> {
     record.fetch_update(AcqRel, Acquire, more).map(|_| true).map_err(|_| OUT_OF_MEMORY)
 }
 
-/// Removes a reference. Called before the driver does, as the handle may be given to another thread at once. Returns the record that must be given
-/// back if the driver succeeds; `None` if there was no such reference, which the driver will refuse.
+/// Removes a reference. Called before the driver does, as the handle may be given to another thread at once. Returns the record that must
+/// be given back if the driver succeeds; `None` if there was no such reference, which the driver will refuse.
 pub fn drop_one(handle: u64, by: By) -> Option<Physical> {
     let less = |word| {
         let mut physical = Physical::unpack(word);
@@ -99,7 +99,8 @@ pub fn release_for_test(handle: u64) {
     drop_one(handle, By::Handle);
 }
 
-/// An object that keeps the memory of a handle: a sparse array or a multicast object. `owner` is 0 in a free place and 1 in one being written.
+/// An object that keeps the memory of a handle: a sparse array or a multicast object. `owner` is 0 in a free place and 1 in one being
+/// written.
 pub struct Keeper {
     /// Handle of the object.
     pub owner: AtomicU64,

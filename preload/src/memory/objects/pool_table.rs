@@ -20,9 +20,9 @@ pub fn is_shared(handle: Handle) -> bool {
     find(handle).is_none_or(|pool| pool.is_shared.load(Relaxed))
 }
 
-/// Returns true if a pool probably has room for `bytes` between its allocations. Only the pool knows whether the room is in one piece, and if it is
-/// not, it grows by a step, which must be undone. So twice as much must be free, unless the room is known to be behind all allocations, and a pool
-/// that had no room is not tried again until memory in it was freed.
+/// Returns true if a pool probably has room for `bytes` between its allocations. Only the pool knows whether the room is in one piece, and
+/// if it is not, it grows by a step, which must be undone. So twice as much must be free, unless the room is known to be behind all
+/// allocations, and a pool that had no room is not tried again until memory in it was freed.
 pub fn has_room(pool: Handle, known: &Pool, bytes: u64) -> bool {
     if known.has_tail(bytes) {
         return true;
@@ -47,7 +47,8 @@ pub fn attribute(pool: Handle, attribute: i32) -> Option<u64> {
     (unsafe { driver::pool_attribute(pool, attribute, &raw mut value) } == SUCCESS).then_some(value)
 }
 
-/// Returns the record of a pool. A pool that no intercepted call returned is a device's own, or imported: nothing can be allocated from that.
+/// Returns the record of a pool. A pool that no intercepted call returned is a device's own, or imported: nothing can be allocated from
+/// that.
 pub fn known_of(pool: Handle) -> Option<&'static Pool> {
     let own = |gpu: &&Gpu| {
         let (mut usual, mut first) = (core::ptr::null_mut(), core::ptr::null_mut());
@@ -118,8 +119,8 @@ impl Pool {
         (handle as usize > 1 && record != ELSEWHERE && (record >> 32) as Device == gpu.device).then_some(handle)
     }
 
-    /// Frees its place once it has no readers. A reader takes some 20 ns; one that is gone with a fork is not waited for. Returns its record, and
-    /// whether it was shared.
+    /// Frees its place once it has no readers. A reader takes some 20 ns; one that is gone with a fork is not waited for. Returns its
+    /// record, and whether it was shared.
     pub fn leave(&self) -> (u64, bool) {
         // A plain store could be seen after the load that follows, and a reader that is not counted yet could still find the handle.
         self.handle.swap(WRITING, SeqCst);
@@ -136,8 +137,8 @@ impl Pool {
     }
 }
 
-/// All pools. They are few, and looked at after every wait, so they are in an array. A place is taken by compare-and-swap, and free when its
-/// handle is null.
+/// All pools. They are few, and looked at after every wait, so they are in an array. A place is taken by compare-and-swap, and free when
+/// its handle is null.
 static POOLS: [Pool; 512] = [const {
     let (handle, record, full_at, tail) = (AtomicPtr::new(core::ptr::null_mut()), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     Pool { handle, record, readers: AtomicU32::new(0), is_shared: AtomicBool::new(false), full_at, tail }

@@ -10,8 +10,8 @@ use crate::memory::ledger::{account, changes};
 use crate::memory::objects::captures;
 use crate::session::Gpu;
 
-/// Settles a reservoir: charges what it has reserved, in bytes, by `read`. `claim` was taken for its growth; it is settled or dropped. `record`
-/// holds the charge in pages in its lower half.
+/// Settles a reservoir: charges what it has reserved, in bytes, by `read`. `claim` was taken for its growth; it is settled or dropped.
+/// `record` holds the charge in pages in its lower half.
 pub fn settle(gpu: &Gpu, record: &AtomicU64, mut claim: Option<Claim<'_>>, read: impl Fn() -> Option<u64>) {
     let _relaxed = captures::leave_alone();
     loop {

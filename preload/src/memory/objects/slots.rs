@@ -28,14 +28,14 @@ pub fn freed(address: DevicePtr) {
 /// Held by the thread that fills a hole.
 static FILLING: Exclusive = Exclusive::new();
 
-/// Keeps other threads from making or freeing small allocations near the limit. Of two that see the same hole, the second would get a new block
-/// from the driver.
+/// Keeps other threads from making or freeing small allocations near the limit. Of two that see the same hole, the second would get a new
+/// block from the driver.
 pub fn alone() -> Held<'static> {
     FILLING.take(PATIENCE_NS)
 }
 
-/// Returns true if a shared block has `bytes` free in a row. `placed` is the address of the last small allocation, behind which there is room most
-/// often.
+/// Returns true if a shared block has `bytes` free in a row. `placed` is the address of the last small allocation, behind which there is
+/// room most often.
 pub fn fit(bytes: u64, placed: DevicePtr) -> bool {
     let freed = FREED.load(Relaxed);
     if SEEN.load(Relaxed) == freed && bytes >= TOO_LARGE.load(Relaxed) {

@@ -1,5 +1,5 @@
-//! Small arrays share granules, which they fill one after the other (seen on driver 580); the driver does not tell where. Each is charged its share
-//! of a granule. A granule stays while one array is left in it, so NVML is asked for the real size.
+//! Small arrays share granules, which they fill one after the other (seen on driver 580); the driver does not tell where. Each is charged
+//! its share of a granule. A granule stays while one array is left in it, so NVML is asked for the real size.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -32,8 +32,8 @@ pub static SMALL_ARRAYS: [Small; MAX_GPUS] = [const {
     Small { bytes, most, unverified, kept: AtomicU32::new(0) }
 }; MAX_GPUS];
 
-/// Returns a small array's share of its granule: as many arrays of its size as possible fit into one. Arrays of different sizes may fit worse than
-/// their shares, or better.
+/// Returns a small array's share of its granule: as many arrays of its size as possible fit into one. Arrays of different sizes may fit
+/// worse than their shares, or better.
 fn share(bytes: u64) -> u64 {
     GRANULE / (GRANULE / bytes.max(1)).max(1)
 }

@@ -11,14 +11,15 @@ use crate::session::{self, Gpu};
 
 /// Gives back the charges of dead processes.
 ///
-/// A process leaves its slot a little before the driver frees its memory, so a charge is given back only once NVML no longer lists the process.
+/// A process leaves its slot a little before the driver frees its memory, so a charge is given back only once NVML no longer lists the
+/// process.
 pub fn recover(gpu: &Gpu) {
     let session::State::Ready(session) = session::current() else { return };
     orphans::recheck(gpu);
     let census = Census::open(session::region_path());
     let (own, region) = (session.membership.index, session.membership.region);
-    // NVML is asked after the census, and its answer holds for these processes only: one that died later, perhaps in the same slot, could have
-    // made its context after NVML was asked.
+    // NVML is asked after the census, and its answer holds for these processes only: one that died later, perhaps in the same slot, could
+    // have made its context after NVML was asked.
     let mut dead = [None; SLOTS];
     for ((index, slot), dead) in region.used_slots().zip(&mut dead).filter(|((index, _), _)| *index != own) {
         let Some(charge) = slot.gpus.get(gpu.place) else { continue };

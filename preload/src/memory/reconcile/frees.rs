@@ -8,7 +8,8 @@ use crate::memory::objects::pending_frees::{PENDING, pending_frees};
 use crate::memory::reconcile::overhead;
 use crate::session::Gpu;
 
-/// Waits for pending stream-ordered frees, unless a capture is under way, which the wait would invalidate. Returns true if none is pending then.
+/// Waits for pending stream-ordered frees, unless a capture is under way, which the wait would invalidate. Returns true if none is pending
+/// then.
 pub fn wait_for_frees(gpu: &Gpu) -> bool {
     let before = pending_frees(gpu);
     if before != 0 && !captures::may_go_on() {

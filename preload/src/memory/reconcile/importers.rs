@@ -11,8 +11,8 @@ use crate::memory::reconcile::driver_view;
 use crate::os::list::List;
 use crate::session::{self, Gpu};
 
-/// Charges the container's other processes for the memory that NVML lists beyond their accounts. Imported memory becomes theirs when its maker frees
-/// it or dies.
+/// Charges the container's other processes for the memory that NVML lists beyond their accounts. Imported memory becomes theirs when its
+/// maker frees it or dies.
 pub fn charge_others(gpu: &Gpu) {
     let Some(session) = session::ready() else { return };
     let census = Census::open(session::region_path());

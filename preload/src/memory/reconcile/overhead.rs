@@ -1,6 +1,7 @@
 //! Brings the overhead of this process in line with NVML.
 //!
-//! NVML is loaded and asked only where the account alone is not enough: after a context of unknown cost, near the limit, and before a refusal.
+//! NVML is loaded and asked only where the account alone is not enough: after a context of unknown cost, near the limit, and before a
+//! refusal.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
@@ -14,15 +15,15 @@ use crate::session::Gpu;
 
 /// Sets this process's overhead to what NVML lists beyond the charges of allocation calls, plus promised memory that is not taken yet.
 ///
-/// Returns `Some(false)`, and changes nothing, if calls of other threads made the figures uncertain at each of three tries. `None` if NVML cannot
-/// tell.
+/// Returns `Some(false)`, and changes nothing, if calls of other threads made the figures uncertain at each of three tries. `None` if NVML
+/// cannot tell.
 pub fn reconcile(gpu: &Gpu) -> Option<bool> {
     (0..3).map(|_| set_overhead(gpu)).find(|&set| set != Some(false)).unwrap_or(Some(false))
 }
 
-/// As [`reconcile`], after a call that took an unknown amount; `before` are the bytes that were free on the device before it. While calls of other
-/// threads are under way, everything beyond the most that they may be charged counts. Where NVML cannot tell, the decrease of the device's free
-/// memory counts, whichever process caused it.
+/// As [`reconcile`], after a call that took an unknown amount; `before` are the bytes that were free on the device before it. While calls
+/// of other threads are under way, everything beyond the most that they may be charged counts. Where NVML cannot tell, the decrease of the
+/// device's free memory counts, whichever process caused it.
 pub fn reconcile_after(gpu: &Gpu, before: usize) {
     for _ in 0..16 {
         match set_overhead(gpu) {
@@ -70,8 +71,8 @@ fn set_overhead(gpu: &Gpu) -> Option<bool> {
     })
 }
 
-/// Returns the pages that this process holds beyond its charge: the cost of a call that was just made. `None` if other threads took or gave back
-/// memory during each of eight tries, which would count as the call's, or if NVML cannot tell.
+/// Returns the pages that this process holds beyond its charge: the cost of a call that was just made. `None` if other threads took or gave
+/// back memory during each of eight tries, which would count as the call's, or if NVML cannot tell.
 pub fn uncharged(gpu: &Gpu) -> Option<u32> {
     let charge = &gpu.charge.charge;
     for _ in 0..8 {

@@ -7,8 +7,8 @@ use crate::memory::objects::small_arrays::{SMALL_ARRAYS, keep};
 use crate::memory::reconcile::overhead;
 use crate::session::Gpu;
 
-/// Records that small arrays took or gave back `pages`. Asks NVML near the limit, and before the unverified pages reach half of the margin near the
-/// limit, so small arrays never lead past it.
+/// Records that small arrays took or gave back `pages`. Asks NVML near the limit, and before the unverified pages reach half of the margin
+/// near the limit, so small arrays never lead past it.
 pub fn verify(gpu: &Gpu, pages: u32) {
     let Some(small) = SMALL_ARRAYS.get(gpu.place).filter(|_| pages != 0 && gpu.memory_limit().is_some()) else { return };
     let unverified = small.unverified.fetch_add(u64::from(pages), AcqRel) + u64::from(pages);
