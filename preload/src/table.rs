@@ -19,17 +19,23 @@ macro_rules! entry_points {
     ($consumer:ident) => {
         $consumer! {
             // Look-up and initialisation.
-            Cuda proc_address::v1[address, symbol, function] => (symbol: *const c_char, function: *mut *mut c_void, version: i32,
-                flags: u64) [count()]: cuGetProcAddress;
+            Cuda proc_address::v1[address, symbol, function] => (symbol: *const c_char, function: *mut *mut c_void, version: i32, flags:
+                u64) [count()]:
+                cuGetProcAddress;
             Cuda proc_address::v2[address, symbol, function, found] => (symbol: *const c_char, function: *mut *mut c_void, version: i32,
-                flags: u64, found: *mut i32) [count()]: cuGetProcAddress_v2;
+                flags: u64, found: *mut i32) [count()]:
+                cuGetProcAddress_v2;
             Cuda init::init[] => (flags: u32): cuInit;
             // Linear memory.
             Cuda alloc::allocate[address, bytes] => (address: *mut DevicePtr, bytes: usize) [allocate(address, bytes)]: cuMemAlloc_v2;
-            Cuda alloc::allocate_v1[address, bytes.into(), || bytes.into()] => (address: *mut u32, bytes: u32) [allocate(core::ptr::null(), bytes as usize)]: cuMemAlloc;
-            Cuda alloc::allocate_pitch[address, pitch, (width, height), element] => (address: *mut DevicePtr, pitch: *mut usize, width: usize,
-                height: usize, element: u32) [allocate(address, width.saturating_mul(height))]: cuMemAllocPitch_v2;
-            Cuda alloc::allocate_pitch_v1[address, pitch, width, height] => (address: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32):
+            Cuda alloc::allocate_v1[address, bytes.into(), || bytes.into()] => (address: *mut u32, bytes: u32) [allocate(core::ptr::null(),
+                bytes as usize)]:
+                cuMemAlloc;
+            Cuda alloc::allocate_pitch[address, pitch, (width, height), element] => (address: *mut DevicePtr, pitch: *mut usize, width:
+                usize, height: usize, element: u32) [allocate(address, width.saturating_mul(height))]:
+                cuMemAllocPitch_v2;
+            Cuda alloc::allocate_pitch_v1[address, pitch, width, height] => (address: *mut u32, pitch: *mut u32, width: u32, height: u32,
+                element: u32):
                 cuMemAllocPitch;
             Cuda alloc::allocate_managed[address, bytes] => (address: *mut DevicePtr, bytes: usize, flags: u32) [allocate(address, bytes)]:
                 cuMemAllocManaged;
@@ -39,7 +45,8 @@ macro_rules! entry_points {
             Cuda ipc::free[address.into()] => (address: u32) [free(address.into())]: cuMemFree;
 
             // Stream-ordered memory and pools.
-            Cuda ordered::allocate[address, bytes, effective(stream)] => (address: *mut DevicePtr, bytes: usize, stream: Handle) [allocate(address, bytes)]:
+            Cuda ordered::allocate[address, bytes, effective(stream)] => (address: *mut DevicePtr, bytes: usize, stream: Handle)
+                [allocate(address, bytes)]:
                 cuMemAllocAsync | cuMemAllocAsync_ptsz;
             Cuda ordered::allocate_from[address, bytes, pool, effective(stream)] => (address: *mut DevicePtr, bytes: usize, pool: Handle,
                 stream: Handle) [allocate(address, bytes)]:
@@ -55,20 +62,23 @@ macro_rules! entry_points {
                 cuMemGetDefaultMemPool, cuMemGetMemPool;
             Cuda pools::destroy[pool] => (pool: Handle): cuMemPoolDestroy;
             Cuda pools::trim[] => (pool: Handle, keep: usize): cuMemPoolTrimTo;
-            Cuda sync::stream::<PER_THREAD> => (stream: Handle) [synchronize(effective(stream))]: cuStreamSynchronize | cuStreamSynchronize_ptsz;
+            Cuda sync::stream::<PER_THREAD> => (stream: Handle) [synchronize(effective(stream))]:
+                cuStreamSynchronize | cuStreamSynchronize_ptsz;
             Cuda sync::event => (event: Handle) [synchronize(event)]: cuEventSynchronize;
             Cuda sync::context_v2 => (context: Handle) [synchronize(context)]: cuCtxSynchronize_v2;
             Cuda sync::context => () [synchronize(DEFAULT_STREAM)]: cuCtxSynchronize;
             Cuda capture::begin[stream] => (stream: Handle, mode: i32): cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz;
             Cuda capture::begin[stream] => (stream: Handle): cuStreamBeginCapture, cuStreamBeginCapture_ptsz;
             Cuda capture::begin[stream] => (stream: Handle, graph: Handle, dependencies: *const Handle, edges: *const c_void, count: usize,
-                mode: i32): cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz;
+                mode: i32):
+                cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz;
             Cuda capture::end[stream, effective(stream)] => (stream: Handle, graph: *mut Handle):
                 cuStreamEndCapture | cuStreamEndCapture_ptsz;
             Cuda pools::trim_graphs[] => (device: Device): cuDeviceGraphMemTrim;
 
             // Physical memory and its mappings.
-            Cuda vmm::create[handle, bytes, properties] => (handle: *mut u64, bytes: usize, properties: *const AllocationProp, flags: u64) [allocate(handle, bytes)]:
+            Cuda vmm::create[handle, bytes, properties] => (handle: *mut u64, bytes: usize, properties: *const AllocationProp, flags: u64)
+                [allocate(handle, bytes)]:
                 cuMemCreate;
             Cuda ipc::release[handle] => (handle: u64) [free(handle)]: cuMemRelease;
             Cuda vmm::counted[handle] => (handle: *mut u64, address: *mut c_void): cuMemRetainAllocationHandle;
@@ -76,9 +86,11 @@ macro_rules! entry_points {
             Cuda ipc::unmap[address, bytes] => (address: DevicePtr, bytes: usize): cuMemUnmap;
 
             // Memory that crosses the border of a process.
-            Cuda ipc::export[shareable, kind, || handle] => (shareable: *mut c_void, handle: u64, kind: i32, flags: u64): cuMemExportToShareableHandle;
+            Cuda ipc::export[shareable, kind, || handle] => (shareable: *mut c_void, handle: u64, kind: i32, flags: u64):
+                cuMemExportToShareableHandle;
             Cuda ipc::export_linear[address] => (out: *mut c_void, address: DevicePtr): cuIpcGetMemHandle;
-            Cuda ipc::export[out, kind, || exports::key_of(address)] => (out: *mut c_void, address: DevicePtr, bytes: usize, kind: i32, flags: u64):
+            Cuda ipc::export[out, kind, || exports::key_of(address)] => (out: *mut c_void, address: DevicePtr, bytes: usize, kind: i32,
+                flags: u64):
                 cuMemGetHandleForAddressRange;
             Cuda ipc::import_physical[handle] => (handle: *mut u64, shareable: *mut c_void, kind: i32): cuMemImportFromShareableHandle;
             Cuda ipc::import[pool, driver::pool_destroy] => (pool: *mut Handle, shareable: *mut c_void, kind: i32, flags: u64):
@@ -90,23 +102,26 @@ macro_rules! entry_points {
             Cuda ipc::restore[arguments] => (pid: i32, arguments: *mut RestoreArgs): cuCheckpointProcessRestore;
 
             // What keeps physical memory besides handles and mappings.
-            Cuda multicast::map_array[list, count] => (list: *mut MapInfo, count: u32, stream: Handle): cuMemMapArrayAsync, cuMemMapArrayAsync_ptsz;
+            Cuda multicast::map_array[list, count] => (list: *mut MapInfo, count: u32, stream: Handle):
+                cuMemMapArrayAsync, cuMemMapArrayAsync_ptsz;
             Cuda multicast::create[handle] => (handle: *mut u64, properties: *const c_void): cuMulticastCreate;
             Cuda multicast::add_device[] => (object: u64, device: i32): cuMulticastAddDevice;
-            Cuda multicast::bind[object, offset, Some(handle)] => (object: u64, offset: usize, handle: u64, handle_offset: usize, bytes: usize,
-                flags: u64):
+            Cuda multicast::bind[object, offset, Some(handle)] => (object: u64, offset: usize, handle: u64, handle_offset: usize, bytes:
+                usize, flags: u64):
                 cuMulticastBindMem;
-            Cuda multicast::bind[object, offset, physical::mapped_at(address)] => (object: u64, offset: usize, address: DevicePtr, bytes: usize,
-                flags: u64):
+            Cuda multicast::bind[object, offset, physical::mapped_at(address)] => (object: u64, offset: usize, address: DevicePtr, bytes:
+                usize, flags: u64):
                 cuMulticastBindAddr;
-            Cuda multicast::unbind[object, device, offset, bytes] => (object: u64, device: i32, offset: usize, bytes: usize): cuMulticastUnbind;
+            Cuda multicast::unbind[object, device, offset, bytes] => (object: u64, device: i32, offset: usize, bytes: usize):
+                cuMulticastUnbind;
 
             // Arrays.
             Cuda arrays::create[array, descriptor, 0] => (array: *mut Handle, descriptor: *const Descriptor): cuArrayCreate;
             Cuda arrays::create[array, descriptor, 0] => (array: *mut Handle, descriptor: *const Descriptor3d): cuArray3DCreate;
             Cuda arrays::create[array, descriptor, 0] => (array: *mut Handle, descriptor: *const ArrayDescriptor): cuArrayCreate_v2;
             Cuda arrays::create[array, descriptor, 0] => (array: *mut Handle, descriptor: *const Array3dDescriptor): cuArray3DCreate_v2;
-            Cuda arrays::create[array, descriptor, levels.max(1)] => (array: *mut Handle, descriptor: *const Array3dDescriptor, levels: u32):
+            Cuda arrays::create[array, descriptor, levels.max(1)] => (array: *mut Handle, descriptor: *const Array3dDescriptor, levels:
+                u32):
                 cuMipmappedArrayCreate;
             Cuda arrays::destroy[array] => (array: Handle): cuArrayDestroy, cuMipmappedArrayDestroy;
 
@@ -120,22 +135,32 @@ macro_rules! entry_points {
             Cuda graphs::update[exec, graph] => (exec: Handle, graph: Handle, result: *mut c_void): cuGraphExecUpdate_v2;
             Cuda graphs::update[exec, graph] => (exec: Handle, graph: Handle, node: *mut Handle, result: *mut i32): cuGraphExecUpdate;
             Cuda graphs::destroy[exec] => (exec: Handle): cuGraphExecDestroy;
-            Cuda graph_nodes::change[KernelNodeParams::function_of::<2>(parameters)] => (node: *mut Handle, graph: Handle, after: *const Handle, count: usize,
-                parameters: *const KernelNodeParams): cuGraphAddKernelNode_v2;
-            Cuda graph_nodes::change[KernelNodeParams::function_of::<1>(parameters)] => (node: *mut Handle, graph: Handle, after: *const Handle, count: usize,
-                parameters: *const KernelNodeParams): cuGraphAddKernelNode;
-            Cuda graph_nodes::change[KernelNodeParams::function_of_node(parameters)] => (node: *mut Handle, graph: Handle, after: *const Handle, count: usize,
-                parameters: *const c_void): cuGraphAddNode;
-            Cuda graph_nodes::change[KernelNodeParams::function_of_node(parameters)] => (node: *mut Handle, graph: Handle, after: *const Handle, edges: *const c_void,
-                count: usize, parameters: *const c_void): cuGraphAddNode_v2;
-            Cuda graph_nodes::change[KernelNodeParams::function_of::<2>(parameters)] => (node: Handle, parameters: *const KernelNodeParams): cuGraphKernelNodeSetParams_v2;
-            Cuda graph_nodes::change[KernelNodeParams::function_of::<1>(parameters)] => (node: Handle, parameters: *const KernelNodeParams): cuGraphKernelNodeSetParams;
-            Cuda graph_nodes::change[KernelNodeParams::function_of_node(parameters)] => (node: Handle, parameters: *const c_void): cuGraphNodeSetParams;
-            Cuda graph_nodes::change_exec[exec, KernelNodeParams::function_of::<2>(parameters)] => (exec: Handle, node: Handle, parameters: *const KernelNodeParams):
+            Cuda graph_nodes::change[KernelNodeParams::function_of::<2>(parameters)] => (node: *mut Handle, graph: Handle, after: *const
+                Handle, count: usize, parameters: *const KernelNodeParams):
+                cuGraphAddKernelNode_v2;
+            Cuda graph_nodes::change[KernelNodeParams::function_of::<1>(parameters)] => (node: *mut Handle, graph: Handle, after: *const
+                Handle, count: usize, parameters: *const KernelNodeParams):
+                cuGraphAddKernelNode;
+            Cuda graph_nodes::change[KernelNodeParams::function_of_node(parameters)] => (node: *mut Handle, graph: Handle, after: *const
+                Handle, count: usize, parameters: *const c_void):
+                cuGraphAddNode;
+            Cuda graph_nodes::change[KernelNodeParams::function_of_node(parameters)] => (node: *mut Handle, graph: Handle, after: *const
+                Handle, edges: *const c_void, count: usize, parameters: *const c_void):
+                cuGraphAddNode_v2;
+            Cuda graph_nodes::change[KernelNodeParams::function_of::<2>(parameters)] => (node: Handle, parameters: *const KernelNodeParams):
+                cuGraphKernelNodeSetParams_v2;
+            Cuda graph_nodes::change[KernelNodeParams::function_of::<1>(parameters)] => (node: Handle, parameters: *const KernelNodeParams):
+                cuGraphKernelNodeSetParams;
+            Cuda graph_nodes::change[KernelNodeParams::function_of_node(parameters)] => (node: Handle, parameters: *const c_void):
+                cuGraphNodeSetParams;
+            Cuda graph_nodes::change_exec[exec, KernelNodeParams::function_of::<2>(parameters)] => (exec: Handle, node: Handle, parameters:
+                *const KernelNodeParams):
                 cuGraphExecKernelNodeSetParams_v2;
-            Cuda graph_nodes::change_exec[exec, KernelNodeParams::function_of::<1>(parameters)] => (exec: Handle, node: Handle, parameters: *const KernelNodeParams):
+            Cuda graph_nodes::change_exec[exec, KernelNodeParams::function_of::<1>(parameters)] => (exec: Handle, node: Handle, parameters:
+                *const KernelNodeParams):
                 cuGraphExecKernelNodeSetParams;
-            Cuda graph_nodes::change_exec[exec, KernelNodeParams::function_of_node(parameters)] => (exec: Handle, node: Handle, parameters: *const c_void):
+            Cuda graph_nodes::change_exec[exec, KernelNodeParams::function_of_node(parameters)] => (exec: Handle, node: Handle, parameters:
+                *const c_void):
                 cuGraphExecNodeSetParams;
 
             // Contexts, streams and code: what takes memory without an allocation call.
@@ -144,11 +169,13 @@ macro_rules! entry_points {
                 cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxReset;
             Cuda contexts::create[context, device] => (context: *mut Handle, flags: u32, device: Device):
                 cuCtxCreate_v2, cuCtxCreate, cuGLCtxCreate_v2, cuGLCtxCreate;
-            Cuda contexts::create[context, device] => (context: *mut Handle, parameters: *mut c_void, count: i32, flags: u32, device: Device):
+            Cuda contexts::create[context, device] => (context: *mut Handle, parameters: *mut c_void, count: i32, flags: u32, device:
+                Device):
                 cuCtxCreate_v3;
             Cuda contexts::create[context, device] => (context: *mut Handle, parameters: *mut c_void, flags: u32, device: Device):
                 cuCtxCreate_v4;
-            Cuda contexts::create[context, device] => (context: *mut Handle, flags: u32, device: Device, vdpau: u32, functions: *mut c_void):
+            Cuda contexts::create[context, device] => (context: *mut Handle, flags: u32, device: Device, vdpau: u32, functions: *mut
+                c_void):
                 cuVDPAUCtxCreate_v2, cuVDPAUCtxCreate;
             Cuda context_end::destroy[context] => (context: Handle) [end_contexts()]: cuCtxDestroy_v2, cuCtxDestroy;
             Cuda context_end::detach[context] => (context: Handle) [end_contexts()]: cuCtxDetach;
@@ -159,18 +186,19 @@ macro_rules! entry_points {
             Cuda modules::load[module, || image_at(data)] => (module: *mut Handle, data: *const c_void):
                 cuModuleLoadData, cuModuleLoadFatBinary;
             Cuda modules::load[module, || image_at(data)] => (module: *mut Handle, data: *const c_void, count: u32, options: *mut i32,
-                values: *mut *mut c_void): cuModuleLoadDataEx;
+                values: *mut *mut c_void):
+                cuModuleLoadDataEx;
             Cuda modules::load[module, || image_in_file(path)] => (module: *mut Handle, path: *const c_char): cuModuleLoad;
             Cuda modules::unload[] => (module: Handle) [unload()]: cuModuleUnload;
             Cuda modules::load_lazily[] => (function: *mut Handle, module: Handle, name: *const c_char): cuModuleGetFunction;
             Cuda modules::load_lazily[] => (function: Handle): cuFuncLoad;
             Cuda modules::load_lazily[] => (address: *mut DevicePtr, bytes: *mut usize, module: Handle, name: *const c_char):
                 cuModuleGetGlobal_v2, cuModuleGetGlobal;
-            Cuda libraries::load[library, || image_at(code)] => (library: *mut Handle, code: *const c_void, options: *mut i32,
-                values: *mut *mut c_void, count: u32, library_options: *mut i32, library_values: *mut *mut c_void, library_count: u32):
+            Cuda libraries::load[library, || image_at(code)] => (library: *mut Handle, code: *const c_void, options: *mut i32, values: *mut
+                *mut c_void, count: u32, library_options: *mut i32, library_values: *mut *mut c_void, library_count: u32):
                 cuLibraryLoadData;
-            Cuda libraries::load[library, || image_in_file(path)] => (library: *mut Handle, path: *const c_char, options: *mut i32,
-                values: *mut *mut c_void, count: u32, library_options: *mut i32, library_values: *mut *mut c_void, library_count: u32):
+            Cuda libraries::load[library, || image_in_file(path)] => (library: *mut Handle, path: *const c_char, options: *mut i32, values:
+                *mut *mut c_void, count: u32, library_options: *mut i32, library_values: *mut *mut c_void, library_count: u32):
                 cuLibraryLoadFromFile;
             Cuda libraries::unload[library] => (library: Handle) [unload()]: cuLibraryUnload;
             Cuda libraries::kernel[kernel, library] => (kernel: *mut Handle, library: Handle, name: *const c_char): cuLibraryGetKernel;
@@ -186,49 +214,54 @@ macro_rules! entry_points {
 
             // Launches.
             Cuda launch::kernel[function, effective(stream), [grid_x, grid_y, grid_z], [block_x, block_y, block_z]] => (function: Handle,
-                grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Handle,
-                parameters: *mut *mut c_void, extra: *mut *mut c_void) [kernel(effective(stream), function)]:
+                grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Handle, parameters:
+                *mut *mut c_void, extra: *mut *mut c_void) [kernel(effective(stream), function)]:
                 cuLaunchKernel | cuLaunchKernel_ptsz;
             Cuda launch::kernel[function, effective(stream), [grid_x, grid_y, grid_z], [block_x, block_y, block_z]] => (function: Handle,
-                grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Handle,
-                parameters: *mut *mut c_void) [kernel(effective(stream), function)]:
+                grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Handle, parameters:
+                *mut *mut c_void) [kernel(effective(stream), function)]:
                 cuLaunchCooperativeKernel | cuLaunchCooperativeKernel_ptsz;
-            Cuda launch::kernel_by_config[function, config, effective] => (config: *const LaunchConfig, function: Handle,
-                parameters: *mut *mut c_void, extra: *mut *mut c_void) [kernel_by_config(config, function, effective)]:
+            Cuda launch::kernel_by_config[function, config, effective] => (config: *const LaunchConfig, function: Handle, parameters: *mut
+                *mut c_void, extra: *mut *mut c_void) [kernel_by_config(config, function, effective)]:
                 cuLaunchKernelEx | cuLaunchKernelEx_ptsz;
             Cuda launch::kernels[list, count] => (list: *mut LaunchParams, count: u32, flags: u32) [kernels(list, count)]:
                 cuLaunchCooperativeKernelMultiDevice;
-            Cuda launch::kernel[function, DEFAULT_STREAM, [0; 3], [0; 3]] => (function: Handle) [kernel(DEFAULT_STREAM, function)]: cuLaunch;
+            Cuda launch::kernel[function, DEFAULT_STREAM, [0; 3], [0; 3]] => (function: Handle) [kernel(DEFAULT_STREAM, function)]:
+                cuLaunch;
             Cuda launch::kernel[function, DEFAULT_STREAM, [width as u32, height as u32, 0], [0; 3]] => (function: Handle, width: i32,
-                height: i32) [kernel(DEFAULT_STREAM, function)]: cuLaunchGrid;
+                height: i32) [kernel(DEFAULT_STREAM, function)]:
+                cuLaunchGrid;
             Cuda launch::kernel[function, stream, [width as u32, height as u32, 0], [0; 3]] => (function: Handle, width: i32, height: i32,
-                stream: Handle) [kernel(stream, function)]: cuLaunchGridAsync;
+                stream: Handle) [kernel(stream, function)]:
+                cuLaunchGridAsync;
             Cuda launch::graph[exec, effective(stream)] => (exec: Handle, stream: Handle) [graph(effective(stream), exec)]:
                 cuGraphLaunch | cuGraphLaunch_ptsz;
 
             // Copies and fills within the device.
-            Cuda copy::within_device[effective(DEFAULT_STREAM), bytes] => (to: u64, from: u64,
-                bytes: usize) [copy(Direction::Within, effective(DEFAULT_STREAM), bytes)]:
+            Cuda copy::within_device[effective(DEFAULT_STREAM), bytes] => (to: u64, from: u64, bytes: usize) [copy(Direction::Within,
+                effective(DEFAULT_STREAM), bytes)]:
                 cuMemcpyDtoD_v2, cuMemcpyDtoD | cuMemcpyDtoD_v2_ptds;
-            Cuda copy::within_device[effective(stream), bytes] => (to: u64, from: u64, bytes: usize,
-                stream: Handle) [copy(Direction::Within, effective(stream), bytes)]:
+            Cuda copy::within_device[effective(stream), bytes] => (to: u64, from: u64, bytes: usize, stream: Handle)
+                [copy(Direction::Within, effective(stream), bytes)]:
                 cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync | cuMemcpyDtoDAsync_v2_ptsz;
             Cuda copy::within_device[effective(DEFAULT_STREAM), bytes] => (to: u64, to_context: Handle, from: u64, from_context: Handle,
-                bytes: usize) [copy(Direction::Within, effective(DEFAULT_STREAM), bytes)]: cuMemcpyPeer | cuMemcpyPeer_ptds;
-            Cuda copy::within_device[effective(stream), bytes] => (to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize,
-                stream: Handle) [copy(Direction::Within, effective(stream), bytes)]: cuMemcpyPeerAsync | cuMemcpyPeerAsync_ptsz;
+                bytes: usize) [copy(Direction::Within, effective(DEFAULT_STREAM), bytes)]:
+                cuMemcpyPeer | cuMemcpyPeer_ptds;
+            Cuda copy::within_device[effective(stream), bytes] => (to: u64, to_context: Handle, from: u64, from_context: Handle, bytes:
+                usize, stream: Handle) [copy(Direction::Within, effective(stream), bytes)]:
+                cuMemcpyPeerAsync | cuMemcpyPeerAsync_ptsz;
             Cuda copy::within_device[effective(DEFAULT_STREAM), bytes] => (to: Handle, to_offset: usize, from: Handle, from_offset: usize,
                 bytes: usize) [copy(Direction::Within, effective(DEFAULT_STREAM), bytes)]:
                 cuMemcpyAtoA_v2, cuMemcpyAtoA | cuMemcpyAtoA_v2_ptds;
-            Cuda copy::within_device[effective(DEFAULT_STREAM), bytes] => (first: u64, second: u64, third: u64,
-                bytes: usize) [copy(Direction::Within, effective(DEFAULT_STREAM), bytes)]:
+            Cuda copy::within_device[effective(DEFAULT_STREAM), bytes] => (first: u64, second: u64, third: u64, bytes: usize)
+                [copy(Direction::Within, effective(DEFAULT_STREAM), bytes)]:
                 cuMemcpyAtoD_v2, cuMemcpyDtoA_v2, cuMemcpyAtoD, cuMemcpyDtoA | cuMemcpyAtoD_v2_ptds, cuMemcpyDtoA_v2_ptds;
-            Cuda copy::fill[effective(DEFAULT_STREAM), count] => (address: DevicePtr, value: u32,
-                count: usize) [fill(effective(DEFAULT_STREAM), count)]:
-                cuMemsetD8_v2, cuMemsetD16_v2, cuMemsetD32_v2, cuMemsetD8, cuMemsetD16, cuMemsetD32 | cuMemsetD8_v2_ptds, cuMemsetD16_v2_ptds,
-                cuMemsetD32_v2_ptds;
-            Cuda copy::fill[effective(stream), count] => (address: DevicePtr, value: u32, count: usize,
-                stream: Handle) [fill(effective(stream), count)]:
+            Cuda copy::fill[effective(DEFAULT_STREAM), count] => (address: DevicePtr, value: u32, count: usize)
+                [fill(effective(DEFAULT_STREAM), count)]:
+                cuMemsetD8_v2, cuMemsetD16_v2, cuMemsetD32_v2, cuMemsetD8, cuMemsetD16, cuMemsetD32 | cuMemsetD8_v2_ptds,
+                cuMemsetD16_v2_ptds, cuMemsetD32_v2_ptds;
+            Cuda copy::fill[effective(stream), count] => (address: DevicePtr, value: u32, count: usize, stream: Handle)
+                [fill(effective(stream), count)]:
                 cuMemsetD8Async, cuMemsetD16Async, cuMemsetD32Async | cuMemsetD8Async_ptsz, cuMemsetD16Async_ptsz, cuMemsetD32Async_ptsz;
             Cuda copy::fill[effective(DEFAULT_STREAM), width.saturating_mul(height)] => (address: DevicePtr, pitch: usize, value: u32,
                 width: usize, height: usize) [fill(effective(DEFAULT_STREAM), width.saturating_mul(height))]:
@@ -239,20 +272,27 @@ macro_rules! entry_points {
                 cuMemsetD2D8Async, cuMemsetD2D16Async, cuMemsetD2D32Async | cuMemsetD2D8Async_ptsz, cuMemsetD2D16Async_ptsz,
                 cuMemsetD2D32Async_ptsz;
             Cuda copy::decompress[effective(stream), count] => (parameters: *mut c_void, count: usize, flags: u32, failed: *mut usize,
-                stream: Handle): cuMemBatchDecompressAsync | cuMemBatchDecompressAsync_ptsz;
+                stream: Handle):
+                cuMemBatchDecompressAsync | cuMemBatchDecompressAsync_ptsz;
 
             // Copies whose addresses say where they lie.
-            Cuda copy::by_address[effective(DEFAULT_STREAM), to, from, bytes] => (to: u64, from: u64,
-                bytes: usize) [copy(Direction::ByAddress, effective(DEFAULT_STREAM), bytes)]: cuMemcpy | cuMemcpy_ptds;
-            Cuda copy::by_address[effective(stream), to, from, bytes] => (to: u64, from: u64, bytes: usize,
-                stream: Handle) [copy(Direction::ByAddress, effective(stream), bytes)]: cuMemcpyAsync | cuMemcpyAsync_ptsz;
-            Cuda copy::described[effective(DEFAULT_STREAM), what] => (what: *const Copy2d) [copy_described(effective(DEFAULT_STREAM), what)]:
+            Cuda copy::by_address[effective(DEFAULT_STREAM), to, from, bytes] => (to: u64, from: u64, bytes: usize)
+                [copy(Direction::ByAddress, effective(DEFAULT_STREAM), bytes)]:
+                cuMemcpy | cuMemcpy_ptds;
+            Cuda copy::by_address[effective(stream), to, from, bytes] => (to: u64, from: u64, bytes: usize, stream: Handle)
+                [copy(Direction::ByAddress, effective(stream), bytes)]:
+                cuMemcpyAsync | cuMemcpyAsync_ptsz;
+            Cuda copy::described[effective(DEFAULT_STREAM), what] => (what: *const Copy2d) [copy_described(effective(DEFAULT_STREAM),
+                what)]:
                 cuMemcpy2D_v2, cuMemcpy2DUnaligned_v2 | cuMemcpy2D_v2_ptds, cuMemcpy2DUnaligned_v2_ptds;
-            Cuda copy::described[effective(stream), what] => (what: *const Copy2d,
-                stream: Handle) [copy_described(effective(stream), what)]: cuMemcpy2DAsync_v2 | cuMemcpy2DAsync_v2_ptsz;
-            Cuda copy::described[effective(DEFAULT_STREAM), what] => (what: *const Copy3d) [copy_described(effective(DEFAULT_STREAM), what)]:
+            Cuda copy::described[effective(stream), what] => (what: *const Copy2d, stream: Handle) [copy_described(effective(stream),
+                what)]:
+                cuMemcpy2DAsync_v2 | cuMemcpy2DAsync_v2_ptsz;
+            Cuda copy::described[effective(DEFAULT_STREAM), what] => (what: *const Copy3d) [copy_described(effective(DEFAULT_STREAM),
+                what)]:
                 cuMemcpy3D_v2, cuMemcpy3DPeer | cuMemcpy3D_v2_ptds, cuMemcpy3DPeer_ptds;
-            Cuda copy::described[effective(stream), what] => (what: *const Copy3d, stream: Handle) [copy_described(effective(stream), what)]:
+            Cuda copy::described[effective(stream), what] => (what: *const Copy3d, stream: Handle) [copy_described(effective(stream),
+                what)]:
                 cuMemcpy3DAsync_v2, cuMemcpy3DPeerAsync | cuMemcpy3DAsync_v2_ptsz, cuMemcpy3DPeerAsync_ptsz;
             Cuda copy::described[DEFAULT_STREAM, what] => (what: *const Copy2dV1) [copy_described(DEFAULT_STREAM, what)]:
                 cuMemcpy2D, cuMemcpy2DUnaligned;
@@ -260,29 +300,33 @@ macro_rules! entry_points {
             Cuda copy::described[DEFAULT_STREAM, what] => (what: *const Copy3dV1) [copy_described(DEFAULT_STREAM, what)]: cuMemcpy3D;
             Cuda copy::described[stream, what] => (what: *const Copy3dV1, stream: Handle) [copy_described(stream, what)]: cuMemcpy3DAsync;
             Cuda copy::batch[effective(stream), to, from, sizes, count] => (to: *mut DevicePtr, from: *mut DevicePtr, sizes: *mut usize,
-                count: usize, attributes: *mut c_void, indices: *mut usize, attribute_count: usize, failed: *mut usize,
-                stream: Handle) [copies(effective(stream), sizes, count)]: cuMemcpyBatchAsync | cuMemcpyBatchAsync_ptsz;
+                count: usize, attributes: *mut c_void, indices: *mut usize, attribute_count: usize, failed: *mut usize, stream: Handle)
+                [copies(effective(stream), sizes, count)]:
+                cuMemcpyBatchAsync | cuMemcpyBatchAsync_ptsz;
             Cuda copy::batch[effective(stream), to, from, sizes, count] => (to: *mut DevicePtr, from: *mut DevicePtr, sizes: *mut usize,
-                count: usize, attributes: *mut c_void, indices: *mut usize, attribute_count: usize,
-                stream: Handle) [copies(effective(stream), sizes, count)]: cuMemcpyBatchAsync_v2 | cuMemcpyBatchAsync_v2_ptsz;
+                count: usize, attributes: *mut c_void, indices: *mut usize, attribute_count: usize, stream: Handle)
+                [copies(effective(stream), sizes, count)]:
+                cuMemcpyBatchAsync_v2 | cuMemcpyBatchAsync_v2_ptsz;
             Cuda copy::batch_3d[effective(stream), list, count] => (count: usize, list: *mut Operation, failed: *mut usize, flags: u64,
-                stream: Handle) [copy(Direction::ByAddress, effective(stream), 0)]: cuMemcpy3DBatchAsync | cuMemcpy3DBatchAsync_ptsz;
-            Cuda copy::batch_3d[effective(stream), list, count] => (count: usize, list: *mut Operation, flags: u64,
-                stream: Handle) [copy(Direction::ByAddress, effective(stream), 0)]: cuMemcpy3DBatchAsync_v2 | cuMemcpy3DBatchAsync_v2_ptsz;
+                stream: Handle) [copy(Direction::ByAddress, effective(stream), 0)]:
+                cuMemcpy3DBatchAsync | cuMemcpy3DBatchAsync_ptsz;
+            Cuda copy::batch_3d[effective(stream), list, count] => (count: usize, list: *mut Operation, flags: u64, stream: Handle)
+                [copy(Direction::ByAddress, effective(stream), 0)]:
+                cuMemcpy3DBatchAsync_v2 | cuMemcpy3DBatchAsync_v2_ptsz;
 
             // Work in a stream that is not computation: copies from and to the host, waits, host functions, prefetches.
-            Cuda stream_order::interleave[effective(DEFAULT_STREAM)] => (to: u64, from: u64,
-                bytes: usize) [copy_by_name(SYMBOL, effective(DEFAULT_STREAM), bytes)]:
+            Cuda stream_order::interleave[effective(DEFAULT_STREAM)] => (to: u64, from: u64, bytes: usize) [copy_by_name(SYMBOL,
+                effective(DEFAULT_STREAM), bytes)]:
                 cuMemcpyHtoD_v2, cuMemcpyDtoH_v2, cuMemcpyHtoD, cuMemcpyDtoH | cuMemcpyHtoD_v2_ptds, cuMemcpyDtoH_v2_ptds;
-            Cuda stream_order::interleave[effective(stream)] => (to: u64, from: u64, bytes: usize,
-                stream: Handle) [copy_by_name(SYMBOL, effective(stream), bytes)]:
+            Cuda stream_order::interleave[effective(stream)] => (to: u64, from: u64, bytes: usize, stream: Handle) [copy_by_name(SYMBOL,
+                effective(stream), bytes)]:
                 cuMemcpyHtoDAsync_v2, cuMemcpyDtoHAsync_v2, cuMemcpyHtoDAsync, cuMemcpyDtoHAsync | cuMemcpyHtoDAsync_v2_ptsz,
                 cuMemcpyDtoHAsync_v2_ptsz;
-            Cuda stream_order::interleave[effective(DEFAULT_STREAM)] => (first: u64, second: u64, third: u64,
-                bytes: usize) [copy_by_name(SYMBOL, effective(DEFAULT_STREAM), bytes)]:
+            Cuda stream_order::interleave[effective(DEFAULT_STREAM)] => (first: u64, second: u64, third: u64, bytes: usize)
+                [copy_by_name(SYMBOL, effective(DEFAULT_STREAM), bytes)]:
                 cuMemcpyAtoH_v2, cuMemcpyHtoA_v2, cuMemcpyAtoH, cuMemcpyHtoA | cuMemcpyAtoH_v2_ptds, cuMemcpyHtoA_v2_ptds;
-            Cuda stream_order::interleave[effective(stream)] => (first: u64, second: u64, third: u64, bytes: usize,
-                stream: Handle) [copy_by_name(SYMBOL, effective(stream), bytes)]:
+            Cuda stream_order::interleave[effective(stream)] => (first: u64, second: u64, third: u64, bytes: usize, stream: Handle)
+                [copy_by_name(SYMBOL, effective(stream), bytes)]:
                 cuMemcpyAtoHAsync_v2, cuMemcpyHtoAAsync_v2, cuMemcpyAtoHAsync, cuMemcpyHtoAAsync | cuMemcpyAtoHAsync_v2_ptsz,
                 cuMemcpyHtoAAsync_v2_ptsz;
             Cuda stream_order::interleave[effective(stream)] => (stream: Handle, event: Handle, flags: u32):
@@ -292,8 +336,9 @@ macro_rules! entry_points {
                 cuStreamWaitValue64_v2_ptsz, cuStreamWaitValue32_ptsz, cuStreamWaitValue64_ptsz;
             Cuda stream_order::interleave[effective(stream)] => (stream: Handle, count: u32, parameters: *mut c_void, flags: u32):
                 cuStreamBatchMemOp, cuStreamBatchMemOp_v2 | cuStreamBatchMemOp_ptsz, cuStreamBatchMemOp_v2_ptsz;
-            Cuda stream_order::interleave[effective(stream)] => (semaphores: *const Handle, parameters: *const c_void, count: u32,
-                stream: Handle): cuWaitExternalSemaphoresAsync | cuWaitExternalSemaphoresAsync_ptsz;
+            Cuda stream_order::interleave[effective(stream)] => (semaphores: *const Handle, parameters: *const c_void, count: u32, stream:
+                Handle):
+                cuWaitExternalSemaphoresAsync | cuWaitExternalSemaphoresAsync_ptsz;
             Cuda stream_order::interleave[effective(stream)] => (stream: Handle, function: *mut c_void, data: *mut c_void):
                 cuLaunchHostFunc | cuLaunchHostFunc_ptsz;
             Cuda stream_order::interleave[effective(stream)] => (stream: Handle, function: *mut c_void, data: *mut c_void, flags: u32):
@@ -302,9 +347,10 @@ macro_rules! entry_points {
                 cuMemPrefetchAsync | cuMemPrefetchAsync_ptsz;
             Cuda stream_order::prefetch_v2::<PER_THREAD> => (address: DevicePtr, bytes: usize, to: Location, flags: u32, stream: Handle):
                 cuMemPrefetchAsync_v2 | cuMemPrefetchAsync_v2_ptsz;
-            Cuda stream_order::prefetch_batch::<PER_THREAD> => (addresses: *mut DevicePtr, sizes: *mut usize, count: usize,
-                locations: *mut Location, indices: *mut usize, location_count: usize, flags: u64, stream: Handle):
-                cuMemPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync | cuMemPrefetchBatchAsync_ptsz, cuMemDiscardAndPrefetchBatchAsync_ptsz;
+            Cuda stream_order::prefetch_batch::<PER_THREAD> => (addresses: *mut DevicePtr, sizes: *mut usize, count: usize, locations: *mut
+                Location, indices: *mut usize, location_count: usize, flags: u64, stream: Handle):
+                cuMemPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync | cuMemPrefetchBatchAsync_ptsz,
+                cuMemDiscardAndPrefetchBatchAsync_ptsz;
             // Memory and utilization as a program reads them.
             Cuda memory_info::info => (free: *mut usize, total: *mut usize): cuMemGetInfo_v2;
             Cuda memory_info::info_v1 => (free: *mut u32, total: *mut u32): cuMemGetInfo;
@@ -317,7 +363,8 @@ macro_rules! entry_points {
                 nvmlDeviceGetComputeRunningProcesses, nvmlDeviceGetGraphicsRunningProcesses, nvmlDeviceGetMPSComputeRunningProcesses;
             Nvml nvml_processes::list => (device: Handle, count: *mut u32, out: *mut Process):
                 nvmlDeviceGetComputeRunningProcesses_v2, nvmlDeviceGetComputeRunningProcesses_v3, nvmlDeviceGetGraphicsRunningProcesses_v2,
-                nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlDeviceGetMPSComputeRunningProcesses_v3;
+                nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlDeviceGetMPSComputeRunningProcesses_v2,
+                nvmlDeviceGetMPSComputeRunningProcesses_v3;
             Nvml nvml_processes::list => (device: Handle, count: *mut u32, out: *mut u32): nvmlDeviceGetAccountingPids;
             Nvml nvml_processes::accounting[pid] => (device: Handle, pid: u32, statistics: *mut c_void): nvmlDeviceGetAccountingStats;
             Nvml nvml_processes::described_list => (device: Handle, out: *mut ProcessDetails): nvmlDeviceGetRunningProcessDetailList;

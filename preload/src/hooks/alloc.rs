@@ -46,8 +46,8 @@ fn allocate_large(
 }
 
 fn allocate_small(current: Current, bytes: u64, call: impl Fn() -> Status, given: impl Fn() -> (DevicePtr, u64)) -> Status {
-    let Current { gpu, id, known } = current;
-    if let Some(optimistic) = optimistic::begin(gpu, || known.is_some_and(|known| known.take_room(bytes))) {
+    let Current { gpu, id, context } = current;
+    if let Some(optimistic) = optimistic::begin(gpu, || context.is_some_and(|context| context.take_room(bytes))) {
         return match call() {
             SUCCESS => small::settle(current, given().0, bytes, optimistic),
             status => status,
@@ -70,10 +70,10 @@ fn allocate_small(current: Current, bytes: u64, call: impl Fn() -> Status, given
     let (address, bytes) = given();
     let granules = bytes.div_ceil(GRANULE) as u32;
     let entered = linear::record(address, Block { count: 1, granules, context: id, kind: Kind::Shared });
-    if let Some(known) = known {
-        known.placed(address, bytes, entered);
+    if let Some(context) = context {
+        context.placed(address, bytes, entered);
         if entered == Entered::Joined {
-            known.forget_hole();
+            context.forget_hole();
         }
     }
     claim.settle(if entered == Entered::Joined { 0 } else { rounded_pages(bytes, GRANULE) });
@@ -87,14 +87,14 @@ pub unsafe fn allocate(call: impl Fn() -> Status, address: *mut DevicePtr, bytes
     // share no granules (seen on driver 580), so the address tells.
     if !address.is_null()
         && (1..=SMALL as usize).contains(&bytes)
-        && let Some(Current { gpu, id, known: Some(known) }) = context_table::sole()
-        && let Some(optimistic) = optimistic::begin(gpu, || known.take_room(bytes as u64))
+        && let Some(Current { gpu, id, context: Some(context) }) = context_table::sole()
+        && let Some(optimistic) = optimistic::begin(gpu, || context.take_room(bytes as u64))
     {
         // SAFETY: the address has been checked, and is read only after the driver has written it.
         unsafe {
             return match call() {
                 SUCCESS if address_map::join(*address, id) => {
-                    known.placed(*address, bytes as u64, Entered::Joined);
+                    context.placed(*address, bytes as u64, Entered::Joined);
                     SUCCESS
                 }
                 SUCCESS => placed_elsewhere(address, bytes as u64, optimistic),

@@ -10,7 +10,7 @@ use crate::loader::driver;
 use crate::memory::admission::acquire::{Estimate, Operation, Taken, acquire};
 use crate::memory::admission::target::with_device;
 use crate::memory::ledger::{account, changes};
-use crate::memory::objects::context_table::Known;
+use crate::memory::objects::context_table::Context;
 use crate::memory::objects::{address_map, arrays, checked_functions, context_table, libraries, linear};
 use crate::memory::reconcile::overhead;
 use crate::os::lock::{Exclusive, Held};
@@ -209,7 +209,7 @@ pub fn forget(handle: Handle) {
 }
 
 /// Removes all records of a context that is gone, and gives back what they were charged.
-fn give_up(id: u8, known: &Known) {
+fn give_up(id: u8, known: &Context) {
     let Some(gpu) = context_table::gpu_of(id) else { return };
     address_map::for_each(|address, block| {
         if block.context == id {

@@ -28,7 +28,7 @@ use vgpu_cuda_abi::cuda::{DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 /// An allocation from a pool.
 struct PoolAllocation<'a, C> {
     pool: Handle,
-    known: &'a Pool,
+    entry: &'a Pool,
     /// Where the program wants the address; not null.
     address: *mut DevicePtr,
     bytes: u64,
@@ -42,7 +42,7 @@ impl<C: Fn() -> Status> PoolAllocation<'_, C> {
     /// Makes the allocation.
     unsafe fn allocate(self, current: Current) -> Status {
         let mut gpu = current.gpu;
-        let (device, before) = self.known.device_and_charge();
+        let (device, before) = self.entry.device_and_charge();
         if device != gpu.device {
             match session::ready().and_then(|session| session.gpu(device)) {
                 Some(other) => gpu = other,
@@ -64,9 +64,9 @@ impl<C: Fn() -> Status> PoolAllocation<'_, C> {
             };
         };
         let status = (self.call)();
-        reservoirs::settle_pool(gpu, self.pool, self.known, Some(claim));
+        reservoirs::settle_pool(gpu, self.pool, self.entry, Some(claim));
         if status == SUCCESS {
-            self.known.took(before, self.bytes);
+            self.entry.took(before, self.bytes);
         }
         status
     }
@@ -89,7 +89,7 @@ impl<C: Fn() -> Status> PoolAllocation<'_, C> {
         };
         // SAFETY: as this function.
         let from_pool = || unsafe { self.take_from_room(gpu) };
-        if self.known.has_tail(self.bytes)
+        if self.entry.has_tail(self.bytes)
             && let Some(status) = from_pool()
         {
             return status;
@@ -104,7 +104,7 @@ impl<C: Fn() -> Status> PoolAllocation<'_, C> {
                 return SUCCESS;
             }
         }
-        if pool_table::has_room(self.pool, self.known, self.bytes)
+        if pool_table::has_room(self.pool, self.entry, self.bytes)
             && let Some(status) = from_pool()
         {
             return status;
@@ -115,18 +115,18 @@ impl<C: Fn() -> Status> PoolAllocation<'_, C> {
 
     /// Allocates from a pool that seems to have room. `None` if it grew past the limit instead, which is undone.
     unsafe fn take_from_room(&self, gpu: &Gpu) -> Option<Status> {
-        let &Self { pool, known, address, stream, .. } = self;
-        let (_, before) = known.device_and_charge();
+        let &Self { pool, entry, address, stream, .. } = self;
+        let (_, before) = entry.device_and_charge();
         let status = (self.call)();
-        reservoirs::settle_pool(gpu, pool, known, None);
+        reservoirs::settle_pool(gpu, pool, entry, None);
         if status != SUCCESS {
             return Some(status);
         }
         if gpu.account.total.pages() <= gpu.limit_pages() {
-            known.took(before, self.bytes);
+            entry.took(before, self.bytes);
             return Some(SUCCESS);
         }
-        pool_table::mark_full(pool, known);
+        pool_table::mark_full(pool, entry);
         // SAFETY: the driver has just written the address, and the program has not seen it. The memory is the stream's, and is given back
         // in its order.
         unsafe {
@@ -135,7 +135,7 @@ impl<C: Fn() -> Status> PoolAllocation<'_, C> {
             driver::stream_synchronize(stream);
             driver::pool_trim(pool, 0);
         }
-        reservoirs::settle_pool(gpu, pool, known, None);
+        reservoirs::settle_pool(gpu, pool, entry, None);
         None
     }
 
@@ -152,7 +152,7 @@ impl<C: Fn() -> Status> PoolAllocation<'_, C> {
         match claim::claim(gpu, rounded_pages(self.bytes, POOL_STEP)) {
             Ok(claim) => {
                 let status = (self.call)();
-                reservoirs::settle_pool(gpu, self.pool, self.known, Some(claim));
+                reservoirs::settle_pool(gpu, self.pool, self.entry, Some(claim));
                 status
             }
             Err(status) => status,
@@ -171,12 +171,12 @@ pub unsafe fn allocate(call: impl Fn() -> Status, address: *mut DevicePtr, bytes
         && let Some(usual) = usual_pool::usual(current.gpu)
     {
         // SAFETY: the address has been checked.
-        return unsafe { PoolAllocation { pool: usual.pool, known: usual.known, address, bytes, stream, call }.allocate(current) };
+        return unsafe { PoolAllocation { pool: usual.pool, entry: usual.entry, address, bytes, stream, call }.allocate(current) };
     }
     with_current(call, |current, call| {
         if let Some(usual) = usual_pool::usual(current.gpu) {
             // SAFETY: the address has been checked.
-            return unsafe { PoolAllocation { pool: usual.pool, known: usual.known, address, bytes, stream, call }.allocate(current) };
+            return unsafe { PoolAllocation { pool: usual.pool, entry: usual.entry, address, bytes, stream, call }.allocate(current) };
         }
         let mut pool = core::ptr::null_mut();
         // Fail closed: a pool that cannot be recorded is refused. Without a pool the driver refuses.
@@ -190,9 +190,9 @@ pub unsafe fn allocate_from(call: impl Fn() -> Status, address: *mut DevicePtr, 
     if address.is_null() || bytes == 0 || pool.is_null() {
         return call();
     }
-    with_current(call, |current, call| match pool_table::known_of(pool) {
+    with_current(call, |current, call| match pool_table::find_or_record(pool) {
         // SAFETY: the address has been checked; the driver refuses a handle that is no pool.
-        Some(known) => unsafe { PoolAllocation { pool, known, address, bytes: bytes as u64, stream, call }.allocate(current) },
+        Some(entry) => unsafe { PoolAllocation { pool, entry, address, bytes: bytes as u64, stream, call }.allocate(current) },
         None => OUT_OF_MEMORY,
     })
 }

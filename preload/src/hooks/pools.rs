@@ -30,8 +30,8 @@ fn is_refused(kind: i32) -> bool {
 
 /// `cuMemPoolSetAccess`
 pub fn set_access(call: impl FnOnce() -> Status, pool: Handle) -> Status {
-    if let Some(known) = find(pool).filter(|_| !pool.is_null()) {
-        known.is_shared.store(true, Relaxed);
+    if let Some(entry) = find(pool).filter(|_| !pool.is_null()) {
+        entry.is_shared.store(true, Relaxed);
     }
     call()
 }
@@ -73,29 +73,29 @@ pub unsafe fn create(call: impl FnOnce() -> Status, pool: *mut Handle, propertie
     let location = properties.location;
     let record = if location.kind == LOCATION_DEVICE { (location.id as u64) << 32 } else { ELSEWHERE };
     // SAFETY: the driver has just written the handle, and the program has not seen it.
-    let Some(known) = add(unsafe { *pool }, record) else {
+    let Some(entry) = add(unsafe { *pool }, record) else {
         // Fail closed: a pool that cannot be recorded is refused.
         // SAFETY: as above.
         unsafe { driver::pool_destroy(*pool) };
         return OUT_OF_MEMORY;
     };
-    known.is_shared.store(properties.handle_types != 0, Relaxed);
+    entry.is_shared.store(properties.handle_types != 0, Relaxed);
     SUCCESS
 }
 
 /// `cuMemPoolDestroy`. Allocations that still live keep their memory; from now on only NVML tells about it.
 pub fn destroy(call: impl FnOnce() -> Status, pool: Handle) -> Status {
-    let known = find(pool).filter(|_| !pool.is_null());
-    let gpu = known.and_then(|known| {
-        let value = known.record.load(Relaxed);
+    let entry = find(pool).filter(|_| !pool.is_null());
+    let gpu = entry.and_then(|entry| {
+        let value = entry.record.load(Relaxed);
         if value == ELSEWHERE { None } else { session::ready()?.gpu((value >> 32) as Device) }
     });
-    if let (Some(known), Some(gpu)) = (known, gpu) {
-        settle_pool(gpu, pool, known, None);
+    if let (Some(entry), Some(gpu)) = (entry, gpu) {
+        settle_pool(gpu, pool, entry, None);
     }
     forget_usual();
     // Removed before the call, as the driver may give another thread the same handle.
-    let (value, is_shared) = known.map_or((0, false), Pool::leave);
+    let (value, is_shared) = entry.map_or((0, false), Pool::leave);
     let status = call();
     // During the call another thread may have met it again as the usual pool.
     forget_usual();
@@ -104,7 +104,7 @@ pub fn destroy(call: impl FnOnce() -> Status, pool: Handle) -> Status {
         if let Some(gpu) = gpu {
             pending_frees::record_free(gpu, value as u32);
         }
-    } else if known.is_some() && find(pool).is_none() {
+    } else if entry.is_some() && find(pool).is_none() {
         add(pool, value).into_iter().for_each(|pool| pool.is_shared.store(is_shared, Relaxed));
     }
     status

@@ -15,12 +15,12 @@ use vgpu_cuda_abi::cuda::{LIMIT_MALLOC_HEAP_SIZE, LIMIT_PRINTF_FIFO_SIZE, LIMIT_
 
 /// Sets a limit of the current context with `call`; `value` is in bytes.
 pub fn set_limit(call: impl FnOnce() -> Status, limit: i32, value: usize) -> Status {
-    let Ok(Current { gpu, known, .. }) = context_table::current() else { return call() };
+    let Ok(Current { gpu, context, .. }) = context_table::current() else { return call() };
     let value = value as u64;
-    match (limit, known) {
+    match (limit, context) {
         (LIMIT_STACK_SIZE, _) => set_stack(call, gpu, value),
-        (LIMIT_MALLOC_HEAP_SIZE, Some(known)) => set_promise(call, gpu, &known.promised[0], heap::EXTRA, limit, value),
-        (LIMIT_PRINTF_FIFO_SIZE, Some(known)) => set_promise(call, gpu, &known.promised[1], 0, limit, value),
+        (LIMIT_MALLOC_HEAP_SIZE, Some(context)) => set_promise(call, gpu, &context.promised[0], heap::EXTRA, limit, value),
+        (LIMIT_PRINTF_FIFO_SIZE, Some(context)) => set_promise(call, gpu, &context.promised[1], 0, limit, value),
         // A context beyond the table has no record of its promises. Fail closed.
         (LIMIT_MALLOC_HEAP_SIZE | LIMIT_PRINTF_FIFO_SIZE, None) if value > limit_now(limit) => OUT_OF_MEMORY,
         _ => call(),

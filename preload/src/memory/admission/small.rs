@@ -5,7 +5,7 @@ use crate::memory::granules::GRANULE_PAGES;
 use crate::memory::ledger::optimistic::Optimistic;
 use crate::memory::ledger::{account, optimistic};
 use crate::memory::objects::address_map::{Block, Entered, Kind};
-use crate::memory::objects::context_table::{Current, Known};
+use crate::memory::objects::context_table::{Context, Current};
 use crate::memory::objects::linear;
 use crate::memory::objects::{address_map, slots};
 use crate::memory::reconcile::frees;
@@ -15,12 +15,12 @@ use vgpu_cuda_abi::cuda::{DevicePtr, OUT_OF_MEMORY, SUCCESS, Status};
 /// take the place. `None` if there is no such place, and nothing happened.
 #[cold]
 pub fn fill_hole(current: Current, bytes: u64, call: impl Fn() -> Status, given: impl Fn() -> (DevicePtr, u64)) -> Option<Status> {
-    let Current { gpu, known, .. } = current;
+    let Current { gpu, context, .. } = current;
     if !frees::wait_for_frees(gpu) {
         return None;
     }
     let _alone = slots::alone();
-    if !optimistic::have_ended(gpu) || !slots::fit(bytes, known.map_or(0, Known::last)) {
+    if !optimistic::have_ended(gpu) || !slots::fit(bytes, context.map_or(0, Context::last)) {
         return None;
     }
     match call() {
@@ -32,8 +32,8 @@ pub fn fill_hole(current: Current, bytes: u64, call: impl Fn() -> Status, given:
 /// Records a small allocation without a claim. Returns true if it is in a granule that is charged already.
 fn record(current: Current, address: DevicePtr, bytes: u64) -> bool {
     let entered = linear::record(address, Block { count: 1, granules: 1, context: current.id, kind: Kind::Shared });
-    if let Some(known) = current.known {
-        known.placed(address, bytes, entered);
+    if let Some(context) = current.context {
+        context.placed(address, bytes, entered);
     }
     entered == Entered::Joined
 }
@@ -48,8 +48,8 @@ fn charge_or_undo(current: Current, address: DevicePtr) -> bool {
     _ = address_map::leave(address);
     // SAFETY: the allocation was just made, and the program does not know of it.
     unsafe { driver::free(address) };
-    if let Some(known) = current.known {
-        known.block_freed(address);
+    if let Some(context) = current.context {
+        context.block_freed(address);
     }
     false
 }

@@ -12,7 +12,7 @@ use vgpu_cuda_abi::cuda::{Handle, INVALID_VALUE, LIMIT_MALLOC_HEAP_SIZE, LIMIT_P
 /// A context, in one cache line.
 #[repr(C, align(64))]
 #[derive(Debug)]
-pub struct Known {
+pub struct Context {
     handle: AtomicPtr<core::ffi::c_void>,
     gpu: AtomicPtr<Gpu>,
     /// Address up to which the last shared block is taken; 0 if unknown.
@@ -33,7 +33,7 @@ pub struct Known {
 const BEYOND: u8 = 239;
 const MOST: usize = BEYOND as usize;
 const _: () = assert!(vgpu_region::MAX_GPUS <= (u8::MAX - BEYOND) as usize + 1);
-static KNOWN: [Known; MOST] = [const { Known::new() }; MOST];
+static CONTEXTS: [Context; MOST] = [const { Context::new() }; MOST];
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// Alignment in bytes of small allocations (seen on driver 580).
 pub const STEP: u64 = 512;
@@ -48,7 +48,7 @@ pub struct Current {
     /// Its place in the table.
     pub id: u8,
     /// Its record; `None` beyond the table.
-    pub known: Option<&'static Known>,
+    pub context: Option<&'static Context>,
 }
 
 /// Returns the first context that the process met, if it is current: nearly always.
@@ -60,11 +60,11 @@ pub fn first() -> Option<Current> {
 
 #[inline]
 fn first_if(is_meant: impl FnOnce(Handle) -> bool) -> Option<Current> {
-    let [first, ..] = &KNOWN;
+    let [first, ..] = &CONTEXTS;
     if !is_meant(first.handle.load(Acquire)) {
         return None;
     }
-    Some(Current { gpu: first.gpu()?, id: 0, known: Some(first) })
+    Some(Current { gpu: first.gpu()?, id: 0, context: Some(first) })
 }
 
 /// Returns the only context that the process has met so far, current or not.
@@ -76,7 +76,7 @@ pub fn sole() -> Option<Current> {
 /// Returns the current context's handle, or that of the only context that the process has met, even if none is current.
 #[inline]
 pub fn current_handle() -> Handle {
-    let [first, ..] = &KNOWN;
+    let [first, ..] = &CONTEXTS;
     if sole().is_some() { first.handle.load(Relaxed) } else { driver::current_context() }
 }
 
@@ -93,12 +93,12 @@ pub fn has_others() {
 #[inline]
 pub fn current() -> Result<Current, Option<Status>> {
     let handle = driver::current_context();
-    for (id, known) in KNOWN.iter().enumerate().take(USED.load(Acquire)).filter(|_| !handle.is_null()) {
-        if known.handle.load(Acquire) != handle {
+    for (id, context) in CONTEXTS.iter().enumerate().take(USED.load(Acquire)).filter(|_| !handle.is_null()) {
+        if context.handle.load(Acquire) != handle {
             continue;
         }
-        if let Some(gpu) = known.gpu() {
-            return Ok(Current { gpu, id: id as u8, known: Some(known) });
+        if let Some(gpu) = context.gpu() {
+            return Ok(Current { gpu, id: id as u8, context: Some(context) });
         }
     }
     first_met(handle)
@@ -119,26 +119,26 @@ fn first_met(handle: Handle) -> Result<Current, Option<Status>> {
     }
     let gpu = session.gpu(device).ok_or(None)?;
     let id = remember(handle, gpu, 0);
-    Ok(Current { gpu, id, known: KNOWN.get(usize::from(id)) })
+    Ok(Current { gpu, id, context: CONTEXTS.get(usize::from(id)) })
 }
 
 /// Records a context and its charge. Two threads that meet it at once may record it twice; the first record is found from then on.
 pub fn remember(handle: Handle, gpu: &'static Gpu, cost: u32) -> u8 {
-    for (id, known) in KNOWN.iter().enumerate() {
-        if known.handle.compare_exchange(core::ptr::null_mut(), WRITING, AcqRel, Acquire).is_ok() {
-            known.gpu.store(core::ptr::from_ref(gpu).cast_mut(), Relaxed);
-            known.cost.store(cost, Relaxed);
-            known.promised.iter().for_each(|promised| promised.store(0, Relaxed));
-            known.mallocs.store(false, Relaxed);
-            known.tail.store(0, Relaxed);
-            known.last.store(0, Relaxed);
-            known.hole.store(0, Relaxed);
-            known.handle.store(handle, Release);
+    for (id, context) in CONTEXTS.iter().enumerate() {
+        if context.handle.compare_exchange(core::ptr::null_mut(), WRITING, AcqRel, Acquire).is_ok() {
+            context.gpu.store(core::ptr::from_ref(gpu).cast_mut(), Relaxed);
+            context.cost.store(cost, Relaxed);
+            context.promised.iter().for_each(|promised| promised.store(0, Relaxed));
+            context.mallocs.store(false, Relaxed);
+            context.tail.store(0, Relaxed);
+            context.last.store(0, Relaxed);
+            context.hole.store(0, Relaxed);
+            context.handle.store(handle, Release);
             USED.fetch_max(id + 1, AcqRel);
             return id as u8;
         }
-        if known.handle.load(Acquire) == handle {
-            known.cost.fetch_add(cost, AcqRel);
+        if context.handle.load(Acquire) == handle {
+            context.cost.fetch_add(cost, AcqRel);
             return id as u8;
         }
     }
@@ -146,28 +146,28 @@ pub fn remember(handle: Handle, gpu: &'static Gpu, cost: u32) -> u8 {
 }
 
 /// Returns the place and the record of a context.
-pub fn find(handle: Handle) -> Option<(u8, &'static Known)> {
-    let mut known = KNOWN.iter().enumerate().take(USED.load(Acquire));
-    known.find(|(_, known)| !handle.is_null() && known.handle.load(Acquire) == handle).map(|(id, known)| (id as u8, known))
+pub fn find(handle: Handle) -> Option<(u8, &'static Context)> {
+    let mut contexts = CONTEXTS.iter().enumerate().take(USED.load(Acquire));
+    contexts.find(|(_, context)| !handle.is_null() && context.handle.load(Acquire) == handle).map(|(id, context)| (id as u8, context))
 }
 
 /// Returns the GPU of a context by its place.
 pub fn gpu_of(id: u8) -> Option<&'static Gpu> {
-    match KNOWN.get(usize::from(id)) {
-        Some(known) => known.gpu(),
+    match CONTEXTS.get(usize::from(id)) {
+        Some(context) => context.gpu(),
         None => session::ready()?.gpu(i32::from(id - BEYOND)),
     }
 }
 
 /// Returns the charge of the living contexts on a GPU, in pages.
 pub fn costs(gpu: &Gpu) -> u32 {
-    living_on(gpu).fold(0, |sum, (_, known)| sum.saturating_add(known.cost.load(Relaxed)))
+    living_on(gpu).fold(0, |sum, (_, context)| sum.saturating_add(context.cost.load(Relaxed)))
 }
 
 /// Iterates over the living contexts on a GPU: handles and records.
-fn living_on(gpu: &Gpu) -> impl Iterator<Item = (Handle, &'static Known)> {
-    let known = KNOWN.iter().take(USED.load(Acquire)).map(|known| (known.handle.load(Acquire), known));
-    known.filter(|(handle, known)| *handle as usize > WRITING as usize && known.gpu().is_some_and(|there| there.place == gpu.place))
+fn living_on(gpu: &Gpu) -> impl Iterator<Item = (Handle, &'static Context)> {
+    let contexts = CONTEXTS.iter().take(USED.load(Acquire)).map(|context| (context.handle.load(Acquire), context));
+    contexts.filter(|(handle, context)| *handle as usize > WRITING as usize && context.gpu().is_some_and(|there| there.place == gpu.place))
 }
 
 /// Returns the pages on a GPU that are charged and that the driver has not taken yet. Whether it has can be asked for the current context
@@ -175,8 +175,8 @@ fn living_on(gpu: &Gpu) -> impl Iterator<Item = (Handle, &'static Known)> {
 pub fn promises(gpu: &Gpu) -> u32 {
     let current = driver::current_context();
     let mut sum = 0u32;
-    for (handle, known) in living_on(gpu) {
-        for (promised, limit) in known.promised.iter().zip([LIMIT_MALLOC_HEAP_SIZE, LIMIT_PRINTF_FIFO_SIZE]) {
+    for (handle, context) in living_on(gpu) {
+        for (promised, limit) in context.promised.iter().zip([LIMIT_MALLOC_HEAP_SIZE, LIMIT_PRINTF_FIFO_SIZE]) {
             if handle == current && promised.load(Relaxed) != 0 && is_taken(limit) {
                 promised.store(0, Relaxed);
             }
@@ -195,7 +195,7 @@ fn is_taken(limit: i32) -> bool {
     unsafe { driver::context_limit(&raw mut value, limit) == SUCCESS && driver::set_context_limit(limit, value) == INVALID_VALUE }
 }
 
-impl Known {
+impl Context {
     /// Returns an empty record.
     pub const fn new() -> Self {
         Self {
@@ -222,7 +222,7 @@ impl Known {
         self.handle.store(WRITING, Release);
     }
 
-    /// Undoes [`Known::hide`].
+    /// Undoes [`Context::hide`].
     pub fn show(&self, handle: Handle) {
         self.handle.store(handle, Release);
     }
@@ -302,8 +302,8 @@ fn span(address: u64, bytes: u64) -> u64 {
 }
 
 /// Returns the record of a context by its place.
-pub fn record(id: u8) -> Option<&'static Known> {
-    KNOWN.get(usize::from(id))
+pub fn record(id: u8) -> Option<&'static Context> {
+    CONTEXTS.get(usize::from(id))
 }
 
 #[cfg(test)]
@@ -315,50 +315,50 @@ mod tests {
 
     #[test]
     fn freed_room_is_taken_once() {
-        let (known, block) = (Known::new(), 0x7f00_0020_0000);
-        known.placed(block, GRANULE - 4096, Entered::New);
-        assert!(known.take_room(4096) && !known.take_room(512));
-        known.placed(block + GRANULE - 4096, 4096, Entered::Joined);
-        known.freed(block);
-        assert!(!known.take_room(512), "not the last one");
-        known.freed(block + GRANULE - 4096);
-        assert!(!known.take_room(4097) && known.take_room(4096) && !known.take_room(1));
-        known.placed(block + GRANULE - 4096, 4096, Entered::Joined);
-        known.freed(block + GRANULE - 4096);
-        known.block_freed(block);
-        assert!(!known.take_room(1));
+        let (context, block) = (Context::new(), 0x7f00_0020_0000);
+        context.placed(block, GRANULE - 4096, Entered::New);
+        assert!(context.take_room(4096) && !context.take_room(512));
+        context.placed(block + GRANULE - 4096, 4096, Entered::Joined);
+        context.freed(block);
+        assert!(!context.take_room(512), "not the last one");
+        context.freed(block + GRANULE - 4096);
+        assert!(!context.take_room(4097) && context.take_room(4096) && !context.take_room(1));
+        context.placed(block + GRANULE - 4096, 4096, Entered::Joined);
+        context.freed(block + GRANULE - 4096);
+        context.block_freed(block);
+        assert!(!context.take_room(1));
     }
 
     #[test]
     fn room_ends_with_the_block() {
-        let (known, block) = (Known::new(), 0x7f00_0020_0000);
-        assert!(!known.take_room(1));
-        known.placed(block, GRANULE - 1024, Entered::New);
-        assert!(!known.take_room(1025));
-        assert!(known.take_room(1) && known.take_room(512));
-        assert!(!known.take_room(1));
+        let (context, block) = (Context::new(), 0x7f00_0020_0000);
+        assert!(!context.take_room(1));
+        context.placed(block, GRANULE - 1024, Entered::New);
+        assert!(!context.take_room(1025));
+        assert!(context.take_room(1) && context.take_room(512));
+        assert!(!context.take_room(1));
     }
 
     #[test]
     fn a_hole_further_down_does_not_lower_the_tail() {
-        let (known, block) = (Known::new(), 0x7f00_0020_0000);
-        known.placed(block, 4096, Entered::New);
-        known.placed(block + 4096, 4096, Entered::Joined);
-        known.placed(block, 512, Entered::Joined);
-        assert_eq!(known.tail.load(Relaxed), block + 8192);
-        known.placed(block + GRANULE, 512, Entered::Joined);
-        assert_eq!(known.tail.load(Relaxed), block + 8192);
-        known.block_freed(block + GRANULE);
-        assert!(known.take_room(1));
-        known.block_freed(block);
-        assert!(!known.take_room(1));
+        let (context, block) = (Context::new(), 0x7f00_0020_0000);
+        context.placed(block, 4096, Entered::New);
+        context.placed(block + 4096, 4096, Entered::Joined);
+        context.placed(block, 512, Entered::Joined);
+        assert_eq!(context.tail.load(Relaxed), block + 8192);
+        context.placed(block + GRANULE, 512, Entered::Joined);
+        assert_eq!(context.tail.load(Relaxed), block + 8192);
+        context.block_freed(block + GRANULE);
+        assert!(context.take_room(1));
+        context.block_freed(block);
+        assert!(!context.take_room(1));
     }
 
     #[test]
     fn a_full_block_gives_no_room_in_the_next() {
-        let (known, block) = (Known::new(), 0x7f00_0020_0000);
-        known.placed(block, GRANULE - 1, Entered::New);
-        known.placed(block + GRANULE + 512, 512, Entered::Joined);
-        assert!(!known.take_room(1), "what lies further up there is not known");
+        let (context, block) = (Context::new(), 0x7f00_0020_0000);
+        context.placed(block, GRANULE - 1, Entered::New);
+        context.placed(block + GRANULE + 512, 512, Entered::Joined);
+        assert!(!context.take_room(1), "what lies further up there is not context");
     }
 }

@@ -31,7 +31,7 @@ pub fn key(library: Handle, context: u8) -> u64 {
 
 /// Returns true if a library is in the current context. Contexts beyond the table share a place, which tells nothing about each.
 pub fn is_in(library: Handle, current: Current) -> bool {
-    current.known.is_some() && LOADED.get(key(library, current.id)).is_some()
+    current.context.is_some() && LOADED.get(key(library, current.id)).is_some()
 }
 
 /// Removes the libraries of a destroyed context.

@@ -51,8 +51,8 @@ fn freed(address: DevicePtr, left: Block) {
     let is_shared = left.kind == Kind::Shared;
     if is_shared {
         slots::freed(address);
-        if let Some(known) = context_table::record(left.context) {
-            if left.count == 0 { known.block_freed(address) } else { known.freed(address) }
+        if let Some(context) = context_table::record(left.context) {
+            if left.count == 0 { context.block_freed(address) } else { context.freed(address) }
         }
     }
     if left.count == 0

@@ -23,20 +23,20 @@ pub fn is_shared(handle: Handle) -> bool {
 /// Returns true if a pool probably has room for `bytes` between its allocations. Only the pool knows whether the room is in one piece, and
 /// if it is not, it grows by a step, which must be undone. So twice as much must be free, unless the room is known to be behind all
 /// allocations, and a pool that had no room is not tried again until memory in it was freed.
-pub fn has_room(pool: Handle, known: &Pool, bytes: u64) -> bool {
-    if known.has_tail(bytes) {
+pub fn has_room(pool: Handle, entry: &Pool, bytes: u64) -> bool {
+    if entry.has_tail(bytes) {
         return true;
     }
     let (Some(reserved), Some(used)) = (attribute(pool, POOL_RESERVED_CURRENT), attribute(pool, POOL_USED_CURRENT)) else { return false };
-    let full_at = known.full_at.load(Relaxed);
+    let full_at = entry.full_at.load(Relaxed);
     reserved.saturating_sub(used) >= bytes.saturating_mul(2) && (full_at == 0 || used < full_at)
 }
 
 /// Records that a pool had no room in one piece.
-pub fn mark_full(pool: Handle, known: &Pool) {
-    known.tail.store(0, Relaxed);
+pub fn mark_full(pool: Handle, entry: &Pool) {
+    entry.tail.store(0, Relaxed);
     if let Some(used) = attribute(pool, POOL_USED_CURRENT) {
-        known.full_at.store(used.max(1), Relaxed);
+        entry.full_at.store(used.max(1), Relaxed);
     }
 }
 
@@ -49,7 +49,7 @@ pub fn attribute(pool: Handle, attribute: i32) -> Option<u64> {
 
 /// Returns the record of a pool. A pool that no intercepted call returned is a device's own, or imported: nothing can be allocated from
 /// that.
-pub fn known_of(pool: Handle) -> Option<&'static Pool> {
+pub fn find_or_record(pool: Handle) -> Option<&'static Pool> {
     let own = |gpu: &&Gpu| {
         let (mut usual, mut first) = (core::ptr::null_mut(), core::ptr::null_mut());
         // SAFETY: the driver writes one handle each.

@@ -11,18 +11,18 @@ use crate::session::{self, Gpu};
 use vgpu_cuda_abi::cuda::{Handle, POOL_RESERVED_CURRENT};
 
 /// Settles a pool, with a claim for its growth if there is one.
-pub fn settle_pool(gpu: &Gpu, pool: Handle, known: &Pool, claim: Option<Claim<'_>>) {
-    let before = known.charged();
-    settle(gpu, &known.record, claim, || attribute(pool, POOL_RESERVED_CURRENT));
-    if known.charged() < before {
+pub fn settle_pool(gpu: &Gpu, pool: Handle, entry: &Pool, claim: Option<Claim<'_>>) {
+    let before = entry.charged();
+    settle(gpu, &entry.record, claim, || attribute(pool, POOL_RESERVED_CURRENT));
+    if entry.charged() < before {
         // The room behind the last allocation may be gone.
-        known.tail.store(0, Relaxed);
+        entry.tail.store(0, Relaxed);
     }
 }
 
 /// Settles all pools and the graph memory of a GPU.
 pub fn settle_all_of(gpu: &Gpu) {
-    for_each_of(gpu, |pool, known| settle_pool(gpu, pool, known, None));
+    for_each_of(gpu, |pool, entry| settle_pool(gpu, pool, entry, None));
     graph_memory::settle(gpu);
 }
 

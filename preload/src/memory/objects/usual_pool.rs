@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32};
 
 use crate::loader::driver;
-use crate::memory::objects::pool_table::{Pool, known_of};
+use crate::memory::objects::pool_table::{Pool, find_or_record};
 use crate::os::mmap;
 use crate::session::Gpu;
 use vgpu_cuda_abi::cuda::{Handle, SUCCESS};
@@ -14,7 +14,7 @@ pub struct Usual {
     /// Its handle.
     pub pool: Handle,
     /// Its record.
-    pub known: &'static Pool,
+    pub entry: &'static Pool,
 }
 
 static USUAL: [AtomicPtr<Usual>; vgpu_region::MAX_GPUS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; vgpu_region::MAX_GPUS];
@@ -33,14 +33,14 @@ fn look_up_usual(gpu: &Gpu) -> Option<&'static Usual> {
     if unsafe { driver::device_pool(&raw mut pool, gpu.device) } != SUCCESS {
         return None;
     }
-    let known = known_of(pool)?;
+    let entry = find_or_record(pool)?;
     let fresh: *mut Usual = mmap::allocate();
     if fresh.is_null() {
         return None;
     }
     // SAFETY: freshly mapped, and never freed.
     unsafe {
-        fresh.write(Usual { pool, known });
+        fresh.write(Usual { pool, entry });
         let usual = USUAL.get(gpu.device as usize)?;
         usual.store(fresh, Release);
         // Another thread may have set or destroyed it since.
