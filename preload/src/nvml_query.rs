@@ -70,8 +70,8 @@ fn cached(uuid: Uuid) -> Option<&'static AtomicPtr<core::ffi::c_void>> {
     HANDLES.iter().find(is_own).map(|place| &place.handle)
 }
 
-/// Queries NVML about a GPU. NVML counts initialisations and shutdowns for the whole process, so a program that shuts it down once too often
-/// shuts it down for this library too. Then it is initialised again.
+/// Queries NVML about a GPU. NVML counts initialisations and shutdowns for the whole process, so a program that shuts it down once too
+/// often shuts it down for this library too. Then it is initialised again.
 fn query(uuid: Uuid, mut call: impl FnMut(Handle) -> Status) -> Option<()> {
     let mut once = || match is_started() {
         true => handle(uuid).map_or_else(|status| status, &mut call),

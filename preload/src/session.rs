@@ -1,7 +1,7 @@
 //! The session: this process's mapped limits page, its slot in the region, its GPUs.
 //!
-//! A session belongs to one process. The pointer to it is in a page that the kernel clears in a forked child, so a child starts a session of
-//! its own at its first call, however it was forked.
+//! A session belongs to one process. The pointer to it is in a page that the kernel clears in a forked child, so a child starts a session
+//! of its own at its first call, however it was forked.
 
 mod build;
 mod files;
@@ -160,7 +160,8 @@ fn start() -> State {
                 State::Ready(session)
             }
             Err(other) => {
-                // SAFETY: the other thread's session is complete; no other thread has seen this one, and unmapping its region frees its slot.
+                // SAFETY: the other thread's session is complete; no other thread has seen this one, and unmapping its region frees its
+                // slot.
                 unsafe {
                     map::unmap((*session).membership.region);
                     State::Ready(&*other)

@@ -1,7 +1,7 @@
 //! The table of intercepted functions: each entry point of the driver and of NVML that the library replaces, once.
 //!
-//! A row is `Library handler[passed] => (arguments) [trace]: symbols | per-thread symbols;`. A new entry point is one row here and, where no
-//! handler fits, a function in `hooks`.
+//! A row is `Library handler[passed] => (arguments) [trace]: symbols | per-thread symbols;`. A new entry point is one row here and, where
+//! no handler fits, a function in `hooks`.
 //!
 //! * With `[passed]` the handler gets the program's call first, a closure that takes nothing and can be copied, and then these expressions.
 //!   They may use the arguments, so functions that differ only in arguments that matter to the driver alone share a handler.
@@ -62,11 +62,11 @@ macro_rules! entry_points {
                 cuMemGetDefaultMemPool, cuMemGetMemPool;
             Cuda pools::destroy[pool] => (pool: Handle): cuMemPoolDestroy;
             Cuda pools::trim[] => (pool: Handle, keep: usize): cuMemPoolTrimTo;
-            Cuda sync::stream::<PER_THREAD> => (stream: Handle) [synchronize(effective(stream))]:
+            Cuda sync::stream[effective(stream)] => (stream: Handle) [synchronize(effective(stream))]:
                 cuStreamSynchronize | cuStreamSynchronize_ptsz;
-            Cuda sync::event => (event: Handle) [synchronize(event)]: cuEventSynchronize;
-            Cuda sync::context_v2 => (context: Handle) [synchronize(context)]: cuCtxSynchronize_v2;
-            Cuda sync::context => () [synchronize(DEFAULT_STREAM)]: cuCtxSynchronize;
+            Cuda sync::event[] => (event: Handle) [synchronize(event)]: cuEventSynchronize;
+            Cuda sync::context[context] => (context: Handle) [synchronize(context)]: cuCtxSynchronize_v2;
+            Cuda sync::current_context[] => () [synchronize(DEFAULT_STREAM)]: cuCtxSynchronize;
             Cuda capture::begin[stream] => (stream: Handle, mode: i32): cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz;
             Cuda capture::begin[stream] => (stream: Handle): cuStreamBeginCapture, cuStreamBeginCapture_ptsz;
             Cuda capture::begin[stream] => (stream: Handle, graph: Handle, dependencies: *const Handle, edges: *const c_void, count: usize,
@@ -210,7 +210,7 @@ macro_rules! entry_points {
             Cuda streams::create[stream] => (stream: *mut Handle, flags: u32): cuStreamCreate;
             Cuda streams::create[stream] => (stream: *mut Handle, flags: u32, priority: i32): cuStreamCreateWithPriority;
             Cuda streams::create[stream] => (stream: *mut Handle, green: Handle, flags: u32, priority: i32): cuGreenCtxStreamCreate;
-            Cuda streams::destroy => (stream: Handle): cuStreamDestroy_v2, cuStreamDestroy;
+            Cuda streams::destroy[stream] => (stream: Handle): cuStreamDestroy_v2, cuStreamDestroy;
 
             // Launches.
             Cuda launch::kernel[function, effective(stream), [grid_x, grid_y, grid_z], [block_x, block_y, block_z]] => (function: Handle,

@@ -95,9 +95,6 @@ fn lock_primary(device: Device) -> Option<Held<'static>> {
 }
 
 /// Retains a device's primary context. Of several threads that start at once, one makes the context and the others get it.
-///
-/// # Safety
-/// `context` is null, or the driver writes a handle there.
 pub unsafe fn retain_primary(call: impl FnOnce() -> Status, context: *mut Handle, device: Device) -> Status {
     if context.is_null() || is_active(device) {
         return call();
@@ -155,9 +152,6 @@ pub fn active_primary(device: Device) -> Handle {
 }
 
 /// Creates a context with `call`.
-///
-/// # Safety
-/// `context` is null, or the driver writes a handle there.
 pub unsafe fn create(call: impl FnOnce() -> Status, context: *mut Handle, device: Device) -> Status {
     if context.is_null() {
         return call();
@@ -192,8 +186,8 @@ pub fn destroy(call: impl FnOnce() -> Status, context: Handle) -> Status {
     status
 }
 
-/// Compares the account with NVML after a context's end. Modules, stacks and the like went with the context, and only NVML can tell how much
-/// that was.
+/// Compares the account with NVML after a context's end. Modules, stacks and the like went with the context, and only NVML can tell how
+/// much that was.
 fn reconcile_rest(id: u8) {
     if let Some(gpu) = context_table::gpu_of(id).filter(|gpu| gpu.charge.overhead.load(Relaxed) > context_table::costs(gpu)) {
         overhead::reconcile(gpu);

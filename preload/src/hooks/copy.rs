@@ -62,9 +62,6 @@ pub fn by_address(call: impl FnOnce() -> Status, stream: Handle, to: u64, from: 
 }
 
 /// Makes a copy of a rectangle or a box.
-///
-/// # Safety
-/// `what` is null or points to a whole structure.
 pub unsafe fn described<T: Described>(call: impl FnOnce() -> Status, stream: Handle, what: *const T) -> Status {
     // SAFETY: the caller's promise.
     let what = unsafe { what.as_ref() };
@@ -81,9 +78,6 @@ unsafe fn list<'a, T>(start: *const T, count: usize) -> &'a [T] {
 }
 
 /// Makes a batch of copies. The batch counts as within the device if one of its copies is.
-///
-/// # Safety
-/// The lists are null or have `count` entries.
 pub unsafe fn batch(
     call: impl FnOnce() -> Status,
     stream: Handle,
@@ -99,9 +93,6 @@ pub unsafe fn batch(
 }
 
 /// Makes a batch of copies of boxes; as [`batch`].
-///
-/// # Safety
-/// `operations` is null or has `count` entries.
 pub unsafe fn batch_3d<T: Described>(call: impl FnOnce() -> Status, stream: Handle, operations: *const T, count: usize) -> Status {
     // SAFETY: the caller's promise.
     let operations = unsafe { list(operations, count) };

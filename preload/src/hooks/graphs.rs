@@ -32,8 +32,8 @@ static LOCAL: Table = Table::new();
 /// Default local memory of a context's threads, in bytes (seen on driver 580).
 const DEFAULT_STACK: u64 = 1024;
 
-/// Reads a graph that is about to be instantiated, and claims the local memory that this may take. Both are `None` where the graph cannot be
-/// read and no memory limit makes that matter.
+/// Reads a graph that is about to be instantiated, and claims the local memory that this may take. Both are `None` where the graph cannot
+/// be read and no memory limit makes that matter.
 ///
 /// # Errors
 /// Returns the status to refuse the call with.
@@ -79,9 +79,6 @@ fn forget(exec: Handle) {
 }
 
 /// Instantiates a graph.
-///
-/// # Safety
-/// `exec` is null, or the driver writes a handle there.
 pub unsafe fn instantiate(call: impl FnOnce() -> Status, exec: *mut Handle, graph: Handle) -> Status {
     if exec.is_null() {
         return call();
@@ -198,8 +195,8 @@ fn with_nodes(call: impl FnOnce() -> Status, exec: Handle) -> Status {
     status
 }
 
-/// Claims what a graph's first launch takes. If that does not fit, the memory that other graphs left idle is given back first, as the driver
-/// would use it for this graph.
+/// Claims what a graph's first launch takes. If that does not fit, the memory that other graphs left idle is given back first, as the
+/// driver would use it for this graph.
 fn claim_graph_memory(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
     if let Some(claim) = near_limit::try_claim(gpu, pages) {
         return Ok(claim);

@@ -9,9 +9,6 @@ use crate::session;
 use vgpu_cuda_abi::cuda::{Device, Handle, SUCCESS, Status};
 
 /// Creates a green context. The primary context exists already; what the green one adds is measured.
-///
-/// # Safety
-/// `green` is null, or the driver writes a handle there.
 pub unsafe fn create(call: impl FnOnce() -> Status, green: *mut Handle, device: Device) -> Status {
     // The program can make it current with a call that is not intercepted.
     context_table::has_others();

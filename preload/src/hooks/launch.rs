@@ -23,9 +23,6 @@ pub fn kernel(call: impl FnOnce() -> Status, function: Handle, stream: Handle, g
 }
 
 /// Launches a kernel whose shape and stream are in `config`. `effective` maps the configured stream to the one that the call uses.
-///
-/// # Safety
-/// `config` is null or points to a whole configuration.
 #[inline]
 pub unsafe fn kernel_by_config(
     call: impl FnOnce() -> Status,
@@ -41,9 +38,6 @@ pub unsafe fn kernel_by_config(
 }
 
 /// Launches one kernel for each entry of `list`. The entries are on different GPUs, so each is paced by its own limit.
-///
-/// # Safety
-/// `list` is null or has `count` entries.
 pub unsafe fn kernels(mut call: impl FnMut() -> Status, list: *const LaunchParams, count: u32) -> Status {
     fn each(list: &[LaunchParams], call: &mut dyn FnMut() -> Status) -> Status {
         match list.split_first() {

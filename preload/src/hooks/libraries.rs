@@ -61,9 +61,6 @@ fn record_kernel(kernel: Handle, library: Handle) {
 }
 
 /// Looks up a kernel.
-///
-/// # Safety
-/// The driver writes a handle to `kernel` if it succeeds.
 pub unsafe fn kernel(call: impl FnOnce() -> Status, kernel: *const Handle, library: Handle) -> Status {
     let status = call();
     if status == SUCCESS {
@@ -74,9 +71,6 @@ pub unsafe fn kernel(call: impl FnOnce() -> Status, kernel: *const Handle, libra
 }
 
 /// Lists the kernels of a library.
-///
-/// # Safety
-/// `list` is null or has room for `count` handles.
 pub unsafe fn kernels(call: impl FnOnce() -> Status, list: *mut Handle, count: u32, library: Handle) -> Status {
     if list.is_null() {
         return call();
@@ -93,11 +87,8 @@ pub unsafe fn kernels(call: impl FnOnce() -> Status, list: *mut Handle, count: u
     status
 }
 
-/// Loads a library. `read` reads its image, and is called only under a memory limit. An image that cannot be read is loaded into the current
-/// context at once, where that can be undone; without a context that waits for the first use.
-///
-/// # Safety
-/// `library` is null, or the driver writes a handle there.
+/// Loads a library. `read` reads its image, and is called only under a memory limit. An image that cannot be read is loaded into the
+/// current context at once, where that can be undone; without a context that waits for the first use.
 pub unsafe fn load(call: impl FnOnce() -> Status, library: *mut Handle, read: impl FnOnce() -> Globals) -> Status {
     if library.is_null() {
         return call();

@@ -1,5 +1,5 @@
-//! Local memory. At the first launch of a kernel whose threads need more of it than the stack limit gives, the driver takes memory for every
-//! thread that the device can hold, and raises the limit (seen on driver 580: exactly the difference, times the threads).
+//! Local memory. At the first launch of a kernel whose threads need more of it than the stack limit gives, the driver takes memory for
+//! every thread that the device can hold, and raises the limit (seen on driver 580: exactly the difference, times the threads).
 
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::Relaxed;
@@ -67,7 +67,8 @@ fn check(function: Handle, place: Option<&'static AtomicPtr<core::ffi::c_void>>)
     Ok(Some(Growth { function: place.map(|place| (place, function)), ..growth }))
 }
 
-/// Returns the local memory that each thread of a function or kernel needs, in bytes; 0 for a handle that is neither in the current context.
+/// Returns the local memory that each thread of a function or kernel needs, in bytes; 0 for a handle that is neither in the current
+/// context.
 pub fn size_of(function: Handle) -> u64 {
     let Ok(Current { gpu, .. }) = context_table::current() else { return 0 };
     let _capture = driver::CaptureRelaxed::enter();

@@ -79,9 +79,6 @@ pub fn load_lazily(call: impl FnOnce() -> Status) -> Status {
 }
 
 /// Loads a module. `read` reads its image, and is called only under a memory limit.
-///
-/// # Safety
-/// `module` is null, or the driver writes a handle there.
 pub unsafe fn load(call: impl FnOnce() -> Status, module: *mut Handle, read: impl FnOnce() -> Globals) -> Status {
     if module.is_null() {
         return call();

@@ -105,9 +105,6 @@ impl MemoryInfo for MemoryV2 {
 }
 
 /// Replaces the GPU's memory by the container's share.
-///
-/// # Safety
-/// NVML writes to `memory` if `call` succeeds.
 pub unsafe fn info<T: MemoryInfo>(call: impl FnOnce() -> Status, device: Handle, memory: *mut T) -> Status {
     let status = call();
     if status != SUCCESS {

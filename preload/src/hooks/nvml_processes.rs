@@ -1,5 +1,5 @@
-//! NVML's lists of processes, reduced to the container's own: those with a slot in its region. In a PID namespace of its own a container sees
-//! no others anyway; in a shared one the others are removed.
+//! NVML's lists of processes, reduced to the container's own: those with a slot in its region. In a PID namespace of its own a container
+//! sees no others anyway; in a shared one the others are removed.
 
 use vgpu_region::map;
 use vgpu_region::map::Census;

@@ -11,9 +11,6 @@ use vgpu_cuda_abi::nvml::{NOT_FOUND, OPERATING_SYSTEM, SUCCESS, UtilizationRates
 const WINDOW_US: u64 = 1_000_000;
 
 /// Replaces the GPU's utilization by the part that NVML attributes to the container's processes, capped at the whole.
-///
-/// # Safety
-/// NVML writes to `rates` if `call` succeeds.
 pub unsafe fn rates(call: impl FnOnce() -> Status, device: Handle, rates: *mut UtilizationRates) -> Status {
     let status = call();
     if status != SUCCESS {

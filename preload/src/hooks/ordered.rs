@@ -4,8 +4,6 @@
 //! not (a reservoir, not an object, so [`acquire`](crate::memory::admission::acquire) has nothing to record). Near the limit a step does
 //! not fit, though the allocation may: [`PoolAllocation::allocate_near_limit`].
 
-use core::sync::atomic::Ordering::Relaxed;
-
 use vgpu_region::ledger::pages;
 
 use crate::hooks::{alloc, spill};
@@ -17,11 +15,10 @@ use crate::memory::ledger::changes::release;
 use crate::memory::ledger::spilled;
 use crate::memory::objects::address_map::{Block, Kind};
 use crate::memory::objects::context_table::Current;
-use crate::memory::objects::pending_frees::{HAS_FREED, pending_frees, record_free, record_pending};
+use crate::memory::objects::pending_frees::{record_free, record_pending};
 use crate::memory::objects::pool_table::Pool;
 use crate::memory::objects::{address_map, captures, context_table, linear, pool_table, reservoirs, usual_pool};
 use crate::memory::reconcile::dead;
-use crate::memory::reconcile::frees::frees_have_passed;
 use crate::session::{self, Gpu};
 use vgpu_cuda_abi::cuda::{DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 
@@ -217,28 +214,4 @@ pub fn free(call: impl FnOnce() -> Status, address: DevicePtr, stream: Handle) -
         }
     };
     release(Some(left), call, give_back, |left| address_map::put_back(address, left))
-}
-
-/// Waits for a stream or an event: pools may have shrunk.
-#[inline]
-pub unsafe fn after_wait(real: unsafe extern "C" fn(Handle) -> Status, handle: Handle) -> Status {
-    // SAFETY: the program's own argument.
-    let status = unsafe { real(handle) };
-    reservoirs::settle_after_wait();
-    status
-}
-
-/// `cuCtxSynchronize`: pools may have shrunk, and stream-ordered frees have passed.
-#[inline]
-pub unsafe fn after_wait_context(real: unsafe extern "C" fn() -> Status) -> Status {
-    // Read before the wait: later frees may not have passed after it.
-    let current = if HAS_FREED.load(Relaxed) { context_table::current().ok() } else { None };
-    let before = current.map(|current| (current.gpu, pending_frees(current.gpu))).filter(|&(_, pending)| pending != 0);
-    // SAFETY: the call takes nothing.
-    let status = unsafe { real() };
-    reservoirs::settle_after_wait();
-    if let (Some((gpu, pending)), SUCCESS) = (before, status) {
-        frees_have_passed(gpu, pending);
-    }
-    status
 }

@@ -2,7 +2,7 @@
 
 use crate::compute::pacing::interrupt;
 use crate::compute::streams;
-use crate::hooks::{capture, ordered};
+use crate::hooks::{capture, sync};
 use crate::loader::driver;
 use crate::memory::admission::guard;
 use crate::memory::objects::context_table;
@@ -10,19 +10,15 @@ use crate::memory::objects::context_table::Current;
 use vgpu_cuda_abi::cuda::{Handle, Status};
 
 /// Destroys a stream.
-pub unsafe fn destroy(real: unsafe extern "C" fn(Handle) -> Status, stream: Handle) -> Status {
+pub fn destroy(call: impl FnOnce() -> Status, stream: Handle) -> Status {
     if let Some(state) = streams::known() {
         interrupt(stream);
         state.retire(stream);
     }
-    // SAFETY: the program's own argument.
-    capture::end_with_stream(stream, || unsafe { ordered::after_wait(real, stream) })
+    capture::end_with_stream(stream, || sync::settle_after(call))
 }
 
 /// Creates a stream, which takes a little memory of the driver's own. That memory is measured only near the limit.
-///
-/// # Safety
-/// `stream` is null, or the driver writes a handle there.
 pub unsafe fn create(call: impl FnOnce() -> Status, stream: *mut Handle) -> Status {
     match context_table::current() {
         Ok(Current { gpu, .. }) if !stream.is_null() => guard::guard(gpu, call, || {

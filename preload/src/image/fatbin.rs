@@ -102,8 +102,8 @@ impl Entry {
     }
 }
 
-/// Reads a fat binary: returns the most that the images take that the driver would load on GPUs of these compute capabilities, times ten. If
-/// the list is empty, or the program prefers PTX, any image counts.
+/// Reads a fat binary: returns the most that the images take that the driver would load on GPUs of these compute capabilities, times ten.
+/// If the list is empty, or the program prefers PTX, any image counts.
 ///
 /// # Safety
 /// `fatbin` is a fat binary at most `room` bytes long.

@@ -151,8 +151,8 @@ impl Table {
     /// Looks up a function by the GNU hash table.
     unsafe fn by_gnu_hash(&self, table: *const u32, name: &CStr) -> *mut c_void {
         let wanted = name.to_bytes().iter().fold(5381u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
-        // SAFETY: a header of four words, a Bloom filter of 64-bit words, buckets, then one hash for each symbol from `first` on; the lowest
-        // bit marks the last of a chain.
+        // SAFETY: a header of four words, a Bloom filter of 64-bit words, buckets, then one hash for each symbol from `first` on; the
+        // lowest bit marks the last of a chain.
         unsafe {
             let (buckets, first, filter) = (*table, *table.add(1), *table.add(2) as usize);
             if buckets == 0 {

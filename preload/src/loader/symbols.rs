@@ -1,7 +1,7 @@
 //! The real functions of the CUDA driver and NVML.
 //!
-//! Nothing here takes a lock or waits: threads that load a library at once all look up every function and store the same addresses, so a fork
-//! meanwhile leaves no lock held.
+//! Nothing here takes a lock or waits: threads that load a library at once all look up every function and store the same addresses, so a
+//! fork meanwhile leaves no lock held.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};

@@ -1,5 +1,5 @@
-//! The processor's time stamp counter as a clock, at a third of the cost of the system's. It is set by the system's clock at every slow launch,
-//! so it need not be accurate for long, and an error only sends a launch to the slow path.
+//! The processor's time stamp counter as a clock, at a third of the cost of the system's. It is set by the system's clock at every slow
+//! launch, so it need not be accurate for long, and an error only sends a launch to the slow path.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;

@@ -1,8 +1,8 @@
 //! Times of work on the GPU: an event before the work and one after it, which are queried later, when they are likely to have finished.
 //!
-//! Each context has a lane: a ring of pairs of events. A thread that makes a call harvests the oldest pairs: it writes the times of those that
-//! have finished into the trace. A thread that has waited for the GPU harvests all. There is no lock: the state of a pair hands it from the
-//! thread that makes the call to the one that harvests, and only one thread harvests a lane at a time.
+//! Each context has a lane: a ring of pairs of events. A thread that makes a call harvests the oldest pairs: it writes the times of those
+//! that have finished into the trace. A thread that has waited for the GPU harvests all. There is no lock: the state of a pair hands it
+//! from the thread that makes the call to the one that harvests, and only one thread harvests a lane at a time.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -21,8 +21,8 @@ const LANES: usize = 16;
 const PAIRS: u32 = 4096;
 /// Number of the oldest pairs that are queried after each call.
 const FEW: u32 = 4;
-/// Largest distance from the anchor, in nanoseconds. The driver returns milliseconds as a 32-bit float: beyond a second that is coarser than
-/// 60 ns.
+/// Largest distance from the anchor, in nanoseconds. The driver returns milliseconds as a 32-bit float: beyond a second that is coarser
+/// than 60 ns.
 const FAR: i64 = 1_000_000_000;
 /// Start of a lane's clock in nanoseconds, so that work before its first event has a time too.
 const ORIGIN: u64 = 1 << 50;

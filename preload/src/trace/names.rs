@@ -12,7 +12,8 @@ use vgpu_cuda_abi::cuda::{Handle, SUCCESS};
 /// Number of places in each table.
 const PLACES: usize = 4096;
 
-/// Table from a kernel's handle to its name's place in the ring. The place is in the upper 16 bits: handles are below 2^47. All zero is empty.
+/// Table from a kernel's handle to its name's place in the ring. The place is in the upper 16 bits: handles are below 2^47. All zero is
+/// empty.
 pub struct Names([AtomicU64; PLACES]);
 
 /// Returns a handle's place in a table.
@@ -46,8 +47,8 @@ impl Names {
 pub fn of_kernel(handle: Handle) -> Option<&'static CStr> {
     let _capture = driver::CaptureRelaxed::enter();
     let mut name: *const c_char = core::ptr::null();
-    // SAFETY: the driver writes a pointer to a text that lives as long as the kernel, or fails for another handle. A launch takes a function
-    // or a kernel.
+    // SAFETY: the driver writes a pointer to a text that lives as long as the kernel, or fails for another handle. A launch takes a
+    // function or a kernel.
     unsafe {
         let known = driver::function_name(&raw mut name, handle) == SUCCESS || driver::kernel_name(&raw mut name, handle) == SUCCESS;
         (known && !name.is_null()).then(|| CStr::from_ptr(name))

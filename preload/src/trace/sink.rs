@@ -1,9 +1,9 @@
 //! Records of a traced process.
 //!
 //! Without a trace nothing here is on the path of a call. Launches, copies and waits compare the generation of the limits page with the one
-//! that they know, to see a change of limits ([`crate::compute`]): one load of a cache line that is hardly ever written. The start of a trace
-//! changes the generation too. Then [`apply`](super::control::apply) puts recorders ([`super::recorders`]) between the hooks and the driver,
-//! until the trace ends. Waits for the limit and refusals, which are slow anyway, are recorded where they happen.
+//! that they know, to see a change of limits ([`crate::compute`]): one load of a cache line that is hardly ever written. The start of a
+//! trace changes the generation too. Then [`apply`](super::control::apply) puts recorders ([`super::recorders`]) between the hooks and the
+//! driver, until the trace ends. Waits for the limit and refusals, which are slow anyway, are recorded where they happen.
 //!
 //! * [`super::gpu_time`]: when work ran on the GPU, from a pair of events around it.
 //! * [`super::names`]: names of kernels, number of kernels in graphs.
