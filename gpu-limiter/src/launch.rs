@@ -87,7 +87,7 @@ pub(crate) struct Launch<'a> {
     pub is_lagging: bool,
     /// The GPU waits for the stream's host most of the time.
     pub is_host_bound: bool,
-    /// There is so much budget that the cost need not be known soon.
+    /// True if the budget is large, so the cost need not be known soon.
     pub has_spare_budget: bool,
     /// Host time at which its stream runs out of work.
     pub idle_from: u64,

@@ -69,7 +69,7 @@ pub(crate) struct StreamState {
     pub close_at: u64,
     /// Expected GPU time at which the batch is full, in nanoseconds.
     pub capacity_ns: u64,
-    /// When the batch began there was so much budget that its cost need not be known soon.
+    /// True if the budget was large when the batch began, so its cost need not be known soon.
     pub has_spare_budget: bool,
     /// Most launches of the next batch. Few after a pause, so that another pause finds them measured.
     pub max_launches: u32,
