@@ -158,10 +158,7 @@ pub unsafe fn create(call: impl FnOnce() -> Status, context: *mut Handle, device
     }
     let undo = || {
         // SAFETY: the context was just created, and the program has not seen it.
-        unsafe {
-            driver::context_destroy(*context);
-            *context = core::ptr::null_mut();
-        }
+        unsafe { driver::discard(context, driver::context_destroy) };
         true
     };
     // SAFETY: read only after success, when the driver has written it.

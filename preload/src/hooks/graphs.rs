@@ -91,8 +91,7 @@ pub unsafe fn instantiate(call: impl FnOnce() -> Status, exec: *mut Handle, grap
         // SAFETY: the graph was just instantiated, and the program has not seen it.
         unsafe {
             forget(*exec);
-            driver::graph_exec_destroy(*exec);
-            *exec = core::ptr::null_mut();
+            driver::discard(exec, driver::graph_exec_destroy);
         }
     };
     let status = match context_table::current() {

@@ -15,13 +15,8 @@ pub unsafe fn create(call: impl FnOnce() -> Status, green: *mut Handle, device: 
     if green.is_null() {
         return call();
     }
-    let undo = || {
-        // SAFETY: the context was just created, and the program has not seen it.
-        unsafe {
-            driver::green_destroy(*green);
-            *green = core::ptr::null_mut();
-        }
-    };
+    // SAFETY: the context was just created, and the program has not seen it.
+    let undo = || unsafe { driver::discard(green, driver::green_destroy) };
     with_device(device, call, |gpu, call| guard::measured(gpu, call, undo))
 }
 

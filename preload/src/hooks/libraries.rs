@@ -101,13 +101,8 @@ pub unsafe fn load(call: impl FnOnce() -> Status, library: *mut Handle, read: im
         is_here = status == SUCCESS && !globals.exact && unsafe { driver::library_module(&raw mut module, *library) } == SUCCESS;
         status
     };
-    let undo = || {
-        // SAFETY: the library was just loaded, and the program has not seen it.
-        unsafe {
-            driver::library_unload(*library);
-            *library = core::ptr::null_mut();
-        }
-    };
+    // SAFETY: the library was just loaded, and the program has not seen it.
+    let undo = || unsafe { driver::discard(library, driver::library_unload) };
     let at_once = Globals { mallocs: globals.mallocs && !globals.exact, ..Globals::NONE };
     let status = modules::load_image(call, at_once, Some(undo));
     if status != SUCCESS {

@@ -83,13 +83,8 @@ pub unsafe fn load(call: impl FnOnce() -> Status, module: *mut Handle, read: imp
     if module.is_null() {
         return call();
     }
-    let undo = || {
-        // SAFETY: the module was just loaded, and the program has not seen it.
-        unsafe {
-            driver::module_unload(*module);
-            *module = core::ptr::null_mut();
-        }
-    };
+    // SAFETY: the module was just loaded, and the program has not seen it.
+    let undo = || unsafe { driver::discard(module, driver::module_unload) };
     load_image(call, reader::if_limited(read), Some(undo))
 }
 

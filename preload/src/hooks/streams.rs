@@ -21,13 +21,10 @@ pub fn destroy(call: impl FnOnce() -> Status, stream: Handle) -> Status {
 /// Creates a stream, which takes a little memory of the driver's own. That memory is measured only near the limit.
 pub unsafe fn create(call: impl FnOnce() -> Status, stream: *mut Handle) -> Status {
     match context_table::current() {
-        Ok(Current { gpu, .. }) if !stream.is_null() => guard::guard(gpu, call, || {
+        Ok(Current { gpu, .. }) if !stream.is_null() => {
             // SAFETY: the stream was just created, and the program has not seen it.
-            unsafe {
-                driver::stream_destroy(*stream);
-                *stream = core::ptr::null_mut();
-            }
-        }),
+            guard::guard(gpu, call, || unsafe { driver::discard(stream, driver::stream_destroy) })
+        }
         _ => call(),
     }
 }

@@ -194,14 +194,26 @@ impl Drop for CaptureRelaxed {
     }
 }
 
-/// Returns an attribute of a device; 0 if the driver does not tell it.
+/// Returns an attribute of a device; 0 if the driver does not report it.
 pub fn attribute_of(device: Device, attribute: i32) -> i32 {
     let mut value = 0;
     // SAFETY: the driver writes one integer.
     if unsafe { device_attribute(&raw mut value, attribute, device) } == cuda::SUCCESS { value } else { 0 }
 }
 
-/// The calling thread's current context, or null.
+/// Destroys an object that was just created, before the program has seen it, and clears the program's handle.
+///
+/// # Safety
+/// `handle` holds the new object's handle, which `destroy` accepts.
+pub unsafe fn discard(handle: *mut Handle, destroy: unsafe fn(Handle) -> Status) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        destroy(*handle);
+        *handle = core::ptr::null_mut();
+    }
+}
+
+/// Returns the calling thread's current context; null if there is none.
 #[inline]
 pub fn current_context() -> Handle {
     let mut context = core::ptr::null_mut();
