@@ -2,7 +2,7 @@
 
 use core::ffi::c_char;
 use core::fmt::Write;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
 use vgpu_region::uuid::Uuid;
@@ -50,24 +50,41 @@ impl Write for Text {
 
 /// Cached handle of a GPU.
 struct Cached {
-    /// First half of the UUID; 0 is a free place.
-    key: AtomicU64,
-    /// NVML's handle.
+    /// [`FREE`], [`WRITING`] or [`VALID`].
+    state: AtomicU32,
+    /// Halves of the UUID; written once, before the place is valid.
+    uuid: [AtomicU64; 2],
+    /// NVML's handle; null if it has to be looked up.
     handle: AtomicPtr<core::ffi::c_void>,
 }
 
-/// Cached handles.
-static HANDLES: [Cached; vgpu_region::MAX_GPUS] =
-    [const { Cached { key: AtomicU64::new(0), handle: AtomicPtr::new(core::ptr::null_mut()) } }; vgpu_region::MAX_GPUS];
+const FREE: u32 = 0;
+const WRITING: u32 = 1;
+const VALID: u32 = 2;
 
-/// Returns the place for a GPU's handle; `None` if other GPUs have taken all places.
+/// Cached handles.
+static HANDLES: [Cached; vgpu_region::MAX_GPUS] = [const {
+    Cached { state: AtomicU32::new(FREE), uuid: [const { AtomicU64::new(0) }; 2], handle: AtomicPtr::new(core::ptr::null_mut()) }
+}; vgpu_region::MAX_GPUS];
+
+/// Returns the place for a GPU's handle. `None` if other GPUs have taken all places, or while another thread takes one: the handle is
+/// not cached then.
 fn cached(uuid: Uuid) -> Option<&'static AtomicPtr<core::ffi::c_void>> {
-    let key = u64::from_le_bytes(*uuid.0.first_chunk()?);
-    let is_own = |place: &&Cached| match place.key.compare_exchange(0, key, AcqRel, Acquire) {
-        Ok(_) => true,
-        Err(there) => there == key,
-    };
-    HANDLES.iter().find(is_own).map(|place| &place.handle)
+    let whole = u128::from_le_bytes(uuid.0);
+    let halves = [whole as u64, (whole >> 64) as u64];
+    for place in &HANDLES {
+        match place.state.compare_exchange(FREE, WRITING, AcqRel, Acquire) {
+            Ok(_) => {
+                place.uuid.iter().zip(halves).for_each(|(word, half)| word.store(half, Relaxed));
+                place.state.store(VALID, Release);
+                return Some(&place.handle);
+            }
+            Err(VALID) if place.uuid.iter().zip(halves).all(|(word, half)| word.load(Relaxed) == half) => return Some(&place.handle),
+            Err(VALID) => {}
+            Err(_) => return None,
+        }
+    }
+    None
 }
 
 /// Queries NVML about a GPU. NVML counts initialisations and shutdowns for the whole process, so a program that shuts it down once too
@@ -167,4 +184,18 @@ pub fn uuid_of(device: Handle) -> Option<Uuid> {
     }
     let text = core::ffi::CStr::from_bytes_until_nul(&text).ok()?.to_str().ok()?;
     Uuid::parse(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuids_with_one_half_in_common_have_places_of_their_own() {
+        let uuid = |first, last| Uuid([first, 0x6d, 0x67, 0x70, 0x75, 0, 0x40, 0, 0x80, 0, 0, 0, 0, 0, 0, last]);
+        let place = |first, last| cached(uuid(first, last)).unwrap() as *const _;
+        let places = [place(1, 1), place(1, 2), place(2, 1)];
+        assert!(places[0] != places[1] && places[0] != places[2] && places[1] != places[2]);
+        assert_eq!([place(1, 1), place(1, 2), place(2, 1)], places);
+    }
 }

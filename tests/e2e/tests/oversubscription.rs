@@ -72,7 +72,7 @@ fn operator_limits_it() {
     };
     let refused = run("[ceilings]\noversubscribe_percent = 0");
     assert!(!refused.status.success() && refused.stdout.is_empty(), "{refused:#?}");
-    let lines: Vec<&str> = refused.stderr.lines().filter(|line| line.contains("nvidia.com/gpumem-oversubscribe=\"true\"")).collect();
+    let lines: Vec<&str> = refused.stderr.lines().filter(|line| line.contains("nvidia.com/gpumem-oversubscribe: \"true\"")).collect();
     assert!(lines.len() == 1 && lines[0].contains("at most 0 percent"), "{refused:#?}");
     let without = Oversub::of(&run("over_ceiling = \"clamp\"\n[ceilings]\noversubscribe_percent = 0").stdout).unwrap();
     assert_eq!((without.total, without.elsewhere), (LIMIT, 0));
