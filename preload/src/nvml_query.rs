@@ -50,7 +50,7 @@ impl Write for Text {
 
 /// Cached handle of a GPU.
 struct Cached {
-    /// [`FREE`], [`WRITING`] or [`VALID`].
+    /// One of the states below.
     state: AtomicU32,
     /// Halves of the UUID; written once, before the place is valid.
     uuid: [AtomicU64; 2],
@@ -58,8 +58,11 @@ struct Cached {
     handle: AtomicPtr<core::ffi::c_void>,
 }
 
+/// The place has no GPU.
 const FREE: u32 = 0;
+/// A thread is writing the UUID.
 const WRITING: u32 = 1;
+/// The place has a GPU.
 const VALID: u32 = 2;
 
 /// Cached handles.
