@@ -13,7 +13,7 @@ use vgpu_cuda_abi::nvml::{Memory, MemoryV2, Process, ProcessDetails, ProcessV1, 
 use crate::entry_points::library::Library;
 use crate::entry_points::names::Entry;
 use crate::hooks::*;
-use crate::image::reader::{image_at, image_in_file};
+use crate::image::{image_at, image_in_file};
 use crate::loader::{driver, symbols};
 use crate::memory::objects::{exports, physical};
 use crate::table::entry_points;

@@ -6,8 +6,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::hooks::modules;
-use crate::image::globals::Globals;
-use crate::image::reader;
+use crate::image::{self, Globals};
 use crate::loader::driver;
 use crate::memory::objects::libraries::{GLOBALS, KERNELS, LOADED, is_in, key, pack, unpack};
 use crate::memory::objects::{captures, context_table};
@@ -93,7 +92,7 @@ pub unsafe fn load(call: impl FnOnce() -> Status, library: *mut Handle, read: im
     if library.is_null() {
         return call();
     }
-    let globals = reader::if_limited(read);
+    let globals = image::if_limited(read);
     let mut is_here = false;
     let call = || {
         let (status, mut module) = (call(), core::ptr::null_mut());

@@ -3,8 +3,7 @@
 
 use vgpu_region::ledger::{PAGE, pages};
 
-use crate::image::globals::Globals;
-use crate::image::reader;
+use crate::image::{self, Globals};
 use crate::loader::driver;
 use crate::memory::admission::acquire::stay_within_limit;
 use crate::memory::admission::claim::claim;
@@ -85,7 +84,7 @@ pub unsafe fn load(call: impl FnOnce() -> Status, module: *mut Handle, read: imp
     }
     // SAFETY: the module was just loaded, and the program has not seen it.
     let undo = || unsafe { driver::discard(module, driver::module_unload) };
-    load_image(call, reader::if_limited(read), Some(undo))
+    load_image(call, image::if_limited(read), Some(undo))
 }
 
 /// Unloads a module or a library, which may give memory back.

@@ -1,6 +1,6 @@
 //! Loaded libraries: what each takes in a context, and the contexts that it is in.
 
-use crate::image::globals::Globals;
+use crate::image::Globals;
 use crate::memory::objects::context_table::Current;
 use crate::memory::objects::handle_map::Table;
 use vgpu_cuda_abi::cuda::Handle;

@@ -2,8 +2,6 @@
 
 use core::ffi::c_void;
 
-use crate::os::mmap;
-
 /// Compression of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
@@ -29,8 +27,10 @@ pub fn with<T>(packed: &[u8], bytes: usize, packing: Packing, read: impl FnOnce(
         Packing::Lz4 => 0,
         Packing::Unknown => return None,
     };
-    let start = mmap::map_anonymous(state + bytes);
-    if start.is_null() {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+    // SAFETY: a new private mapping at an address of the kernel's choice.
+    let start = unsafe { libc::mmap(core::ptr::null_mut(), state + bytes, protection, flags, -1, 0) };
+    if start == libc::MAP_FAILED {
         return None;
     }
     // SAFETY: a fresh mapping of that length, which outlives the slice.

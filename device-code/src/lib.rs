@@ -1,32 +1,33 @@
-//! Reads the size of an image's global arrays, and whether its kernels call `malloc`: PTX text, a cubin, or a fat binary of both,
-//! compressed or not.
+//! Reads what device code takes before the driver loads it: the size of its global arrays, and whether its kernels call `malloc`. An image of
+//! device code is PTX text, a cubin, or a fat binary of both, compressed or not.
 //!
-//! Anything that is not understood counts as nothing here, marks the result as incomplete, and is measured after the image is loaded.
+//! Anything that is not understood counts as nothing here and marks the result as incomplete; its user measures the memory after the image is
+//! loaded. Images come from the program that loads them, and may be damaged: nothing is read beyond an image's end.
+#![cfg_attr(not(test), no_std)]
+
+mod cubin;
+mod fatbin;
+mod globals;
+mod ptx;
+mod unpack;
 
 use core::ffi::{c_char, c_void};
 
-use crate::image::globals::{ELF, Globals, starts_with};
-use crate::image::ptx::text_globals;
-use crate::image::{cubin, fatbin};
-use crate::loader::driver;
-use crate::session;
-use vgpu_cuda_abi::cuda::{ATTRIBUTE_CAPABILITY_MAJOR, ATTRIBUTE_CAPABILITY_MINOR, SUCCESS};
-
-/// Calls `read`, which takes time, under a memory limit; otherwise returns [`Globals::NONE`].
-pub fn if_limited(read: impl FnOnce() -> Globals) -> Globals {
-    if session::is_memory_limited() { read() } else { Globals::NONE }
-}
+pub use globals::Globals;
+use globals::{ELF, starts_with};
+use ptx::text_globals;
 
 /// Magic number of a fat binary.
 const FATBIN: u32 = 0xba55_ed50;
 /// Magic number of a wrapper around a fat binary.
 const WRAPPER: u32 = 0x4662_43b1;
 
-/// Reads an image. The result is the largest for any GPU of the process.
+/// Reads an image. The result is the largest for any GPU of `capabilities`: compute capabilities times ten. If the list is empty, or the
+/// program prefers PTX, any image of a fat binary counts.
 ///
 /// # Safety
 /// As for `cuModuleLoadData`: `image` is null, a zero-terminated PTX text, a cubin, a fat binary, or a wrapper around one.
-pub unsafe fn image_at(image: *const c_void) -> Globals {
+pub unsafe fn at<C: AsRef<[u32]>>(image: *const c_void, capabilities: impl FnOnce() -> C) -> Globals {
     if image.is_null() {
         return Globals::NONE;
     }
@@ -36,18 +37,18 @@ pub unsafe fn image_at(image: *const c_void) -> Globals {
         // SAFETY: a wrapper consists of its magic number, a version, and a pointer to the fat binary.
         return unsafe {
             let fatbin = bytes.add(8).cast::<*const u8>().read_unaligned();
-            if fatbin.is_null() { Globals::UNKNOWN } else { globals_within(fatbin, usize::MAX) }
+            if fatbin.is_null() { Globals::UNKNOWN } else { within(fatbin, usize::MAX, capabilities) }
         };
     }
     // SAFETY: the caller's promise; text ends with a zero, and the other kinds hold their length.
-    unsafe { globals_within(bytes, usize::MAX) }
+    unsafe { within(bytes, usize::MAX, capabilities) }
 }
 
-/// Reads an image in a file, as [`image_at`].
+/// Reads an image in a file, as [`at`].
 ///
 /// # Safety
 /// `path` is null or a C string.
-pub unsafe fn image_in_file(path: *const c_char) -> Globals {
+pub unsafe fn in_file<C: AsRef<[u32]>>(path: *const c_char, capabilities: impl FnOnce() -> C) -> Globals {
     // SAFETY: a C string. The mapping is as long as the file; a file that shrinks while the program loads it is the program's bug.
     unsafe {
         let descriptor = if path.is_null() { -1 } else { libc::open(path, libc::O_RDONLY | libc::O_CLOEXEC) };
@@ -65,7 +66,7 @@ pub unsafe fn image_in_file(path: *const c_char) -> Globals {
         if start == libc::MAP_FAILED {
             return Globals::UNKNOWN;
         }
-        let bytes = globals_within(start.cast(), length);
+        let bytes = within(start.cast(), length, capabilities);
         libc::munmap(start, length);
         bytes
     }
@@ -75,44 +76,27 @@ pub unsafe fn image_in_file(path: *const c_char) -> Globals {
 ///
 /// # Safety
 /// The image is at least four bytes long and at most `room`.
-unsafe fn globals_within(bytes: *const u8, room: usize) -> Globals {
+pub unsafe fn within<C: AsRef<[u32]>>(bytes: *const u8, room: usize, capabilities: impl FnOnce() -> C) -> Globals {
     // SAFETY: the caller's promise.
     unsafe {
         if starts_with(bytes, ELF) {
             return cubin::globals(bytes, room);
         }
         if starts_with(bytes, &FATBIN.to_le_bytes()) {
-            let (list, count) = capabilities();
-            return fatbin::globals(bytes, room, list.get(..count).unwrap_or_default());
+            return fatbin::globals(bytes, room, capabilities().as_ref());
         }
         text_globals(bytes, room)
     }
 }
 
-/// Compute capabilities of GPUs, times ten.
-type Capabilities = [u32; vgpu_region::MAX_GPUS];
-
-/// Returns the compute capabilities of the process's GPUs, and their number; 0 if one of them is unknown.
-fn capabilities() -> (Capabilities, usize) {
-    let gpus = session::ready().map_or(&[][..], |session| session.gpus());
-    let mut list = Capabilities::default();
-    for (place, gpu) in list.iter_mut().zip(gpus) {
-        let attribute = |attribute| {
-            let mut value = 0;
-            // SAFETY: the driver writes one integer.
-            (unsafe { driver::device_attribute(&raw mut value, attribute, gpu.device) } == SUCCESS).then_some(value as u32)
-        };
-        match (attribute(ATTRIBUTE_CAPABILITY_MAJOR), attribute(ATTRIBUTE_CAPABILITY_MINOR)) {
-            (Some(major), Some(minor)) => *place = major * 10 + minor,
-            _ => return (list, 0),
-        }
-    }
-    (list, gpus.len().min(list.len()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// No capabilities are known.
+    fn none() -> [u32; 0] {
+        []
+    }
 
     #[test]
     fn text_is_read_from_memory_and_from_a_file() {
@@ -126,12 +110,12 @@ mod tests {
         for (text, expected) in cases {
             let zero_terminated = std::ffi::CString::new(text).unwrap();
             // SAFETY: a zero-terminated text.
-            assert_eq!(unsafe { image_at(zero_terminated.as_ptr().cast()) }, expected, "{text}");
+            assert_eq!(unsafe { at(zero_terminated.as_ptr().cast(), none) }, expected, "{text}");
             let mut file = tempfile::NamedTempFile::new().unwrap();
             std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
             let path = std::ffi::CString::new(file.path().to_str().unwrap()).unwrap();
             // SAFETY: a zero-terminated path.
-            assert_eq!(unsafe { image_in_file(path.as_ptr()) }, expected, "{text}, in a file");
+            assert_eq!(unsafe { in_file(path.as_ptr(), none) }, expected, "{text}, in a file");
         }
     }
 
@@ -148,9 +132,9 @@ mod tests {
         for image in [&cubin, &fatbin] {
             // SAFETY: images that hold their length; then images that end too early, read to their end.
             unsafe {
-                assert_eq!(image_at(image.as_ptr().cast()), Globals { bytes: 1 << 26, ..Globals::NONE });
+                assert_eq!(at(image.as_ptr().cast(), none), Globals { bytes: 1 << 26, ..Globals::NONE });
                 for room in 4..image.len() {
-                    let globals = globals_within(image[..room].to_vec().as_ptr(), room);
+                    let globals = within(image[..room].to_vec().as_ptr(), room, none);
                     assert!(!globals.exact || globals.bytes == 1 << 26, "{room} bytes: {globals:?}");
                 }
             }
@@ -160,6 +144,6 @@ mod tests {
     #[test]
     fn null_is_no_image() {
         // SAFETY: null is allowed.
-        assert_eq!(unsafe { image_at(core::ptr::null()) }, Globals::NONE);
+        assert_eq!(unsafe { at(core::ptr::null(), none) }, Globals::NONE);
     }
 }

@@ -1,6 +1,6 @@
 //! Global arrays in PTX text, as ptxas 13.0 lays them out (seen in its cubins), and calls of `malloc`.
 
-use crate::image::globals::{Globals, LONGEST, MALLOCS};
+use crate::globals::{Globals, LONGEST, MALLOCS};
 
 /// Reads a text that ends with a zero, or after `room` bytes.
 ///

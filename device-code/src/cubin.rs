@@ -1,6 +1,6 @@
 //! Cubins, as ptxas 13 writes them: the sections for global memory, and the functions that the driver provides.
 
-use crate::image::globals::{Globals, MALLOCS, read};
+use crate::globals::{Globals, MALLOCS, read};
 
 /// Reads a cubin: adds up the sections that become global memory, `.nv.global` and `.nv.global.init`.
 ///
@@ -73,7 +73,7 @@ unsafe fn needs_malloc(elf: *const u8, room: usize, symbols: &libc::Elf64_Shdr, 
 
 #[cfg(test)]
 pub mod tests {
-    use crate::image::globals;
+    use crate::globals;
 
     /// Returns a cubin with a header, three sections and their names; the second section is `.nv.global` of `bytes` bytes.
     pub fn cubin(bytes: u64) -> Vec<u8> {

@@ -1,9 +1,9 @@
 //! Fat binaries, as nvcc and fatbinary 13.0 write them: several images of one program, of which the driver loads one that fits the GPU. By
 //! default PTX is compressed and cubins are not.
 
-use crate::image::globals::{Globals, read};
-use crate::image::unpack::Packing;
-use crate::image::{cubin, globals, ptx, unpack};
+use crate::globals::{Globals, read};
+use crate::unpack::Packing;
+use crate::{cubin, globals, ptx, unpack};
 
 /// Kind of an entry: PTX text.
 const PTX: u16 = 1;
