@@ -1,4 +1,4 @@
-//! Global arrays in PTX text, as ptxas 13.0 lays them out (seen in its cubins), and calls of `malloc`.
+//! Global arrays in PTX text, as ptxas 13.0 and 13.5 lay them out (seen in their cubins), and calls of `malloc`.
 
 use crate::globals::{Globals, LONGEST, MALLOCS};
 
@@ -93,10 +93,57 @@ fn directives(word: &[u8]) -> impl Iterator<Item = &[u8]> {
     directives.into_iter().flatten()
 }
 
+/// Arrays of one alignment in one section.
+#[derive(Clone, Copy, Default)]
+struct Arrays {
+    /// Sum of their sizes in bytes, each rounded up to the alignment.
+    rounded: u64,
+    /// Size of the largest array in bytes.
+    largest: u64,
+}
+
+/// Section of a cubin for global arrays. ptxas orders them by descending alignment, and those of one alignment by ascending size, so that only
+/// the largest is not padded up to its alignment.
+#[derive(Clone, Copy, Default)]
+struct Section([Arrays; Section::ALIGNMENTS]);
+
+impl Section {
+    /// Number of alignments that are distinguished: powers of two up to 2 GiB.
+    const ALIGNMENTS: usize = 32;
+
+    /// Adds an array. `None` if the alignment, in bytes, is none that ptxas accepts.
+    fn add(&mut self, bytes: u64, alignment: u64) -> Option<()> {
+        let arrays = self.0.get_mut(alignment.is_power_of_two().then(|| alignment.ilog2() as usize)?)?;
+        arrays.rounded = arrays.rounded.saturating_add(bytes.checked_next_multiple_of(alignment).unwrap_or(u64::MAX));
+        arrays.largest = arrays.largest.max(bytes);
+        Some(())
+    }
+
+    /// Returns the section's size in bytes.
+    fn bytes(&self) -> u64 {
+        let round = |bytes: u64, log2: usize| bytes.checked_next_multiple_of(1 << log2).unwrap_or(u64::MAX);
+        let used = self.0.iter().enumerate().rev().filter(|(_, arrays)| arrays.largest != 0);
+        used.fold(0, |end: u64, (log2, arrays)| {
+            let unpadded = round(arrays.largest, log2) - arrays.largest;
+            round(end, log2).saturating_add(arrays.rounded) - unpadded
+        })
+    }
+}
+
+/// The sections that the arrays of a text are put into.
+#[derive(Default)]
+struct Sections {
+    /// `.nv.global`: arrays without an initial value.
+    plain: Section,
+    /// `.nv.global.init`: arrays with an initial value.
+    initialized: Section,
+}
+
 /// Adds up the global arrays that a text declares. An array that is defined elsewhere (`.extern`) counts too if its size is declared.
 pub fn globals(text: &[u8]) -> Globals {
     let mut tokens = Tokens { rest: text, mallocs: false };
     let mut globals = Globals::NONE;
+    let mut sections = Sections::default();
     let (mut is_ptx, mut is_pointer) = (false, false);
     while let Some(token) = tokens.next() {
         let Token::Word(word) = token else { continue };
@@ -105,21 +152,19 @@ pub fn globals(text: &[u8]) -> Globals {
             is_ptx |= part == b"version";
             // `.ptr .global` describes a kernel's parameter.
             if part == b"global" && !is_pointer {
-                match declaration(globals.bytes, &mut parts, &mut tokens) {
-                    Some(bytes) => globals.bytes = bytes,
-                    None => globals.exact = false,
-                }
+                globals.exact &= declaration(&mut sections, &mut parts, &mut tokens).is_some();
             }
             is_pointer = part == b"ptr";
         }
     }
     globals.exact &= is_ptx;
+    globals.bytes = sections.plain.bytes().saturating_add(sections.initialized.bytes());
     globals.mallocs = tokens.mallocs;
     globals
 }
 
-/// Reads a declaration from after `.global` to its end, and returns `sum` plus what it declares, in bytes. `None` if it is not understood.
-fn declaration<'a>(mut sum: u64, parts: &mut impl Iterator<Item = &'a [u8]>, tokens: &mut Tokens<'a>) -> Option<u64> {
+/// Reads a declaration from after `.global` to its end, and adds its arrays to `sections`. `None` if it is not understood.
+fn declaration<'a>(sections: &mut Sections, parts: &mut impl Iterator<Item = &'a [u8]>, tokens: &mut Tokens<'a>) -> Option<()> {
     let (mut element, mut vector, mut alignment) = (None, 1, 1);
     let mut specify = |part: &[u8], tokens: &mut Tokens<'a>| {
         match part {
@@ -145,19 +190,19 @@ fn declaration<'a>(mut sum: u64, parts: &mut impl Iterator<Item = &'a [u8]>, tok
     let element = element?.checked_mul(vector)?;
     let alignment = alignment.max(element).max(1);
     loop {
-        let (extents, end) = extents(tokens)?;
-        // The driver sorts arrays by alignment. The padding here is at least as large.
-        sum = sum.checked_next_multiple_of(alignment)?.saturating_add(element.saturating_mul(extents));
+        let (extents, is_initialized, end) = extents(tokens)?;
+        let section = if is_initialized { &mut sections.initialized } else { &mut sections.plain };
+        section.add(element.saturating_mul(extents), alignment)?;
         match end {
-            b';' => return Some(sum),
+            b';' => return Some(()),
             b',' if matches!(tokens.next()?, Token::Word(_)) => {}
             _ => return None,
         }
     }
 }
 
-/// Returns the number of elements of an array, and the mark after the array and its initial value.
-fn extents(tokens: &mut Tokens) -> Option<(u64, u8)> {
+/// Returns the number of elements of an array, whether it has an initial value, and the mark after both.
+fn extents(tokens: &mut Tokens) -> Option<(u64, bool, u8)> {
     let (mut product, mut is_open) = (1u64, false);
     loop {
         match tokens.next()? {
@@ -170,9 +215,9 @@ fn extents(tokens: &mut Tokens) -> Option<(u64, u8)> {
             },
             Token::Mark(b'=') => {
                 let (values, end) = values(tokens)?;
-                return Some((if is_open { product.saturating_mul(values) } else { product }, end));
+                return Some((if is_open { product.saturating_mul(values) } else { product }, true, end));
             }
-            Token::Mark(end @ (b',' | b';')) if !is_open => return Some((product, end)),
+            Token::Mark(end @ (b',' | b';')) if !is_open => return Some((product, false, end)),
             _ => return None,
         }
     }
@@ -266,6 +311,11 @@ mod tests {
             (".extern .global .b8 a[100];", 100),
             (".global .align 256 .b8 a[1];.global .align 256 .b8 b[1];", 257),
             (".global .align 0x10 .b8 a[3]; .global .align 16 .b8 b[3];", 19),
+            (".visible .global .u16 a[3];.visible .global .u64 b;", 14),
+            (".global .align 128 .b8 a[90];.global .align 128 .b8 b[12];", 218),
+            (".global .align 128 .b8 a[90];.global .align 128 .b8 b[12] = {1};", 102),
+            (".global .align 64 .b8 a[90];.global .align 128 .b8 b[12];.global .align 4 .b8 c[3];.global .b8 d[1];.global .u64 e;", 172),
+            (".global .align 128 .b8 a[90]={0};.global .align 128 .b8 b[12];.global .b8 c[5];.global .align 128 .b8 d[7];", 235),
             (".global .attribute(.managed) .b8 a[4096];", 4096),
             (".global .texref t;", 0),
             (".const .b8 a[1000];", 0),
@@ -281,8 +331,6 @@ mod tests {
         for &(text, bytes) in cases {
             assert_eq!(within(text), Globals { bytes, ..Globals::NONE }, "{text}");
         }
-        // Sorted by alignment it would be 14.
-        assert_eq!(within(".visible .global .u16 a[3];.visible .global .u64 b;").bytes, 16);
     }
 
     #[test]
@@ -296,6 +344,8 @@ mod tests {
             ".global .u32 v<10>;",
             ".global .mystery a[4];",
             ".global a[4];",
+            ".global .align 3 .b8 a[4];",
+            ".global .align 0x100000000 .b8 a[4];",
             ".global .u32 a[4",
             ".global .u32 a[] = {1, 2;",
             ".global .u32 a[4] b[4];",
