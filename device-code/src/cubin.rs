@@ -28,10 +28,14 @@ pub unsafe fn globals(elf: *const u8, room: usize) -> Globals {
             read::<[u8; NAME.len()]>(elf, at, room).map(|name| (name, section))
         };
         let mut globals = Globals::NONE;
+        let mut has_symbols = false;
         for index in 0..header.e_shnum {
             match section(index).and_then(name) {
                 Some((name, section)) if name == *NAME => globals.bytes = globals.bytes.saturating_add(section.sh_size),
+                // An ELF file has one symbol table. Reading any number of them would take a hostile file quadratic time.
+                Some((_, symbols)) if symbols.sh_type == SYMBOLS && has_symbols => globals.exact = false,
                 Some((_, symbols)) if symbols.sh_type == SYMBOLS => {
+                    has_symbols = true;
                     let names = u16::try_from(symbols.sh_link).ok().and_then(section);
                     globals.mallocs |= names.is_some_and(|names| needs_malloc(elf, room, &symbols, &names));
                 }
@@ -92,5 +96,19 @@ pub mod tests {
             cubin.extend_from_slice(b"\0.nv.global\0.shstrtab\0");
             cubin
         }
+    }
+
+    #[test]
+    fn only_one_symbol_table_is_read() {
+        let mut image = cubin(64);
+        let read = |image: &[u8]| {
+            // SAFETY: the length is the image's.
+            unsafe { super::globals(image.as_ptr(), image.len()) }
+        };
+        let kind = |section: usize| size_of::<libc::Elf64_Ehdr>() + section * size_of::<libc::Elf64_Shdr>() + 4;
+        image[kind(0)] = super::SYMBOLS as u8;
+        assert!(read(&image).exact);
+        image[kind(2)] = super::SYMBOLS as u8;
+        assert!(!read(&image).exact, "a second table is not read");
     }
 }
