@@ -28,7 +28,3 @@ pub mod spec;
 pub mod state;
 
 pub use error::{Error, Result};
-
-/// Both programs live for about a millisecond. musl's own allocator spends much of that on mapping and unmapping memory.
-#[global_allocator]
-static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
