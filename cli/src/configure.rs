@@ -3,9 +3,9 @@
 mod backup;
 pub(crate) mod containerd;
 pub(crate) mod crio;
-pub(crate) mod docker;
+pub mod docker;
 pub(crate) mod drop_in;
-pub(crate) mod error;
+pub mod error;
 mod hooks;
 pub(crate) mod managed;
 pub(crate) mod options;
