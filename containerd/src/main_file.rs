@@ -53,7 +53,11 @@ pub fn detach(main: &Source, drop_in: &Path) -> Result<Option<String>, Error> {
     let before = doc.to_string();
     let entry = entry(drop_in);
     if let Some(list) = doc.get_mut("imports").and_then(|item| item.as_array_mut()) {
-        list.retain(|item| item.as_str() != Some(&entry));
+        for index in (0..list.len()).rev() {
+            if list.get(index).and_then(|item| item.as_str()) == Some(&entry) {
+                remove(list, index);
+            }
+        }
         if list.is_empty() && is_marked(&doc, "imports") {
             doc.remove("imports");
         }
@@ -68,9 +72,28 @@ fn entry(drop_in: &Path) -> String {
     drop_in.with_extension("").display().to_string() + "*.toml"
 }
 
+/// Returns the text of white space and comments around an item.
+fn text(raw: Option<&toml_edit::RawString>) -> String {
+    raw.and_then(|raw| raw.as_str()).unwrap_or_default().to_owned()
+}
+
+/// Removes an entry and keeps the comments around it. The text after the last entry is the operator's: [`push`] put the entry before it.
+fn remove(list: &mut Array, index: usize) {
+    let removed = list.remove(index);
+    let comment = Some(text(removed.decor().prefix())).filter(|prefix| prefix.contains('#')).unwrap_or_default();
+    let after = text(removed.decor().suffix());
+    match list.get_mut(index) {
+        Some(next) => {
+            let kept = comment + if after.contains('#') { &after } else { "" };
+            let prefix = kept + &text(next.decor().prefix());
+            next.decor_mut().set_prefix(prefix);
+        }
+        None => list.set_trailing(comment + &after + &text(Some(list.trailing()))),
+    }
+}
+
 /// Appends an entry in the style of the list: on a line of its own if the others are, with the space before the bracket kept.
 fn push(list: &mut Array, entry: &str) {
-    let text = |raw: Option<&toml_edit::RawString>| raw.and_then(|raw| raw.as_str()).unwrap_or_default().to_owned();
     let (mut prefix, mut suffix) = (String::new(), String::new());
     if let Some(last) = list.iter_mut().last() {
         // Comments above or after the last item stay with it.
@@ -133,6 +156,12 @@ mod tests {
                 "version = 2\nimports = [\n  # why\n  \"/a.toml\",\n  \"/b.toml\",\n]\n",
                 format!("\n  \"/b.toml\",\n  {ENTRY}"),
             ),
+            ("comments in an empty list", "version = 2\nimports = [ # one\n  # two\n] # three\n", format!("[{ENTRY} # one\n  # two\n]")),
+            (
+                "a comment after the last entry",
+                "version = 2\nimports = [\n  \"/a.toml\" # why\n  # more\n]\n",
+                format!("\"/a.toml\" # why\n  # more\n,\n  {ENTRY}"),
+            ),
             ("already included", "version = 4\nimports = [\"conf.d/*.toml\"]\n", "imports = [\"conf.d/*.toml\"]".into()),
             ("no newline at the end", "version = 2", format!("imports = [{ENTRY}]")),
         ] {
@@ -142,6 +171,15 @@ mod tests {
             let back = detached(&edited.text);
             assert_eq!(strip(&back), strip(text), "{description}");
             assert_eq!(detached(&back), back, "{description}: nothing remains to undo");
+        }
+    }
+
+    #[test]
+    fn detach_keeps_comments_that_were_added_around_the_entry() {
+        let before = format!("version = 2\nimports = [\n  # ours\n  {ENTRY}, # theirs\n  # next\n  \"/b.toml\",\n]\n");
+        let back = detached(&before);
+        for comment in ["# ours", "# theirs", "# next"] {
+            assert!(back.contains(comment), "{comment}: {back}");
         }
     }
 
