@@ -23,6 +23,7 @@ fn metrics_exist_from_creation_for_names_with_special_characters() {
     }
     let kit = Kit::find();
     let (machine, host) = (machine(&kit), host(&kit, Runtime::Runc));
+    host.policy("engine = \"containerd\"");
     let monitor = Monitor::start(&host, &machine);
     // Deletes the container even if the test fails.
     struct Created<'a>(&'a Host, String);

@@ -83,6 +83,7 @@ impl Terminal {
 
 /// Starts a container of a pod, with containerd's annotations.
 fn container(host: &Host, machine: &Machine, name: &str, program: &[&str]) -> Running {
+    host.policy("engine = \"containerd\"");
     let bundle = machine.bundle().annotation("nvidia.com/gpumem", "2048").annotation("nvidia.com/gpucores", "30");
     let pod = [("container-type", "container"), ("container-name", name), ("sandbox-name", "training-0"), ("sandbox-namespace", "team")];
     let bundle = pod.iter().fold(bundle, |bundle, (key, value)| bundle.annotation(&format!("io.kubernetes.cri.{key}"), value));

@@ -26,6 +26,8 @@ pub struct Policy {
     pub runtimes: Vec<PathBuf>,
     /// How the library is loaded between a program and the driver.
     pub intercept: Intercept,
+    /// The container engine whose annotations name a container's pod.
+    pub engine: Engine,
     /// Device nodes that identify a container with a GPU, in addition to NVIDIA's.
     pub extra_device_nodes: Vec<PathBuf>,
     /// Treatment of a container that has a GPU and requests no limit.
@@ -62,6 +64,7 @@ impl Default for Policy {
             hook: None,
             runtimes: ["nvidia-container-runtime", "runc", "crun"].map(PathBuf::from).to_vec(),
             intercept: Intercept::default(),
+            engine: Engine::default(),
             extra_device_nodes: Vec::new(),
             without_request: WithoutRequest::default(),
             over_ceiling: OverCeiling::default(),
@@ -104,6 +107,21 @@ impl Intercept {
     pub fn replaces(self) -> bool {
         self != Self::Preload
     }
+}
+
+/// The container engine whose annotations name a container's pod and mark a pod's sandbox. Those of all others are their users'.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// The engine that the bundle's path belongs to.
+    #[default]
+    Auto,
+    /// containerd's CRI plugin.
+    Containerd,
+    /// CRI-O.
+    Crio,
+    /// None.
+    None,
 }
 
 /// Treatment of a container that has a GPU and requests no limit.

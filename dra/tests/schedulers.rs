@@ -98,10 +98,13 @@ impl Container {
     }
 }
 
+/// Policy for bundles that are not where containerd would put them.
+const ENGINE: &str = "engine = \"containerd\"";
+
 fn limits(host: &Host, bundle: &Bundle) -> Vec<GpuLimits> {
     bundle.write();
-    let read = bundle::Bundle::load(bundle.path(), None).unwrap();
     let policy = Policy::load(Some(&host.policy_file())).unwrap();
+    let read = bundle::Bundle::load(bundle.path(), None).unwrap().of_engine(policy.engine);
     prepare::limits(&read, &policy).unwrap().map(|limits| limits.gpus).unwrap_or_default()
 }
 
@@ -153,6 +156,7 @@ fn containers_get_their_schedulers_decision() {
     assert_eq!(paths.len(), 5);
     for (runtime, _, host) in hosts(&kit).filter(|(_, way, _)| *way == Way::Wrapper) {
         let machine = Machine::simulated(&kit, &["gpus=2", "total=4G", "context=8M"]);
+        host.policy(ENGINE);
         // Written by vgpu monitor when it starts.
         let gpu = |index: u32| json!({ "index": index, "uuid": format!("GPU-516d6770-7500-4000-8000-{index:0>12}"), "name": "Simulated GPU", "memory": 4_u64 << 30 });
         fs::create_dir_all(host.state_dir()).unwrap();
@@ -175,6 +179,7 @@ fn tenants_cannot_raise_their_schedulers_decision() {
     let large = fixture.containers.iter().find(|container| container.name == "large").unwrap();
     let Some((_, _, host)) = hosts(&kit).find(|(_, way, _)| *way == Way::Wrapper) else { return };
     let machine = Machine::simulated(&kit, &["gpus=2", "total=4G", "context=8M"]);
+    host.policy(ENGINE);
     let node = node();
     let bundle = large.bundle(&fixture, &machine, node.path()).annotation("nvidia.com/gpumem", "4000").annotation("gpu-memory", "4000");
     let mut bundle = bundle.shell(&format!("CUDA_DEVICE_MEMORY_LIMIT_0=4g {PROGRAMS}/fill --chunk 16M --max 4G"));

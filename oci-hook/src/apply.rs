@@ -19,7 +19,7 @@ use crate::spec::Spec;
 /// # Errors
 /// The specification has something else where a list belongs.
 pub fn to_spec(spec: Spec, edits: &Edits) -> Result<Spec> {
-    let mut spec = spec.0;
+    let Spec { json: mut spec, engine } = spec;
     if !edits.destinations.is_empty() {
         // Remove the mounts of other programs, such as HAMi's device plugin.
         list(&mut spec, &["mounts"])?.retain(|mount| {
@@ -41,7 +41,7 @@ pub fn to_spec(spec: Spec, edits: &Edits) -> Result<Spec> {
         hooks.retain(|other| other.pointer("/args/0") != name);
         hooks.push(hook);
     }
-    Ok(Spec(spec))
+    Ok(Spec { json: spec, engine })
 }
 
 /// Returns the list at `path`, created if it is absent or null.

@@ -56,14 +56,14 @@ pub fn replace_directory(spec: &Spec, cache: &CacheFile) -> Result<Spec> {
         .build()
         .map_err(|why| Error::Other(format!("cannot mount HAMi's cache: {why}")))?;
     let mount = serde_json::to_value(mount).map_err(|why| Error::Other(format!("cannot mount HAMi's cache: {why}")))?;
-    let mut spec = spec.0.clone();
-    for item in spec.get_mut("mounts").and_then(Value::as_array_mut).into_iter().flatten() {
+    let mut spec = spec.clone();
+    for item in spec.json.get_mut("mounts").and_then(Value::as_array_mut).into_iter().flatten() {
         let destination = item.get("destination").and_then(Value::as_str).unwrap_or_default();
         if normalize(Path::new(destination)) == Path::new(paths::DIR) {
             *item = mount.clone();
         }
     }
-    Ok(Spec(spec))
+    Ok(spec)
 }
 
 impl CacheFile {
@@ -83,16 +83,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::engine::Engine;
 
     fn spec(destination: &str) -> Spec {
         with_source(destination, "/host/vgpu/containers/uid_main")
     }
 
     fn with_source(destination: &str, source: &str) -> Spec {
-        Spec(json!({
+        let json = json!({
             "annotations": { "io.kubernetes.cri.sandbox-uid": "uid", "io.kubernetes.cri.container-name": "main" },
             "mounts": [{ "destination": "/x", "source": "/y" }, { "destination": destination, "source": source }],
-        }))
+        });
+        Spec { json, engine: Engine::Containerd }
     }
 
     #[test]
@@ -105,7 +107,7 @@ mod tests {
             "destination": "/usr/local/vgpu/u.cache", "type": "bind", "source": file,
             "options": ["rbind", "rw", "nosuid", "nodev", "noexec"],
         });
-        assert_eq!(replaced.0["mounts"], json!([{ "destination": "/x", "source": "/y" }, mount]));
+        assert_eq!(replaced.json["mounts"], json!([{ "destination": "/x", "source": "/y" }, mount]));
     }
 
     #[test]

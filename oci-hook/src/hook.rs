@@ -153,11 +153,14 @@ fn check_unlimited(container: &ContainerState, options: &Options) -> Result<()> 
         return no_record();
     }
     match Bundle::load(container.bundle(), None) {
-        Ok(bundle) if is_handled(&bundle) => Ok(()),
-        Ok(bundle) => match prepare::limits(&bundle, &Policy::load(options.config.as_deref())?)? {
-            Some(limits) if limits.is_limited() => no_record(),
-            _ => Ok(()),
-        },
+        Ok(bundle) if edits::has_runtime_hook(&bundle.spec) => Ok(()),
+        Ok(bundle) => {
+            let policy = Policy::load(options.config.as_deref())?;
+            match decide(&bundle.of_engine(policy.engine), &policy)? {
+                Some(limits) if limits.is_limited() => no_record(),
+                _ => Ok(()),
+            }
+        }
         // The root of a container may not be allowed to read the bundle. Then the mount points show whether it is limited. The working
         // directory is the bundle or the root file system, depending on the runtime.
         Err(_) if ["rootfs", ""].iter().any(|dir| Path::new(dir).join(paths::LIMITS.trim_start_matches('/')).exists()) => no_record(),
@@ -165,9 +168,9 @@ fn check_unlimited(container: &ContainerState, options: &Options) -> Result<()> 
     }
 }
 
-/// Returns whether this is a sandbox, or a container that `vgpu-runtime` has prepared.
-fn is_handled(bundle: &Bundle) -> bool {
-    bundle.spec.is_sandbox() || edits::has_runtime_hook(&bundle.spec)
+/// Decides the limits of the container in this bundle. `None` if it is not changed, as a pod's sandbox.
+fn decide(bundle: &Bundle, policy: &Policy) -> Result<Option<Limits>> {
+    if prepare::is_sandbox(bundle, policy) { Ok(None) } else { prepare::limits(bundle, policy) }
 }
 
 /// A container that is ready to be mounted into.
@@ -182,14 +185,15 @@ struct Ready {
 /// Decides and prepares. `None`: the container is not changed, or `vgpu-runtime` has prepared it.
 fn prepare(container: &ContainerState, options: &Options) -> Result<Option<Ready>> {
     let bundle = Bundle::load(container.bundle(), None)?;
-    if is_handled(&bundle) {
+    if edits::has_runtime_hook(&bundle.spec) {
         return Ok(None);
     }
     let mut policy = Policy::load(options.config.as_deref())?;
     if options.state_dir.is_some() {
         policy.state_dir.clone_from(&options.state_dir);
     }
-    let Some(mut limits) = prepare::limits(&bundle, &policy)? else { return Ok(None) };
+    let bundle = bundle.of_engine(policy.engine);
+    let Some(mut limits) = decide(&bundle, &policy)? else { return Ok(None) };
     // MPS needs variables, which a hook cannot set.
     limits.mps = None;
     check_environment(&limits)?;

@@ -9,6 +9,7 @@ pub mod argv;
 pub mod bundle;
 pub mod driver;
 pub mod edits;
+pub mod engine;
 pub mod error;
 pub mod hami_cache;
 pub mod hook;

@@ -2,24 +2,52 @@
 
 use std::path::Path;
 
+use oci_spec::runtime::Mount;
 use vgpu_config::decide::Container;
-use vgpu_config::dialect::{self, Sources, alnair, claims::ClaimFile};
+use vgpu_config::devices::Visible;
+use vgpu_config::dialect::{self, Sources, alnair, claims::ClaimFile, nvidia};
 use vgpu_config::policy::Admission;
 use vgpu_config::{Inventory, Limits, Policy, Request};
 
 use crate::error::{Error, Result};
+use crate::path::normalize;
 use crate::privilege::mounts_removable_by;
 use crate::spec::Spec;
 
+/// Major number of the NVIDIA driver's character devices.
+const NVIDIA_MAJOR: u64 = 195;
+/// Prefix of the annotations by which runtimes add CDI devices.
+const CDI_PREFIX: &str = "cdi.k8s.io/";
+/// Part of the name of every CDI device that NVIDIA's tools define, such as `nvidia.com/gpu=0`.
+const CDI_VENDOR: &str = "nvidia.com/";
+/// Container folder in which mounts name the GPUs for NVIDIA's runtime.
+const DEVICE_LIST_MOUNTS: &str = "/var/run/nvidia-container-devices";
+
 /// Returns whether the container has a GPU or requests a limit. All other containers are passed on unchanged.
 #[must_use]
-pub fn is_gpu_container(spec: &Spec, request: &Request, policy: &Policy) -> bool {
+pub fn is_gpu_container(spec: &Spec, request: &Request, policy: &Policy, state_dir: &Path) -> bool {
+    request.is_explicit() || has_gpu(spec, policy, state_dir)
+}
+
+/// Returns whether this is a pod's sandbox, which is passed on unchanged although it has its pod's requests. A sandbox has no GPU; what
+/// has one is a container, whatever it is marked as.
+#[must_use]
+pub fn is_sandbox(spec: &Spec, policy: &Policy, state_dir: &Path) -> bool {
+    spec.is_sandbox() && !has_gpu(spec, policy, state_dir)
+}
+
+/// Returns whether the container gets a GPU, in any of the known ways.
+fn has_gpu(spec: &Spec, policy: &Policy, state_dir: &Path) -> bool {
     let is_nvidia = |path: &str| path == "/dev" || path == "/dev/" || path.starts_with("/dev/nvidia") || path.starts_with("/dev/dxg");
     let is_extra = |path: &str| policy.extra_device_nodes.iter().any(|node| Path::new(path) == node);
-    request.is_explicit()
-        || request.visible.has_gpus()
+    let is_claim = |mount: &Mount| mount.source().as_ref().is_some_and(|source| ClaimFile::path_of_mount(source, state_dir).is_some());
+    let lists_device = |mount: &Mount| normalize(mount.destination()).starts_with(DEVICE_LIST_MOUNTS);
+    spec.env().get(nvidia::VISIBLE).is_some_and(|value| Visible::parse(value).has_gpus())
         || spec.device_paths().any(|path| is_nvidia(path) || is_extra(path))
+        || spec.device_majors().any(|major| major == NVIDIA_MAJOR)
         || spec.hook_paths().any(|path| path.contains("nvidia-container"))
+        || spec.annotations().iter().any(|(key, value)| key.starts_with(CDI_PREFIX) && value.contains(CDI_VENDOR))
+        || spec.mounts().any(|mount| is_claim(&mount) || lists_device(&mount))
 }
 
 /// Reads the container's request. `read` returns the content of a host file that is mounted into the container; claims' files are those

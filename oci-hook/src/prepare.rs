@@ -33,7 +33,7 @@ pub fn limits(bundle: &Bundle, policy: &Policy) -> Result<Option<Limits>> {
     let state_dir = policy.state_dir(process::rootless_user());
     let read = |path: &Path| rootfs::read_text(std::fs::File::open(path).ok()?, MAX_LIMITS_FILE).ok();
     let request = plan::request(&bundle.spec, &state_dir, read)?;
-    if !plan::is_gpu_container(&bundle.spec, &request, policy) {
+    if !plan::is_gpu_container(&bundle.spec, &request, policy, &state_dir) {
         return Ok(None);
     }
     let inventory = Inventory::load(&state_dir)?;
@@ -41,6 +41,12 @@ pub fn limits(bundle: &Bundle, policy: &Policy) -> Result<Option<Limits>> {
     // Without the daemon, the library enforces the limit on GPU time.
     let pipes = policy.mps.pipe_directory.as_ref().filter(|pipes| pipes.join("control").exists());
     Ok(limits.map(|limits| Limits { mps: pipes.and_then(|pipes| Mps::of(&limits, pipes)), ..limits }))
+}
+
+/// Returns whether the bundle is that of a pod's sandbox, which is passed on unchanged.
+#[must_use]
+pub fn is_sandbox(bundle: &Bundle, policy: &Policy) -> bool {
+    plan::is_sandbox(&bundle.spec, policy, &policy.state_dir(process::rootless_user()))
 }
 
 /// A container whose image has been checked and whose directory can be written.

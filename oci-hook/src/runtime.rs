@@ -134,12 +134,15 @@ fn make_ready(creation: &Creation, log: &Log) -> Result<Ready> {
         // The low-level runtime reports the missing id or bundle in its own words.
         return Ok(Ready { runtime, rollback: None });
     }
-    let bundle = Bundle::load(&dir, Some(&config))?;
-    if bundle.spec.is_sandbox() {
+    let policy = Policy::load(policy_path.as_deref());
+    let known = policy.as_ref().ok().cloned().unwrap_or_default();
+    let bundle = Bundle::load(&dir, Some(&config))?.of_engine(known.engine);
+    if prepare::is_sandbox(&bundle, &known) {
+        // Even if the policy is invalid.
         let runtimes = Policy::runtimes_even_if_invalid(policy_path.as_deref());
         return Ok(Ready { runtime: process::find(&runtimes).ok_or_else(no_runtime)?, rollback: None });
     }
-    let policy = Policy::load(policy_path.as_deref())?;
+    let policy = policy?;
     let runtime = process::find(&policy.runtimes).ok_or_else(no_runtime)?;
     let rollback = match prepare::limits(&bundle, &policy)? {
         Some(limits) => {
@@ -164,7 +167,7 @@ fn limit(bundle: Bundle, policy: &Policy, prepared: Prepared, log: &Log) -> Resu
     };
     let spec = apply::to_spec(spec, &edits)?;
     cache.map_or(Ok(()), |cache| cache.create())?;
-    let text = serde_json::to_vec(&spec.0).map_err(|why| Error::Other(format!("cannot write config.json: {why}")))?;
+    let text = serde_json::to_vec(&spec.json).map_err(|why| Error::Other(format!("cannot write config.json: {why}")))?;
     prepared.write()?;
     if let Err(error) = prepared.create_mount_points().and_then(|()| apply::replace_file(&bundle.config, &text)) {
         prepared.remove();

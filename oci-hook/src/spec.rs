@@ -7,14 +7,28 @@ use oci_spec::runtime::{Hook, Mount};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::engine::{Engine, EngineKeys};
+
 /// An OCI runtime specification. It stays a JSON value: oci-spec's typed `Spec` would drop the fields that it does not know.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Spec(pub Value);
+pub struct Spec {
+    /// The content of `config.json`.
+    pub json: Value,
+    /// The engine that made it.
+    pub engine: Engine,
+}
+
+/// A specification of an unknown engine.
+impl From<Value> for Spec {
+    fn from(json: Value) -> Self {
+        Self { json, engine: Engine::Other }
+    }
+}
 
 impl Spec {
     /// Returns the items of the list at a JSON pointer. Anything but a list counts as empty.
     pub(crate) fn list<'a>(&'a self, pointer: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
-        self.0.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
+        self.json.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
     }
 
     fn strings<'a>(&'a self, pointer: &str, key: &'static str) -> impl Iterator<Item = &'a str> + use<'a> {
@@ -24,7 +38,7 @@ impl Spec {
     /// Returns the annotations.
     #[must_use]
     pub fn annotations(&self) -> BTreeMap<String, String> {
-        let all = self.0.get("annotations").and_then(Value::as_object).into_iter().flatten();
+        let all = self.json.get("annotations").and_then(Value::as_object).into_iter().flatten();
         all.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
     }
 
@@ -35,39 +49,39 @@ impl Spec {
         all.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
     }
 
-    fn annotation(&self, keys: &[&str]) -> Option<&str> {
-        let all = self.0.get("annotations")?;
-        keys.iter().find_map(|key| all.get(key)?.as_str())
+    /// Returns an annotation that only the engine can have set. `None` for a key of another engine, which may be a user's.
+    fn engines(&self, key: impl Fn(&EngineKeys) -> &'static str) -> Option<&str> {
+        self.json.get("annotations")?.get(key(self.engine.keys()?))?.as_str()
     }
 
-    /// Returns whether this is a pod's sandbox, which never uses a GPU.
+    /// Returns whether the engine marks this as a pod's sandbox.
     #[must_use]
     pub fn is_sandbox(&self) -> bool {
-        self.annotation(&["io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"]) == Some("sandbox")
+        self.engines(|keys| keys.kind) == Some("sandbox")
     }
 
     /// Returns the name of the container in its pod.
     #[must_use]
     pub fn container_name(&self) -> Option<&str> {
-        self.annotation(&["io.kubernetes.cri.container-name", "io.kubernetes.container.name", "io.kubernetes.cri-o.ContainerName"])
+        self.engines(|keys| keys.container)
     }
 
     /// Returns the namespace of the pod.
     #[must_use]
     pub fn namespace(&self) -> Option<&str> {
-        self.annotation(&["io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace"])
+        self.engines(|keys| keys.namespace)
     }
 
     /// Returns the name of the pod.
     #[must_use]
     pub fn pod_name(&self) -> Option<&str> {
-        self.annotation(&["io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"])
+        self.engines(|keys| keys.pod)
     }
 
     /// Returns the UID of the pod.
     #[must_use]
     pub fn pod_uid(&self) -> Option<&str> {
-        self.annotation(&["io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid"])
+        self.engines(|keys| keys.pod_uid)
     }
 
     /// Returns the mounts, in order.
@@ -85,6 +99,11 @@ impl Spec {
     pub fn device_paths(&self) -> impl Iterator<Item = &str> {
         let mounted = self.strings("/mounts", "source").filter(|source| source.starts_with("/dev"));
         self.strings("/linux/devices", "path").chain(mounted)
+    }
+
+    /// Returns the major numbers of its devices, which may have any path in the container.
+    pub fn device_majors(&self) -> impl Iterator<Item = u64> {
+        self.list("/linux/devices").filter_map(|device| device.get("major")?.as_u64())
     }
 
     /// Returns the paths of the hooks that run before the container's process. They are read as strings, as device paths are.

@@ -187,6 +187,7 @@ fn volumes_over_the_mount_points() {
 fn other_containers_are_not_changed() {
     for runtime in runtimes() {
         let host = host(runtime);
+        host.policy("engine = \"containerd\"");
         let script = "test ! -e /usr/local/vgpu && test ! -e /etc/ld.so.preload && echo untouched";
         let cases = [
             ("no GPU", Bundle::new()),

@@ -99,7 +99,10 @@ fn find(sources: &Sources<'_>, key: &str) -> Result<Option<Setting>> {
         if let Some((name, value)) = sources.annotations.range(prefix.clone()..).next()
             && name.starts_with(&prefix)
         {
-            let expected = format!("{key} without a container's name, as the runtime does not pass the container's name");
+            let expected = format!(
+                "{key} without a container's name, as no container engine that is believed passes the container's name (the policy's key \
+                 engine)"
+            );
             return Err(Setting::annotation(name, value).refused(expected));
         }
     }

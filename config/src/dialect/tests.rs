@@ -139,7 +139,7 @@ fn invalid_settings_are_refused() {
 fn container_keys_need_the_containers_name() {
     let (annotations, env) = (map(&[("nvidia.com/gpumem.main", "1024")]), map(&[]));
     let unnamed = Sources { annotations: &annotations, env: &env, container: None, alnair_limits: None, claims: &[] };
-    assert!(read(&unnamed).unwrap_err().to_string().contains("does not pass the container's name"));
+    assert!(read(&unnamed).unwrap_err().to_string().contains("passes the container's name"));
     let other = Sources { container: Some("other"), ..unnamed };
     assert_eq!(read(&other).unwrap(), Request::default());
 }

@@ -17,6 +17,7 @@ fn all_keys_are_read() {
         hook = "/h"
         runtimes = ["crun", "/opt/runc"]
         intercept = "both"
+        engine = "crio"
         extra_device_nodes = ["/dev/simgpu"]
         without_request = "refuse"
         over_ceiling = "clamp"
@@ -46,6 +47,7 @@ fn all_keys_are_read() {
     let policy = Policy::parse(text).unwrap();
     assert_eq!(policy.state_dir(Some(1000)), Path::new("/s"));
     assert_eq!((policy.intercept.preloads(), policy.intercept.replaces()), (true, true));
+    assert_eq!((policy.engine, Policy::default().engine), (Engine::Crio, Engine::Auto));
     assert_eq!(
         policy.defaults,
         Defaults { memory: Some(Bytes(4 << 30)), memory_percent: None, cores: Percent::new(30), cores_soft: Percent::new(60) }

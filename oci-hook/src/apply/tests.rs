@@ -18,7 +18,7 @@ fn example() -> Edits {
 #[test]
 fn unknown_fields_and_their_order_are_kept() {
     let text = r#"{"z":1,"annotations":{"b":"1","a":"2"},"mounts":[{"source":"s","destination":"/x","new":[1]}],"process":{"env":["A=1"],"zz":{}},"linux":{"future":true}}"#;
-    let edited = to_spec(Spec(serde_json::from_str(text).unwrap()), &example()).unwrap().0.to_string();
+    let edited = to_spec(Spec::from(serde_json::from_str::<serde_json::Value>(text).unwrap()), &example()).unwrap().json.to_string();
     for part in [
         r#"{"z":1,"annotations":{"b":"1","a":"2"},"mounts":[{"source":"s","destination":"/x","new":[1]}],"#,
         r#""zz":{}}"#,
@@ -30,35 +30,36 @@ fn unknown_fields_and_their_order_are_kept() {
 
 #[test]
 fn edits_are_idempotent() {
-    let spec = Spec(json!({ "hooks": { "createContainer": [{ "path": "/other", "args": ["other"] }] }, "mounts": null }));
+    let spec = Spec::from(json!({ "hooks": { "createContainer": [{ "path": "/other", "args": ["other"] }] }, "mounts": null }));
     let once = to_spec(spec, &example()).unwrap();
     assert_eq!(to_spec(once.clone(), &example()).unwrap(), once);
-    assert_eq!(once.0["hooks"]["createContainer"].as_array().map(Vec::len), Some(2));
+    assert_eq!(once.json["hooks"]["createContainer"].as_array().map(Vec::len), Some(2));
 }
 
 #[test]
 fn other_mounts_on_the_destinations_are_removed() {
     let mount = |destination: &str| json!({ "destination": destination, "source": "/theirs", "options": ["ro"] });
-    let spec = Spec(json!({ "mounts": [
+    let spec = Spec::from(json!({ "mounts": [
         mount("/usr/local/vgpu/libvgpu.so"), mount("/etc//ld.so.preload"), mount("/etc"), mount("/x/../usr/local/./vgpu/libvgpu.so/"),
     ] }));
     let edited = to_spec(spec, &example()).unwrap();
-    assert_eq!(edited.0["mounts"], json!([mount("/etc")]));
+    assert_eq!(edited.json["mounts"], json!([mount("/etc")]));
 }
 
 #[test]
 fn variables_are_replaced() {
-    let spec =
-        Spec(json!({ "process": { "env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES_X=1", "NVIDIA_VISIBLE_DEVICES=0"] } }));
+    let spec = Spec::from(
+        json!({ "process": { "env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES_X=1", "NVIDIA_VISIBLE_DEVICES=0"] } }),
+    );
     let edited = to_spec(spec, &example()).unwrap();
-    assert_eq!(edited.0["process"]["env"], json!(["NVIDIA_VISIBLE_DEVICES_X=1", "NVIDIA_VISIBLE_DEVICES=1"]));
+    assert_eq!(edited.json["process"]["env"], json!(["NVIDIA_VISIBLE_DEVICES_X=1", "NVIDIA_VISIBLE_DEVICES=1"]));
 }
 
 #[test]
 fn other_types_than_lists_are_refused() {
-    let message = to_spec(Spec(json!({ "mounts": {} })), &example()).unwrap_err().to_string();
+    let message = to_spec(Spec::from(json!({ "mounts": {} })), &example()).unwrap_err().to_string();
     assert_eq!(message, r#"config.json: "mounts": expected a list"#);
-    assert!(to_spec(Spec(json!([])), &example()).is_err());
+    assert!(to_spec(Spec::from(json!([])), &example()).is_err());
 }
 
 #[test]

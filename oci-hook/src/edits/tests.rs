@@ -27,12 +27,12 @@ fn a_limited_container_gets_a_hook() {
 fn only_the_hook_of_vgpu_runtime_marks_a_container() {
     let has_hook = |stage: &str, args: Value| {
         let hooks = [json!({ "path": "/other" }), json!({ "path": "/h", "args": args })];
-        has_runtime_hook(&Spec(json!({ "hooks": { stage: hooks } })))
+        has_runtime_hook(&Spec::from(json!({ "hooks": { stage: hooks } })))
     };
     assert!(has_hook(STAGE, json!(["vgpu-hook", "create-container", "--state-dir", "/s"])));
     assert!(!has_hook(STAGE, json!(["vgpu-hook", "create-container", "--config", "/c"])), "hooks.d of earlier versions");
     assert!(!has_hook("createRuntime", json!(["vgpu-hook", "create-runtime", "--config", "/c"])));
-    assert!(!has_runtime_hook(&Spec(json!({ "mounts": [{ "destination": paths::LIMITS, "source": "/tenants" }] }))));
+    assert!(!has_runtime_hook(&Spec::from(json!({ "mounts": [{ "destination": paths::LIMITS, "source": "/tenants" }] }))));
 }
 
 #[test]

@@ -1,14 +1,16 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::engine::Engine;
 
 fn no_file(_: &Path) -> Option<String> {
     None
 }
 
 fn is_gpu(spec: Value, policy: &str) -> bool {
-    let spec = Spec(spec);
-    is_gpu_container(&spec, &request(&spec, Path::new("/run/vgpu"), no_file).unwrap(), &Policy::parse(policy).unwrap())
+    let spec = Spec::from(spec);
+    let state_dir = Path::new("/run/vgpu");
+    is_gpu_container(&spec, &request(&spec, state_dir, no_file).unwrap(), &Policy::parse(policy).unwrap(), state_dir)
 }
 
 #[test]
@@ -28,6 +30,18 @@ fn gpu_containers() {
         ("all device nodes mounted", json!({ "mounts": [{ "destination": "/dev", "source": "/dev" }] }), true),
         ("its own /dev", json!({ "mounts": [{ "destination": "/dev", "source": "tmpfs" }] }), false),
         ("ctr --gpus", json!({ "hooks": { "prestart": [{ "path": "/usr/bin/nvidia-container-cli" }] } }), true),
+        (
+            "a device node under another name",
+            json!({ "linux": { "devices": [{ "path": "/dev/x", "type": "c", "major": 195, "minor": 0 }] } }),
+            true,
+        ),
+        ("a CDI device", json!({ "annotations": { "cdi.k8s.io/x": "nvidia.com/gpu=all" } }), true),
+        ("another vendor's CDI device", json!({ "annotations": { "cdi.k8s.io/x": "vendor.com/net=0" } }), false),
+        (
+            "a device list of mounts",
+            json!({ "mounts": [{ "destination": "/var/run/nvidia-container-devices/all", "source": "/dev/null" }] }),
+            true,
+        ),
         ("an extra device node of the policy", json!({ "linux": { "devices": [{ "path": "/dev/simgpu" }] } }), true),
     ];
     for (description, spec, expected) in cases {
@@ -37,8 +51,29 @@ fn gpu_containers() {
 }
 
 #[test]
+fn sandboxes_have_no_gpu() {
+    let sandbox = |more: Value| {
+        let mut json = json!({ "annotations": { "io.kubernetes.cri.container-type": "sandbox", "nvidia.com/gpumem": "1024" } });
+        for (key, value) in more.as_object().unwrap() {
+            json[key] = value.clone();
+        }
+        is_sandbox(&Spec { json, engine: Engine::Containerd }, &Policy::default(), Path::new("/run/vgpu"))
+    };
+    assert!(sandbox(json!({ "process": { "env": ["NVIDIA_VISIBLE_DEVICES=void"] } })), "with its pod's request");
+    for (description, more) in [
+        ("a device node", json!({ "linux": { "devices": [{ "path": "/dev/nvidia0" }] } })),
+        ("a variable", json!({ "process": { "env": ["NVIDIA_VISIBLE_DEVICES=0"] } })),
+        ("a hook", json!({ "hooks": { "prestart": [{ "path": "/usr/bin/nvidia-container-runtime-hook" }] } })),
+        ("a claim", json!({ "mounts": [{ "destination": "/x", "source": "/run/vgpu/claims/uid" }] })),
+        ("CDI", json!({ "annotations": { "io.kubernetes.cri.container-type": "sandbox", "cdi.k8s.io/x": "nvidia.com/gpu=0" } })),
+    ] {
+        assert!(!sandbox(more), "{description}");
+    }
+}
+
+#[test]
 fn alnairs_limits_file_is_found_through_its_mount() {
-    let spec = Spec(json!({
+    let spec = Spec::from(json!({
         "process": { "env": ["ALNAIR_WORKSPACE_PATH=/var/lib/alnair/workspace/"] },
         "mounts": [{ "destination": "/var/lib/alnair/workspace", "source": "/host/abc" }]
     }));
@@ -49,7 +84,7 @@ fn alnairs_limits_file_is_found_through_its_mount() {
 
 #[test]
 fn privileged_containers_are_refused_if_the_policy_says_so() {
-    let spec = Spec(json!({
+    let spec = Spec::from(json!({
         "annotations": { "nvidia.com/gpumem": "1" },
         "process": { "capabilities": { "bounding": ["CAP_CHOWN", "CAP_SYS_ADMIN"] } }
     }));

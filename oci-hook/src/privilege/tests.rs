@@ -1,14 +1,16 @@
 use serde_json::json;
 
 use super::*;
+use crate::engine::Engine;
 
 #[test]
 fn capabilities_and_volumes_that_allow_the_removal_of_mounts() {
     let volume = |kind: &str, destination: &str, source: &str| {
-        Spec(json!({
+        let json = json!({
             "annotations": { "io.kubernetes.cri.sandbox-uid": "uid", "io.kubernetes.cri.container-name": "main" },
             "mounts": [{ "destination": "/etc/hosts", "type": "bind", "source": "/h" }, { "destination": destination, "type": kind, "source": source }],
-        }))
+        });
+        Spec { json, engine: Engine::Containerd }
     };
     for (kind, destination, source, expected) in [
         ("bind", "/etc/", "/v", Some("a volume over /etc")),
@@ -27,7 +29,7 @@ fn capabilities_and_volumes_that_allow_the_removal_of_mounts() {
         (json!(["CAP_CHOWN", "CAP_UNKNOWN", 1]), None),
         (json!(null), None),
     ] {
-        let spec = Spec(json!({ "process": { "capabilities": { "bounding": capabilities } } }));
+        let spec = Spec::from(json!({ "process": { "capabilities": { "bounding": capabilities } } }));
         assert_eq!(mounts_removable_by(&spec).as_deref(), expected, "{capabilities}");
     }
 }

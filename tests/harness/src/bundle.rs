@@ -12,6 +12,8 @@ use tempfile::TempDir;
 #[derive(Debug)]
 pub struct Bundle {
     pub(crate) dir: TempDir,
+    /// The folder of `config.json`, if that is not the temporary folder.
+    pub(crate) placed: Option<PathBuf>,
     /// Contents of its `config.json`, written by [`Bundle::write`].
     pub spec: Value,
 }
@@ -41,13 +43,25 @@ impl Bundle {
         for applet in String::from_utf8_lossy(&list.stdout).lines().filter(|applet| *applet != "busybox") {
             symlink("busybox", bin.join(applet)).unwrap();
         }
-        Self { dir, spec: specification() }
+        Self { dir, placed: None, spec: specification() }
     }
 
     /// Returns the folder of the bundle.
     #[must_use]
     pub fn path(&self) -> &Path {
-        self.dir.path()
+        self.placed.as_deref().unwrap_or(self.dir.path())
+    }
+
+    /// Places the bundle in `folder`, as an engine does that chooses its path. The root file system stays where it is.
+    ///
+    /// # Panics
+    /// The folder cannot be created.
+    #[must_use]
+    pub fn placed_in(mut self, folder: &Path) -> Self {
+        fs::create_dir_all(folder).unwrap();
+        self.spec["root"]["path"] = json!(self.rootfs());
+        self.placed = Some(folder.to_owned());
+        self
     }
 
     /// Returns the path of the root file system.
@@ -59,7 +73,7 @@ impl Bundle {
     /// Returns the path of `config.json`.
     #[must_use]
     pub fn config(&self) -> PathBuf {
-        self.dir.path().join("config.json")
+        self.path().join("config.json")
     }
 
     /// Sets the command.
