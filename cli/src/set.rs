@@ -91,12 +91,13 @@ fn report(container: &Container, observer: &mut Observer) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vgpu_config::quantity::Bytes;
 
     #[test]
     fn limits_are_parsed_and_invalid_ones_refused() {
         for (text, expected) in [
-            ("2Gi", Some(Memory::Bytes(2 << 30))),
-            ("512", Some(Memory::Bytes(512 << 20))),
+            ("2Gi", Bytes::new(2 << 30).map(Memory::Bytes)),
+            ("512", Bytes::new(512 << 20).map(Memory::Bytes)),
             ("25%", Some(Memory::Percent(25))),
             ("none", Some(Memory::Unlimited)),
             ("0", None),

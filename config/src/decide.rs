@@ -152,4 +152,6 @@ fn driver_capabilities(request: &Request, policy: &Policy) -> Result<Option<Stri
 }
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod tests;

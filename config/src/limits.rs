@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use vgpu_region::limits::{GpuLimit, LimitsPage, LogLevel, Selector};
 
 use crate::devices;
+use crate::quantity::Bytes;
 
 /// The limits of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +56,7 @@ impl Mps {
     pub fn of(limits: &Limits, pipes: &Path) -> Option<Self> {
         let cores: Option<Vec<u32>> = limits.gpus.iter().map(|gpu| gpu.cores).collect();
         let percent = cores?.into_iter().max()?;
-        let bytes: Option<Vec<u64>> = limits.gpus.iter().map(|gpu| gpu.memory).collect();
+        let bytes: Option<Vec<u64>> = limits.gpus.iter().map(|gpu| gpu.memory.map(Bytes::get)).collect();
         let mebibytes = bytes.and_then(|bytes| bytes.into_iter().max()).map(|bytes| bytes.div_ceil(1 << 20));
         // The entry for all other GPUs counts as a GPU only if it is the only entry.
         let gpus = limits.gpus.iter().filter(|gpu| gpu.gpu != Which::All).count().max(1);
@@ -81,9 +82,9 @@ pub enum Which {
 pub struct GpuLimits {
     /// The GPU.
     pub gpu: Which,
-    /// Device memory in bytes.
+    /// Device memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<u64>,
+    pub memory: Option<Bytes>,
     /// Device memory in percent, where the host side does not know the GPU's total.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_percent: Option<u32>,
@@ -117,7 +118,7 @@ impl GpuLimits {
             Which::Uuid(uuid) => Selector::Uuid(devices::uuid(uuid)?),
             Which::Index(index) => Selector::Index(*index),
         });
-        entry.memory.store(self.memory.unwrap_or(0), Relaxed);
+        entry.memory.store(self.memory.map_or(0, Bytes::get), Relaxed);
         entry.memory_percent.store(self.memory_percent.unwrap_or(0), Relaxed);
         entry.cores.store(self.cores.unwrap_or(0), Relaxed);
         entry.cores_soft.store(self.cores_soft.unwrap_or(0), Relaxed);
@@ -166,7 +167,7 @@ mod tests {
 
     #[test]
     fn mps_gets_the_largest_limit() {
-        let gpu = |which, cores, memory| GpuLimits { cores, memory, ..GpuLimits::none(which) };
+        let gpu = |which, cores, memory: Option<u64>| GpuLimits { cores, memory: memory.and_then(Bytes::new), ..GpuLimits::none(which) };
         let pipes = Path::new("/run/mps");
         let of = |gpus| Mps::of(&Limits { gpus, ..Limits::default() }, pipes);
         let one = of(vec![gpu(Which::All, Some(30), Some(1 << 30))]).unwrap();
@@ -187,7 +188,7 @@ mod tests {
     fn the_page_has_the_decided_limits() {
         let limits = Limits {
             gpus: vec![
-                GpuLimits { memory: Some(1 << 30), cores: Some(30), ..GpuLimits::none(Which::Index(1)) },
+                GpuLimits { memory: Bytes::new(1 << 30), cores: Some(30), ..GpuLimits::none(Which::Index(1)) },
                 GpuLimits { memory_percent: Some(50), cores_soft: Some(60), spill: Some(7), ..GpuLimits::none(Which::All) },
             ],
             priority: 0,

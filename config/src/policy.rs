@@ -273,8 +273,7 @@ pub enum Otherwise {
 fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Bytes>, D::Error> {
     let text = String::deserialize(from)?;
     let units = &quantity::POLICY;
-    let bytes = units.parse(&text).map(Bytes);
-    bytes.map(Some).ok_or_else(|| serde::de::Error::custom(format!("expected {}", units.expected)))
+    units.parse(&text).map(Some).ok_or_else(|| serde::de::Error::custom(format!("expected {}", units.expected)))
 }
 
 fn percent<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Percent>, D::Error> {

@@ -1,6 +1,9 @@
 //! Bytes and percentages, and how users write them. Each dialect has its own units; undocumented forms are refused, never guessed.
 
 use std::fmt;
+use std::num::NonZeroU64;
+
+use serde::{Deserialize, Serialize};
 
 /// One KiB in bytes.
 pub const KIB: u64 = 1 << 10;
@@ -11,23 +14,55 @@ pub const GIB: u64 = 1 << 30;
 /// One TiB in bytes.
 pub const TIB: u64 = 1 << 40;
 
-/// An amount of memory in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Bytes(pub u64);
+/// An amount of memory in bytes, at least 1. A limit of 0 bytes cannot be expressed, because 0 means no limit in the limits page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Bytes(NonZeroU64);
 
 impl Bytes {
-    /// Returns `numerator / denominator` of this amount, rounded down; at most `u64::MAX` bytes. `denominator` must not be 0.
+    /// The smallest amount, under which nothing can be allocated.
+    const MIN: Self = Self(NonZeroU64::MIN);
+
+    /// Returns the amount, or `None` for 0.
+    #[must_use]
+    pub const fn new(bytes: u64) -> Option<Self> {
+        match NonZeroU64::new(bytes) {
+            Some(bytes) => Some(Self(bytes)),
+            None => None,
+        }
+    }
+
+    /// Returns the number of bytes.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+
+    /// Returns `numerator / denominator` of this amount, rounded down, but at least 1 byte and at most `u64::MAX`. `denominator` must not
+    /// be 0.
     #[must_use]
     pub fn scaled(self, numerator: u64, denominator: u64) -> Self {
-        let scaled = u128::from(self.0) * u128::from(numerator) / u128::from(denominator);
-        Self(u64::try_from(scaled).unwrap_or(u64::MAX))
+        Self::new(part(self.get(), numerator, denominator)).unwrap_or(Self::MIN)
     }
+
+    /// Returns the sum, at most `u64::MAX` bytes.
+    #[must_use]
+    pub fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.get()))
+    }
+}
+
+/// Returns `numerator / denominator` of an amount, rounded down, at most `u64::MAX`. `denominator` must not be 0.
+#[must_use]
+pub fn part(bytes: u64, numerator: u64, denominator: u64) -> u64 {
+    let part = u128::from(bytes) * u128::from(numerator) / u128::from(denominator);
+    u64::try_from(part).unwrap_or(u64::MAX)
 }
 
 /// Whole MiB, rounded down.
 impl fmt::Display for Bytes {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{} MiB", self.0 / MIB)
+        write!(out, "{} MiB", self.get() / MIB)
     }
 }
 
@@ -51,7 +86,7 @@ impl Percent {
         self.0
     }
 
-    /// Returns this percentage of `total`, rounded down.
+    /// Returns this percentage of `total`, rounded down, but at least 1 byte.
     #[must_use]
     pub fn of(self, total: Bytes) -> Bytes {
         total.scaled(self.0.into(), 100)
@@ -104,10 +139,10 @@ pub const POLICY: Units =
     Units { bare: None, suffixes: ANNOTATION.suffixes, expected: "a quantity such as 4Gi (units k, m, g, t, Ki, Mi, Gi, Ti)" };
 
 impl Units {
-    /// Parses `text` as a number of bytes. `None` for anything but the documented form: a sign, a fraction, a leading zero, zero itself,
+    /// Parses `text` as an amount. `None` for anything but the documented form: a sign, a fraction, a leading zero, zero itself,
     /// white space, another unit, or more than 64 bits.
     #[must_use]
-    pub fn parse(&self, text: &str) -> Option<u64> {
+    pub fn parse(&self, text: &str) -> Option<Bytes> {
         let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let (digits, suffix) = text.split_at(end);
         let unit = if suffix.is_empty() {
@@ -116,7 +151,7 @@ impl Units {
             let is_suffix = |name: &str| name == suffix || (name.len() == 1 && name.eq_ignore_ascii_case(suffix));
             self.suffixes.iter().find(|(name, _)| is_suffix(name))?.1
         };
-        number(digits)?.checked_mul(unit)
+        Bytes::new(number(digits)?.checked_mul(unit)?)
     }
 }
 
@@ -192,7 +227,7 @@ mod tests {
             ("policy: the unit is required", &POLICY, "4096", None),
         ];
         for (description, units, text, expected) in cases {
-            assert_eq!(units.parse(text), *expected, "{description}: {text:?}");
+            assert_eq!(units.parse(text).map(Bytes::get), *expected, "{description}: {text:?}");
         }
     }
 
@@ -226,8 +261,10 @@ mod tests {
 
     #[test]
     fn scaling_neither_wraps_nor_rounds_up() {
-        assert_eq!(Percent::MAX.of(Bytes(u64::MAX)), Bytes(u64::MAX));
-        assert_eq!(Percent::new(50).unwrap().of(Bytes(3)), Bytes(1));
-        assert_eq!(Bytes(u64::MAX).scaled(2, 1), Bytes(u64::MAX));
+        let bytes = |bytes| Bytes::new(bytes).unwrap();
+        assert_eq!(Percent::MAX.of(bytes(u64::MAX)), bytes(u64::MAX));
+        assert_eq!(Percent::new(50).unwrap().of(bytes(3)), bytes(1));
+        assert_eq!(bytes(u64::MAX).scaled(2, 1), bytes(u64::MAX));
+        assert_eq!(Percent::new(1).unwrap().of(bytes(99)), bytes(1), "an amount of 0 would be no limit");
     }
 }

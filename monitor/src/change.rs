@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use vgpu_config::limits::GpuLimits;
+use vgpu_config::quantity::Bytes;
 use vgpu_oci_hook::state::{LIMITS, RECORD, Record};
 use vgpu_region::limits::{GpuLimit, Selector};
 use vgpu_region::map;
@@ -22,8 +23,8 @@ use crate::container::Container;
 /// Limit on device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// Absolute limit in bytes.
-    Bytes(u64),
+    /// Absolute limit.
+    Bytes(Bytes),
     /// Percentage of the GPU's memory, 1-100.
     Percent(u32),
     /// No limit.
@@ -118,7 +119,7 @@ fn store(entry: &GpuLimit, change: Change) {
     match change.memory {
         // Bytes take precedence over percent: the new limit is stored before the old one is removed.
         Some(Memory::Bytes(bytes)) => {
-            entry.memory.store(bytes, Release);
+            entry.memory.store(bytes.get(), Release);
             entry.memory_percent.store(0, Release);
         }
         Some(Memory::Percent(percent)) => {
@@ -172,7 +173,7 @@ mod tests {
     use vgpu_config::limits::Which;
 
     fn limits(gpu: Which, memory: u64, cores: u32) -> GpuLimits {
-        GpuLimits { memory: Some(memory), cores: Some(cores), ..GpuLimits::none(gpu) }
+        GpuLimits { memory: Bytes::new(memory), cores: Some(cores), ..GpuLimits::none(gpu) }
     }
 
     fn changed(host: &Host, gpu: Option<&str>, what: Change) -> Result<(), Error> {
@@ -187,7 +188,7 @@ mod tests {
         let path = CString::new(host.dir("c").join(LIMITS).as_os_str().as_bytes()).unwrap();
         let mapped = map::limits(&path).unwrap();
         let entry = mapped.gpus().next().unwrap();
-        changed(&host, None, Change { memory: Some(Memory::Bytes(2 << 30)), cores: Some(50), ..Change::default() }).unwrap();
+        changed(&host, None, Change { memory: Bytes::new(2 << 30).map(Memory::Bytes), cores: Some(50), ..Change::default() }).unwrap();
         assert_eq!((entry.memory_for(80 << 30), entry.cores_limit()), (Some(2 << 30), Some(50)));
         assert_eq!(mapped.generation.load(Relaxed), 1);
         assert_eq!(host.record("c").limits.gpus, [limits(Which::All, 2 << 30, 50)]);
@@ -228,7 +229,7 @@ mod tests {
             });
             for _ in 0..200_000 {
                 store(&entry, Change { memory: Some(Memory::Percent(50)), ..Change::default() });
-                store(&entry, Change { memory: Some(Memory::Bytes(7)), ..Change::default() });
+                store(&entry, Change { memory: Bytes::new(7).map(Memory::Bytes), ..Change::default() });
             }
             stop.store(true, Relaxed);
         });

@@ -154,6 +154,7 @@ mod tests {
     use super::*;
     use crate::test_host::Host;
     use vgpu_config::limits::{GpuLimits, Which};
+    use vgpu_config::quantity::Bytes;
 
     #[test]
     fn containers_are_found_by_id_prefix_and_names() {
@@ -189,7 +190,7 @@ mod tests {
     fn gpus_come_from_the_bundle_in_the_machines_order() {
         let host = Host::new();
         let (inventory, uuids) = Host::inventory(3);
-        let limit = GpuLimits { memory: Some(1 << 30), ..GpuLimits::none(Which::Index(1)) };
+        let limit = GpuLimits { memory: Bytes::new(1 << 30), ..GpuLimits::none(Which::Index(1)) };
         host.container("c", "a", "p", &[limit]);
         host.bundle("c", &format!(r#"{{"process":{{"env":["NVIDIA_VISIBLE_DEVICES={},{}"]}}}}"#, uuids[2], uuids[0]));
         let found = list(host.path(), &mut Reader::default());

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::limits::{GpuLimits, Which};
 use crate::policy::{OverCeiling, Policy};
-use crate::quantity::{Bytes, Percent};
+use crate::quantity::{Bytes, Percent, part};
 use crate::request::{GpuRequest, Spill};
 use crate::setting::{Setting, Sourced};
 
@@ -18,8 +18,8 @@ impl Bounds<'_> {
     /// Decides the limits on one GPU with `total` bytes of memory, where known.
     pub(super) fn apply(&self, gpu: Which, request: GpuRequest, total: Option<u64>) -> Result<GpuLimits> {
         let mut limits = GpuLimits::none(gpu);
-        let memory = self.memory(&request, total.map(Bytes))?;
-        limits.memory = memory.bytes.map(|bytes| bytes.0);
+        let memory = self.memory(&request, total.and_then(Bytes::new))?;
+        limits.memory = memory.bytes;
         limits.memory_percent = memory.percent.map(Percent::get);
 
         let (defaults, ceilings) = (&self.policy.defaults, &self.policy.ceilings);
@@ -76,25 +76,25 @@ impl Bounds<'_> {
     /// Splits the memory limit into device memory and memory that may spill to the host.
     fn spill(&self, requested: &Sourced<Spill>, limits: &mut GpuLimits) -> Result<()> {
         let percent = self.policy.ceilings.oversubscribe_percent;
-        let Some(memory) = limits.memory.map(Bytes) else {
+        let Some(memory) = limits.memory else {
             if limits.memory_percent.is_some() {
                 let expected = "oversubscription of memory given in bytes (there is no inventory of this machine's GPUs)";
                 return Err(requested.setting.refused(expected));
             }
             return Ok(());
         };
-        let ceiling = |device: Bytes| device.scaled(percent.into(), 100);
+        let ceiling = |device: Bytes| part(device.get(), percent.into(), 100);
         let (device, spill) = match requested.value {
             Spill::Allowed => (memory, ceiling(memory)),
             Spill::Ratio(thousandths) => {
                 let device = memory.scaled(1000, thousandths);
-                (device, Bytes(memory.0 - device.0))
+                (device, memory.get() - device.get())
             }
         };
         if percent == 0 || spill > ceiling(device) {
             self.check_clamp(Some(&requested.setting), format!("{percent} percent of the device memory spilled to the host"))?;
         }
-        (limits.memory, limits.spill) = (Some(device.0), Some(spill.min(ceiling(device)).0).filter(|&spill| spill > 0));
+        (limits.memory, limits.spill) = (Some(device), Some(spill.min(ceiling(device))).filter(|&spill| spill > 0));
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use super::*;
 use crate::dialect::{self, Sources};
 use crate::inventory::Gpu;
 use crate::policy::OptOut;
+use crate::quantity::Bytes;
 
 const A: &str = "GPU-aaaaaaaa-0000-0000-0000-000000000001";
 const B: &str = "GPU-bbbbbbbb-0000-0000-0000-000000000002";
@@ -31,7 +32,7 @@ fn inventory() -> Inventory {
 }
 
 fn one(memory: Option<u64>, memory_percent: Option<u32>, cores: Option<u32>) -> Vec<GpuLimits> {
-    vec![GpuLimits { memory, memory_percent, cores, ..GpuLimits::none(Which::All) }]
+    vec![GpuLimits { memory: memory.and_then(Bytes::new), memory_percent, cores, ..GpuLimits::none(Which::All) }]
 }
 
 #[test]
@@ -88,7 +89,7 @@ fn containers_without_limits() {
 
 #[test]
 fn limits_by_index_and_by_uuid() {
-    let entry = |gpu, memory| GpuLimits { memory: Some(memory), ..GpuLimits::none(gpu) };
+    let entry = |gpu, memory| GpuLimits { memory: Bytes::new(memory), ..GpuLimits::none(gpu) };
     let uuid = |uuid: &str| Which::Uuid(uuid.to_owned());
     let settings = [("CUDA_DEVICE_MEMORY_LIMIT_0", "1g"), ("CUDA_DEVICE_MEMORY_LIMIT_1", "2g")];
 
@@ -134,7 +135,7 @@ fn oversubscription_stays_under_the_ceiling() {
     let spilled = |settings: (&str, &str), policy| {
         decided(&[("nvidia.com/gpumem", "1024"), settings], policy, None).map(|limits| {
             let gpu = &limits.unwrap().gpus[0];
-            (gpu.memory, gpu.spill)
+            (gpu.memory.map(Bytes::get), gpu.spill)
         })
     };
     let ours = ("nvidia.com/gpumem-oversubscribe", "true");
@@ -147,6 +148,22 @@ fn oversubscription_stays_under_the_ceiling() {
     assert!(spilled(("CUDA_MEM_RATIO", "4"), "").is_err());
     let percent = decided(&[("nvidia.com/gpumem-percentage", "10"), ours], "", None).unwrap_err().to_string();
     assert!(percent.contains("given in bytes"), "{percent}");
+}
+
+#[test]
+fn a_limit_that_comes_to_nothing_is_the_smallest_limit() {
+    let clamped = "over_ceiling = \"clamp\"\n[ceilings]\nmemory = \"128m\"";
+    let mut tiny = inventory();
+    tiny.gpus.iter_mut().for_each(|gpu| gpu.memory = 10);
+    let cases: [(&str, Pairs, &str, Option<&Inventory>); 3] = [
+        ("a ratio", &[("CUDA_MEM_LIMIT", "1"), ("CUDA_MEM_RATIO", "2")], clamped, None),
+        ("a percentage", &[("nvidia.com/gpumem-percentage", "1"), ("NVIDIA_VISIBLE_DEVICES", "0")], "", Some(&tiny)),
+        ("a ceiling in percent", &[("NVIDIA_VISIBLE_DEVICES", "0")], "[ceilings]\nmemory_percent = 1", Some(&tiny)),
+    ];
+    for (description, settings, policy, inventory) in cases {
+        let page = decided(settings, policy, inventory).unwrap().unwrap().page().unwrap();
+        assert!(page.gpus().all(|gpu| gpu.memory_for(GIB) == Some(1)), "{description}");
+    }
 }
 
 #[test]

@@ -65,9 +65,9 @@ struct Sum {
 
 impl Sum {
     /// Adds a share of the same GPU. GPU time is unlimited if one of the shares is.
-    fn add(&mut self, share: &Share) {
-        self.memory = Bytes(self.memory.0.saturating_add(share.memory));
-        self.cores = self.cores.zip(share.cores).map(|(one, other)| one.saturating_add(other));
+    fn add(&mut self, memory: Bytes, cores: Option<u32>) {
+        self.memory = self.memory.saturating_add(memory);
+        self.cores = self.cores.zip(cores).map(|(one, other)| one.saturating_add(other));
     }
 
     fn request(self) -> GpuRequest {
@@ -96,13 +96,14 @@ pub fn read(files: &[ClaimFile], request: &mut Request) -> Result<GpuRequests> {
         let share = file.share()?;
         let setting = Setting { origin: Origin::File, key: file.path.display().to_string(), value: share.claim.clone() };
         let gpu = uuid(&share.gpu).ok_or_else(|| setting.refused("a share of a GPU with a UUID"))?;
+        let memory = Bytes::new(share.memory).ok_or_else(|| setting.refused("a share with memory of at least 1 byte"))?;
         if share.cores == Some(0) {
             return Err(setting.refused("a share with cores of at least 1 percent"));
         }
         match shares.iter_mut().find(|(_, known, _)| *known == gpu.0) {
-            Some((_, _, sum)) => sum.add(&share),
+            Some((_, _, sum)) => sum.add(memory, share.cores),
             None => {
-                let sum = Sum { memory: Bytes(share.memory), cores: share.cores, setting };
+                let sum = Sum { memory, cores: share.cores, setting };
                 shares.push((DeviceName { text: share.gpu, uuid: Some(gpu) }, gpu.0, sum));
             }
         }
@@ -138,7 +139,7 @@ mod tests {
 
     fn requested(files: &[ClaimFile], gpu: &str) -> (Option<u64>, Option<u32>) {
         let request = read(files, &mut Request::default()).unwrap().for_gpu(None, uuid(gpu));
-        (request.memory.map(|memory| memory.value.0), request.cores.map(|cores| cores.value.get()))
+        (request.memory.map(|memory| memory.value.get()), request.cores.map(|cores| cores.value.get()))
     }
 
     #[test]
@@ -173,6 +174,7 @@ mod tests {
             (Some("{"), "EOF"),
             (Some(r#"{"claim":"c","gpu":"0","memory":1}"#), "with a UUID"),
             (Some(r#"{"claim":"c","gpu":"GPU-11111111-1111-1111-1111-111111111111","memory":1,"cores":0}"#), "at least 1 percent"),
+            (Some(r#"{"claim":"c","gpu":"GPU-11111111-1111-1111-1111-111111111111","memory":0}"#), "at least 1 byte"),
         ] {
             let file = ClaimFile { text: text.map(str::to_owned), ..missing.clone() };
             let why = read(&[file], &mut Request::default()).unwrap_err().to_string();

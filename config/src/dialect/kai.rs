@@ -41,7 +41,7 @@ pub fn read(sources: &Sources<'_>, request: &Request) -> Result<GpuRequests> {
         return Ok(requests);
     }
     // If the pod requests an amount, the fraction is that amount, rounded.
-    let mebibytes = |text: &str| Some(Bytes(number(text)?.checked_mul(MIB)?));
+    let mebibytes = |text: &str| Bytes::new(number(text)?.checked_mul(MIB)?);
     let memory = annotation(MEMORY).map(|setting| parse(setting, mebibytes, "a positive integer (MiB)"));
     requests.all.memory = memory.transpose()?;
     if requests.all.memory.is_none() {
@@ -77,7 +77,7 @@ mod tests {
         let request = Request { visible, ..Request::default() };
         let sources = Sources { annotations: &annotations, env: &env, container: Some("main"), alnair_limits: None, claims: &[] };
         let all = read(&sources, &request)?.all;
-        Ok((all.memory.map(|memory| memory.value.0 / MIB), all.memory_percent.map(|percent| percent.value.get())))
+        Ok((all.memory.map(|memory| memory.value.get() / MIB), all.memory_percent.map(|percent| percent.value.get())))
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(super) fn parse<T>(setting: Setting, parse: impl Fn(&str) -> Option<T>, expe
 
 /// Parses an amount of memory in the dialect's units.
 pub(super) fn memory(setting: Setting, units: &Units) -> Result<Sourced<Bytes>> {
-    parse(setting, |text| units.parse(text).map(Bytes), units.expected)
+    parse(setting, |text| units.parse(text), units.expected)
 }
 
 /// Parses a percentage of GPU time where 0 and 100 or more mean no limit.

@@ -69,7 +69,7 @@ fn device(entry: &str, setting: &Setting) -> Result<Option<(Uuid, GpuRequest)>> 
         return Ok(None);
     }
     let parse = || {
-        let memory = Bytes(number(memory)?.checked_mul(MIB)?);
+        let memory = Bytes::new(number(memory)?.checked_mul(MIB)?)?;
         Some((uuid(name)?, memory, percent_or_unlimited(cores)?))
     };
     let (uuid, memory, cores) = parse().ok_or_else(|| setting.refused(EXPECTED))?;

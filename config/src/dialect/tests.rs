@@ -24,7 +24,7 @@ fn request(annotations: &[(&str, &str)], env: &[(&str, &str)]) -> Result<Request
 fn figures(request: &Request, index: u32) -> (Option<u64>, Option<u32>, Option<u32>, Option<u32>) {
     let gpu = request.for_gpu(Some(index), None);
     let figure = |percent: Option<Sourced<Percent>>| percent.map(|percent| percent.value.get());
-    (gpu.memory.map(|memory| memory.value.0), figure(gpu.memory_percent), figure(gpu.cores), figure(gpu.cores_soft))
+    (gpu.memory.map(|memory| memory.value.get()), figure(gpu.memory_percent), figure(gpu.cores), figure(gpu.cores_soft))
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn container_keys_need_the_containers_name() {
 fn schedulers_decisions() {
     let decision = format!("{A},NVIDIA,3000,30:;{B},NVIDIA,5000,0:{A},NVIDIA,1000,100:;");
     let hami: &[(&str, &str)] = &[("hami.io/vgpu-devices-allocated", &decision)];
-    let memory = |request: &Request, uuid: &str| request.for_gpu(None, devices::uuid(uuid)).memory.map(|memory| memory.value.0 / MIB);
+    let memory = |request: &Request, uuid: &str| request.for_gpu(None, devices::uuid(uuid)).memory.map(|memory| memory.value.get() / MIB);
     let cores = |request: &Request, uuid: &str| request.for_gpu(None, devices::uuid(uuid)).cores.map(|cores| cores.value.get());
 
     let seen = request(hami, &[]).unwrap();

@@ -50,11 +50,11 @@ fn all_keys_are_read() {
     assert_eq!((policy.engine, Policy::default().engine), (Engine::Crio, Engine::Auto));
     assert_eq!(
         policy.defaults,
-        Defaults { memory: Some(Bytes(4 << 30)), memory_percent: None, cores: Percent::new(30), cores_soft: Percent::new(60) }
+        Defaults { memory: Bytes::new(4 << 30), memory_percent: None, cores: Percent::new(30), cores_soft: Percent::new(60) }
     );
     assert_eq!(
         (policy.ceilings.memory, policy.ceilings.memory_percent, policy.ceilings.priority),
-        (Some(Bytes(8 << 30)), Percent::new(50), 1)
+        (Bytes::new(8 << 30), Percent::new(50), 1)
     );
     assert!(policy.opt_out.allows(Some("kube-system")) && !policy.opt_out.allows(Some("default")) && !policy.opt_out.allows(None));
     assert_eq!(policy.driver_capabilities.otherwise, Otherwise::Refuse);

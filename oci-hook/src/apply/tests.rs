@@ -4,10 +4,11 @@ use super::*;
 use crate::edits::edits;
 use vgpu_config::Limits;
 use vgpu_config::limits::{GpuLimits, Which};
+use vgpu_config::quantity::Bytes;
 
 fn example() -> Edits {
     let limits = Limits {
-        gpus: vec![GpuLimits { memory: Some(1), ..GpuLimits::none(Which::All) }],
+        gpus: vec![GpuLimits { memory: Bytes::new(1), ..GpuLimits::none(Which::All) }],
         devices: Some(vec!["1".into()]),
         ..Limits::default()
     };

@@ -1,5 +1,6 @@
 use serde_json::{Value, json};
 use vgpu_config::limits::{GpuLimits, Mps, Which};
+use vgpu_config::quantity::Bytes;
 
 use super::*;
 
@@ -9,7 +10,7 @@ fn edits_for(limits: &Limits) -> Edits {
 
 #[test]
 fn a_limited_container_gets_a_hook() {
-    let limits = Limits { gpus: vec![GpuLimits { memory: Some(1), ..GpuLimits::none(Which::All) }], ..Limits::default() };
+    let limits = Limits { gpus: vec![GpuLimits { memory: Bytes::new(1), ..GpuLimits::none(Which::All) }], ..Limits::default() };
     let edits = edits_for(&limits);
     assert_eq!(edits.destinations, ["/a", "/b"]);
     let [hook] = edits.hooks.as_slice() else { panic!("one hook: {:?}", edits.hooks) };
@@ -37,7 +38,7 @@ fn only_the_hook_of_vgpu_runtime_marks_a_container() {
 
 #[test]
 fn mps_clients_get_its_variables() {
-    let gpu = GpuLimits { memory: Some(1 << 30), cores: Some(30), ..GpuLimits::none(Which::All) };
+    let gpu = GpuLimits { memory: Bytes::new(1 << 30), cores: Some(30), ..GpuLimits::none(Which::All) };
     let mut limits = Limits { gpus: vec![gpu], ..Limits::default() };
     limits.mps = Mps::of(&limits, Path::new("/run/mps"));
     let env = [

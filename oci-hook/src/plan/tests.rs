@@ -79,7 +79,7 @@ fn alnairs_limits_file_is_found_through_its_mount() {
     }));
     let read = |path: &Path| (path == Path::new("/host/abc/limits")).then(|| "vmem:1048576".to_owned());
     let memory = request(&spec, Path::new("/run/vgpu"), read).unwrap().for_gpu(None, None).memory;
-    assert_eq!(memory.map(|memory| memory.value.0), Some(1 << 20));
+    assert_eq!(memory.map(|memory| memory.value.get()), Some(1 << 20));
 }
 
 #[test]
