@@ -41,10 +41,11 @@ impl Process {
     }
 }
 
-/// Reads field 22 of `/proc/<pid>/stat`, counted after the name, which may contain anything.
+/// Reads field 22 of `/proc/<pid>/stat`, counted after the name, which may contain any bytes.
 fn start_time(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
+    std::str::from_utf8(&stat[after_name..]).ok()?.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// Returns the UID on the host that this process acts for, unless that is root. It differs from the effective UID in a user namespace.
@@ -116,6 +117,8 @@ pub fn find(programs: &[PathBuf]) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
+
     use super::*;
 
     #[test]
@@ -136,6 +139,20 @@ mod tests {
         let this = Process::this();
         assert!(this.is_alive());
         assert!(!Process { start_time: this.start_time + 1, ..this }.is_alive());
+    }
+
+    #[test]
+    fn a_process_with_any_name_is_alive() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join(OsString::from_vec(b"\xff) 1 (\n".to_vec()));
+        std::fs::copy(find(&["sleep".into()]).unwrap(), &program).unwrap();
+        let mut child = std::process::Command::new(&program).arg("600").arg0("sleep").spawn().unwrap();
+        let found = Process::with_pid(child.id());
+        let is_alive = found.is_some_and(Process::is_alive);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is_alive, "{found:?}");
+        assert!(!found.is_some_and(Process::is_alive));
     }
 
     #[test]
