@@ -89,11 +89,11 @@ impl Record {
             files.push(own(PRELOAD, paths::LD_SO_PRELOAD, false));
         }
         if let Some(mps) = &self.limits.mps {
-            // MPS clients open the pipes for writing.
+            // Clients only connect to the daemon's sockets and pipes, for which a read-only mount suffices.
             files.push(InjectedFile {
                 source: mps.pipes.clone(),
                 destination: paths::MPS,
-                is_writable: true,
+                is_writable: false,
                 is_executable: false,
                 is_dir: true,
             });
