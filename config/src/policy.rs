@@ -38,7 +38,8 @@ pub struct Policy {
     pub on_violation: OnViolation,
     /// Seconds that a violation may last before the container's processes are killed.
     pub violation_grace_seconds: u64,
-    /// Treatment of a limited container whose mounts could be removed: by itself (CAP_SYS_ADMIN), or through a volume over them.
+    /// Treatment of a limited container that could evade its limits by a capability or through a volume over its mounts. If it is
+    /// refused, limited containers cannot create user namespaces either.
     pub privileged: Admission,
     /// Treatment of a limited container whose image has no glibc loader. CUDA's driver and the library need glibc.
     pub without_glibc: Admission,

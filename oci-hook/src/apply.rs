@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use crate::edits::{Edits, STAGE};
 use crate::error::{Error, Result};
 use crate::path::normalize;
+use crate::seccomp;
 use crate::spec::Spec;
 
 /// Returns the specification with the edits applied. Applying them again changes nothing.
@@ -40,6 +41,9 @@ pub fn to_spec(spec: Spec, edits: &Edits) -> Result<Spec> {
         let name = hook.pointer("/args/0");
         hooks.retain(|other| other.pointer("/args/0") != name);
         hooks.push(hook);
+    }
+    if edits.denies_user_namespaces {
+        seccomp::deny_user_namespaces(&mut spec)?;
     }
     Ok(Spec { json: spec, engine })
 }

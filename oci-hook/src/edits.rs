@@ -28,6 +28,8 @@ pub struct Edits {
     pub env: Vec<(String, String)>,
     /// Hooks to be appended to [`STAGE`].
     pub hooks: Vec<Hook>,
+    /// Whether no process may create a user namespace.
+    pub denies_user_namespaces: bool,
 }
 
 /// Returns the edits for `limits`. `destinations` are the container paths on which the program `hook` mounts.

@@ -22,6 +22,7 @@ use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::Deserialize;
 use serde_json::Value;
+use vgpu_config::policy::Admission;
 use vgpu_config::{Limits, Policy};
 use vgpu_region::paths;
 
@@ -36,7 +37,7 @@ use crate::process::{self, Process};
 use crate::record::Record;
 use crate::rootfs::{Rootfs, read_text};
 use crate::state::State;
-use crate::{driver, edits, state};
+use crate::{driver, edits, seccomp, state};
 
 /// Name of the program in messages.
 const PROGRAM: &str = "vgpu-hook";
@@ -197,6 +198,11 @@ fn prepare(container: &ContainerState, options: &Options) -> Result<Option<Ready
     // MPS needs variables, which a hook cannot set.
     limits.mps = None;
     check_environment(&limits)?;
+    if policy.privileged == Admission::Refuse && limits.is_limited() && seccomp::allows_user_namespaces(&bundle.spec) {
+        let expected = "a limited container whose seccomp profile refuses user namespaces, in which the library's mounts can be hidden: \
+                        vgpu-runtime changes the profile, hooks cannot (the policy's key privileged)";
+        return Err(Error::refused("linux.seccomp", "user namespaces are allowed", expected));
+    }
     let mut prepared = Prepared::new(&bundle, &policy, limits, container.id())?;
     prepared.record.init = pid(container).and_then(Process::with_pid);
     prepared.write()?;

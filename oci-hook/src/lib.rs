@@ -25,6 +25,7 @@ pub mod process;
 pub mod record;
 pub mod rootfs;
 pub mod runtime;
+pub mod seccomp;
 pub mod spec;
 pub mod state;
 

@@ -11,7 +11,7 @@ use vgpu_config::{Inventory, Limits, Policy, Request};
 
 use crate::error::{Error, Result};
 use crate::path::normalize;
-use crate::privilege::mounts_removable_by;
+use crate::privilege::limits_evadable_by;
 use crate::spec::Spec;
 
 /// Major number of the NVIDIA driver's character devices.
@@ -86,9 +86,9 @@ pub fn decide(spec: &Spec, request: &Request, policy: &Policy, inventory: Option
     let is_limited = limits.as_ref().is_some_and(Limits::is_limited);
     if is_limited
         && policy.privileged == Admission::Refuse
-        && let Some(reason) = mounts_removable_by(spec)
+        && let Some(reason) = limits_evadable_by(spec)
     {
-        let expected = "a limited container without it, as it allows the removal of the limits' mounts (the policy's key privileged)";
+        let expected = "a limited container without it, as it allows the evasion of the limits (the policy's key privileged)";
         return Err(Error::refused("container", reason, expected));
     }
     Ok(limits)

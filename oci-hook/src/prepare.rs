@@ -63,6 +63,8 @@ pub struct Prepared {
     claims: BTreeSet<PathBuf>,
     /// Whether no other container may have a share of these claims.
     has_exclusive_claims: bool,
+    /// Whether processes of the container must not create user namespaces.
+    denies_user_namespaces: bool,
 }
 
 impl Prepared {
@@ -83,7 +85,15 @@ impl Prepared {
             std::fs::metadata(&front.source).map_err(Error::io("find the front library", &front.source))?;
         }
         let claims = claims(bundle, state.dir());
-        Ok(Self { record, state, dir, preload, claims, has_exclusive_claims: policy.shared_claims == Admission::Refuse })
+        Ok(Self {
+            denies_user_namespaces: record.limits.is_limited() && policy.privileged == Admission::Refuse,
+            has_exclusive_claims: policy.shared_claims == Admission::Refuse,
+            record,
+            state,
+            dir,
+            preload,
+            claims,
+        })
     }
 
     /// Returns whether any GPU is limited, so that the container has a directory.
@@ -99,7 +109,8 @@ impl Prepared {
     pub fn edits(&self, hook: &Path) -> Result<Edits> {
         let files = if self.is_limited() { self.record.injected_files(&self.dir) } else { Vec::new() };
         let destinations = files.iter().map(|file| file.destination).collect();
-        edits::edits(&self.record.limits, destinations, hook, self.state.dir())
+        let edits = edits::edits(&self.record.limits, destinations, hook, self.state.dir())?;
+        Ok(Edits { denies_user_namespaces: self.denies_user_namespaces, ..edits })
     }
 
     /// Writes the container's directory, and removes those of dead containers.

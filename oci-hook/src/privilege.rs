@@ -1,4 +1,4 @@
-//! Whether the mounts that limit a container could be removed.
+//! Whether a container's privileges allow it to evade its limits.
 
 use std::path::Path;
 
@@ -9,16 +9,20 @@ use crate::hami_cache;
 use crate::path::normalize;
 use crate::spec::Spec;
 
-/// Returns what allows the removal of the mounts that limit a container: CAP_SYS_ADMIN, or a volume over one of their mount points.
+/// Capabilities with which the limits can be evaded: the first removes mounts, the second opens files by handle that are on the file
+/// system of a mounted file, and so the limits themselves.
+const EVADING: [Capability; 2] = [Capability::CAP_SYS_ADMIN, Capability::CAP_DAC_READ_SEARCH];
+
+/// Returns what allows a container to evade its limits: one of two capabilities, or a volume over one of the mount points.
 ///
 /// Another container with the same volume can remove the mount point, and the kernel then removes the mount. The kernel refuses that
 /// only to the container itself.
 #[must_use]
-pub fn mounts_removable_by(spec: &Spec) -> Option<String> {
+pub fn limits_evadable_by(spec: &Spec) -> Option<String> {
     // crun accepts capability names in either case.
     let mut capabilities = spec.bounding_capabilities().filter_map(|name| name.to_ascii_uppercase().parse().ok());
-    if capabilities.any(|capability: Capability| capability == Capability::CAP_SYS_ADMIN) {
-        return Some(Capability::CAP_SYS_ADMIN.to_string());
+    if let Some(capability) = capabilities.find(|capability: &Capability| EVADING.contains(capability)) {
+        return Some(capability.to_string());
     }
     let volumes = spec.mounts().filter(|mount| mount.typ().as_deref() != Some("tmpfs"));
     let files = [paths::LIBRARY, paths::LD_SO_PRELOAD].map(Path::new);

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::path::absolute;
 use crate::prepare::{self, Prepared};
-use crate::privilege::mounts_removable_by;
+use crate::privilege::limits_evadable_by;
 use crate::state::State;
 use crate::{apply, hami_cache, process};
 
@@ -180,8 +180,8 @@ fn limit(bundle: Bundle, policy: &Policy, prepared: Prepared, log: &Log) -> Resu
 /// Logs conditions that weaken the container's limits.
 fn warn(bundle: &Bundle, prepared: &Prepared, log: &Log) {
     let id = &prepared.record.id;
-    if let Some(reason) = mounts_removable_by(&bundle.spec).filter(|_| prepared.is_limited()) {
-        log.warning(&format!("container {id} has {reason}, which allows the removal of its limits"));
+    if let Some(reason) = limits_evadable_by(&bundle.spec).filter(|_| prepared.is_limited()) {
+        log.warning(&format!("container {id} has {reason}, which allows the evasion of its limits"));
     }
     if let Some((claim, other)) = prepared.claim_sharer() {
         log.warning(&format!("container {id} has a share of the claim {claim} that {other} has, too: each is limited separately"));

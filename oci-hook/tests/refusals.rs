@@ -145,21 +145,24 @@ fn hostile_ids_are_refused() {
 }
 
 #[test]
-fn containers_that_could_remove_mounts_are_refused_if_the_policy_says_so() {
+fn containers_that_could_evade_limits_are_refused_if_the_policy_says_so() {
     for runtime in runtimes() {
         let host = host(runtime);
-        let privileged = || limited().capability("CAP_SYS_ADMIN");
+        let with = |capability| limited().capability(capability);
         // Another container with the same volume can remove the mount points.
         let volume = tempfile::tempdir().unwrap();
         let covered = || limited().bind(volume.path(), "/etc", &["rw"]);
-        for (bundle, reason) in [(privileged(), "CAP_SYS_ADMIN"), (covered(), "a volume over /etc")] {
+        let (admin, by_handle) = ("CAP_SYS_ADMIN", "CAP_DAC_READ_SEARCH");
+        for (bundle, reason) in [(with(admin), admin), (with(by_handle), by_handle), (covered(), "a volume over /etc")] {
             let admitted = host.run(&bundle);
             assert!(admitted.log.contains("level=warning") && admitted.log.contains(reason), "{admitted:#?}");
             assert!(admitted.ok().contains("started"));
         }
         let host = common::host(runtime);
         host.policy("privileged = \"refuse\"");
-        assert!(refused(&host, &privileged(), "privileged").contains("CAP_SYS_ADMIN"));
+        for capability in [admin, by_handle] {
+            assert!(refused(&host, &with(capability), capability).contains(capability));
+        }
         assert!(refused(&host, &covered(), "a volume").contains("a volume over /etc"));
     }
 }

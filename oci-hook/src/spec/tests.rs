@@ -67,7 +67,7 @@ fn the_last_value_of_a_repeated_variable_counts() {
 fn malformed_specifications_count_as_empty() {
     for malformed in [json!(null), json!([]), json!({ "annotations": 1, "mounts": {}, "process": { "env": "A=1" }, "linux": null })] {
         let spec = Spec::from(malformed);
-        assert!(spec.annotations().is_empty() && spec.env().is_empty() && crate::privilege::mounts_removable_by(&spec).is_none());
+        assert!(spec.annotations().is_empty() && spec.env().is_empty() && crate::privilege::limits_evadable_by(&spec).is_none());
         assert_eq!((spec.mounts().count(), spec.device_paths().count(), spec.hook_paths().count()), (0, 0, 0));
     }
 }
