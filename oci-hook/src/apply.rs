@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use crate::edits::{Edits, STAGE};
 use crate::error::{Error, Result};
 use crate::path::normalize;
+use crate::process::Process;
 use crate::seccomp;
 use crate::spec::Spec;
 
@@ -77,6 +78,27 @@ fn exchange(new: &Path, path: &Path) -> std::io::Result<()> {
     }
 }
 
+/// Returns the name of the temporary files beside `path`, without the PID of the process that writes one.
+fn temporary_prefix(path: &Path) -> OsString {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".vgpu-");
+    name
+}
+
+/// Removes the temporary files beside `path` that killed processes have left. What cannot be removed stays; it does no harm.
+pub fn remove_temporary_files(path: &Path) {
+    let prefix = temporary_prefix(path);
+    let entries = path.parent().and_then(|dir| fs::read_dir(dir).ok()).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let pid =
+            name.as_encoded_bytes().strip_prefix(prefix.as_encoded_bytes()).and_then(|pid| std::str::from_utf8(pid).ok()?.parse().ok());
+        if pid.is_some_and(|pid| pid == std::process::id() || Process::with_pid(pid).is_none()) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// Replaces a file atomically, keeping its owner and mode.
 ///
 /// The file is not synced: after a crash of the machine the container does not exist either, nor do files in `/run` that the new text
@@ -86,8 +108,9 @@ fn exchange(new: &Path, path: &Path) -> std::io::Result<()> {
 /// The directory cannot be written; the file is unchanged.
 pub fn replace_file(path: &Path, text: &[u8]) -> Result<()> {
     let old = fs::metadata(path).map_err(Error::io("stat", path))?;
-    let mut name: OsString = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".vgpu-{}", std::process::id()));
+    remove_temporary_files(path);
+    let mut name = temporary_prefix(path);
+    name.push(std::process::id().to_string());
     let temporary = path.with_file_name(name);
     let write = || {
         let mut file: File = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;

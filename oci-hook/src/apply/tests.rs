@@ -79,3 +79,22 @@ fn a_replaced_file_keeps_owner_and_mode() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file remains");
     assert!(replace_file(&dir.path().join("absent"), b"").unwrap_err().to_string().contains("absent"));
 }
+
+#[test]
+fn temporary_files_of_killed_processes_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    // PIDs have at most 22 bits; that of init is alive.
+    let (left, kept) =
+        (["config.json.vgpu-99999999"], ["config.json.vgpu-1", "config.json.vgpu-x", "config.json.bak", "other.vgpu-99999999"]);
+    for name in left.iter().chain(&kept).chain(&["config.json"]) {
+        fs::write(path(name), "old").unwrap();
+    }
+    replace_file(&path("config.json"), b"new").unwrap();
+    assert!(!left.iter().any(|name| path(name).exists()));
+    assert!(kept.iter().all(|name| path(name).exists()));
+    // One of an earlier process with the same PID is in the way.
+    fs::write(path(&format!("config.json.vgpu-{}", std::process::id())), "old").unwrap();
+    replace_file(&path("config.json"), b"newer").unwrap();
+    assert_eq!(fs::read_to_string(path("config.json")).unwrap(), "newer");
+}
