@@ -56,7 +56,7 @@ fn any_runtime() -> Option<PathBuf> {
     process::find(&Policy::runtimes_even_if_invalid(policy_path().as_deref()))
 }
 
-/// Lets the low-level runtime delete a container, and removes the directories of dead containers. For a container without a directory,
+/// Lets the low-level runtime delete a container, and removes what vgpu has written for it. For a container without a directory,
 /// executes the low-level runtime.
 fn delete(id: &OsStr, args: &[OsString]) -> Result<ExitCode> {
     let policy = Policy::load(policy_path().as_deref()).unwrap_or_default();
@@ -66,7 +66,9 @@ fn delete(id: &OsStr, args: &[OsString]) -> Result<ExitCode> {
     }
     let runtime = any_runtime().ok_or_else(no_runtime)?;
     let status = std::process::Command::new(&runtime).args(args).status().map_err(Error::io("run", &runtime))?;
-    state.sweep();
+    for bundle in id.to_str().map(|id| state.delete_dead(id)).unwrap_or_default() {
+        apply::remove_temporary_files(&bundle.join("config.json"));
+    }
     if let Some(signal) = status.signal() {
         // The caller must see how the low-level runtime ended.
         process::raise(signal);

@@ -2,8 +2,8 @@
 //!
 //! A directory is written under a temporary name and renamed when complete, so a crash leaves nothing that looks like a container.
 //! `delete` through vgpu-runtime removes it. What remains of failed creates and of containers that ended otherwise is swept by the next
-//! create: a container is dead once its creator has ended and the low-level runtime has no entry for it. A process renames a directory
-//! before it removes it.
+//! creates, each of which looks at a few: a container is dead once its creator has ended and the low-level runtime has no entry for it. A
+//! process renames a directory before it removes it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::Write;
@@ -92,7 +92,7 @@ impl State {
         Err(in_use())
     }
 
-    /// Writes a container's directory at the path that [`State::reserve`] returned, and removes the directories of dead containers.
+    /// Writes a container's directory at the path that [`State::reserve`] returned, and removes the directories of some dead containers.
     ///
     /// # Errors
     /// The state directory cannot be written.
@@ -123,7 +123,15 @@ impl State {
         }
     }
 
-    /// Removes the directories of dead containers. Directories that cannot be read or removed are left for a later sweep.
+    /// Removes the directories of the dead containers of this id, in any bundle, and returns their bundles. Directories that cannot be
+    /// read or removed are left for a later sweep.
+    pub fn delete_dead(&self, id: &str) -> Vec<PathBuf> {
+        let dirs = self.named(id).map(|name| self.containers.path.join(name));
+        let dead = dirs.filter_map(|dir| Some((read_record(&dir).filter(|record| !record.is_live())?.bundle, dir)));
+        dead.filter(|(_, dir)| self.containers.discard(dir).is_ok()).map(|(bundle, _)| bundle).collect()
+    }
+
+    /// Removes the directories of some dead containers. Directories that cannot be read or removed are left for a later sweep.
     pub fn sweep(&self) {
         if let Some(spare) = self.containers.sweep_keeping_one() {
             let _ = remove(&spare);
@@ -133,8 +141,13 @@ impl State {
     /// Returns whether a container of this id may have a directory, in any bundle.
     #[must_use]
     pub fn has(&self, id: &str) -> bool {
-        check_id(id).is_ok()
-            && self.containers.names().any(|name| name.strip_prefix(id).is_some_and(|rest| rest.is_empty() || rest.starts_with('@')))
+        self.named(id).next().is_some()
+    }
+
+    /// Returns the names of the directories of containers of this id.
+    fn named(&self, id: &str) -> impl Iterator<Item = String> {
+        let is_named = move |name: &String| name.strip_prefix(id).is_some_and(|rest| rest.is_empty() || rest.starts_with('@'));
+        self.containers.names().filter(move |name| check_id(id).is_ok() && is_named(name))
     }
 
     /// Returns the directories and records of the containers that exist.

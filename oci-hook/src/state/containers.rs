@@ -1,7 +1,8 @@
 //! The directory that has one directory for each limited container: its entries, and the removal of dead ones.
 
-use std::fs;
+use std::fs::{self, DirEntry};
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use crate::error::{Error, Result};
 use crate::process::Process;
@@ -11,6 +12,9 @@ use crate::record::{RECORD, Record};
 const UNFINISHED: &str = ".new.";
 /// Prefix of directories that a process has claimed from a dead container.
 const CLAIMED: &str = ".old.";
+
+/// Number of containers that one sweep looks at. Every create sweeps, and must not take the longer the more containers there are.
+const LOOKED_AT: usize = 16;
 
 /// The directory of all containers' directories.
 #[derive(Clone, Debug)]
@@ -53,12 +57,24 @@ impl Containers {
         }
     }
 
+    /// Returns what other processes have claimed or left unfinished, and some of the containers' directories, others each time.
+    fn some_entries(&self) -> Vec<DirEntry> {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let (mut containers, mut some): (Vec<_>, Vec<_>) =
+            entries.partition(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
+        let nanoseconds = UNIX_EPOCH.elapsed().map_or(0, |since| since.subsec_nanos() as usize);
+        let start = nanoseconds.checked_rem(containers.len()).unwrap_or(0);
+        containers.rotate_left(start);
+        some.extend(containers.into_iter().take(LOOKED_AT));
+        some
+    }
+
     /// Empties the directories of dead containers and removes all but one, which it returns for reuse. On a file system mounted with
     /// `discard`, removing a directory waits for the TRIM, which takes milliseconds on a busy disk. Directories that cannot be read or
-    /// removed are left for a later sweep.
+    /// removed, and those that are not looked at, are left for a later sweep.
     pub(super) fn sweep_keeping_one(&self) -> Option<PathBuf> {
         let mut spare = None;
-        for entry in fs::read_dir(&self.path).ok()?.flatten() {
+        for entry in self.some_entries() {
             let name = entry.file_name();
             let owner = name.to_str().and_then(|name| [UNFINISHED, CLAIMED].iter().find_map(|prefix| name.strip_prefix(prefix)));
             let is_dead = match owner {

@@ -156,3 +156,38 @@ fn directories_of_dead_containers_are_emptied_and_reused() {
     let fourth = create(&state, &record("c4", "/d")).unwrap();
     assert_eq!((inode(&fourth), names(&state.containers.path)), (third, ["c2".to_owned(), "c4".to_owned()].into()));
 }
+
+/// Creates containers, all of which exist while they are created, and then ends those that are dead.
+fn create_and_end<'a>(state: &State, containers: impl IntoIterator<Item = (&'a str, &'a str, bool)>) {
+    let created =
+        containers.into_iter().map(|(id, bundle, is_dead)| (create(state, &record(id, bundle)).unwrap(), record(id, bundle), is_dead));
+    for (dir, record, _) in created.collect::<Vec<_>>().into_iter().filter(|(.., is_dead)| *is_dead) {
+        let ended = Record { creator: dead(), ..record };
+        fs::write(dir.join(RECORD), serde_json::to_vec(&ended).unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn a_create_looks_at_a_few_containers_and_many_look_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = State::at(dir.path());
+    let ids: Vec<String> = (0..100).map(|number| format!("c{number}")).collect();
+    create_and_end(&state, ids.iter().map(|id| (id.as_str(), "/b", true)));
+    let count = || fs::read_dir(dir.path().join(CONTAINERS)).unwrap().count();
+    assert_eq!(count(), 100);
+    create(&state, &record("new", "/b")).unwrap();
+    assert!(count() > 80, "{} remain", count());
+    (0..10_000).take_while(|_| count() > 1).for_each(|_| state.sweep());
+    assert_eq!(count(), 1);
+}
+
+#[test]
+fn deletion_removes_only_dead_containers_of_the_id() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = State::at(dir.path());
+    create_and_end(&state, [("c", "/running", false), ("c", "/ended", true), ("c2", "/b", true)]);
+    assert_eq!(state.delete_dead("c"), [Path::new("/ended")]);
+    assert_eq!(state.delete_dead("c/.."), [] as [PathBuf; 0]);
+    let remains = |id, bundle| state.find(id, Path::new(bundle)).is_some();
+    assert_eq!([remains("c", "/running"), remains("c", "/ended"), remains("c2", "/b")], [true, false, true]);
+}
