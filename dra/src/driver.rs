@@ -16,6 +16,7 @@ use crate::checkpoint::{Checkpoint, PreparedClaims, PreparedEntry};
 use crate::claim::{Grant, grants};
 use crate::cluster::describe;
 use crate::devices::{self, LocalDevice};
+use crate::names::{is_dns_label, is_dns_subdomain};
 use crate::proto;
 use crate::storage::{Storage, at_path};
 
@@ -97,6 +98,13 @@ impl Driver {
         // The UID becomes part of file names.
         if claim.uid.is_empty() || !claim.uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
             return Err(format!("claim UID: {:?}: expected letters, digits and hyphens", claim.uid));
+        }
+        // They become parts of URLs, in which the client does not escape them.
+        if !is_dns_label(&claim.namespace) || !is_dns_subdomain(&claim.name) {
+            return Err(format!(
+                "claim {:?}/{:?}: expected a namespace that is a DNS label, and a DNS subdomain",
+                claim.namespace, claim.name
+            ));
         }
         let known = self.claims.lock().await.get(&claim.uid).cloned();
         let entry = match known {

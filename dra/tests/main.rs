@@ -6,6 +6,7 @@ mod chart;
 mod common;
 mod crash_recovery;
 mod enforcement;
+mod hostile_pods;
 mod manifests;
 mod permissions;
 mod plugin;

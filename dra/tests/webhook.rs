@@ -9,7 +9,7 @@ use crate::common::schemas::Schemas;
 use crate::common::wait_for;
 use base64::Engine as _;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
@@ -31,6 +31,24 @@ impl Drop for Webhook {
     }
 }
 
+/// Certificate chain and key of a client.
+type Issued = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+/// Returns a CA in PEM, and a client's certificate that it has issued.
+fn client_ca() -> (String, Issued) {
+    let mut parameters = rcgen::CertificateParams::new([]).unwrap();
+    parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let ca_key = rcgen::KeyPair::generate().unwrap();
+    let ca = parameters.self_signed(&ca_key).unwrap().pem();
+    let issuer = rcgen::Issuer::new(parameters, ca_key);
+    let mut parameters = rcgen::CertificateParams::new(["kube-apiserver".to_owned()]).unwrap();
+    parameters.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = parameters.signed_by(&key, &issuer).unwrap();
+    (ca, (vec![certificate.der().clone()], PrivateKeyDer::try_from(key.serialize_der()).unwrap()))
+}
+
+/// Writes a new certificate and key for the server.
 fn certify(folder: &Path) {
     let made = rcgen::generate_simple_self_signed(vec!["vgpu-webhook.team.svc".to_owned()]).unwrap();
     std::fs::write(folder.join("tls.key"), made.signing_key.serialize_pem()).unwrap();
@@ -39,6 +57,11 @@ fn certify(folder: &Path) {
 
 impl Webhook {
     fn start(cluster: &Cluster) -> Self {
+        Self::start_with(cluster, |_| Vec::new())
+    }
+
+    /// Starts the webhook with more arguments, which may name files in its folder.
+    fn start_with(cluster: &Cluster, more: impl FnOnce(&Path) -> Vec<String>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         certify(folder.path());
         std::fs::write(folder.path().join("kubeconfig"), cluster.kubeconfig()).unwrap();
@@ -49,17 +72,27 @@ impl Webhook {
         for (flag, file) in [("--certificate", "tls.crt"), ("--key", "tls.key"), ("--kubeconfig", "kubeconfig")] {
             command.arg(flag).arg(folder.path().join(file));
         }
+        command.args(more(folder.path()));
         let webhook = Self { child: command.stdin(Stdio::null()).spawn().unwrap(), address, folder };
         wait_for("the webhook", || webhook.send("GET", "/healthz", "").ok().filter(|(code, _)| *code == 200));
         webhook
     }
 
     /// Sends one request, trusting the certificate that is in the file now.
+    fn send(&self, method: &str, path: &str, body: &str) -> std::io::Result<(u16, String)> {
+        self.send_as(None, method, path, body)
+    }
+
+    /// Sends one request as the owner of this certificate.
     #[tokio::main(flavor = "current_thread")]
-    async fn send(&self, method: &str, path: &str, body: &str) -> std::io::Result<(u16, String)> {
+    async fn send_as(&self, client: Option<&Issued>, method: &str, path: &str, body: &str) -> std::io::Result<(u16, String)> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(self.folder.path().join("tls.crt")).unwrap()).unwrap();
-        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let config = ClientConfig::builder().with_root_certificates(roots);
+        let config = match client {
+            Some((chain, key)) => config.with_client_auth_cert(chain.clone(), key.clone_key()).unwrap(),
+            None => config.with_no_client_auth(),
+        };
         let stream = tokio::net::TcpStream::connect(&self.address).await?;
         let name = ServerName::try_from("vgpu-webhook.team.svc").unwrap();
         let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
@@ -68,7 +101,8 @@ impl Webhook {
             body.len()
         );
         stream.write_all(head.as_bytes()).await?;
-        stream.write_all(body.as_bytes()).await?;
+        // A server may answer before it has read everything.
+        let _ = stream.write_all(body.as_bytes()).await;
         let mut response = Vec::new();
         // A server may close the connection without TLS' close_notify, which is an error here.
         let _ = stream.read_to_end(&mut response).await;
@@ -78,9 +112,13 @@ impl Webhook {
     }
 
     fn review(&self, pod: &Value, dry_run: bool) -> Value {
+        self.review_in("team", pod, dry_run)
+    }
+
+    fn review_in(&self, namespace: &str, pod: &Value, dry_run: bool) -> Value {
         let review = json!({
             "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-            "request": { "uid": "r", "operation": "CREATE", "namespace": "team", "dryRun": dry_run, "object": pod },
+            "request": { "uid": "r", "operation": "CREATE", "namespace": namespace, "dryRun": dry_run, "object": pod },
         });
         let (code, body) = self.send("POST", "/mutate", &review.to_string()).unwrap();
         assert_eq!(code, 200, "{body}");
@@ -159,4 +197,82 @@ fn percentages_refer_to_the_clusters_gpus() {
     patched(&half, &webhook.review(&half, false));
     let templates = cluster.objects(TEMPLATES);
     assert_eq!(templates[0]["spec"]["spec"]["devices"]["requests"][0]["exactly"]["capacity"]["requests"]["memory"], "12Gi");
+}
+
+#[test]
+fn malformed_pods_and_namespaces_do_no_harm() {
+    let cluster = Cluster::start();
+    let webhook = Webhook::start(&cluster);
+    let whole = pod(json!({ "nvidia.com/gpu": 1 }));
+    for spec in [json!("x"), json!(1), json!([]), json!({ "containers": "x" }), json!({ "containers": ["x", 1, null] })] {
+        let mut malformed = whole.clone();
+        malformed["spec"] = spec;
+        assert_eq!(webhook.review(&malformed, false), json!({ "uid": "r", "allowed": true }));
+    }
+    for namespace in ["", "team/../kube-system", "team/resourceclaims?x=", "..", "Team", "a.b", "%2e%2e"] {
+        let response = webhook.review_in(namespace, &whole, false);
+        assert!(response["status"]["message"].as_str().unwrap().contains("expected a DNS label"), "{namespace}: {response}");
+    }
+    assert_eq!(cluster.log(), [] as [String; 0], "no request may be sent for them");
+    patched(&whole, &webhook.review(&whole, false));
+}
+
+#[test]
+fn existing_template_must_be_as_the_webhook_creates_it() {
+    let cluster = Cluster::start();
+    let webhook = Webhook::start(&cluster);
+    let whole = pod(json!({ "nvidia.com/gpu": 1 }));
+    patched(&whole, &webhook.review(&whole, false));
+    let created = cluster.objects(TEMPLATES).remove(0);
+    let path = format!("{TEMPLATES}/{}", created["metadata"]["name"].as_str().unwrap());
+    type Change = fn(&mut Value);
+    let changes: [(&str, Change); 5] = [
+        ("another specification", |it| it["spec"]["spec"]["devices"]["requests"][0]["exactly"]["count"] = json!(8)),
+        ("metadata of its own for claims", |it| it["spec"]["metadata"] = json!({ "annotations": { "a": "b" } })),
+        ("another creator", |it| it["metadata"]["labels"] = json!({})),
+        ("an owner", |it| it["metadata"]["ownerReferences"] = json!([{ "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u" }])),
+        ("the end", |it| it["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")),
+    ];
+    for (what, change) in changes {
+        let mut other = created.clone();
+        change(&mut other);
+        cluster.put(&path, other);
+        let response = webhook.review(&whole, false);
+        assert_eq!(response["allowed"], false, "{what}");
+        assert!(response["status"]["message"].as_str().unwrap().contains("was not created by vgpu-webhook"), "{what}: {response}");
+    }
+    cluster.put(&path, created);
+    patched(&whole, &webhook.review(&whole, false));
+}
+
+#[test]
+fn only_owners_of_a_certificate_may_call_a_webhook_with_a_client_ca() {
+    let cluster = Cluster::start();
+    let (ca, client) = client_ca();
+    let webhook = Webhook::start_with(&cluster, |folder| {
+        std::fs::write(folder.join("ca.crt"), ca).unwrap();
+        vec!["--client-ca".to_owned(), folder.join("ca.crt").display().to_string()]
+    });
+    // The kubelet's probes have no certificate.
+    assert_eq!(webhook.send("GET", "/healthz", "").unwrap().0, 200);
+    let review = json!({ "request": { "uid": "r", "operation": "DELETE" } }).to_string();
+    assert_eq!(webhook.send("POST", "/mutate", &review).unwrap().0, 401);
+    assert_eq!(webhook.send_as(Some(&client), "POST", "/mutate", &review).unwrap().0, 200);
+    let (_, stranger) = client_ca();
+    assert!(webhook.send_as(Some(&stranger), "GET", "/healthz", "").is_err(), "a certificate of another CA");
+}
+
+#[test]
+fn clients_cannot_exhaust_the_webhook() {
+    let cluster = Cluster::start();
+    let webhook = Webhook::start(&cluster);
+    // More connections than the webhook keeps, without even a handshake.
+    let idle: Vec<_> = (0..400).map(|_| std::net::TcpStream::connect(&webhook.address).unwrap()).collect();
+    assert_eq!(webhook.send("GET", "/healthz", "").unwrap().0, 200);
+    let large = format!("{{\"a\":\"{}\"}}", "x".repeat(3 << 20));
+    // The response may be lost, as the webhook closes the connection without reading everything.
+    assert!(webhook.send("POST", "/mutate", &large).is_ok_and(|(code, _)| code == 413));
+    let deep = "[".repeat(1 << 20);
+    assert_eq!(webhook.send("POST", "/mutate", &deep).unwrap().0, 400);
+    drop(idle);
 }

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use tokio::net::TcpListener;
-use vgpu_dra::webhook::server::{Webhook, serve};
+use vgpu_dra::webhook::review::Webhook;
+use vgpu_dra::webhook::server::serve;
 use vgpu_dra::webhook::tls::Tls;
 use vgpu_dra::{cluster, daemon};
 
@@ -25,6 +26,9 @@ struct Options {
     /// Private key in PEM
     #[arg(long, value_name = "FILE", default_value = "/tls/tls.key")]
     key: PathBuf,
+    /// CA in PEM, of which /mutate requires a client certificate; reloaded when it changes. Without it, any client may call /mutate
+    #[arg(long, value_name = "FILE")]
+    client_ca: Option<PathBuf>,
     /// RuntimeClass for pods with a share that name none; empty to leave them without one
     #[arg(long, value_name = "NAME", default_value = "vgpu")]
     runtime_class: String,
@@ -42,7 +46,7 @@ fn main() -> ExitCode {
 
 async fn run(options: Options) -> Result<(), String> {
     let client = cluster::client(options.kubeconfig.as_deref()).await?;
-    let mut tls = Tls::new(options.certificate, options.key);
+    let mut tls = Tls::new(options.certificate, options.key, options.client_ca);
     // Fail at the start rather than at the first connection.
     tls.acceptor()?;
     let listener = TcpListener::bind(options.listen).await.map_err(|error| format!("{}: {error}", options.listen))?;

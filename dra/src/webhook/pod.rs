@@ -26,6 +26,7 @@ pub fn needs_gpu_sizes(pod: &Value) -> bool {
     containers(pod).any(|container| container["resources"].to_string().contains(annotations::MEMORY_PERCENT))
 }
 
+/// Returns the containers of a pod, init containers last.
 fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
     ["containers", "initContainers"].into_iter().flat_map(|list| pod["spec"][list].as_array().into_iter().flatten())
 }
@@ -37,30 +38,29 @@ fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
 /// A value is not one that HAMi documents, or cannot be expressed as a claim.
 pub fn mutate(pod: &Value, sizes: &BTreeSet<u64>, runtime_class: Option<&str>) -> Result<Option<MutatedPod>, String> {
     let selectors = resources::selectors(pod["metadata"]["annotations"].as_object())?;
-    let mut spec = pod["spec"].clone();
+    // Lists are looked up with `get_mut`, because indexing a mutable value panics if it is no object and adds keys that are missing.
+    let Some(mut spec) = pod["spec"].as_object().cloned() else { return Ok(None) };
     let mut claims = Claims { selectors: &selectors, sizes, list: Vec::new(), templates: Vec::new() };
     let mut is_changed = false;
     for list in ["containers", "initContainers"] {
-        for container in spec[list].as_array_mut().into_iter().flatten() {
+        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut) {
             // An init container ends before the others start, and so can use a claim of theirs. A sidecar runs alongside them.
-            let is_init = list == "initContainers" && container["restartPolicy"] != "Always";
+            let is_init = list == "initContainers" && container.get("restartPolicy").is_none_or(|policy| policy != "Always");
             is_changed |= claims.replace_resources(container, is_init)?;
         }
     }
     if !is_changed {
         return Ok(None);
     }
-    let spec_map = spec.as_object_mut().ok_or("pod without spec: expected an object")?;
     for claim in &claims.list {
-        append(spec_map, "resourceClaims", json!({ "name": claim.name, "resourceClaimTemplateName": claim.template }));
+        append(&mut spec, "resourceClaims", json!({ "name": claim.name, "resourceClaimTemplateName": claim.template }))?;
     }
-    if let (Some(class), false, true) = (runtime_class, claims.list.is_empty(), spec_map.get("runtimeClassName").is_none_or(Value::is_null))
-    {
-        spec_map.insert("runtimeClassName".to_owned(), json!(class));
+    if let (Some(class), false, true) = (runtime_class, claims.list.is_empty(), spec.get("runtimeClassName").is_none_or(Value::is_null)) {
+        spec.insert("runtimeClassName".to_owned(), json!(class));
     }
     let mut templates = claims.templates;
     templates.dedup();
-    Ok(Some(MutatedPod { spec, templates }))
+    Ok(Some(MutatedPod { spec: Value::Object(spec), templates }))
 }
 
 /// Claims of a pod so far.
@@ -71,6 +71,7 @@ struct Claims<'a> {
     templates: Vec<Value>,
 }
 
+/// Claim that a container's request became.
 struct Claim {
     name: String,
     template: Value,
@@ -79,17 +80,16 @@ struct Claim {
 
 impl Claims<'_> {
     /// Replaces HAMi's resources in a container. Returns false if it has none.
-    fn replace_resources(&mut self, container: &mut Value, is_init: bool) -> Result<bool, String> {
-        let name = container["name"].as_str().unwrap_or_default().to_owned();
+    fn replace_resources(&mut self, container: &mut Map<String, Value>, is_init: bool) -> Result<bool, String> {
+        let name = container.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
         let Some(resources) = container.get_mut("resources").and_then(Value::as_object_mut) else { return Ok(false) };
         let extracted = resources::extract(resources).map_err(|error| format!("container {name}: {error}"))?;
         if let Some(request) = extracted.gpus {
             let claim = self.claim(&name, request, is_init).map_err(|error| format!("container {name}: {error}"))?;
-            append(resources, "claims", json!({ "name": claim }));
+            append(resources, "claims", json!({ "name": claim }))?;
         }
         if let Some(priority) = extracted.priority {
-            let container = container.as_object_mut().ok_or("container: expected an object")?;
-            append(container, "env", json!({ "name": "CUDA_TASK_PRIORITY", "value": priority.to_string() }));
+            append(container, "env", json!({ "name": "CUDA_TASK_PRIORITY", "value": priority.to_string() }))?;
         }
         Ok(extracted.gpus.is_some() || extracted.priority.is_some())
     }
@@ -107,11 +107,14 @@ impl Claims<'_> {
     }
 }
 
-fn append(map: &mut Map<String, Value>, key: &str, value: Value) {
-    match map.get_mut(key).and_then(Value::as_array_mut) {
-        Some(list) => list.push(value),
-        None => drop(map.insert(key.to_owned(), json!([value]))),
+/// Appends to a list, which is created if it is missing or null.
+fn append(map: &mut Map<String, Value>, key: &str, value: Value) -> Result<(), String> {
+    match map.get_mut(key) {
+        Some(Value::Array(list)) => list.push(value),
+        None | Some(Value::Null) => drop(map.insert(key.to_owned(), json!([value]))),
+        Some(_) => return Err(format!("{key}: expected a list")),
     }
+    Ok(())
 }
 
 /// Returns the name of a container's claim in its pod, at most [`MAX_NAME_BYTES`] long.
@@ -173,6 +176,25 @@ mod tests {
     fn pods_without_hami_resources_are_unchanged() {
         let other = pod(json!([{ "name": "a", "resources": { "limits": { "nvidia.com/mig-1g.10gb": 1 } } }]), json!({}));
         assert_eq!(mutate(&other, &BTreeSet::new(), Some("vgpu")).unwrap(), None);
+    }
+
+    #[test]
+    fn malformed_pods_are_left_to_the_api_server() {
+        for pod in [json!({ "spec": "x" }), json!({ "spec": { "containers": {}, "initContainers": 1 } }), json!([]), json!(null)] {
+            assert_eq!(mutate(&pod, &BTreeSet::new(), Some("vgpu")), Ok(None), "{pod}");
+        }
+        let mut container = gpu("a", 1);
+        container["resources"]["claims"] = json!("x");
+        let error = mutate(&pod(json!([container]), json!({})), &BTreeSet::new(), None).unwrap_err();
+        assert!(error.contains("claims: expected a list"), "{error}");
+    }
+
+    #[test]
+    fn absent_and_null_lists_stay_as_they_are() {
+        let MutatedPod { spec, .. } = mutated(&pod(json!([gpu("a", 1)]), json!({})));
+        assert_eq!(spec.get("initContainers"), None);
+        let MutatedPod { spec, .. } = mutated(&pod(json!([gpu("a", 1)]), json!({ "initContainers": null })));
+        assert_eq!(spec.get("initContainers"), Some(&Value::Null));
     }
 
     #[test]

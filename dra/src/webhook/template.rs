@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 use serde_json::{Value, json};
 use vgpu_config::dialect::annotations;
 
@@ -11,6 +12,10 @@ use crate::webhook::resources::{GpuRequest, Memory};
 
 /// Maximum number of alternatives in a device request, set by Kubernetes.
 const MAX_ALTERNATIVES: usize = 8;
+/// Label that names the creator of a template.
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Value of [`MANAGED_BY`] for the webhook's templates.
+const MANAGER: &str = "vgpu-webhook";
 
 /// Returns the specification of a claim for `request`, restricted to GPUs that all `selectors` match. `sizes` are the memory sizes of the
 /// cluster's GPUs in bytes. A claim's capacity is an amount, so a percentage becomes one amount for each size.
@@ -84,9 +89,19 @@ pub fn claim_template(spec: &Value) -> Value {
     json!({
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
-        "metadata": { "name": format!("vgpu-{:016x}", fingerprint(&spec.to_string())), "labels": { "app.kubernetes.io/managed-by": "vgpu-webhook" } },
+        "metadata": { "name": format!("vgpu-{:016x}", fingerprint(&spec.to_string())), "labels": { MANAGED_BY: MANAGER } },
         "spec": { "spec": spec },
     })
+}
+
+/// Returns true if a template of the cluster is as the webhook created it: `wanted`, labelled as its own, and neither owned by another
+/// object nor being deleted.
+#[must_use]
+pub fn is_as_created(found: &ResourceClaimTemplate, wanted: &ResourceClaimTemplate) -> bool {
+    let metadata = &found.metadata;
+    let is_ours = metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|manager| manager == MANAGER);
+    let is_free = metadata.owner_references.as_ref().is_none_or(Vec::is_empty) && metadata.deletion_timestamp.is_none();
+    is_ours && is_free && found.spec == wanted.spec
 }
 
 /// Returns the FNV-1a hash of a text. Unlike the standard library's hash, it is the same in every release.
