@@ -73,7 +73,7 @@ impl Default for Policy {
             violation_grace_seconds: 10,
             privileged: Admission::default(),
             without_glibc: Admission::default(),
-            shared_claims: Admission::default(),
+            shared_claims: Admission::Refuse,
             defaults: Defaults::default(),
             ceilings: Ceilings::default(),
             opt_out: OptOut::default(),

@@ -90,7 +90,7 @@ impl Config {
             ids.push(format!("{}={}", self.nvidia_kind, grant.uuid));
         }
         ids.push(format!("{CLAIM_KIND}={}", share_device_name(uid, index)));
-        if self.hook.is_some() {
+        if self.hook.is_some() && !grant.admin {
             ids.push(format!("{HOOK_KIND}={HOOK_DEVICE}"));
         }
         ids
@@ -103,8 +103,10 @@ impl Config {
     pub fn claim_files(&self, uid: &str, claim: &str, grants: &[Grant]) -> Result<Vec<SpecFile>, String> {
         let (mut files, mut devices) = (Vec::new(), Vec::new());
         for (index, grant) in grants.iter().enumerate() {
-            let share = Share { claim: claim.to_owned(), gpu: grant.uuid.clone(), memory: grant.memory, cores: grant.cores };
-            files.push((self.share_path(uid, index), json(&share)));
+            // A claim with administrative access observes the device: it has no share, and its containers have no limits.
+            if !grant.admin {
+                files.push((self.share_path(uid, index), json(&share(claim, grant))));
+            }
             let request_index = grants[..index].iter().filter(|other| other.request == grant.request).count();
             let container_edits = self.share_edits(uid, index, grant, request_index)?;
             devices.push(Device { name: share_device_name(uid, index), container_edits });
@@ -119,11 +121,13 @@ impl Config {
         // Overrides the image's own value, often "all", for which NVIDIA's runtime would add every GPU.
         let visible = if self.device_injection == DeviceInjection::Runtime { &grant.uuid } else { "void" };
         edits.env.push(format!("{}={visible}", nvidia::VISIBLE));
-        // HAMi's dialect, for programs that read it. vgpu reads the share files, as these variables are ambiguous in a container with
-        // several claims.
-        edits.env.push(format!("CUDA_DEVICE_MEMORY_LIMIT_{request_index}={}m", grant.memory >> 20));
-        if let Some(cores) = grant.cores {
-            edits.env.push(format!("CUDA_DEVICE_SM_LIMIT_{request_index}={cores}"));
+        if !grant.admin {
+            // HAMi's dialect, for programs that read it. vgpu reads the share files, as these variables are ambiguous in a container with
+            // several claims.
+            edits.env.push(format!("CUDA_DEVICE_MEMORY_LIMIT_{request_index}={}m", grant.memory >> 20));
+            if let Some(cores) = grant.cores {
+                edits.env.push(format!("CUDA_DEVICE_SM_LIMIT_{request_index}={cores}"));
+            }
         }
         if self.device_injection == DeviceInjection::Nodes {
             edits.device_nodes = self.device_nodes(grant)?;
@@ -133,8 +137,10 @@ impl Config {
             container_path,
             options: ["rbind", "ro", "nosuid", "nodev", if exec { "exec" } else { "noexec" }],
         };
-        let share_file = format!("{CONTAINER_CLAIMS_DIR}/{}.json", share_device_name(uid, index));
-        edits.mounts.push(mount(self.share_path(uid, index), share_file, false));
+        if !grant.admin {
+            let share_file = format!("{CONTAINER_CLAIMS_DIR}/{}.json", share_device_name(uid, index));
+            edits.mounts.push(mount(self.share_path(uid, index), share_file, false));
+        }
         edits.mounts.extend(self.mounts.iter().map(|(host, container)| mount(host.clone(), container.clone(), true)));
         Ok(edits)
     }
@@ -173,6 +179,20 @@ impl Config {
     }
 }
 
+/// Returns the content of the file of a claim's share.
+fn share(claim: &str, grant: &Grant) -> Share {
+    Share {
+        claim: claim.to_owned(),
+        gpu: grant.uuid.clone(),
+        memory: grant.memory,
+        cores: grant.cores,
+        cores_soft: grant.cores_soft,
+        priority: grant.priority,
+        oversubscribe: grant.oversubscribe,
+    }
+}
+
+/// Formats a file.
 fn json(value: &impl Serialize) -> Vec<u8> {
     // Cannot fail: all map keys are strings.
     serde_json::to_vec_pretty(value).unwrap_or_default()

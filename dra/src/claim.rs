@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim};
+use k8s_openapi::api::resource::v1::{DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Serialize};
 
 use crate::devices::{self, LocalDevice};
 use crate::names::{CORES, DRIVER, MEMORY};
-use crate::quantity;
+use crate::{parameters, quantity};
 
 /// Share of one device, allocated to one request of a claim. The checkpoint stores it under these field names.
 ///
@@ -32,12 +32,30 @@ pub struct Grant {
     /// Compute time in percent; no limit if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
+    /// Compute time in percent while the GPU is otherwise idle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores_soft: Option<u32>,
+    /// Priority of the container's turns: 0 (high) or 1 (normal).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u32>,
+    /// True if memory beyond the share spills to the host.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub oversubscribe: bool,
+    /// True if the claim has administrative access: it observes the device, without a share of it and without limits.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub admin: bool,
     /// Minor number of the GPU's device node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minor: Option<u32>,
     /// IDs of the GPU instance and the compute instance of a MIG device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<(u32, u32)>,
+}
+
+/// Returns true for false, which is not written.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// Returns the shares allocated to `claim` from the node's pool, whose devices `find` looks up by name.
@@ -47,13 +65,21 @@ pub struct Grant {
 pub fn grants<'a>(claim: &ResourceClaim, node: &str, find: impl Fn(&str) -> Option<&'a LocalDevice>) -> Result<Vec<Grant>, String> {
     let allocation =
         claim.status.as_ref().and_then(|status| status.allocation.as_ref()).ok_or("claim not allocated: expected status.allocation")?;
-    let results = allocation.devices.as_ref().and_then(|devices| devices.results.as_deref()).unwrap_or_default();
+    let devices = allocation.devices.as_ref();
+    let results = devices.and_then(|devices| devices.results.as_deref()).unwrap_or_default();
+    let config = devices.and_then(|devices| devices.config.as_deref()).unwrap_or_default();
     let ours = results.iter().filter(|result| result.driver == DRIVER);
-    let grants = ours.map(|result| grant(result, node, find(&result.device))).collect::<Result<Vec<_>, _>>()?;
+    let grants = ours.map(|result| grant(result, config, node, find(&result.device))).collect::<Result<Vec<_>, _>>()?;
     if grants.is_empty() { Err(format!("allocation without a device: expected a device of driver {DRIVER}")) } else { Ok(grants) }
 }
 
-fn grant(result: &DeviceRequestAllocationResult, node: &str, local: Option<&LocalDevice>) -> Result<Grant, String> {
+/// Returns the share of one device of an allocation, whose configuration is `config`.
+fn grant(
+    result: &DeviceRequestAllocationResult,
+    config: &[DeviceAllocationConfiguration],
+    node: &str,
+    local: Option<&LocalDevice>,
+) -> Result<Grant, String> {
     let DeviceRequestAllocationResult { pool, device, .. } = result;
     if pool != node {
         return Err(format!("device {device}: pool {pool:?}: expected this node's pool {node:?}"));
@@ -64,6 +90,14 @@ fn grant(result: &DeviceRequestAllocationResult, node: &str, local: Option<&Loca
     if memory == 0 || memory > local.memory_bytes() {
         return Err(format!("device {device}: {memory} bytes of memory: expected 1 to {}", local.memory_bytes()));
     }
+    let parameters = parameters::of_request(config, &result.request)?;
+    let cores = consumed(CORES)?.and_then(|cores| u32::try_from(cores).ok()).filter(|cores| (1..100).contains(cores));
+    if let Some(soft) = parameters.cores_soft
+        && cores.is_none_or(|cores| cores > soft)
+    {
+        let has = cores.map_or("none".to_owned(), |cores| cores.to_string());
+        return Err(format!("device {device}: coresSoft: {soft}: expected at least the cores of the same request, which has {has}"));
+    }
     Ok(Grant {
         // With alternatives, the name is REQUEST/ALTERNATIVE. Containers refer to REQUEST alone.
         request: result.request.split('/').next().unwrap_or_default().to_owned(),
@@ -72,7 +106,11 @@ fn grant(result: &DeviceRequestAllocationResult, node: &str, local: Option<&Loca
         share: result.share_id.clone(),
         uuid: local.uuid().to_owned(),
         memory,
-        cores: consumed(CORES)?.and_then(|cores| u32::try_from(cores).ok()).filter(|cores| (1..100).contains(cores)),
+        cores,
+        cores_soft: parameters.cores_soft,
+        priority: parameters.priority,
+        oversubscribe: parameters.oversubscribe.unwrap_or(false),
+        admin: result.admin_access == Some(true),
         minor: local.gpu.minor,
         instance: local.partition.as_ref().map(|partition| partition.instance),
     })
@@ -122,6 +160,27 @@ mod tests {
         for cores in ["0", "100"] {
             let consumed = json!({ "consumedCapacity": { "memory": "1Gi", "cores": cores } });
             assert_eq!(grants_of(json!([result(consumed)])).unwrap()[0].cores, None, "{cores}");
+        }
+    }
+
+    #[test]
+    fn administrative_access_and_parameters_are_read() {
+        let admin = &grants_of(json!([result(json!({ "adminAccess": true }))])).unwrap()[0];
+        assert!(admin.admin && !grants_of(json!([result(json!({}))])).unwrap()[0].admin);
+        let with = |cores: &str| {
+            let results = json!([result(json!({ "consumedCapacity": { "memory": "1Gi", "cores": cores } }))]);
+            let parameters = json!({ "apiVersion": "vgpu.io/v1", "kind": "ShareParameters", "coresSoft": 50, "priority": 0 });
+            let config = json!([{ "source": "FromClaim", "opaque": { "driver": DRIVER, "parameters": parameters } }]);
+            let claim =
+                json!({ "metadata": {}, "spec": {}, "status": { "allocation": { "devices": { "results": results, "config": config } } } });
+            let devices = devices::of_machine(&machine(vec![gpu(1, 24 << 30)]));
+            grants(&serde_json::from_value(claim).unwrap(), "node", |name| devices.get(name).map(|(local, _)| local))
+        };
+        assert_eq!(with("30").unwrap()[0].cores_soft, Some(50));
+        assert_eq!(with("30").unwrap()[0].priority, Some(0));
+        for (cores, has) in [("60", "which has 60"), ("0", "which has none")] {
+            let error = with(cores).unwrap_err();
+            assert!(error.contains("coresSoft: 50: expected at least the cores") && error.contains(has), "{error}");
         }
     }
 

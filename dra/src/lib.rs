@@ -20,6 +20,7 @@ pub mod health;
 pub mod kubelet;
 pub mod names;
 pub mod options;
+pub mod parameters;
 pub mod proto;
 pub mod quantity;
 pub mod reconcile;

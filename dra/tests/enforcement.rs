@@ -113,7 +113,7 @@ fn known_cdi_ids(claim: &str) -> Vec<String> {
 }
 
 #[test]
-fn policy_can_refuse_a_share_to_a_second_container() {
+fn share_is_for_one_container_unless_the_policy_says_otherwise() {
     let kit = Kit::find();
     for (runtime, way, host) in hosts(&kit) {
         let case = format!("{runtime:?}, {way:?}");
@@ -125,8 +125,9 @@ fn policy_can_refuse_a_share_to_a_second_container() {
         let share = |request: Option<&str>| bed.bundle(&cdi_ids(&kubelet.prepare("two").unwrap(), request));
         let mut running = Way::Wrapper.start(&host, share(Some("large")).shell("echo here; sleep 1000"));
         assert_eq!(running.line(), "here", "{case}");
+        host.policy("shared_claims = \"start\"");
         assert_eq!(fill(way, &host, share(Some("large"))).total, 6144 * MIB, "{case}: each container has its own limit");
-        host.policy("shared_claims = \"refuse\"");
+        host.policy("");
         for request in [Some("large"), None] {
             let refused = run_fill(way, &host, share(request));
             let output = refused.log + &refused.stderr;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::devices::{Choice, DeviceName, VisibleDevices, uuid};
 use crate::error::{Error, Result};
 use crate::quantity::{Bytes, Percent};
-use crate::request::{GpuRequest, GpuRequests, Request};
+use crate::request::{GpuRequest, GpuRequests, Request, Spill};
 use crate::setting::{Origin, Setting, Sourced};
 
 /// Directory of the claims' files in the state directory.
@@ -30,6 +30,15 @@ pub struct Share {
     /// GPU time in percent; `None` is unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
+    /// GPU time in percent while the GPU is otherwise idle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores_soft: Option<u32>,
+    /// 0 (high) or 1 (normal).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u32>,
+    /// Whether memory beyond the share spills to the host, as far as the operator allows it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub oversubscribe: bool,
 }
 
 /// The file of a claim that a container has.
@@ -60,21 +69,34 @@ struct Sum {
     memory: Bytes,
     /// `None` is unlimited. May exceed 100.
     cores: Option<u32>,
+    /// The sum of the soft shares, where a share without one counts with its hard one; `None` if none has a soft one.
+    cores_soft: Option<u32>,
+    /// Whether all shares oversubscribe.
+    oversubscribe: bool,
     setting: Setting,
 }
 
 impl Sum {
     /// Adds a share of the same GPU. GPU time is unlimited if one of the shares is.
-    fn add(&mut self, memory: Bytes, cores: Option<u32>) {
+    fn add(&mut self, memory: Bytes, share: &Share) {
         self.memory = self.memory.saturating_add(memory);
-        self.cores = self.cores.zip(cores).map(|(one, other)| one.saturating_add(other));
+        let soft = |cores: Option<u32>, soft: Option<u32>| soft.or(cores).unwrap_or_default();
+        let total = soft(self.cores, self.cores_soft).saturating_add(soft(share.cores, share.cores_soft));
+        self.cores_soft = self.cores_soft.or(share.cores_soft).map(|_| total);
+        self.cores = self.cores.zip(share.cores).map(|(one, other)| one.saturating_add(other));
+        self.oversubscribe &= share.oversubscribe;
     }
 
     fn request(self) -> GpuRequest {
         let cores = self.cores.and_then(Percent::new).filter(|&cores| cores < Percent::MAX);
+        let setting = self.setting;
+        // A soft share beyond the whole GPU is the whole GPU.
+        let soft = cores.and(self.cores_soft).and_then(|soft| Percent::new(soft.min(Percent::MAX.get())));
         GpuRequest {
-            memory: Some(Sourced { value: self.memory, setting: self.setting.clone() }),
-            cores: cores.map(|value| Sourced { value, setting: self.setting }),
+            memory: Some(Sourced { value: self.memory, setting: setting.clone() }),
+            cores: cores.map(|value| Sourced { value, setting: setting.clone() }),
+            cores_soft: soft.map(|value| Sourced { value, setting: setting.clone() }),
+            spill: self.oversubscribe.then_some(Sourced { value: Spill::Allowed, setting }),
             ..GpuRequest::default()
         }
     }
@@ -100,10 +122,17 @@ pub fn read(files: &[ClaimFile], request: &mut Request) -> Result<GpuRequests> {
         if share.cores == Some(0) {
             return Err(setting.refused("a share with cores of at least 1 percent"));
         }
+        if let Some(value) = share.priority {
+            if value > 1 {
+                return Err(setting.refused("a share with a priority of 0 or 1"));
+            }
+            request.demote(Sourced { value, setting: setting.clone() });
+        }
         match shares.iter_mut().find(|(_, known, _)| *known == gpu.0) {
-            Some((_, _, sum)) => sum.add(memory, share.cores),
+            Some((_, _, sum)) => sum.add(memory, &share),
             None => {
-                let sum = Sum { memory, cores: share.cores, setting };
+                let Share { cores, cores_soft, oversubscribe, .. } = share;
+                let sum = Sum { memory, cores, cores_soft, oversubscribe, setting };
                 shares.push((DeviceName { text: share.gpu, uuid: Some(gpu) }, gpu.0, sum));
             }
         }
@@ -133,7 +162,14 @@ mod tests {
     const B: &str = "GPU-22222222-2222-2222-2222-222222222222";
 
     fn file(name: &str, gpu: &str, memory: u64, cores: Option<u32>) -> ClaimFile {
-        let share = Share { claim: "ns/c".to_owned(), gpu: gpu.to_owned(), memory, cores };
+        file_of(name, share(gpu, memory, cores))
+    }
+
+    fn share(gpu: &str, memory: u64, cores: Option<u32>) -> Share {
+        Share { claim: "ns/c".to_owned(), gpu: gpu.to_owned(), memory, cores, cores_soft: None, priority: None, oversubscribe: false }
+    }
+
+    fn file_of(name: &str, share: Share) -> ClaimFile {
         ClaimFile { path: format!("/run/vgpu/claims/{name}").into(), text: Some(serde_json::to_string(&share).unwrap()) }
     }
 
@@ -150,6 +186,23 @@ mod tests {
         assert_eq!(requested(&[one.clone(), one.clone()], A), (Some(10), Some(30)), "the same device mounted twice");
         assert_eq!(requested(&[one.clone(), file("2", A, 5, Some(70))], A), (Some(15), None), "a sum of 100 percent is unlimited");
         assert_eq!(requested(&[one, file("2", A, 5, None)], A), (Some(15), None), "one share is unlimited");
+    }
+
+    #[test]
+    fn parameters_of_shares_of_one_gpu_are_combined() {
+        let soft = |soft, oversubscribe, priority| Share { cores_soft: soft, oversubscribe, priority, ..share(A, 1, Some(20)) };
+        for (one, other, expected) in [
+            (soft(Some(50), true, Some(0)), soft(None, true, Some(1)), (Some(70), true, Some(1))),
+            (soft(None, true, Some(0)), soft(Some(90), false, None), (Some(100), false, Some(0))),
+            (soft(None, false, None), soft(None, false, None), (None, false, None)),
+        ] {
+            let mut request = Request::default();
+            let requests = read(&[file_of("1", one), file_of("2", other)], &mut request).unwrap();
+            let gpu = requests.for_gpu(None, uuid(A));
+            let priority = request.priority.map(|priority| priority.value);
+            assert_eq!((gpu.cores_soft.map(|soft| soft.value.get()), gpu.spill.is_some(), priority), expected);
+        }
+        assert!(read(&[file_of("1", soft(None, false, Some(2)))], &mut Request::default()).is_err());
     }
 
     #[test]

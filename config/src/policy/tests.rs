@@ -25,7 +25,7 @@ fn all_keys_are_read() {
         violation_grace_seconds = 3
         privileged = "refuse"
         without_glibc = "refuse"
-        shared_claims = "refuse"
+        shared_claims = "start"
         [defaults]
         memory = "4Gi"
         cores = 30
@@ -58,7 +58,8 @@ fn all_keys_are_read() {
     );
     assert!(policy.opt_out.allows(Some("kube-system")) && !policy.opt_out.allows(Some("default")) && !policy.opt_out.allows(None));
     assert_eq!(policy.driver_capabilities.otherwise, Otherwise::Refuse);
-    assert_eq!([policy.privileged, policy.without_glibc, policy.shared_claims], [Admission::Refuse; 3]);
+    assert_eq!([policy.privileged, policy.without_glibc], [Admission::Refuse; 2]);
+    assert_eq!([policy.shared_claims, Policy::default().shared_claims], [Admission::Start, Admission::Refuse]);
 }
 
 #[test]

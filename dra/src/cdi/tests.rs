@@ -24,6 +24,10 @@ fn grant(request: &str, uuid: &str, mib: u64, cores: Option<u32>) -> Grant {
         uuid: text(uuid),
         memory: mib << 20,
         cores,
+        cores_soft: None,
+        priority: None,
+        oversubscribe: false,
+        admin: false,
         minor: Some(3),
         instance: None,
     }
@@ -59,7 +63,7 @@ fn limits_use_hamis_variables_numbered_within_their_request() {
 fn share_file_parses_as_the_runtimes_type() {
     let files = config(DeviceInjection::Cdi).claim_files("u", "ns/c", &[grant("a", "GPU-1", 10240, Some(30))]).unwrap();
     let share: Share = serde_json::from_slice(&files[0].1).unwrap();
-    assert_eq!(share, Share { claim: "ns/c".to_owned(), gpu: "GPU-1".to_owned(), memory: 10240 << 20, cores: Some(30) });
+    assert_eq!((share.claim.as_str(), share.gpu.as_str(), share.memory, share.cores), ("ns/c", "GPU-1", 10240 << 20, Some(30)));
 }
 
 #[test]
@@ -97,4 +101,23 @@ fn hook_is_on_the_specification_not_on_its_device() {
     assert_eq!(spec["devices"][0]["containerEdits"].get("hooks"), None);
     assert_eq!(config(DeviceInjection::Cdi).hook.map(|_| ()), Some(()));
     assert!(Config { hook: None, ..config(DeviceInjection::Cdi) }.hook_spec().is_none());
+}
+
+#[test]
+fn claim_with_administrative_access_has_the_gpu_and_no_limits() {
+    let config = config(DeviceInjection::Cdi);
+    let admin = Grant { admin: true, ..grant("a", "GPU-1", 10240, None) };
+    assert_eq!(config.claim_files("u", "ns/c", std::slice::from_ref(&admin)).unwrap().len(), 1, "no share");
+    let spec = spec(&config, std::slice::from_ref(&admin));
+    assert_eq!(env(&spec, 0), ["NVIDIA_VISIBLE_DEVICES=void"]);
+    assert_eq!(spec["devices"][0]["containerEdits"].get("mounts"), None);
+    assert_eq!(config.device_ids("u", 0, &admin), ["nvidia.com/gpu=GPU-1", "vgpu.io/claim=u-0"], "no hook");
+}
+
+#[test]
+fn parameters_are_in_the_share() {
+    let soft = Grant { cores_soft: Some(50), priority: Some(0), oversubscribe: true, ..grant("a", "GPU-1", 1, Some(30)) };
+    let (_, text) = config(DeviceInjection::Cdi).claim_files("u", "ns/c", &[soft]).unwrap().remove(0);
+    let share: Share = serde_json::from_slice(&text).unwrap();
+    assert_eq!((share.cores_soft, share.priority, share.oversubscribe), (Some(50), Some(0), true));
 }
