@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -32,20 +33,56 @@ impl fmt::Display for PreparedEntry {
 /// Prepared claims by UID.
 pub type PreparedClaims = BTreeMap<String, PreparedEntry>;
 
+/// Content of the file.
 #[derive(Serialize, Deserialize)]
 struct CheckpointFile {
     version: u32,
     claims: PreparedClaims,
 }
 
+/// Version of the format. It changes only if the previous release could not prepare the claims of a file that this one writes.
 const VERSION: u32 = 1;
+
+/// Interval at which a lock that another instance holds is tried again.
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
+/// Time for which a lock is tried. An instance holds it while it writes a claim's files.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Path of the checkpoint file.
 #[derive(Clone, Debug)]
 pub struct Checkpoint(pub PathBuf);
 
+/// Lock of the checkpoint, held until it is dropped or the process ends.
+#[derive(Debug)]
+#[must_use]
+pub struct Lock(#[expect(dead_code, reason = "dropping it releases the lock")] File);
+
 impl Checkpoint {
-    /// Loads the claims. A missing file means no claims.
+    /// Waits for the lock that the plugin's instances on this node take before they change the checkpoint and the claims' files: during a
+    /// rolling update, two run at once.
+    ///
+    /// # Errors
+    /// The lock file cannot be opened, or another process holds the lock for too long.
+    pub async fn lock(&self) -> Result<Lock, String> {
+        let path = self.0.with_extension("lock");
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(at_path(&path))?;
+        }
+        let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(at_path(&path))?;
+        let started = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Lock(file)),
+                Err(TryLockError::WouldBlock) if started.elapsed() < LOCK_TIMEOUT => tokio::time::sleep(LOCK_RETRY_INTERVAL).await,
+                Err(TryLockError::WouldBlock) => {
+                    return Err(format!("{}: locked by another process for {} s", path.display(), LOCK_TIMEOUT.as_secs()));
+                }
+                Err(TryLockError::Error(error)) => return Err(at_path(&path)(error)),
+            }
+        }
+    }
+
+    /// Loads the claims, also those of a newer version as long as it only added fields: a downgrade must not lose claims. A missing file means no claims.
     ///
     /// # Errors
     /// The file cannot be read, or its format is unknown. It is not reset then, as its claims may be in use.
@@ -98,5 +135,35 @@ mod tests {
             let error = checkpoint.load().unwrap_err();
             assert!(error.contains(expected) && error.contains("move it away"), "{error}");
         }
+    }
+
+    #[test]
+    fn file_is_read_by_older_and_newer_releases() {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoint = Checkpoint(dir.path().join("checkpoint.json"));
+        // As the first release wrote it, and with fields that a later one might add.
+        let grant = r#"{"request":"r","pool":"n","device":"d","uuid":"GPU-1","memory":1,"cores":30,"minor":0"#;
+        for more in ["", r#","later":{"a":1}"#] {
+            let text =
+                format!(r#"{{"version":1,"claims":{{"uid":{{"namespace":"ns","name":"c","grants":[{grant}{more}}}]{more}}}}}{more}}}"#);
+            fs::write(&checkpoint.0, text).unwrap();
+            let claims = checkpoint.load().unwrap();
+            assert_eq!((claims["uid"].grants[0].memory, claims["uid"].grants[0].admin), (1, false));
+            // What the first release required is written.
+            checkpoint.save(&storage::LocalStorage, &claims).unwrap();
+            let text = fs::read_to_string(&checkpoint.0).unwrap().replace([' ', '\n'], "");
+            assert!(text.contains(r#""version":1"#) && text.contains(grant), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn lock_is_exclusive() {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoint = Checkpoint(dir.path().join("checkpoint.json"));
+        let lock = checkpoint.lock().await.unwrap();
+        let second = tokio::time::timeout(Duration::from_millis(50), checkpoint.lock()).await;
+        assert!(second.is_err(), "the lock is taken");
+        drop(lock);
+        assert!(checkpoint.lock().await.is_ok());
     }
 }

@@ -11,7 +11,13 @@ pub fn main(log: &vgpu_logging::Options, program: impl Future<Output = Result<()
         return ExitCode::FAILURE;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    match runtime.map_err(|error| error.to_string()).and_then(|runtime| runtime.block_on(program)) {
+    let ended = runtime.map_err(|error| error.to_string()).and_then(|runtime| {
+        let ended = runtime.block_on(program);
+        // A call of NVML may hang.
+        runtime.shutdown_background();
+        ended
+    });
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");

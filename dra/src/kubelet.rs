@@ -25,6 +25,7 @@ use crate::proto::{
     ClaimsRequest, DeviceHealth, Empty, HealthResponse, PluginInfo, PrepareResponse, PreparedClaim, RegistrationStatus, UnprepareResponse,
     UnpreparedClaim,
 };
+use crate::status::{self, ClaimRequest};
 
 /// Services by the names under which the kubelet knows them: the versions of DRA that it chooses from, newest first, and device health.
 pub const SERVICES: [&str; 3] = ["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"];
@@ -39,13 +40,21 @@ pub struct Plugin {
     registered: Arc<Notify>,
     /// Health reports of the devices.
     health: watch::Receiver<Vec<DeviceHealth>>,
+    /// What the metrics say.
+    status: Arc<status::Status>,
 }
 
 impl Plugin {
     /// Returns a server that prepares claims through `driver`, reports `health` and names `endpoint` as the DRA services' socket.
     #[must_use]
-    pub fn new(driver: Arc<Driver>, endpoint: PathBuf, registered: Arc<Notify>, health: watch::Receiver<Vec<DeviceHealth>>) -> Self {
-        Self { driver, endpoint, registered, health }
+    pub fn new(
+        driver: Arc<Driver>,
+        endpoint: PathBuf,
+        registered: Arc<Notify>,
+        health: watch::Receiver<Vec<DeviceHealth>>,
+        status: Arc<status::Status>,
+    ) -> Self {
+        Self { driver, endpoint, registered, health, status }
     }
 
     async fn handle(self, request: Request<Body>) -> Response<Body> {
@@ -103,11 +112,13 @@ impl Plugin {
                 }
                 Err(error) => {
                     warn!(claim = name, uid = claim.uid, error, "claim not prepared");
+                    self.status.failed(ClaimRequest::Prepare);
                     (Vec::new(), error)
                 }
             };
             claims.insert(claim.uid, PreparedClaim { devices, error });
         }
+        self.status.claims(self.driver.claim_count().await);
         Ok(PrepareResponse { claims })
     }
 
@@ -120,9 +131,11 @@ impl Plugin {
                 debug!(claim = name, uid = claim.uid, "unprepared claim");
             } else {
                 warn!(claim = name, uid = claim.uid, error, "claim not unprepared");
+                self.status.failed(ClaimRequest::Unprepare);
             }
             claims.insert(claim.uid, UnpreparedClaim { error });
         }
+        self.status.claims(self.driver.claim_count().await);
         Ok(UnprepareResponse { claims })
     }
 }

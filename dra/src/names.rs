@@ -8,7 +8,7 @@ pub const DEVICE_CLASS: &str = "gpu.vgpu";
 pub const MEMORY: &str = "memory";
 /// Capacity of compute time, in percent of one GPU.
 pub const CORES: &str = "cores";
-/// Key of the taint on a GPU that is gone while claims use it.
+/// Key of the taint on a GPU that NVML does not list while claims use it.
 pub const GONE_TAINT: &str = "gpu.vgpu/gone";
 
 /// Returns true if a text is a DNS label (RFC 1123), as names of namespaces are: at most 63 lower-case letters, digits and inner hyphens.

@@ -1,9 +1,10 @@
 //! Command line of `vgpu-dra`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::cdi;
-use crate::names::DRIVER;
+use crate::names::{DRIVER, is_dns_label};
 
 /// Kubelet plugin for dynamic resource allocation: offers this machine's GPUs to Kubernetes in shares
 #[derive(Clone, Debug, clap::Parser)]
@@ -53,6 +54,16 @@ pub struct Options {
     /// Interval in seconds at which the GPUs are polled
     #[arg(long = "every", value_name = "SECONDS", default_value = "10", value_parser = clap::value_parser!(u64).range(1..))]
     pub poll_interval_s: u64,
+    /// Evict pods from a GPU (taint NoExecute) once NVML has not listed it for this time in seconds; without it, pods are never evicted. A
+    /// GPU counts as missing only while NVML answers
+    #[arg(long = "evict-after", value_name = "SECONDS")]
+    pub evict_after_s: Option<u64>,
+    /// Name of this instance, such as the pod's UID: instances with different names can run at once, as during a rolling update
+    #[arg(long, env = "POD_UID", value_name = "NAME", value_parser = instance_name)]
+    pub instance: Option<String>,
+    /// Address to serve /healthz and /metrics on by HTTP
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<SocketAddr>,
     /// Print the devices as JSON, as they would be published, and exit
     #[arg(long)]
     pub show: bool,
@@ -86,7 +97,10 @@ impl Options {
     /// Returns the path of the DRA services' socket.
     #[must_use]
     pub fn dra_socket(&self) -> PathBuf {
-        self.plugin_dir.join("dra.sock")
+        self.plugin_dir.join(match &self.instance {
+            Some(instance) => format!("dra-{instance}.sock"),
+            None => "dra.sock".to_owned(),
+        })
     }
 
     /// Returns the path of the registration socket, by which the kubelet discovers the plugin.
@@ -95,13 +109,25 @@ impl Options {
     /// percent-encoding only in the user information of an authority, that is, before an `@`. Hence the `@` in the name.
     #[must_use]
     pub fn registration_socket(&self) -> PathBuf {
-        self.registry_dir.join(format!("{DRIVER}-reg@kubelet.sock"))
+        self.registry_dir.join(match &self.instance {
+            Some(instance) => format!("{DRIVER}-{instance}-reg@kubelet.sock"),
+            None => format!("{DRIVER}-reg@kubelet.sock"),
+        })
     }
 
     /// Returns the path of the checkpoint.
     #[must_use]
     pub fn checkpoint_path(&self) -> PathBuf {
         self.plugin_dir.join("checkpoint.json")
+    }
+}
+
+/// Checks the name of an instance, which becomes part of the names of sockets.
+fn instance_name(text: &str) -> Result<String, String> {
+    if is_dns_label(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected at most 63 lower-case letters, digits and inner hyphens".to_owned())
     }
 }
 

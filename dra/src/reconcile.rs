@@ -4,28 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::{StreamExt, pin_mut};
-use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
-use kube::api::WatchParams;
-use kube::{Api, Client};
+use k8s_openapi::api::resource::v1::Device;
+use kube::Client;
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
 use tracing::warn;
 
-use crate::cluster::describe;
 use crate::devices::{self, with_taint};
 use crate::discovery::{GpuSource, Machine};
 use crate::driver::Driver;
 use crate::health;
 use crate::options::Options;
 use crate::proto::{DeviceHealth, HealthStatus};
-use crate::slices::{Features, SlicePublisher};
+use crate::publication::Publication;
+use crate::status::Status;
 
-/// Interval at which the slices are read even without a notification, as a watch may miss events.
-const RESYNC_INTERVAL: Duration = Duration::from_secs(600);
-/// Number of poll intervals after which a missing GPU counts as gone.
-const GONE_POLLS: u64 = 3;
-/// Maximum wait before the next attempt after the slices could not be published.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Number of poll intervals within which a poll must end, and for which health reports are valid.
+const POLL_INTERVALS: u64 = 3;
 
 /// Polls the GPUs and publishes them as slices and health reports.
 pub struct Reconciler {
@@ -40,8 +35,12 @@ pub struct Reconciler {
     present: Vec<String>,
     /// Devices of `seen` that are not present, and when that was first noticed.
     missing: BTreeMap<String, Instant>,
-    /// Time after which a missing device counts as gone.
-    gone_timeout: Duration,
+    /// Time for a poll, and for which a health report is valid.
+    timeout: Duration,
+    /// Time after which pods are evicted from a missing device; `None` for never.
+    evict_after: Option<Duration>,
+    /// Poll that has not ended in time.
+    running: Option<JoinHandle<Result<Machine, String>>>,
     /// Reason why the last poll failed.
     poll_error: Option<String>,
 }
@@ -58,16 +57,16 @@ impl Reconciler {
             seen: BTreeMap::new(),
             present: Vec::new(),
             missing: BTreeMap::new(),
-            gone_timeout: Duration::from_secs(GONE_POLLS * options.poll_interval_s),
+            timeout: Duration::from_secs(POLL_INTERVALS * options.poll_interval_s),
+            evict_after: options.evict_after_s.map(Duration::from_secs),
+            running: None,
             poll_error: None,
         }
     }
 
     /// Polls the GPUs, passes them to the driver and returns their devices. If the poll fails, no device is present.
     pub async fn poll_devices(&mut self) -> BTreeMap<String, Device> {
-        let source = Arc::clone(&self.source);
-        let polled = tokio::task::spawn_blocking(move || source.discover()).await.unwrap_or_else(|error| Err(error.to_string()));
-        let (machine, poll_error) = match polled {
+        let (machine, poll_error) = match self.discover().await {
             Ok(machine) => (machine, None),
             Err(error) => (Machine::default(), Some(error)),
         };
@@ -88,6 +87,20 @@ impl Reconciler {
         devices
     }
 
+    /// Asks the source, and waits for its answer for a limited time: NVML may hang with the driver. A poll that hangs is waited for again,
+    /// rather than joined by others.
+    async fn discover(&mut self) -> Result<Machine, String> {
+        let source = Arc::clone(&self.source);
+        let mut poll = self.running.take().unwrap_or_else(|| tokio::task::spawn_blocking(move || source.discover()));
+        match tokio::time::timeout(self.timeout, &mut poll).await {
+            Ok(ended) => ended.unwrap_or_else(|error| Err(error.to_string())),
+            Err(_) => {
+                self.running = Some(poll);
+                Err(format!("no answer within {} s: expected NVML to answer", self.timeout.as_secs()))
+            }
+        }
+    }
+
     /// Polls the GPUs, reports their health and returns the devices to publish: those present and, if `taints` are supported, those that
     /// are missing while claims use them.
     async fn desired_devices(&mut self, taints: bool) -> Vec<Device> {
@@ -99,91 +112,60 @@ impl Reconciler {
         let mut reports = Vec::new();
         let to_publish = |(name, device): (&String, &Device)| {
             let mut report = |status, message: &str| {
-                reports.push(health::device_health(&self.node, name, status, message, self.gone_timeout));
+                reports.push(health::device_health(&self.node, name, status, message, self.timeout));
             };
             if present.contains_key(name) {
                 report(HealthStatus::Healthy, "");
                 return Some(device.clone());
             }
-            // New pods stay away at once. Pods that use the device are evicted only if this was not a single failure of NVML.
-            let since = self.missing.entry(name.clone()).or_insert_with(Instant::now);
-            let is_gone = since.elapsed() >= self.gone_timeout;
-            match &self.poll_error {
+            // New pods stay away at once. Containers may still work while NVML is silent, so that silence never evicts their pods, and a GPU
+            // that NVML no longer lists does so only if the operator wants it.
+            let effect = match &self.poll_error {
                 Some(error) => {
-                    let status = if is_gone { HealthStatus::Unhealthy } else { HealthStatus::Unknown };
-                    report(status, &format!("cannot discover GPUs: {error}"));
+                    self.missing.remove(name);
+                    report(HealthStatus::Unknown, &format!("cannot discover GPUs: {error}"));
+                    "NoSchedule"
                 }
-                None => report(HealthStatus::Unhealthy, &devices::not_present(name)),
-            }
-            taints.then(|| with_taint(device.clone(), if is_gone { "NoExecute" } else { "NoSchedule" }))
+                None => {
+                    let since = self.missing.entry(name.clone()).or_insert_with(Instant::now);
+                    report(HealthStatus::Unhealthy, &devices::not_present(name));
+                    if self.evict_after.is_some_and(|limit| since.elapsed() >= limit) { "NoExecute" } else { "NoSchedule" }
+                }
+            };
+            taints.then(|| with_taint(device.clone(), effect))
         };
         let devices = self.seen.iter().filter_map(to_publish).collect();
         self.health.send_replace(reports);
         devices
     }
 
-    /// Remembers the published devices that claims use, so that GPUs that disappeared while the plugin was down are tainted too. Returns
-    /// false if the API server did not answer.
-    async fn adopt_published(&mut self, publisher: &SlicePublisher) -> bool {
-        let Ok(published) = publisher.published_devices().await else { return false };
+    /// Remembers the published devices that claims use, so that GPUs that disappeared while the plugin was down are tainted too.
+    async fn adopt(&mut self, published: Vec<Device>) {
         let in_use = self.driver.devices_in_use().await;
         let used = published.into_iter().filter(|device| in_use.contains(&device.name));
         self.seen.extend(used.map(|device| (device.name.clone(), device)));
-        true
     }
 
     /// Runs the loop: one round every poll interval, or as soon as `resync` is notified. Never completes.
-    pub async fn run(&mut self, client: Client, options: &Options, resync: &Notify) {
-        let mut publisher = SlicePublisher::new(client, options.node.clone());
-        let mut features = Features { sharing: true, taints: true };
-        let (mut last_error, mut may_have_changed, mut last_read) = (None, true, Instant::now());
+    pub async fn run(&mut self, client: Client, options: &Options, resync: &Notify, status: &Status) {
+        let mut publication = Publication::new(client, options.node.clone());
         let mut has_adopted = false;
         loop {
-            has_adopted = has_adopted || self.adopt_published(&publisher).await;
-            let devices = self.desired_devices(features.taints).await;
-            let mut wait = Duration::from_secs(options.poll_interval_s);
-            if may_have_changed {
-                last_read = Instant::now();
+            if !has_adopted && let Some(published) = publication.published_devices().await {
+                self.adopt(published).await;
+                has_adopted = true;
             }
-            match publisher.reconcile(&devices, may_have_changed).await {
-                Ok(Features { taints: false, .. }) => {
-                    // Without its taint a gone GPU would be given to other pods, so it must not be published.
-                    features.taints = false;
-                    continue;
-                }
-                Ok(Features { sharing, .. }) => {
-                    if features.sharing && !sharing {
-                        warn!("the API server drops the sharing of devices: expected the feature gate DRAConsumableCapacity to be on");
-                    }
-                    features.sharing = sharing;
-                    last_error = None;
-                }
-                Err(error) => {
-                    let error = describe(&error);
-                    if last_error.as_ref() != Some(&error) {
-                        warn!(error, "cannot publish the slices");
-                    }
-                    last_error = Some(error);
-                    wait = wait.min(RETRY_INTERVAL);
-                }
+            let devices = self.desired_devices(publication.supports_taints()).await;
+            let is_final = publication.publish(&devices).await;
+            status.round(self.present.len(), self.poll_error.as_deref(), publication.error());
+            if !is_final {
+                continue;
             }
-            let notified = tokio::time::timeout(wait, resync.notified()).await.is_ok();
-            may_have_changed = notified || last_error.is_some() || last_read.elapsed() >= RESYNC_INTERVAL;
-        }
-    }
-}
-
-/// Notifies `resync` of every change to the node's slices: the kubelet deletes them when it starts. Never completes.
-pub async fn watch_slices(client: Client, node: &str, resync: &Notify) {
-    let slices: Api<ResourceSlice> = Api::all(client);
-    loop {
-        let events = slices.watch(&WatchParams::default().fields(&SlicePublisher::selector(node)), "0").await;
-        if let Ok(events) = events {
-            pin_mut!(events);
-            while let Some(Ok(_)) = events.next().await {
-                resync.notify_one();
+            let interval = Duration::from_secs(options.poll_interval_s);
+            let wait = publication.retry_after().map_or(interval, |retry| retry.min(interval));
+            if tokio::time::timeout(wait, resync.notified()).await.is_ok() {
+                publication.notified();
             }
         }
-        tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }

@@ -27,6 +27,22 @@ pub fn listen(path: &Path) -> Result<UnixListener, String> {
     Ok(listener)
 }
 
+/// Removes the sockets in a folder that a killed instance left: those whose names start and end like `path`'s would under other instances'
+/// names, and on which nobody listens.
+pub fn remove_stale(path: &Path, prefix: &str, suffix: &str) {
+    let entries = path.parent().and_then(|folder| std::fs::read_dir(folder).ok()).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let is_ours = name.to_str().is_some_and(|name| name.starts_with(prefix) && name.ends_with(suffix));
+        let refuses = |path: &Path| {
+            std::os::unix::net::UnixStream::connect(path).is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+        };
+        if is_ours && entry.path() != path && refuses(&entry.path()) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// Returns the device and inode of a path, which tell our socket from a successor's.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;

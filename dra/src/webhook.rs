@@ -19,7 +19,6 @@
     )
 )]
 
-pub mod connections;
 pub mod pod;
 pub mod resources;
 pub mod review;

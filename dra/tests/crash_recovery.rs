@@ -216,3 +216,35 @@ fn claims_deleted_from_the_cluster_are_unprepared() {
     assert!(node.files().iter().any(|name| name.contains(&uid("b"))));
     assert_eq!(device(0), devices::device_name(&crate::common::gpus::uuid(0)));
 }
+
+#[tokio::test]
+async fn vanished_mig_device_does_not_stop_the_plugin() {
+    let (node, cluster) = (Node::default(), cluster());
+    let minors = node.path("mig-minors");
+    std::fs::write(&minors, "gpu0/gi1/access 10\ngpu0/gi1/ci0/access 11\n").unwrap();
+    let options = node.options(&["--devices", "nodes", "--mig-minors", minors.to_str().unwrap()]);
+    let start = || {
+        Driver::new(
+            options.node.clone(),
+            cluster.client(),
+            options.cdi_config(),
+            Checkpoint(options.checkpoint_path()),
+            Arc::new(LocalStorage),
+        )
+    };
+    let checkpoint = Checkpoint(options.checkpoint_path());
+    let claims = serde_json::json!({
+        "mig": { "namespace": "team", "name": "mig", "grants": [{ "request": "r", "pool": "node-a", "device": "mig-1", "uuid": "MIG-1", "memory": 1, "minor": 0, "instance": [1, 0] }] },
+        "whole": { "namespace": "team", "name": "whole", "grants": [{ "request": "r", "pool": "node-a", "device": "gpu-1", "uuid": "GPU-1", "memory": 1, "minor": 0 }] },
+    });
+    checkpoint.save(&LocalStorage, &serde_json::from_value(claims).unwrap()).unwrap();
+    start().unwrap().restore().await.unwrap();
+    assert!(files(&node).contains(&"vgpu.io-claim_mig.json".to_owned()));
+    // After a reboot, the partition does not exist any more.
+    std::fs::remove_dir_all(node.path("cdi")).unwrap();
+    std::fs::write(&minors, "").unwrap();
+    let restarted = start().unwrap();
+    restarted.restore().await.unwrap();
+    assert!(files(&node).contains(&"vgpu.io-claim_whole.json".to_owned()), "other claims are restored");
+    restarted.unprepare("mig").await.unwrap();
+}

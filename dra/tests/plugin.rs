@@ -6,7 +6,9 @@ use crate::common::kubelet::{Kubelet, uid};
 use crate::common::plugin::{Node, Program, Threaded, allocate, cdi_ids};
 use crate::common::wait_for;
 use serde_json::{Value, json};
+use std::sync::Arc;
 use vgpu_dra::proto::HealthStatus;
+use vgpu_dra::storage::LocalStorage;
 
 #[test]
 fn plugin_registers_and_publishes_the_machines_gpus() {
@@ -83,7 +85,7 @@ fn effects(devices: &std::collections::BTreeMap<String, Value>, gpu: usize) -> O
 #[test]
 fn gpu_that_disappears_is_tainted_and_not_prepared() {
     let (node, cluster, gpus) = (Node::default(), Cluster::start(), Gpus::with([0, 1, 2]));
-    let _plugin = Threaded::start(&node, &cluster, gpus.clone());
+    let _plugin = Threaded::start_with(node.options(&["--evict-after", "3"]), &cluster, gpus.clone(), Arc::new(LocalStorage));
     let kubelet = Kubelet::register(&node.path("registry"));
     allocate(&cluster, "a", &[("gpu", 1, "10Gi", "30")]);
     kubelet.prepare("a").unwrap();
@@ -115,22 +117,112 @@ fn gpu_that_disappears_is_tainted_and_not_prepared() {
     assert_eq!(cluster.refused(), [] as [String; 0]);
 }
 
+/// Waits until the source was polled several times more.
+fn wait_for_polls(gpus: &Gpus) {
+    let before = gpus.polls();
+    wait_for("further polls", || (gpus.polls() > before + 4).then_some(()));
+}
+
 #[test]
-fn health_is_unknown_before_it_is_unhealthy() {
+fn silent_nvml_never_evicts_pods() {
     let (node, cluster, gpus) = (Node::default(), Cluster::start(), Gpus::with([0]));
-    let options = vgpu_dra::options::Options { poll_interval_s: 2, ..node.options(&[]) };
-    let plugin = Threaded::start_with(options, &cluster, gpus.clone(), std::sync::Arc::new(vgpu_dra::storage::LocalStorage));
+    let plugin = Threaded::start_with(node.options(&["--evict-after", "0"]), &cluster, gpus.clone(), Arc::new(LocalStorage));
     let kubelet = Kubelet::register(&node.path("registry"));
     allocate(&cluster, "a", &[("gpu", 0, "10Gi", "30")]);
     kubelet.prepare("a").unwrap();
     wait_for("a healthy GPU", || (kubelet.health(&device(0))?.0 == HealthStatus::Healthy).then_some(()));
     gpus.fail();
-    for (what, wanted) in [("unknown health", HealthStatus::Unknown), ("bad health", HealthStatus::Unhealthy)] {
-        let (_, message) = wait_for(what, || kubelet.health(&device(0)).filter(|(health, _)| *health == wanted));
-        assert!(message.contains("no driver"), "{what}: {message}");
-    }
+    wait_for_polls(&gpus);
+    assert_eq!(effects(&cluster.devices(), 0), Some(json!("NoSchedule")), "its containers may still work");
+    let (health, message) = kubelet.health(&device(0)).unwrap();
+    assert!(health == HealthStatus::Unknown && message.contains("no driver"), "{message}");
+    gpus.set([0]);
+    wait_for("no taint", || (effects(&cluster.devices(), 0) == Some(Value::Null)).then_some(()));
     // The plugin ends while the kubelet still watches its health.
     drop(plugin);
+}
+
+#[test]
+fn missing_gpu_evicts_pods_only_if_the_operator_wants_it() {
+    let (node, cluster, gpus) = (Node::default(), Cluster::start(), Gpus::with([0, 1]));
+    let _plugin = Threaded::start(&node, &cluster, gpus.clone());
+    let kubelet = Kubelet::register(&node.path("registry"));
+    allocate(&cluster, "a", &[("gpu", 1, "10Gi", "30")]);
+    kubelet.prepare("a").unwrap();
+    gpus.set([0]);
+    wait_for_polls(&gpus);
+    assert_eq!(effects(&cluster.devices(), 1), Some(json!("NoSchedule")));
+    assert_eq!(kubelet.health(&device(1)).unwrap().0, HealthStatus::Unhealthy);
+}
+
+#[test]
+fn hanging_nvml_stops_neither_the_start_nor_unprepare() {
+    let (node, cluster, gpus) = (Node::default(), Cluster::start(), Gpus::with([0]));
+    allocate(&cluster, "a", &[("gpu", 0, "10Gi", "30")]);
+    {
+        let _plugin = Threaded::start(&node, &cluster, gpus.clone());
+        Kubelet::register(&node.path("registry")).prepare("a").unwrap();
+    }
+    gpus.hang(true);
+    let polls = gpus.polls();
+    let plugin = Threaded::start(&node, &cluster, gpus.clone());
+    let kubelet = Kubelet::register(&node.path("registry"));
+    let (_, message) = wait_for("unknown health", || kubelet.health(&device(0)).filter(|(health, _)| *health == HealthStatus::Unknown));
+    assert!(message.contains("no answer within 3 s"), "{message}");
+    assert_eq!(gpus.polls(), polls + 1, "a poll that hangs must not be joined by others");
+    kubelet.unprepare("a").unwrap();
+    gpus.hang(false);
+    wait_for("the device", || (effects(&cluster.devices(), 0) == Some(Value::Null)).then_some(()));
+    drop(plugin);
+}
+
+#[test]
+fn refused_requests_are_repeated_with_growing_waits() {
+    use std::time::Duration;
+    let (node, cluster) = (Node::default(), Cluster::start());
+    cluster.forbid(Some(SLICES));
+    let _plugin = Threaded::start(&node, &cluster, Gpus::with([0]));
+    let attempts = |method: &str| {
+        let wanted = format!("{method} {SLICES}");
+        let log = cluster.log().into_iter().zip(cluster.times());
+        log.filter(|(line, _)| *line == wanted).map(|(_, at)| at).collect::<Vec<_>>()
+    };
+    for method in ["GET", "WATCH"] {
+        let times = wait_for("attempts", || Some(attempts(method)).filter(|times| times.len() >= 4));
+        for (failures, pair) in times.windows(2).enumerate() {
+            assert!(pair[1] - pair[0] >= Duration::from_millis(500 << failures), "{method}, after {} failures: {times:?}", failures + 1);
+        }
+    }
+    cluster.forbid(None);
+    wait_for("the device", || (cluster.devices().len() == 1).then_some(()));
+}
+
+#[test]
+fn health_and_metrics_are_served() {
+    use std::io::{Read, Write};
+    let (node, cluster) = (Node::default(), Cluster::start());
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let _plugin = Threaded::start_with(node.options(&["--listen", &address]), &cluster, Gpus::with([0]), Arc::new(LocalStorage));
+    let kubelet = Kubelet::register(&node.path("registry"));
+    allocate(&cluster, "a", &[("gpu", 0, "10Gi", "30")]);
+    kubelet.prepare("a").unwrap();
+    kubelet.prepare("none").unwrap_err();
+    wait_for("a device", || (cluster.devices().len() == 1).then_some(()));
+    let idle: Vec<_> = (0..200).map(|_| std::net::TcpStream::connect(&address).unwrap()).collect();
+    let get = |path: &str| {
+        let mut stream = std::net::TcpStream::connect(&address).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        response
+    };
+    assert!(get("/healthz").starts_with("HTTP/1.1 200 "));
+    let metrics = wait_for("the metrics", || Some(get("/metrics")).filter(|text| text.contains("vgpu_dra_published 1")));
+    for line in ["vgpu_dra_devices 1", "vgpu_dra_claims 1", "vgpu_dra_claim_failures_total{request=\"prepare\"} 1"] {
+        assert!(metrics.contains(line), "{metrics}");
+    }
+    assert!(get("/").starts_with("HTTP/1.1 404 "));
+    drop(idle);
 }
 
 #[test]
@@ -144,7 +236,7 @@ fn gpu_that_disappears_while_the_plugin_is_down_is_tainted() {
         kubelet.prepare("a").unwrap();
     }
     let _plugin = Threaded::start(&node, &cluster, Gpus::with([0]));
-    wait_for("the taint", || (effects(&cluster.devices(), 1) == Some(json!("NoExecute"))).then_some(()));
+    wait_for("the taint", || (effects(&cluster.devices(), 1) == Some(json!("NoSchedule"))).then_some(()));
     assert_eq!(cluster.devices().len(), 2, "a missing device that no claim uses must be withdrawn");
     assert_eq!(cluster.refused(), [] as [String; 0]);
 }
@@ -165,9 +257,9 @@ fn gone_gpu_is_withdrawn_if_the_api_server_drops_taints() {
 fn deleted_slices_are_recreated() {
     let (node, cluster) = (Node::default(), Cluster::start());
     let options = vgpu_dra::options::Options { poll_interval_s: 1000, ..node.options(&[]) };
-    let _plugin = Threaded::start_with(options, &cluster, Gpus::with([0]), std::sync::Arc::new(vgpu_dra::storage::LocalStorage));
+    let _plugin = Threaded::start_with(options, &cluster, Gpus::with([0]), Arc::new(LocalStorage));
     let first = wait_for("a slice", || cluster.slices().pop());
-    wait_for("the watch", || cluster.log().iter().filter(|line| line.contains(SLICES)).nth(2).is_some().then_some(()));
+    wait_for("the watch", || cluster.log().contains(&format!("WATCH {SLICES}")).then_some(()));
     std::thread::sleep(std::time::Duration::from_millis(100));
     let name = first["metadata"]["name"].as_str().unwrap();
     cluster.remove(&format!("{SLICES}/{name}"));
@@ -200,6 +292,58 @@ fn ending_plugin_leaves_its_successors_sockets() {
     Kubelet::register(&node.path("registry")).prepare("a").unwrap();
     drop(second);
     assert_eq!(std::fs::read_dir(node.path("registry")).unwrap().count(), 0);
+}
+
+#[test]
+fn two_instances_lose_no_claims() {
+    let (node, cluster) = (Node::default(), Cluster::start());
+    for name in ["a", "b", "c"] {
+        allocate(&cluster, name, &[("gpu", 0, "1Gi", "0")]);
+    }
+    let start = |instance: &str| {
+        let plugin = Threaded::start_with(node.options(&["--instance", instance]), &cluster, Gpus::with([0]), Arc::new(LocalStorage));
+        (plugin, Kubelet::register_instance(&node.path("registry"), instance))
+    };
+    let (old, old_kubelet) = start("old");
+    old_kubelet.prepare("a").unwrap();
+    let (new, new_kubelet) = start("new");
+    // Each instance changes claims that the other one has recorded.
+    std::thread::scope(|scope| {
+        scope.spawn(|| old_kubelet.prepare("b").unwrap());
+        scope.spawn(|| new_kubelet.prepare("c").unwrap());
+    });
+    new_kubelet.unprepare("a").unwrap();
+    drop(old);
+    assert!(Kubelet::register_instance(&node.path("registry"), "new").prepare("b").is_ok(), "the successor's sockets stay");
+    drop(new);
+    let (_last, kubelet) = start("last");
+    let files: Vec<String> = node.files().into_iter().filter(|name| name.contains("claim_")).collect();
+    assert_eq!(files, ["b", "c"].map(|name| format!("vgpu.io-claim_{}.json", uid(name))));
+    for name in ["b", "c"] {
+        kubelet.unprepare(name).unwrap();
+    }
+    assert_eq!(node.files(), ["vgpu.io-hooks.json"]);
+}
+
+#[test]
+fn sockets_of_killed_instances_are_removed() {
+    let (node, cluster) = (Node::default(), Cluster::start());
+    for (folder, name) in [("registry", "gpu.vgpu-killed-reg@kubelet.sock"), ("registry", "other-reg.sock"), ("plugin", "dra-killed.sock")]
+    {
+        std::fs::create_dir_all(node.path(folder)).unwrap();
+        // Nobody listens any more.
+        drop(std::os::unix::net::UnixListener::bind(node.path(folder).join(name)).unwrap());
+    }
+    let _plugin = Threaded::start_with(node.options(&["--instance", "new"]), &cluster, Gpus::with([0]), Arc::new(LocalStorage));
+    Kubelet::register_instance(&node.path("registry"), "new");
+    let mut names: Vec<String> = ["registry", "plugin"]
+        .iter()
+        .flat_map(|folder| std::fs::read_dir(node.path(folder)).unwrap())
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|name| name.ends_with(".sock"))
+        .collect();
+    names.sort();
+    assert_eq!(names, ["dra-new.sock", "gpu.vgpu-new-reg@kubelet.sock", "other-reg.sock"]);
 }
 
 #[test]

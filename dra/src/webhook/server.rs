@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tracing::error;
 
-use crate::webhook::connections::{Connections, Entry};
+use crate::connections::{Connections, Entry};
 use crate::webhook::review::Webhook;
 use crate::webhook::tls::Tls;
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
@@ -37,6 +38,10 @@ struct State {
     /// Problems of refused objects.
     refused: Mutex<Vec<String>>,
     log: Mutex<Vec<String>>,
+    /// Path prefix of requests that are forbidden.
+    forbidden: Mutex<Option<&'static str>>,
+    /// When each request of `log` arrived.
+    times: Mutex<Vec<Instant>>,
     /// True if requests for claims are answered.
     claims: watch::Sender<bool>,
     schemas: Schemas,
@@ -61,6 +66,8 @@ impl Cluster {
             writes_left: Mutex::default(),
             refused: Mutex::default(),
             log: Mutex::default(),
+            forbidden: Mutex::default(),
+            times: Mutex::default(),
             claims: watch::channel(true).0,
             schemas: Schemas::of("v1.34"),
         });
@@ -149,12 +156,22 @@ impl Cluster {
         self.state.claims.send_replace(is_answering);
     }
 
+    /// Forbids requests for paths with this prefix; `None` for none.
+    pub fn forbid(&self, prefix: Option<&'static str>) {
+        *self.state.forbidden.lock().unwrap() = prefix;
+    }
+
+    /// Returns when each of the requests that [`Cluster::log`] lists has arrived.
+    pub fn times(&self) -> Vec<Instant> {
+        self.state.times.lock().unwrap().clone()
+    }
+
     /// Returns the problems of refused objects.
     pub fn refused(&self) -> Vec<String> {
         self.state.refused.lock().unwrap().clone()
     }
 
-    /// Returns `METHOD path` of every request so far.
+    /// Returns `METHOD path` of every request so far. The method of a watch is `WATCH`.
     pub fn log(&self) -> Vec<String> {
         self.state.log.lock().unwrap().clone()
     }
@@ -241,7 +258,12 @@ async fn handle(state: Arc<State>, request: Request<Incoming>) -> Result<Reply, 
         .filter_map(|pair| pair.split_once('='))
         .map(|(key, value)| (key.to_owned(), value.replace("%3D", "=").replace("%2C", ",")))
         .collect();
-    state.log.lock().unwrap().push(format!("{method} {path}"));
+    let is_watch = query.get("watch").is_some_and(|watch| watch == "true");
+    state.times.lock().unwrap().push(Instant::now());
+    state.log.lock().unwrap().push(format!("{} {path}", if is_watch { "WATCH" } else { method.as_str() }));
+    if state.forbidden.lock().unwrap().is_some_and(|prefix| path.starts_with(prefix)) {
+        return Ok(status(StatusCode::FORBIDDEN, "Forbidden", "forbidden"));
+    }
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     if path.contains("/resourceclaims/") {
         let mut claims = state.claims.subscribe();
@@ -254,7 +276,7 @@ async fn handle(state: Arc<State>, request: Request<Incoming>) -> Result<Reply, 
     let not_found = || status(StatusCode::NOT_FOUND, "NotFound", "not found");
     let known = state.objects.lock().unwrap().get(&path).cloned();
     Ok(match method {
-        Method::GET if query.get("watch").is_some_and(|watch| watch == "true") => watch_changes(&state, &path),
+        Method::GET if is_watch => watch_changes(&state, &path),
         Method::GET => match known {
             Some(object) => reply(StatusCode::OK, &object),
             None if path.ends_with('s') => list(&state, &path, query.get("fieldSelector").map_or("", String::as_str)),

@@ -1,6 +1,6 @@
 //! GPUs that appear and disappear.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 
 use vgpu_config::inventory::Gpu;
 use vgpu_dra::discovery::{GpuInfo, GpuSource, Machine};
@@ -32,30 +32,52 @@ pub fn gpu_info(number: usize) -> GpuInfo {
 
 /// Source of GPUs that a test changes.
 #[derive(Clone)]
-pub struct Gpus(Arc<Mutex<Result<Vec<usize>, String>>>);
+pub struct Gpus(Arc<(Mutex<State>, Condvar)>);
+
+/// Answer of a source.
+struct State {
+    numbers: Result<Vec<usize>, String>,
+    /// True if the source does not answer.
+    hangs: bool,
+    /// Number of polls that have begun.
+    polls: usize,
+}
 
 impl Gpus {
     /// Returns a source of these GPUs.
     pub fn with(numbers: impl IntoIterator<Item = usize>) -> Self {
-        let gpus = Self(Arc::new(Mutex::new(Ok(Vec::new()))));
-        gpus.set(numbers);
-        gpus
+        let state = State { numbers: Ok(numbers.into_iter().collect()), hangs: false, polls: 0 };
+        Self(Arc::new((Mutex::new(state), Condvar::new())))
     }
 
     /// Sets the GPUs.
     pub fn set(&self, numbers: impl IntoIterator<Item = usize>) {
-        *self.0.lock().unwrap() = Ok(numbers.into_iter().collect());
+        self.0.0.lock().unwrap().numbers = Ok(numbers.into_iter().collect());
     }
 
-    /// Makes the source fail from now on, like a driver that does not answer.
+    /// Makes the source fail from now on, like a driver that is not loaded.
     pub fn fail(&self) {
-        *self.0.lock().unwrap() = Err("no driver".to_owned());
+        self.0.0.lock().unwrap().numbers = Err("no driver".to_owned());
+    }
+
+    /// Makes the source hang from now on, or answer again.
+    pub fn hang(&self, hangs: bool) {
+        self.0.0.lock().unwrap().hangs = hangs;
+        self.0.1.notify_all();
+    }
+
+    /// Returns the number of polls that have begun.
+    pub fn polls(&self) -> usize {
+        self.0.0.lock().unwrap().polls
     }
 }
 
 impl GpuSource for Gpus {
     fn discover(&self) -> Result<Machine, String> {
-        let numbers = self.0.lock().unwrap().clone()?;
+        let mut state = self.0.0.lock().unwrap();
+        state.polls += 1;
+        let state = self.0.1.wait_while(state, |state| state.hangs).unwrap();
+        let numbers = state.numbers.clone()?;
         Ok(Machine { driver: Some("580.95.05".to_owned()), cuda: Some(13000), gpus: numbers.into_iter().map(gpu_info).collect() })
     }
 }

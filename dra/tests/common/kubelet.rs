@@ -50,7 +50,7 @@ async fn client(socket: &Path) -> Result<Grpc<Channel>, Status> {
 /// Returns the authority that gRPC for Go sends. For sockets in the registry, which the kubelet dials by their bare paths, it is the path,
 /// percent-encoded where an authority requires it.
 fn authority(socket: &Path) -> String {
-    if socket.file_name().is_some_and(|name| name == "dra.sock") {
+    if socket.file_name().is_some_and(|name| name.to_string_lossy().starts_with("dra")) {
         return "localhost".to_owned();
     }
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~!$&'()*+,;=:[]@".contains(&byte);
@@ -72,13 +72,18 @@ async fn watch_health(socket: PathBuf, reports: Arc<Mutex<Vec<DeviceHealth>>>) -
 impl Kubelet {
     /// Discovers the plugin's socket in the registry, and registers the plugin.
     pub fn register(registry: &Path) -> Self {
+        Self::register_instance(registry, "")
+    }
+
+    /// Discovers the socket of the instance with this name, and registers it.
+    pub fn register_instance(registry: &Path, instance: &str) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (socket, info) = wait_for("a plugin", || {
             let socket = std::fs::read_dir(registry)
                 .ok()?
                 .flatten()
                 .map(|entry| entry.path())
-                .find(|path| path.extension().is_some_and(|end| end == "sock"))?;
+                .find(|path| path.extension().is_some_and(|end| end == "sock") && path.to_string_lossy().contains(instance))?;
             let info: PluginInfo = runtime.block_on(call(&socket, "/pluginregistration.Registration/GetInfo", Empty {})).ok()?;
             Some((socket, info))
         });
