@@ -1,6 +1,6 @@
 //! The Helm chart renders to manifests that are valid for every supported Kubernetes version and name only what exists.
 
-use std::io::Write;
+use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -44,12 +44,23 @@ fn render(python: &Path, values: &Value) -> Vec<Value> {
 fn chart_renders_to_valid_manifests_whose_references_exist() {
     let Some(python) = python() else { return };
     let webhook = |mode: &str| json!({ "enabled": true, "tls": { "mode": mode, "secretName": "given", "caBundle": "Q0E=" } });
+    let strict = json!({
+        "enabled": true, "tls": { "mode": "cert-manager" }, "clientCA": { "secretName": "given" }, "replicas": 1,
+        "networkPolicy": { "from": [{ "ipBlock": { "cidr": "192.0.2.1/32" } }] },
+    });
     let values = json!([
         {},
         { "webhook": webhook("helm"), "monitor": { "serviceMonitor": { "enabled": true, "labels": { "a": "b" } }, "dashboard": { "enabled": true } } },
         { "webhook": webhook("cert-manager"), "dra": { "devices": "nodes", "mounts": ["/home/driver:/usr/local/nvidia"], "hooks": false } },
+        { "webhook": strict, "image": { "digest": format!("sha256:{}", "0".repeat(64)) } },
+        {
+            "install": { "policy": "shared_claims = \"start\"\n" }, "affinity": { "nodeAffinity": {} }, "podAnnotations": { "a": "b" },
+            "dra": { "evictAfter": 60, "metricsFrom": [{ "podSelector": {} }], "podMonitor": { "enabled": true, "labels": { "a": "b" } } },
+        },
+        { "install": { "enabled": false }, "monitor": { "enabled": false } },
         { "webhook": webhook("secret"), "install": { "enabled": false }, "nodeSelector": {}, "tolerations": [] },
         { "install": { "uninstall": true } },
+        { "install": { "enabled": false, "uninstall": true } },
         { "dra": { "enabled": false }, "monitor": { "enabled": false } },
         { "runtimeClass": { "enabled": false }, "deviceClasses": { "enabled": false }, "install": { "runtime": "crio", "restart": false } },
     ]);
@@ -62,6 +73,7 @@ fn chart_renders_to_valid_manifests_whose_references_exist() {
         let all: Vec<Value> = manifests.flat_map(|(name, text)| objects(name, text.as_str().unwrap())).collect();
         check_schemas(&case, &all);
         check_chart(&case, &all);
+        check_tokens(&case, &all);
     }
     let refused = json!([{ "dra": { "every": 0 } }, { "unknown": 1 }, { "install": { "runtime": "docker" } }, { "webhook": { "enabled": true, "tls": { "mode": "secret" } } }]);
     for result in render(&python, &refused) {
@@ -87,10 +99,20 @@ fn check_chart(case: &str, all: &[Value]) {
                 assert!(names(all, "ClusterRole").contains(text(object, "/roleRef/name")), "{case}: {name}");
                 assert!(names(all, "ServiceAccount").contains(text(object, "/subjects/0/name")), "{case}: {name}");
             }
+            "ValidatingAdmissionPolicyBinding" => {
+                assert!(names(all, "ValidatingAdmissionPolicy").contains(text(object, "/spec/policyName")), "{case}: {name}");
+            }
+            "NetworkPolicy" | "PodDisruptionBudget" => {
+                let selector = object.pointer("/spec/podSelector/matchLabels").or(object.pointer("/spec/selector/matchLabels")).unwrap();
+                assert!(selects_pods(selector, all), "{case}: {kind} {name} selects no pods");
+            }
             "Service" => check_service(case, object, all),
             "ServiceMonitor" => check_service_monitor(case, object, all),
             "MutatingWebhookConfiguration" => check_webhook_configuration(case, object, all),
             "Certificate" => assert!(names(all, "Issuer").contains(text(object, "/spec/issuerRef/name")), "{case}"),
+            "ConfigMap" if name.ends_with("-policy") => {
+                assert_eq!(text(object, "/data/config.toml"), "shared_claims = \"start\"\n", "{case}")
+            }
             "ConfigMap" => {
                 let dashboard: Value = serde_json::from_str(text(object, "/data/vgpu.json")).unwrap();
                 assert_eq!(dashboard, serde_json::from_slice::<Value>(&std::fs::read(packaging("grafana/vgpu.json")).unwrap()).unwrap());
@@ -98,6 +120,11 @@ fn check_chart(case: &str, all: &[Value]) {
             _ => {}
         }
     }
+}
+
+/// Returns true if a selector selects pods of the chart.
+fn selects_pods(selector: &Value, all: &[Value]) -> bool {
+    all.iter().any(|other| pod(other).is_some() && labels_match(selector, &other["spec"]["template"]["metadata"]["labels"]))
 }
 
 /// Checks an object that creates pods. `staged` is the script that stages the image's programs.
@@ -109,10 +136,30 @@ fn check_workload(case: &str, object: &Value, spec: &Value, all: &[Value], stage
         text(object, "/metadata/name")
     );
     for container in list(spec, "/containers") {
+        check_probes(case, container);
         for program in list(container, "/command") {
             check_program(program.as_str().unwrap(), staged);
         }
         check_arguments(container);
+    }
+}
+
+/// Checks that programs that serve have probes.
+fn check_probes(case: &str, container: &Value) {
+    let program = list(container, "/command").last().and_then(Value::as_str).unwrap_or_default().rsplit('/').next().unwrap();
+    for probe in ["livenessProbe", "readinessProbe"] {
+        let must_have = ["vgpu-dra", "vgpu-webhook"].contains(&program);
+        assert!(!must_have || container[probe]["httpGet"]["path"] == "/healthz", "{case}: {program} has no {probe}");
+    }
+}
+
+/// Checks that the accounts of pods that do not call the API server give them no token.
+fn check_tokens(case: &str, all: &[Value]) {
+    let bound: Vec<&str> =
+        all.iter().filter(|object| text(object, "/kind") == "ClusterRoleBinding").map(|object| text(object, "/subjects/0/name")).collect();
+    for account in all.iter().filter(|object| text(object, "/kind") == "ServiceAccount") {
+        let has_token = account["automountServiceAccountToken"] != false;
+        assert_eq!(has_token, bound.contains(&text(account, "/metadata/name")), "{case}: {account}");
     }
 }
 
@@ -235,10 +282,25 @@ fn image_sees_only_nvml_of_the_nodes_libraries() {
         std::fs::write(folder.join(name), name).unwrap();
     }
     std::os::unix::fs::symlink("libnvidia-ml.so.580", folder.join("libnvidia-ml.so.1")).unwrap();
-    let mut command = Command::new(packaging("image/driver.sh"));
-    command.env("HOST", host.path()).args(["sh", "-c", "cd $LD_LIBRARY_PATH && ls && cat libnvidia-ml.so.1"]);
-    let output = command.output().unwrap();
+    let run = |host: &Path, script: &str| {
+        let mut command = Command::new(packaging("image/driver.sh"));
+        command.env("HOST", host).env("LOOK", "0.05").args(["sh", "-c", script]).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let output = run(host.path(), "cd $LD_LIBRARY_PATH && ls && cat libnvidia-ml.so.1").wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "libnvidia-ml.so.1\nlibnvidia-ml.so.580", "{output:?}");
+    // The driver of the GPU Operator is mounted later, and goes away while it is replaced.
+    let later = tempfile::tempdir().unwrap();
+    let driver = later.path().join("run/nvidia/driver/usr/lib64");
+    let wait = "cd $LD_LIBRARY_PATH; until cat libnvidia-ml.so.1 2>/dev/null; do sleep .05; done; while [ -e libnvidia-ml.so.1 ]; do sleep .05; done; echo gone";
+    let mut waits = run(later.path(), wait);
+    std::fs::create_dir_all(&driver).unwrap();
+    std::fs::write(driver.join("libnvidia-ml.so.1"), "later\n").unwrap();
+    let mut lines = std::io::BufReader::new(waits.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "later");
+    std::fs::remove_dir_all(&driver).unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "gone");
+    assert!(waits.wait().unwrap().success());
 }
 
 #[test]

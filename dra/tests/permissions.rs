@@ -15,7 +15,8 @@ fn allowed() -> BTreeSet<String> {
     let text = std::fs::read_to_string(path).unwrap();
     let list = |line: &str| line.split_once('[').unwrap().1.trim_end_matches(']').split(", ").map(str::to_owned).collect::<Vec<_>>();
     let (mut all, mut resources) = (BTreeSet::new(), Vec::new());
-    for line in text.lines().map(str::trim) {
+    let rules = text.split("kind: ClusterRole\n").nth(1).unwrap().split("---").next().unwrap();
+    for line in rules.lines().map(str::trim) {
         if line.starts_with("resources:") {
             resources = list(line);
         } else if line.starts_with("verbs:") {

@@ -3,6 +3,8 @@
 # running, so that the DaemonSet is ready when the node is. Requires the node's PID namespace.
 #   RESTART=no    does not restart the runtime
 #   UNINSTALL=yes removes vgpu instead, and keeps running
+#   CDI_DIR       the node's folder of CDI specifications, from which those of vgpu are removed
+#   POLICY        file to install as the node's /etc/vgpu/config.toml, if it exists
 #   STAY=no       exits when done
 set -eu
 here=$(dirname "$0")
@@ -35,7 +37,14 @@ if [ "${UNINSTALL:-no}" = yes ]; then
         configure --undo
         ROOT=$host "$here/install.sh" uninstall
     fi
+    # They name the hook, which is gone.
+    rm -f "$host${CDI_DIR:-/var/run/cdi}"/vgpu.io-*.json
 else
+    if [ -e "${POLICY:-/policy/config.toml}" ]; then
+        mkdir -p "$host/etc/vgpu"
+        cp "${POLICY:-/policy/config.toml}" "$host/etc/vgpu/.config.toml.new"
+        mv "$host/etc/vgpu/.config.toml.new" "$host/etc/vgpu/config.toml"
+    fi
     ROOT=$host "$here/install.sh" install
     configure
     on_node /usr/bin/vgpu check || true

@@ -46,7 +46,7 @@ pub fn pod(object: &Value) -> Option<&Value> {
 }
 
 /// Kinds of other projects, for which there are no schemas.
-const FOREIGN: [&str; 3] = ["ServiceMonitor", "Issuer", "Certificate"];
+const FOREIGN: [&str; 5] = ["ServiceMonitor", "PodMonitor", "PrometheusRule", "Issuer", "Certificate"];
 
 pub fn check_schemas(name: &str, objects: &[Value]) {
     for version in VERSIONS {

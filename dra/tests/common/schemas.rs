@@ -2,6 +2,11 @@
 
 use std::path::Path;
 
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 /// Kubernetes versions with schemas, oldest first.
@@ -29,10 +34,26 @@ impl Schemas {
 
     /// Returns the schema violations of an object, or `None` if its kind has no schema.
     pub fn problems(&self, kind: &str, object: &Value) -> Option<Vec<String>> {
+        match kind {
+            "ValidatingAdmissionPolicy" => return Some(typed_problems::<ValidatingAdmissionPolicy>(object)),
+            "ValidatingAdmissionPolicyBinding" => return Some(typed_problems::<ValidatingAdmissionPolicyBinding>(object)),
+            "NetworkPolicy" => return Some(typed_problems::<NetworkPolicy>(object)),
+            "PodDisruptionBudget" => return Some(typed_problems::<PodDisruptionBudget>(object)),
+            _ => {}
+        }
         self.0["kinds"].get(kind)?;
         let mut schema = self.0.clone();
         schema["$ref"] = json!(format!("#/kinds/{kind}"));
         let validator = jsonschema::draft7::new(&schema).unwrap();
         Some(validator.iter_errors(object).map(|error| format!("{}: {error}", error.instance_path())).collect())
+    }
+}
+
+/// Returns what the types of `k8s-openapi` do not know of an object whose kind the schemas do not have.
+fn typed_problems<T: DeserializeOwned + Serialize>(object: &Value) -> Vec<String> {
+    match serde_json::from_value::<T>(object.clone()).map(|typed| serde_json::to_value(typed).unwrap()) {
+        Ok(known) if known == *object => Vec::new(),
+        Ok(known) => vec![format!("unknown fields: {object}: expected {known}")],
+        Err(error) => vec![error.to_string()],
     }
 }
