@@ -10,27 +10,19 @@
 //! Nothing runs before the first CUDA or NVML call: no constructor, no thread, no file.
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(test, allow(dead_code))]
+#![cfg_attr(not(test), warn(clippy::missing_docs_in_private_items))]
 
 mod compute;
-#[cfg_attr(not(test), warn(clippy::missing_docs_in_private_items))]
 mod dispatch;
-#[cfg_attr(not(test), warn(clippy::missing_docs_in_private_items))]
 mod entry_points;
 mod hooks;
-#[cfg_attr(not(test), warn(clippy::missing_docs_in_private_items))]
 mod image;
-#[cfg_attr(not(test), warn(clippy::missing_docs_in_private_items))]
 mod loader;
 mod memory;
-#[cfg_attr(not(test), warn(clippy::missing_docs_in_private_items))]
 mod nvml_query;
-#[cfg_attr(not(test), warn(clippy::missing_docs_in_private_items))]
 mod os;
-#[cfg_attr(not(test), warn(clippy::missing_docs_in_private_items))]
 mod session;
-#[cfg_attr(not(test), warn(clippy::missing_docs_in_private_items))]
 mod table;
-#[cfg_attr(not(test), warn(clippy::missing_docs_in_private_items))]
 mod trace;
 
 /// Aborts. A bug in the library must not unwind through the program's frames.

@@ -19,6 +19,7 @@ pub fn is_one(function: Handle) -> bool {
     names::of_kernel(function).is_some_and(has_collective_name)
 }
 
+/// Returns true if a name has one of [`NAME_PARTS`] in it.
 fn has_collective_name(name: &CStr) -> bool {
     // Every kernel of a graph is checked whenever the graph is updated. Few places of a name begin like one of the parts.
     let may_begin = |rest: &&[u8]| matches!(rest.first(), Some(b'n' | b'a' | b'A' | b'c'));

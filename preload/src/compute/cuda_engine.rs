@@ -23,10 +23,12 @@ fn without_slack(duration_ns: u64) -> u64 {
     if duration_ns > 2 * TIMER_SLACK_NS { duration_ns - TIMER_SLACK_NS } else { duration_ns }
 }
 
+/// Converts a duration in nanoseconds.
 fn timespec(ns: u64) -> libc::timespec {
     libc::timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ }
 }
 
+/// Limits the log lines about waits.
 static WAIT_LOGGED: Throttle = Throttle::new();
 
 /// The engine. Events are used in relaxed capture mode, because the program may be capturing a stream.

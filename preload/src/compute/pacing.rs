@@ -29,6 +29,7 @@ pub fn around_any(
     }
 }
 
+/// Makes a launch of a process with a compute limit: finds its stream and meter, and lets the limiter decide when.
 #[inline]
 fn limited(state: &'static State, handle: Handle, key: u64, is_collective: impl FnOnce() -> bool, call: impl FnOnce() -> Status) -> Status {
     // A captured launch takes no GPU time now; a launch of the graph will.

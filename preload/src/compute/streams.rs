@@ -41,20 +41,29 @@ const GONE: u64 = u64::MAX;
 /// An entry of the stream table. Aligned so that it lies in one cache line.
 #[repr(align(32))]
 struct Entry {
+    /// Id of the stream; 0 in a free entry. See also [`BEING_WRITTEN`] and [`GONE`].
     id: AtomicU64,
+    /// What the limiter knows of the stream.
     stream: AtomicPtr<Stream>,
+    /// Meter of the stream's context.
     meter: AtomicPtr<Meter>,
 }
 
 /// The compute limiter's state in this process. All zero is empty.
 pub struct State {
+    /// Session that the state was made for. A forked child has another.
     session: AtomicPtr<Session>,
+    /// Expected costs of launches.
     costs: CostModel,
+    /// Hash table of the streams.
     entries: [Entry; STREAMS],
+    /// Accounts of the GPUs, by device.
     accounts: [AtomicPtr<Account>; MAX_GPUS],
+    /// Meters of the contexts.
     meters: [AtomicPtr<Meter>; METERS],
 }
 
+/// The state in use; null before the first launch under a limit.
 static STATE: AtomicPtr<State> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Returns the state, or `None` if no GPU has a compute limit.
@@ -76,6 +85,7 @@ pub fn known() -> Option<&'static State> {
     limited().ok().flatten()
 }
 
+/// Reads the limits again, after a change or for the first time.
 #[cold]
 fn load() -> Result<Option<&'static State>, Status> {
     let session = match session::current() {
@@ -109,10 +119,12 @@ fn state_of(session: &'static Session) -> Result<*mut State, Status> {
 }
 
 impl State {
+    /// Returns true if the state was made for this session.
     fn is_of(&self, session: &Session) -> bool {
         core::ptr::eq(self.session.load(Relaxed), session)
     }
 
+    /// Returns the entries in which a stream of this id may be.
     fn places(id: u64) -> impl Iterator<Item = usize> {
         let start = (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize;
         (0..PROBES).map(move |step| start.wrapping_add(step) % STREAMS)
@@ -176,6 +188,7 @@ impl State {
         self.meters.iter().find_map(open)
     }
 
+    /// Returns the meter of a context, which is made if there is none yet. `None` if its GPU has no account.
     fn meter_of(&'static self, context: Handle, device: Device) -> Result<Option<&'static Meter>, Status> {
         if let Some(meter) = self.known_meter(context) {
             return Ok(Some(meter));
@@ -200,6 +213,7 @@ impl State {
         Ok(self.known_meter(context).or(unsafe { made.as_ref() }))
     }
 
+    /// Returns the account of a device, which is made if there is none yet. `None` if the device has no limits.
     fn account(&'static self, device: Device) -> Result<Option<&'static Account>, Status> {
         let Some(place) = usize::try_from(device).ok().and_then(|device| self.accounts.get(device)) else { return Ok(None) };
         // SAFETY: accounts are never freed.
@@ -284,6 +298,7 @@ fn number(handle: Handle) -> u64 {
     }
 }
 
+/// Returns an id of this thread's own default stream: the driver's where it tells one.
 fn number_of_own(handle: Handle) -> u64 {
     let mut id = 0;
     // SAFETY: the program's own stream; the driver writes one number.
@@ -293,6 +308,7 @@ fn number_of_own(handle: Handle) -> u64 {
     cost_model::key(&[handle as u64, driver::current_context() as u64, thread_number()]).clamp(2, GONE - 1)
 }
 
+/// Returns a number that no other thread of the process has.
 fn thread_number() -> u64 {
     // SAFETY: the call has no arguments; the address is unique to the thread.
     unsafe { libc::__errno_location() as u64 }

@@ -26,6 +26,7 @@ fn allocate_linear(current: Current, bytes: u64, call: impl Fn() -> Status, give
     if bytes <= SMALL { allocate_small(current, bytes, call, given) } else { allocate_large(current, Kind::Large, bytes, call, given) }
 }
 
+/// Allocates more than [`SMALL`] bytes, which get granules of their own.
 fn allocate_large(
     Current { gpu, id, .. }: Current,
     kind: Kind,
@@ -45,6 +46,7 @@ fn allocate_large(
     acquire(gpu, Operation { estimate: Estimate::AtMostHere(rounded_pages(bytes, GRANULE)), call, record, undo: || () })
 }
 
+/// Allocates at most [`SMALL`] bytes, which share a granule with others.
 fn allocate_small(current: Current, bytes: u64, call: impl Fn() -> Status, given: impl Fn() -> (DevicePtr, u64)) -> Status {
     let Current { gpu, id, context } = current;
     if let Some(optimistic) = optimistic::begin(gpu, || context.is_some_and(|context| context.take_room(bytes))) {
@@ -125,6 +127,10 @@ unsafe fn placed_elsewhere(address: *mut DevicePtr, bytes: u64, optimistic: Opti
     }
 }
 
+/// Allocates `bytes` with `call`, which writes the address to `address`.
+///
+/// # Safety
+/// `address` is null or valid for the driver to write.
 #[inline(never)]
 unsafe fn allocate_any(call: impl Fn() -> Status, address: *mut DevicePtr, bytes: usize) -> Status {
     if address.is_null() || bytes == 0 {

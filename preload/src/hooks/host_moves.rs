@@ -86,6 +86,7 @@ const fn moves(advice: i32) -> bool {
     advice != SET_ACCESSED_BY
 }
 
+/// Gives advice with `call` about memory, without the part of it that must stay on the host.
 fn advise_with(address: DevicePtr, bytes: usize, advice: i32, call: impl Fn(DevicePtr, usize) -> Status) -> Status {
     if !is_in_use() || bytes == 0 {
         return call(address, bytes);

@@ -101,6 +101,7 @@ pub fn free(call: impl FnOnce() -> Status, address: DevicePtr) -> Status {
     if EXPORTED.is_unused() { linear::free_with(address, call) } else { free_exported(call, address) }
 }
 
+/// Frees memory that this process may have exported: other processes may keep it.
 #[cold]
 fn free_exported(call: impl FnOnce() -> Status, address: DevicePtr) -> Status {
     let block = address_map::get(address).filter(|block| block.count == 1 && block.kind != address_map::Kind::Managed);

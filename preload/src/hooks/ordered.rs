@@ -24,10 +24,13 @@ use vgpu_cuda_abi::cuda::{DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 
 /// An allocation from a pool.
 struct PoolAllocation<'a, C> {
+    /// Handle of the pool.
     pool: Handle,
+    /// Record of the pool.
     entry: &'a Pool,
     /// Where the program wants the address; not null.
     address: *mut DevicePtr,
+    /// Size in bytes.
     bytes: u64,
     /// The effective stream.
     stream: Handle,

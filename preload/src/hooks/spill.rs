@@ -137,6 +137,7 @@ pub fn free_after(stream: Handle, address: DevicePtr) -> Status {
     }
 }
 
+/// Logs once that memory lies on the host.
 fn announce(gpu: &Gpu, bytes: u64) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Relaxed) {
@@ -154,6 +155,7 @@ fn announce(gpu: &Gpu, bytes: u64) {
     }
 }
 
+/// Refuses `pages` for which neither the GPU's limit nor the host's has room.
 fn refuse(gpu: &Gpu, pages: u32) -> Status {
     let mib = |pages: u64| (pages * PAGE) >> 20;
     let (spilled, ceiling) = (mib(gpu.account.spilled.pages()), mib(ceiling(gpu)));

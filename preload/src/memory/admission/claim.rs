@@ -33,6 +33,7 @@ impl Estimate {
         }
     }
 
+    /// Claims after the account was brought in line with NVML and what can be given back was given back.
     #[cold]
     fn claim_after_recount(self, gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
         if let Some(claim) = retry::find(gpu, pages, matches!(self, Self::Context(_))) {

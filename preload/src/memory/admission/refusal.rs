@@ -11,6 +11,7 @@ use crate::os::{clock, log};
 use crate::session::Gpu;
 use crate::trace::sink;
 
+/// Limits the log lines about refusals.
 static REFUSED: Throttle = Throttle::new();
 
 /// Counts a refusal of `pages`, and logs it with the figures to act on.

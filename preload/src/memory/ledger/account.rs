@@ -10,7 +10,9 @@ use crate::session::Gpu;
 #[must_use]
 #[derive(Debug)]
 pub struct Claim<'a> {
+    /// GPU that is charged.
     gpu: &'a Gpu,
+    /// Number of pages.
     pages: u32,
 }
 

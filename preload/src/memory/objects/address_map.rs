@@ -8,10 +8,15 @@ use core::sync::atomic::{AtomicPtr, AtomicU64};
 
 use crate::os::mmap;
 
+/// Logarithm of a block's size in bytes.
 const SHIFT: u32 = 21;
+/// Number of blocks in a leaf.
 const LEAF: usize = 1 << 13;
+/// Number of leaves: together they cover addresses of 47 bits.
 const ROOT: usize = 1 << 13;
+/// Words of adjacent blocks.
 type Leaf = [AtomicU64; LEAF];
+/// The leaves; null where nothing was recorded yet.
 static TABLE: [AtomicPtr<Leaf>; ROOT] = [const { AtomicPtr::new(core::ptr::null_mut()) }; ROOT];
 
 /// The record of a block.
@@ -44,6 +49,7 @@ pub enum Kind {
 }
 
 impl Block {
+    /// Returns the block as a word of the table.
     fn pack(self) -> u64 {
         u64::from(self.kind as u8) << 60
             | u64::from(self.context) << 52
@@ -51,6 +57,7 @@ impl Block {
             | u64::from(self.count & 0xffff)
     }
 
+    /// Returns the block of a word; `None` if the word records none.
     fn unpack(word: u64) -> Option<Self> {
         let kind = match word >> 60 {
             1 => Kind::Shared,
@@ -64,6 +71,7 @@ impl Block {
     }
 }
 
+/// Returns the word of the block that an address lies in; `None` if its leaf was not made yet.
 #[inline]
 fn word(address: u64) -> Option<&'static AtomicU64> {
     let block = (address >> SHIFT) as usize;
@@ -71,6 +79,7 @@ fn word(address: u64) -> Option<&'static AtomicU64> {
     unsafe { TABLE.get(block / LEAF)?.load(Acquire).as_ref()?.get(block % LEAF) }
 }
 
+/// Returns the word of the block that an address lies in, and makes its leaf. `None` without memory, or beyond the table.
 fn word_made(address: u64) -> Option<&'static AtomicU64> {
     let root = TABLE.get((address >> SHIFT) as usize / LEAF)?;
     if root.load(Relaxed).is_null() {
@@ -113,9 +122,11 @@ pub enum Entered {
     NoRoom,
 }
 
+/// Bits of the count.
 const COUNT: u64 = 0xffff;
 /// Bits of kind and granules.
 const LIKE: u64 = 0xf << 60 | 0xfff_ffff << 16;
+/// Bits of the context.
 const CONTEXT: u64 = 0xff << 52;
 
 /// Records an allocation at `address`.

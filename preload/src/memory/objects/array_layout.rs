@@ -31,6 +31,7 @@ pub fn at_most(descriptor: &Array3dDescriptor, levels: u32) -> u64 {
     with_elements(descriptor, LARGEST, levels)
 }
 
+/// As [`bytes`], for elements of `element` bytes.
 fn with_elements(descriptor: &Array3dDescriptor, element: u64, levels: u32) -> u64 {
     let [width, height, depth] = [descriptor.width, descriptor.height, descriptor.depth].map(|extent| extent.max(1) as u64);
     let is_layered = descriptor.flags & (ARRAY_LAYERED | ARRAY_CUBEMAP) != 0;
@@ -67,6 +68,7 @@ fn block(count: u64, least: u64, most: u64) -> u64 {
     count.checked_next_power_of_two().unwrap_or(most).clamp(least, most)
 }
 
+/// Rounds `count` up to a multiple of `step`.
 fn whole(count: u64, step: u64) -> u64 {
     count.checked_next_multiple_of(step).unwrap_or(u64::MAX)
 }

@@ -13,7 +13,9 @@ use vgpu_cuda_abi::cuda::{Handle, INVALID_VALUE, LIMIT_MALLOC_HEAP_SIZE, LIMIT_P
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Context {
+    /// Handle; null in a free place, [`WRITING`] in one that is being written.
     handle: AtomicPtr<core::ffi::c_void>,
+    /// GPU of the context.
     gpu: AtomicPtr<Gpu>,
     /// Address up to which the last shared block is taken; 0 if unknown.
     tail: AtomicU64,
@@ -31,9 +33,12 @@ pub struct Context {
 
 /// First place for contexts beyond the table, one for each GPU. Their memory is charged, but not given back when they are destroyed.
 const BEYOND: u8 = 239;
+/// Number of contexts in the table.
 const MOST: usize = BEYOND as usize;
 const _: () = assert!(vgpu_region::MAX_GPUS <= (u8::MAX - BEYOND) as usize + 1);
+/// The table. A context keeps its place until it is destroyed.
 static CONTEXTS: [Context; MOST] = [const { Context::new() }; MOST];
+/// Number of places that were ever used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// Alignment in bytes of small allocations (seen on driver 580).
 pub const STEP: u64 = 512;
@@ -58,6 +63,7 @@ pub fn first() -> Option<Current> {
     first_if(|handle| !current.is_null() && handle == current)
 }
 
+/// Returns the first context of the table if `is_meant` holds for its handle.
 #[inline]
 fn first_if(is_meant: impl FnOnce(Handle) -> bool) -> Option<Current> {
     let [first, ..] = &CONTEXTS;
@@ -294,6 +300,7 @@ impl Context {
     }
 }
 
+/// Bits of the address in a [`span`].
 const ADDRESS: u64 = (1 << 48) - 1;
 
 /// Packs an address of 48 bits and, above it, a length in [`STEP`]s: at most 4096, a block.

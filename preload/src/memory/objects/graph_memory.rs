@@ -24,6 +24,7 @@ pub fn key(exec: Handle, device: Device) -> u64 {
     exec as u64 | (device as u64 + 1) << 48
 }
 
+/// Returns the bytes that the driver has reserved on a device for the memory of graphs.
 fn reserved(device: Device) -> Option<u64> {
     let mut value = 0;
     // SAFETY: the driver writes one word.

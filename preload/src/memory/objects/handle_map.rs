@@ -8,19 +8,27 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 
 use crate::os::mmap;
 
+/// Number of buckets.
 const BUCKETS: usize = 1 << 14;
+/// Number of keys in a bucket.
 const WAYS: usize = 8;
+/// Largest number of buckets that a writer tries.
 const MOST_PROBES: usize = 64;
 
+/// Keys and their values, in one cache line each.
 #[repr(C, align(128))]
 struct Bucket {
+    /// Keys; 0 in a free place, 1 in one that is being written.
     keys: [AtomicU64; WAYS],
+    /// The keys' values.
     values: [AtomicU64; WAYS],
 }
 
 /// The map. Its 2 MiB are mapped at the first insertion.
 pub struct Table {
+    /// The buckets; null before the first insertion.
     buckets: AtomicPtr<[Bucket; BUCKETS]>,
+    /// Number of buckets that a reader probes: the most that any writer has tried.
     probes: AtomicUsize,
 }
 
@@ -36,11 +44,13 @@ impl Table {
         self.buckets.load(Relaxed).is_null()
     }
 
+    /// Returns the buckets; `None` before the first insertion.
     fn buckets(&self) -> Option<&[Bucket; BUCKETS]> {
         // SAFETY: null or a mapping that is never removed.
         unsafe { self.buckets.load(Acquire).as_ref() }
     }
 
+    /// Returns the buckets, which are mapped if they are not yet. `None` without memory.
     fn make(&self) -> Option<&[Bucket; BUCKETS]> {
         if self.is_unused() {
             let fresh = mmap::allocate::<[Bucket; BUCKETS]>();
@@ -52,6 +62,7 @@ impl Table {
         self.buckets()
     }
 
+    /// Returns the bucket of a key's probe.
     fn place(key: u64, probe: usize) -> usize {
         let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         (mixed as usize).wrapping_add(probe) % BUCKETS
@@ -80,6 +91,7 @@ impl Table {
         false
     }
 
+    /// Returns the places of a key and of its value.
     fn find(&self, key: u64) -> Option<(&AtomicU64, &AtomicU64)> {
         let buckets = self.buckets()?;
         (0..self.probes.load(Acquire)).find_map(|probe| {

@@ -18,6 +18,7 @@ const FOR_FIRST: u64 = 138 << 20;
 /// Memory that an image will bring, in pages.
 #[derive(Clone, Copy, Debug)]
 pub struct Coming<'a> {
+    /// Context that the image is loaded into.
     context: &'a Context,
     /// Taken when the image is loaded.
     pub at_once: u32,

@@ -24,6 +24,7 @@ pub fn record(address: DevicePtr, block: Block) -> Entered {
     }
 }
 
+/// Gives back the charge of a block whose context is being destroyed.
 #[cold]
 fn give_back_stale(stale: address_map::Packed) {
     if let Some(block) = stale.block()
@@ -77,6 +78,7 @@ pub fn give_back(gpu: &Gpu, block: Block) {
     account::release(gpu, cost);
 }
 
+/// Gives back pages of managed memory.
 #[cold]
 fn give_back_managed(gpu: &Gpu, pages: u32) {
     _ = gpu.charge.managed.fetch_update(AcqRel, Relaxed, |there| Some(there.saturating_sub(pages)));

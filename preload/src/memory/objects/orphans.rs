@@ -30,11 +30,15 @@ pub fn is_kept(by: u64) -> bool {
 
 /// Freed memory that is still on the device.
 struct Kept {
+    /// Number of pages; 0 in a free record, [`WRITING`] in one that is being written.
     pages: AtomicU32,
+    /// Device that the memory is on.
     device: AtomicI32,
+    /// What keeps the memory, as for [`is_kept`].
     by: AtomicU64,
 }
 
+/// All records.
 static KEPT: [Kept; 64] = [const { Kept { pages: AtomicU32::new(0), device: AtomicI32::new(0), by: AtomicU64::new(0) } }; 64];
 /// Number of pages in a record that is being written.
 const WRITING: u32 = u32::MAX;

@@ -104,7 +104,9 @@ pub fn release_for_test(handle: u64) {
 pub struct Keeper {
     /// Handle of the object.
     pub owner: AtomicU64,
+    /// Offset in the object, in bytes.
     offset: AtomicU64,
+    /// Handle of the memory that is kept.
     handle: AtomicU64,
 }
 
@@ -158,6 +160,7 @@ pub fn forget_owner(owner: u64) {
 /// Bit of an owner that is being released. Its handle may belong to a new object by the time that its keepers are removed.
 const RELEASING: u64 = 1 << 63;
 
+/// Changes the owner of all that `from` keeps to `to`.
 fn rename(from: u64, to: u64) {
     for keeper in KEEPERS.iter().take(USED.load(Acquire)) {
         _ = keeper.owner.compare_exchange(from, to, AcqRel, Relaxed);

@@ -65,6 +65,7 @@ pub fn find_or_record(pool: Handle) -> Option<&'static Pool> {
 
 /// A pool that this process has met.
 pub struct Pool {
+    /// Handle; null in a free place.
     handle: AtomicPtr<core::ffi::c_void>,
     /// The device in the upper half, the reserved pages that were charged in the lower; or [`ELSEWHERE`].
     pub record: AtomicU64,

@@ -13,6 +13,7 @@ use vgpu_cuda_abi::cuda::{DevicePtr, SUCCESS};
 
 /// Smallest size that is known not to fit, as of the number of frees in `SEEN`.
 static TOO_LARGE: AtomicU64 = AtomicU64::new(u64::MAX);
+/// Number of frees at which `TOO_LARGE` was noted.
 static SEEN: AtomicU64 = AtomicU64::new(0);
 /// Number of frees of small allocations.
 static FREED: AtomicU64 = AtomicU64::new(0);

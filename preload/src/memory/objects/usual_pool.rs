@@ -17,6 +17,7 @@ pub struct Usual {
     pub entry: &'static Pool,
 }
 
+/// The usual pools, by device; null until they are asked for.
 static USUAL: [AtomicPtr<Usual>; vgpu_region::MAX_GPUS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; vgpu_region::MAX_GPUS];
 
 /// Returns the usual pool of a GPU. `None` if the driver has none, or it cannot be recorded.
@@ -26,6 +27,7 @@ pub fn usual(gpu: &Gpu) -> Option<&'static Usual> {
     unsafe { USUAL.get(gpu.device as usize)?.load(Acquire).as_ref() }.or_else(|| look_up_usual(gpu))
 }
 
+/// Asks the driver for the usual pool of a GPU and records it.
 #[cold]
 fn look_up_usual(gpu: &Gpu) -> Option<&'static Usual> {
     let (mut pool, forgotten) = (core::ptr::null_mut(), FORGOTTEN.load(Acquire));

@@ -25,6 +25,7 @@ impl Processes {
         self.find(pid).map(|process| process.used).filter(|&used| used != u64::MAX)
     }
 
+    /// Returns a process's entry in NVML's list.
     fn find(&self, pid: u32) -> Option<&Process> {
         self.0.as_slice().iter().find(|process| process.pid == pid)
     }
