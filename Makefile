@@ -1,6 +1,6 @@
 # On Debian and Ubuntu with Rust, the targets install what else they need.
 
-.PHONY: demo test test-random build gpu-kit clean
+.PHONY: demo test test-random audit reproducible build gpu-kit clean
 
 # Runs a container with limits, on a real GPU if there is one, else on a simulated one.
 demo:
@@ -13,6 +13,14 @@ test:
 # Runs the limiter's property tests with a random seed, which a failure prints. For nightly runs: CI's seed is fixed.
 test-random:
 	@VGPU_TEST_SEED=random cargo test -p vgpu-gpu-limiter --lib sim::properties
+
+# Checks the dependencies with cargo-deny, which is built first: advisories from RustSec's database, licences, bans, sources.
+audit:
+	@scripts/audit.sh
+
+# Builds the static programs and the library in two folders, and compares the bytes; PARTS=packages: all packages, which takes long.
+reproducible:
+	@scripts/reproducible.sh $(PARTS)
 
 # Builds the shipped files and the test programs in target/kit.
 build:

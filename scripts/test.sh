@@ -16,6 +16,11 @@ step() {
 step "format"
 cargo fmt --all --check
 
+step "dependencies"
+scripts/audit.py --self-test
+scripts/audit.py
+scripts/sbom.py --self-test
+
 step "lints"
 cargo clippy --quiet --workspace --all-targets -- -D warnings
 

@@ -63,6 +63,17 @@ cargo_deb() {
     PATH="$target/packaging/bin:$PATH"
 }
 
+# cargo_deny: provides cargo-deny, built without optimization, which saves time. Packages with ready programs are too old for Cargo.lock.
+cargo_deny() {
+    [ -x "$target/audit/bin/cargo-deny" ] && PATH="$target/audit/bin:$PATH"
+    cargo deny --version >/dev/null 2>&1 && return 0
+    echo "installing cargo-deny into $target/audit" >&2
+    built=$(mktemp -d)
+    CARGO_TARGET_DIR="$built" cargo install --quiet --debug --locked --no-default-features --root "$target/audit" cargo-deny@0.20.2
+    rm -rf "$built"
+    PATH="$target/audit/bin:$PATH"
+}
+
 # helm: provides Helm's library as a Python package, which lints and renders the chart.
 helm() {
     export VGPU_TEST_HELM="$target/helm/bin/python"
