@@ -27,6 +27,8 @@ const MAX_LIMITS_FILE: usize = 4096;
 
 /// Decides the limits of the container in this bundle. `None` if it is not changed.
 ///
+/// A damaged inventory counts as none, as where `vgpu monitor` has not run yet. A request that needs it is refused.
+///
 /// # Errors
 /// The request is not documented, not allowed, or cannot be met.
 pub fn limits(bundle: &Bundle, policy: &Policy) -> Result<Option<Limits>> {
@@ -36,8 +38,12 @@ pub fn limits(bundle: &Bundle, policy: &Policy) -> Result<Option<Limits>> {
     if !plan::is_gpu_container(&bundle.spec, &request, policy, &state_dir) {
         return Ok(None);
     }
-    let inventory = Inventory::load(&state_dir)?;
-    let limits = plan::decide(&bundle.spec, &request, policy, inventory.as_ref())?;
+    let inventory = Inventory::load(&state_dir);
+    let known = inventory.as_ref().ok().and_then(Option::as_ref);
+    let limits = plan::decide(&bundle.spec, &request, policy, known).map_err(|refused| match &inventory {
+        Ok(_) => refused,
+        Err(damaged) => Error::Other(format!("{refused}; {damaged}")),
+    })?;
     // Without the daemon, the library enforces the limit on GPU time.
     let pipes = policy.mps.pipe_directory.as_ref().filter(|pipes| pipes.join("control").exists());
     Ok(limits.map(|limits| Limits { mps: pipes.and_then(|pipes| Mps::of(&limits, pipes)), ..limits }))

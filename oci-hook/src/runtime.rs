@@ -7,7 +7,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use vgpu_config::{Policy, policy};
+use vgpu_config::{Inventory, Policy, policy};
 
 use crate::argv::{self, Command, Creation, Global};
 use crate::bundle::Bundle;
@@ -175,13 +175,16 @@ fn limit(bundle: Bundle, policy: &Policy, prepared: Prepared, log: &Log) -> Resu
         prepared.remove();
         return Err(error);
     }
-    warn(&bundle, &prepared, log);
+    warn(&bundle, policy, &prepared, log);
     Ok(Rollback { config: bundle.config, text: bundle.text, prepared })
 }
 
-/// Logs conditions that weaken the container's limits.
-fn warn(bundle: &Bundle, prepared: &Prepared, log: &Log) {
+/// Logs conditions that weaken the container's limits, or that the operator has to mend.
+fn warn(bundle: &Bundle, policy: &Policy, prepared: &Prepared, log: &Log) {
     let id = &prepared.record.id;
+    if let Err(damaged) = Inventory::load(&policy.state_dir(process::rootless_user())) {
+        log.warning(&format!("container {id} starts as without an inventory of GPUs: {damaged} (\"vgpu inventory\" writes a new one)"));
+    }
     if let Some(reason) = limits_evadable_by(&bundle.spec).filter(|_| prepared.is_limited()) {
         log.warning(&format!("container {id} has {reason}, which allows the evasion of its limits"));
     }

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{each_way, host, runtimes};
+use std::fs;
+
+use common::{Way, each_way, host, runtimes};
 use vgpu_test_harness::Bundle;
 
 fn limited() -> Bundle {
@@ -137,8 +139,8 @@ fn bundles_with_special_characters_in_their_path() {
 #[test]
 fn mounts_of_hami_are_replaced() {
     let theirs = tempfile::tempdir().unwrap();
-    std::fs::write(theirs.path().join("libvgpu.so"), "HAMi's library\n").unwrap();
-    std::fs::write(theirs.path().join("ld.so.preload"), "/usr/local/vgpu/libvgpu.so\n").unwrap();
+    fs::write(theirs.path().join("libvgpu.so"), "HAMi's library\n").unwrap();
+    fs::write(theirs.path().join("ld.so.preload"), "/usr/local/vgpu/libvgpu.so\n").unwrap();
     for runtime in runtimes() {
         let host = host(runtime);
         let bundle = Bundle::new()
@@ -157,10 +159,10 @@ fn a_bundle_can_be_started_again() {
         let host = host(runtime);
         let bundle = limited().file("/etc/ld.so.preload", b"/lib/a.so\n").shell("cat /etc/ld.so.preload");
         assert_eq!(host.run(&bundle).ok(), "/usr/local/vgpu/libvgpu.so\n/lib/a.so\n");
-        let edited = std::fs::read(bundle.config()).unwrap();
+        let edited = fs::read(bundle.config()).unwrap();
         let again = host.outcome(host.command().arg("run").arg("--bundle").arg(bundle.path()).arg("again"));
         assert_eq!(again.ok(), "/usr/local/vgpu/libvgpu.so\n/lib/a.so\n");
-        assert_eq!(std::fs::read(bundle.config()).unwrap(), edited, "{runtime:?}: edits are idempotent");
+        assert_eq!(fs::read(bundle.config()).unwrap(), edited, "{runtime:?}: edits are idempotent");
     }
 }
 
@@ -172,14 +174,14 @@ fn volumes_over_the_mount_points() {
     each_way(|host, way| {
         // Volumes without mount points.
         let (etc, local) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        std::fs::write(etc.path().join("theirs"), "theirs\n").unwrap();
+        fs::write(etc.path().join("theirs"), "theirs\n").unwrap();
         let bundle = limited().bind(etc.path(), "/etc", &["rw"]).bind(local.path(), "/usr/local", &["rw"]).shell(script);
         assert_eq!(way.run(host, bundle).ok(), expected, "{way:?}");
         // A tenant's mount on a mount point does not mark the container as limited.
         let limits = etc.path().join("theirs");
         let bundle = limited().bind(&limits, "/usr/local/vgpu/limits", &["rw"]).file("/etc/theirs", b"theirs\n").shell(script);
         assert_eq!(way.run(host, bundle).ok(), expected, "{way:?}");
-        assert_eq!(std::fs::read(limits).unwrap(), b"theirs\n", "{way:?}");
+        assert_eq!(fs::read(limits).unwrap(), b"theirs\n", "{way:?}");
     });
 }
 
@@ -197,7 +199,7 @@ fn other_containers_are_not_changed() {
         for (description, bundle) in cases {
             let bundle = bundle.shell(script);
             assert_eq!(host.run(&bundle).ok(), "untouched\n", "{description}");
-            let written: serde_json::Value = serde_json::from_slice(&std::fs::read(bundle.config()).unwrap()).unwrap();
+            let written: serde_json::Value = serde_json::from_slice(&fs::read(bundle.config()).unwrap()).unwrap();
             assert_eq!(written, bundle.spec, "{description}");
         }
         host.policy("extra_device_nodes = [\"/dev/simgpu\"]\n[defaults]\nmemory = \"1g\"");
@@ -212,9 +214,9 @@ fn visible_devices_and_driver_capabilities_are_narrowed() {
         let host = host(runtime);
         let uuid = |n| format!("GPU-0000000{n}-0000-0000-0000-000000000000");
         let gpu = |n: u32| serde_json::json!({ "index": n, "uuid": uuid(n), "name": "NVIDIA H200", "memory": 1_u64 << 37 });
-        std::fs::create_dir_all(host.state_dir()).unwrap();
+        fs::create_dir_all(host.state_dir()).unwrap();
         let inventory = serde_json::json!({ "gpus": [gpu(0), gpu(1)] });
-        std::fs::write(host.state_dir().join("inventory.json"), inventory.to_string()).unwrap();
+        fs::write(host.state_dir().join("inventory.json"), inventory.to_string()).unwrap();
         let bundle = limited()
             .env("NVIDIA_VISIBLE_DEVICES", "all")
             .env("NVIDIA_DRIVER_CAPABILITIES", "all")
@@ -227,10 +229,25 @@ fn visible_devices_and_driver_capabilities_are_narrowed() {
 }
 
 #[test]
+fn a_damaged_inventory_counts_as_none() {
+    each_way(|host, way| {
+        fs::create_dir_all(host.state_dir()).unwrap();
+        fs::write(host.state_dir().join("inventory.json"), "{\"gpus\":[{").unwrap();
+        let outcome = way.run(host, limited().shell("cat /etc/ld.so.preload"));
+        assert!(way != Way::Wrapper || outcome.log.contains("level=warning") && outcome.log.contains("inventory.json"), "{outcome:#?}");
+        assert_eq!(outcome.ok(), "/usr/local/vgpu/libvgpu.so\n", "{way:?}");
+        let needed = limited().env("NVIDIA_VISIBLE_DEVICES", "all").annotation("nvidia.com/use-gputype", "H200").shell("echo started");
+        let refused = way.run(host, needed);
+        let said = format!("{}{}", refused.log, refused.stderr);
+        assert!(!refused.status.success() && said.contains("use-gputype") && said.contains("inventory.json"), "{way:?}: {refused:#?}");
+    });
+}
+
+#[test]
 fn driver_libraries_are_replaced() {
     let driver = tempfile::tempdir().unwrap();
     for name in ["libcuda.so.580.1", "libnvidia-ml.so.580.1"] {
-        std::fs::write(driver.path().join(name), format!("the driver's {name}\n")).unwrap();
+        fs::write(driver.path().join(name), format!("the driver's {name}\n")).unwrap();
     }
     let dir = "/usr/lib/x86_64-linux-gnu";
     let bundle = |script: &str| {
@@ -264,8 +281,8 @@ fn driver_libraries_are_replaced() {
 fn driver_libraries_are_found_in_all_locations() {
     let driver = tempfile::tempdir().unwrap();
     let lib = driver.path().join("lib64");
-    std::fs::create_dir(&lib).unwrap();
-    std::fs::write(lib.join("libcuda.so.580.1"), "the driver's\n").unwrap();
+    fs::create_dir(&lib).unwrap();
+    fs::write(lib.join("libcuda.so.580.1"), "the driver's\n").unwrap();
     std::os::unix::fs::symlink("libcuda.so.580.1", lib.join("libcuda.so.1")).unwrap();
     let file = lib.join("libcuda.so.580.1");
     type Build<'a> = Box<dyn Fn(Bundle) -> Bundle + 'a>;
