@@ -69,6 +69,14 @@ impl Host {
         let dir = TempDir::with_prefix("vgpu-host-").unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let programs = programs.canonicalize().unwrap();
+        // What a runtime in its own namespace mounts in the state directory has to be visible here, as it is on a machine with systemd.
+        if runtime.needs_namespace() {
+            for options in [&["--bind"][..], &["--make-private"], &["--make-shared"]] {
+                let source = options.contains(&"--bind").then_some(dir.path());
+                let mounted = Command::new("mount").args(options).args(source).arg(dir.path()).status().unwrap();
+                assert!(mounted.success(), "mount {options:?} {}", dir.path().display());
+            }
+        }
         let host = Self { dir, runtime, programs, library: library.to_owned(), log_format: "text" };
         host.policy("");
         host
@@ -119,6 +127,12 @@ impl Host {
     #[must_use]
     pub fn state_dir(&self) -> PathBuf {
         self.dir.path().join("state")
+    }
+
+    /// Unmounts everything in the state directory and removes it.
+    pub fn clear_state(&self) {
+        unmount_below(&self.state_dir());
+        let _ = fs::remove_dir_all(self.state_dir());
     }
 
     /// Returns the library that containers get.
@@ -224,6 +238,22 @@ impl Host {
         assert!(created.success(), "{}", fs::read_to_string(&output_file).unwrap_or_default());
         let _ = self.outcome(self.command().arg("start").arg(&container.id)).ok();
         container
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        unmount_below(self.dir.path());
+    }
+}
+
+/// Unmounts `dir` and everything below it.
+fn unmount_below(dir: &Path) {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).filter(|point| Path::new(point).starts_with(dir));
+    // The last mount first.
+    for point in points.collect::<Vec<_>>().into_iter().rev() {
+        let _ = Command::new("umount").args(["--lazy", point]).stderr(Stdio::null()).status();
     }
 }
 

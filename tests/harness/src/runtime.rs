@@ -31,18 +31,21 @@ impl Runtime {
     }
 
     /// Returns a command that runs `program` in an environment that this runtime supports. crun refuses machines with both cgroup versions
-    /// (hybrid mode), so it gets a mount namespace without cgroup v2.
+    /// (hybrid mode), so it gets a mount namespace without cgroup v2. Mounts below a shared mount reach this process's namespace.
     #[must_use]
     pub fn command(self, program: &Path) -> Command {
-        let hybrid = Path::new("/sys/fs/cgroup/unified/cgroup.procs").exists();
-        if self == Self::Crun && hybrid {
+        if self.needs_namespace() {
+            let script = r#"mount --make-rprivate /sys/fs/cgroup && umount /sys/fs/cgroup/unified && exec "$@""#;
             let mut command = Command::new("unshare");
-            command
-                .args(["-m", "--propagation", "private", "sh", "-c", r#"umount /sys/fs/cgroup/unified && exec "$@""#, "sh"])
-                .arg(program);
+            command.args(["-m", "--propagation", "unchanged", "sh", "-c", script, "sh"]).arg(program);
             return command;
         }
         Command::new(program)
+    }
+
+    /// Returns whether this runtime runs in a mount namespace of its own.
+    pub(crate) fn needs_namespace(self) -> bool {
+        self == Self::Crun && Path::new("/sys/fs/cgroup/unified/cgroup.procs").exists()
     }
 }
 
