@@ -15,7 +15,7 @@ use crate::limits::LimitsPage;
 use crate::region::{self, Region, SLOTS, Slot};
 use crate::trace::{self, RING_SIZE, Ring};
 pub use account::account;
-pub use file::Error;
+pub use file::{Error, WITHOUT_WAITING};
 use file::{File, failed};
 
 /// Maps a limits page read-only, until the process ends.
@@ -76,14 +76,7 @@ pub fn ring(path: &CStr, slot: usize) -> Result<Option<&'static Ring>, Error> {
     if slot >= SLOTS || file.size()? < trace::FILE_SIZE {
         return Ok(None);
     }
-    // If the pages were not allocated here, a write to a full file system would kill the process.
-    // SAFETY: the call takes no pointers.
-    if unsafe { libc::fallocate(file.0, 0, trace::offset(slot) as _, RING_SIZE as _) } != 0 {
-        let error = failed("fallocate");
-        if !matches!(error, Error::System { errno: libc::EOPNOTSUPP | libc::ENOSYS, .. }) {
-            return Err(error);
-        }
-    }
+    file.allocate(trace::offset(slot), RING_SIZE)?;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new shared mapping at an address of the kernel's choice, within the file.
     let address = unsafe { libc::mmap(core::ptr::null_mut(), RING_SIZE, protection, libc::MAP_SHARED, file.0, trace::offset(slot) as _) };
@@ -118,6 +111,7 @@ impl Membership {
 /// The file cannot be used, or [`Error::NoSlot`].
 pub fn join(path: &CStr, pid: u32, now: u64) -> Result<Membership, Error> {
     let file = File::open(path, libc::O_RDWR)?;
+    file.allocate(0, region::SIZE)?;
     let region = map_region(&file)?;
     // A dead process's slot with charges is left to `Region::recover`, whose caller knows when the driver has released the memory. It is
     // taken over here only if no other slot is free.
@@ -159,7 +153,8 @@ impl Census {
     /// Opens the region. If that fails, all processes count as alive.
     #[must_use]
     pub fn open(path: &CStr) -> Self {
-        Self(File::open(path, libc::O_RDWR).ok())
+        // A query needs no right to write, and an open for writing would break a read lease.
+        Self(File::open(path, libc::O_RDONLY).ok())
     }
 
     /// Returns true if the slot's process is certainly gone.

@@ -254,6 +254,10 @@ pub struct Ring {
 pub const RING_SIZE: usize = size_of::<Ring>();
 /// Size of a region's file with rings, in bytes. The rings are holes until a process is traced.
 pub const FILE_SIZE: u64 = (region::SIZE + SLOTS * RING_SIZE) as u64;
+/// Most rings of a container that memory is taken for: about 100 MiB. More processes at a time are not traced.
+pub const TRACED_AT_ONCE: usize = 32;
+/// Most memory that a region's file with rings may take, in bytes.
+pub const MAX_MEMORY: u64 = (region::SIZE + TRACED_AT_ONCE * RING_SIZE) as u64;
 const _: () = assert!(region::SIZE.is_multiple_of(4096) && HEADER_SIZE == 64 && RECORD_SIZE == 80);
 
 /// Returns the offset of a slot's ring in the file, in bytes.
@@ -292,7 +296,7 @@ impl Ring {
     /// Enters the time of work on the GPU, if its record is still there.
     pub fn ran(&self, number: u64, begin: u64, took: u64) {
         let Some(record) = self.records.get((number % CAPACITY as u64) as usize) else { return };
-        if record.sequence.load(Acquire) == number + 1 {
+        if record.sequence.load(Acquire) == number.wrapping_add(1) {
             record.gpu_begin.store(begin, Relaxed);
             record.gpu_took.store(took.saturating_add(1), Release);
         }

@@ -102,7 +102,7 @@ fn push(trace: &Trace, what: What, (begin, took): (u64, u64), values: [u64; 2]) 
     record.amount.store(values[1], Relaxed);
     record.gpu_begin.store(0, Relaxed);
     record.gpu_took.store(0, Relaxed);
-    record.sequence.store(number + 1, Release);
+    record.sequence.store(number.wrapping_add(1), Release);
     Some(number)
 }
 

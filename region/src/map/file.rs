@@ -6,6 +6,10 @@ use core::ptr::NonNull;
 use crate::region::SLOTS;
 use crate::{limits, region};
 
+/// Flag for every open of the two files: fail at once if a process holds a lease on the file. The container's root owns the files if the
+/// container has no user namespace, so it may take leases, and an open without the flag waits for up to `/proc/sys/fs/lease-break-time`.
+pub const WITHOUT_WAITING: i32 = libc::O_NONBLOCK;
+
 /// Error of a file that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
@@ -16,6 +20,8 @@ pub enum Error {
         /// Its errno.
         errno: i32,
     },
+    /// A process holds a lease on the file (`F_SETLEASE`), for which an open would have to wait.
+    Leased,
     /// The file is not a limits page of this version.
     Limits(limits::Invalid),
     /// The file is not a region of this version.
@@ -32,6 +38,7 @@ impl core::fmt::Display for Error {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::System { call, errno } => write!(out, "{call} failed with errno {errno}"),
+            Self::Leased => out.write_str("a process holds a lease on the file"),
             Self::Limits(limits::Invalid::Version(found)) => write!(out, "layout version {found}, expected {}", limits::VERSION),
             Self::Region(region::Invalid::Version(found)) => write!(out, "layout version {found}, expected {}", region::VERSION),
             Self::Limits(_) | Self::Region(_) => out.write_str("not a file of vgpu's"),
@@ -60,11 +67,28 @@ impl Drop for File {
 }
 
 impl File {
+    /// Opens a file, and never waits for a process that holds a lease on it.
     pub(super) fn open(path: &CStr, flags: i32) -> Result<Self, Error> {
         // SAFETY: the path is a C string.
-        match unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) } {
-            -1 => Err(failed("open")),
+        match unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC | WITHOUT_WAITING) } {
+            -1 => match failed("open") {
+                Error::System { errno: libc::EWOULDBLOCK, .. } => Err(Error::Leased),
+                other => Err(other),
+            },
             descriptor => Ok(Self(descriptor)),
+        }
+    }
+
+    /// Allocates the pages of a range of the file. Without them, a write through a mapping kills the process with SIGBUS once the file
+    /// system is full. The file's size stays. Does nothing on file systems that cannot allocate in advance.
+    pub(super) fn allocate(&self, offset: u64, length: usize) -> Result<(), Error> {
+        // SAFETY: the call takes no pointers.
+        if unsafe { libc::fallocate(self.0, libc::FALLOC_FL_KEEP_SIZE, offset as _, length as _) } == 0 {
+            return Ok(());
+        }
+        match failed("fallocate") {
+            Error::System { errno: libc::EOPNOTSUPP | libc::ENOSYS, .. } => Ok(()),
+            other => Err(other),
         }
     }
 
