@@ -102,6 +102,8 @@ fn run(args: &[OsString]) -> Result<()> {
     match options.stage.as_str() {
         "create-runtime" | "prestart" => limit(&container, &options),
         "create-container" => match find(&container, &options)? {
+            // An earlier stage of this hook has mounted everything, and the region's file system after this mount namespace was made.
+            Some((dir, record)) if record.runtime.is_none() => check_mounted(&record.injected_files(&dir), &record.rootfs),
             Some((dir, record)) => {
                 let (files, fronts) = (sources(record.injected_files(&dir))?, sources(record.front_libraries())?);
                 mount(&files, &fronts, &record.rootfs, &record)
@@ -274,6 +276,18 @@ fn namespace_id(namespace: &OwnedFd) -> Result<(u64, u64)> {
 
 fn sources(files: Vec<InjectedFile>) -> Result<Vec<MountSource>> {
     files.iter().map(MountSource::find).collect()
+}
+
+/// Checks that all files are mounted in the root file system at `path`.
+fn check_mounted(files: &[InjectedFile], path: &Path) -> Result<()> {
+    let rootfs = Rootfs::open(path)?;
+    for file in files {
+        if !rootfs.find_kind(file.destination, file.is_dir)?.is_some_and(|found| is_mount(found.as_fd())) {
+            let expected = "the file that vgpu-hook create-runtime has mounted";
+            return Err(Error::Image { path: file.destination.into(), found: "not a mount point", expected });
+        }
+    }
+    Ok(())
 }
 
 /// Mounts all files into the root file system, which is at `path` in this mount namespace.

@@ -19,7 +19,7 @@ use crate::path::{absolute, normalize};
 use crate::process::{self, Process};
 use crate::record::Record;
 use crate::rootfs::{self, Rootfs};
-use crate::state::{self, State};
+use crate::state::{self, Access, Files, State};
 use crate::{driver, plan, preload_list};
 
 /// Maximum size in bytes of a file that limits are read from.
@@ -65,6 +65,8 @@ pub struct Prepared {
     pub record: Record,
     /// The content of `/etc/ld.so.preload`, if that is used.
     preload: Option<String>,
+    /// Who gets through the container's directory on the host.
+    access: Access,
     /// The files of the claims that the container has shares of.
     claims: BTreeSet<PathBuf>,
     /// Whether no other container may have a share of these claims.
@@ -98,6 +100,7 @@ impl Prepared {
             state,
             dir,
             preload,
+            access: Access::of(&bundle.spec),
             claims,
         })
     }
@@ -130,7 +133,8 @@ impl Prepared {
         }
         let too_large = || Error::Other("the limits do not fit into the limits page".to_owned());
         let page = self.record.limits.page().ok_or_else(too_large)?;
-        self.state.create(&self.dir, &self.record, &page, self.preload.as_deref())?;
+        let files = Files { preload: self.preload.as_deref(), access: self.access };
+        self.state.create(&self.dir, &self.record, &page, files)?;
         // Checked after writing, so that of two containers created at the same time at least one sees the other.
         match self.claim_sharer().filter(|_| self.has_exclusive_claims) {
             Some((claim, other)) => {

@@ -13,8 +13,10 @@ use crate::process::Process;
 pub const CONTAINERS: &str = "containers";
 /// File name of the limits page in a container's directory.
 pub const LIMITS: &str = "limits";
-/// File name of the accounting region.
+/// File name of the accounting region. A link into [`SHARED`], except for rootless containers.
 pub const REGION: &str = "region";
+/// Name of the directory on which the file system with the accounting region is mounted.
+pub const SHARED: &str = "shared";
 /// File name of the merged list for the dynamic loader.
 pub const PRELOAD: &str = "ld.so.preload";
 /// File name of the record.

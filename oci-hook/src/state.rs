@@ -1,11 +1,14 @@
 //! The state directory: for each limited container a directory with the files that are mounted into it, and its record.
 //!
+//! The file that the container may write, its region, is on a file system of its own ([`shared`]). Only root gets through a container's
+//! directory, and where the container has a user namespace also the group of its root, as which vgpu's hook runs.
+//!
 //! A directory is written under a temporary name and renamed when complete, so a crash leaves nothing that looks like a container.
 //! `delete` through vgpu-runtime removes it. What remains of failed creates and of containers that ended otherwise is swept by the next
 //! creates, each of which looks at a few: a container is dead once its creator has ended and the low-level runtime has no entry for it. A
 //! process renames a directory before it removes it.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -17,9 +20,11 @@ use crate::error::{Error, Result};
 use crate::state::containers::{Containers, read_record};
 
 mod containers;
+pub mod shared;
 
-pub use crate::record::{CONTAINERS, LIMITS, PRELOAD, RECORD, REGION, Record};
+pub use crate::record::{CONTAINERS, LIMITS, PRELOAD, RECORD, REGION, Record, SHARED};
 pub use containers::remove;
+pub use shared::Access;
 
 /// Longest container id.
 const MAX_ID_LEN: usize = 200;
@@ -34,6 +39,15 @@ pub fn check_id(id: &str) -> Result<&str> {
         return Err(Error::refused("container id", id, "1 to 200 letters, digits, _, +, - and . (but not . or ..)"));
     }
     Ok(id)
+}
+
+/// What a container's directory gets besides its record and limits.
+#[derive(Clone, Copy, Debug)]
+pub struct Files<'a> {
+    /// The content of `/etc/ld.so.preload`, if that is used.
+    pub preload: Option<&'a str>,
+    /// Who gets through the directory.
+    pub access: Access,
 }
 
 /// The state directory.
@@ -95,16 +109,16 @@ impl State {
     /// Writes a container's directory at the path that [`State::reserve`] returned, and removes the directories of some dead containers.
     ///
     /// # Errors
-    /// The state directory cannot be written.
-    pub fn create(&self, dir: &Path, record: &Record, page: &LimitsPage, preload: Option<&str>) -> Result<()> {
+    /// The state directory cannot be written, or the region's file system cannot be mounted.
+    pub fn create(&self, dir: &Path, record: &Record, page: &LimitsPage, files: Files<'_>) -> Result<()> {
         for parent in [&self.dir, &self.containers.path] {
             DirBuilder::new().recursive(true).mode(0o711).create(parent).map_err(Error::io("create", parent))?;
         }
         let unfinished = self.containers.unfinished(record.creator);
         remove(&unfinished)?;
         let spare = self.containers.sweep_keeping_one();
-        let written = create_dir(&unfinished, spare.as_deref())
-            .and_then(|()| write_files(&unfinished, record, page, preload))
+        let written = create_dir(&unfinished, spare.as_deref(), files.access)
+            .and_then(|()| write_files(&unfinished, record, page, files))
             .and_then(|()| fs::rename(&unfinished, dir).map_err(Error::io("create", dir)));
         if written.is_err() {
             let _ = remove(&unfinished);
@@ -157,34 +171,28 @@ impl State {
 }
 
 /// Creates an empty directory at `dir`, from the empty directory `spare` if there is one.
-fn create_dir(dir: &Path, spare: Option<&Path>) -> Result<()> {
+fn create_dir(dir: &Path, spare: Option<&Path>, access: Access) -> Result<()> {
     if spare.is_none_or(|spare| fs::rename(spare, dir).is_err()) {
-        DirBuilder::new().mode(0o711).create(dir).map_err(Error::io("create", dir))?;
+        DirBuilder::new().mode(0o700).create(dir).map_err(Error::io("create", dir))?;
     }
-    // The caller's umask applies to the mode above, and the container's processes have to get through.
-    fs::set_permissions(dir, fs::Permissions::from_mode(0o711)).map_err(Error::io("create", dir))
+    access.apply(dir)
 }
 
-fn write_files(dir: &Path, record: &Record, page: &LimitsPage, preload: Option<&str>) -> Result<()> {
+fn write_files(dir: &Path, record: &Record, page: &LimitsPage, files: Files<'_>) -> Result<()> {
     let record = serde_json::to_vec_pretty(record).map_err(|why| Error::Other(format!("cannot write the container's record: {why}")))?;
-    write(&dir.join(RECORD), 0o644, &record, None)?;
-    write(&dir.join(LIMITS), 0o444, page.as_bytes(), None)?;
-    // Trace rings stay sparse until a process is traced. 0o666: processes of any user in the container may share the GPU.
-    let size = if page.is_traced() { vgpu_region::trace::FILE_SIZE } else { vgpu_region::region::SIZE as u64 };
-    write(&dir.join(REGION), 0o666, &vgpu_region::region::header(), Some(size))?;
-    if let Some(list) = preload {
-        write(&dir.join(PRELOAD), 0o444, list.as_bytes(), None)?;
+    write(&dir.join(RECORD), 0o644, &record)?;
+    write(&dir.join(LIMITS), 0o444, page.as_bytes())?;
+    shared::create(dir, files.access, page.is_traced())?;
+    if let Some(list) = files.preload {
+        write(&dir.join(PRELOAD), 0o444, list.as_bytes())?;
     }
     Ok(())
 }
 
-fn write(path: &Path, mode: u32, contents: &[u8], size: Option<u64>) -> Result<()> {
+fn write(path: &Path, mode: u32, contents: &[u8]) -> Result<()> {
     let write = || {
-        let mut file: File = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
         file.write_all(contents)?;
-        if let Some(size) = size {
-            file.set_len(size)?;
-        }
         file.set_permissions(fs::Permissions::from_mode(mode))
     };
     write().map_err(Error::io("write", path))

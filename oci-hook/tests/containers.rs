@@ -26,7 +26,7 @@ fn limited_containers_cannot_change_their_mounts() {
         for dir in /etc /usr /usr/local /usr/local/vgpu; do
             mv $dir /tmp/x 2>&- && echo moved $dir
         done
-        su -s /bin/sh nobody -c 'printf x >>/usr/local/vgpu/region' || echo cannot write the region
+        su -s /bin/sh nobody -c 'printf x 1<>/usr/local/vgpu/region' || echo cannot write the region
         wc -c </usr/local/vgpu/limits";
     each_way(|host, way| {
         let passwd = "root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n";
@@ -111,7 +111,7 @@ fn an_image_without_a_shell() {
 fn in_a_user_namespace() {
     each_way(|host, way| {
         let script =
-            "cat /etc/ld.so.preload; echo x 2>&- >/usr/local/vgpu/limits && echo wrote; printf x >>/usr/local/vgpu/region && echo region";
+            "cat /etc/ld.so.preload; echo x 2>&- >/usr/local/vgpu/limits && echo wrote; printf x 1<>/usr/local/vgpu/region && echo region";
         let seen = way.run(host, limited().shell(script).user_namespace(100_000)).ok();
         assert_eq!(seen, "/usr/local/vgpu/libvgpu.so\nregion\n", "{way:?}");
         // The namespace's root may not write into this image.

@@ -24,7 +24,7 @@ fn rootless_containers_are_limited() {
     std::fs::write(host.policy_file(), policy.replace(&format!("state_dir = {:?}", host.state_dir()), &own)).unwrap();
 
     let script = "cat /etc/ld.so.preload; echo x 2>&- >/usr/local/vgpu/limits && echo wrote; mv /etc /x 2>&- && echo moved; \
-                  printf x >>/usr/local/vgpu/region && echo region";
+                  printf x 1<>/usr/local/vgpu/region && echo region";
     let mut bundle = Bundle::new().annotation("nvidia.com/gpumem", "1024").shell(script);
     let namespaces = bundle.spec["linux"]["namespaces"].as_array_mut().unwrap();
     namespaces.retain(|namespace| namespace["type"] != "network");

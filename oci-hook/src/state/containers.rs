@@ -6,7 +6,8 @@ use std::time::UNIX_EPOCH;
 
 use crate::error::{Error, Result};
 use crate::process::Process;
-use crate::record::{RECORD, Record};
+use crate::record::{RECORD, Record, SHARED};
+use crate::state::shared;
 
 /// Prefix of directories that a process is still writing.
 const UNFINISHED: &str = ".new.";
@@ -108,13 +109,18 @@ fn parse_owner(name: &str) -> Option<Process> {
 /// # Errors
 /// The directory cannot be removed.
 pub fn remove(dir: &Path) -> Result<()> {
+    shared::unmount_in(dir);
     match fs::remove_dir_all(dir) {
         Err(why) if why.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", dir)(why)),
         _ => Ok(()),
     }
 }
 
-/// Removes the files in a directory.
+/// Empties a container's directory, which must have no other directory in it than the one for its file system.
 fn empty(dir: &Path) -> std::io::Result<()> {
-    fs::read_dir(dir)?.try_for_each(|entry| fs::remove_file(entry?.path()))
+    shared::unmount_in(dir);
+    fs::read_dir(dir)?.try_for_each(|entry| {
+        let path = entry?.path();
+        if path.ends_with(SHARED) { fs::remove_dir(path) } else { fs::remove_file(path) }
+    })
 }
