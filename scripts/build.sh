@@ -38,7 +38,7 @@ put() {
 put "$built/libvgpu.so" "$kit"
 put "$static/vgpu-runtime" "$kit"
 put "$static/vgpu-hook" "$kit"
-for program in changes charged churn fill race held oversub spin steps storm view ways; do
+for program in changes charged churn fill race held intrude oversub spin steps storm view ways; do
     put "$built/$program" "$kit/programs"
 done
 if [ ! "$kit/programs/plugin.so" -nt tests/programs/src/load.c ]; then
