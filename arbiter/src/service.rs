@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::mem::offset_of;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -120,8 +120,10 @@ fn new_tenants(container: &mut Container) -> Vec<(Uuid, Tenant)> {
 
 fn open(dir: &Path) -> Option<Container> {
     let path = |name: &str| CString::new(dir.join(name).as_os_str().as_bytes()).ok();
+    // Never waits for a process of the container that holds a lease on a file: it is opened at a later scan.
+    let region = OpenOptions::new().read(true).custom_flags(map::WITHOUT_WAITING).open(dir.join("region")).ok()?;
+    // Last: whoever sees the page mapped knows that both are open, so that no lease can be taken on them.
     let limits = map::limits_for_change(&path("limits")?).ok()?;
-    let region = File::open(dir.join("region")).ok()?;
     Some(Container { limits, region, known_gpus: BTreeSet::new() })
 }
 
