@@ -17,6 +17,8 @@ use vgpu_region::map::{self, Census};
 use vgpu_region::region::{Region, SLOTS, Slot};
 use vgpu_region::uuid::Uuid;
 
+use crate::shared_file;
+
 /// Resources that a container's processes claim to hold and to have used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
@@ -31,13 +33,13 @@ pub struct Account {
 pub struct GpuAccount {
     /// UUID of the GPU.
     pub uuid: Uuid,
-    /// Device memory charged to the container, in bytes.
+    /// Device memory charged to the container's live processes, in bytes.
     pub charged: u64,
     /// Number of requests refused by the memory limit.
     pub refused: u64,
     /// Time of the first refusal in nanoseconds since 1970. 0 if there was none.
     pub first_refusal: u64,
-    /// Bytes spilled to the host.
+    /// Bytes that the live processes have spilled to the host.
     pub spilled: u64,
     /// Charged GPU time in nanoseconds.
     pub used: u64,
@@ -77,12 +79,28 @@ pub enum Unreadable {
     /// The file was truncated to this number of bytes.
     #[error("the region is truncated to {0} bytes")]
     Truncated(u64),
+    /// A process of the container holds a lease on the file, and reading would have to wait for it.
+    #[error("a process of the container holds a lease on the region")]
+    Leased,
     /// The header was overwritten, or has another version.
     #[error("the region's header is damaged")]
     Header,
+    /// There is no file: its file system was mounted in another mount namespace.
+    #[error("the region is not visible here: expected the mount namespace of the container engine")]
+    Absent,
     /// The file cannot be read.
     #[error("the region cannot be read: {0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
+}
+
+impl From<io::Error> for Unreadable {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            _ if shared_file::is_leased(&error) => Self::Leased,
+            ErrorKind::NotFound => Self::Absent,
+            _ => Self::Io(error),
+        }
+    }
 }
 
 /// Buffer for reading one region after the other.
@@ -108,7 +126,7 @@ impl Reader {
     /// # Errors
     /// The region is damaged, or cannot be read.
     pub fn read(&mut self, path: &Path) -> Result<Account, Unreadable> {
-        let file = File::open(path)?;
+        let file = shared_file::open(path)?;
         let start = offset_of!(Region, slots);
         self.fill(&file, 0, start)?;
         self.0.check().map_err(|_| Unreadable::Header)?;
@@ -129,22 +147,28 @@ impl Reader {
     }
 
     fn account(&self, census: &Census) -> Account {
+        let living: Vec<&Slot> = map::living(&self.0, census).map(|(_, slot)| slot).collect();
+        // The next process to allocate takes what dead ones held out of the totals. Until then they are in there.
+        let held = |total: u64, pages: &dyn Fn(&Slot) -> u64| {
+            let sum = living.iter().fold(0_u64, |sum, slot| sum.saturating_add(pages(slot)));
+            total.min(sum.saturating_mul(PAGE))
+        };
         let mut entries: Vec<(usize, GpuAccount)> = Vec::new();
         for (index, account) in self.0.gpus.iter().enumerate() {
             let Some(uuid) = account.uuid().filter(|uuid| entries.iter().all(|(_, known)| known.uuid != *uuid)) else { continue };
             let gpu = GpuAccount {
                 uuid,
-                charged: account.total.bytes(),
+                charged: held(account.total.bytes(), &|slot| slot.gpus.get(index).map_or(0, |charge| charge.charge.most())),
                 refused: account.refused.load(Relaxed),
                 first_refusal: account.first_refusal.load(Relaxed),
-                spilled: account.spilled.bytes(),
+                spilled: held(account.spilled.bytes(), &|slot| slot.gpus.get(index).map_or(0, |charge| charge.spill.most())),
                 used: account.budget.used.load(Relaxed),
                 waited: account.budget.waited.load(Relaxed),
                 activity: account.budget.activity.load(Relaxed),
             };
             entries.push((index, gpu));
         }
-        let process = |(_, slot): (usize, &Slot)| {
+        let process = |slot: &&Slot| {
             let charge = |&(index, _): &(usize, GpuAccount)| {
                 slot.gpus.get(index).map_or_else(Charge::default, |charge| Charge {
                     total: charge.charge.most().saturating_mul(PAGE),
@@ -159,7 +183,7 @@ impl Reader {
                 charges: entries.iter().map(charge).collect(),
             }
         };
-        let processes = map::living(&self.0, census).map(process).collect();
+        let processes = living.iter().map(process).collect();
         Account { gpus: entries.into_iter().map(|(_, gpu)| gpu).collect(), processes }
     }
 }
@@ -198,7 +222,8 @@ mod tests {
         assert_eq!(process.charges, [Charge { total: 10 * PAGE, overhead: 4 * PAGE, managed: 0 }]);
         // SAFETY: the region is not used after this.
         unsafe { map::unmap(member.region) };
-        assert!(Reader::default().read(&path).unwrap().processes.is_empty(), "dead processes are not counted");
+        let read = Reader::default().read(&path).unwrap();
+        assert_eq!((read.processes.len(), read.gpus[0].charged), (0, 0), "dead processes are not counted");
     }
 
     #[test]
@@ -214,6 +239,22 @@ mod tests {
         }
         // SAFETY: the region is not used after this.
         unsafe { map::unmap(member.region) };
+    }
+
+    #[test]
+    fn leases_are_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, member) = made(dir.path());
+        // SAFETY: the region is not used after this.
+        unsafe { map::unmap(member.region) };
+        let holder = OpenOptions::new().read(true).open(&path).unwrap();
+        // A read lease stands only against writers.
+        shared_file::take_lease(&holder, libc::F_RDLCK);
+        assert!(Reader::default().read(&path).unwrap().processes.is_empty());
+        shared_file::take_lease(&holder, libc::F_WRLCK);
+        let error = Reader::default().read(&path).unwrap_err();
+        assert!(matches!(error, Unreadable::Leased), "{error}");
+        assert_eq!(shared_file::lease_holder(&path), format!("process {}", std::process::id()));
     }
 
     #[test]

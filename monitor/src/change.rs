@@ -4,21 +4,29 @@
 //! record is replaced by rename. Concurrent changes are serialized by a lock on the container's directory.
 
 use std::ffi::CString;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::thread;
+use std::time::Duration;
 
 use vgpu_config::limits::GpuLimits;
 use vgpu_config::quantity::Bytes;
 use vgpu_oci_hook::state::{LIMITS, RECORD, Record};
-use vgpu_region::limits::{GpuLimit, Selector};
+use vgpu_region::limits::{GpuLimit, LimitsPage, Selector};
 use vgpu_region::map;
 use vgpu_region::uuid::Uuid;
 
 use crate::atomic_file::replace;
 use crate::container::Container;
+use crate::shared_file::lease_holder;
+
+/// Number of attempts to get a file that another process has, a tenant's perhaps.
+const ATTEMPTS: u32 = 20;
+/// Time between two attempts.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Limit on device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +69,22 @@ pub enum Error {
         /// Cause.
         why: map::Error,
     },
+    /// A process of the container holds a lease on a file. The kernel ends the lease, and the process may take another one.
+    #[error("container {container}: {holder} holds a lease on {}: expected none; end that process, or try again in a minute", path.display())]
+    Leased {
+        /// ID of the container.
+        container: String,
+        /// The process, as far as it is known.
+        holder: String,
+        /// Path of the file.
+        path: std::path::PathBuf,
+    },
+    /// Another process has the lock on the container's directory.
+    #[error("container {container}: another change of its limits does not end")]
+    Busy {
+        /// ID of the container.
+        container: String,
+    },
     /// A file cannot be changed.
     #[error("{}: {source}", path.display())]
     File {
@@ -100,10 +124,8 @@ fn is_for(entry: &GpuLimit, gpu: &str) -> bool {
 /// No entry is for `gpu` alone, or a file cannot be changed.
 pub fn change(container: &Container, gpu: Option<&str>, change: Change) -> Result<(), Error> {
     let dir = File::open(&container.dir).map_err(at(&container.dir))?;
-    dir.lock().map_err(at(&container.dir))?;
-    let path = container.dir.join(LIMITS);
-    let name = CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other).map_err(at(&path))?;
-    let page = map::limits_for_change(&name).map_err(|why| Error::Page { path, why })?;
+    lock(&dir, container)?;
+    let page = open_page(container)?;
     let chosen: Vec<bool> = page.gpus().map(|entry| gpu.is_none_or(|gpu| is_for(entry, gpu))).collect();
     if let (Some(gpu), false) = (gpu, chosen.contains(&true)) {
         return Err(Error::NoSuchEntry { gpu: gpu.to_owned(), entries: page.gpus().map(entry_name).collect() });
@@ -113,6 +135,37 @@ pub fn change(container: &Container, gpu: Option<&str>, change: Change) -> Resul
     }
     page.notify();
     update_record(&container.dir, &chosen, change)
+}
+
+/// Locks a container's directory. Does not wait for long: a process that can open files by handle may lock it, too.
+fn lock(dir: &File, container: &Container) -> Result<(), Error> {
+    for _ in 0..ATTEMPTS {
+        match dir.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(error)) => return Err(at(&container.dir)(error)),
+            Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
+        }
+    }
+    Err(Error::Busy { container: container.record.id.clone() })
+}
+
+/// Maps a container's limits page for changes. Does not wait for long for a process that holds a lease on it.
+pub(crate) fn open_page(container: &Container) -> Result<&'static LimitsPage, Error> {
+    let path = container.dir.join(LIMITS);
+    let name = CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other).map_err(at(&path))?;
+    for _ in 0..ATTEMPTS {
+        match map::limits_for_change(&name) {
+            Ok(page) => return Ok(page),
+            Err(map::Error::Leased) => thread::sleep(PAUSE),
+            Err(why) => return Err(Error::Page { path, why }),
+        }
+    }
+    Err(leased(container, path))
+}
+
+/// Returns the error for a file of the container on which a process holds a lease.
+pub(crate) fn leased(container: &Container, path: std::path::PathBuf) -> Error {
+    Error::Leased { container: container.record.id.clone(), holder: lease_holder(&path), path }
 }
 
 fn store(entry: &GpuLimit, change: Change) {
@@ -200,6 +253,24 @@ mod tests {
         let on_record = GpuLimits { cores_soft: Some(9), ..GpuLimits::none(Which::All) };
         assert_eq!(host.record("c").limits.gpus, [on_record]);
         assert_eq!(mapped.generation.load(Relaxed), 3);
+    }
+
+    #[test]
+    fn leases_and_locks_are_not_waited_for() {
+        let host = Host::new();
+        host.container("c", "a", "p", &[limits(Which::All, 1 << 30, 30)]);
+        let path = host.dir("c").join(LIMITS);
+        let holder = File::open(&path).unwrap();
+        crate::shared_file::take_lease(&holder, libc::F_RDLCK);
+        let lower = Change { cores: Some(10), ..Change::default() };
+        let error = changed(&host, None, lower).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("container c: process {} holds a lease on {}", std::process::id(), path.display())), "{error}");
+        drop(holder);
+        let dir = File::open(host.dir("c")).unwrap();
+        dir.lock().unwrap();
+        assert!(matches!(changed(&host, None, lower), Err(Error::Busy { .. })));
+        drop(dir);
+        changed(&host, None, lower).unwrap();
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub mod observer;
 pub mod ownership;
 pub mod processes;
 pub mod service;
+mod shared_file;
 pub mod snapshot;
 pub mod trace;
 pub mod violations;

@@ -1,16 +1,14 @@
 //! Switches a container's tracing on and off.
 
-use std::ffi::CString;
-use std::fs::OpenOptions;
-use std::os::unix::ffi::OsStrExt;
+use std::io;
 
-use vgpu_oci_hook::state::{LIMITS, REGION};
+use vgpu_oci_hook::state::{REGION, shared};
 use vgpu_region::limits::LimitsPage;
-use vgpu_region::map;
 use vgpu_region::trace::FILE_SIZE;
 
-use crate::change::Error;
+use crate::change::{Error, leased, open_page};
 use crate::container::Container;
+use crate::shared_file::{is_leased, open_for_writing};
 
 /// Active tracing of a container. Dropping it stops the tracing, unless the container itself requested traces.
 #[derive(Debug)]
@@ -25,19 +23,24 @@ impl TraceSession {
     /// # Errors
     /// The container's files cannot be changed.
     pub fn start(container: &Container) -> Result<Self, Error> {
-        let region = container.dir.join(REGION);
-        let grow = || {
-            let file = OpenOptions::new().write(true).open(&region)?;
-            // Never shortened, as the container's processes have it mapped.
-            if file.metadata()?.len() < FILE_SIZE { file.set_len(FILE_SIZE) } else { Ok(()) }
-        };
-        grow().map_err(|source| Error::File { path: region.clone(), source })?;
-        let path = container.dir.join(LIMITS);
-        let name = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
-        let page = map::limits_for_change(&name).map_err(|why| Error::Page { path, why })?;
+        make_room(container)?;
+        let page = open_page(container)?;
         page.set_traced(true);
         Ok(Self { page, is_permanent: !page.trace_dir().is_empty() })
     }
+}
+
+/// Makes room for the rings in the container's region.
+fn make_room(container: &Container) -> Result<(), Error> {
+    let region = container.dir.join(REGION);
+    let failed = |source: io::Error| {
+        if is_leased(&source) { leased(container, region.clone()) } else { Error::File { path: region.clone(), source } }
+    };
+    shared::make_room_for_rings(&container.dir).map_err(|error| failed(io::Error::other(error)))?;
+    let file = open_for_writing(&region).map_err(failed)?;
+    // Never shortened, as the container's processes have it mapped.
+    let length = file.metadata().map_err(failed)?.len();
+    if length < FILE_SIZE { file.set_len(FILE_SIZE).map_err(failed) } else { Ok(()) }
 }
 
 impl Drop for TraceSession {
