@@ -1,13 +1,15 @@
 //! Reader of a container's trace rings.
 //!
-//! The tenant can write and truncate the file at any time, so it is never mapped, and no figure in it is trusted. One pass copies at most the
-//! capacity of the rings.
+//! The tenant can write and truncate the file at any time, so it is never mapped, and no figure in it is trusted. One pass examines at most
+//! [`MAX_PER_PASS`] records of at most [`TRACED_AT_ONCE`] rings, whatever their headers say, and the last pass the capacity of these rings.
+//! What is overwritten before it is copied is counted as lost.
 
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::mem::offset_of;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -16,15 +18,23 @@ use std::sync::Arc;
 use vgpu_region::map::Census;
 use vgpu_region::region::{Region, SLOTS};
 use vgpu_region::trace::{
-    CALL_LENGTH, CALLS, CAPACITY, Call, HEADER_SIZE, Header, Kind, MAGIC, NAME_LENGTH, NAMES, Name, RECORD_SIZE, Ring, TIMED, VERSION,
-    What, offset,
+    CALL_LENGTH, CALLS, CAPACITY, Call, HEADER_SIZE, Header, Kind, MAGIC, NAME_LENGTH, NAMES, Name, RECORD_SIZE, Ring, TIMED,
+    TRACED_AT_ONCE, VERSION, What, offset,
 };
 
 use super::clock::Clocks;
 use super::event::Event;
+use crate::shared_file;
 
 /// Records copied at a time.
 const CHUNK: u64 = 1024;
+
+/// Most records that one pass examines: a whole ring. A process that launches a kernel every 5 µs makes half as many in 100 ms.
+const MAX_PER_PASS: u64 = CAPACITY as u64;
+/// Most names of kernels and functions that are remembered.
+const MAX_NAMES: usize = 8 * NAMES;
+/// Most functions in [`Rings::totals`]: several times those of the driver.
+const MAX_TOTALS: usize = 8 * CALLS;
 
 /// Progress in one ring.
 #[derive(Debug, Default)]
@@ -55,6 +65,10 @@ pub struct Rings {
     from_start: bool,
     clocks: Clocks,
     none: Arc<str>,
+    /// Number of names remembered in `progress`.
+    names: usize,
+    /// Slot of the ring that the next pass begins with.
+    first: usize,
     /// Number of records that were overwritten before they were copied, or never completed.
     pub lost: u64,
 }
@@ -76,18 +90,19 @@ impl Rings {
     pub fn open(path: &Path, from_start: bool) -> io::Result<Self> {
         let name = CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)?;
         let mut this = Self {
-            file: File::open(path)?,
+            file: shared_file::open(path)?,
             census: Census::open(&name),
             progress: Vec::new(),
             from_start,
             clocks: Clocks::default(),
             none: Arc::from(""),
+            names: 0,
+            first: 0,
             lost: 0,
         };
         if !from_start {
-            for slot in 0..this.slots() {
-                let next = this.header(slot).map(|header| header.head);
-                this.progress(slot).next = next;
+            for (slot, header) in this.headers() {
+                this.progress(slot).next = Some(header.head);
             }
         }
         Ok(this)
@@ -97,6 +112,11 @@ impl Rings {
         let mut bytes = [0; 4];
         let read = self.file.read_exact_at(&mut bytes, offset_of!(Region, slots_used) as u64);
         read.map_or(0, |()| u32::from_ne_bytes(bytes) as usize).min(SLOTS)
+    }
+
+    /// Returns the headers of the rings in use, with their slots.
+    fn headers(&self) -> Vec<(usize, Head)> {
+        (0..self.slots()).filter_map(|slot| Some((slot, self.header(slot)?))).take(TRACED_AT_ONCE).collect()
     }
 
     fn progress(&mut self, slot: usize) -> &mut Progress {
@@ -124,30 +144,51 @@ impl Rings {
     /// Passes the records since the last call to `each`, ring by ring. Incomplete records wait for the next call, unless `is_last` is set, their
     /// process is dead, or they are about to be overwritten.
     pub fn drain(&mut self, is_last: bool, mut each: impl FnMut(Event)) {
-        for slot in 0..self.slots() {
-            let Some(mut head) = self.header(slot) else { continue };
-            let from_start = self.from_start;
-            let next = self.progress(slot).next.unwrap_or(if from_start { 0 } else { head.head.saturating_sub(CAPACITY as u64) });
-            let oldest = head.head.saturating_sub(CAPACITY as u64);
-            head.head = self.progress(slot).end.unwrap_or(u64::MAX).min(head.head).max(oldest);
-            let mut at = next.clamp(oldest, head.head);
-            self.lost += oldest.saturating_sub(next);
-            let is_dead = is_last || self.census.is_dead(slot);
-            while at < head.head {
-                let consumed = self.copy(slot, head, at, is_dead, &mut each);
-                if consumed == 0 {
-                    break;
-                }
-                at += consumed;
+        let mut left = if is_last { u64::MAX } else { MAX_PER_PASS };
+        let mut headers = self.headers();
+        // A ring that is never empty does not keep the others from being read.
+        let first = headers.partition_point(|(slot, _)| *slot < self.first);
+        headers.rotate_left(first);
+        for (slot, head) in headers {
+            self.first = slot;
+            left -= self.drain_ring(slot, head, left, is_last, &mut each);
+            if left == 0 {
+                return;
             }
-            self.progress(slot).next = Some(at);
         }
+        self.first = 0;
     }
 
-    /// Copies records from number `at` on. Returns how many are consumed.
-    fn copy(&mut self, slot: usize, head: Head, at: u64, is_dead: bool, each: &mut impl FnMut(Event)) -> u64 {
+    /// Passes the new records of one ring to `each`, at most `most`. Returns how many it has examined.
+    fn drain_ring(&mut self, slot: usize, mut head: Head, most: u64, is_last: bool, each: &mut impl FnMut(Event)) -> u64 {
+        let oldest = head.head.saturating_sub(CAPACITY as u64);
+        let next = self.progress(slot).next.unwrap_or(if self.from_start { 0 } else { oldest });
+        head.head = self.progress(slot).end.unwrap_or(u64::MAX).min(head.head).max(oldest);
+        let begin = next.clamp(oldest, head.head);
+        let mut at = begin;
+        self.lose(oldest.saturating_sub(next));
+        let is_dead = is_last || self.census.is_dead(slot);
+        let end = head.head.min(begin.saturating_add(most));
+        while at < end {
+            let consumed = self.copy(slot, head, at..end, is_dead, each);
+            if consumed == 0 {
+                break;
+            }
+            at += consumed;
+        }
+        self.progress(slot).next = Some(at);
+        at - begin
+    }
+
+    fn lose(&mut self, records: u64) {
+        self.lost = self.lost.saturating_add(records);
+    }
+
+    /// Copies records from the beginning of `numbers` on. Returns how many are consumed.
+    fn copy(&mut self, slot: usize, head: Head, numbers: Range<u64>, is_dead: bool, each: &mut impl FnMut(Event)) -> u64 {
+        let at = numbers.start;
         let index = at % CAPACITY as u64;
-        let count = CHUNK.min(head.head - at).min(CAPACITY as u64 - index);
+        let count = CHUNK.min(numbers.end - at).min(CAPACITY as u64 - index);
         let mut bytes = vec![0; count as usize * RECORD_SIZE];
         let start = offset(slot) + offset_of!(Ring, records) as u64 + index * RECORD_SIZE as u64;
         if self.file.read_exact_at(&mut bytes, start).is_err() {
@@ -164,7 +205,7 @@ impl Rings {
                 if *sequence == 0 && may_wait {
                     return step as u64;
                 }
-                self.lost += 1;
+                self.lose(1);
                 continue;
             }
             let [place, amount, gpu_begin, gpu_took, ..] = *rest else { return count };
@@ -199,7 +240,7 @@ impl Rings {
         }
         let at = offset(slot) + (offset_of!(Ring, calls) + index * size_of::<Call>() + offset_of!(Call, name)) as u64;
         let Some(found) = self.read_name(at, CALL_LENGTH) else { return Arc::clone(&self.none) };
-        self.progress(slot).calls.insert(call, Arc::clone(&found));
+        self.remember().progress(slot).calls.insert(call, Arc::clone(&found));
         found
     }
 
@@ -210,14 +251,28 @@ impl Rings {
         }
         let at = offset(slot) + (offset_of!(Ring, names) + index * size_of::<Name>() + offset_of!(Name, text)) as u64;
         let Some(found) = self.read_name(at, NAME_LENGTH) else { return Arc::clone(&self.none) };
-        self.progress(slot).names.insert(name, Arc::clone(&found));
+        self.remember().progress(slot).names.insert(name, Arc::clone(&found));
         found
+    }
+
+    /// Makes room for one more name: forgets all if there are too many.
+    fn remember(&mut self) -> &mut Self {
+        self.names += 1;
+        if self.names > MAX_NAMES {
+            for progress in &mut self.progress {
+                progress.calls.clear();
+                progress.names.clear();
+            }
+            self.names = 1;
+        }
+        self
     }
 
     /// Ignores records made from now on.
     pub fn stop(&mut self) {
+        let headers: HashMap<usize, Head> = self.headers().into_iter().collect();
         for slot in 0..SLOTS {
-            let end = if slot < self.slots() { self.header(slot).map_or(0, |header| header.head) } else { 0 };
+            let end = headers.get(&slot).map_or(0, |header| header.head);
             self.progress(slot).end.get_or_insert(end);
         }
     }
@@ -232,19 +287,22 @@ impl Rings {
         self.progress.iter().enumerate().any(behind)
     }
 
-    /// Returns the calls of each driver function since the rings were created.
+    /// Returns the calls of each driver function since the rings were created; of at most [`MAX_TOTALS`] functions.
     #[must_use]
     pub fn totals(&self) -> HashMap<String, Total> {
         let mut totals: HashMap<String, Total> = HashMap::new();
-        for slot in 0..self.slots() {
-            let Some(head) = self.header(slot) else { continue };
+        for (slot, head) in self.headers() {
             let mut bytes = vec![0; head.calls * size_of::<Call>()];
             if self.file.read_exact_at(&mut bytes, offset(slot) + offset_of!(Ring, calls) as u64).is_err() {
                 continue;
             }
             for call in bytes.chunks_exact(size_of::<Call>()) {
                 let long = |at: usize| call.get(at..at + 8).and_then(|part| part.try_into().ok()).map_or(0, u64::from_ne_bytes);
-                let total = totals.entry(text(call.get(offset_of!(Call, name)..).unwrap_or_default())).or_default();
+                let name = text(call.get(offset_of!(Call, name)..).unwrap_or_default());
+                if totals.len() >= MAX_TOTALS && !totals.contains_key(&name) {
+                    continue;
+                }
+                let total = totals.entry(name).or_default();
                 total.count = total.count.saturating_add(long(offset_of!(Call, count)));
                 total.took_ns = total.took_ns.saturating_add(long(offset_of!(Call, took)));
             }

@@ -1,13 +1,17 @@
 use std::ffi::CString;
+use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use tempfile::TempDir;
 use vgpu_oci_hook::state::{LIMITS, REGION};
 use vgpu_region::map::{self, Membership};
 use vgpu_region::region;
-use vgpu_region::trace::{CAPACITY, Direction, FILE_SIZE, Kind, Ring, TIMED, What};
+use vgpu_region::trace::{
+    CALLS, CAPACITY, Direction, FILE_SIZE, HEADER_SIZE, Header, Kind, RING_SIZE, Ring, TIMED, TRACED_AT_ONCE, What, offset,
+};
 
 use super::chrome::Writer;
 use super::rings::Rings;
@@ -109,6 +113,44 @@ fn records_about_to_be_overwritten_are_not_waited_for() {
     }
     let found = drained(&mut rings, false).len();
     assert_eq!((found, rings.lost), (CAPACITY / 2 + 1, 10));
+}
+
+/// Forged heads make a pass examine no more records than a full ring has, and every ring gets its turn.
+#[test]
+fn a_pass_is_bounded_and_fair() {
+    let region = Region::new();
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(region.folder.path().join(REGION)).unwrap();
+    region.membership.region.slots_used.store(u32::MAX, Relaxed);
+    for number in 0..CAPACITY as u64 {
+        region.push(Kind::Free, What::default(), number, [number, 0]);
+    }
+    let mut ring = vec![0; RING_SIZE];
+    file.read_exact_at(&mut ring, offset(0)).unwrap();
+    let full = [0, 1, 5, TRACED_AT_ONCE];
+    for slot in 1..=TRACED_AT_ONCE {
+        let ring = if full.contains(&slot) { &ring[..] } else { &ring[..HEADER_SIZE] };
+        file.write_all_at(ring, offset(slot)).unwrap();
+    }
+    for slot in (1..TRACED_AT_ONCE).filter(|slot| !full.contains(slot)) {
+        file.write_all_at(&[0; 8], offset(slot) + offset_of!(Header, head) as u64).unwrap();
+    }
+    let mut rings = region.rings(true);
+    for _ in 0..full.len() - 1 {
+        assert_eq!(drained(&mut rings, false).len(), CAPACITY, "one ring each time");
+    }
+    assert_eq!((drained(&mut rings, false).len(), rings.lost), (0, 0), "no more rings than can be traced at once");
+    // Heads that run away, with records that never come.
+    for (step, head) in [1 << 40, u64::MAX / 2, u64::MAX - 1, u64::MAX].into_iter().enumerate() {
+        let before = rings.lost;
+        for slot in 0..TRACED_AT_ONCE {
+            file.write_all_at(&u64::to_ne_bytes(head), offset(slot) + offset_of!(Header, head) as u64).unwrap();
+        }
+        let mut found = 0;
+        rings.drain(false, |_| found += 1);
+        assert_eq!(found, 0);
+        assert!(rings.lost > before || rings.lost == u64::MAX, "step {step}");
+    }
+    assert!(rings.totals().len() <= CALLS);
 }
 
 /// Whatever a tenant writes, the reader terminates and returns at most the rings' capacity.
