@@ -30,8 +30,15 @@ impl Args {
         let mut snapshot = sample(&mut Observer::new(&state_dir));
         if let Some(name) = &self.container {
             let containers = vgpu_monitor::container::list(&state_dir, &mut Default::default());
-            let place = &vgpu_monitor::container::find(&containers, name)?.dir;
-            snapshot.containers.retain(|container| place.ends_with(&container.dir_name));
+            let found = vgpu_monitor::container::find(&containers, name);
+            // A container whose record cannot be read has no other name than its directory's.
+            let is_damaged = |container: &ContainerState| container.damaged.is_some() && container.dir_name == *name;
+            if found.is_ok() || !snapshot.containers.iter().any(is_damaged) {
+                let place = &found?.dir;
+                snapshot.containers.retain(|container| place.ends_with(&container.dir_name));
+            } else {
+                snapshot.containers.retain(is_damaged);
+            }
         }
         if self.json {
             println!("{}", serde_json::to_string_pretty(&snapshot)?);

@@ -1,6 +1,6 @@
 //! Containers with limits on this host: record, limits page and account of each.
 
-use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -10,9 +10,11 @@ use vgpu_oci_hook::bundle::Bundle;
 use vgpu_oci_hook::plan;
 use vgpu_oci_hook::state::{CONTAINERS, LIMITS, RECORD, REGION, Record};
 use vgpu_region::limits::{GpuLimit, LimitsPage, PAGE_SIZE, Selector};
+use vgpu_region::map;
 use vgpu_region::uuid::Uuid;
 
 use crate::account::{Account, Reader, Unreadable};
+use crate::shared_file;
 
 /// Container with limits.
 #[derive(Debug)]
@@ -21,10 +23,21 @@ pub struct Container {
     pub dir: PathBuf,
     /// Record written when the container was created.
     pub record: Record,
-    /// Copy of the current limits page.
+    /// Copy of the current limits page; if it cannot be read, a page by the record.
     pub limits: Box<LimitsPage>,
+    /// Reason why the limits page cannot be read.
+    unreadable_limits: Option<String>,
     /// Account of what the container's processes hold, by their own claim.
     pub account: Result<Account, Unreadable>,
+}
+
+/// Directory of a container whose record cannot be read, so that neither its limits nor its processes are known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unknown {
+    /// Directory of the container in the state directory.
+    pub dir: PathBuf,
+    /// What cannot be read, and why.
+    pub reason: String,
 }
 
 /// Reason why a name selects no container.
@@ -44,15 +57,36 @@ pub enum NotFound {
 }
 
 impl Container {
-    /// Reads a container's directory. `None` if it is incomplete, or the container is gone.
-    fn read(dir: PathBuf, reader: &mut Reader) -> Option<Self> {
-        let record: Record = serde_json::from_slice(&std::fs::read(dir.join(RECORD)).ok()?).ok()?;
+    /// Reads a container's directory. `None` if the container is gone.
+    fn read(dir: PathBuf, reader: &mut Reader) -> Option<Result<Self, Unknown>> {
+        let record: Record = match read_record(&dir)? {
+            Ok(record) => record,
+            Err(error) => {
+                let reason = format!("{RECORD} cannot be read: {error}; remove {} if the container is gone", dir.display());
+                return Some(Err(Unknown { dir, reason }));
+            }
+        };
         if !record.is_live() {
             return None;
         }
-        let limits = read_limits(&dir.join(LIMITS))?;
+        let read = read_limits(&dir.join(LIMITS));
         let account = reader.read(&dir.join(REGION));
-        Some(Self { dir, record, limits, account })
+        // It may have been removed meanwhile.
+        if (read.is_err() || account.is_err()) && !dir.exists() {
+            return None;
+        }
+        let unreadable_limits = read.as_ref().err().map(|error| format!("{LIMITS} cannot be read: {error}"));
+        let by_record = || Box::new(record.limits.page().unwrap_or_else(|| LimitsPage::new([])));
+        let limits = read.unwrap_or_else(|_| by_record());
+        Some(Ok(Self { dir, record, limits, unreadable_limits, account }))
+    }
+
+    /// Returns what cannot be read of the container, and why.
+    #[must_use]
+    pub fn damage(&self) -> Option<String> {
+        let account = self.account.as_ref().err().map(ToString::to_string);
+        let reasons: Vec<String> = self.unreadable_limits.iter().cloned().chain(account).collect();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 
     fn has_name(&self, name: &str) -> bool {
@@ -108,23 +142,48 @@ impl Container {
     }
 }
 
-fn read_limits(path: &Path) -> Option<Box<LimitsPage>> {
+/// Reads the record in a container's directory. `None` if there is none: the directory is not a container's, or is being removed.
+fn read_record(dir: &Path) -> Option<io::Result<Record>> {
+    match std::fs::read(dir.join(RECORD)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !dir.join(LIMITS).exists() => None,
+        read => Some(read.and_then(|text| serde_json::from_slice(&text).map_err(io::Error::other))),
+    }
+}
+
+fn read_limits(path: &Path) -> io::Result<Box<LimitsPage>> {
     let mut page = Box::new(LimitsPage::new([]));
     // SAFETY: the page is ours alone, PAGE_SIZE bytes of integers and atomics, for which any bytes are valid.
     let bytes = unsafe { std::slice::from_raw_parts_mut((&raw mut *page).cast::<u8>(), PAGE_SIZE) };
-    File::open(path).ok()?.read_exact_at(bytes, 0).ok()?;
-    page.check().ok()?;
-    Some(page)
+    let opened = shared_file::open(path).map_err(|error| match shared_file::is_leased(&error) {
+        true => io::Error::other(format!("{} holds a lease on it", shared_file::lease_holder(path))),
+        false => error,
+    });
+    opened?.read_exact_at(bytes, 0)?;
+    page.check().map_err(|why| io::Error::other(map::Error::Limits(why).to_string()))?;
+    Ok(page)
 }
 
 /// Lists the containers with limits in a state directory, the oldest first.
 #[must_use]
 pub fn list(state_dir: &Path, reader: &mut Reader) -> Vec<Container> {
+    list_with_unknown(state_dir, reader).0
+}
+
+/// Lists the containers with limits in a state directory, the oldest first, and those whose record cannot be read, by their directory.
+#[must_use]
+pub fn list_with_unknown(state_dir: &Path, reader: &mut Reader) -> (Vec<Container>, Vec<Unknown>) {
     let entries = std::fs::read_dir(state_dir.join(CONTAINERS)).into_iter().flatten().flatten();
     let complete = entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
-    let mut found: Vec<Container> = complete.filter_map(|entry| Container::read(entry.path(), reader)).collect();
+    let (mut found, mut unknown) = (Vec::new(), Vec::new());
+    for read in complete.filter_map(|entry| Container::read(entry.path(), reader)) {
+        match read {
+            Ok(container) => found.push(container),
+            Err(other) => unknown.push(other),
+        }
+    }
     found.sort_by(|a, b| (a.record.created, &a.record.id).cmp(&(b.record.created, &b.record.id)));
-    found
+    unknown.sort_by(|a, b| a.dir.cmp(&b.dir));
+    (found, unknown)
 }
 
 /// Returns the container that `name` selects: an ID, else a name (`pod`, `container`, `namespace/pod`, `pod/container`,
@@ -184,6 +243,24 @@ mod tests {
         std::fs::create_dir(host.path().join("containers/half")).unwrap();
         let ids: Vec<String> = list(host.path(), &mut Reader::default()).into_iter().map(|known| known.record.id).collect();
         assert_eq!(ids, ["two"]);
+    }
+
+    #[test]
+    fn damaged_containers_are_listed() {
+        let host = Host::new();
+        let limit = GpuLimits { memory: Some(1 << 30), ..GpuLimits::none(Which::All) };
+        for id in ["limits", "record", "whole"] {
+            host.container(id, "a", "p", std::slice::from_ref(&limit));
+        }
+        std::fs::write(host.dir("limits").join(LIMITS), "x").unwrap();
+        std::fs::write(host.dir("record").join(RECORD), "{").unwrap();
+        let (found, unknown) = list_with_unknown(host.path(), &mut Reader::default());
+        let damage: Vec<_> = found.iter().map(|known| (known.record.id.as_str(), known.damage())).collect();
+        assert_eq!(damage, [("limits", Some("limits cannot be read: failed to fill whole buffer".to_owned())), ("whole", None)]);
+        assert!(found.iter().all(|known| known.limit(Uuid([1; 16]), 0).unwrap().memory_for(0) == Some(1 << 30)), "limits of the record");
+        assert_eq!(unknown.len(), 1);
+        assert_eq!(unknown[0].dir, host.dir("record"));
+        assert!(unknown[0].reason.starts_with("container.json cannot be read: EOF while parsing"), "{}", unknown[0].reason);
     }
 
     #[test]

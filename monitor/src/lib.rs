@@ -13,6 +13,7 @@ pub mod capabilities;
 pub mod change;
 pub mod container;
 mod container_files;
+mod damage;
 pub mod enforcement;
 pub mod gpus;
 pub mod hami_region;

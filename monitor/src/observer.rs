@@ -11,7 +11,7 @@ use vgpu_config::{Inventory, devices};
 use vgpu_region::uuid::Uuid;
 
 use crate::account::Reader;
-use crate::container::{self, Container};
+use crate::container::{self, Container, Unknown};
 use crate::gpus::{self, Gpus, State};
 use crate::ownership::{Identity, ProcessOwners};
 use crate::processes::Process;
@@ -89,7 +89,7 @@ impl Observer {
         if self.nvml.is_err() && self.opened.elapsed() > NVML_RETRY_INTERVAL {
             self.open_nvml();
         }
-        let containers = container::list(&self.state_dir, &mut self.reader);
+        let (containers, unknown) = container::list_with_unknown(&self.state_dir, &mut self.reader);
         let owners = ProcessOwners::new(&containers, &mut self.identities);
         let found: Vec<ObservedGpu> = self.gpu_states().into_iter().map(|state| ObservedGpu::new(state, &owners)).collect();
         let unix_time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
@@ -108,6 +108,7 @@ impl Observer {
             }
             states.push(container_state(container, shares, owners.init(index)));
         }
+        states.extend(unknown.iter().map(unknown_state));
         self.bundles.retain(|(dir, _), _| containers.iter().any(|container| container.dir == *dir));
         (self.previous, self.owners) = (current, owners);
         Snapshot {
@@ -155,18 +156,28 @@ fn path_text(bytes: &[u8]) -> Option<String> {
     String::from_utf8(bytes.to_vec()).ok().filter(|path| !path.is_empty())
 }
 
+fn dir_name(dir: &Path) -> String {
+    dir.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
+/// Returns the state of a container whose record cannot be read. Its directory usually has its ID as the name.
+fn unknown_state(unknown: &Unknown) -> ContainerState {
+    let name = dir_name(&unknown.dir);
+    ContainerState { id: name.clone(), dir_name: name, damaged: Some(unknown.reason.clone()), ..ContainerState::default() }
+}
+
 fn container_state(container: &Container, gpus: Vec<Share>, init: Option<&Process>) -> ContainerState {
     let record = &container.record;
     ContainerState {
         id: record.id.clone(),
-        dir_name: container.dir.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+        dir_name: dir_name(&container.dir),
         container: record.container.clone(),
         pod: record.pod.clone(),
         namespace: record.namespace.clone(),
         created: record.created,
         priority: container.limits.priority(),
         changes: container.limits.generation.load(Relaxed),
-        damaged: container.account.as_ref().err().map(ToString::to_string),
+        damaged: container.damage(),
         gpus,
         init: init.map(|init| init.pid),
         hami_cache: path_text(container.limits.hami_cache()),

@@ -15,6 +15,7 @@ use vgpu_config::Inventory;
 use vgpu_config::policy::OnViolation;
 use vgpu_oci_hook::state::CONTAINERS;
 
+use crate::damage::DamageLog;
 use crate::enforcement;
 use crate::hami_region::RegionFiles;
 use crate::http::{Exposition, Server};
@@ -59,13 +60,14 @@ pub fn run(settings: &Settings, listener: TcpListener, stop: &Arc<AtomicBool>) -
     let mut nvml_error = None;
     log_nvml(&observer, &mut nvml_error);
     let workers = Workers::start(settings, stop);
-    let mut detector = ViolationDetector::new(settings.grace);
+    let (mut detector, mut damage) = (ViolationDetector::new(settings.grace), DamageLog::default());
     let (start, mut written) = (Instant::now(), None);
     while !stop.load(Relaxed) {
         write_inventory(settings, &observer, &mut written);
         let sampled = Instant::now();
         let snapshot = Arc::new(observer.sample());
         log_nvml(&observer, &mut nvml_error);
+        damage.update(&snapshot);
         let violations = detector.detect(&snapshot, start.elapsed());
         let ended =
             enforcement::respond(&violations, settings.on_violation, |process, dir_name| observer.is_in_container(process, dir_name));

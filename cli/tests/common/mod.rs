@@ -66,6 +66,11 @@ impl Monitor {
         dechunk(&response)
     }
 
+    /// Returns the files that the monitor has mapped, as `/proc` lists them.
+    pub fn maps(&self) -> String {
+        std::fs::read_to_string(format!("/proc/{}/maps", self.child.id())).unwrap()
+    }
+
     /// Returns the value of a metric for the container with this id.
     pub fn value(&self, name: &str, id: &str) -> Option<f64> {
         let text = self.get("/metrics");

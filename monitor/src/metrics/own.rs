@@ -81,7 +81,8 @@ pub(super) fn write(sheet: &mut Sheet, snapshot: &Snapshot, tally: &impl Fn(&str
 
 fn containers(sheet: &mut Sheet, snapshot: &Snapshot) -> Result<()> {
     let created = sheet.gauge(Opts::new("vgpu_container_created_timestamp_seconds", "Creation time of the container"), &CONTAINER)?;
-    let damaged = sheet.gauge(Opts::new("vgpu_account_damaged", "Whether the container's account is damaged (0 or 1)"), &CONTAINER)?;
+    let damaged = sheet
+        .gauge(Opts::new("vgpu_account_damaged", "Whether the container's account, limits or record are damaged (0 or 1)"), &CONTAINER)?;
     let changes = sheet.counter(Opts::new("vgpu_limit_changes_total", "Number of changes of the container's limits"), &CONTAINER)?;
     for container in &snapshot.containers {
         let [namespace, pod, name] = names(container);
