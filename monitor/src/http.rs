@@ -1,86 +1,137 @@
 //! HTTP server for `/metrics` and `/healthz`.
+//!
+//! Whoever can connect may be hostile, so each connection is bounded: in number, in the size of its headers, in the time for these, and in
+//! its whole duration. It carries one request, whose body is never read. The newest connection is served at the cost of the oldest one, so
+//! clients that only occupy connections do not keep others out.
 
-use std::error::Error;
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use tiny_http::{Header, Method, Request, Response};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
+use tracing::debug;
 
-use crate::latest::Latest;
-use crate::metrics::{self, Dialect};
+/// Maximum number of connections. The oldest one is closed for one more.
+const MAX_CONNECTIONS: usize = 64;
+/// Maximum size of a request's headers in bytes.
+const MAX_HEADER_SIZE: usize = 16 << 10;
+/// Maximum number of a request's headers.
+const MAX_HEADERS: usize = 64;
+/// Time for a client to send the headers.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for a whole connection, from its acceptance until the client has read the response.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Wait after a failed `accept`, for example for lack of file descriptors.
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Settings of the metrics.
-#[derive(Clone, Debug)]
-pub struct Exposition {
-    /// Node name in HAMi's metrics.
-    pub node: String,
-    /// HAMi's metric names to expose.
-    pub dialect: Dialect,
+/// Text of a page with its status and content type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// Content type.
+    pub content_type: &'static str,
+    /// Content.
+    pub text: Bytes,
 }
 
-/// Server thread. Answers requests until dropped.
-pub struct Server {
-    server: Arc<tiny_http::Server>,
-    thread: Option<JoinHandle<()>>,
-    address: SocketAddr,
-}
-
-impl Server {
-    /// Starts to answer on a listening socket.
-    ///
-    /// # Errors
-    /// The socket cannot be used.
-    pub fn start(listener: TcpListener, exposition: Exposition, latest: Arc<Latest>) -> io::Result<Self> {
-        let address = listener.local_addr()?;
-        let from_box = |error: Box<dyn Error + Send + Sync>| io::Error::other(error);
-        let server = Arc::new(tiny_http::Server::from_listener(listener, None).map_err(from_box)?);
-        let requests = Arc::clone(&server);
-        let thread = thread::spawn(move || {
-            for request in requests.incoming_requests() {
-                answer(request, &exposition, &latest);
-            }
-        });
-        Ok(Self { server, thread: Some(thread), address })
-    }
-
-    /// Returns the address that the server listens on.
+impl Page {
+    /// Returns a page of plain text.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn plain(status: StatusCode, text: impl Into<Bytes>) -> Self {
+        Self { status, content_type: "text/plain", text: text.into() }
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.server.unblock();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
+/// Content that the server answers with.
+pub trait Pages: Send + Sync + 'static {
+    /// Returns the metrics.
+    fn metrics(&self) -> Page;
+    /// Returns whether the monitor is healthy: 200 or 503.
+    fn health(&self) -> Page;
 }
 
-fn answer(request: Request, exposition: &Exposition, latest: &Latest) {
-    let path = request.url().split('?').next().unwrap_or_default();
-    let (status, content_type, text) = match (request.method(), path) {
-        (Method::Get | Method::Head, "/metrics") => {
-            let (snapshot, tallies) = latest.get();
-            let tally = |dir_name: &str| tallies.get(dir_name).copied().unwrap_or_default();
-            match metrics::text(&snapshot, &exposition.node, exposition.dialect, tally) {
-                Ok(text) => (200, metrics::CONTENT_TYPE, text),
-                Err(error) => (500, "text/plain", format!("{error}\n")),
+/// Runs a server on a listening socket, on this thread and without end.
+///
+/// # Errors
+/// The socket cannot be used.
+pub fn run(listener: TcpListener, pages: Arc<impl Pages>) -> io::Result<Infallible> {
+    listener.set_nonblocking(true)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    runtime.block_on(async { Ok(serve(tokio::net::TcpListener::from_std(listener)?, pages).await) })
+}
+
+/// Serves connections without end.
+async fn serve(listener: tokio::net::TcpListener, pages: Arc<impl Pages>) -> Infallible {
+    let mut connections: VecDeque<AbortHandle> = VecDeque::new();
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                debug!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
+                continue;
             }
+        };
+        connections.retain(|connection| !connection.is_finished());
+        if connections.len() >= MAX_CONNECTIONS
+            && let Some(oldest) = connections.pop_front()
+        {
+            oldest.abort();
         }
-        (Method::Get | Method::Head, "/healthz") if latest.is_healthy() => (200, "text/plain", "ok\n".to_owned()),
-        (Method::Get | Method::Head, "/healthz") => (503, "text/plain", "the last snapshot is stale\n".to_owned()),
-        (Method::Get | Method::Head, _) => (404, "text/plain", "expected /metrics or /healthz\n".to_owned()),
-        _ => (405, "text/plain", "expected GET or HEAD\n".to_owned()),
-    };
-    let mut response = Response::from_string(text).with_status_code(status);
-    if let Ok(header) = Header::from_bytes("Content-Type", content_type) {
-        response = response.with_header(header);
+        connections.push_back(tokio::spawn(connection(stream, Arc::clone(&pages))).abort_handle());
+        // A request that has arrived is answered before the next connection is accepted, which may end this one.
+        tokio::task::yield_now().await;
     }
-    // The client may have closed the connection.
-    let _ = request.respond(response);
 }
+
+/// Answers the one request of a connection.
+async fn connection(stream: TcpStream, pages: Arc<impl Pages>) {
+    let answer = move |request: Request<Incoming>| {
+        let response = respond(&request, &*pages);
+        async move { Ok::<_, Infallible>(response) }
+    };
+    let mut server = hyper::server::conn::http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    server.keep_alive(false).max_buf_size(MAX_HEADER_SIZE).max_headers(MAX_HEADERS);
+    let served = server.serve_connection(TokioIo::new(stream), hyper::service::service_fn(answer));
+    match tokio::time::timeout(CONNECTION_TIMEOUT, served).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => debug!(%error, "connection failed"),
+        Err(_) => debug!("closed a connection that took too long"),
+    }
+}
+
+/// Returns the response to a request, whose body is not read.
+fn respond(request: &Request<Incoming>, pages: &impl Pages) -> Response<Full<Bytes>> {
+    if ![Method::GET, Method::HEAD].contains(request.method()) {
+        let mut response = response(Page::plain(StatusCode::METHOD_NOT_ALLOWED, "expected GET or HEAD\n"));
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    response(match request.uri().path() {
+        "/metrics" => pages.metrics(),
+        "/healthz" => pages.health(),
+        _ => Page::plain(StatusCode::NOT_FOUND, "expected /metrics or /healthz\n"),
+    })
+}
+
+/// Returns a page as a response.
+fn response(page: Page) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(page.text));
+    *response.status_mut() = page.status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(page.content_type));
+    response
+}
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::metrics::Tally;
+use hyper::StatusCode;
+
+use crate::http::{Page, Pages};
+use crate::metrics::{self, Dialect, Tally};
 use crate::snapshot::Snapshot;
 
 /// Age above which the last snapshot counts as stale and the service as unhealthy.
@@ -45,5 +48,35 @@ impl Latest {
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.lock().sampled.is_some_and(|sampled| sampled.elapsed() < MAX_SAMPLE_AGE)
+    }
+}
+
+/// The latest results as the pages of the HTTP server.
+#[derive(Debug)]
+pub struct Exposition {
+    /// Node name in HAMi's metrics.
+    pub node: String,
+    /// HAMi's metric names to expose.
+    pub dialect: Dialect,
+    /// Results to expose.
+    pub latest: Arc<Latest>,
+}
+
+impl Pages for Exposition {
+    fn metrics(&self) -> Page {
+        let (snapshot, tallies) = self.latest.get();
+        let tally = |dir_name: &str| tallies.get(dir_name).copied().unwrap_or_default();
+        match metrics::text(&snapshot, &self.node, self.dialect, tally) {
+            Ok(text) => Page { status: StatusCode::OK, content_type: metrics::CONTENT_TYPE, text: text.into() },
+            Err(error) => Page::plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+        }
+    }
+
+    fn health(&self) -> Page {
+        if self.latest.is_healthy() {
+            Page::plain(StatusCode::OK, "ok\n")
+        } else {
+            Page::plain(StatusCode::SERVICE_UNAVAILABLE, "the last snapshot is stale\n")
+        }
     }
 }

@@ -18,9 +18,9 @@ use vgpu_oci_hook::state::CONTAINERS;
 use crate::damage::DamageLog;
 use crate::enforcement;
 use crate::hami_region::RegionFiles;
-use crate::http::{Exposition, Server};
+use crate::http;
 use crate::inventory;
-use crate::latest::Latest;
+use crate::latest::{Exposition, Latest};
 use crate::metrics::{self, Dialect};
 use crate::observer::Observer;
 use crate::snapshot::Snapshot;
@@ -53,9 +53,12 @@ pub struct Settings {
 /// The listener cannot be used.
 pub fn run(settings: &Settings, listener: TcpListener, stop: &Arc<AtomicBool>) -> io::Result<()> {
     let latest = Arc::new(Latest::default());
-    let exposition = Exposition { node: settings.node.clone(), dialect: settings.dialect };
-    let server = Server::start(listener, exposition, Arc::clone(&latest))?;
-    info!(url = %format_args!("http://{}/metrics", server.address()), "serving metrics");
+    let exposition = Arc::new(Exposition { node: settings.node.clone(), dialect: settings.dialect, latest: Arc::clone(&latest) });
+    info!(url = %format_args!("http://{}/metrics", listener.local_addr()?), "serving metrics");
+    thread::spawn(move || {
+        let Err(error) = http::run(listener, exposition);
+        error!(%error, "cannot serve metrics");
+    });
     let mut observer = Observer::new(&settings.state_dir);
     let mut nvml_error = None;
     log_nvml(&observer, &mut nvml_error);
@@ -75,7 +78,6 @@ pub fn run(settings: &Settings, listener: TcpListener, stop: &Arc<AtomicBool>) -
         workers.send(&snapshot);
         thread::sleep(INTERVAL.saturating_sub(sampled.elapsed()));
     }
-    drop(server);
     workers.finish();
     Ok(())
 }
