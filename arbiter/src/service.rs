@@ -30,12 +30,14 @@ struct Container {
     known_gpus: BTreeSet<[u8; 16]>,
 }
 
-/// Runs until `stop` is set. `dir` has a directory for each container, with the files `limits` and `region`.
-pub fn run(dir: &Path, stop: &AtomicBool) {
+/// Runs until `stop` is set. `dir` has a directory for each container, with the files `limits` and `region`. Calls `beat` all the time, to
+/// show that nothing holds it up.
+pub fn run(dir: &Path, stop: &AtomicBool, mut beat: impl FnMut()) {
     reduce_timer_slack();
     let mut arbiter = Arbiter { dir: dir.to_owned(), containers: BTreeMap::new(), gpus: BTreeMap::new() };
     let (start, mut scanned) = (Instant::now(), None::<Instant>);
     while !stop.load(Relaxed) {
+        beat();
         if scanned.is_none_or(|scanned| scanned.elapsed() > SCAN_INTERVAL) {
             arbiter.scan();
             scanned = Some(Instant::now());

@@ -7,15 +7,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use vgpu_monitor::capabilities;
 use vgpu_monitor::metrics::Dialect;
-use vgpu_monitor::service::{self, Settings};
+use vgpu_monitor::parts::{self, Part, supervisor};
+use vgpu_monitor::settings::Settings;
 
 /// Serve metrics, detect violations of limits from outside, and give containers turns
 ///
 /// Compares the memory that NVML reports for each container's processes with the container's limit. The policy file's on_violation and
 /// violation_grace_seconds set the response to a violation. Writes the inventory of GPUs at its start, and HAMi's shared region for
-/// containers that request it by CUDA_DEVICE_MEMORY_SHARED_CACHE. Drops the capabilities that it does not need.
+/// containers that request it by CUDA_DEVICE_MEMORY_SHARED_CACHE. Consists of several processes, each with the privileges that it needs;
+/// those that end or hang are started again.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Address for HTTP: /metrics and /healthz
@@ -33,6 +34,9 @@ pub struct Args {
     /// Give no turns: containers on one GPU run at any time, each within its own limit
     #[arg(long)]
     no_turns: bool,
+    /// Run one part, in a process that vgpu monitor started for it
+    #[arg(long, hide = true)]
+    part: Option<Part>,
     #[command(flatten)]
     log: vgpu_logging::Options,
     #[command(flatten)]
@@ -43,6 +47,16 @@ impl Args {
     /// Runs the subcommand until SIGTERM or SIGINT.
     pub fn run(self) -> Outcome {
         vgpu_logging::init(&self.log)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        if self.part != Some(Part::Http) {
+            for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+                signal_hook::flag::register(signal, Arc::clone(&stop))?;
+            }
+        }
+        if let Some(part) = self.part {
+            parts::run(part, &stop)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let policy = self.config.policy()?;
         let host_name = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
         let settings = Settings {
@@ -53,14 +67,10 @@ impl Args {
             grace: Duration::from_secs(policy.violation_grace_seconds),
             turns: !self.no_turns,
         };
-        let stop = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-            signal_hook::flag::register(signal, Arc::clone(&stop))?;
-        }
-        // Binding may need a capability that is dropped next. Threads inherit the rest, so none may run before.
+        // Binding may need a capability that the supervisor drops.
         let listener = TcpListener::bind(self.listen).map_err(|error| format!("cannot listen on {}: {error}", self.listen))?;
-        capabilities::drop_unneeded();
-        service::run(&settings, listener, &stop)?;
+        tracing::info!(url = %format_args!("http://{}/metrics", listener.local_addr()?), "serving metrics");
+        supervisor::run(settings, listener, &stop)?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::{Error, Result, one_line};
 use crate::quantity::{self, Bytes, Percent};
@@ -150,7 +150,7 @@ pub enum OverCeiling {
 }
 
 /// Treatment of a container that exceeds its limit, or uses a GPU without the library.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnViolation {
     /// It is reported.

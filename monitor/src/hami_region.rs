@@ -1,9 +1,8 @@
 //! HAMi's shared region, version 1, for HAMi's monitor and tools that read it.
 //!
 //! `CUDA_DEVICE_MEMORY_SHARED_CACHE` requests it at a path in the container. Only a file that is empty or already such a region is touched,
-//! and it is written, never mapped.
+//! and it is written, never mapped or cut short.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -11,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::OFlags;
 
 use crate::container_files;
-use crate::snapshot::{ContainerState, Share, Snapshot};
+use crate::snapshot::{ContainerState, Share};
 
 /// Size of the file in bytes.
 pub const SIZE: usize = 2_008_952;
@@ -90,72 +89,54 @@ fn processes(gpus: &[Share]) -> Vec<Vec<u8>> {
     found.into_iter().map(|(_, bytes)| bytes).collect()
 }
 
-/// Failure to keep a region, reported once for each container.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// Display name of the container.
-    pub container: String,
-    /// Path of the region in the container.
-    pub path: String,
-    /// Cause.
-    pub error: String,
+/// Region of one container that requests one.
+#[derive(Debug)]
+pub struct RegionFile {
+    file: File,
+    /// Content written last.
+    written: Parts,
 }
 
-/// Open file and its last content; the error once it has failed.
-type Entry = Result<(File, Parts), String>;
+impl RegionFile {
+    /// Opens or creates the region at `path` below `root`.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or is neither empty nor such a region.
+    pub fn open(root: &File, path: &str) -> io::Result<Self> {
+        let file = container_files::open_file(root, path, OFlags::empty(), is_ours)?;
+        Ok(Self { file, written: Parts::new() })
+    }
 
-/// Regions of all containers that request one, by container ID and first process.
-#[derive(Debug, Default)]
-pub struct RegionFiles(HashMap<(String, u32), Entry>);
-
-impl RegionFiles {
-    /// Brings the regions up to date. Returns what failed for the first time.
-    pub fn update(&mut self, snapshot: &Snapshot) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        let mut keys = Vec::new();
-        for container in &snapshot.containers {
-            let (Some(path), Some(init)) = (&container.hami_cache, container.init) else { continue };
-            let mut report =
-                |error: &str| problems.push(Problem { container: container.name(), path: path.clone(), error: error.to_owned() });
-            let key = (container.id.clone(), init);
-            keys.push(key.clone());
-            let entry = self.0.entry(key).or_insert_with(|| match open(&format!("/proc/{init}/root"), path) {
-                Ok(file) => Ok((file, Vec::new())),
-                Err(error) => {
-                    report(&error.to_string());
-                    Err(error.to_string())
-                }
-            });
-            let Ok((file, written)) = entry else { continue };
-            let parts = parts(container);
-            if let Err(error) = write(file, &parts, written) {
-                report(&error.to_string());
-                *entry = Err(error.to_string());
-            } else {
-                *written = parts;
-            }
+    /// Writes the parts that differ from those written last.
+    ///
+    /// # Errors
+    /// Writing fails, or the file has grown.
+    pub fn update(&mut self, container: &ContainerState) -> io::Result<()> {
+        let length = self.file.metadata()?.len();
+        if length > SIZE as u64 {
+            return Err(container_files::unexpected_file());
         }
-        self.0.retain(|key, _| keys.contains(key));
-        problems
+        if length < SIZE as u64 {
+            self.file.set_len(SIZE as u64)?;
+        }
+        let parts = parts(container);
+        for (at, bytes) in parts.iter().filter(|part| !self.written.contains(part)) {
+            self.file.write_all_at(bytes, *at as u64)?;
+        }
+        self.written = parts;
+        Ok(())
     }
 }
 
-/// Writes the parts that differ from those written last.
-fn write(file: &File, parts: &Parts, written: &Parts) -> io::Result<()> {
-    if file.metadata()?.len() != SIZE as u64 {
-        file.set_len(SIZE as u64)?;
+/// Returns whether a file is empty, or has a region's size and its magic number or none yet.
+fn is_ours(file: &File) -> io::Result<bool> {
+    let length = file.metadata()?.len();
+    if length != SIZE as u64 {
+        return Ok(length == 0);
     }
-    let changed = parts.iter().filter(|part| !written.contains(part));
-    changed.into_iter().try_for_each(|(at, bytes)| file.write_all_at(bytes, *at as u64))
-}
-
-/// Opens or creates the region at `path` below `root`. Refuses a file with other content.
-fn open(root: &str, path: &str) -> io::Result<File> {
-    let file = container_files::open_file(&File::open(root)?, path, OFlags::empty())?;
     let mut magic = [0; 4];
-    let is_empty = file.metadata()?.len() == 0;
-    let is_ours = is_empty || (file.read_exact_at(&mut magic, 0).is_ok() && [MAGIC, 0].contains(&i32::from_ne_bytes(magic)));
-    if is_ours { Ok(file) } else { Err(container_files::unexpected_file()) }
+    file.read_exact_at(&mut magic, 0)?;
+    Ok([MAGIC, 0].contains(&i32::from_ne_bytes(magic)))
 }
 
 #[cfg(test)]

@@ -8,9 +8,11 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::TcpListener;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -21,7 +23,7 @@ use tokio::task::AbortHandle;
 use tracing::debug;
 
 /// Maximum number of connections. The oldest one is closed for one more.
-const MAX_CONNECTIONS: usize = 64;
+pub const MAX_CONNECTIONS: usize = 64;
 /// Maximum size of a request's headers in bytes.
 const MAX_HEADER_SIZE: usize = 16 << 10;
 /// Maximum number of a request's headers.
@@ -30,6 +32,8 @@ const MAX_HEADERS: usize = 64;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a whole connection, from its acceptance until the client has read the response.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time between two calls of `beat`.
+const BEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Wait after a failed `accept`, for example for lack of file descriptors.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -60,14 +64,24 @@ pub trait Pages: Send + Sync + 'static {
     fn health(&self) -> Page;
 }
 
-/// Runs a server on a listening socket, on this thread and without end.
+/// Runs a server on a listening socket, on this thread and without end. Calls `beat` every second.
 ///
 /// # Errors
 /// The socket cannot be used.
-pub fn run(listener: TcpListener, pages: Arc<impl Pages>) -> io::Result<Infallible> {
+pub fn run(listener: TcpListener, pages: Arc<impl Pages>, mut beat: impl FnMut()) -> io::Result<Infallible> {
     listener.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-    runtime.block_on(async { Ok(serve(tokio::net::TcpListener::from_std(listener)?, pages).await) })
+    runtime.block_on(async {
+        let (mut server, mut ticks) =
+            (pin!(serve(tokio::net::TcpListener::from_std(listener)?, pages)), tokio::time::interval(BEAT_INTERVAL));
+        loop {
+            let tick = pin!(ticks.tick());
+            match select(server.as_mut(), tick).await {
+                Either::Left((never, _)) => match never {},
+                Either::Right(_) => beat(),
+            }
+        }
+    })
 }
 
 /// Serves connections without end.

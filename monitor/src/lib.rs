@@ -3,9 +3,9 @@
 //! * [`container`] reads a container's record, limits page and [`account`]; [`gpus`] queries NVML; [`ownership`] maps processes to
 //!   containers.
 //! * An [`observer`] combines these into a [`snapshot`], from which everything else derives.
-//! * [`service`] is `vgpu monitor`: it detects [`violations`], runs [`enforcement`], serves [`metrics`] over [`http`], and keeps
-//!   [`hami_region`] files and [`trace`] logs.
-//! * [`change`] changes a container's limits. [`capabilities`] are what the service may do as root.
+//! * [`parts`] are the processes of `vgpu monitor`: one detects [`violations`] and runs [`enforcement`], one serves [`metrics`] over
+//!   [`http`], and some keep [`hami_region`] files and [`trace`] logs.
+//! * [`change`] changes a container's limits. [`capabilities`] are what the processes may do as root.
 
 pub mod account;
 mod atomic_file;
@@ -19,14 +19,14 @@ pub mod gpus;
 pub mod hami_region;
 pub mod http;
 pub mod inventory;
-pub mod latest;
 pub mod metrics;
 pub mod mig;
 pub mod nvml;
 pub mod observer;
 pub mod ownership;
+pub mod parts;
 pub mod processes;
-pub mod service;
+pub mod settings;
 mod shared_file;
 pub mod snapshot;
 pub mod trace;

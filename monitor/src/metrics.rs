@@ -16,13 +16,21 @@ pub use tally::{Tally, count_violations};
 /// Content type of [`text`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Returns all metrics of a snapshot in Prometheus's text format. `tally` returns the tally of the container with a directory name.
+/// Returns all metrics of a snapshot in Prometheus's text format. `restarts` has the parts of the monitor, and how often each was started
+/// again. `tally` returns the tally of the container with a directory name.
 ///
 /// # Errors
 /// Two metrics have the same name, which tests rule out.
-pub fn text(snapshot: &Snapshot, node: &str, dialect: Dialect, tally: impl Fn(&str) -> Tally) -> prometheus::Result<String> {
+pub fn text(
+    snapshot: &Snapshot,
+    node: &str,
+    dialect: Dialect,
+    restarts: &[(&str, u64)],
+    tally: impl Fn(&str) -> Tally,
+) -> prometheus::Result<String> {
     let mut sheet = Sheet::default();
     own::write(&mut sheet, snapshot, &tally)?;
+    own::write_restarts(&mut sheet, restarts)?;
     hami::write(&mut sheet, snapshot, node, dialect)?;
     let mut text = Vec::new();
     TextEncoder::new().encode(&sheet.gather(), &mut text)?;

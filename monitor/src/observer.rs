@@ -180,6 +180,7 @@ fn container_state(container: &Container, gpus: Vec<Share>, init: Option<&Proces
         damaged: container.damage(),
         gpus,
         init: init.map(|init| init.pid),
+        init_started: init.map(|init| init.start_time),
         hami_cache: path_text(container.limits.hami_cache()),
         trace_dir: path_text(container.limits.trace_dir()),
     }

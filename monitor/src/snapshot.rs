@@ -2,10 +2,10 @@
 //!
 //! `vgpu show --json` prints a snapshot, so the serialized names are kept where a field was renamed.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// State at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Time of the snapshot in seconds since 1970.
     pub time: f64,
@@ -18,7 +18,7 @@ pub struct Snapshot {
 }
 
 /// State of one GPU.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Gpu {
     /// NVML's index.
     pub index: u32,
@@ -37,7 +37,7 @@ pub struct Gpu {
 }
 
 /// State of one container.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ContainerState {
     /// Container ID.
     pub id: String,
@@ -62,6 +62,8 @@ pub struct ContainerState {
     pub gpus: Vec<Share>,
     /// PID of the container's first process on the host, if known.
     pub init: Option<u32>,
+    /// Start time of that process in clock ticks since boot.
+    pub init_started: Option<u64>,
     /// Path in the container of HAMi's shared region, if requested.
     pub hami_cache: Option<String>,
     /// Path in the container of the trace logs, if requested.
@@ -69,7 +71,7 @@ pub struct ContainerState {
 }
 
 /// One container's share of one GPU.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Share {
     /// `GPU-…`.
     pub uuid: String,
@@ -110,7 +112,7 @@ pub struct Share {
 }
 
 /// Process of a container on a GPU.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuProcess {
     /// PID on the host. `None` if NVML does not list the process.
     pub pid: Option<u32>,

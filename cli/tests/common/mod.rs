@@ -1,9 +1,10 @@
 //! Helpers of the tests with real containers on simulated GPUs: the `vgpu` command and a running `vgpu monitor`.
 #![allow(dead_code, reason = "no test uses all helpers")]
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
@@ -57,13 +58,39 @@ impl Monitor {
         Self { address: address.to_owned(), child, lines }
     }
 
+    /// Returns the address that the monitor listens on.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Returns the PID of the supervisor.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Returns the PIDs of the parts by their names.
+    pub fn parts(&self) -> BTreeMap<String, u32> {
+        children(self.pid()).into_iter().filter_map(|(pid, name)| Some((name.strip_prefix("vgpu-")?.to_owned(), pid))).collect()
+    }
+
+    /// Sends SIGTERM, and returns how the monitor ends.
+    pub fn terminate(&mut self) -> ExitStatus {
+        signal(self.pid(), "TERM");
+        self.child.wait().unwrap()
+    }
+
     /// Sends an HTTP GET request, and returns the whole response.
     pub fn get(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        self.try_get(path).unwrap()
+    }
+
+    /// The same, unless the connection fails, as it does while the part that answers is started again.
+    pub fn try_get(&self, path: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(&self.address).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
         let mut response = Vec::new();
-        stream.read_to_end(&mut response).unwrap();
-        dechunk(&response)
+        stream.read_to_end(&mut response).ok()?;
+        (!response.is_empty()).then(|| dechunk(&response))
     }
 
     /// Returns the files that the monitor has mapped, as `/proc` lists them.
@@ -90,6 +117,23 @@ impl Monitor {
         }
         panic!("no line with {text:?} in {lines:#?}");
     }
+}
+
+/// Returns the PIDs and names of a process's children.
+pub fn children(parent: u32) -> Vec<(u32, String)> {
+    let pids = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let child = |pid: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned());
+        let is_zombie = field("State:")?.starts_with('Z');
+        (field("PPid:")? == parent.to_string() && !is_zombie).then_some((pid, field("Name:")?))
+    };
+    pids.filter_map(child).collect()
+}
+
+/// Sends a signal to a process.
+pub fn signal(pid: u32, name: &str) {
+    assert!(Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status().unwrap().success(), "kill -{name} {pid}");
 }
 
 /// Returns a response whose body may be chunked, with a plain body.

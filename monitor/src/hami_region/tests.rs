@@ -29,7 +29,7 @@ impl Reader {
     }
 }
 
-fn container(cache: &str) -> ContainerState {
+fn container() -> ContainerState {
     let process = |inner_pid: u32, charged, overhead| GpuProcess {
         pid: Some(inner_pid + 1000),
         inner_pid,
@@ -51,8 +51,6 @@ fn container(cache: &str) -> ContainerState {
     ContainerState {
         id: "c".to_owned(),
         priority: 1,
-        init: Some(std::process::id()),
-        hami_cache: Some(cache.to_owned()),
         gpus: vec![
             share("GPU-01234567-89ab-cdef-0123-456789abcdef", Some(1 << 30), Some(30), vec![process(7, 600, 518), process(8, 100, 18)]),
             share("GPU-11234567-89ab-cdef-0123-456789abcdef", None, None, vec![process(8, 50, 0)]),
@@ -65,9 +63,9 @@ fn container(cache: &str) -> ContainerState {
 fn hamis_layout_has_limits_and_usage() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.cache");
-    let mut snapshot = Snapshot { containers: vec![container(path.to_str().unwrap())], ..Snapshot::default() };
-    let mut files = RegionFiles::default();
-    assert_eq!(files.update(&snapshot), Vec::new());
+    let mut container = container();
+    let mut region = RegionFile::open(&File::open(dir.path()).unwrap(), "/x.cache").unwrap();
+    region.update(&container).unwrap();
     let read = || Reader(fs::read(&path).unwrap());
     let first = read();
     assert_eq!((first.0.len(), first.word(0), first.word(4), first.long(56)), (2_008_952, 19_920_718, 1, 2));
@@ -81,31 +79,52 @@ fn hamis_layout_has_limits_and_usage() {
 
     // Fields that HAMi's monitor writes stay, and processes that are gone disappear.
     fs::File::options().write(true).open(&path).unwrap().write_all_at(&(-1_i32).to_ne_bytes(), 2_008_904).unwrap();
-    snapshot.containers[0].gpus[0].processes.pop();
-    snapshot.containers[0].gpus[1].processes.pop();
-    assert!(files.update(&snapshot).is_empty());
+    container.gpus[0].processes.pop();
+    container.gpus[1].processes.pop();
+    region.update(&container).unwrap();
     let second = read();
     assert_eq!((second.word(2_008_896), second.used(0, 4), second.word(2_008_904)), (1, 600, -1));
+
+    // Another writer goes on with the region that is there.
+    RegionFile::open(&File::open(dir.path()).unwrap(), "x.cache").unwrap().update(&container).unwrap();
+    assert_eq!(read().0, second.0);
+}
+
+#[test]
+fn a_region_that_its_container_changes_is_never_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x");
+    let mut region = RegionFile::open(&File::open(dir.path()).unwrap(), "x").unwrap();
+    region.update(&container()).unwrap();
+    let file = File::options().write(true).open(&path).unwrap();
+    file.set_len(5).unwrap();
+    region.update(&container()).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), SIZE as u64);
+    file.set_len(SIZE as u64 + 5).unwrap();
+    assert!(region.update(&container()).is_err());
+    assert_eq!(fs::metadata(&path).unwrap().len(), SIZE as u64 + 5);
 }
 
 #[test]
 fn other_files_are_not_touched() {
     let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    fs::write(at("precious"), "text").unwrap();
-    symlink(at("precious"), at("link")).unwrap();
+    let at = |name: &str| dir.path().join(name);
+    // Larger files with the magic number or with none are not regions either.
+    for (name, head, length) in [("text", &b"text"[..], 4), ("magic", &MAGIC.to_ne_bytes(), 3 << 20), ("image", &[0; 4], 3 << 20)] {
+        fs::write(at(name), head).unwrap();
+        File::options().write(true).open(at(name)).unwrap().set_len(length).unwrap();
+    }
+    symlink(at("text"), at("link")).unwrap();
     symlink(dir.path(), at("folder")).unwrap();
     fs::write(at("empty"), "").unwrap();
     fs::hard_link(at("empty"), at("second-name")).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(at("fifo")).status().unwrap().success());
-    for name in ["precious", "link", "folder/new", "empty", "fifo", "", "missing/x"] {
-        let snapshot = Snapshot { containers: vec![container(&at(name))], ..Snapshot::default() };
-        let mut files = RegionFiles::default();
-        assert_eq!(files.update(&snapshot).len(), 1, "{name}");
-        assert_eq!(files.update(&snapshot).len(), 0, "{name} is reported once");
+    let contents = |name: &str| fs::read(at(name)).unwrap();
+    let before = ["text", "magic", "image", "empty"].map(contents);
+    for name in ["text", "magic", "image", "link", "folder/new", "empty", "fifo", "", "missing/x"] {
+        assert!(RegionFile::open(&File::open(dir.path()).unwrap(), name).is_err(), "{name}");
     }
-    assert_eq!(fs::read_to_string(at("precious")).unwrap(), "text");
-    assert_eq!(fs::metadata(at("empty")).unwrap().len(), 0);
+    assert!(before == ["text", "magic", "image", "empty"].map(contents));
 }
 
 #[test]
@@ -113,6 +132,6 @@ fn paths_stay_in_the_containers_root() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("root");
     fs::create_dir(&root).unwrap();
-    open(root.to_str().unwrap(), "/../../x").unwrap();
+    RegionFile::open(&File::open(&root).unwrap(), "/../../x").unwrap();
     assert!(root.join("x").exists() && !dir.path().join("x").exists());
 }

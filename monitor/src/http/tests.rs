@@ -23,7 +23,7 @@ impl Pages for Fixed {
 fn start() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    thread::spawn(move || run(listener, Arc::new(Fixed)));
+    thread::spawn(move || run(listener, Arc::new(Fixed), || {}));
     address
 }
 

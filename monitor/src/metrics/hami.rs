@@ -2,11 +2,13 @@
 
 use prometheus::{GaugeVec, Opts, Result};
 
+use serde::{Deserialize, Serialize};
+
 use super::sheet::{Sheet, names, of_gpu, shares};
 use crate::snapshot::{ContainerState, Gpu, Share, Snapshot};
 
 /// HAMi's metrics to expose besides those of its node monitor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dialect {
     /// Metrics of HAMi's scheduler, for its dashboard. Unwanted if that scheduler runs.
     pub scheduler: bool,

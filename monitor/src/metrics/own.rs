@@ -79,6 +79,15 @@ pub(super) fn write(sheet: &mut Sheet, snapshot: &Snapshot, tally: &impl Fn(&str
     Ok(())
 }
 
+/// Writes how often each part of the monitor was started again.
+pub fn write_restarts(sheet: &mut Sheet, restarts: &[(&str, u64)]) -> Result<()> {
+    let vec = sheet.counter(Opts::new("vgpu_monitor_restarts_total", "Restarts of a part of the monitor that ended or hung"), &["part"])?;
+    for (part, count) in restarts {
+        vec.with_label_values(&[*part]).inc_by(*count as f64);
+    }
+    Ok(())
+}
+
 fn containers(sheet: &mut Sheet, snapshot: &Snapshot) -> Result<()> {
     let created = sheet.gauge(Opts::new("vgpu_container_created_timestamp_seconds", "Creation time of the container"), &CONTAINER)?;
     let damaged = sheet

@@ -49,7 +49,7 @@ fn snapshot() -> Snapshot {
 
 fn rendered(snapshot: &Snapshot, dialect: Dialect) -> String {
     let tally = |id: &str| if id == "aaa" { Tally { found: [2, 1], lasting: [1, 0], ended: 1 } } else { Tally::default() };
-    text(snapshot, "node1", dialect, tally).unwrap()
+    text(snapshot, "node1", dialect, &[("enforce", 3)], tally).unwrap()
 }
 
 /// Returns metric names with the labels of their samples.
@@ -91,6 +91,7 @@ fn values_come_from_the_snapshot() {
             36.0 / 140.0
         ),
         "vgpu_nvml_up 1".to_owned(),
+        r#"vgpu_monitor_restarts_total{part="enforce"} 3"#.to_owned(),
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }

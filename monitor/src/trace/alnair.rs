@@ -10,6 +10,11 @@ use vgpu_region::trace::{Direction, Kind};
 use super::event::Event;
 use super::rings::Total;
 
+/// Start of every `metrics.log`.
+pub const METRICS_HEAD: &[u8] = b"name:mem_used,count:";
+/// Start of every `timeline.log` with an event.
+pub const TIMELINE_HEAD: &[u8] = b"name:cu";
+
 /// Names in Alnair's logs, in its order.
 pub const NAMES: [&str; 10] = [
     "cuInit",

@@ -13,6 +13,8 @@ use vgpu_region::trace::{CAPTURED, Direction, FAILED, Kind};
 
 use super::event::Event;
 
+/// Start of every trace of vgpu.
+pub const HEAD: &[u8] = b"[\n{\"ph\":\"M\",\"name\":\"process_labels\",";
 /// Number of the first stream's track. Above any thread ID.
 const FIRST_TRACK: u64 = 0x4000_0000;
 /// Nanoseconds in an hour. Times count from the begin of the hour before the first event's.

@@ -92,7 +92,7 @@ impl Arbiter {
         let stop = Arc::new(AtomicBool::new(false));
         let (seen, folder) = (stop.clone(), folder.to_owned());
         let thread = std::thread::spawn(move || {
-            vgpu_arbiter::service::run(&folder, &seen);
+            vgpu_arbiter::service::run(&folder, &seen, || {});
             tenant::rusage(libc::RUSAGE_THREAD)
         });
         Self { stop, thread: Some(thread) }

@@ -1,0 +1,77 @@
+use std::fs;
+use std::path::Path;
+
+use super::*;
+use crate::trace::Event;
+use vgpu_region::trace::{Kind, What};
+
+fn open(dir: &Path) -> io::Result<LogFiles> {
+    LogFiles::open(&File::open(dir).unwrap(), "/logs")
+}
+
+fn event() -> Event {
+    let what = What::default();
+    let call = "cuMemAlloc_v2".into();
+    Event { pid: 7, thread: 8, kind: Kind::Allocate, what, call, name: "".into(), begin: 9, took: 10, place: 11, amount: 12, gpu: None }
+}
+
+fn sizes(dir: &Path) -> u64 {
+    fs::read_dir(dir.join("logs")).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
+}
+
+#[test]
+fn logs_are_continued_by_the_next_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    for round in 1..=3 {
+        let mut logs = open(dir.path()).unwrap();
+        logs.write(&event()).unwrap();
+        logs.metrics.write_all_at(alnair::metrics(&[].into(), 5).as_bytes(), 0).unwrap();
+        logs.timeline.flush().unwrap();
+        logs.finish().unwrap();
+        let read = |name: &str| fs::read_to_string(dir.path().join("logs").join(name)).unwrap();
+        assert_eq!(read("timeline.log").lines().count(), round);
+        assert!(read("trace.json").ends_with("\n]\n"));
+    }
+}
+
+/// Neither truncated nor written, whichever of the names they have; the others are not created before all were looked at.
+#[test]
+fn files_that_are_no_logs_stay() {
+    for name in ["metrics.log", "timeline.log", "trace.json"] {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("logs")).unwrap();
+        let path = dir.path().join("logs").join(name);
+        fs::write(&path, "[1, 2, 3]").unwrap();
+        assert!(open(dir.path()).is_err(), "{name}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "[1, 2, 3]", "{name}");
+    }
+}
+
+#[test]
+fn all_files_together_have_a_budget() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut logs = open(dir.path()).unwrap();
+    assert!([BUDGET, BUDGET_IN_MEMORY].contains(&logs.left));
+    logs.left = 10_000;
+    for _ in 0..1000 {
+        logs.write(&event()).unwrap();
+    }
+    logs.timeline.flush().unwrap();
+    logs.finish().unwrap();
+    let written = sizes(dir.path());
+    assert!((10_000..10_500).contains(&written), "{written}");
+}
+
+/// What a former writer appended counts.
+#[test]
+fn a_full_timeline_leaves_no_budget() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("logs")).unwrap();
+    fs::write(dir.path().join("logs/timeline.log"), alnair::TIMELINE_HEAD).unwrap();
+    File::options().write(true).open(dir.path().join("logs/timeline.log")).unwrap().set_len(BUDGET).unwrap();
+    let mut logs = open(dir.path()).unwrap();
+    let before = sizes(dir.path());
+    logs.write(&event()).unwrap();
+    logs.timeline.flush().unwrap();
+    assert_eq!((logs.left, sizes(dir.path())), (0, before));
+}
