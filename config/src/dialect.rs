@@ -20,6 +20,7 @@ pub mod controller;
 pub mod hami;
 pub mod kai;
 pub mod manager;
+pub mod misspelt;
 pub mod nvidia;
 mod parse;
 pub mod scheduling;

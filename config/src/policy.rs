@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize};
+use strsim::damerau_levenshtein;
 
 use crate::error::{Error, Result, one_line};
 use crate::quantity::{self, Bytes, Percent};
@@ -11,6 +12,9 @@ use crate::quantity::{self, Bytes, Percent};
 pub const DEFAULT_PATH: &str = "/etc/vgpu/config.toml";
 /// Variable in the environment of the *runtime's caller* that names another policy file.
 pub const VARIABLE: &str = "VGPU_CONFIG";
+
+/// Most differing characters of a misspelt key.
+const MAX_TYPOS: usize = 2;
 
 /// The policy. Every key has a default, so an absent file is equivalent to an empty one.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -271,6 +275,14 @@ pub enum Otherwise {
     Refuse,
 }
 
+/// Returns a shorter message about an unknown key that is almost a known one.
+fn suggestion(message: &str) -> Option<String> {
+    let mut names = message.strip_prefix("unknown field `")?.split('`').step_by(2);
+    let unknown = names.next()?;
+    let near = names.map(|known| (damerau_levenshtein(unknown, known), known)).filter(|(typos, _)| *typos <= MAX_TYPOS);
+    near.min().map(|(_, known)| format!("unknown field `{unknown}`: did you mean {known}?"))
+}
+
 fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Bytes>, D::Error> {
     let text = String::deserialize(from)?;
     let units = &quantity::POLICY;
@@ -310,7 +322,7 @@ impl Policy {
     /// One line that names the position and the reason.
     pub fn parse(text: &str) -> Result<Self, String> {
         let policy: Self = toml_edit::de::from_str(text).map_err(|error| {
-            let why = one_line(error.message());
+            let why = suggestion(error.message()).unwrap_or_else(|| one_line(error.message()));
             match error.span() {
                 Some(span) => {
                     let before = text.get(..span.start).unwrap_or(text);

@@ -37,7 +37,8 @@ pub fn is_sandbox(spec: &Spec, policy: &Policy, state_dir: &Path) -> bool {
 }
 
 /// Returns whether the container gets a GPU, in any of the known ways.
-fn has_gpu(spec: &Spec, policy: &Policy, state_dir: &Path) -> bool {
+#[must_use]
+pub fn has_gpu(spec: &Spec, policy: &Policy, state_dir: &Path) -> bool {
     let is_nvidia = |path: &str| path == "/dev" || path == "/dev/" || path.starts_with("/dev/nvidia") || path.starts_with("/dev/dxg");
     let is_extra = |path: &str| policy.extra_device_nodes.iter().any(|node| Path::new(path) == node);
     let is_claim = |mount: &Mount| mount.source().as_ref().is_some_and(|source| ClaimFile::path_of_mount(source, state_dir).is_some());

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use vgpu_config::dialect::claims::{ClaimFile, Share};
+use vgpu_config::dialect::misspelt;
 use vgpu_config::limits::Mps;
 use vgpu_config::policy::Admission;
 use vgpu_config::{Inventory, Limits, Policy};
@@ -38,6 +39,7 @@ pub fn limits(bundle: &Bundle, policy: &Policy) -> Result<Option<Limits>> {
     if !plan::is_gpu_container(&bundle.spec, &request, policy, &state_dir) {
         return Ok(None);
     }
+    misspelt::check(&bundle.spec.annotations(), &bundle.spec.env())?;
     let inventory = Inventory::load(&state_dir);
     let known = inventory.as_ref().ok().and_then(Option::as_ref);
     let limits = plan::decide(&bundle.spec, &request, policy, known).map_err(|refused| match &inventory {
@@ -53,6 +55,12 @@ pub fn limits(bundle: &Bundle, policy: &Policy) -> Result<Option<Limits>> {
 #[must_use]
 pub fn is_sandbox(bundle: &Bundle, policy: &Policy) -> bool {
     plan::is_sandbox(&bundle.spec, policy, &policy.state_dir(process::rootless_user()))
+}
+
+/// Returns whether the bundle's container gets a GPU.
+#[must_use]
+pub fn has_gpu(bundle: &Bundle, policy: &Policy) -> bool {
+    plan::has_gpu(&bundle.spec, policy, &policy.state_dir(process::rootless_user()))
 }
 
 /// A container whose image has been checked and whose directory can be written.

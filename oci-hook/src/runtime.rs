@@ -7,7 +7,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use vgpu_config::{Inventory, Policy, policy};
+use vgpu_config::{Inventory, Limits, Policy, policy};
 
 use crate::argv::{self, Command, Creation, Global};
 use crate::bundle::Bundle;
@@ -146,9 +146,13 @@ fn make_ready(creation: &Creation, log: &Log) -> Result<Ready> {
     }
     let policy = policy?;
     let runtime = process::find(&policy.runtimes).ok_or_else(no_runtime)?;
-    let rollback = match prepare::limits(&bundle, &policy)? {
+    let id = creation.id.to_str().unwrap_or_default();
+    let limits = prepare::limits(&bundle, &policy)?;
+    if !limits.as_ref().is_some_and(Limits::is_limited) && prepare::has_gpu(&bundle, &policy) {
+        log.warning(&format!("container {id} has a GPU and starts without limits"));
+    }
+    let rollback = match limits {
         Some(limits) => {
-            let id = creation.id.to_str().unwrap_or_default();
             let mut prepared = Prepared::new(&bundle, &policy, limits, id)?;
             prepared.record.runtime = Some(runtime.clone());
             prepared.record.runtime_roots = runtime_roots(&creation.global, &cwd, &runtime);

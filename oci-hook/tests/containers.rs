@@ -198,7 +198,10 @@ fn other_containers_are_not_changed() {
         ];
         for (description, bundle) in cases {
             let bundle = bundle.shell(script);
-            assert_eq!(host.run(&bundle).ok(), "untouched\n", "{description}");
+            let outcome = host.run(&bundle);
+            let is_logged = outcome.log.contains("has a GPU and starts without limits");
+            assert_eq!(is_logged, description == "a GPU without a request", "{description}: {outcome:#?}");
+            assert_eq!(outcome.ok(), "untouched\n", "{description}");
             let written: serde_json::Value = serde_json::from_slice(&fs::read(bundle.config()).unwrap()).unwrap();
             assert_eq!(written, bundle.spec, "{description}");
         }

@@ -35,6 +35,7 @@ fn invalid_requests_are_refused() {
         ("nvidia.com/gpumem-percentage", "101", "from 1 to 100"),
         ("nvidia.com/gpucores", "101", "from 1 to 100"),
         ("nvidia.com/use-gpuuuid", unknown, unknown),
+        ("nvidia.com/gpu-mem", "1024", "did you mean nvidia.com/gpumem?"),
         ("nvidia.com/use-gpuuuid", "GPU-nonsense", "a comma-separated list of UUIDs"),
     ];
     for runtime in runtimes() {
@@ -45,6 +46,10 @@ fn invalid_requests_are_refused() {
             assert!(line.contains(key) && line.replace(r"\\", r"\").contains(expected), "{line}");
             assert!(line.contains(" level=error msg="), "{line}");
         }
+        let only = Bundle::new().annotation("nvidia.com/gpumems", "1024").shell("echo started");
+        assert_eq!(host.run(&only).ok(), "started\n", "a container without a GPU");
+        let line = refused(&host, &only.env("NVIDIA_VISIBLE_DEVICES", "all"), "a misspelt key alone");
+        assert!(line.contains("did you mean nvidia.com/gpumem?"), "{line}");
     }
 }
 

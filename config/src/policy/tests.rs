@@ -65,7 +65,9 @@ fn all_keys_are_read() {
 #[test]
 fn invalid_files_are_refused() {
     let cases = [
-        ("an unknown key", "statedir = \"/s\"", "line 1: statedir = \\\"/s\\\": unknown field `statedir`, expected one of"),
+        ("an unknown key", "owner = \"/s\"", "line 1: owner = \\\"/s\\\": unknown field `owner`, expected one of"),
+        ("a misspelt key", "statedir = \"/s\"", "line 1: statedir = \\\"/s\\\": unknown field `statedir`: did you mean state_dir?"),
+        ("a misspelt key in a table", "[ceilings]\ncore = 3", "line 2: core = 3: unknown field `core`: did you mean cores?"),
         ("an unknown key in a table", "[defaults]\nmem = \"1g\"", "line 2: mem"),
         ("a value of another type", "runtimes = \"runc\"", "line 1: runtimes = \\\"runc\\\""),
         ("an unknown variant", "\nintercept = \"sometimes\"", "line 2: intercept = \\\"sometimes\\\": unknown variant"),
