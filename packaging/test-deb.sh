@@ -85,6 +85,7 @@ in_root dpkg -r vgpu
 # runc runs on the host and calls the hook by its path there.
 runc delete --force "$id"
 rm "$root/usr/bin/vgpu-runtime" "$root/usr/bin/vgpu-hook" "$root/usr/sbin/runc"
+umount --lazy "$root"/run/vgpu/containers/*/shared
 rm -rf "$root/run/vgpu" "$root/etc/docker" "$root/etc/containerd"
 listing > "$work/after"
 left=$(comm -13 "$work/before" "$work/after" | tr '\n' ' ')

@@ -67,8 +67,10 @@ struct Arbiter {
 
 impl Arbiter {
     fn scan(&mut self) {
-        let found: BTreeSet<PathBuf> =
-            std::fs::read_dir(&self.dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect();
+        let entries = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        // Unfinished directories are renamed: under the new name, the files would be closed and opened again.
+        let complete = entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
+        let found: BTreeSet<PathBuf> = complete.map(|entry| entry.path()).collect();
         let gone: Vec<PathBuf> = self.containers.keys().filter(|path| !found.contains(*path)).cloned().collect();
         for path in gone {
             self.remove(&path);

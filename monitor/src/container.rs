@@ -8,7 +8,7 @@ use vgpu_config::Inventory;
 use vgpu_config::devices::{self, Visible};
 use vgpu_oci_hook::bundle::Bundle;
 use vgpu_oci_hook::plan;
-use vgpu_oci_hook::state::{CONTAINERS, LIMITS, RECORD, REGION, Record};
+use vgpu_oci_hook::state::{CONTAINERS, LIMITS, RECORD, REGION, Record, SHARED};
 use vgpu_region::limits::{GpuLimit, LimitsPage, PAGE_SIZE, Selector};
 use vgpu_region::map;
 use vgpu_region::uuid::Uuid;
@@ -62,7 +62,8 @@ impl Container {
         let record: Record = match read_record(&dir)? {
             Ok(record) => record,
             Err(error) => {
-                let reason = format!("{RECORD} cannot be read: {error}; remove {} if the container is gone", dir.display());
+                let remedy = format!("if the container is gone, unmount {} and remove {}", dir.join(SHARED).display(), dir.display());
+                let reason = format!("{RECORD} cannot be read: {error}; {remedy}");
                 return Some(Err(Unknown { dir, reason }));
             }
         };

@@ -69,7 +69,9 @@ fn main() {
         Ok(()) => println!("{word}"),
         Err(error) => println!("{error}"),
     }
-    while words[0] == "lease" {
-        std::thread::sleep(std::time::Duration::from_secs(60));
+    if words[0] == "lease" {
+        loop {
+            std::thread::sleep(std::time::Duration::from_secs(60));
+        }
     }
 }
