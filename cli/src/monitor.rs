@@ -3,10 +3,12 @@
 use crate::config_args::ConfigArgs;
 use crate::outcome::Outcome;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use vgpu_monitor::http::CredentialFiles;
 use vgpu_monitor::metrics::Dialect;
 use vgpu_monitor::parts::{self, Part, supervisor};
 use vgpu_monitor::settings::Settings;
@@ -22,6 +24,16 @@ pub struct Args {
     /// Address for HTTP: /metrics and /healthz
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9394")]
     listen: SocketAddr,
+    /// Serve HTTPS with this certificate chain (PEM). Read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Require the token in this file for /metrics, as "Authorization: Bearer TOKEN": one word of at least 16 characters. Read again when
+    /// it changes
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// Node name in the metrics; the host name by default
     #[arg(long, env = "NODE_NAME", value_name = "NAME")]
     node: Option<String>,
@@ -69,8 +81,13 @@ impl Args {
         };
         // Binding may need a capability that the supervisor drops.
         let listener = TcpListener::bind(self.listen).map_err(|error| format!("cannot listen on {}: {error}", self.listen))?;
-        tracing::info!(url = %format_args!("http://{}/metrics", listener.local_addr()?), "serving metrics");
-        supervisor::run(settings, listener, &stop)?;
+        let files = CredentialFiles { tls: self.tls_cert.zip(self.tls_key), token: self.token_file };
+        let scheme = if files.tls.is_some() { "https" } else { "http" };
+        if files.token.is_none() && !self.listen.ip().is_loopback() {
+            tracing::warn!("every client that reaches this address may read the metrics: expected a loopback address or --token-file");
+        }
+        tracing::info!(url = %format_args!("{scheme}://{}/metrics", listener.local_addr()?), "serving metrics");
+        supervisor::run(settings, listener, files, &stop)?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -3,6 +3,9 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use common::{Monitor, children, ready, signal, wait_for};
@@ -138,4 +141,36 @@ fn violations_stay_counted() {
     wait_for("another incarnation samples", || monitor.try_get("/metrics")?.contains(&second.id).then_some(()));
     assert!(monitor.parts()["enforce"] != before["enforce"]);
     assert_eq!(count(), Some(1.0));
+}
+
+/// The part that answers HTTP cannot read the token's file, and gets the content all the same.
+#[test]
+fn metrics_require_the_token_that_the_file_has() {
+    let Some((_kit, machine, host)) = ready() else { return };
+    let path = host.state_dir().with_file_name("token");
+    let write = |token: &str| {
+        std::fs::write(&path, token).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    write("0123456789abcdef\n");
+    let monitor = Monitor::start_with(&host, &machine, &["--token-file", path.to_str().unwrap()]);
+    let status = |token: &str| {
+        let mut stream = TcpStream::connect(monitor.address()).ok()?;
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n").ok()?;
+        let mut response = String::new();
+        stream.read_to_string(&mut response).ok()?;
+        Some(response.split(' ').nth(1)?.to_owned())
+    };
+    let before = all_run(&monitor, &BTreeMap::new());
+    assert!(monitor.get("/metrics").starts_with("HTTP/1.1 401"));
+    assert_eq!((status("0123456789abcdef").as_deref(), status("fedcba9876543210").as_deref()), (Some("200"), Some("401")));
+    write("fedcba9876543210\n");
+    wait_for("the new token", || status("fedcba9876543210").filter(|status| status == "200"));
+    assert_eq!(status("0123456789abcdef").as_deref(), Some("401"));
+    // Another incarnation has the token, too, and a malformed file is not used.
+    write("");
+    signal(before["http"], "KILL");
+    wait_for("another incarnation", || monitor.parts().get("http").filter(|pid| **pid != before["http"]).copied());
+    wait_for("it answers", || status("fedcba9876543210").filter(|status| status == "200"));
+    assert!(monitor.get("/metrics").starts_with("HTTP/1.1 401"));
 }

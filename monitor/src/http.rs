@@ -2,7 +2,7 @@
 //!
 //! Whoever can connect may be hostile, so each connection is bounded: in number, in the size of its headers, in the time for these, and in
 //! its whole duration. It carries one request, whose body is never read. The newest connection is served at the cost of the oldest one, so
-//! clients that only occupy connections do not keep others out.
+//! clients that only occupy connections do not keep others out. `/metrics` may require a token; `/healthz` says little and never does.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -15,12 +15,17 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use tracing::debug;
+
+mod credentials;
+
+pub use credentials::{CredentialFiles, Credentials, Guard};
 
 /// Maximum number of connections. The oldest one is closed for one more.
 pub const MAX_CONNECTIONS: usize = 64;
@@ -56,8 +61,10 @@ impl Page {
     }
 }
 
-/// Content that the server answers with.
+/// Content that the server answers with, and what protects it.
 pub trait Pages: Send + Sync + 'static {
+    /// Returns the current credentials.
+    fn guard(&self) -> Guard;
     /// Returns the metrics.
     fn metrics(&self) -> Page;
     /// Returns whether the monitor is healthy: 200 or 503.
@@ -108,35 +115,56 @@ async fn serve(listener: tokio::net::TcpListener, pages: Arc<impl Pages>) -> Inf
     }
 }
 
-/// Answers the one request of a connection.
+/// Answers the one request of a connection, with TLS if there is a certificate.
 async fn connection(stream: TcpStream, pages: Arc<impl Pages>) {
-    let answer = move |request: Request<Incoming>| {
-        let response = respond(&request, &*pages);
+    let guard = pages.guard();
+    let served = async {
+        let Some(tls) = &guard.tls else { return answer(stream, &guard, &*pages).await };
+        match tokio::time::timeout(HEADER_TIMEOUT, tls.accept(stream)).await {
+            Ok(Ok(stream)) => answer(stream, &guard, &*pages).await,
+            Ok(Err(error)) => debug!(%error, "TLS failed"),
+            Err(_) => debug!("TLS took too long"),
+        }
+    };
+    if tokio::time::timeout(CONNECTION_TIMEOUT, served).await.is_err() {
+        debug!("closed a connection that took too long");
+    }
+}
+
+/// Answers one request on a stream.
+async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, guard: &Guard, pages: &impl Pages) {
+    let answer = |request: Request<Incoming>| {
+        let response = respond(&request, guard, pages);
         async move { Ok::<_, Infallible>(response) }
     };
     let mut server = hyper::server::conn::http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     server.keep_alive(false).max_buf_size(MAX_HEADER_SIZE).max_headers(MAX_HEADERS);
-    let served = server.serve_connection(TokioIo::new(stream), hyper::service::service_fn(answer));
-    match tokio::time::timeout(CONNECTION_TIMEOUT, served).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => debug!(%error, "connection failed"),
-        Err(_) => debug!("closed a connection that took too long"),
+    if let Err(error) = server.serve_connection(TokioIo::new(stream), hyper::service::service_fn(answer)).await {
+        debug!(%error, "connection failed");
     }
 }
 
 /// Returns the response to a request, whose body is not read.
-fn respond(request: &Request<Incoming>, pages: &impl Pages) -> Response<Full<Bytes>> {
+fn respond(request: &Request<Incoming>, guard: &Guard, pages: &impl Pages) -> Response<Full<Bytes>> {
     if ![Method::GET, Method::HEAD].contains(request.method()) {
-        let mut response = response(Page::plain(StatusCode::METHOD_NOT_ALLOWED, "expected GET or HEAD\n"));
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return response;
+        return refusal(StatusCode::METHOD_NOT_ALLOWED, "expected GET or HEAD\n", ALLOW, "GET, HEAD");
     }
     response(match request.uri().path() {
+        "/metrics" if !guard.allows(request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes)) => {
+            return refusal(StatusCode::UNAUTHORIZED, "expected Authorization: Bearer TOKEN\n", WWW_AUTHENTICATE, "Bearer");
+        }
         "/metrics" => pages.metrics(),
         "/healthz" => pages.health(),
         _ => Page::plain(StatusCode::NOT_FOUND, "expected /metrics or /healthz\n"),
     })
+}
+
+/// Returns a response with a header that says what is expected.
+fn refusal(status: StatusCode, text: &'static str, name: HeaderName, value: &'static str) -> Response<Full<Bytes>> {
+    let mut response = response(Page::plain(status, text));
+    response.headers_mut().insert(name, HeaderValue::from_static(value));
+    response
 }
 
 /// Returns a page as a response.

@@ -41,6 +41,11 @@ pub struct Monitor {
 impl Monitor {
     /// Starts the monitor with the capabilities that its systemd unit grants.
     pub fn start(host: &Host, machine: &Machine) -> Self {
+        Self::start_with(host, machine, &[])
+    }
+
+    /// The same with more arguments.
+    pub fn start_with(host: &Host, machine: &Machine, args: &[&str]) -> Self {
         let unit = include_str!("../../../packaging/systemd/vgpu-monitor.service");
         let privileges = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
         let kept: String = privileges.split(' ').map(|name| name.to_lowercase().replace("cap_", ",+")).collect();
@@ -48,7 +53,7 @@ impl Monitor {
         let mut command = Command::new("setpriv");
         command.envs(vgpu.get_envs().filter_map(|(name, value)| Some((name, value?))));
         command.args(["--no-new-privs", &format!("--bounding-set=-all{kept}"), "--inh-caps=-all"]).arg(vgpu.get_program());
-        command.args(["monitor", "--listen", "127.0.0.1:0", "--node", "here"]);
+        command.args(["monitor", "--listen", "127.0.0.1:0", "--node", "here"]).args(args);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let (send, lines) = mpsc::channel();
         let output = BufReader::new(child.stderr.take().unwrap());

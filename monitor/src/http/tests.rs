@@ -7,9 +7,15 @@ use super::*;
 /// Size of the test's metrics: more than the kernel buffers for a client that does not read.
 const SIZE: usize = 16 << 20;
 
-struct Fixed;
+/// Pages with these credentials.
+#[derive(Default)]
+struct Fixed(Guard);
 
 impl Pages for Fixed {
+    fn guard(&self) -> Guard {
+        self.0.clone()
+    }
+
     fn metrics(&self) -> Page {
         Page::plain(StatusCode::OK, vec![b'#'; SIZE])
     }
@@ -21,9 +27,13 @@ impl Pages for Fixed {
 
 /// Starts a server, which runs until the test's process ends.
 fn start() -> SocketAddr {
+    start_with(Guard::default())
+}
+
+fn start_with(guard: Guard) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    thread::spawn(move || run(listener, Arc::new(Fixed), || {}));
+    thread::spawn(move || run(listener, Arc::new(Fixed(guard)), || {}));
     address
 }
 
@@ -121,4 +131,60 @@ fn clients_that_occupy_connections_keep_nobody_out() {
         }
     };
     assert!(hostile.iter_mut().filter_map(|stream| is_open(stream).then_some(())).count() <= MAX_CONNECTIONS);
+}
+
+/// Returns credentials with a token, and with a certificate for `localhost` if `tls` is set; and the certificate.
+fn credentials(tls: bool) -> (Guard, rustls_pki_types::CertificateDer<'static>) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    for (name, content) in [("token", TOKEN.to_owned()), ("crt", made.cert.pem()), ("key", made.signing_key.serialize_pem())] {
+        std::fs::write(path(name), content).unwrap();
+    }
+    let files = CredentialFiles { tls: tls.then(|| (path("crt"), path("key"))), token: Some(path("token")) };
+    (files.load().unwrap().guard().unwrap(), made.cert.der().clone())
+}
+
+/// Token of the tests.
+const TOKEN: &str = "0123456789abcdef";
+
+#[test]
+fn metrics_require_the_token_and_health_does_not() {
+    let address = start_with(credentials(false).0);
+    for (path, header, expected) in [
+        ("/metrics", "", "401"),
+        ("/metrics", "Authorization: Bearer 0123456789abcdeX\r\n", "401"),
+        ("/metrics", "Authorization: Bearer 0123456789abcdef\r\n", "200"),
+        ("/metrics?x", "", "401"),
+        ("//metrics", "", "404"),
+        ("/healthz", "", "200"),
+    ] {
+        assert_eq!(status(address, &format!("HEAD {path} HTTP/1.1\r\nHost: x\r\n{header}\r\n")), expected, "{path} {header:?}");
+    }
+}
+
+#[test]
+fn a_certificate_means_tls_only() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+    let (guard, certificate) = credentials(true);
+    let address = start_with(guard);
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate).unwrap();
+    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let request = format!("GET /healthz HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
+    let response = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap().block_on(async {
+        let stream = std::net::TcpStream::connect(address).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let mut stream =
+            connector.connect("localhost".try_into().unwrap(), tokio::net::TcpStream::from_std(stream).unwrap()).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut response = Vec::new();
+        let _ = stream.read_to_end(&mut response).await;
+        String::from_utf8(response).unwrap()
+    });
+    assert!(response.starts_with("HTTP/1.1 200") && response.ends_with("ok\n"), "{response}");
+    assert_ne!(status(address, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"), "200", "plain HTTP");
 }

@@ -15,7 +15,7 @@ use super::mailbox::Reader;
 use super::publication::{Publication, Status, uptime};
 use super::pulse::Pulse;
 use crate::capabilities::{self, Identity};
-use crate::http::{self, Page, Pages};
+use crate::http::{self, Credentials, Guard, Page, Pages};
 use crate::metrics;
 use crate::settings::Settings;
 
@@ -31,11 +31,11 @@ const MAX_AGE: Duration = Duration::from_secs(10);
 /// # Errors
 /// The part was not started by the supervisor, or the socket cannot be used.
 pub fn run(mut assignment: Assignment) -> io::Result<()> {
-    let [pulse, snapshots, status, listener] = assignment.descriptors::<4>()?;
+    let [pulse, snapshots, status, credentials, listener] = assignment.descriptors::<5>()?;
     renounce()?;
     assignment.follow_parent()?;
     let mut pulse = Pulse::from(pulse);
-    let pages = Arc::new(Exposition::new(assignment.settings, snapshots, status));
+    let pages = Arc::new(Exposition::new(assignment.settings, [snapshots, status, credentials])?);
     let Err(error) = http::run(listener.into(), pages, move || pulse.beat());
     Err(error)
 }
@@ -64,6 +64,25 @@ fn renounce() -> io::Result<()> {
 struct Exposition {
     settings: Settings,
     latest: Mutex<Latest>,
+    protection: Mutex<Protection>,
+}
+
+/// Credentials of the operator, which may change at any time.
+struct Protection {
+    credentials: Reader<Credentials>,
+    guard: Guard,
+}
+
+impl Protection {
+    /// Takes over new credentials, if there are some. Returns whether there are.
+    fn update(&mut self) -> bool {
+        let Some(credentials) = self.credentials.read() else { return false };
+        match credentials.guard() {
+            Ok(guard) => self.guard = guard,
+            Err(error) => warn!(error, "keeping the former certificate and token"),
+        }
+        true
+    }
 }
 
 struct Latest {
@@ -76,10 +95,14 @@ struct Latest {
 }
 
 impl Exposition {
-    fn new(settings: Settings, snapshots: OwnedFd, statuses: OwnedFd) -> Self {
+    fn new(settings: Settings, [snapshots, statuses, credentials]: [OwnedFd; 3]) -> io::Result<Self> {
         let (publication, status) = (Publication::default(), Status::default());
         let latest = Latest { snapshots: snapshots.into(), statuses: statuses.into(), publication, status, metrics: None };
-        Self { settings, latest: Mutex::new(latest) }
+        let mut protection = Protection { credentials: credentials.into(), guard: Guard::default() };
+        if !protection.update() {
+            return Err(io::Error::other("expected the credentials of the operator"));
+        }
+        Ok(Self { settings, latest: Mutex::new(latest), protection: Mutex::new(protection) })
     }
 
     fn with_latest<T>(&self, then: impl FnOnce(&mut Latest) -> T) -> T {
@@ -126,6 +149,12 @@ impl Latest {
 }
 
 impl Pages for Exposition {
+    fn guard(&self) -> Guard {
+        let mut protection = self.protection.lock().unwrap_or_else(PoisonError::into_inner);
+        protection.update();
+        protection.guard.clone()
+    }
+
     fn metrics(&self) -> Page {
         self.with_latest(|latest| {
             let page = latest.metrics.take().unwrap_or_else(|| latest.render(&self.settings));

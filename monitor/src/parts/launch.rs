@@ -137,6 +137,22 @@ impl Assignment {
     }
 }
 
+/// Keeps the descriptors that whoever started this process left open from the parts.
+///
+/// # Errors
+/// `/proc` is out of reach.
+pub fn keep_descriptors() -> io::Result<()> {
+    let numbers = std::fs::read_dir("/proc/self/fd")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<RawFd>().ok());
+    for number in numbers.collect::<Vec<_>>().into_iter().filter(|number| *number > 2) {
+        // SAFETY: the number is only used for these calls, which fail if nothing is open there any more.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+        if let Ok(flags) = fcntl_getfd(descriptor) {
+            fcntl_setfd(descriptor, flags | FdFlags::CLOEXEC)?;
+        }
+    }
+    Ok(())
+}
+
 /// Starts a part, which inherits `descriptors`. The calling process must have no other threads that start programs.
 ///
 /// # Errors

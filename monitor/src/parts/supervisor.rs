@@ -17,12 +17,15 @@ use super::publication::{PartStatus, Publication, Status, uptime};
 use super::pulse::{Monitor, Pulse};
 use super::system::ServiceManager;
 use crate::capabilities;
+use crate::http::{CredentialFiles, Credentials};
 use crate::settings::Settings;
 
 /// Time between two looks at the parts.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Time between two reports of the parts' state.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two looks at the files with the certificate and the token.
+const CREDENTIALS_INTERVAL: Duration = Duration::from_secs(10);
 /// Time without a beat after which a part counts as hung.
 const BEAT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The same before its first beat, as NVML may take long to initialise the GPUs.
@@ -34,13 +37,15 @@ const MAX_BACK_OFF: Duration = Duration::from_secs(10);
 /// Time for all parts to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs the parts until `stop` is set. The HTTP part answers on `listener`.
+/// Runs the parts until `stop` is set. The HTTP part answers on `listener`, with the credentials in `files`.
 ///
 /// # Errors
-/// The kernel refuses the mailboxes.
-pub fn run(settings: Settings, listener: TcpListener, stop: &AtomicBool) -> io::Result<()> {
+/// The kernel refuses the mailboxes, or a credential is malformed.
+pub fn run(settings: Settings, listener: TcpListener, files: CredentialFiles, stop: &AtomicBool) -> io::Result<()> {
     capabilities::restrict_supervisor();
-    let shared = Shared::new(settings, listener)?;
+    launch::keep_descriptors()?;
+    let mut protection = Protection::new(files)?;
+    let shared = Shared::new(settings, listener, protection.mailbox.reader()?)?;
     let turns = shared.settings.turns;
     let wanted = [Part::Enforce, Part::Arbiter, Part::Http, Part::Files].into_iter().filter(|part| turns || *part != Part::Arbiter);
     let mut parts: Vec<Supervised> = wanted.map(Supervised::new).collect();
@@ -51,6 +56,7 @@ pub fn run(settings: Settings, listener: TcpListener, stop: &AtomicBool) -> io::
         if reported.is_none_or(|reported| reported.elapsed() >= REPORT_INTERVAL) {
             reported = Some(Instant::now());
             shared.report(&parts);
+            protection.refresh();
             manager.alive(parts.iter().all(|part| part.beat.is_some()));
         }
         thread::sleep(INTERVAL);
@@ -68,13 +74,14 @@ struct Shared {
     snapshots_reader: Reader<Publication>,
     statuses: Mailbox<Status>,
     statuses_reader: Reader<Status>,
+    credentials: Reader<Credentials>,
 }
 
 impl Shared {
-    fn new(settings: Settings, listener: TcpListener) -> io::Result<Self> {
+    fn new(settings: Settings, listener: TcpListener, credentials: Reader<Credentials>) -> io::Result<Self> {
         let (snapshots, statuses) = (Mailbox::create()?, Mailbox::create()?);
         let (snapshots_reader, statuses_reader) = (snapshots.reader()?, statuses.reader()?);
-        Ok(Self { settings, listener, snapshots, snapshots_reader, statuses, statuses_reader })
+        Ok(Self { settings, listener, snapshots, snapshots_reader, statuses, statuses_reader, credentials })
     }
 
     /// Starts a part with the descriptors that it expects.
@@ -83,7 +90,7 @@ impl Shared {
         let more: &[BorrowedFd<'_>] = match part {
             Part::Enforce => &[self.snapshots.as_fd()],
             Part::Files => &[self.snapshots_reader.as_fd()],
-            Part::Http => &[self.snapshots_reader.as_fd(), self.statuses_reader.as_fd(), self.listener.as_fd()],
+            Part::Http => &[self.snapshots_reader.as_fd(), self.statuses_reader.as_fd(), self.credentials.as_fd(), self.listener.as_fd()],
             Part::Arbiter | Part::Writer => &[],
         };
         let descriptors = [&[pulse.as_fd()], more].concat();
@@ -95,6 +102,47 @@ impl Shared {
         if let Err(error) = self.statuses.write(&Status { reported: uptime(), parts: parts.iter().map(status).collect() }) {
             debug!(%error, "cannot report the state of the parts");
         }
+    }
+}
+
+/// Credentials of the HTTP part, which cannot read their files itself.
+struct Protection {
+    files: CredentialFiles,
+    mailbox: Mailbox<Credentials>,
+    current: Credentials,
+    /// Last error.
+    error: Option<String>,
+    read: Instant,
+}
+
+impl Protection {
+    fn new(files: CredentialFiles) -> io::Result<Self> {
+        let current = files.load().map_err(io::Error::other)?;
+        let mailbox = Mailbox::create()?;
+        mailbox.write(&current)?;
+        Ok(Self { files, mailbox, current, error: None, read: Instant::now() })
+    }
+
+    /// Hands on files that have changed. Those that are malformed are not used.
+    fn refresh(&mut self) {
+        if self.read.elapsed() < CREDENTIALS_INTERVAL {
+            return;
+        }
+        self.read = Instant::now();
+        let changed = self.files.load().and_then(|found| {
+            if found != self.current {
+                self.mailbox.write(&found).map_err(|error| error.to_string())?;
+                info!("the certificate or the token has changed");
+                self.current = found;
+            }
+            Ok(())
+        });
+        if let Err(error) = &changed
+            && self.error.as_ref() != Some(error)
+        {
+            warn!(error, "keeping the former certificate and token");
+        }
+        self.error = changed.err();
     }
 }
 
