@@ -62,6 +62,8 @@ fn chart_renders_to_valid_manifests_whose_references_exist() {
         { "install": { "uninstall": true } },
         { "install": { "enabled": false, "uninstall": true } },
         { "dra": { "enabled": false }, "monitor": { "enabled": false } },
+        { "monitor": { "token": { "enabled": false }, "tls": { "secretName": "given" }, "serviceMonitor": { "enabled": true } } },
+        { "monitor": { "token": { "secretName": "given" } } },
         { "runtimeClass": { "enabled": false }, "deviceClasses": { "enabled": false }, "install": { "runtime": "crio", "restart": false } },
     ]);
     for (index, result) in render(&python, &values).into_iter().enumerate() {

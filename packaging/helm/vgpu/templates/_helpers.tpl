@@ -22,6 +22,10 @@ app.kubernetes.io/instance: {{ $root.Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
+{{- define "vgpu.tokenSecret" -}}
+{{ .Values.monitor.token.secretName | default (printf "%s-monitor-token" (include "vgpu.name" .)) }}
+{{- end }}
+
 {{- define "vgpu.tlsSecret" -}}
 {{- if eq .Values.webhook.tls.mode "secret" }}{{ required "webhook.tls.secretName is required if webhook.tls.mode is secret" .Values.webhook.tls.secretName }}{{ else }}{{ include "vgpu.name" . }}-webhook-tls{{ end }}
 {{- end }}
