@@ -113,7 +113,7 @@ impl Random {
 fn no_pod_makes_the_webhook_panic() {
     let mut random = Random(0x5eed_0001);
     let (mut changed, mut refused) = (0, 0);
-    for round in 0..ROUNDS {
+    for round in 0..ROUNDS / 3 {
         let pod = if round % 4 == 0 { random.value(6) } else { random.pod() };
         let sizes: BTreeSet<u64> = (0..random.below(11)).map(|_| [0, 1, 24 << 30, u64::MAX][random.below(4)]).collect();
         let _ = pod::needs_gpu_sizes(&pod);
@@ -129,12 +129,12 @@ fn no_pod_makes_the_webhook_panic() {
             Err(_) => refused += 1,
         }
     }
-    assert!(changed > ROUNDS / 10 && refused > ROUNDS / 10, "{changed} changed, {refused} refused: the generator is too wild or too tame");
+    assert!(changed > ROUNDS / 30 && refused > ROUNDS / 30, "{changed} changed, {refused} refused: the generator is too wild or too tame");
 }
 
 #[tokio::test]
 async fn no_review_makes_the_webhook_panic() {
-    // A server that refuses connections: what the API server would answer does not matter here.
+    // A server that refuses connections: what the API server would answer does not matter here, and reviews end with an error there.
     let client = kube::Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
     let webhook = Webhook { client, runtime_class: Some("vgpu".to_owned()) };
     let mut random = Random(0x5eed_0002);

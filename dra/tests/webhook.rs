@@ -218,6 +218,22 @@ fn malformed_pods_and_namespaces_do_no_harm() {
 }
 
 #[test]
+fn quota_that_claims_would_evade_is_an_error() {
+    const QUOTAS: &str = "/api/v1/namespaces/team/resourcequotas";
+    let cluster = Cluster::start();
+    let webhook = Webhook::start(&cluster);
+    let whole = pod(json!({ "nvidia.com/gpu": 1 }));
+    let quota = |hard: Value| json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "q" }, "spec": { "hard": hard } });
+    cluster.put(&format!("{QUOTAS}/q"), quota(json!({ "gpu.vgpu.deviceclass.resource.k8s.io/devices": "4", "requests.cpu": "8" })));
+    patched(&whole, &webhook.review(&whole, false));
+    cluster.put(&format!("{QUOTAS}/q"), quota(json!({ "requests.nvidia.com/gpumem": "8000" })));
+    let response = webhook.review(&whole, true);
+    let message = response["status"]["message"].as_str().unwrap();
+    assert!(message.contains("ResourceQuota team/q: requests.nvidia.com/gpumem: pods with claims do not count"), "{response}");
+    assert_eq!(webhook.review(&pod(json!({ "cpu": 1 })), false)["allowed"], true, "others are left alone");
+}
+
+#[test]
 fn existing_template_must_be_as_the_webhook_creates_it() {
     let cluster = Cluster::start();
     let webhook = Webhook::start(&cluster);

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use vgpu_config::dialect::annotations;
 
 use crate::webhook::resources::{self, GpuRequest};
-use crate::webhook::template::{self, fingerprint};
+use crate::webhook::template::{self, Placement, fingerprint};
 
 /// Maximum length of a claim's name in a pod: that of a DNS label.
 const MAX_NAME_BYTES: usize = 63;
@@ -18,6 +18,8 @@ pub struct MutatedPod {
     pub spec: Value,
     /// Templates that it refers to.
     pub templates: Vec<Value>,
+    /// What its author should know.
+    pub warnings: Vec<String>,
 }
 
 /// Returns true if the pod requests a percentage of memory, for which the memory sizes of the cluster's GPUs are needed.
@@ -37,10 +39,14 @@ fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
 /// # Errors
 /// A value is not one that HAMi documents, or cannot be expressed as a claim.
 pub fn mutate(pod: &Value, sizes: &BTreeSet<u64>, runtime_class: Option<&str>) -> Result<Option<MutatedPod>, String> {
-    let selectors = resources::selectors(pod["metadata"]["annotations"].as_object())?;
+    let annotations = pod["metadata"]["annotations"].as_object();
+    if resources::is_ignored(pod["metadata"]["labels"].as_object()) {
+        return Ok(None);
+    }
+    let placement = Placement { selectors: resources::selectors(annotations)?, is_numa_bound: resources::is_numa_bound(annotations)? };
     // Lists are looked up with `get_mut`, because indexing a mutable value panics if it is no object and adds keys that are missing.
     let Some(mut spec) = pod["spec"].as_object().cloned() else { return Ok(None) };
-    let mut claims = Claims { selectors: &selectors, sizes, list: Vec::new(), templates: Vec::new() };
+    let mut claims = Claims { placement: &placement, sizes, list: Vec::new(), templates: Vec::new() };
     let mut is_changed = false;
     for list in ["containers", "initContainers"] {
         for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut) {
@@ -60,12 +66,12 @@ pub fn mutate(pod: &Value, sizes: &BTreeSet<u64>, runtime_class: Option<&str>) -
     }
     let mut templates = claims.templates;
     templates.dedup();
-    Ok(Some(MutatedPod { spec: Value::Object(spec), templates }))
+    Ok(Some(MutatedPod { spec: Value::Object(spec), templates, warnings: resources::warnings(annotations) }))
 }
 
 /// Claims of a pod so far.
 struct Claims<'a> {
-    selectors: &'a [String],
+    placement: &'a Placement,
     sizes: &'a BTreeSet<u64>,
     list: Vec<Claim>,
     templates: Vec<Value>,
@@ -99,7 +105,7 @@ impl Claims<'_> {
         if let Some(claim) = self.list.iter().find(|claim| may_share && claim.request == request) {
             return Ok(claim.name.clone());
         }
-        let template = template::claim_template(&template::claim_spec(&request, self.selectors, self.sizes)?);
+        let template = template::claim_template(&template::claim_spec(&request, self.placement, self.sizes)?);
         let name = claim_name(container);
         self.list.push(Claim { name: name.clone(), template: template["metadata"]["name"].clone(), request });
         self.templates.push(template);
@@ -145,7 +151,7 @@ mod tests {
 
     #[test]
     fn each_container_gets_its_own_claim() {
-        let MutatedPod { spec, templates } = mutated(&pod(json!([gpu("a", 3000), gpu("b", 1000), { "name": "c" }]), json!({})));
+        let MutatedPod { spec, templates, .. } = mutated(&pod(json!([gpu("a", 3000), gpu("b", 1000), { "name": "c" }]), json!({})));
         assert_eq!(spec["containers"][0]["resources"], json!({ "limits": { "cpu": 1 }, "claims": [{ "name": "vgpu-a" }] }));
         assert_eq!(spec["containers"][2], json!({ "name": "c" }));
         let names: Vec<&Value> = templates.iter().map(|template| &template["metadata"]["name"]).collect();
@@ -195,6 +201,21 @@ mod tests {
         assert_eq!(spec.get("initContainers"), None);
         let MutatedPod { spec, .. } = mutated(&pod(json!([gpu("a", 1)]), json!({ "initContainers": null })));
         assert_eq!(spec.get("initContainers"), Some(&Value::Null));
+    }
+
+    #[test]
+    fn hamis_annotations_and_label_are_honoured_or_named() {
+        let with = |key: &str, value: &str| {
+            let mut pod = pod(json!([gpu("a", 1)]), json!({}));
+            pod["metadata"] = json!({ "annotations": { key: value } });
+            mutate(&pod, &BTreeSet::new(), None).map(|mutated| mutated.unwrap().warnings)
+        };
+        assert!(with("nvidia.com/numa-bind", "true").unwrap().is_empty());
+        assert!(with("nvidia.com/numa-bind", "yes").unwrap_err().contains("expected true or false"));
+        assert!(with("hami.io/gpu-scheduler-policy", "spread").unwrap()[0].starts_with("hami.io/gpu-scheduler-policy: not applied"));
+        let mut ignored = pod(json!([gpu("a", 1)]), json!({}));
+        ignored["metadata"] = json!({ "labels": { "hami.io/webhook": "ignore" } });
+        assert_eq!(mutate(&ignored, &BTreeSet::new(), None), Ok(None));
     }
 
     #[test]

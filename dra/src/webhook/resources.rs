@@ -72,6 +72,45 @@ pub fn extract(resources: &mut Map<String, Value>) -> Result<HamiResources, Stri
     Ok(HamiResources { gpus: (!is_empty && count > 0).then_some(request), priority })
 }
 
+/// HAMi's annotation for several GPUs of one NUMA node.
+const NUMA_BIND: &str = "nvidia.com/numa-bind";
+/// HAMi's annotations that claims cannot express: how its scheduler orders nodes and GPUs, and how its device plugin limits.
+const NOT_APPLIED: [&str; 3] = ["hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy", "nvidia.com/vgpu-mode"];
+/// HAMi's label of pods that its webhook leaves alone, and its value.
+const IGNORE: (&str, &str) = ("hami.io/webhook", "ignore");
+
+/// Returns whether a pod's labels say that webhooks leave it alone.
+#[must_use]
+pub fn is_ignored(labels: Option<&Map<String, Value>>) -> bool {
+    labels.and_then(|labels| labels.get(IGNORE.0)).is_some_and(|value| value == IGNORE.1)
+}
+
+/// Returns whether a pod's annotations ask for GPUs of one NUMA node.
+///
+/// # Errors
+/// The value is not one that HAMi documents.
+pub fn is_numa_bound(annotations: Option<&Map<String, Value>>) -> Result<bool, String> {
+    match annotations.and_then(|annotations| annotations.get(NUMA_BIND)).and_then(Value::as_str) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(other) => Err(format!("{NUMA_BIND}: \"{}\": expected true or false", one_line(other))),
+    }
+}
+
+/// Returns a warning for each annotation of HAMi's that has no effect on a claim.
+#[must_use]
+pub fn warnings(annotations: Option<&Map<String, Value>>) -> Vec<String> {
+    let present = NOT_APPLIED.iter().filter(|key| annotations.is_some_and(|annotations| annotations.contains_key(**key)));
+    present.map(|key| format!("{key}: not applied: the Kubernetes scheduler places claims")).collect()
+}
+
+/// Returns whether a ResourceQuota's key limits one of HAMi's resources. Pods with claims do not count towards such a quota.
+#[must_use]
+pub fn is_quota_of_hami(key: &str) -> bool {
+    let resource = key.strip_prefix("requests.").or(key.strip_prefix("limits.")).unwrap_or(key);
+    [COUNT, MEMORY, MEMORY_PERCENT, CORES].contains(&resource)
+}
+
 /// Returns CEL selectors for the GPUs that a pod's annotations choose; empty if they choose none.
 ///
 /// # Errors

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use k8s_openapi::api::core::v1::ResourceQuota;
 use k8s_openapi::api::resource::v1::{ResourceClaimTemplate, ResourceSlice};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
@@ -10,9 +11,10 @@ use tracing::{debug, info};
 use vgpu_config::error::one_line;
 
 use crate::cluster::describe;
-use crate::names::{DRIVER, MEMORY, is_dns_label};
+use crate::names::{DEVICE_CLASS, DRIVER, MEMORY, is_dns_label};
 use crate::quantity;
-use crate::webhook::{pod, template};
+use crate::webhook::pod::{self, MutatedPod};
+use crate::webhook::{resources, template};
 
 /// Admission webhook.
 pub struct Webhook {
@@ -34,10 +36,11 @@ impl Webhook {
         let pod = metadata["name"].as_str().or(metadata["generateName"].as_str());
         let response = match self.decide(request).await {
             Ok(None) => json!({ "uid": request["uid"], "allowed": true }),
-            Ok(Some(spec)) => {
+            Ok(Some(MutatedPod { spec, warnings, .. })) => {
                 debug!(namespace, pod, "replaced resources by claims");
                 let patch = json!([{ "op": "replace", "path": "/spec", "value": spec }]).to_string();
-                json!({ "uid": request["uid"], "allowed": true, "patchType": "JSONPatch", "patch": base64(patch.as_bytes()) })
+                let patch = base64(patch.as_bytes());
+                json!({ "uid": request["uid"], "allowed": true, "patchType": "JSONPatch", "patch": patch, "warnings": warnings })
             }
             Err(error) => {
                 info!(namespace, pod, error, "refused pod");
@@ -47,8 +50,8 @@ impl Webhook {
         Ok(json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response }))
     }
 
-    /// Returns the new specification of the request's pod, or `None` to leave it unchanged.
-    async fn decide(&self, request: &Value) -> Result<Option<Value>, String> {
+    /// Returns what becomes of the request's pod, or `None` to leave it unchanged.
+    async fn decide(&self, request: &Value) -> Result<Option<MutatedPod>, String> {
         let object = &request["object"];
         if request["operation"] != "CREATE" || object["kind"] != "Pod" {
             return Ok(None);
@@ -60,13 +63,34 @@ impl Webhook {
         if !is_dns_label(namespace) {
             return Err(format!("request.namespace: \"{}\": expected a DNS label", one_line(namespace)));
         }
+        self.check_quotas(namespace).await?;
         if request["dryRun"] != true {
             let templates = Api::namespaced(self.client.clone(), namespace);
             for template in &mutated.templates {
                 ensure_template(&templates, namespace, template).await?;
             }
         }
-        Ok(Some(mutated.spec))
+        Ok(Some(mutated))
+    }
+
+    /// Refuses namespaces with a quota of the resources that claims replace: their pods would not count, and so exceed it in silence.
+    async fn check_quotas(&self, namespace: &str) -> Result<(), String> {
+        let quotas: Api<ResourceQuota> = Api::namespaced(self.client.clone(), namespace);
+        let listed = quotas
+            .list(&ListParams::default())
+            .await
+            .map_err(|error| format!("cannot list ResourceQuotas of namespace {namespace}: {}", describe(&error)))?;
+        for quota in listed.items {
+            let hard = quota.spec.and_then(|spec| spec.hard).unwrap_or_default();
+            if let Some(key) = hard.keys().find(|key| resources::is_quota_of_hami(key)) {
+                let name = quota.metadata.name.unwrap_or_default();
+                return Err(format!(
+                    "ResourceQuota {namespace}/{name}: {key}: pods with claims do not count towards it: expected \
+                     {DEVICE_CLASS}.deviceclass.resource.k8s.io/devices or count/resourceclaims.resource.k8s.io"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the memory sizes of the cluster's whole GPUs, in bytes.

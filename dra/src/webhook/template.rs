@@ -17,12 +17,22 @@ const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Value of [`MANAGED_BY`] for the webhook's templates.
 const MANAGER: &str = "vgpu-webhook";
 
-/// Returns the specification of a claim for `request`, restricted to GPUs that all `selectors` match. `sizes` are the memory sizes of the
+/// Which GPUs the claims of a pod may have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// CEL expressions that all match.
+    pub selectors: Vec<String>,
+    /// True if several GPUs of a claim must have the same NUMA node.
+    pub is_numa_bound: bool,
+}
+
+/// Returns the specification of a claim for `request`, restricted to GPUs that `placement` allows. `sizes` are the memory sizes of the
 /// cluster's GPUs in bytes. A claim's capacity is an amount, so a percentage becomes one amount for each size.
 ///
 /// # Errors
 /// The memory is a percentage, and the cluster's GPUs have no known size or too many sizes.
-pub fn claim_spec(request: &GpuRequest, selectors: &[String], sizes: &BTreeSet<u64>) -> Result<Value, String> {
+pub fn claim_spec(request: &GpuRequest, placement: &Placement, sizes: &BTreeSet<u64>) -> Result<Value, String> {
+    let selectors = &placement.selectors;
     let exactly = |bytes| json!({ "name": "gpu", "exactly": device_request(request, selectors, bytes) });
     let requested = match request.memory {
         Memory::Whole => exactly(None),
@@ -46,7 +56,11 @@ pub fn claim_spec(request: &GpuRequest, selectors: &[String], sizes: &BTreeSet<u
     let mut devices = json!({ "requests": [requested] });
     if request.count > 1 {
         // Otherwise several shares of one GPU would satisfy a request for several GPUs.
-        devices["constraints"] = json!([{ "requests": ["gpu"], "distinctAttribute": format!("{DRIVER}/uuid") }]);
+        let mut constraints = vec![json!({ "requests": ["gpu"], "distinctAttribute": format!("{DRIVER}/uuid") })];
+        if placement.is_numa_bound {
+            constraints.push(json!({ "requests": ["gpu"], "matchAttribute": format!("{DRIVER}/numaNode") }));
+        }
+        devices["constraints"] = json!(constraints);
     }
     Ok(json!({ "devices": devices }))
 }
@@ -119,7 +133,7 @@ mod tests {
     }
 
     fn request(gpus: &GpuRequest, sizes: &[u64]) -> Result<Value, String> {
-        claim_spec(gpus, &[], &sizes.iter().copied().collect()).map(|spec| spec["devices"]["requests"][0].clone())
+        claim_spec(gpus, &Placement::default(), &sizes.iter().copied().collect()).map(|spec| spec["devices"]["requests"][0].clone())
     }
 
     #[test]
@@ -147,8 +161,10 @@ mod tests {
 
     #[test]
     fn several_gpus_must_have_distinct_uuids() {
-        let spec = claim_spec(&gpus(2, Memory::Whole, None), &["x".to_owned()], &BTreeSet::new()).unwrap();
+        let placement = Placement { selectors: vec!["x".to_owned()], is_numa_bound: true };
+        let spec = claim_spec(&gpus(2, Memory::Whole, None), &placement, &BTreeSet::new()).unwrap();
         assert_eq!(spec["devices"]["constraints"][0]["distinctAttribute"], "gpu.vgpu/uuid");
+        assert_eq!(spec["devices"]["constraints"][1]["matchAttribute"], "gpu.vgpu/numaNode");
         assert_eq!(spec["devices"]["requests"][0]["exactly"]["selectors"], json!([{ "cel": { "expression": "x" } }]));
     }
 
