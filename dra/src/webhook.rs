@@ -2,7 +2,8 @@
 //! claims.
 //!
 //! [`resources`] reads what a container requests, [`template`] expresses it as a ResourceClaimTemplate, [`pod`] rewrites the pod,
-//! [`review`] answers the API server, and [`server`] serves it. A template's name is a hash of its contents, so the webhook can create it during admission: repeated
+//! [`review`] answers the API server, and [`server`] serves it, with a certificate that [`certificate`] may
+//! manage. A template's name is a hash of its contents, so the webhook can create it during admission: repeated
 //! reviews, and pods that are refused later, create no further templates. DRA's own extended resources are not used, as they stand for
 //! whole devices only and cannot express an amount of memory.
 
@@ -19,6 +20,7 @@
     )
 )]
 
+pub mod certificate;
 pub mod pod;
 pub mod resources;
 pub mod review;

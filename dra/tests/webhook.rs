@@ -3,17 +3,22 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use crate::common::api_server::{Cluster, NODE, SLICES};
 use crate::common::schemas::Schemas;
 use crate::common::wait_for;
 use base64::Engine as _;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::client::danger::ServerCertVerifier;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use vgpu_dra::webhook::certificate::OwnCertificate;
+use vgpu_dra::webhook::tls::Tls;
 
 const TEMPLATES: &str = "/apis/resource.k8s.io/v1/namespaces/team/resourceclaimtemplates";
 
@@ -291,4 +296,73 @@ fn clients_cannot_exhaust_the_webhook() {
     let deep = "[".repeat(1 << 20);
     assert_eq!(webhook.send("POST", "/mutate", &deep).unwrap().0, 400);
     drop(idle);
+}
+
+/// Returns the certificates in a base64-encoded PEM text.
+fn decoded(text: &Value) -> Vec<CertificateDer<'static>> {
+    let pem = base64::engine::general_purpose::STANDARD.decode(text.as_str().unwrap()).unwrap();
+    CertificateDer::pem_slice_iter(&pem).map(|certificate| certificate.unwrap()).collect()
+}
+
+/// Returns whether a client that trusts this bundle accepts a certificate for the webhook's service at this time.
+fn is_trusted(bundle: &Value, certificate: &CertificateDer<'_>, at: SystemTime) -> bool {
+    let mut roots = RootCertStore::empty();
+    for ca in decoded(bundle) {
+        roots.add(ca).unwrap();
+    }
+    let verifier = WebPkiServerVerifier::builder(Arc::new(roots)).build().unwrap();
+    let name = ServerName::try_from("vgpu-webhook.team.svc").unwrap();
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    verifier.verify_server_cert(certificate, &[], &name, &[], UnixTime::since_unix_epoch(since)).is_ok()
+}
+
+#[tokio::test]
+async fn own_certificate_is_made_shared_and_renewed() {
+    const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+    let cluster = Cluster::start();
+    let webhook = json!({
+        "name": "pods.vgpu.io", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+        "clientConfig": { "service": { "name": "vgpu-webhook", "namespace": "team" } },
+    });
+    let configuration = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration", "metadata": { "name": "w" }, "webhooks": [webhook],
+    });
+    cluster.put(&format!("{CONFIGURATIONS}/w"), configuration);
+    let bundle = || cluster.objects(CONFIGURATIONS)[0]["webhooks"][0]["clientConfig"]["caBundle"].clone();
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let replica = |index: usize| OwnCertificate {
+        client: cluster.client(),
+        namespace: "team".to_owned(),
+        secret: "own".to_owned(),
+        configuration: "w".to_owned(),
+        hosts: vec!["vgpu-webhook.team.svc".to_owned()],
+        files: (folders[index].path().join("tls.crt"), folders[index].path().join("tls.key")),
+    };
+    let served = |index: usize| CertificateDer::from_pem_file(folders[index].path().join("tls.crt")).unwrap();
+    let (now, days) = (SystemTime::now(), |days: u64| Duration::from_secs(days * 24 * 3600));
+    for index in [0, 1, 0] {
+        replica(index).refresh(now).await.unwrap();
+        assert!(is_trusted(&bundle(), &served(index), now) && served(0) == served(index));
+    }
+    assert!(!is_trusted(&bundle(), &served(0), now + days(366)), "valid for a year");
+    let first = served(0);
+    // The certificate is used, with its key.
+    Tls::new(folders[0].path().join("tls.crt"), folders[0].path().join("tls.key"), None).acceptor().unwrap();
+    // One replica renews the certificate. The other one may serve the old one for a while.
+    let later = now + days(241);
+    replica(0).refresh(later).await.unwrap();
+    assert!(served(0) != first && is_trusted(&bundle(), &served(0), later + days(300)));
+    assert!(served(1) == first && is_trusted(&bundle(), &served(1), later));
+    replica(1).refresh(later).await.unwrap();
+    assert_eq!(served(0), served(1));
+    // The next renewal forgets the first CA.
+    replica(1).refresh(later + days(241)).await.unwrap();
+    assert_eq!(decoded(&bundle()).len(), 2);
+    // Somebody empties the Secret.
+    let mut secret = cluster.objects("/api/v1/namespaces/team/secrets").remove(0);
+    secret["data"] = json!({});
+    cluster.put("/api/v1/namespaces/team/secrets/own", secret);
+    replica(0).refresh(now).await.unwrap();
+    assert!(is_trusted(&bundle(), &served(0), now));
+    assert_eq!(cluster.refused(), [] as [String; 0]);
 }

@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -37,6 +39,9 @@ impl Schemas {
         match kind {
             "ValidatingAdmissionPolicy" => return Some(typed_problems::<ValidatingAdmissionPolicy>(object)),
             "ValidatingAdmissionPolicyBinding" => return Some(typed_problems::<ValidatingAdmissionPolicyBinding>(object)),
+            "Secret" => return Some(typed_problems::<Secret>(object)),
+            "Role" => return Some(typed_problems::<Role>(object)),
+            "RoleBinding" => return Some(typed_problems::<RoleBinding>(object)),
             "NetworkPolicy" => return Some(typed_problems::<NetworkPolicy>(object)),
             "PodDisruptionBudget" => return Some(typed_problems::<PodDisruptionBudget>(object)),
             _ => {}

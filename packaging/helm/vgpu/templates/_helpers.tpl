@@ -27,5 +27,5 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
 {{- define "vgpu.tlsSecret" -}}
-{{- if eq .Values.webhook.tls.mode "secret" }}{{ required "webhook.tls.secretName is required if webhook.tls.mode is secret" .Values.webhook.tls.secretName }}{{ else }}{{ include "vgpu.name" . }}-webhook-tls{{ end }}
+{{- if eq .Values.webhook.tls.mode "secret" }}{{ required "webhook.tls.secretName is required if webhook.tls.mode is secret" .Values.webhook.tls.secretName }}{{ else }}{{ include "vgpu.name" . }}-webhook-{{ ternary "own-tls" "tls" (eq .Values.webhook.tls.mode "self") }}{{ end }}
 {{- end }}
