@@ -29,6 +29,7 @@ pub mod processes;
 pub mod settings;
 mod shared_file;
 pub mod snapshot;
+pub mod text;
 pub mod trace;
 pub mod violations;
 

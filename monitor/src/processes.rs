@@ -1,7 +1,12 @@
 //! The host's processes as `/proc` describes them.
+//!
+//! A process chooses its own name and the names of the cgroups below its container's, in any bytes. So files are read as bytes, and what
+//! is not UTF-8 is replaced.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+
+use crate::text::printable;
 
 /// Process on the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,7 +17,7 @@ pub struct Process {
     pub inner_pid: u32,
     /// Start time in clock ticks since boot. With the PID, the process's identity.
     pub start_time: u64,
-    /// Whether the process is a zombie.
+    /// Whether all threads of the process have exited: it is a zombie.
     pub has_exited: bool,
     /// Program name.
     pub name: String,
@@ -28,39 +33,85 @@ impl Process {
     /// Reads a process's entry in `/proc`. `None` if there is no such process.
     #[must_use]
     pub fn read(pid: u32) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let (start_time, has_exited) = parse_stat(&stat)?;
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        let namespace = |kind: &str| fs::metadata(format!("/proc/{pid}/ns/{kind}")).map_or(0, |found| found.ino());
+        let dir = format!("/proc/{pid}");
+        let stat = Stat::read(&dir)?;
+        // The kernel takes cgroups and namespaces from a thread that has exited, so a living one is asked.
+        let thread = if stat.is_leaderless() { living_thread(&dir) } else { None };
+        let source = thread.as_ref().unwrap_or(&dir);
+        let namespace = |kind: &str| fs::metadata(format!("{source}/ns/{kind}")).map_or(0, |found| found.ino());
         let this = Self {
             pid,
-            inner_pid: parse_inner_pid(&status).unwrap_or(pid),
-            start_time,
-            has_exited,
-            name: parse_name(&stat),
-            cgroups: parse_cgroups(&cgroup),
+            inner_pid: parse_inner_pid(&read_lossy(&format!("{dir}/status"))?).unwrap_or(pid),
+            start_time: stat.start_time,
+            has_exited: stat.has_exited(),
+            cgroups: parse_cgroups(&read_lossy(&format!("{source}/cgroup")).unwrap_or_default()),
             pid_namespace: namespace("pid"),
             mount_namespace: namespace("mnt"),
+            name: stat.name,
         };
         // The PID may have been reused between the reads.
-        let again = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        (parse_stat(&again)?.0 == start_time).then_some(this)
+        (Stat::read(&dir)?.start_time == this.start_time).then_some(this)
+    }
+
+    /// Reads whether the process still exists, and whether it has exited. Costs a fifth of [`Process::read`]. Returns false if the process is gone
+    /// or another one has the PID.
+    pub fn refresh(&mut self) -> bool {
+        let Some(stat) = Stat::read(&format!("/proc/{}", self.pid)).filter(|stat| stat.start_time == self.start_time) else { return false };
+        self.has_exited = stat.has_exited();
+        self.name = stat.name;
+        true
     }
 }
 
-/// Returns the start time and whether the process is a zombie. Fields count from the end of the name, which may contain anything.
-fn parse_stat(stat: &str) -> Option<(u64, bool)> {
-    let rest = stat.rsplit_once(')')?.1;
-    let mut fields = rest.split_whitespace();
-    let state = fields.next()?;
-    Some((fields.nth(18)?.parse().ok()?, matches!(state, "Z" | "X" | "x")))
+/// What `/proc/PID/stat` says of a process.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    name: String,
+    /// Whether the first thread has exited.
+    has_leader_exited: bool,
+    /// Number of threads, with the first one.
+    threads: u64,
+    start_time: u64,
 }
 
-/// Returns the program name with control characters replaced, as the process chooses the name itself.
-fn parse_name(stat: &str) -> String {
-    let name = stat.split_once('(').and_then(|(_, rest)| Some(rest.rsplit_once(')')?.0)).unwrap_or_default();
-    name.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+impl Stat {
+    fn read(dir: &str) -> Option<Self> {
+        Self::parse(&read_lossy(&format!("{dir}/stat"))?)
+    }
+
+    /// Parses the file. Fields count from the end of the name, which may contain anything.
+    fn parse(text: &str) -> Option<Self> {
+        let (head, rest) = text.rsplit_once(')')?;
+        let fields: Vec<&str> = rest.split_whitespace().take(20).collect();
+        Some(Self {
+            name: printable(head.split_once('(').map_or("", |(_, name)| name)),
+            has_leader_exited: matches!(*fields.first()?, "Z" | "X" | "x"),
+            threads: fields.get(17)?.parse().ok()?,
+            start_time: fields.get(19)?.parse().ok()?,
+        })
+    }
+
+    /// Returns whether the first thread has exited, as after `pthread_exit`, while others run.
+    fn is_leaderless(&self) -> bool {
+        self.has_leader_exited && self.threads > 1
+    }
+
+    fn has_exited(&self) -> bool {
+        self.has_leader_exited && !self.is_leaderless()
+    }
+}
+
+/// Reads a text file. What is not UTF-8 is replaced.
+fn read_lossy(path: &str) -> Option<String> {
+    let bytes = fs::read(path).ok()?;
+    Some(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+}
+
+/// Returns the directory in `/proc` of a thread that has not exited.
+fn living_thread(process_dir: &str) -> Option<String> {
+    let threads = fs::read_dir(format!("{process_dir}/task")).ok()?.flatten();
+    let mut dirs = threads.filter_map(|entry| Some(format!("{process_dir}/task/{}", entry.file_name().to_str()?)));
+    dirs.find(|dir| Stat::read(dir).is_some_and(|stat| !stat.has_leader_exited))
 }
 
 fn parse_inner_pid(status: &str) -> Option<u32> {
@@ -72,23 +123,4 @@ fn parse_cgroups(text: &str) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn own_process_is_read() {
-        let this = Process::read(std::process::id()).unwrap();
-        assert!(this.start_time > 0 && !this.has_exited && this.pid_namespace != 0);
-        assert!(Process::read(u32::MAX).is_none());
-    }
-
-    #[test]
-    fn names_with_parentheses_and_newlines_are_parsed() {
-        let stat = "7 (a) Z\n) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20";
-        assert_eq!((parse_stat(stat), parse_name(stat)), (Some((4242, false)), "a) Z?".to_owned()));
-        assert_eq!(parse_stat("8 (x) Z 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 99 20"), Some((99, true)));
-        assert_eq!(parse_stat("garbage"), None);
-        assert_eq!(parse_inner_pid("Name:\tx\nNSpid:\t4000\t7\n"), Some(7));
-        assert_eq!(parse_cgroups("4:memory:/a/b\n0::/c:d\n"), ["/a/b", "/c:d"]);
-    }
-}
+mod tests;

@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::text::printable;
+
 /// State at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -139,12 +141,12 @@ pub struct GpuProcess {
 }
 
 impl ContainerState {
-    /// Returns the display name: `namespace/pod/container` as far as known, else the ID, with control characters replaced.
+    /// Returns the display name: `namespace/pod/container` as far as known, else the ID, with control and format characters replaced.
     #[must_use]
     pub fn name(&self) -> String {
         let known: Vec<&str> = [&self.namespace, &self.pod, &self.container].into_iter().flatten().map(String::as_str).collect();
         let name = if known.is_empty() { self.id.clone() } else { known.join("/") };
-        name.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+        printable(&name)
     }
 }
 
@@ -153,8 +155,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn display_names_have_no_control_characters() {
-        let state = ContainerState { pod: Some("a\x1b[2J\n".to_owned()), container: Some("b".to_owned()), ..ContainerState::default() };
+    fn display_names_have_no_hidden_characters() {
+        let state =
+            ContainerState { pod: Some("a\x1b[2J\u{202e}".to_owned()), container: Some("b".to_owned()), ..ContainerState::default() };
         assert_eq!(state.name(), "a?[2J?/b");
     }
 }
