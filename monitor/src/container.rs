@@ -3,6 +3,7 @@
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use vgpu_config::Inventory;
 use vgpu_config::devices::{self, Visible};
@@ -14,6 +15,8 @@ use vgpu_region::map;
 use vgpu_region::uuid::Uuid;
 
 use crate::account::{Account, Reader, Unreadable};
+use crate::inventory::KnownGpus;
+use crate::records::RecordCache;
 use crate::shared_file;
 
 /// Container with limits.
@@ -22,7 +25,7 @@ pub struct Container {
     /// Directory of the container in the state directory.
     pub dir: PathBuf,
     /// Record written when the container was created.
-    pub record: Record,
+    pub record: Arc<Record>,
     /// Copy of the current limits page; if it cannot be read, a page by the record.
     pub limits: Box<LimitsPage>,
     /// Reason why the limits page cannot be read.
@@ -58,8 +61,8 @@ pub enum NotFound {
 
 impl Container {
     /// Reads a container's directory. `None` if the container is gone.
-    fn read(dir: PathBuf, reader: &mut Reader) -> Option<Result<Self, Unknown>> {
-        let record: Record = match read_record(&dir)? {
+    fn read(dir: PathBuf, reader: &mut Reader, records: &mut RecordCache) -> Option<Result<Self, Unknown>> {
+        let record = match records.get(&dir)? {
             Ok(record) => record,
             Err(error) => {
                 let remedy = format!("if the container is gone, unmount {} and remove {}", dir.join(SHARED).display(), dir.display());
@@ -99,25 +102,28 @@ impl Container {
     }
 
     /// Returns the container's GPUs in the order in which the container numbers them: those of its bundle (see [`Container::by_bundle`]),
-    /// else those in its account, else those that its limits name, else all of the machine.
+    /// else those in its account, else those that its limits name, else all of the machine. The account is the tenant's to write, so only
+    /// GPUs that exist or that the limits name count.
     #[must_use]
-    pub fn gpus(&self, by_bundle: &[Uuid], inventory: &Inventory) -> Vec<Uuid> {
-        let mut found = by_bundle.to_vec();
-        if found.is_empty() {
-            found.extend(self.account.iter().flat_map(|account| account.gpus.iter().map(|gpu| gpu.uuid)));
-        }
-        if found.is_empty() {
-            let named = self.limits.gpus().filter_map(|entry| match entry.selector() {
+    pub fn gpus(&self, by_bundle: &[Uuid], known: &KnownGpus) -> Vec<Uuid> {
+        let named = || {
+            self.limits.gpus().filter_map(|entry| match entry.selector() {
                 Some(Selector::Uuid(uuid)) => Some(uuid),
                 _ => None,
-            });
-            found.extend(named);
+            })
+        };
+        let mut found = by_bundle.to_vec();
+        if found.is_empty() {
+            let claimed = self.account.iter().flat_map(|account| account.gpus.iter().map(|gpu| gpu.uuid));
+            found.extend(claimed.filter(|&uuid| known.place(uuid).is_some() || named().any(|named| named == uuid)));
         }
         if found.is_empty() {
-            found.extend(inventory.gpus.iter().filter_map(|gpu| devices::uuid(&gpu.uuid)));
+            found.extend(named());
         }
-        let order = |uuid: &Uuid| inventory.gpus.iter().position(|gpu| devices::uuid(&gpu.uuid) == Some(*uuid));
-        found.sort_by_key(|uuid| order(uuid).unwrap_or(usize::MAX));
+        if found.is_empty() {
+            found.extend(known.gpus());
+        }
+        found.sort_by_key(|&uuid| known.place(uuid).unwrap_or(usize::MAX));
         found.dedup();
         found.truncate(vgpu_region::MAX_GPUS);
         found
@@ -143,14 +149,6 @@ impl Container {
     }
 }
 
-/// Reads the record in a container's directory. `None` if there is none: the directory is not a container's, or is being removed.
-fn read_record(dir: &Path) -> Option<io::Result<Record>> {
-    match std::fs::read(dir.join(RECORD)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && !dir.join(LIMITS).exists() => None,
-        read => Some(read.and_then(|text| serde_json::from_slice(&text).map_err(io::Error::other))),
-    }
-}
-
 fn read_limits(path: &Path) -> io::Result<Box<LimitsPage>> {
     let mut page = Box::new(LimitsPage::new([]));
     // SAFETY: the page is ours alone, PAGE_SIZE bytes of integers and atomics, for which any bytes are valid.
@@ -173,15 +171,22 @@ pub fn list(state_dir: &Path, reader: &mut Reader) -> Vec<Container> {
 /// Lists the containers with limits in a state directory, the oldest first, and those whose record cannot be read, by their directory.
 #[must_use]
 pub fn list_with_unknown(state_dir: &Path, reader: &mut Reader) -> (Vec<Container>, Vec<Unknown>) {
+    list_again(state_dir, reader, &mut RecordCache::default())
+}
+
+/// Lists the containers as [`list_with_unknown`] does. Records that were read before are taken from `records`.
+#[must_use]
+pub fn list_again(state_dir: &Path, reader: &mut Reader, records: &mut RecordCache) -> (Vec<Container>, Vec<Unknown>) {
     let entries = std::fs::read_dir(state_dir.join(CONTAINERS)).into_iter().flatten().flatten();
     let complete = entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
     let (mut found, mut unknown) = (Vec::new(), Vec::new());
-    for read in complete.filter_map(|entry| Container::read(entry.path(), reader)) {
+    for read in complete.filter_map(|entry| Container::read(entry.path(), reader, records)) {
         match read {
             Ok(container) => found.push(container),
             Err(other) => unknown.push(other),
         }
     }
+    records.forget_others();
     found.sort_by(|a, b| (a.record.created, &a.record.id).cmp(&(b.record.created, &b.record.id)));
     unknown.sort_by(|a, b| a.dir.cmp(&b.dir));
     (found, unknown)
@@ -242,14 +247,14 @@ mod tests {
         host.end("one");
         std::fs::create_dir(host.path().join("containers/.new.1.1")).unwrap();
         std::fs::create_dir(host.path().join("containers/half")).unwrap();
-        let ids: Vec<String> = list(host.path(), &mut Reader::default()).into_iter().map(|known| known.record.id).collect();
+        let ids: Vec<String> = list(host.path(), &mut Reader::default()).into_iter().map(|known| known.record.id.clone()).collect();
         assert_eq!(ids, ["two"]);
     }
 
     #[test]
     fn damaged_containers_are_listed() {
         let host = Host::new();
-        let limit = GpuLimits { memory: Some(1 << 30), ..GpuLimits::none(Which::All) };
+        let limit = GpuLimits { memory: vgpu_config::quantity::Bytes::new(1 << 30), ..GpuLimits::none(Which::All) };
         for id in ["limits", "record", "whole"] {
             host.container(id, "a", "p", std::slice::from_ref(&limit));
         }
@@ -272,7 +277,7 @@ mod tests {
         host.container("c", "a", "p", &[limit]);
         host.bundle("c", &format!(r#"{{"process":{{"env":["NVIDIA_VISIBLE_DEVICES={},{}"]}}}}"#, uuids[2], uuids[0]));
         let found = list(host.path(), &mut Reader::default());
-        let gpus = || found[0].gpus(&found[0].by_bundle(&inventory).unwrap_or_default(), &inventory);
+        let gpus = || found[0].gpus(&found[0].by_bundle(&inventory).unwrap_or_default(), &KnownGpus::new(&inventory));
         assert_eq!(gpus(), [uuids[0], uuids[2]]);
         let limit = |nth: usize| found[0].limit(uuids[nth], nth).map(|entry| entry.memory_for(0));
         assert_eq!((limit(0), limit(1)), (None, Some(Some(1 << 30))));

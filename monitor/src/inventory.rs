@@ -1,11 +1,13 @@
-//! Writes the inventory of GPUs for `vgpu-runtime` and `vgpu-hook`, which never load NVML.
+//! The inventory of GPUs: its file, for `vgpu-runtime` and `vgpu-hook`, which never load NVML, and its GPUs by UUID.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use vgpu_config::Inventory;
 use vgpu_config::inventory::FILE;
+use vgpu_config::{Inventory, devices};
+use vgpu_region::uuid::Uuid;
 
 use crate::atomic_file::replace;
 
@@ -23,6 +25,44 @@ pub fn write(state_dir: &Path, inventory: &Inventory) -> io::Result<PathBuf> {
         replace(&path, &text).map_err(with_path)?;
     }
     Ok(path)
+}
+
+/// GPUs and MIG devices of the inventory by UUID.
+#[derive(Clone, Debug, Default)]
+pub struct KnownGpus {
+    gpus: Vec<Uuid>,
+    /// Place in the inventory's order, and memory in bytes.
+    by_uuid: HashMap<Uuid, (usize, u64)>,
+}
+
+impl KnownGpus {
+    /// Indexes an inventory.
+    #[must_use]
+    pub fn new(inventory: &Inventory) -> Self {
+        let with_partitions = inventory.gpus.iter().flat_map(|gpu| {
+            let partitions = gpu.mig.iter().map(|mig| (&mig.uuid, mig.memory));
+            std::iter::once((&gpu.uuid, gpu.memory)).chain(partitions)
+        });
+        let by_uuid = with_partitions.enumerate().filter_map(|(place, (uuid, memory))| Some((devices::uuid(uuid)?, (place, memory))));
+        Self { gpus: inventory.gpus.iter().filter_map(|gpu| devices::uuid(&gpu.uuid)).collect(), by_uuid: by_uuid.collect() }
+    }
+
+    /// Returns the GPUs, without MIG devices.
+    pub fn gpus(&self) -> impl Iterator<Item = Uuid> {
+        self.gpus.iter().copied()
+    }
+
+    /// Returns the place of a GPU or MIG device in the inventory's order.
+    #[must_use]
+    pub fn place(&self, uuid: Uuid) -> Option<usize> {
+        self.by_uuid.get(&uuid).map(|(place, _)| *place)
+    }
+
+    /// Returns the memory of a GPU or MIG device in bytes. 0 if the inventory lacks it.
+    #[must_use]
+    pub fn memory(&self, uuid: Uuid) -> u64 {
+        self.by_uuid.get(&uuid).map_or(0, |(_, memory)| *memory)
+    }
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ pub mod observer;
 pub mod ownership;
 pub mod parts;
 pub mod processes;
+pub mod records;
 pub mod settings;
 mod shared_file;
 pub mod snapshot;

@@ -2,19 +2,21 @@
 
 mod share;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
-use vgpu_config::{Inventory, devices};
+use vgpu_config::Inventory;
 use vgpu_region::uuid::Uuid;
 
 use crate::account::Reader;
 use crate::container::{self, Container, Unknown};
 use crate::gpus::{self, Gpus, State};
-use crate::ownership::{Identity, ProcessOwners};
-use crate::processes::Process;
+use crate::inventory::KnownGpus;
+use crate::ownership::ProcessOwners;
+use crate::processes::{Process, ProcessTable};
+use crate::records::RecordCache;
 use crate::snapshot::{ContainerState, Gpu, Share, Snapshot};
 use share::{ObservedGpu, Previous, Sampling};
 
@@ -29,9 +31,11 @@ pub struct Observer {
     /// Time of the last attempt to load NVML.
     opened: Instant,
     inventory: Inventory,
+    known_gpus: KnownGpus,
     reader: Reader,
+    records: RecordCache,
     owners: ProcessOwners,
-    identities: HashMap<PathBuf, Identity>,
+    processes: ProcessTable,
     /// GPUs by the container's bundle, as bundles do not change and are slow to read. Keys have the creation time.
     bundles: HashMap<(PathBuf, u64), Vec<Uuid>>,
     previous: HashMap<(PathBuf, Uuid), Previous>,
@@ -45,13 +49,16 @@ impl Observer {
             state_dir: state_dir.to_owned(),
             nvml: Err(String::new()),
             opened: Instant::now(),
-            inventory: Inventory::load(state_dir).ok().flatten().unwrap_or_default(),
+            inventory: Inventory::default(),
+            known_gpus: KnownGpus::default(),
             reader: Reader::default(),
+            records: RecordCache::default(),
             owners: ProcessOwners::default(),
-            identities: HashMap::new(),
+            processes: ProcessTable::default(),
             bundles: HashMap::new(),
             previous: HashMap::new(),
         };
+        this.set_inventory(Inventory::load(state_dir).ok().flatten().unwrap_or_default());
         this.open_nvml();
         this
     }
@@ -60,10 +67,15 @@ impl Observer {
         self.opened = Instant::now();
         let opened = Gpus::open().and_then(|gpus| Ok((gpus.inventory()?, gpus)));
         self.nvml = opened.map_err(|error| gpus::explain(&error)).map(|(inventory, gpus)| {
-            self.inventory = inventory;
-            self.bundles.clear();
+            self.set_inventory(inventory);
             gpus
         });
+    }
+
+    fn set_inventory(&mut self, inventory: Inventory) {
+        self.known_gpus = KnownGpus::new(&inventory);
+        self.inventory = inventory;
+        self.bundles.clear();
     }
 
     /// Returns the GPUs of this machine according to NVML, or to the inventory file without NVML.
@@ -89,34 +101,47 @@ impl Observer {
         if self.nvml.is_err() && self.opened.elapsed() > NVML_RETRY_INTERVAL {
             self.open_nvml();
         }
-        let (containers, unknown) = container::list_with_unknown(&self.state_dir, &mut self.reader);
-        let owners = ProcessOwners::new(&containers, &mut self.identities);
-        let found: Vec<ObservedGpu> = self.gpu_states().into_iter().map(|state| ObservedGpu::new(state, &owners)).collect();
+        let (containers, unknown) = container::list_again(&self.state_dir, &mut self.reader, &mut self.records);
+        let owners = self.owners.next(&containers);
+        self.processes.begin_look();
+        let states = self.gpu_states();
+        let found: Vec<ObservedGpu> = states.into_iter().map(|state| ObservedGpu::new(state, &owners, &mut self.processes)).collect();
         let unix_time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
-        let (now, mut current) = (Instant::now(), HashMap::new());
+        let look = Look { found: &found, now: Instant::now(), unix_time };
+        let mut previous = std::mem::take(&mut self.previous);
         let mut states = Vec::new();
         for (index, container) in containers.iter().enumerate() {
-            let by_bundle = self.gpus_by_bundle(container);
-            let mut shares = Vec::new();
-            for (nth, &uuid) in container.gpus(&by_bundle, &self.inventory).iter().enumerate() {
-                let gpu = found.iter().find(|gpu| devices::uuid(&gpu.state.uuid) == Some(uuid));
-                let key = (container.dir.clone(), uuid);
-                let sampling = Sampling { container, index, uuid, nth, gpu, now, unix_time };
-                let mut share = sampling.share(&self.inventory);
-                current.insert(key.clone(), sampling.rates(&mut share, self.previous.get(&key)));
-                shares.push(share);
-            }
+            let shares = self.shares(&look, index, container, &mut previous);
             states.push(container_state(container, shares, owners.init(index)));
         }
         states.extend(unknown.iter().map(unknown_state));
-        self.bundles.retain(|(dir, _), _| containers.iter().any(|container| container.dir == *dir));
-        (self.previous, self.owners) = (current, owners);
+        let live: HashSet<(&Path, u64)> = containers.iter().map(|container| (&*container.dir, container.record.created)).collect();
+        self.bundles.retain(|(dir, created), _| live.contains(&(&**dir, *created)));
+        self.owners = owners;
         Snapshot {
             time: unix_time,
             nvml_error: self.nvml_error().map(str::to_owned),
             gpus: gpus(&self.inventory, &found),
             containers: states,
         }
+    }
+
+    /// Returns a container's shares of its GPUs, and of others on which NVML lists its processes.
+    fn shares(&mut self, look: &Look<'_>, index: usize, container: &Container, previous: &mut HashMap<(PathBuf, Uuid), Previous>) -> Vec<Share> {
+        let by_bundle = self.gpus_by_bundle(container);
+        let mut uuids = container.gpus(&by_bundle, &self.known_gpus);
+        let used = look.found.iter().filter(|gpu| gpu.has_processes_of(index)).filter_map(|gpu| gpu.uuid);
+        uuids.extend(used.filter(|uuid| !uuids.contains(uuid)).collect::<Vec<_>>());
+        let share = |(nth, uuid): (usize, Uuid)| {
+            let gpu = look.found.iter().find(|gpu| gpu.uuid == Some(uuid));
+            let key = (container.dir.clone(), uuid);
+            let sampling = Sampling { container, index, uuid, nth, gpu, now: look.now, unix_time: look.unix_time };
+            let mut share = sampling.share(self.known_gpus.memory(uuid));
+            let rates = sampling.rates(&mut share, previous.get(&key));
+            self.previous.insert(key, rates);
+            share
+        };
+        uuids.into_iter().enumerate().map(share).collect()
     }
 
     /// Returns the GPUs' states. Gives NVML up for a while if it reports none.
@@ -133,6 +158,14 @@ impl Observer {
         let read = || container.by_bundle(&self.inventory).unwrap_or_default();
         self.bundles.entry((container.dir.clone(), container.record.created)).or_insert_with(read).clone()
     }
+}
+
+/// GPUs and time of one sample.
+struct Look<'a> {
+    found: &'a [ObservedGpu],
+    now: Instant,
+    /// `now` in seconds since 1970.
+    unix_time: f64,
 }
 
 fn gpus(inventory: &Inventory, found: &[ObservedGpu]) -> Vec<Gpu> {

@@ -5,9 +5,10 @@
 //! 3. A process in the host's mount namespace, or in its PID namespace where the container has another one, is a program of the host
 //!    whatever its cgroup: no process leaves a container for these namespaces.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Deserialize;
 use vgpu_oci_hook::state::Record;
@@ -17,10 +18,10 @@ use crate::processes::Process;
 
 /// What identifies a container's processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Identity {
+struct Identity {
     id: String,
     /// The container's first process.
-    pub init: Option<Process>,
+    init: Option<Process>,
 }
 
 /// State file of a low-level runtime: `state.json` of runc, `status` of crun.
@@ -35,19 +36,10 @@ struct RuntimeState {
 
 impl Identity {
     /// Looks up a container's first process.
-    #[must_use]
-    pub fn find(record: &Record) -> Self {
+    fn find(record: &Record) -> Self {
         let recorded = record.init.filter(|init| init.is_alive()).and_then(|init| Process::read(init.pid));
         let from_runtime = || record.runtime_roots.iter().find_map(|root| init_from_runtime(&root.join(&record.id)));
         Self { id: record.id.clone(), init: recorded.or_else(from_runtime).filter(|init| !init.has_exited) }
-    }
-
-    /// Returns whether a cgroup path has a component named after the container: `ID`, `ID.scope`, or `PREFIX-ID.scope`.
-    fn names_cgroup(&self, path: &str) -> bool {
-        path.split('/').any(|part| {
-            let bare = part.strip_suffix(".scope").unwrap_or(part);
-            bare == self.id || (bare.len() < part.len() && bare.strip_suffix(&self.id).is_some_and(|prefix| prefix.ends_with('-')))
-        })
     }
 }
 
@@ -57,6 +49,9 @@ fn init_from_runtime(dir: &Path) -> Option<Process> {
     Process::read(state.pid).filter(|found| state.start_time.is_none_or(|start_time| start_time == found.start_time))
 }
 
+/// Looks after which an identity is read anew, though its first process still exists: processes can be moved to other cgroups.
+const REFRESH_LOOKS: usize = 10;
+
 /// Mapping from processes to the containers of one sample.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessOwners {
@@ -64,28 +59,41 @@ pub struct ProcessOwners {
     /// Mount namespace of the host's first process. 0 if unknown.
     host_mounts: u64,
     dirs: Vec<PathBuf>,
-    identities: Vec<Identity>,
+    identities: Vec<Arc<Identity>>,
+    by_dir: Arc<HashMap<PathBuf, usize>>,
+    index: Arc<Index>,
+    looks: usize,
 }
 
 impl ProcessOwners {
-    /// Identifies the processes of `containers`, and refers to these by their index. Identities in `cache` are reused while they hold.
+    /// Identifies the processes of `containers`, and refers to these by their index. Reuses what holds of the last sample.
     #[must_use]
-    pub fn new(containers: &[Container], cache: &mut HashMap<PathBuf, Identity>) -> Self {
-        let revalidate = |identity: &Identity| {
-            let init = identity.init.as_ref()?;
-            Process::read(init.pid)
-                .filter(|now| now.start_time == init.start_time && !now.has_exited)
-                .map(|init| Identity { init: Some(init), ..identity.clone() })
-        };
-        let identities: Vec<Identity> = containers
-            .iter()
-            .map(|container| cache.get(&container.dir).and_then(revalidate).unwrap_or_else(|| Identity::find(&container.record)))
-            .collect();
-        *cache = containers.iter().map(|container| container.dir.clone()).zip(identities.iter().cloned()).collect();
+    pub fn next(&self, containers: &[Container]) -> Self {
         let [this, first] = [std::process::id(), 1].map(|pid| Process::read(pid).unwrap_or_default());
         // In a PID namespace of our own, PID 1 is not the host's first process.
         let host_mounts = if first.pid_namespace == this.pid_namespace { first.mount_namespace } else { 0 };
-        Self { this, host_mounts, dirs: containers.iter().map(|container| container.dir.clone()).collect(), identities }
+        let looks = self.looks.wrapping_add(1);
+        let identity = |(index, container): (usize, &Container)| {
+            let known = self.by_dir.get(&container.dir).and_then(|&at| self.identities.get(at));
+            known.and_then(|known| revalidate(known, (looks + index) % REFRESH_LOOKS == 0)).unwrap_or_else(|| Arc::new(Identity::find(&container.record)))
+        };
+        let identities: Vec<Arc<Identity>> = containers.iter().enumerate().map(identity).collect();
+        let is_same = identities.len() == self.identities.len()
+            && this.cgroups == self.this.cgroups
+            && identities.iter().zip(&self.identities).all(|(now, before)| Arc::ptr_eq(now, before))
+            && containers.iter().zip(&self.dirs).all(|(now, before)| now.dir == *before);
+        if is_same {
+            return Self { this, host_mounts, looks, ..self.clone() };
+        }
+        let dirs = containers.iter().map(|container| container.dir.clone()).collect();
+        Self { this, host_mounts, looks, ..Self::default() }.with(dirs, identities)
+    }
+
+    /// Returns this with the containers in these directories.
+    fn with(self, dirs: Vec<PathBuf>, identities: Vec<Arc<Identity>>) -> Self {
+        let by_dir = Arc::new(dirs.iter().cloned().zip(0..).collect());
+        let index = Arc::new(Index::new(&identities, &self.this));
+        Self { dirs, identities, by_dir, index, ..self }
     }
 
     /// Returns whether a process belongs to the container with this directory name.
@@ -107,49 +115,95 @@ impl ProcessOwners {
         self.identities.get(index)?.init.as_ref()
     }
 
-    /// Returns the cgroups that only this container is in: no other container, and not this process.
-    fn own_cgroups(&self, index: usize) -> impl Iterator<Item = &str> {
-        let others = self.identities.iter().enumerate().filter(move |(other, _)| *other != index);
-        let others: Vec<&Process> = others.filter_map(|(_, identity)| identity.init.as_ref()).collect();
-        self.init(index).into_iter().flat_map(|init| init.cgroups.iter().map(String::as_str)).filter(move |cgroup| {
-            let is_shared = others.iter().any(|other| other.cgroups.iter().any(|theirs| theirs == cgroup));
-            *cgroup != "/" && !is_shared && !self.this.cgroups.iter().any(|ours| is_within(ours, cgroup))
-        })
-    }
-
+    /// Returns the container with the longest cgroup path that the process is in. The innermost container has the longest.
     fn by_cgroup(&self, process: &Process) -> Option<usize> {
-        (0..self.identities.len()).filter_map(|index| Some((self.cgroup_match(process, index)?, index))).max().map(|(_, index)| index)
+        let own = |cgroup: &str| {
+            let ancestors = std::iter::successors(Some(cgroup), |path| Some(path.rsplit_once('/')?.0));
+            let found = ancestors.filter_map(|path| Some((path.len(), *self.index.by_cgroup.get(path)?)));
+            found.filter(|&(_, index)| !self.is_of_host(process, index)).max()
+        };
+        let named = |cgroup: &str| Some((cgroup.len(), self.index.named_by(cgroup)?));
+        process.cgroups.iter().filter_map(|cgroup| own(cgroup).max(named(cgroup))).max().map(|(_, index)| index)
     }
 
-    /// Returns the length of the longest cgroup path of the container that the process is in. The innermost container has the longest.
-    fn cgroup_match(&self, process: &Process, index: usize) -> Option<usize> {
-        let identity = self.identities.get(index)?;
-        let longest = |matches: &dyn Fn(&str) -> bool| process.cgroups.iter().filter(|cgroup| matches(cgroup)).map(String::len).max();
-        match &identity.init {
-            // No process leaves a PID namespace for ours.
-            Some(init) if init.pid_namespace != self.this.pid_namespace && process.pid_namespace == self.this.pid_namespace => None,
-            // Nor a mount namespace for the host's.
-            Some(init)
-                if self.host_mounts != 0 && init.mount_namespace != self.host_mounts && process.mount_namespace == self.host_mounts =>
-            {
-                None
-            }
-            Some(_) => self.own_cgroups(index).filter(|own| longest(&|cgroup| is_within(cgroup, own)).is_some()).map(str::len).max(),
-            // Two runtimes may each have a container with this ID.
-            None if self.identities.iter().filter(|other| other.id == identity.id).count() > 1 => None,
-            None => longest(&|cgroup| identity.names_cgroup(cgroup)),
-        }
+    /// Returns whether a process in a cgroup of the container is a program of the host: no process leaves a container's PID namespace for
+    /// ours, nor its mount namespace for the host's.
+    fn is_of_host(&self, process: &Process, index: usize) -> bool {
+        let Some(init) = self.init(index) else { return false };
+        let has_our_pids = init.pid_namespace != self.this.pid_namespace && process.pid_namespace == self.this.pid_namespace;
+        let has_host_mounts =
+            self.host_mounts != 0 && init.mount_namespace != self.host_mounts && process.mount_namespace == self.host_mounts;
+        has_our_pids || has_host_mounts
     }
 
     fn by_namespace(&self, process: &Process) -> Option<usize> {
         if process.pid_namespace == 0 || process.pid_namespace == self.this.pid_namespace {
             return None;
         }
-        let has_namespace = |identity: &Identity| identity.init.as_ref().map(|init| init.pid_namespace) == Some(process.pid_namespace);
-        let mut matching = (0..self.identities.len()).filter(|&index| self.identities.get(index).is_some_and(has_namespace));
-        let only = matching.next().filter(|_| matching.next().is_none())?;
-        // A container with cgroups of its own is identified by these alone.
-        self.own_cgroups(only).next().is_none().then_some(only)
+        self.index.by_namespace.get(&process.pid_namespace).copied().flatten()
+    }
+}
+
+/// Returns the identity if its first process still exists. It is read anew if `fully`, and returned as it was unless it has changed.
+fn revalidate(known: &Arc<Identity>, fully: bool) -> Option<Arc<Identity>> {
+    let mut init = known.init.clone()?;
+    if fully {
+        init = Process::read(init.pid).filter(|now| now.start_time == init.start_time)?;
+    } else if !init.refresh() {
+        return None;
+    }
+    let is_same = known.init.as_ref() == Some(&init);
+    let changed = || Arc::new(Identity { init: Some(init.clone()), ..(**known).clone() });
+    (!init.has_exited).then(|| if is_same { Arc::clone(known) } else { changed() })
+}
+
+/// What identifies the containers of one sample, to look processes up by.
+#[derive(Clone, Debug, Default)]
+struct Index {
+    /// Containers by the cgroups that only they are in: no other container's first process, and not this process.
+    by_cgroup: HashMap<String, usize>,
+    /// Containers without a first process, by ID.
+    by_id: HashMap<String, usize>,
+    /// Containers by their PID namespace. `None` if several have it, or if the container is identified by its cgroups alone.
+    by_namespace: HashMap<u64, Option<usize>>,
+}
+
+impl Index {
+    fn new(identities: &[Arc<Identity>], this: &Process) -> Self {
+        let inits = || identities.iter().enumerate().filter_map(|(index, identity)| Some((index, identity.init.as_ref()?)));
+        let mut by_cgroup: HashMap<&str, Option<usize>> = HashMap::new();
+        for (index, init) in inits() {
+            for cgroup in &init.cgroups {
+                by_cgroup.entry(cgroup).and_modify(|found| *found = found.filter(|&other| other == index)).or_insert(Some(index));
+            }
+        }
+        let is_ours = |cgroup: &str| this.cgroups.iter().any(|ours| is_within(ours, cgroup));
+        let own = by_cgroup.into_iter().filter_map(|(cgroup, index)| Some((cgroup.to_owned(), index?)));
+        let by_cgroup: HashMap<String, usize> = own.filter(|(cgroup, _)| cgroup != "/" && !is_ours(cgroup)).collect();
+        // Two runtimes may each have a container with the same ID.
+        let mut counts: HashMap<&str, usize> = HashMap::new();
+        identities.iter().for_each(|identity| *counts.entry(&identity.id).or_default() += 1);
+        let unknown = identities.iter().enumerate().filter(|(_, identity)| identity.init.is_none() && counts.get(identity.id.as_str()) == Some(&1));
+        let has_own_cgroup: HashSet<usize> = by_cgroup.values().copied().collect();
+        let mut by_namespace: HashMap<u64, Option<usize>> = HashMap::new();
+        for (index, init) in inits() {
+            let only = Some(index).filter(|index| !has_own_cgroup.contains(index));
+            by_namespace.entry(init.pid_namespace).and_modify(|found| *found = None).or_insert(only);
+        }
+        Self { by_id: unknown.map(|(index, identity)| (identity.id.clone(), index)).collect(), by_cgroup, by_namespace }
+    }
+
+    /// Returns the container without a first process after which a component of the path is named: `ID`, `ID.scope`, or `PREFIX-ID.scope`.
+    fn named_by(&self, cgroup: &str) -> Option<usize> {
+        if self.by_id.is_empty() {
+            return None;
+        }
+        cgroup.split('/').filter_map(|part| self.by_id.get(part).copied().or_else(|| self.named_by_scope(part.strip_suffix(".scope")?))).max()
+    }
+
+    fn named_by_scope(&self, name: &str) -> Option<usize> {
+        let after_hyphens = name.match_indices('-').filter_map(|(at, _)| name.get(at + 1..));
+        std::iter::once(name).chain(after_hyphens).find_map(|id| self.by_id.get(id).copied())
     }
 }
 
@@ -159,91 +213,4 @@ fn is_within(cgroup: &str, ancestor: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn process(cgroups: &[&str], pid_namespace: u64) -> Process {
-        Process { cgroups: cgroups.iter().map(|&cgroup| cgroup.to_owned()).collect(), pid_namespace, ..Process::default() }
-    }
-
-    fn owners(inits: &[(&str, Option<Process>)]) -> ProcessOwners {
-        let identities = inits.iter().map(|(id, init)| Identity { id: (*id).to_owned(), init: init.clone() }).collect();
-        let dirs = inits.iter().map(|(id, _)| PathBuf::from("/run/vgpu/containers").join(id)).collect();
-        ProcessOwners { this: process(&["/system.slice/vgpu-monitor.service"], 1), host_mounts: 500, dirs, identities }
-    }
-
-    #[test]
-    fn cgroups_decide_before_namespaces() {
-        let owners = owners(&[
-            ("a", Some(process(&["/pods/a"], 10))),
-            ("ab", Some(process(&["/pods/ab"], 20))),
-            ("nested", Some(process(&["/pods/a/docker/nested"], 30))),
-            ("plain", Some(process(&["/"], 40))),
-            ("host", Some(process(&["/"], 1))),
-            ("twin1", Some(process(&["/"], 50))),
-            ("twin2", Some(process(&["/"], 50))),
-        ]);
-        let cases = [
-            ("the container's own cgroup", process(&["/pods/a"], 10), Some(0)),
-            ("a child cgroup", process(&["/pods/a/x"], 10), Some(0)),
-            ("a cgroup with a common prefix", process(&["/pods/ab"], 20), Some(1)),
-            ("the innermost container wins", process(&["/pods/a/docker/nested/y"], 30), Some(2)),
-            ("a program of the host in the container's cgroup", process(&["/pods/a"], 1), None),
-            ("a nested namespace does not lead out", process(&["/pods/a"], 99), Some(0)),
-            ("a namespace, without a cgroup", process(&["/"], 40), Some(3)),
-            ("neither cgroup nor namespace", process(&["/"], 1), None),
-            ("a namespace shared by two containers", process(&["/"], 50), None),
-            ("a namespace whose container has a cgroup", process(&["/elsewhere"], 10), None),
-            ("a process of the host", process(&["/system.slice/x"], 1), None),
-            ("this process", process(&["/system.slice/vgpu-monitor.service"], 1), None),
-        ];
-        for (description, process, expected) in cases {
-            assert_eq!(owners.container_of(&process), expected, "{description}");
-        }
-    }
-
-    /// The container has the host's PID namespace and the cgroup of a user's session, in which other programs of the user run.
-    #[test]
-    fn programs_of_the_host_have_no_owner() {
-        let of = |mount_namespace| Process { mount_namespace, ..process(&["/user.slice/session-1.scope"], 1) };
-        let owners = owners(&[("shared", Some(of(600)))]);
-        for (description, process, expected) in [
-            ("a process of the container", of(600), Some(0)),
-            ("one with a mount namespace of its own", of(700), Some(0)),
-            ("a program of the host", of(500), None),
-        ] {
-            assert_eq!(owners.container_of(&process), expected, "{description}");
-            assert_eq!(owners.is_in_container(&process, "shared"), expected.is_some(), "{description}");
-        }
-        assert!(!owners.is_in_container(&of(600), "other"));
-    }
-
-    #[test]
-    fn containers_without_a_first_process_match_by_id() {
-        let owners = owners(&[("c0ffee", None)]);
-        for (cgroup, expected) in [
-            ("/c0ffee", Some(0)),
-            ("/system.slice/docker-c0ffee.scope", Some(0)),
-            ("/kubepods/pod1/c0ffee/x", Some(0)),
-            ("/kubepods.slice/cri-containerd-c0ffee.scope", Some(0)),
-            ("/kubepods/pod1/c0ffee2", None),
-            ("/system.slice/xc0ffee.scope", None),
-            ("/x-c0ffee", None),
-        ] {
-            assert_eq!(owners.container_of(&process(&[cgroup], 2)), expected, "{cgroup}");
-        }
-    }
-
-    #[test]
-    fn runtime_state_files_are_read() {
-        let this = Process::read(std::process::id()).unwrap();
-        let dir = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: String| fs::write(dir.path().join(name), text).unwrap();
-        write("status", format!(r#"{{"pid":{},"process-start-time":{},"cgroup-path":"/x"}}"#, this.pid, this.start_time));
-        assert_eq!(init_from_runtime(dir.path()).map(|found| found.pid), Some(this.pid), "crun");
-        write("state.json", format!(r#"{{"id":"x","init_process_pid":{},"init_process_start":{}}}"#, this.pid, this.start_time));
-        assert_eq!(init_from_runtime(dir.path()).map(|found| found.pid), Some(this.pid), "runc");
-        write("state.json", format!(r#"{{"id":"x","init_process_pid":{},"init_process_start":1}}"#, this.pid));
-        assert_eq!(init_from_runtime(dir.path()), None, "the PID was reused");
-    }
-}
+mod tests;

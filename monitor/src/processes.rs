@@ -8,6 +8,10 @@ use std::os::unix::fs::MetadataExt;
 
 use crate::text::printable;
 
+mod table;
+
+pub use table::ProcessTable;
+
 /// Process on the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
@@ -21,7 +25,7 @@ pub struct Process {
     pub has_exited: bool,
     /// Program name.
     pub name: String,
-    /// Cgroup paths, one for each hierarchy.
+    /// Cgroup paths of all hierarchies, each once.
     pub cgroups: Vec<String>,
     /// Inode of the PID namespace. 0 if unknown.
     pub pid_namespace: u64,
@@ -119,7 +123,14 @@ fn parse_inner_pid(status: &str) -> Option<u32> {
 }
 
 fn parse_cgroups(text: &str) -> Vec<String> {
-    text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).map(str::to_owned).collect()
+    let mut found: Vec<String> = Vec::new();
+    for path in text.lines().filter_map(|line| line.splitn(3, ':').nth(2)) {
+        // Most hierarchies have the same path.
+        if !found.iter().any(|known| known == path) {
+            found.push(path.to_owned());
+        }
+    }
+    found
 }
 
 #[cfg(test)]

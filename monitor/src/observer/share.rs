@@ -1,44 +1,57 @@
 //! One container's share of one GPU, from its account and from NVML.
 
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use vgpu_config::{Inventory, devices};
+use vgpu_config::devices;
 use vgpu_region::uuid::Uuid;
 
 use crate::account::{self, Account, Charge};
 use crate::container::Container;
 use crate::gpus::{Holder, State};
 use crate::ownership::ProcessOwners;
-use crate::processes::Process;
+use crate::processes::{Process, ProcessTable};
 use crate::snapshot::{GpuProcess, Share};
 
 /// Shortest time over which rates are computed.
 pub(super) const MIN_RATE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// GPU and its processes, each with the index of the container that it belongs to.
+/// Process on a GPU.
+type Listed = (Holder, Arc<Process>);
+
+/// GPU and its processes by the index of the container that they belong to.
 pub(super) struct ObservedGpu {
     pub state: State,
-    processes: Vec<(Holder, Process, Option<usize>)>,
+    pub uuid: Option<Uuid>,
+    by_container: HashMap<usize, Vec<Listed>>,
 }
 
 impl ObservedGpu {
-    pub fn new(mut state: State, owners: &ProcessOwners) -> Self {
-        let identify = |holder: &Holder| {
-            let process = Process::read(holder.pid)?;
-            let container = owners.container_of(&process);
-            Some((*holder, process, container))
-        };
-        let processes: Vec<_> = state.processes.iter().flatten().filter_map(identify).collect();
+    pub fn new(mut state: State, owners: &ProcessOwners, table: &mut ProcessTable) -> Self {
+        let (mut by_container, mut identified) = (HashMap::<usize, Vec<Listed>>::new(), false);
+        for holder in state.processes.iter().flatten() {
+            let Some(process) = table.get(holder.pid) else { continue };
+            identified = true;
+            if let Some(index) = owners.container_of(&process) {
+                by_container.entry(index).or_default().push((*holder, process));
+            }
+        }
         // NVML's PIDs are the host's. If none of them exists here, this process is in another PID namespace and cannot identify any.
-        if processes.is_empty() && state.processes.as_ref().is_some_and(|listed| !listed.is_empty()) {
+        if !identified && state.processes.as_ref().is_some_and(|listed| !listed.is_empty()) {
             state.processes = None;
         }
-        Self { state, processes }
+        Self { uuid: devices::uuid(&state.uuid), state, by_container }
     }
 
-    fn of_container(&self, index: usize) -> impl Iterator<Item = &(Holder, Process, Option<usize>)> {
-        self.processes.iter().filter(move |(_, _, container)| *container == Some(index))
+    /// Returns whether NVML lists processes of the container at `index`.
+    pub fn has_processes_of(&self, index: usize) -> bool {
+        self.by_container.contains_key(&index)
+    }
+
+    fn of_container(&self, index: usize) -> &[Listed] {
+        self.by_container.get(&index).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -70,8 +83,8 @@ pub(super) struct Sampling<'a> {
 }
 
 impl Sampling<'_> {
-    /// Returns the share without its rates.
-    pub fn share(&self, inventory: &Inventory) -> Share {
+    /// Returns the share without its rates. `total_memory` is the GPU's, in bytes.
+    pub fn share(&self, total_memory: u64) -> Share {
         let limit = self.container.limit(self.uuid, self.nth);
         let empty = Account::default();
         let account = self.container.account.as_ref().unwrap_or(&empty);
@@ -80,7 +93,7 @@ impl Sampling<'_> {
         let sum = |part: fn(Charge) -> u64| account.processes.iter().map(|own| part(charge(own, entry))).fold(0, u64::saturating_add);
         Share {
             uuid: self.gpu.map_or_else(|| self.uuid.to_string(), |gpu| gpu.state.uuid.clone()),
-            memory_limit: limit.and_then(|limit| limit.memory_for(total_memory(inventory, self.uuid))),
+            memory_limit: limit.and_then(|limit| limit.memory_for(total_memory)),
             cores: limit.and_then(|limit| limit.cores_limit()),
             cores_soft: limit.map(|limit| limit.cores_soft.load(Relaxed)).filter(|percent| *percent != 0),
             charged: figures.map_or(0, |gpu| gpu.charged),
@@ -100,19 +113,22 @@ impl Sampling<'_> {
         }
     }
 
-    fn listed(&self) -> impl Iterator<Item = &(Holder, Process, Option<usize>)> {
-        self.gpu.into_iter().flat_map(|gpu| gpu.of_container(self.index))
+    /// Returns the container's processes that NVML lists.
+    fn listed(&self) -> &[Listed] {
+        self.gpu.map_or(&[], |gpu| gpu.of_container(self.index))
     }
 
     fn held(&self) -> Option<u64> {
         let is_known = self.gpu.is_some_and(|gpu| gpu.state.processes.is_some());
-        is_known.then(|| self.listed().filter_map(|(holder, ..)| holder.memory).sum())
+        is_known.then(|| self.listed().iter().filter_map(|(holder, _)| holder.memory).sum())
     }
 
     /// Returns the processes that NVML lists, then those that only the account has. `entry` is the GPU's index in the account.
     fn processes(&self, account: &Account, entry: Option<usize>) -> Vec<GpuProcess> {
-        let listed = self.listed().map(|(holder, process, _)| {
-            let own = account.processes.iter().find(|own| own.pid == process.inner_pid);
+        // The first slot of a PID counts.
+        let by_pid: HashMap<u32, &account::Process> = account.processes.iter().rev().map(|own| (own.pid, own)).collect();
+        let listed = self.listed().iter().map(|(holder, process)| {
+            let own = by_pid.get(&process.inner_pid).copied();
             GpuProcess {
                 pid: Some(process.pid),
                 inner_pid: process.inner_pid,
@@ -125,8 +141,8 @@ impl Sampling<'_> {
                 is_transient: process.has_exited || own.is_some_and(|own| own.making_context),
             }
         });
-        let is_unlisted =
-            |own: &&account::Process| charge(own, entry).total != 0 && self.listed().all(|(_, process, _)| process.inner_pid != own.pid);
+        let listed_pids: HashSet<u32> = self.listed().iter().map(|(_, process)| process.inner_pid).collect();
+        let is_unlisted = |own: &&account::Process| charge(own, entry).total != 0 && !listed_pids.contains(&own.pid);
         let unlisted = account.processes.iter().filter(is_unlisted).map(|own| {
             let Charge { total, overhead, .. } = charge(own, entry);
             GpuProcess { inner_pid: own.pid, charged: Some(total), overhead, is_transient: own.making_context, ..GpuProcess::default() }
@@ -167,7 +183,7 @@ impl Sampling<'_> {
 
     /// Returns the sum of the processes' utilization that NVML reports, in percent.
     fn reported_utilization(&self) -> Option<f64> {
-        let by_process = self.gpu?.of_container(self.index).map(|(holder, ..)| holder.utilization);
+        let by_process = self.gpu?.of_container(self.index).iter().map(|(holder, _)| holder.utilization);
         by_process.sum::<Option<u32>>().map(|percent| f64::from(percent.min(100)))
     }
 }
@@ -175,11 +191,4 @@ impl Sampling<'_> {
 /// Returns what a process has charged on the GPU at index `entry` of its account.
 fn charge(process: &account::Process, entry: Option<usize>) -> Charge {
     entry.and_then(|at| process.charges.get(at)).copied().unwrap_or_default()
-}
-
-/// Returns the memory of the GPU or MIG device with this UUID, in bytes. 0 if the inventory lacks it.
-fn total_memory(inventory: &Inventory, uuid: Uuid) -> u64 {
-    let gpus = inventory.gpus.iter().map(|gpu| (&gpu.uuid, gpu.memory));
-    let partitions = inventory.gpus.iter().flat_map(|gpu| &gpu.mig).map(|mig| (&mig.uuid, mig.memory));
-    gpus.chain(partitions).find(|(known, _)| devices::uuid(known) == Some(uuid)).map_or(0, |(_, memory)| memory)
 }

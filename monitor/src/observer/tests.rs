@@ -21,7 +21,7 @@ fn processes_of_another_pid_namespace_are_unknown_not_absent() {
         utilization: None,
         processes: Some(pids.iter().copied().map(holder).collect()),
     };
-    let known = |pids: &[u32]| ObservedGpu::new(state(pids), &ProcessOwners::default()).state.processes.is_some();
+    let known = |pids: &[u32]| ObservedGpu::new(state(pids), &ProcessOwners::default(), &mut ProcessTable::default()).state.processes.is_some();
     assert!(known(&[]) && known(&[u32::MAX, std::process::id()]) && !known(&[u32::MAX]));
 }
 
@@ -34,7 +34,7 @@ fn shares_and_rates_come_from_the_account() {
     host.container("c", "app", "web", &[limit]);
     let path = std::ffi::CString::new(host.dir("c").join(REGION).as_os_str().as_bytes()).unwrap();
     let mut observer = Observer::new(host.path());
-    observer.inventory = inventory;
+    observer.set_inventory(inventory);
     let first = observer.sample().containers.remove(0).gpus.remove(0);
     assert_eq!((first.memory_limit, first.cores, first.charged), (Some(20 << 30), Some(40), 0), "a share exists before any process");
     let member = map::join(&path, 4, 5).unwrap();

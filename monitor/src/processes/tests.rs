@@ -23,7 +23,7 @@ fn names_with_parentheses_and_newlines_are_parsed() {
     assert_eq!(parsed("8 (x) Z 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 2 18 99 20"), Some(("x".to_owned(), false, 99)));
     assert_eq!(parsed("garbage"), None);
     assert_eq!(parse_inner_pid("Name:\tx\nNSpid:\t4000\t7\n"), Some(7));
-    assert_eq!(parse_cgroups("4:memory:/a/b\n0::/c:d\n"), ["/a/b", "/c:d"]);
+    assert_eq!(parse_cgroups("4:memory:/a/b\n3:cpu:/a/b\n0::/c:d\n"), ["/a/b", "/c:d"]);
 }
 
 /// Starts a program that prints a line when it is ready, and then waits.

@@ -1,0 +1,87 @@
+use super::*;
+
+fn process(cgroups: &[&str], pid_namespace: u64) -> Process {
+    Process { cgroups: cgroups.iter().map(|&cgroup| cgroup.to_owned()).collect(), pid_namespace, ..Process::default() }
+}
+
+fn owners(inits: &[(&str, Option<Process>)]) -> ProcessOwners {
+    let identities = inits.iter().map(|(id, init)| Arc::new(Identity { id: (*id).to_owned(), init: init.clone() })).collect();
+    let dirs = inits.iter().map(|(id, _)| PathBuf::from("/run/vgpu/containers").join(id)).collect();
+    let this = process(&["/system.slice/vgpu-monitor.service"], 1);
+    ProcessOwners { this, host_mounts: 500, ..ProcessOwners::default() }.with(dirs, identities)
+}
+
+#[test]
+fn cgroups_decide_before_namespaces() {
+    let owners = owners(&[
+        ("a", Some(process(&["/pods/a"], 10))),
+        ("ab", Some(process(&["/pods/ab"], 20))),
+        ("nested", Some(process(&["/pods/a/docker/nested"], 30))),
+        ("plain", Some(process(&["/"], 40))),
+        ("host", Some(process(&["/"], 1))),
+        ("twin1", Some(process(&["/"], 50))),
+        ("twin2", Some(process(&["/"], 50))),
+    ]);
+    let cases = [
+        ("the container's own cgroup", process(&["/pods/a"], 10), Some(0)),
+        ("a child cgroup", process(&["/pods/a/x"], 10), Some(0)),
+        ("a cgroup with a common prefix", process(&["/pods/ab"], 20), Some(1)),
+        ("the innermost container wins", process(&["/pods/a/docker/nested/y"], 30), Some(2)),
+        ("a program of the host in the container's cgroup", process(&["/pods/a"], 1), None),
+        ("a nested namespace does not lead out", process(&["/pods/a"], 99), Some(0)),
+        ("a namespace, without a cgroup", process(&["/"], 40), Some(3)),
+        ("neither cgroup nor namespace", process(&["/"], 1), None),
+        ("a namespace shared by two containers", process(&["/"], 50), None),
+        ("a namespace whose container has a cgroup", process(&["/elsewhere"], 10), None),
+        ("a process of the host", process(&["/system.slice/x"], 1), None),
+        ("this process", process(&["/system.slice/vgpu-monitor.service"], 1), None),
+    ];
+    for (description, process, expected) in cases {
+        assert_eq!(owners.container_of(&process), expected, "{description}");
+    }
+}
+
+/// The container has the host's PID namespace and the cgroup of a user's session, in which other programs of the user run.
+#[test]
+fn programs_of_the_host_have_no_owner() {
+    let of = |mount_namespace| Process { mount_namespace, ..process(&["/user.slice/session-1.scope"], 1) };
+    let owners = owners(&[("shared", Some(of(600)))]);
+    for (description, process, expected) in [
+        ("a process of the container", of(600), Some(0)),
+        ("one with a mount namespace of its own", of(700), Some(0)),
+        ("a program of the host", of(500), None),
+    ] {
+        assert_eq!(owners.container_of(&process), expected, "{description}");
+        assert_eq!(owners.is_in_container(&process, "shared"), expected.is_some(), "{description}");
+    }
+    assert!(!owners.is_in_container(&of(600), "other"));
+}
+
+#[test]
+fn containers_without_a_first_process_match_by_id() {
+    let owners = owners(&[("c0ffee", None)]);
+    for (cgroup, expected) in [
+        ("/c0ffee", Some(0)),
+        ("/system.slice/docker-c0ffee.scope", Some(0)),
+        ("/kubepods/pod1/c0ffee/x", Some(0)),
+        ("/kubepods.slice/cri-containerd-c0ffee.scope", Some(0)),
+        ("/kubepods/pod1/c0ffee2", None),
+        ("/system.slice/xc0ffee.scope", None),
+        ("/x-c0ffee", None),
+    ] {
+        assert_eq!(owners.container_of(&process(&[cgroup], 2)), expected, "{cgroup}");
+    }
+}
+
+#[test]
+fn runtime_state_files_are_read() {
+    let this = Process::read(std::process::id()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: String| fs::write(dir.path().join(name), text).unwrap();
+    write("status", format!(r#"{{"pid":{},"process-start-time":{},"cgroup-path":"/x"}}"#, this.pid, this.start_time));
+    assert_eq!(init_from_runtime(dir.path()).map(|found| found.pid), Some(this.pid), "crun");
+    write("state.json", format!(r#"{{"id":"x","init_process_pid":{},"init_process_start":{}}}"#, this.pid, this.start_time));
+    assert_eq!(init_from_runtime(dir.path()).map(|found| found.pid), Some(this.pid), "runc");
+    write("state.json", format!(r#"{{"id":"x","init_process_pid":{},"init_process_start":1}}"#, this.pid));
+    assert_eq!(init_from_runtime(dir.path()), None, "the PID was reused");
+}
