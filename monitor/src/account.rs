@@ -103,6 +103,17 @@ impl From<io::Error> for Unreadable {
     }
 }
 
+impl Unreadable {
+    /// Returns whether the container's processes made it so: they can truncate and overwrite the file, and take a lease on it.
+    #[must_use]
+    pub fn is_tampered(&self) -> bool {
+        match self {
+            Self::Truncated(_) | Self::Header | Self::Leased => true,
+            Self::Absent | Self::Io(_) => false,
+        }
+    }
+}
+
 /// Buffer for reading one region after the other.
 #[derive(Debug)]
 pub struct Reader(Box<Region>);

@@ -4,6 +4,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use vgpu_config::Inventory;
 use vgpu_config::devices::{self, Visible};
@@ -15,8 +16,9 @@ use vgpu_region::map;
 use vgpu_region::uuid::Uuid;
 
 use crate::account::{Account, Reader, Unreadable};
+use crate::file_cache::FileCache;
 use crate::inventory::KnownGpus;
-use crate::records::RecordCache;
+use crate::rights::{RIGHTS, Rights};
 use crate::shared_file;
 
 /// Container with limits.
@@ -32,6 +34,8 @@ pub struct Container {
     unreadable_limits: Option<String>,
     /// Account of what the container's processes hold, by their own claim.
     pub account: Result<Account, Unreadable>,
+    /// What the container may keep beyond its limits. `None` if they were never changed.
+    pub rights: Option<Arc<Rights>>,
 }
 
 /// Directory of a container whose record cannot be read, so that neither its limits nor its processes are known.
@@ -61,8 +65,14 @@ pub enum NotFound {
 
 impl Container {
     /// Reads a container's directory. `None` if the container is gone.
-    fn read(dir: PathBuf, reader: &mut Reader, records: &mut RecordCache) -> Option<Result<Self, Unknown>> {
-        let record = match records.get(&dir)? {
+    fn read(dir: PathBuf, reader: &mut Reader, files: &mut Files) -> Option<Result<Self, Unknown>> {
+        let record = match files.records.get(&dir) {
+            None if dir.join(LIMITS).exists() => Err(io::ErrorKind::NotFound.into()),
+            // The directory is not a container's, or is being removed.
+            None => return None,
+            Some(read) => read,
+        };
+        let record = match record {
             Ok(record) => record,
             Err(error) => {
                 let remedy = format!("if the container is gone, unmount {} and remove {}", dir.join(SHARED).display(), dir.display());
@@ -82,7 +92,9 @@ impl Container {
         let unreadable_limits = read.as_ref().err().map(|error| format!("{LIMITS} cannot be read: {error}"));
         let by_record = || Box::new(record.limits.page().unwrap_or_else(|| LimitsPage::new([])));
         let limits = read.unwrap_or_else(|_| by_record());
-        Some(Ok(Self { dir, record, limits, unreadable_limits, account }))
+        let is_changed = limits.generation.load(Relaxed) != 0;
+        let rights = if is_changed { files.rights.get(&dir).and_then(Result::ok) } else { None };
+        Some(Ok(Self { dir, record, limits, unreadable_limits, account, rights }))
     }
 
     /// Returns what cannot be read of the container, and why.
@@ -171,22 +183,36 @@ pub fn list(state_dir: &Path, reader: &mut Reader) -> Vec<Container> {
 /// Lists the containers with limits in a state directory, the oldest first, and those whose record cannot be read, by their directory.
 #[must_use]
 pub fn list_with_unknown(state_dir: &Path, reader: &mut Reader) -> (Vec<Container>, Vec<Unknown>) {
-    list_again(state_dir, reader, &mut RecordCache::default())
+    list_again(state_dir, reader, &mut Files::default())
 }
 
-/// Lists the containers as [`list_with_unknown`] does. Records that were read before are taken from `records`.
+/// Files of the host that rarely change, as read before.
+#[derive(Debug)]
+pub struct Files {
+    records: FileCache<Record>,
+    rights: FileCache<Rights>,
+}
+
+impl Default for Files {
+    fn default() -> Self {
+        Self { records: FileCache::new(RECORD), rights: FileCache::new(RIGHTS) }
+    }
+}
+
+/// Lists the containers as [`list_with_unknown`] does. Files that have not changed since the last call are not read again.
 #[must_use]
-pub fn list_again(state_dir: &Path, reader: &mut Reader, records: &mut RecordCache) -> (Vec<Container>, Vec<Unknown>) {
+pub fn list_again(state_dir: &Path, reader: &mut Reader, files: &mut Files) -> (Vec<Container>, Vec<Unknown>) {
     let entries = std::fs::read_dir(state_dir.join(CONTAINERS)).into_iter().flatten().flatten();
     let complete = entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
     let (mut found, mut unknown) = (Vec::new(), Vec::new());
-    for read in complete.filter_map(|entry| Container::read(entry.path(), reader, records)) {
+    for read in complete.filter_map(|entry| Container::read(entry.path(), reader, files)) {
         match read {
             Ok(container) => found.push(container),
             Err(other) => unknown.push(other),
         }
     }
-    records.forget_others();
+    files.records.forget_others();
+    files.rights.forget_others();
     found.sort_by(|a, b| (a.record.created, &a.record.id).cmp(&(b.record.created, &b.record.id)));
     unknown.sort_by(|a, b| a.dir.cmp(&b.dir));
     (found, unknown)

@@ -49,6 +49,10 @@ fn log_new(violation: &Violation) {
     match violation.kind {
         Kind::Over => warn!(container, id, gpu, held_mib, allowed_mib, processes, "container holds more memory than allowed"),
         Kind::Bypass => warn!(container, id, gpu, held_mib, allowed_mib, processes, "process bypasses the library"),
+        Kind::OverTime => {
+            let (used_percent, limit_percent) = violation.time.unwrap_or_default();
+            warn!(container, id, gpu, used_percent, limit_percent, processes, "container uses more GPU time than its limit");
+        }
     }
 }
 

@@ -1,10 +1,14 @@
 //! The host's GPUs according to NVML, and the processes that have contexts on them.
 
+use std::collections::HashMap;
+use std::time::Instant;
+
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use vgpu_config::inventory::{Gpu, Inventory};
 
+use crate::gpu_time::{Cursor, Usage};
 use crate::mig::{self, Partition};
 use crate::nvml;
 pub use crate::nvml::explain;
@@ -14,7 +18,11 @@ const LIST_RETRIES: u32 = 5;
 
 /// NVML, loaded and initialised.
 #[derive(Debug)]
-pub struct Gpus(Nvml);
+pub struct Gpus {
+    nvml: Nvml,
+    /// Places in the samples of GPU time, by UUID.
+    cursors: HashMap<String, Cursor>,
+}
 
 /// Momentary state of a GPU or MIG device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +41,8 @@ pub struct State {
     pub utilization: Option<u32>,
     /// Processes with a context on the GPU. `None` if NVML could not list them this time.
     pub processes: Option<Vec<Holder>>,
+    /// GPU time of its processes. `None` if NVML cannot tell.
+    pub usage: Option<Usage>,
 }
 
 /// Process with a context on a GPU.
@@ -42,8 +52,6 @@ pub struct Holder {
     pub pid: u32,
     /// Held memory in bytes. `None` if NVML does not report it.
     pub memory: Option<u64>,
-    /// Recent percentage of the GPU's time. `None` if NVML does not report it.
-    pub utilization: Option<u32>,
 }
 
 impl Gpus {
@@ -52,11 +60,11 @@ impl Gpus {
     /// # Errors
     /// There is no driver, or it does not work.
     pub fn open() -> Result<Self, NvmlError> {
-        nvml::load().map(Self)
+        nvml::load().map(|nvml| Self { nvml, cursors: HashMap::new() })
     }
 
     fn devices(&self) -> Result<Vec<Device<'_>>, NvmlError> {
-        (0..self.0.device_count()?).map(|index| self.0.device_by_index(index)).collect()
+        (0..self.nvml.device_count()?).map(|index| self.nvml.device_by_index(index)).collect()
     }
 
     /// Returns the GPUs of this machine and their MIG devices, for the inventory file.
@@ -86,18 +94,18 @@ impl Gpus {
     #[must_use]
     pub fn partitions(&self, device: &Device<'_>) -> Vec<Partition> {
         let is_partitioned = device.mig_mode().is_ok_and(|mode| mode.current != 0);
-        if is_partitioned { mig::partitions(&self.0, device) } else { Vec::new() }
+        if is_partitioned { mig::partitions(&self.nvml, device) } else { Vec::new() }
     }
 
     /// Returns the underlying NVML, for its other calls.
     #[must_use]
     pub fn nvml(&self) -> &Nvml {
-        &self.0
+        &self.nvml
     }
 
     /// Returns the state of the inventory's GPUs and MIG devices, without those that NVML fails to describe.
     #[must_use]
-    pub fn states(&self, inventory: &Inventory) -> Vec<State> {
+    pub fn states(&mut self, inventory: &Inventory) -> Vec<State> {
         let all = inventory.gpus.iter().flat_map(|gpu| {
             let partitions = gpu.mig.iter().map(|mig| mig.uuid.as_str());
             [gpu.uuid.as_str()].into_iter().chain(partitions).map(move |uuid| (gpu, uuid))
@@ -106,8 +114,9 @@ impl Gpus {
     }
 
     /// Returns the state of `gpu` or of its MIG device, whichever has this UUID.
-    fn state(&self, gpu: &Gpu, uuid: &str) -> Result<State, NvmlError> {
-        let device = self.0.device_by_uuid(uuid)?;
+    fn state(&mut self, gpu: &Gpu, uuid: &str) -> Result<State, NvmlError> {
+        let device = self.nvml.device_by_uuid(uuid)?;
+        let cursor = self.cursors.entry(uuid.to_owned()).or_insert_with(|| Cursor::new(Instant::now()));
         let memory = device.memory_info()?;
         Ok(State {
             index: gpu.index,
@@ -117,6 +126,7 @@ impl Gpus {
             memory_used: memory.used,
             utilization: device.utilization_rates().ok().map(|rates| rates.gpu),
             processes: holders(&device),
+            usage: cursor.read(&device),
         })
     }
 }
@@ -132,21 +142,12 @@ fn holders(device: &Device<'_>) -> Option<Vec<Holder>> {
         UsedGpuMemory::Used(bytes) => Some(bytes),
         UsedGpuMemory::Unavailable => None,
     };
-    let mut holders: Vec<Holder> = Vec::new();
+    let mut holders: HashMap<u32, Option<u64>> = HashMap::new();
     for process in listed {
-        let known = holders.iter_mut().find(|known| known.pid == process.pid);
-        match (known, memory(process.used_gpu_memory)) {
-            (Some(known), more) => known.memory = known.memory.zip(more).map(|(known, more)| known + more),
-            (None, memory) => holders.push(Holder { pid: process.pid, memory, utilization: None }),
-        }
+        let more = memory(process.used_gpu_memory);
+        holders.entry(process.pid).and_modify(|known| *known = known.zip(more).map(|(known, more)| known + more)).or_insert(more);
     }
-    // Sorted by time, so that the last sample of each process wins.
-    let mut samples = if holders.is_empty() { Vec::new() } else { device.process_utilization_stats(None).unwrap_or_default() };
-    samples.sort_by_key(|sample| sample.timestamp);
-    for sample in samples {
-        if let Some(holder) = holders.iter_mut().find(|holder| holder.pid == sample.pid) {
-            holder.utilization = Some(sample.sm_util.min(100));
-        }
-    }
+    let mut holders: Vec<Holder> = holders.into_iter().map(|(pid, memory)| Holder { pid, memory }).collect();
+    holders.sort_unstable_by_key(|holder| holder.pid);
     Some(holders)
 }

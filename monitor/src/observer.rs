@@ -10,13 +10,12 @@ use std::time::{Duration, Instant, SystemTime};
 use vgpu_config::Inventory;
 use vgpu_region::uuid::Uuid;
 
-use crate::account::Reader;
-use crate::container::{self, Container, Unknown};
+use crate::account::{Reader, Unreadable};
+use crate::container::{self, Container, Files, Unknown};
 use crate::gpus::{self, Gpus, State};
 use crate::inventory::KnownGpus;
 use crate::ownership::ProcessOwners;
 use crate::processes::{Process, ProcessTable};
-use crate::records::RecordCache;
 use crate::snapshot::{ContainerState, Gpu, Share, Snapshot};
 use share::{ObservedGpu, Previous, Sampling};
 
@@ -33,7 +32,7 @@ pub struct Observer {
     inventory: Inventory,
     known_gpus: KnownGpus,
     reader: Reader,
-    records: RecordCache,
+    files: Files,
     owners: ProcessOwners,
     processes: ProcessTable,
     /// GPUs by the container's bundle, as bundles do not change and are slow to read. Keys have the creation time.
@@ -52,7 +51,7 @@ impl Observer {
             inventory: Inventory::default(),
             known_gpus: KnownGpus::default(),
             reader: Reader::default(),
-            records: RecordCache::default(),
+            files: Files::default(),
             owners: ProcessOwners::default(),
             processes: ProcessTable::default(),
             bundles: HashMap::new(),
@@ -101,7 +100,7 @@ impl Observer {
         if self.nvml.is_err() && self.opened.elapsed() > NVML_RETRY_INTERVAL {
             self.open_nvml();
         }
-        let (containers, unknown) = container::list_again(&self.state_dir, &mut self.reader, &mut self.records);
+        let (containers, unknown) = container::list_again(&self.state_dir, &mut self.reader, &mut self.files);
         let owners = self.owners.next(&containers);
         self.processes.begin_look();
         let states = self.gpu_states();
@@ -127,7 +126,13 @@ impl Observer {
     }
 
     /// Returns a container's shares of its GPUs, and of others on which NVML lists its processes.
-    fn shares(&mut self, look: &Look<'_>, index: usize, container: &Container, previous: &mut HashMap<(PathBuf, Uuid), Previous>) -> Vec<Share> {
+    fn shares(
+        &mut self,
+        look: &Look<'_>,
+        index: usize,
+        container: &Container,
+        previous: &mut HashMap<(PathBuf, Uuid), Previous>,
+    ) -> Vec<Share> {
         let by_bundle = self.gpus_by_bundle(container);
         let mut uuids = container.gpus(&by_bundle, &self.known_gpus);
         let used = look.found.iter().filter(|gpu| gpu.has_processes_of(index)).filter_map(|gpu| gpu.uuid);
@@ -146,7 +151,7 @@ impl Observer {
 
     /// Returns the GPUs' states. Gives NVML up for a while if it reports none.
     fn gpu_states(&mut self) -> Vec<State> {
-        let states = self.nvml.as_ref().map(|nvml| nvml.states(&self.inventory)).unwrap_or_default();
+        let states = self.nvml.as_mut().map(|nvml| nvml.states(&self.inventory)).unwrap_or_default();
         if states.is_empty() && !self.inventory.gpus.is_empty() && self.nvml.is_ok() {
             // The driver was reloaded, or all GPUs are lost.
             (self.nvml, self.opened) = (Err("it no longer reports any GPU".to_owned()), Instant::now());
@@ -211,6 +216,8 @@ fn container_state(container: &Container, gpus: Vec<Share>, init: Option<&Proces
         priority: container.limits.priority(),
         changes: container.limits.generation.load(Relaxed),
         damaged: container.damage(),
+        is_tampered: container.account.as_ref().err().is_some_and(Unreadable::is_tampered),
+        is_mps: container.limits.is_mps(),
         gpus,
         init: init.map(|init| init.pid),
         init_started: init.map(|init| init.start_time),

@@ -75,7 +75,9 @@ impl ProcessOwners {
         let looks = self.looks.wrapping_add(1);
         let identity = |(index, container): (usize, &Container)| {
             let known = self.by_dir.get(&container.dir).and_then(|&at| self.identities.get(at));
-            known.and_then(|known| revalidate(known, (looks + index) % REFRESH_LOOKS == 0)).unwrap_or_else(|| Arc::new(Identity::find(&container.record)))
+            known
+                .and_then(|known| revalidate(known, (looks + index) % REFRESH_LOOKS == 0))
+                .unwrap_or_else(|| Arc::new(Identity::find(&container.record)))
         };
         let identities: Vec<Arc<Identity>> = containers.iter().enumerate().map(identity).collect();
         let is_same = identities.len() == self.identities.len()
@@ -183,7 +185,8 @@ impl Index {
         // Two runtimes may each have a container with the same ID.
         let mut counts: HashMap<&str, usize> = HashMap::new();
         identities.iter().for_each(|identity| *counts.entry(&identity.id).or_default() += 1);
-        let unknown = identities.iter().enumerate().filter(|(_, identity)| identity.init.is_none() && counts.get(identity.id.as_str()) == Some(&1));
+        let unknown =
+            identities.iter().enumerate().filter(|(_, identity)| identity.init.is_none() && counts.get(identity.id.as_str()) == Some(&1));
         let has_own_cgroup: HashSet<usize> = by_cgroup.values().copied().collect();
         let mut by_namespace: HashMap<u64, Option<usize>> = HashMap::new();
         for (index, init) in inits() {
@@ -198,7 +201,10 @@ impl Index {
         if self.by_id.is_empty() {
             return None;
         }
-        cgroup.split('/').filter_map(|part| self.by_id.get(part).copied().or_else(|| self.named_by_scope(part.strip_suffix(".scope")?))).max()
+        cgroup
+            .split('/')
+            .filter_map(|part| self.by_id.get(part).copied().or_else(|| self.named_by_scope(part.strip_suffix(".scope")?)))
+            .max()
     }
 
     fn named_by_scope(&self, name: &str) -> Option<usize> {

@@ -60,6 +60,10 @@ pub struct ContainerState {
     pub changes: u64,
     /// Reason why the account is unreadable.
     pub damaged: Option<String>,
+    /// Whether the container's own processes damaged it, and not a failure of the host.
+    pub is_tampered: bool,
+    /// Whether NVIDIA's MPS limits the GPU time.
+    pub is_mps: bool,
     /// Shares of GPUs, in the container's order.
     pub gpus: Vec<Share>,
     /// PID of the container's first process on the host, if known.
@@ -83,8 +87,14 @@ pub struct Share {
     pub cores: Option<u32>,
     /// Compute limit in percent while no other container uses the GPU.
     pub cores_soft: Option<u32>,
-    /// Charged device memory in bytes, by the container's account.
+    /// Compute limit in percent that applies because no other container uses the GPU. 0 if none does.
+    pub lent: u32,
+    /// Memory that the container may hold beyond the limit, as it held it when the limit was lowered, in bytes.
+    pub by_right: Option<u64>,
+    /// Device memory charged to living processes in bytes, by the container's account.
     pub charged: u64,
+    /// Total of the container's account in bytes, with charges of dead processes that are not yet released.
+    pub booked: u64,
     /// Part of `charged` for contexts, modules and stacks, in bytes.
     pub overhead: u64,
     /// Part of `charged` for managed memory, in bytes. NVML does not list it by process.
@@ -105,6 +115,12 @@ pub struct Share {
     pub turn_changes: u64,
     /// Percent of the GPU's time since the last sample: as charged if there is a compute limit, else as NVML reports.
     pub utilization: Option<f64>,
+    /// Percent of the GPU's time that the container's processes used lately according to NVML. `None` if NVML cannot tell.
+    pub observed: Option<f64>,
+    /// GPU time of the container's processes according to NVML since the observer started, in nanoseconds.
+    pub observed_ns: Option<u64>,
+    /// Time that `observed_ns` is of, in nanoseconds.
+    pub observed_over_ns: u64,
     /// Percent of the time since the last sample for which launches were delayed, summed over threads.
     pub throttled: Option<f64>,
     /// Time when charged GPU time last grew, in seconds since 1970.
@@ -132,12 +148,16 @@ pub struct GpuProcess {
     pub overhead: u64,
     /// Held memory according to NVML, in bytes. `None` if NVML does not report it.
     pub held: Option<u64>,
+    /// Percent of the GPU's time that it used lately according to NVML.
+    pub observed: Option<u32>,
     /// Whether NVML lists the process.
     #[serde(rename = "listed")]
     pub is_listed: bool,
-    /// Whether the figures are about to change: the process is a zombie, or is making a context.
+    /// Whether the figures are about to change: the process is a zombie, or says that it is making a context.
     #[serde(rename = "in_between")]
     pub is_transient: bool,
+    /// Whether the process is a zombie.
+    pub has_exited: bool,
 }
 
 impl ContainerState {

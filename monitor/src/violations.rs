@@ -1,37 +1,48 @@
-//! Detection of containers that hold more memory than their limit, or use a GPU without the library, from what NVML and the kernel report.
+//! Detection of containers that hold more memory than their limit, use more GPU time, or use a GPU without the library, from what NVML and
+//! the kernel report.
 //!
 //! A well-behaved container must never be reported, so a finding has to persist:
 //! * The figures of one sample are inconsistent while contexts are made and processes exit. A finding counts from the third consecutive
 //!   sample on, and processes are due to be ended only after the operator's grace time.
 //! * A container whose limit was lowered below what it held may keep that. Its allowance is what it held, and shrinks as it frees memory.
 //! * Samples in which NVML could not list the processes neither confirm nor clear a finding.
+//!
+//! What a container's account says can only speak against it, or excuse it for a time that is bounded by the host's own clock.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use crate::snapshot::{ContainerState, GpuProcess, Share, Snapshot};
+use excuses::{Excuses, MAX_TRANSIENT};
+use gpu_time::TimeChecks;
+
+mod excuses;
+mod gpu_time;
 
 /// Consecutive samples before a finding counts.
 const MIN_SAMPLES: u32 = 3;
-/// Longest time for which a process may excuse its figures by making a context.
-const MAX_TRANSIENT: Duration = Duration::from_secs(5);
 /// Memory that the driver may take beyond the limit: the least for each container, in bytes.
 const CONTAINER_SLACK: u64 = 32 << 20;
 /// Memory that the driver may take beyond the limit for each process, in bytes.
 const PROCESS_SLACK: u64 = 4 << 20;
+/// Memory that a process may hold beyond its charges, in bytes: what the library does not measure far from the limit, such as page tables and
+/// streams. A context takes more (518 MiB on an H200).
+const UNCHARGED_SLACK: u64 = 128 << 20;
 
 /// Kind of violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The container's processes hold more memory than allowed.
     Over,
-    /// A process uses the GPU without an entry in the container's account.
+    /// A process uses the GPU without an entry in the container's account, or holds far more than it has charged.
     Bypass,
+    /// The container's processes use more GPU time than allowed.
+    OverTime,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 2] = [Self::Over, Self::Bypass];
+    pub const ALL: [Self; 3] = [Self::Over, Self::Bypass, Self::OverTime];
 
     /// Returns the kind's label in metrics and logs.
     #[must_use]
@@ -39,6 +50,7 @@ impl Kind {
         match self {
             Self::Over => "over_limit",
             Self::Bypass => "bypass",
+            Self::OverTime => "over_time",
         }
     }
 }
@@ -60,6 +72,8 @@ pub struct Violation {
     pub held: u64,
     /// Allowed memory in bytes. `None` without a memory limit.
     pub allowed: Option<u64>,
+    /// Percent of the GPU's time that the container's processes used lately, and its limit in percent. `None` without a compute limit.
+    pub time: Option<(f64, u32)>,
     /// Processes to end, in this order.
     pub offenders: Vec<Offender>,
     /// Whether this is the first report of the violation.
@@ -102,24 +116,38 @@ type Key = (String, u64, String);
 /// PID and start time.
 type Identity = (u32, u64);
 
+/// Subject of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Subject {
+    /// The container's memory.
+    Memory,
+    /// The container's GPU time.
+    Time,
+    /// One process.
+    Process(Identity),
+}
+
 /// Detector of violations in a sequence of snapshots.
 #[derive(Debug)]
 pub struct ViolationDetector {
     grace: Duration,
     allowances: HashMap<Key, Allowance>,
-    findings: HashMap<(Key, Option<Identity>), Finding>,
+    findings: HashMap<(Key, Subject), Finding>,
+    excuses: Excuses,
+    time: TimeChecks,
 }
 
 impl ViolationDetector {
     /// Returns a detector whose violations are due once they have lasted for `grace`.
     #[must_use]
     pub fn new(grace: Duration) -> Self {
-        Self { grace, allowances: HashMap::new(), findings: HashMap::new() }
+        Self { grace, allowances: HashMap::new(), findings: HashMap::new(), excuses: Excuses::default(), time: TimeChecks::default() }
     }
 
     /// Returns the violations that persist at `now`, a monotonic time.
     pub fn detect(&mut self, snapshot: &Snapshot, now: Duration) -> Vec<Violation> {
-        let mut violations = Vec::new();
+        let (mut violations, mut unknown) = (Vec::new(), HashSet::new());
+        self.excuses.update(snapshot, now);
         for container in &snapshot.containers {
             for share in &container.gpus {
                 let key = (container.dir_name.clone(), container.created, share.uuid.clone());
@@ -128,19 +156,24 @@ impl ViolationDetector {
                         violations.extend(self.over(container, share, held, &key, now));
                         violations.extend(self.bypass(container, share, held, &key, now));
                     }
-                    // NVML could not list the processes: findings neither advance nor expire.
-                    None => self.findings.iter_mut().filter(|((of, _), _)| *of == key).for_each(|(_, finding)| finding.last = now),
+                    None => _ = unknown.insert(key.clone()),
                 }
+                violations.extend(self.over_time(container, share, &key, now));
             }
         }
+        // NVML could not list the processes: findings neither advance nor expire.
+        self.findings.iter_mut().filter(|((of, _), _)| unknown.contains(of)).for_each(|(_, finding)| finding.last = now);
         self.findings.retain(|_, finding| finding.last == now);
-        let exists = |key: &Key| snapshot.containers.iter().any(|container| (&container.dir_name, container.created) == (&key.0, key.1));
+        let existing: HashSet<(&str, u64)> =
+            snapshot.containers.iter().map(|container| (container.dir_name.as_str(), container.created)).collect();
+        let exists = |key: &Key| existing.contains(&(key.0.as_str(), key.1));
         self.allowances.retain(|key, _| exists(key));
+        self.time.retain(exists);
         violations
     }
 
     /// Counts one more sample of a finding. Returns whether it is new and whether it is due; `None` until it counts.
-    fn count(&mut self, key: (Key, Option<Identity>), now: Duration, is_transient: bool) -> Option<(bool, bool)> {
+    fn count(&mut self, key: (Key, Subject), now: Duration, is_transient: bool) -> Option<(bool, bool)> {
         let finding = self.findings.entry(key).or_insert(Finding { since: now, samples: 0, is_reported: false, last: now });
         finding.last = now;
         if !is_transient || now.saturating_sub(finding.since) > MAX_TRANSIENT {
@@ -158,12 +191,8 @@ impl ViolationDetector {
     }
 
     /// Returns what a container may hold, in bytes: its limit, or what it held when the limit was lowered.
-    fn allow(&mut self, container: &ContainerState, share: &Share, limit: u64, held: u64, key: &Key) -> u64 {
-        let initial = || {
-            // The limit was changed before the first sample. Charged memory may be older than that change.
-            let charged = share.processes.iter().filter_map(|process| Some(process.held?.min(process.charged?)));
-            if container.changes == 0 { limit } else { limit.max(charged.sum()) }
-        };
+    fn allow(&mut self, share: &Share, limit: u64, held: u64, key: &Key) -> u64 {
+        let initial = || limit.max(share.by_right.unwrap_or(0));
         let allowance = self.allowances.entry(key.clone()).or_insert_with(|| Allowance { limit, allowed: initial() });
         if allowance.limit != limit {
             *allowance = Allowance { limit, allowed: limit.max(allowance.allowed) };
@@ -173,53 +202,72 @@ impl ViolationDetector {
     }
 
     fn over(&mut self, container: &ContainerState, share: &Share, held: u64, key: &Key, now: Duration) -> Option<Violation> {
-        let allowed = self.allow(container, share, share.memory_limit?, held, key);
+        let allowed = self.allow(share, share.memory_limit?, held, key);
         let listed = share.processes.iter().filter(|process| process.is_listed).count() as u64;
         let slack = CONTAINER_SLACK.max(allowed / 100) + PROCESS_SLACK * listed;
         if held <= allowed.saturating_add(slack) {
             return None;
         }
-        let is_transient = share.processes.iter().any(|process| process.is_transient);
-        let state = self.count((key.clone(), None), now, is_transient)?;
-        Some(violation(container, share, Kind::Over, held, Some(allowed), offenders(share, held, allowed), state))
+        let is_transient = share.processes.iter().any(|process| process.has_exited || self.excuses.excuse(process));
+        let state = self.count((key.clone(), Subject::Memory), now, is_transient)?;
+        Some(violation(container, share, Kind::Over, offenders(share, held, allowed, &self.excuses), state).allowing(Some(allowed)))
     }
 
     fn bypass(&mut self, container: &ContainerState, share: &Share, held: u64, key: &Key, now: Duration) -> Vec<Violation> {
-        // A damaged account lists no processes, and a share without limits has nothing to bypass.
-        if container.damaged.is_some() || (share.memory_limit.is_none() && share.cores.is_none()) {
+        // If the host could not read the account, nothing is known. A share without limits has nothing to bypass.
+        let is_unknown = container.damaged.is_some() && !container.is_tampered;
+        if is_unknown || (share.memory_limit.is_none() && share.cores.is_none()) {
             return Vec::new();
         }
+        let is_short = is_far_above(held, share.booked.max(share.charged));
         let mut found = Vec::new();
-        let is_unknown =
-            |process: &&GpuProcess| process.is_listed && process.charged.is_none() && !process.is_transient && process.held != Some(0);
-        for process in share.processes.iter().filter(is_unknown) {
+        for process in share.processes.iter().filter(|process| process.is_listed && !process.has_exited && process.held != Some(0)) {
+            // Memory of another process of the container, imported and charged there, is no bypass.
+            let is_excessive = |charged: u64| is_short && is_far_above(process.held.unwrap_or(0), charged) && !self.excuses.excuse(process);
+            if !process.charged.is_none_or(is_excessive) {
+                continue;
+            }
             let Some(offender) = offender(process) else { continue };
-            let identity = Some((offender.pid, offender.start_time));
-            if let Some(state) = self.count((key.clone(), identity), now, false) {
-                found.push(violation(container, share, Kind::Bypass, held, share.memory_limit, vec![offender], state));
+            let subject = Subject::Process((offender.pid, offender.start_time));
+            if let Some(state) = self.count((key.clone(), subject), now, false) {
+                found.push(violation(container, share, Kind::Bypass, vec![offender], state));
             }
         }
         found
     }
+
+    fn over_time(&mut self, container: &ContainerState, share: &Share, key: &Key, now: Duration) -> Option<Violation> {
+        // MPS limits the number of multiprocessors, not the time.
+        if container.is_mps || !self.time.is_over(share, key, now) {
+            return None;
+        }
+        let state = self.count((key.clone(), Subject::Time), now, false)?;
+        let offenders = self.time.offenders(share, key, state.1);
+        Some(violation(container, share, Kind::OverTime, offenders, state))
+    }
 }
 
-fn violation(
-    container: &ContainerState,
-    share: &Share,
-    kind: Kind,
-    held: u64,
-    allowed: Option<u64>,
-    offenders: Vec<Offender>,
-    (is_new, is_due): (bool, bool),
-) -> Violation {
+/// Returns whether a process or a container holds far more than it has charged. Both in bytes.
+fn is_far_above(held: u64, charged: u64) -> bool {
+    held > charged.saturating_add(UNCHARGED_SLACK.max(held / 8))
+}
+
+impl Violation {
+    fn allowing(self, allowed: Option<u64>) -> Self {
+        Self { allowed, ..self }
+    }
+}
+
+fn violation(container: &ContainerState, share: &Share, kind: Kind, offenders: Vec<Offender>, (is_new, is_due): (bool, bool)) -> Violation {
     Violation {
         id: container.id.clone(),
         dir_name: container.dir_name.clone(),
         name: container.name(),
         uuid: share.uuid.clone(),
         kind,
-        held,
-        allowed,
+        held: share.held.unwrap_or(0),
+        allowed: share.memory_limit,
+        time: share.cores.map(|percent| (share.observed.unwrap_or(0.0), percent)),
         offenders,
         is_new,
         is_due,
@@ -231,13 +279,16 @@ fn offender(process: &GpuProcess) -> Option<Offender> {
 }
 
 /// Returns the processes whose end brings a share back to `allowed`. Processes without an account come first, then those that hold more
-/// than they have charged, by the excess, then the largest ones.
-fn offenders(share: &Share, held: u64, allowed: u64) -> Vec<Offender> {
+/// than they have charged, by the excess, then the largest ones. Processes that are excused are
+/// chosen only if there are no others.
+fn offenders(share: &Share, held: u64, allowed: u64, excuses: &Excuses) -> Vec<Offender> {
     let excess = |process: &GpuProcess| {
         let (held, charged) = (process.held.unwrap_or(0), process.charged.unwrap_or(0));
         Some(held.saturating_sub(charged)).filter(|excess| *excess > PROCESS_SLACK).unwrap_or(0)
     };
-    let mut processes: Vec<&GpuProcess> = share.processes.iter().filter(|process| process.is_listed && !process.is_transient).collect();
+    let mut processes: Vec<&GpuProcess> = share.processes.iter().filter(|process| process.is_listed && !process.has_exited).collect();
+    let has_others = processes.iter().any(|process| !excuses.excuse(process));
+    processes.retain(|process| !has_others || !excuses.excuse(process));
     processes.sort_by_key(|process| std::cmp::Reverse((process.charged.is_none(), excess(process), process.held)));
     let mut left = held;
     let mut chosen = Vec::new();

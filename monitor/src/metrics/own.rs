@@ -13,9 +13,11 @@ const CONTAINER: [&str; 4] = ["namespace", "pod", "container", "container_id"];
 type Figure = fn(&Share) -> Option<f64>;
 
 /// Gauges of a share: name, help, value. A value of `None` is left out.
-const GAUGES: [(&str, &str, Figure); 9] = [
+const GAUGES: [(&str, &str, Figure); 10] = [
     ("vgpu_memory_limit_bytes", "Device memory limit of the container", |share| share.memory_limit.map(|bytes| bytes as f64)),
-    ("vgpu_memory_charged_bytes", "Device memory charged to the container by its own account", |share| Some(share.charged as f64)),
+    ("vgpu_memory_charged_bytes", "Device memory charged to the container's living processes by its own account", |share| {
+        Some(share.charged as f64)
+    }),
     ("vgpu_memory_overhead_bytes", "Part of the charged memory for contexts, modules and stacks", |share| Some(share.overhead as f64)),
     ("vgpu_memory_managed_bytes", "Part of the charged memory for managed memory, which NVML does not list by process", |share| {
         Some(share.managed as f64)
@@ -27,13 +29,19 @@ const GAUGES: [(&str, &str, Figure); 9] = [
     ("vgpu_compute_limit_ratio", "Compute limit of the container as a fraction of the GPU's time (0-1)", |share| {
         share.cores.map(|percent| f64::from(percent) / 100.0)
     }),
+    ("vgpu_gpu_observed_ratio", "Recent part of the GPU's time that the container's processes used according to NVML (0-1)", |share| {
+        share.observed.map(|percent| percent / 100.0)
+    }),
     ("vgpu_processes", "Processes of the container on the GPU", |share| Some(share.processes.len() as f64)),
     ("vgpu_first_refusal_timestamp_seconds", "Time of the container's first refused memory request", |share| share.first_refusal),
 ];
 
 /// Counters of a share.
-const COUNTERS: [(&str, &str, Figure); 3] = [
+const COUNTERS: [(&str, &str, Figure); 4] = [
     ("vgpu_gpu_seconds_total", "GPU time charged to the container", |share| Some(share.used_ns as f64 / 1e9)),
+    ("vgpu_gpu_observed_seconds_total", "GPU time that the container's processes used according to NVML", |share| {
+        share.observed_ns.map(|ns| ns as f64 / 1e9)
+    }),
     ("vgpu_throttled_seconds_total", "Time for which the container's launches were delayed, summed over threads", |share| {
         Some(share.throttled_ns as f64 / 1e9)
     }),

@@ -10,9 +10,9 @@ use crate::violations::{Kind, Violation};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// Violations found so far, by [`Kind::ALL`].
-    pub found: [u64; 2],
+    pub found: [u64; Kind::ALL.len()],
     /// Current violations, by [`Kind::ALL`].
-    pub lasting: [u64; 2],
+    pub lasting: [u64; Kind::ALL.len()],
     /// Processes ended so far.
     pub ended: u64,
 }
@@ -25,7 +25,7 @@ impl Tally {
 
 /// Counts the violations of one sample, and the processes ended for them. `ended` has the container's directory name for each process.
 pub fn count_violations(tallies: &mut HashMap<String, Tally>, violations: &[Violation], ended: &[String]) {
-    tallies.values_mut().for_each(|tally| tally.lasting = [0; 2]);
+    tallies.values_mut().for_each(|tally| tally.lasting = [0; Kind::ALL.len()]);
     for violation in violations {
         let tally = tallies.entry(violation.dir_name.clone()).or_default();
         let index = Tally::index(violation.kind);

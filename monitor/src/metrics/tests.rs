@@ -48,7 +48,7 @@ fn snapshot() -> Snapshot {
 }
 
 fn rendered(snapshot: &Snapshot, dialect: Dialect) -> String {
-    let tally = |id: &str| if id == "aaa" { Tally { found: [2, 1], lasting: [1, 0], ended: 1 } } else { Tally::default() };
+    let tally = |id: &str| if id == "aaa" { Tally { found: [2, 1, 3], lasting: [1, 0, 1], ended: 1 } } else { Tally::default() };
     text(snapshot, "node1", dialect, &[("enforce", 3)], tally).unwrap()
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use vgpu_config::devices;
+use vgpu_region::limits::Turn;
 use vgpu_region::uuid::Uuid;
 
 use crate::account::{self, Account, Charge};
@@ -26,6 +27,8 @@ pub(super) struct ObservedGpu {
     pub state: State,
     pub uuid: Option<Uuid>,
     by_container: HashMap<usize, Vec<Listed>>,
+    /// Percent of the GPU's time by container, with processes that have exited since.
+    percent: HashMap<usize, u32>,
 }
 
 impl ObservedGpu {
@@ -42,7 +45,13 @@ impl ObservedGpu {
         if !identified && state.processes.as_ref().is_some_and(|listed| !listed.is_empty()) {
             state.processes = None;
         }
-        Self { uuid: devices::uuid(&state.uuid), state, by_container }
+        let mut percent = HashMap::<usize, u32>::new();
+        for (pid, used) in state.usage.iter().flat_map(|usage| &usage.percent) {
+            if let Some(index) = table.known(*pid).and_then(|process| owners.container_of(&process)) {
+                *percent.entry(index).or_default() += used;
+            }
+        }
+        Self { uuid: devices::uuid(&state.uuid), state, by_container, percent }
     }
 
     /// Returns whether NVML lists processes of the container at `index`.
@@ -65,6 +74,8 @@ pub(super) struct Previous {
     last_kernel: Option<f64>,
     utilization: Option<f64>,
     throttled: Option<f64>,
+    observed_ns: u64,
+    observed_over_ns: u64,
 }
 
 /// Inputs for one share in one sample.
@@ -91,12 +102,15 @@ impl Sampling<'_> {
         let entry = account.gpus.iter().position(|gpu| gpu.uuid == self.uuid);
         let figures = entry.and_then(|at| account.gpus.get(at)).copied();
         let sum = |part: fn(Charge) -> u64| account.processes.iter().map(|own| part(charge(own, entry))).fold(0, u64::saturating_add);
+        let name = self.gpu.map_or_else(|| self.uuid.to_string(), |gpu| gpu.state.uuid.clone());
         Share {
-            uuid: self.gpu.map_or_else(|| self.uuid.to_string(), |gpu| gpu.state.uuid.clone()),
             memory_limit: limit.and_then(|limit| limit.memory_for(total_memory)),
             cores: limit.and_then(|limit| limit.cores_limit()),
             cores_soft: limit.map(|limit| limit.cores_soft.load(Relaxed)).filter(|percent| *percent != 0),
-            charged: figures.map_or(0, |gpu| gpu.charged),
+            lent: self.turn().map_or(0, |turn| turn.lent.load(Relaxed).min(100)),
+            by_right: self.container.rights.as_ref().and_then(|rights| rights.memory.get(&name).copied()),
+            charged: sum(|charge| charge.total),
+            booked: figures.map_or(0, |gpu| gpu.charged),
             overhead: sum(|charge| charge.overhead),
             managed: sum(|charge| charge.managed),
             spilled: figures.map_or(0, |gpu| gpu.spilled),
@@ -105,12 +119,15 @@ impl Sampling<'_> {
             first_refusal: figures.map(|gpu| gpu.first_refusal).filter(|&at| at != 0).map(|at| at as f64 / 1e9),
             used_ns: figures.map_or(0, |gpu| gpu.used),
             throttled_ns: figures.map_or(0, |gpu| gpu.waited),
-            turn_changes: self.container.limits.turn(self.uuid).map_or(0, |turn| u64::from(turn.word.load(Relaxed) >> 2)),
-            utilization: None,
-            throttled: None,
-            last_kernel: None,
+            turn_changes: self.turn().map_or(0, |turn| u64::from(turn.word.load(Relaxed) >> 2)),
             processes: self.processes(account, entry),
+            uuid: name,
+            ..Share::default()
         }
+    }
+
+    fn turn(&self) -> Option<&Turn> {
+        self.container.limits.turn(self.uuid)
     }
 
     /// Returns the container's processes that NVML lists.
@@ -125,6 +142,7 @@ impl Sampling<'_> {
 
     /// Returns the processes that NVML lists, then those that only the account has. `entry` is the GPU's index in the account.
     fn processes(&self, account: &Account, entry: Option<usize>) -> Vec<GpuProcess> {
+        let usage = self.gpu.and_then(|gpu| gpu.state.usage.as_ref());
         // The first slot of a PID counts.
         let by_pid: HashMap<u32, &account::Process> = account.processes.iter().rev().map(|own| (own.pid, own)).collect();
         let listed = self.listed().iter().map(|(holder, process)| {
@@ -137,8 +155,10 @@ impl Sampling<'_> {
                 charged: own.map(|own| charge(own, entry).total),
                 overhead: own.map_or(0, |own| charge(own, entry).overhead),
                 held: holder.memory,
+                observed: usage.map(|usage| usage.percent.get(&process.pid).copied().unwrap_or(0)),
                 is_listed: true,
                 is_transient: process.has_exited || own.is_some_and(|own| own.making_context),
+                has_exited: process.has_exited,
             }
         });
         let listed_pids: HashSet<u32> = self.listed().iter().map(|(_, process)| process.inner_pid).collect();
@@ -152,6 +172,7 @@ impl Sampling<'_> {
 
     /// Fills in the rates since `previous`, and returns what the next sample needs. Keeps the previous rates for 100 ms.
     pub fn rates(&self, share: &mut Share, previous: Option<&Previous>) -> Previous {
+        self.observe(share, previous);
         let account = self.container.account.iter().flat_map(|account| &account.gpus).find(|gpu| gpu.uuid == self.uuid);
         let activity = account.map_or(0, |gpu| gpu.activity).wrapping_add(share.used_ns);
         share.last_kernel = match previous {
@@ -159,16 +180,17 @@ impl Sampling<'_> {
             Some(_) => Some(self.unix_time),
             None => None,
         };
+        let (observed_ns, observed_over_ns) = (share.observed_ns.unwrap_or(0), share.observed_over_ns);
         if let Some(previous) = previous.filter(|previous| self.now.duration_since(previous.at) < MIN_RATE_INTERVAL) {
             (share.utilization, share.throttled) = (previous.utilization, previous.throttled);
-            return Previous { activity, last_kernel: share.last_kernel, ..*previous };
+            return Previous { activity, last_kernel: share.last_kernel, observed_ns, observed_over_ns, ..*previous };
         }
         let rate = |before: fn(&Previous) -> u64, now_ns: u64| {
             let passed_ns = self.now.duration_since(previous?.at).as_nanos() as f64;
             Some(now_ns.saturating_sub(before(previous?)) as f64 * 100.0 / passed_ns)
         };
         let charged = || rate(|previous| previous.used_ns, share.used_ns).map(|percent| percent.min(100.0));
-        share.utilization = if share.cores.is_some() { charged() } else { self.reported_utilization() };
+        share.utilization = if share.cores.is_some() { charged() } else { share.observed };
         share.throttled = rate(|previous| previous.throttled_ns, share.throttled_ns);
         Previous {
             at: self.now,
@@ -178,13 +200,22 @@ impl Sampling<'_> {
             last_kernel: share.last_kernel,
             utilization: share.utilization,
             throttled: share.throttled,
+            observed_ns,
+            observed_over_ns,
         }
     }
 
-    /// Returns the sum of the processes' utilization that NVML reports, in percent.
-    fn reported_utilization(&self) -> Option<f64> {
-        let by_process = self.gpu?.of_container(self.index).iter().map(|(holder, _)| holder.utilization);
-        by_process.sum::<Option<u32>>().map(|percent| f64::from(percent.min(100)))
+    /// Fills in what NVML says about the container's GPU time.
+    fn observe(&self, share: &mut Share, previous: Option<&Previous>) {
+        let (mut used_ns, mut over_ns) = previous.map_or((0, 0), |previous| (previous.observed_ns, previous.observed_over_ns));
+        if let Some((gpu, usage)) = self.gpu.and_then(|gpu| Some((gpu, gpu.state.usage.as_ref()?))) {
+            let percent = gpu.percent.get(&self.index).copied().unwrap_or(0).min(100);
+            let length_ns = usage.length.as_nanos() as u64;
+            used_ns += length_ns / 100 * u64::from(percent);
+            over_ns += length_ns;
+            (share.observed, share.observed_ns) = (Some(f64::from(percent)), Some(used_ns));
+        }
+        share.observed_over_ns = over_ns;
     }
 }
 

@@ -11,7 +11,7 @@ use crate::test_host::Host;
 
 #[test]
 fn processes_of_another_pid_namespace_are_unknown_not_absent() {
-    let holder = |pid| Holder { pid, memory: Some(1), utilization: None };
+    let holder = |pid| Holder { pid, memory: Some(1) };
     let state = |pids: &[u32]| State {
         index: 0,
         uuid: String::new(),
@@ -20,8 +20,10 @@ fn processes_of_another_pid_namespace_are_unknown_not_absent() {
         memory_used: 1,
         utilization: None,
         processes: Some(pids.iter().copied().map(holder).collect()),
+        usage: None,
     };
-    let known = |pids: &[u32]| ObservedGpu::new(state(pids), &ProcessOwners::default(), &mut ProcessTable::default()).state.processes.is_some();
+    let known =
+        |pids: &[u32]| ObservedGpu::new(state(pids), &ProcessOwners::default(), &mut ProcessTable::default()).state.processes.is_some();
     assert!(known(&[]) && known(&[u32::MAX, std::process::id()]) && !known(&[u32::MAX]));
 }
 

@@ -37,6 +37,12 @@ impl ProcessTable {
         self.known.insert(pid, (Arc::clone(&process), look));
         Some(process)
     }
+
+    /// Returns a process that was asked for in this look or in the last one, even if it has exited since.
+    #[must_use]
+    pub fn known(&self, pid: u32) -> Option<Arc<Process>> {
+        self.known.get(&pid).map(|(process, _)| Arc::clone(process))
+    }
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ fn transient_and_permitted_usage_is_no_violation() {
     let over = || share(1024, vec![process(1, Some(600), 600), process(2, Some(100), 900)]);
     let good = || share(1024, vec![process(1, Some(600), 600)]);
     let unknown = |pid| share(1024, vec![process(pid, None, 500)]);
-    let ending = share(1024, vec![GpuProcess { is_transient: true, ..process(1, None, 500) }]);
+    let ending = share(1024, vec![GpuProcess { is_transient: true, has_exited: true, ..process(1, None, 500) }]);
     let making = share(1024, vec![process(1, Some(600), 600), GpuProcess { is_transient: true, ..process(2, Some(0), 518) }]);
     let within_slack = share(1024, vec![process(1, Some(1024), 1024 + 30)]);
     let managed = Share { managed: 4000 * MIB, charged: 4600 * MIB, ..share(1024, vec![process(1, Some(4600), 600)]) };
@@ -95,18 +95,6 @@ fn lowered_limits_allow_what_is_held() {
     assert!(detected(&mut detector, 23, &vec![holding(1024, 2000); 20]).is_empty(), "freeing is allowed");
     let found = detected(&mut detector, 43, &vec![holding(1024, 3000); 3]);
     assert_eq!(found[0].allowed, Some(2000 * MIB), "freed memory may not be taken again");
-
-    // A detector started after the change: charged memory may be older than the change, uncharged memory is not.
-    let mut later = ViolationDetector::new(GRACE);
-    let changed = |share: Share| {
-        let mut snapshot = snapshot(share);
-        snapshot.containers[0].changes = 1;
-        snapshot
-    };
-    assert!(detected(&mut later, 0, &vec![changed(share(1024, vec![process(1, Some(3000), 3000)])); 20]).is_empty());
-    let mut later = ViolationDetector::new(GRACE);
-    let found = detected(&mut later, 0, &vec![changed(share(1024, vec![process(1, None, 3000)])); 3]);
-    assert_eq!(found[0].kind, Kind::Over);
 }
 
 #[test]
@@ -116,4 +104,129 @@ fn samples_without_process_lists_are_neutral() {
     let silent = || snapshot(Share { held: None, ..share(1024, Vec::new()) });
     assert!(detected(&mut detector, 0, &[over(), silent(), silent(), silent(), over()]).is_empty());
     assert_eq!(detected(&mut detector, 5, &[silent(), over()]).len(), 2, "three samples with process lists");
+}
+
+/// Processes that say all the time that they are making a context.
+#[test]
+fn a_claim_to_make_a_context_excuses_for_a_bounded_time() {
+    let making = |pid, is_transient| GpuProcess { is_transient, ..process(pid, Some(0), 3000) };
+    let pids = |found: &[Violation]| found.iter().flat_map(|one| one.offenders.iter().map(|offender| offender.pid)).collect::<Vec<_>>();
+    let mut detector = ViolationDetector::new(GRACE);
+    let always = snapshot(share(1024, vec![process(1, Some(600), 600), making(2, true)]));
+    let found = detected(&mut detector, 0, &vec![always; 16]);
+    assert!(found.iter().any(|one| one.kind == Kind::Over) && pids(&found).iter().all(|pid| *pid == 2), "{found:?}");
+
+    // Two processes take turns with the claim.
+    let mut detector = ViolationDetector::new(GRACE);
+    let turns = |number: u32| snapshot(share(1024, vec![making(2, number % 2 == 0), making(3, number % 2 == 1)]));
+    let mut due = Vec::new();
+    for number in 0..40 {
+        let found = detected(&mut detector, number, &[turns(number)]);
+        due.extend(found.into_iter().filter(|one| one.is_due).flat_map(|one| one.offenders).map(|offender| offender.pid));
+    }
+    assert!(due.contains(&2) && due.contains(&3), "{due:?}");
+
+    // A claim without end is no excuse for more than a zombie's is: that of a process that has exited holds as long as NVML lists it.
+    let mut detector = ViolationDetector::new(GRACE);
+    let ending = snapshot(share(1024, vec![GpuProcess { has_exited: true, ..making(2, true) }]));
+    assert!(pids(&detected(&mut detector, 0, &vec![ending; 40])).is_empty());
+}
+
+#[test]
+fn what_a_container_keeps_by_right_is_the_hosts_to_say() {
+    let changed = |by_right: Option<u64>| {
+        let forged = Share { by_right: by_right.map(|mib| mib * MIB), ..share(1024, vec![process(1, Some(3000), 3000)]) };
+        let mut snapshot = snapshot(forged);
+        snapshot.containers[0].changes = 1;
+        snapshot
+    };
+    let found = |by_right| detected(&mut ViolationDetector::new(GRACE), 0, &vec![changed(by_right); 3]);
+    assert!(!found(None).is_empty(), "the charges of the account prove nothing");
+    assert!(!found(Some(2000)).is_empty());
+    assert!(found(Some(3000)).is_empty());
+}
+
+#[test]
+fn a_process_that_holds_far_more_than_it_charged_bypasses() {
+    let kinds = |share: Share| {
+        let found = detected(&mut ViolationDetector::new(GRACE), 0, &vec![snapshot(share); 3]);
+        found.iter().map(|one| (one.kind, one.offenders.iter().map(|offender| offender.pid).collect())).collect::<Vec<(Kind, Vec<u32>)>>()
+    };
+    let with = |booked: u64, processes| Share { booked: booked * MIB, ..share(4096, processes) };
+    let honest = || process(1, Some(1000), 1002);
+    assert_eq!(kinds(with(1000, vec![honest(), process(2, Some(0), 518)])), [(Kind::Bypass, vec![2])], "a slot is no account");
+    assert_eq!(kinds(with(2518, vec![honest(), process(2, Some(0), 518)])), [], "imported memory is charged to its maker");
+    assert_eq!(kinds(with(1000, vec![honest(), process(2, Some(0), 100)])), [], "what the library does not measure");
+    assert_eq!(kinds(with(0, vec![process(1, Some(3000), 3300)])), [], "an eighth of much memory");
+}
+
+#[test]
+fn a_damaged_account_hides_no_process() {
+    let damaged = |is_tampered| {
+        let mut snapshot = snapshot(share(1024, vec![process(1, None, 518)]));
+        (snapshot.containers[0].damaged, snapshot.containers[0].is_tampered) = (Some("x".to_owned()), is_tampered);
+        detected(&mut ViolationDetector::new(GRACE), 0, &vec![snapshot; 3])
+    };
+    assert_eq!(damaged(true).iter().map(|one| one.kind).collect::<Vec<_>>(), [Kind::Bypass]);
+    assert!(damaged(false).is_empty(), "the host could not read it");
+}
+
+/// Samples every half second of a container with a limit of 20%, whose processes use `used` percent according to NVML.
+fn over_time(detector: &mut ViolationDetector, samples: std::ops::Range<u32>, observed_ns: &mut u64, used: [u32; 2]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for number in samples {
+        *observed_ns += u64::from(used[0] + used[1]) * 5_000_000;
+        let processes = [(1, used[0]), (2, used[1])].map(|(pid, used)| GpuProcess { observed: Some(used), ..process(pid, Some(9), 9) });
+        let share = Share {
+            cores: Some(20),
+            observed: Some(f64::from(used[0] + used[1])),
+            observed_ns: Some(*observed_ns),
+            observed_over_ns: u64::from(number) * 500_000_000,
+            ..share(1024, processes.to_vec())
+        };
+        found = detector.detect(&snapshot(share), Duration::from_millis(500) * number);
+    }
+    found
+}
+
+#[test]
+fn gpu_time_beyond_the_limit_is_a_violation() {
+    let (mut detector, mut used) = (ViolationDetector::new(GRACE), 0);
+    assert!(over_time(&mut detector, 0..600, &mut used, [20, 5]).is_empty(), "a little more than the limit");
+    assert!(over_time(&mut detector, 600..616, &mut used, [100, 0]).is_empty(), "a kernel of eight seconds");
+    assert!(over_time(&mut detector, 616..680, &mut used, [0, 0]).is_empty(), "which is paid for");
+    let found = over_time(&mut detector, 680..740, &mut used, [86, 5]);
+    assert_eq!(found.iter().map(|one| (one.kind, one.time)).collect::<Vec<_>>(), [(Kind::OverTime, Some((91.0, 20)))]);
+    assert_eq!(found[0].offenders.iter().map(|offender| offender.pid).collect::<Vec<_>>(), [1], "without it the container keeps its limit");
+}
+
+#[test]
+fn ended_processes_take_their_gpu_time_with_them() {
+    let (mut detector, mut used) = (ViolationDetector::new(Duration::ZERO), 0);
+    let due = (0..100).find(|&number| over_time(&mut detector, number..number + 1, &mut used, [91, 0]).iter().any(|one| one.is_due));
+    let due = due.expect("processes are due to be ended");
+    // The offender has been ended, and another process uses its share.
+    let rest = |number: u32| {
+        let other = GpuProcess { observed: Some(20), ..process(7, Some(9), 9) };
+        let observed_ns = Some(used + u64::from(number - due) * 100_000_000);
+        let observed_over_ns = u64::from(number) * 500_000_000;
+        snapshot(Share { cores: Some(20), observed_ns, observed_over_ns, ..share(1024, vec![other]) })
+    };
+    for number in due + 1..due + 40 {
+        assert!(detector.detect(&rest(number), Duration::from_millis(500) * number).is_empty(), "{number}");
+    }
+}
+
+#[test]
+fn lent_time_is_no_violation() {
+    let mut detector = ViolationDetector::new(GRACE);
+    for number in 0..400_u32 {
+        // The arbiter lends all of the GPU, with pauses.
+        let lent = if number % 40 < 5 { 90 } else { 0 };
+        let observed_ns = Some(u64::from(number) * 450_000_000);
+        let observed_over_ns = u64::from(number) * 500_000_000;
+        let share = Share { cores: Some(20), lent, observed_ns, observed_over_ns, ..share(1024, vec![process(1, Some(9), 9)]) };
+        let found = detector.detect(&snapshot(share), Duration::from_millis(500) * number);
+        assert!(found.is_empty(), "{number}: {found:?}");
+    }
 }

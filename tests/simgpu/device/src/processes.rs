@@ -1,11 +1,14 @@
 //! Processes on a GPU, as seen from the PID namespace of this process.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use crate::device::Device;
 use crate::identity;
 use crate::layout::MAX_SLOTS;
 use crate::locks::{self, PidMark};
+use crate::scheduler::now_ns;
+use crate::utilization::TENTH_NS;
 
 /// Process with a context on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +19,7 @@ pub struct Process {
     pub used: u64,
     /// Bytes that are only in the GPU's total.
     pub hidden: u64,
-    /// Percent of the last second in which it owned the GPU.
+    /// Percent of the last second, or of the requested time, in which it owned the GPU.
     pub utilization: u32,
     /// GPU time used so far, ns.
     pub busy_ns: u64,
@@ -26,6 +29,20 @@ impl Device {
     /// Returns the living processes with a context on `gpu` that are visible in the PID namespace of this process.
     #[must_use]
     pub fn processes(&self, gpu: usize) -> Vec<Process> {
+        let tenth = now_ns() / TENTH_NS;
+        self.processes_in(gpu, tenth.saturating_sub(10)..tenth)
+    }
+
+    /// Returns the processes with their utilization in the full tenths of a second since `since_ns`, but at most in the last ten, and the end of
+    /// these tenths, ns. `None` if no tenth is over since.
+    #[must_use]
+    pub fn processes_since(&self, gpu: usize, since_ns: u64) -> Option<(u64, Vec<Process>)> {
+        let end = now_ns() / TENTH_NS;
+        let start = since_ns.div_ceil(TENTH_NS).max(end.saturating_sub(10));
+        (start < end).then(|| (end * TENTH_NS, self.processes_in(gpu, start..end)))
+    }
+
+    fn processes_in(&self, gpu: usize, tenths: Range<u64>) -> Vec<Process> {
         let guard = self.lock();
         self.reap(&guard);
         drop(guard);
@@ -41,7 +58,7 @@ impl Device {
                 pid: self.visible_pid(index, own_namespace)?,
                 used: held.visible.load(Ordering::Relaxed),
                 hidden: held.hidden.load(Ordering::Relaxed),
-                utilization: held.busy.percent(),
+                utilization: held.busy.percent_of(tenths.clone()),
                 busy_ns: held.busy.total(),
             })
         };

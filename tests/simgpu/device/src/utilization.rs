@@ -1,11 +1,13 @@
 //! Busy time in tenths of a second, for NVML's utilization figures.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use crate::layout::{BUCKETS, BusyTime};
 use crate::scheduler::now_ns;
 
-const TENTH_NS: u64 = 100_000_000;
+/// Length of a bucket, ns.
+pub const TENTH_NS: u64 = 100_000_000;
 
 impl BusyTime {
     /// Adds the busy time from `start` to `end`, ns. Called under the GPU's scheduler mutex.
@@ -30,12 +32,15 @@ impl BusyTime {
     }
 
     fn percent_before(&self, tenth: u64) -> u32 {
-        let recent = (0..BUCKETS).filter(|&bucket| {
-            let at = self.tenths[bucket].load(Ordering::Relaxed);
-            at < tenth && at + 10 >= tenth
-        });
+        self.percent_of(tenth.saturating_sub(10)..tenth)
+    }
+
+    /// Returns the busy percent of these tenths of a second, of which only the last ones are known.
+    pub fn percent_of(&self, tenths: Range<u64>) -> u32 {
+        let recent = (0..BUCKETS).filter(|&bucket| tenths.contains(&self.tenths[bucket].load(Ordering::Relaxed)));
         let busy = recent.map(|bucket| self.ns[bucket].load(Ordering::Relaxed)).sum::<u64>();
-        u32::try_from((busy / (TENTH_NS / 10)).min(100)).unwrap_or(100)
+        let all = (tenths.end - tenths.start).max(1) * TENTH_NS;
+        u32::try_from((busy.saturating_mul(100) / all).min(100)).unwrap_or(100)
     }
 
     /// Returns the total busy time, ns.
@@ -65,6 +70,7 @@ mod tests {
         busy.add(5 * second, 5 * second + second / 2);
         assert_eq!(busy.percent_before(60), 50);
         assert_eq!(busy.percent_before(62), 30, "busy time older than a second does not count");
+        assert_eq!((busy.percent_of(53..55), busy.percent_of(54..58), busy.percent_of(55..56)), (100, 25, 0));
         assert_eq!(busy.total(), second / 2);
         busy.clear();
         assert_eq!(busy.percent_before(60), 0);

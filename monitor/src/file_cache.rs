@@ -1,4 +1,4 @@
-//! Containers' records, which rarely change: they are parsed once.
+//! JSON files in containers' directories, which rarely change: each version is parsed once.
 
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
@@ -7,48 +7,55 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use vgpu_oci_hook::state::{LIMITS, RECORD, Record};
+use serde::de::DeserializeOwned;
 
-/// What tells one version of a file from another: device, inode, size and time of the last change. Records are replaced by rename.
+/// What tells one version of a file from another: device, inode, size and time of the last change. The files are replaced by rename.
 type Version = (u64, u64, u64, i64, i64);
 
 fn version(file: &Metadata) -> Version {
     (file.dev(), file.ino(), file.size(), file.mtime(), file.mtime_nsec())
 }
 
-/// Records by the container's directory.
-#[derive(Debug, Default)]
-pub struct RecordCache {
-    known: HashMap<PathBuf, (Version, Arc<Record>)>,
-    asked: HashMap<PathBuf, (Version, Arc<Record>)>,
+/// Parsed files of one name, by the container's directory.
+#[derive(Debug)]
+pub struct FileCache<T> {
+    name: &'static str,
+    known: HashMap<PathBuf, (Version, Arc<T>)>,
+    asked: HashMap<PathBuf, (Version, Arc<T>)>,
 }
 
-impl RecordCache {
-    /// Returns the record in a container's directory. `None` if there is none: the directory is not a container's, or is being removed.
+impl<T: DeserializeOwned> FileCache<T> {
+    /// Returns an empty cache for files of this name.
+    #[must_use]
+    pub fn new(name: &'static str) -> Self {
+        Self { name, known: HashMap::new(), asked: HashMap::new() }
+    }
+
+    /// Returns the content of the file in a container's directory. `None` if there is none.
     ///
     /// # Errors
-    /// The record cannot be read.
-    pub fn get(&mut self, dir: &Path) -> Option<io::Result<Arc<Record>>> {
-        let path = dir.join(RECORD);
+    /// The file cannot be read or parsed.
+    pub fn get(&mut self, dir: &Path) -> Option<io::Result<Arc<T>>> {
+        let path = dir.join(self.name);
         match fs::metadata(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound && !dir.join(LIMITS).exists() => None,
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
             found => Some(found.and_then(|file| self.get_version(dir, &path, version(&file)))),
         }
     }
 
-    /// Returns the record of this version in the file `path` of a container's directory.
-    fn get_version(&mut self, dir: &Path, path: &Path, version: Version) -> io::Result<Arc<Record>> {
+    /// Returns the content of the file `path` of a container's directory, which has this version.
+    fn get_version(&mut self, dir: &Path, path: &Path, version: Version) -> io::Result<Arc<T>> {
         let known = self.known.remove_entry(dir).filter(|(_, (known, _))| *known == version);
         let (dir, entry) = match known {
             Some(entry) => entry,
             None => (dir.to_owned(), (version, Arc::new(serde_json::from_slice(&fs::read(path)?).map_err(io::Error::other)?))),
         };
-        let record = Arc::clone(&entry.1);
+        let content = Arc::clone(&entry.1);
         self.asked.insert(dir, entry);
-        Ok(record)
+        Ok(content)
     }
 
-    /// Forgets the records that nobody asked for since the last call.
+    /// Forgets the files that nobody asked for since the last call.
     pub fn forget_others(&mut self) {
         self.known = std::mem::take(&mut self.asked);
     }
@@ -58,12 +65,13 @@ impl RecordCache {
 mod tests {
     use super::*;
     use crate::test_host::Host;
+    use vgpu_oci_hook::state::{RECORD, Record};
 
     #[test]
-    fn records_are_read_again_when_they_change() {
+    fn files_are_read_again_when_they_change() {
         let host = Host::new();
         host.container("c", "a", "p", &[]);
-        let (dir, mut cache) = (host.dir("c"), RecordCache::default());
+        let (dir, mut cache) = (host.dir("c"), FileCache::<Record>::new(RECORD));
         let mut look = || {
             let found = cache.get(&dir);
             cache.forget_others();
