@@ -9,6 +9,7 @@ use vgpu_monitor::account::Reader;
 use vgpu_monitor::change::{self, Change, Memory};
 use vgpu_monitor::container::{self, Container};
 use vgpu_monitor::observer::Observer;
+use vgpu_monitor::snapshot::ContainerState;
 
 /// Change the limits of a running container
 ///
@@ -65,16 +66,24 @@ impl Args {
         let containers = container::list(&state_dir, &mut Reader::default());
         let container = container::find(&containers, &self.container)?;
         let requested = Change { memory: self.gpumem, cores: self.gpucores, cores_soft: self.gpucores_soft };
-        change::change(container, self.gpu.as_deref(), requested)?;
-        report(container, &mut Observer::new(&state_dir));
+        let mut observer = Observer::new(&state_dir);
+        let before = state(container, &mut observer).unwrap_or_default();
+        change::change(container, self.gpu.as_deref(), requested, &before.gpus)?;
+        if let Some(after) = state(container, &mut observer) {
+            change::keep(container, &after.gpus)?;
+            report(&after);
+        }
         Ok(ExitCode::SUCCESS)
     }
 }
 
+/// Returns the state of a container. `None` if it is gone.
+fn state(container: &Container, observer: &mut Observer) -> Option<ContainerState> {
+    observer.sample().containers.into_iter().find(|current| container.dir.ends_with(&current.dir_name))
+}
+
 /// Prints the limits now in force, and by how much the container exceeds them.
-fn report(container: &Container, observer: &mut Observer) {
-    let snapshot = observer.sample();
-    let Some(current) = snapshot.containers.iter().find(|current| container.dir.ends_with(&current.dir_name)) else { return };
+fn report(current: &ContainerState) {
     for share in &current.gpus {
         let memory = share.memory_limit.map_or_else(|| "no memory limit".to_owned(), bytes);
         let cores = share.cores.map_or_else(|| "no compute limit".to_owned(), |percent| format!("{percent}% of the GPU's time"));

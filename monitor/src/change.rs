@@ -2,6 +2,9 @@
 //!
 //! The limits page is changed field by field, in an order in which a limit that exists before and after the change exists throughout. The
 //! record is replaced by rename. Concurrent changes are serialized by a lock on the container's directory.
+//!
+//! A container may keep memory that it held when its limit was lowered. What it may keep is written before the change, as what it was allowed to
+//! hold, and again afterwards, as what NVML says that it held.
 
 use std::ffi::CString;
 use std::fs::{File, TryLockError};
@@ -21,7 +24,9 @@ use vgpu_region::uuid::Uuid;
 
 use crate::atomic_file::replace;
 use crate::container::Container;
+use crate::rights::Rights;
 use crate::shared_file::lease_holder;
+use crate::snapshot::Share;
 
 /// Number of attempts to get a file that another process has, a tenant's perhaps.
 const ATTEMPTS: u32 = 20;
@@ -118,11 +123,11 @@ fn is_for(entry: &GpuLimit, gpu: &str) -> bool {
 }
 
 /// Changes the limits of a container on every GPU, or on `gpu` alone: a UUID, or the container's own index if its limits are kept by
-/// index.
+/// index. `shares` are the container's before the change. [`keep`] should follow.
 ///
 /// # Errors
 /// No entry is for `gpu` alone, or a file cannot be changed.
-pub fn change(container: &Container, gpu: Option<&str>, change: Change) -> Result<(), Error> {
+pub fn change(container: &Container, gpu: Option<&str>, change: Change, shares: &[Share]) -> Result<(), Error> {
     let dir = File::open(&container.dir).map_err(at(&container.dir))?;
     lock(&dir, container)?;
     let page = open_page(container)?;
@@ -130,6 +135,14 @@ pub fn change(container: &Container, gpu: Option<&str>, change: Change) -> Resul
     if let (Some(gpu), false) = (gpu, chosen.contains(&true)) {
         return Err(Error::NoSuchEntry { gpu: gpu.to_owned(), entries: page.gpus().map(entry_name).collect() });
     }
+    let before = Rights::read(&container.dir).unwrap_or_default();
+    // Without a limit there was nothing to exceed.
+    let allowed = |share: &Share| share.memory_limit.map_or(u64::MAX, |limit| before.allowed(&share.uuid, limit));
+    let rights = Rights {
+        generation: page.generation.load(Relaxed) + 1,
+        memory: shares.iter().map(|share| (share.uuid.clone(), allowed(share))).collect(),
+    };
+    rights.write(&container.dir).map_err(at(&container.dir))?;
     for (entry, _) in page.gpus().zip(&chosen).filter(|(_, chosen)| **chosen) {
         store(entry, change);
     }
@@ -166,6 +179,24 @@ pub(crate) fn open_page(container: &Container) -> Result<&'static LimitsPage, Er
 /// Returns the error for a file of the container on which a process holds a lease.
 pub(crate) fn leased(container: &Container, path: std::path::PathBuf) -> Error {
     Error::Leased { container: container.record.id.clone(), holder: lease_holder(&path), path }
+}
+
+/// Lets a container keep what it holds, but no more than it was allowed before the change. `shares` are the container's after the change: since
+/// then its library allows no more.
+///
+/// # Errors
+/// A file cannot be changed.
+pub fn keep(container: &Container, shares: &[Share]) -> Result<(), Error> {
+    let dir = File::open(&container.dir).map_err(at(&container.dir))?;
+    lock(&dir, container)?;
+    let Some(mut rights) = Rights::read(&container.dir) else { return Ok(()) };
+    for share in shares {
+        let allowed = rights.memory.get(&share.uuid).copied().unwrap_or(u64::MAX);
+        if let Some(held) = share.held {
+            rights.memory.insert(share.uuid.clone(), held.min(allowed));
+        }
+    }
+    rights.write(&container.dir).map_err(at(&container.dir))
 }
 
 fn store(entry: &GpuLimit, change: Change) {
@@ -230,7 +261,27 @@ mod tests {
     }
 
     fn changed(host: &Host, gpu: Option<&str>, what: Change) -> Result<(), Error> {
-        change(find(&list(host.path(), &mut Reader::default()), "c").unwrap(), gpu, what)
+        change(find(&list(host.path(), &mut Reader::default()), "c").unwrap(), gpu, what, &[])
+    }
+
+    #[test]
+    fn a_container_keeps_what_it_held_by_right() {
+        let host = Host::new();
+        host.container("c", "a", "p", &[limits(Which::All, 4000, 30)]);
+        let containers = list(host.path(), &mut Reader::default());
+        let share = |limit, held| [Share { uuid: "GPU-1".to_owned(), memory_limit: limit, held, ..Share::default() }];
+        let kept = || Rights::read(&host.dir("c")).unwrap().memory.get("GPU-1").copied();
+        let lower = |before: (Option<u64>, Option<u64>), to: u64, held: Option<u64>| {
+            let what = Change { memory: Some(Memory::Bytes(vgpu_config::quantity::Bytes::new(to).unwrap())), ..Change::default() };
+            change(&containers[0], None, what, &share(before.0, before.1)).unwrap();
+            let pending = kept();
+            keep(&containers[0], &share(Some(to), held)).unwrap();
+            (pending, kept())
+        };
+        assert_eq!(lower((Some(4000), Some(2900)), 1000, Some(3000)), (Some(4000), Some(3000)), "what NVML says after the change");
+        assert_eq!(lower((Some(1000), Some(3500)), 500, Some(3500)), (Some(3000), Some(3000)), "not what was taken without right");
+        assert_eq!(lower((Some(500), None), 400, None), (Some(3000), Some(3000)), "without NVML, what was allowed");
+        assert_eq!(lower((None, Some(9000)), 400, Some(9000)), (Some(u64::MAX), Some(9000)), "there was no limit");
     }
 
     #[test]

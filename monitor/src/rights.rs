@@ -24,6 +24,12 @@ pub struct Rights {
 }
 
 impl Rights {
+    /// Returns what a container with this limit may hold on a GPU, in bytes.
+    #[must_use]
+    pub fn allowed(&self, uuid: &str, limit: u64) -> u64 {
+        self.memory.get(uuid).copied().unwrap_or(0).max(limit)
+    }
+
     /// Reads the rights in a container's directory. `None` if there are none.
     #[must_use]
     pub fn read(dir: &Path) -> Option<Self> {
