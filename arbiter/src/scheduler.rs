@@ -3,6 +3,9 @@
 //! A round of [`ROUND_US`] is divided among the tenants that ask for a turn, in proportion to their limits. The tenant with the least virtual
 //! time is next, so turns that were cut short or overran are compensated. Tenants that ask for nothing are not waited for, and with fewer
 //! than two active tenants there are no turns.
+//!
+//! What a tenant says about itself is its own claim. A turn is charged by the host's clock, whether the tenant launches anything in it or not,
+//! and priority holds for no more time than the tenant's limit: one that only pretends to work takes its own share and nothing else.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -183,7 +186,7 @@ impl Scheduler {
 
     fn account(&mut self, index: usize, since: u64, now: u64) {
         if let Some(tenant) = self.tenants.get_mut(index) {
-            tenant.virtual_time += (now - since) as f64 / f64::from(tenant.weight().unwrap_or(1));
+            tenant.charge_turn(now - since);
         }
     }
 
@@ -198,7 +201,7 @@ impl Scheduler {
         }
         let order = |&a: &usize, &b: &usize| {
             let (a, b) = (&self.tenants[a], &self.tenants[b]);
-            a.priority.cmp(&b.priority).then(a.virtual_time.total_cmp(&b.virtual_time))
+            a.rank().cmp(&b.rank()).then(a.virtual_time.total_cmp(&b.virtual_time))
         };
         let Some(next) = asking.iter().copied().min_by(order) else {
             self.free();

@@ -23,18 +23,26 @@ use crate::tenant::{Source, Tenant};
 /// Time between two scans for new containers, and for GPUs that a container uses for the first time.
 const SCAN_INTERVAL: Duration = Duration::from_millis(200);
 
+/// Scans after which the GPUs of a container that takes part on none are asked for again: the inventory may not be written yet.
+const SCANS_BETWEEN_QUESTIONS: u32 = 10;
+
 struct Container {
     limits: &'static LimitsPage,
     region: File,
+    /// The container's GPUs in its own order, according to the host. What the container says in its region is no evidence.
+    gpus: Vec<Uuid>,
+    /// Scans until these may be asked for again.
+    asked_for: u32,
     /// GPUs on which the container is a tenant.
     known_gpus: BTreeSet<[u8; 16]>,
 }
 
-/// Runs until `stop` is set. `dir` has a directory for each container, with the files `limits` and `region`. Calls `beat` all the time, to
-/// show that nothing holds it up.
-pub fn run(dir: &Path, stop: &AtomicBool, mut beat: impl FnMut()) {
+/// Runs until `stop` is set. `dir` has a directory for each container, with the files `limits` and `region`. `gpus_of` returns the GPUs of the
+/// container in a directory, in the container's order; it must not rely on what the container's processes write. Calls `beat` all the time,
+/// to show that nothing holds it up.
+pub fn run(dir: &Path, gpus_of: &dyn Fn(&Path) -> Vec<Uuid>, stop: &AtomicBool, mut beat: impl FnMut()) {
     reduce_timer_slack();
-    let mut arbiter = Arbiter { dir: dir.to_owned(), containers: BTreeMap::new(), gpus: BTreeMap::new() };
+    let mut arbiter = Arbiter { dir: dir.to_owned(), gpus_of, containers: BTreeMap::new(), gpus: BTreeMap::new() };
     let (start, mut scanned) = (Instant::now(), None::<Instant>);
     while !stop.load(Relaxed) {
         beat();
@@ -59,13 +67,14 @@ fn reduce_timer_slack() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000_u64) };
 }
 
-struct Arbiter {
+struct Arbiter<'a> {
     dir: PathBuf,
+    gpus_of: &'a dyn Fn(&Path) -> Vec<Uuid>,
     containers: BTreeMap<PathBuf, Container>,
     gpus: BTreeMap<[u8; 16], Scheduler>,
 }
 
-impl Arbiter {
+impl Arbiter<'_> {
     fn scan(&mut self) {
         let entries = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
         // Unfinished directories are renamed: under the new name, the files would be closed and opened again.
@@ -84,7 +93,7 @@ impl Arbiter {
         }
         // Clients of MPS run side by side, without turns.
         for (path, container) in self.containers.iter_mut().filter(|(_, container)| !container.limits.is_mps()) {
-            for (uuid, tenant) in new_tenants(container) {
+            for (uuid, tenant) in new_tenants(container, || (self.gpus_of)(path)) {
                 debug!(container = %path.display(), gpu = %uuid, "container takes part in turns");
                 self.gpus.entry(uuid.0).or_default().replace_tenants(|_| true, vec![tenant]);
             }
@@ -105,14 +114,19 @@ impl Arbiter {
     }
 }
 
-/// Returns a tenant for each GPU that the container uses for the first time.
-fn new_tenants(container: &mut Container) -> Vec<(Uuid, Tenant)> {
+/// Returns a tenant for each of the container's GPUs that it uses for the first time.
+fn new_tenants(container: &mut Container, gpus: impl FnOnce() -> Vec<Uuid>) -> Vec<(Uuid, Tenant)> {
     let Some(accounts) = read_accounts(&container.region) else { return Vec::new() };
+    let is_new = |uuid: Uuid| !container.known_gpus.contains(&uuid.0);
+    container.asked_for = container.asked_for.saturating_sub(1);
+    if container.gpus.is_empty() && container.asked_for == 0 && accounts.iter().filter_map(GpuAccount::uuid).any(is_new) {
+        (container.gpus, container.asked_for) = (gpus(), SCANS_BETWEEN_QUESTIONS);
+    }
     let mut tenants = Vec::new();
     for (index, account) in accounts.iter().enumerate() {
         let Some(uuid) = account.uuid().filter(|uuid| !container.known_gpus.contains(&uuid.0)) else { continue };
-        // Entries by index follow the container's own order, which only its processes know. By UUID they say which GPUs they use.
-        let limit = container.limits.find(uuid, None).or_else(|| container.limits.gpus().next());
+        let Some(nth) = container.gpus.iter().position(|gpu| *gpu == uuid) else { continue };
+        let limit = container.limits.find(uuid, u32::try_from(nth).ok());
         let (Some(limit), Some(turn)) = (limit, container.limits.turn_for(uuid)) else { continue };
         let Ok(region) = container.region.try_clone() else { continue };
         container.known_gpus.insert(uuid.0);
@@ -128,7 +142,7 @@ fn open(dir: &Path) -> Option<Container> {
     let region = OpenOptions::new().read(true).custom_flags(map::WITHOUT_WAITING).open(dir.join("region")).ok()?;
     // Last: whoever sees the page mapped knows that both are open, so that no lease can be taken on them.
     let limits = map::limits_for_change(&path("limits")?).ok()?;
-    Some(Container { limits, region, known_gpus: BTreeSet::new() })
+    Some(Container { limits, region, gpus: Vec::new(), asked_for: 0, known_gpus: BTreeSet::new() })
 }
 
 /// Returns a copy of the accounts in a region, whatever they contain.
@@ -140,3 +154,6 @@ fn read_accounts(region: &File) -> Option<Box<[GpuAccount; MAX_GPUS]>> {
     region.read_exact_at(bytes, offset_of!(Region, gpus) as u64).ok()?;
     Some(accounts)
 }
+
+#[cfg(test)]
+mod tests;

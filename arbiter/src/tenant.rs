@@ -70,6 +70,10 @@ const STUCK_EXPIRY_US: u64 = 20_000_000;
 /// Time without a launch after the expected end of a tenant's work, in µs, after which the tenant is idle.
 const IDLE_AFTER_US: u64 = 1_000;
 
+/// Priority that precedes no other.
+const LOWEST_PRIORITY: u32 = 1;
+/// Most GPU time that a tenant may take before others at once, in µs: what accrues at half of the GPU while another has a long turn.
+const MAX_CREDIT_US: f64 = 50_000.0;
 /// Pause after a turn, in µs, below which a tenant's next request counts as made without a rest.
 const MIN_REST_US: u64 = 2_000;
 
@@ -82,8 +86,13 @@ pub struct Tenant {
     pub turn: &'static Turn,
     source: Source,
     report: Report,
-    /// Priority. Turns of 0 precede those of 1.
+    /// Priority. Turns of 0 precede those of 1 while the tenant has [`Tenant::credit_us`].
     pub priority: u32,
+    /// GPU time that the tenant may take before tenants of lower priority, in µs: accrues at its limit, and is spent by its turns and the waits
+    /// for their end, whether it launches anything or not.
+    credit_us: f64,
+    /// Time up to which the credit has accrued, in µs.
+    credited_us: u64,
     /// Expected end of its work plus the idle time, in µs.
     busy_until_us: u64,
     /// Last time it was seen at work, in µs. 0 if never.
@@ -111,6 +120,8 @@ impl Tenant {
             source,
             report,
             priority,
+            credit_us: MAX_CREDIT_US,
+            credited_us: 0,
             busy_until_us: 0,
             last_active_us: 0,
             is_stuck: false,
@@ -127,8 +138,27 @@ impl Tenant {
         self.limit.cores_limit()
     }
 
+    /// Returns the priority that counts: the lowest one if the tenant has used up what it may take first.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        if self.credit_us > 0.0 { self.priority } else { self.priority.max(LOWEST_PRIORITY) }
+    }
+
+    /// Charges a turn, with the wait for its end, by the host's own clock: what the tenant made others wait, it pays for. `length_us` in µs.
+    pub fn charge_turn(&mut self, length_us: u64) {
+        self.virtual_time += length_us as f64 / f64::from(self.weight().unwrap_or(1));
+        self.credit_us -= length_us as f64;
+    }
+
+    fn accrue_credit(&mut self, now: u64) {
+        let passed = now.saturating_sub(self.credited_us) as f64;
+        self.credit_us = (self.credit_us + passed * f64::from(self.weight().unwrap_or(0)) / 100.0).min(MAX_CREDIT_US);
+        self.credited_us = now;
+    }
+
     /// Reads the tenant's report. `now` in µs.
     pub fn update(&mut self, now: u64) {
+        self.accrue_credit(now);
         // A tenant that waits for a turn has no news before it gets one.
         if self.wants_turn() && self.has_drained() && !self.is_stuck {
             self.last_active_us = now;

@@ -29,7 +29,7 @@ pub struct Account {
 }
 
 /// Account of one GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuAccount {
     /// UUID of the GPU.
     pub uuid: Uuid,

@@ -118,19 +118,14 @@ impl Container {
     /// GPUs that exist or that the limits name count.
     #[must_use]
     pub fn gpus(&self, by_bundle: &[Uuid], known: &KnownGpus) -> Vec<Uuid> {
-        let named = || {
-            self.limits.gpus().filter_map(|entry| match entry.selector() {
-                Some(Selector::Uuid(uuid)) => Some(uuid),
-                _ => None,
-            })
-        };
         let mut found = by_bundle.to_vec();
+        let named = self.named_gpus();
         if found.is_empty() {
             let claimed = self.account.iter().flat_map(|account| account.gpus.iter().map(|gpu| gpu.uuid));
-            found.extend(claimed.filter(|&uuid| known.place(uuid).is_some() || named().any(|named| named == uuid)));
+            found.extend(claimed.filter(|&uuid| known.place(uuid).is_some() || named.contains(&uuid)));
         }
         if found.is_empty() {
-            found.extend(named());
+            found = named;
         }
         if found.is_empty() {
             found.extend(known.gpus());
@@ -139,6 +134,16 @@ impl Container {
         found.dedup();
         found.truncate(vgpu_region::MAX_GPUS);
         found
+    }
+
+    /// Returns the GPUs that the limits name.
+    #[must_use]
+    pub fn named_gpus(&self) -> Vec<Uuid> {
+        let named = |entry: &GpuLimit| match entry.selector() {
+            Some(Selector::Uuid(uuid)) => Some(uuid),
+            _ => None,
+        };
+        self.limits.gpus().filter_map(named).collect()
     }
 
     /// Returns the GPUs that the container's bundle gives it. `None` if the bundle does not say.
@@ -172,6 +177,12 @@ fn read_limits(path: &Path) -> io::Result<Box<LimitsPage>> {
     opened?.read_exact_at(bytes, 0)?;
     page.check().map_err(|why| io::Error::other(map::Error::Limits(why).to_string()))?;
     Ok(page)
+}
+
+/// Reads the container in a directory. `None` if the directory is incomplete, or the container is gone.
+#[must_use]
+pub fn read(dir: &Path, reader: &mut Reader) -> Option<Container> {
+    Container::read(dir.to_owned(), reader, &mut Files::default())?.ok()
 }
 
 /// Lists the containers with limits in a state directory, the oldest first.
@@ -263,6 +274,21 @@ mod tests {
         for name in ["", "/", "x", "ns"] {
             assert_eq!(id(name), Err(NotFound::NoMatch(name.to_owned())), "{name}");
         }
+    }
+
+    #[test]
+    fn only_gpus_that_exist_or_are_named_are_rows() {
+        let host = Host::new();
+        let (inventory, uuids) = Host::inventory(2);
+        host.container("c", "a", "p", &[GpuLimits { cores: Some(30), ..GpuLimits::none(Which::All) }]);
+        let mut found = list(host.path(), &mut Reader::default());
+        let mut gpus = |claimed: &[Uuid]| {
+            let of = |uuid: &Uuid| crate::account::GpuAccount { uuid: *uuid, ..crate::account::GpuAccount::default() };
+            found[0].account = Ok(Account { gpus: claimed.iter().map(of).collect(), ..Account::default() });
+            found[0].gpus(&[], &KnownGpus::new(&inventory))
+        };
+        assert_eq!(gpus(&[uuids[1], Uuid([66; 16])]), [uuids[1]], "a forged UUID is no GPU");
+        assert_eq!(gpus(&[Uuid([66; 16])]), uuids);
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub mod ownership;
 pub mod parts;
 pub mod processes;
 pub mod rights;
+pub mod seats;
 pub mod settings;
 mod shared_file;
 pub mod snapshot;

@@ -164,6 +164,32 @@ fn tenants_with_endless_kernels_get_no_turns_until_these_end() {
     assert!(tenants[0].used > 2_000_000, "the tenant gets turns again after its kernel");
 }
 
+/// The tenant launches nothing, but always asks for a turn, says that it has much work in flight, and never that this is over.
+#[test]
+fn a_tenant_that_pretends_to_work_takes_no_more_than_its_share() {
+    for (priority, weight, least) in [(1, 30, 0.6), (0, 30, 0.6), (0, 10, 0.8)] {
+        let mut tenants = [simulated(weight, 200, |_| true), simulated(70, 200, |_| true)];
+        let mut scheduler = Scheduler::default();
+        let mut seats: Vec<Tenant> = tenants.iter().map(SimulatedTenant::tenant).collect();
+        seats[0].priority = priority;
+        scheduler.replace_tenants(|_| true, seats);
+        let (mut next, mut gpu) = (0, 0);
+        for now in (1_000_000..5_000_000).step_by(20) {
+            if now >= next {
+                next = now + scheduler.tick(now);
+            }
+            let word = tenants[0].page.turn(GPU).unwrap().word.load(Relaxed);
+            let faked = tenants[0].budget;
+            faked.want.store(u64::from(word), Relaxed);
+            faked.ahead.store(u64::MAX, Relaxed);
+            faked.activity.fetch_add(1, Relaxed);
+            tenants[1].step(now, &mut gpu);
+        }
+        let part = tenants[1].used as f64 / 4_000_000.0;
+        assert!(part > least, "priority {priority}, {weight}%: the other has {part}");
+    }
+}
+
 #[test]
 fn garbage_in_a_region_does_not_affect_other_tenants() {
     let mut tenants = [simulated(50, 200, |_| true), simulated(50, 200, |_| true)];

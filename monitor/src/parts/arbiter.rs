@@ -7,7 +7,7 @@ use vgpu_oci_hook::state::CONTAINERS;
 
 use super::launch::Assignment;
 use super::pulse::Pulse;
-use crate::capabilities;
+use crate::{capabilities, seats};
 
 /// Runs until `stop` is set and all turns are open.
 ///
@@ -18,6 +18,7 @@ pub fn run(mut assignment: Assignment, stop: &AtomicBool) -> io::Result<()> {
     assignment.follow_parent()?;
     let [pulse] = assignment.descriptors::<1>()?;
     let mut pulse = Pulse::from(pulse);
-    vgpu_arbiter::service::run(&assignment.settings.state_dir.join(CONTAINERS), stop, || pulse.beat());
+    let state_dir = &assignment.settings.state_dir;
+    vgpu_arbiter::service::run(&state_dir.join(CONTAINERS), &|dir| seats::gpus_of(state_dir, dir), stop, || pulse.beat());
     Ok(())
 }

@@ -1,12 +1,16 @@
 //! Runs tenants as processes of their own, with or without a library, and reads their output.
 
+use std::ffi::CString;
 use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use vgpu_region::limits::{GpuLimit, LimitsPage, Selector};
+use vgpu_region::region::GpuAccount;
+use vgpu_region::uuid::Uuid;
 use vgpu_region::{map, region};
 
 use crate::tenant::{self, Job};
@@ -79,6 +83,16 @@ pub fn charged(folder: &Path) -> std::io::Result<f64> {
     Ok(sum as f64 / 1e3)
 }
 
+/// Returns the GPUs that the container in a folder says it uses.
+fn claimed_gpus(folder: &Path) -> Vec<Uuid> {
+    let Ok(path) = CString::new(folder.join("region").as_os_str().as_bytes()) else { return Vec::new() };
+    let Ok(region) = map::region(&path) else { return Vec::new() };
+    let gpus = region.gpus.iter().filter_map(GpuAccount::uuid).collect();
+    // SAFETY: no other reference to the region exists in this process.
+    unsafe { map::unmap(region) };
+    gpus
+}
+
 /// The arbiter for the containers in a folder, in a thread of this process.
 pub struct Arbiter {
     stop: Arc<AtomicBool>,
@@ -92,7 +106,8 @@ impl Arbiter {
         let stop = Arc::new(AtomicBool::new(false));
         let (seen, folder) = (stop.clone(), folder.to_owned());
         let thread = std::thread::spawn(move || {
-            vgpu_arbiter::service::run(&folder, &seen, || {});
+            // Nobody lies here.
+            vgpu_arbiter::service::run(&folder, &claimed_gpus, &seen, || {});
             tenant::rusage(libc::RUSAGE_THREAD)
         });
         Self { stop, thread: Some(thread) }
