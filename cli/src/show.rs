@@ -27,7 +27,8 @@ impl Args {
     /// Runs the subcommand.
     pub fn run(self) -> Outcome {
         let state_dir = self.config.state_dir()?;
-        let mut snapshot = sample(&mut Observer::new(&state_dir));
+        let mut observer = Observer::new(&state_dir);
+        let mut snapshot = sample(&mut observer);
         if let Some(name) = &self.container {
             let containers = vgpu_monitor::container::list(&state_dir, &mut Default::default());
             let found = vgpu_monitor::container::find(&containers, name);
@@ -59,7 +60,8 @@ pub(crate) fn sample(observer: &mut Observer) -> Snapshot {
     observer.sample()
 }
 
-const HEADER: [&str; 8] = ["CONTAINER", "GPU", "MEMORY", "LIMIT", "TIME", "LIMIT", "REFUSED", "AGE"];
+/// NVML is GPU time as NVML reports it, TIME as the container's own account has it.
+const HEADER: [&str; 9] = ["CONTAINER", "GPU", "MEMORY", "LIMIT", "TIME", "NVML", "LIMIT", "REFUSED", "AGE"];
 
 /// Formats the snapshot as a table with one line per container and GPU.
 fn table(snapshot: &Snapshot) -> String {
@@ -67,8 +69,8 @@ fn table(snapshot: &Snapshot) -> String {
     for container in &snapshot.containers {
         rows.extend(container.gpus.iter().map(|share| row(snapshot, container, share)));
     }
-    let widths: [usize; 8] = std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
-    let line = |row: &[String; 8]| {
+    let widths: [usize; 9] = std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
+    let line = |row: &[String; 9]| {
         let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
         format!("{}\n", cells.join("  ").trim_end())
     };
@@ -81,7 +83,7 @@ fn table(snapshot: &Snapshot) -> String {
     text
 }
 
-fn row(snapshot: &Snapshot, container: &ContainerState, share: &Share) -> [String; 8] {
+fn row(snapshot: &Snapshot, container: &ContainerState, share: &Share) -> [String; 9] {
     let index = snapshot.gpus.iter().find(|gpu| gpu.uuid == share.uuid).map(|gpu| gpu.index.to_string());
     let none = || "-".to_owned();
     [
@@ -90,6 +92,7 @@ fn row(snapshot: &Snapshot, container: &ContainerState, share: &Share) -> [Strin
         bytes(share.held.unwrap_or(0).max(share.charged)),
         share.memory_limit.map_or_else(none, bytes),
         share.utilization.map_or_else(none, |percent| format!("{percent:.0}%")),
+        share.observed.map_or_else(none, |percent| format!("{percent:.0}%")),
         share.cores.map_or_else(none, |percent| format!("{percent}%")),
         share.refused.to_string(),
         duration(snapshot.time - container.created as f64),
@@ -109,13 +112,14 @@ mod tests {
             charged: 1 << 30,
             held: Some(3 << 29),
             utilization: Some(29.6),
+            observed: Some(91.0),
             refused: 2,
             ..Share::default()
         };
         let container = ContainerState { id: "c0ffee".to_owned(), created: 40, gpus: vec![share], ..ContainerState::default() };
         let snapshot = Snapshot { time: 100.0, containers: vec![container], ..Snapshot::default() };
-        let expected = "CONTAINER  GPU    MEMORY  LIMIT  TIME  LIMIT  REFUSED  AGE\n\
-                        c0ffee     GPU-1  1.5Gi   2Gi    30%   30%    2        1m\n";
+        let expected = "CONTAINER  GPU    MEMORY  LIMIT  TIME  NVML  LIMIT  REFUSED  AGE\n\
+                        c0ffee     GPU-1  1.5Gi   2Gi    30%   91%   30%    2        1m\n";
         assert_eq!(table(&snapshot), expected);
     }
 }

@@ -71,9 +71,10 @@ fn figures(share: &Share, now: f64) -> Vec<String> {
         ),
         format!("           spilled to host {}   refused {}{first_refusal}", bytes(share.spilled), share.refused),
         format!(
-            "  time     limit {}{soft}   now {}   charged {:.1} s",
+            "  time     limit {}{soft}   now {}   NVML {}   charged {:.1} s",
             share.cores.map_or_else(none, |percent| format!("{percent}%")),
             percent(share.utilization),
+            percent(share.observed),
             share.used_ns as f64 / 1e9,
         ),
         format!(

@@ -7,6 +7,7 @@ use crate::human::{bytes, duration};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use vgpu_monitor::snapshot::ContainerState;
+use vgpu_monitor::text::printable;
 
 /// Widths of the flexible columns, in cells.
 struct Columns {
@@ -112,7 +113,7 @@ fn first_that_fits<const N: usize>(texts: [String; N], width: usize) -> String {
 
 /// Returns as much of a container's name as fits; its last part is kept longest.
 fn name(container: &ContainerState, width: usize) -> String {
-    let part = |part: &Option<String>| part.clone().unwrap_or_default();
+    let part = |part: &Option<String>| printable(part.as_deref().unwrap_or_default());
     let (pod, name) = (part(&container.pod), part(&container.container));
     let last = if name.is_empty() { container.name() } else { name.clone() };
     let both = if pod.is_empty() { last.clone() } else { format!("{pod}/{name}") };
@@ -135,7 +136,9 @@ fn line(view: &View, row: &Row<'_>, columns: &Columns) -> Line<'static> {
     let limit =
         share.memory_limit.unwrap_or_else(|| view.snapshot.gpus.iter().find(|gpu| gpu.uuid == share.uuid).map_or(0, |gpu| gpu.memory));
     let over = share.memory_limit.is_some_and(|limit| held > limit);
-    let mark = if over || row.container.damaged.is_some() { "! " } else { "  " };
+    // More GPU time than the limit by a quarter of the GPU, which the container's own account does not show.
+    let over_time = share.cores.zip(share.observed).is_some_and(|(cores, seen)| seen > f64::from(cores.max(share.lent)) + 25.0);
+    let mark = if over || over_time || row.container.damaged.is_some() { "! " } else { "  " };
     let name_style = if mark == "! " { Style::new().fg(Color::Red) } else { Style::new() };
     let mut spans = vec![Span::styled(format!("{mark}{}", name(row.container, columns.name - 2)), name_style), Span::raw(" ")];
     spans.extend(bar(held as f64 / limit.max(1) as f64, columns.memory));
