@@ -9,12 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use vgpu_e2e::{Kit, MIB, Machine, Running, Way, host};
+use vgpu_e2e::{Kit, MIB, Machine, Running, Way, host, vgpu_environment};
 use vgpu_region::limits::LimitsPage;
 use vgpu_region::map;
 use vgpu_test_harness::{Host, Runtime};
 
-use crate::monitor;
 use crate::report::Report;
 
 /// Time in which a change has to take effect, in milliseconds.
@@ -91,7 +90,7 @@ impl<'a> Observer<'a> {
         let events = Events::default();
         let here = Arc::clone(&events);
         let reader = Some(std::thread::spawn(move || read(&mut running, &here)));
-        Self { host, id, vgpu: kit.path().join("vgpu"), environment: monitor::environment(host, machine), watch, events, reader }
+        Self { host, id, vgpu: kit.path().join("vgpu"), environment: vgpu_environment(host, machine), watch, events, reader }
     }
 
     /// Changes a limit. Returns when the change was requested and when it was seen in the limits page.

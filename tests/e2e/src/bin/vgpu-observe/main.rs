@@ -4,16 +4,14 @@
 //! With `--simulated`, it runs on the simulated GPU, to test itself.
 
 mod changes;
-mod monitor;
 mod report;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use vgpu_e2e::{Fill, Kit, MIB, Machine, Running, Way, host};
+use vgpu_e2e::{Fill, Kit, MIB, Machine, Monitor, Running, Way, host};
 use vgpu_test_harness::{Host, Runtime};
 
-use monitor::Monitor;
 use report::Report;
 
 /// Tolerance of memory figures: one granule, in bytes.

@@ -3,15 +3,17 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use vgpu_e2e::{Kit, Machine};
 use vgpu_test_harness::Host;
 
-/// The service and its log lines with their times.
+use crate::{Kit, Machine};
+
+/// The service and its log lines with their times. It is killed when dropped.
+#[derive(Debug)]
 pub struct Monitor {
     child: Child,
     address: String,
@@ -21,6 +23,7 @@ pub struct Monitor {
 }
 
 /// Returns the environment of `vgpu` on this host.
+#[must_use]
 pub fn environment(host: &Host, machine: &Machine) -> Vec<(String, String)> {
     let program = machine.program("held");
     let text = |value: &std::ffi::OsStr| value.to_string_lossy().into_owned();
@@ -31,6 +34,10 @@ pub fn environment(host: &Host, machine: &Machine) -> Vec<(String, String)> {
 
 impl Monitor {
     /// Starts the service.
+    ///
+    /// # Panics
+    /// If it does not start.
+    #[must_use]
     pub fn start(kit: &Kit, host: &Host, machine: &Machine) -> Self {
         let (vgpu, environment) = (kit.path().join("vgpu"), environment(host, machine));
         let mut command = Command::new(&vgpu);
@@ -50,23 +57,54 @@ impl Monitor {
         Self { child, address: address.to_owned(), log, vgpu, environment }
     }
 
+    /// Runs a subcommand of `vgpu`.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn output(&self, args: &[&str]) -> Output {
+        Command::new(&self.vgpu).envs(self.environment.clone()).args(args).output().expect("vgpu starts")
+    }
+
     /// Returns the output of a subcommand, as JSON.
+    ///
+    /// # Panics
+    /// If it is not JSON.
+    #[must_use]
     pub fn json(&self, args: &[&str]) -> Value {
-        let output = Command::new(&self.vgpu).envs(self.environment.clone()).args(args).output().expect("vgpu starts");
+        let output = self.output(args);
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{args:?}: {error}: {output:?}"))
     }
 
-    /// Returns the value of a metric for the container with this id.
-    pub fn figure(&self, name: &str, id: &str) -> Option<f64> {
+    /// Returns the response with all metrics.
+    #[must_use]
+    pub fn scrape(&self) -> Option<String> {
         let mut stream = TcpStream::connect(&self.address).ok()?;
         write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
         let mut text = String::new();
         stream.read_to_string(&mut text).ok()?;
+        Some(text)
+    }
+
+    /// Returns the value of a metric for the container with this id.
+    #[must_use]
+    pub fn figure(&self, name: &str, id: &str) -> Option<f64> {
+        let text = self.scrape()?;
         let mut figures = text.lines().filter(|line| line.starts_with(&format!("{name}{{")) && line.contains(id));
         figures.next()?.rsplit(' ').next()?.trim().parse().ok()
     }
 
+    /// Returns its PID.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Returns when a log line had these words for a container; `None` after `patience`.
+    ///
+    /// # Panics
+    /// If the thread that reads the log panicked.
+    #[must_use]
     pub fn logged(&self, words: &str, id: &str, patience: Duration) -> Option<Instant> {
         let start = Instant::now();
         loop {
