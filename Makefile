@@ -1,6 +1,6 @@
 # On Debian and Ubuntu with Rust, the targets install what else they need.
 
-.PHONY: demo test test-random audit reproducible build gpu-kit clean
+.PHONY: demo test test-random audit reproducible scale build gpu-kit clean
 
 # Runs a container with limits, on a real GPU if there is one, else on a simulated one.
 demo:
@@ -21,6 +21,10 @@ audit:
 # Builds the static programs and the library in two folders, and compares the bytes; PARTS=packages: all packages, which takes long.
 reproducible:
 	@scripts/reproducible.sh $(PARTS)
+
+# Measures the host's side with up to 1,000 containers, as root with runc.
+scale:
+	@scripts/scale.sh
 
 # Builds the shipped files and the test programs in target/kit.
 build:

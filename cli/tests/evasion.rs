@@ -9,8 +9,7 @@ use vgpu_test_harness::{Bundle, Host};
 /// Policy of these tests.
 const KILL: &str = "on_violation = \"kill\"\nviolation_grace_seconds = 1";
 /// A dynamic loader that ignores /etc/ld.so.preload, at the path in `$loader`.
-const LOADER: &str =
-    "sed 's#/etc/ld.so.preload#/etc/ld.so.nothing#' /lib64/ld-linux-x86-64.so.2 >\"$loader\" && chmod 755 \"$loader\"";
+const LOADER: &str = "sed 's#/etc/ld.so.preload#/etc/ld.so.nothing#' /lib64/ld-linux-x86-64.so.2 >\"$loader\" && chmod 755 \"$loader\"";
 /// A tenant that stays within its limits.
 const HONEST: &str = "exec /programs/spin --ns 1000000 --seconds 600";
 

@@ -27,6 +27,7 @@ pub mod nvml;
 pub mod observer;
 pub mod ownership;
 pub mod parts;
+pub mod process_table;
 pub mod processes;
 pub mod rights;
 pub mod seats;

@@ -15,7 +15,8 @@ use crate::container::{self, Container, Files, Unknown};
 use crate::gpus::{self, Gpus, State};
 use crate::inventory::KnownGpus;
 use crate::ownership::ProcessOwners;
-use crate::processes::{Process, ProcessTable};
+use crate::process_table::ProcessTable;
+use crate::processes::Process;
 use crate::snapshot::{ContainerState, Gpu, Share, Snapshot};
 use share::{ObservedGpu, Previous, Sampling};
 

@@ -8,10 +8,6 @@ use std::os::unix::fs::MetadataExt;
 
 use crate::text::printable;
 
-mod table;
-
-pub use table::ProcessTable;
-
 /// Process on the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {

@@ -15,9 +15,13 @@ use std::time::Duration;
 use crate::snapshot::{ContainerState, GpuProcess, Share, Snapshot};
 use excuses::{Excuses, MAX_TRANSIENT};
 use gpu_time::TimeChecks;
+use types::{Identity, Key, offender};
 
 mod excuses;
 mod gpu_time;
+mod types;
+
+pub use types::{Kind, Offender, Violation};
 
 /// Consecutive samples before a finding counts.
 const MIN_SAMPLES: u32 = 3;
@@ -28,72 +32,6 @@ const PROCESS_SLACK: u64 = 4 << 20;
 /// Memory that a process may hold beyond its charges, in bytes: what the library does not measure far from the limit, such as page tables and
 /// streams. A context takes more (518 MiB on an H200).
 const UNCHARGED_SLACK: u64 = 128 << 20;
-
-/// Kind of violation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// The container's processes hold more memory than allowed.
-    Over,
-    /// A process uses the GPU without an entry in the container's account, or holds far more than it has charged.
-    Bypass,
-    /// The container's processes use more GPU time than allowed.
-    OverTime,
-}
-
-impl Kind {
-    /// All kinds.
-    pub const ALL: [Self; 3] = [Self::Over, Self::Bypass, Self::OverTime];
-
-    /// Returns the kind's label in metrics and logs.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Over => "over_limit",
-            Self::Bypass => "bypass",
-            Self::OverTime => "over_time",
-        }
-    }
-}
-
-/// Persistent violation.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Violation {
-    /// Container ID.
-    pub id: String,
-    /// Name of the container's directory in the state directory.
-    pub dir_name: String,
-    /// Display name of the container.
-    pub name: String,
-    /// UUID of the GPU.
-    pub uuid: String,
-    /// Kind of violation.
-    pub kind: Kind,
-    /// Memory that the container's processes hold on the GPU, in bytes.
-    pub held: u64,
-    /// Allowed memory in bytes. `None` without a memory limit.
-    pub allowed: Option<u64>,
-    /// Percent of the GPU's time that the container's processes used lately, and its limit in percent. `None` without a compute limit.
-    pub time: Option<(f64, u32)>,
-    /// Processes to end, in this order.
-    pub offenders: Vec<Offender>,
-    /// Whether this is the first report of the violation.
-    pub is_new: bool,
-    /// Whether the grace time is over.
-    pub is_due: bool,
-}
-
-/// Process that causes a violation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offender {
-    /// PID on the host.
-    pub pid: u32,
-    /// Start time in clock ticks since boot. With the PID, the process's identity.
-    pub start_time: u64,
-    /// Program name.
-    pub name: String,
-    /// Held memory in bytes. `None` if NVML does not report it.
-    pub held: Option<u64>,
-}
 
 /// History of one finding.
 #[derive(Clone, Copy, Debug)]
@@ -110,11 +48,6 @@ struct Allowance {
     limit: u64,
     allowed: u64,
 }
-
-/// Container directory, its creation time, and GPU UUID.
-type Key = (String, u64, String);
-/// PID and start time.
-type Identity = (u32, u64);
 
 /// Subject of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -252,12 +185,6 @@ fn is_far_above(held: u64, charged: u64) -> bool {
     held > charged.saturating_add(UNCHARGED_SLACK.max(held / 8))
 }
 
-impl Violation {
-    fn allowing(self, allowed: Option<u64>) -> Self {
-        Self { allowed, ..self }
-    }
-}
-
 fn violation(container: &ContainerState, share: &Share, kind: Kind, offenders: Vec<Offender>, (is_new, is_due): (bool, bool)) -> Violation {
     Violation {
         id: container.id.clone(),
@@ -272,10 +199,6 @@ fn violation(container: &ContainerState, share: &Share, kind: Kind, offenders: V
         is_new,
         is_due,
     }
-}
-
-fn offender(process: &GpuProcess) -> Option<Offender> {
-    Some(Offender { pid: process.pid?, start_time: process.start_time, name: process.name.clone(), held: process.held })
 }
 
 /// Returns the processes whose end brings a share back to `allowed`. Processes without an account come first, then those that hold more

@@ -13,7 +13,8 @@ use crate::account::{self, Account, Charge};
 use crate::container::Container;
 use crate::gpus::{Holder, State};
 use crate::ownership::ProcessOwners;
-use crate::processes::{Process, ProcessTable};
+use crate::process_table::ProcessTable;
+use crate::processes::Process;
 use crate::snapshot::{GpuProcess, Share};
 
 /// Shortest time over which rates are computed.

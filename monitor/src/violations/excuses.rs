@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::Identity;
+use super::types::Identity;
 use crate::snapshot::{GpuProcess, Snapshot};
 
 /// Longest time for which a process may excuse its figures by making a context.

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{Identity, Key, Offender, offender};
+use super::types::{Identity, Key, Offender, offender};
 use crate::snapshot::{GpuProcess, Share};
 
 /// Time beyond the limit that is allowed as a part of the limit.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::Process;
+use crate::processes::Process;
 
 /// Looks after which a process is read anew, though it still exists: it can be moved to another cgroup.
 const REFRESH_LOOKS: u32 = 10;

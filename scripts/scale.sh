@@ -1,0 +1,19 @@
+#!/bin/sh
+# scale.sh [CONTAINERS...]: measures the host's side with many containers on a simulated GPU (default: 10, 100, 500 and 1000), as root with
+# runc. Writes a table in Markdown to stdout and to tests/e2e/results/scale.md. 1,000 containers take half an hour and about 8 GiB.
+set -eu
+cd "$(dirname "$0")/.."
+. scripts/tools.sh
+packages runc:runc
+kit=$(scripts/build.sh)
+cargo build --quiet --release -p vgpu-cli -p vgpu-e2e --bin vgpu --bin vgpu-scale
+cargo build --quiet --release -p vgpu-monitor --example look
+cp "$target/release/vgpu" "$kit/.new"
+mv "$kit/.new" "$kit/vgpu"
+mkdir -p tests/e2e/results
+{
+    printf '# The host with many containers\n\n'
+    printf '%s, %s CPUs (%s), Linux %s, %s, build %s; `make scale`.\n\n' "$(date -u '+%Y-%m-%d %H:%M UTC')" "$(nproc)" \
+        "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)" "$(uname -r)" "$(runc --version | head -n 1)" "$(git rev-parse --short HEAD)"
+    VGPU_TEST_KIT=$kit "$target/release/vgpu-scale" "$target/release/examples/look" "$@"
+} | tee tests/e2e/results/scale.md
