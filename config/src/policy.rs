@@ -162,6 +162,9 @@ pub enum OnViolation {
     Report,
     /// It is reported, and its offending processes are killed.
     Kill,
+    /// As [`OnViolation::Kill`], but GPU time beyond the limit is only reported.
+    #[serde(rename = "kill-memory")]
+    KillMemory,
 }
 
 /// Whether a container is admitted.

@@ -22,7 +22,7 @@ pub fn respond(violations: &[Violation], policy: OnViolation, is_in_container: i
         if violation.is_new {
             log_new(violation);
         }
-        if !violation.is_due || policy != OnViolation::Kill {
+        if !violation.is_due || !kills(policy, violation.kind) {
             continue;
         }
         let Violation { id, name: container, .. } = violation;
@@ -39,6 +39,14 @@ pub fn respond(violations: &[Violation], policy: OnViolation, is_in_container: i
         }
     }
     ended
+}
+
+fn kills(policy: OnViolation, kind: Kind) -> bool {
+    match policy {
+        OnViolation::Report => false,
+        OnViolation::Kill => true,
+        OnViolation::KillMemory => kind != Kind::OverTime,
+    }
 }
 
 fn log_new(violation: &Violation) {
@@ -82,6 +90,14 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+
+    #[test]
+    fn policies_kill_for_their_kinds_of_violation() {
+        let killed = |policy| Kind::ALL.map(|kind| kills(policy, kind));
+        assert_eq!(killed(OnViolation::Report), [false, false, false]);
+        assert_eq!(killed(OnViolation::Kill), [true, true, true]);
+        assert_eq!(killed(OnViolation::KillMemory), [true, true, false]);
+    }
 
     #[test]
     fn only_the_identified_process_is_killed() {
