@@ -230,13 +230,14 @@ pub fn list_again(state_dir: &Path, reader: &mut Reader, files: &mut Files) -> (
 }
 
 /// Returns the container that `name` selects: an ID, else a name (`pod`, `container`, `namespace/pod`, `pod/container`,
-/// `namespace/pod/container`), else a prefix of an ID.
+/// `namespace/pod/container`) or a prefix of an ID. Names are the pod author's choice, so one that is also a prefix of another container's ID
+/// selects neither.
 ///
 /// # Errors
 /// No container matches, or several do.
 pub fn find<'a>(containers: &'a [Container], name: &str) -> Result<&'a Container, NotFound> {
-    let tests: [&dyn Fn(&Container) -> bool; 3] =
-        [&|known| known.record.id == name, &|known| known.has_name(name), &|known| !name.is_empty() && known.record.id.starts_with(name)];
+    let tests: [&dyn Fn(&Container) -> bool; 2] =
+        [&|known| known.record.id == name, &|known| known.has_name(name) || (!name.is_empty() && known.record.id.starts_with(name))];
     for test in tests {
         let fitting: Vec<&Container> = containers.iter().filter(|known| test(known)).collect();
         match fitting[..] {
@@ -274,6 +275,17 @@ mod tests {
         for name in ["", "/", "x", "ns"] {
             assert_eq!(id(name), Err(NotFound::NoMatch(name.to_owned())), "{name}");
         }
+    }
+
+    #[test]
+    fn a_name_that_is_a_prefix_of_another_id_selects_neither() {
+        let host = Host::new();
+        host.container("abc1", "app", "web-0", &[]);
+        host.container("evil", "abc", "x", &[]);
+        host.container("worse", "abc1", "x", &[]);
+        let found = list(host.path(), &mut Reader::default());
+        assert!(matches!(find(&found, "abc"), Err(NotFound::Ambiguous { candidates, .. }) if candidates == ["abc1", "evil"]));
+        assert_eq!(find(&found, "abc1").map(|known| known.record.id.as_str()), Ok("abc1"), "a whole ID");
     }
 
     #[test]
