@@ -76,7 +76,7 @@ impl ProcessOwners {
         let identity = |(index, container): (usize, &Container)| {
             let known = self.by_dir.get(&container.dir).and_then(|&at| self.identities.get(at));
             known
-                .and_then(|known| revalidate(known, (looks + index) % REFRESH_LOOKS == 0))
+                .and_then(|known| revalidate(known, looks.wrapping_add(index).is_multiple_of(REFRESH_LOOKS)))
                 .unwrap_or_else(|| Arc::new(Identity::find(&container.record)))
         };
         let identities: Vec<Arc<Identity>> = containers.iter().enumerate().map(identity).collect();

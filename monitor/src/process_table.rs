@@ -27,7 +27,7 @@ impl ProcessTable {
     pub fn get(&mut self, pid: u32) -> Option<Arc<Process>> {
         let look = self.look;
         if let Some((process, asked)) = self.known.get_mut(&pid)
-            && look.wrapping_add(pid) % REFRESH_LOOKS != 0
+            && !look.wrapping_add(pid).is_multiple_of(REFRESH_LOOKS)
             && (*asked == look || Arc::make_mut(process).refresh())
         {
             *asked = look;

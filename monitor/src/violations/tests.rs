@@ -118,7 +118,7 @@ fn a_claim_to_make_a_context_excuses_for_a_bounded_time() {
 
     // Two processes take turns with the claim.
     let mut detector = ViolationDetector::new(GRACE);
-    let turns = |number: u32| snapshot(share(1024, vec![making(2, number % 2 == 0), making(3, number % 2 == 1)]));
+    let turns = |number: u32| snapshot(share(1024, vec![making(2, number.is_multiple_of(2)), making(3, !number.is_multiple_of(2))]));
     let mut due = Vec::new();
     for number in 0..40 {
         let found = detected(&mut detector, number, &[turns(number)]);

@@ -29,9 +29,6 @@ impl Fleet {
         let machine = Machine::simulated(kit, &["total=2048G", "context=64M"]);
         let idle = limited(machine.bundle()).args(&["/bin/sleep", "86400"]);
         let busy = limited(machine.bundle()).args(&["/programs/fill", "--chunk", "16M", "--max", "16M", "--hold", "86400"]);
-        for bundle in [&idle, &busy] {
-            bundle.write();
-        }
         Self { host: host(kit, Runtime::Runc), machine, bundles: [idle, busy], ids: Vec::new(), next: 0 }
     }
 
@@ -51,6 +48,8 @@ impl Fleet {
     fn start(&mut self, is_limited: bool, is_busy: bool) -> (String, f64) {
         self.next += 1;
         let id = format!("vgpu-scale-{}-{}", std::process::id(), self.next);
+        // vgpu-runtime adds its hooks to the bundle.
+        self.bundles[usize::from(is_busy)].write();
         let mut command = if is_limited { self.host.command() } else { self.host.bare_command() };
         command.args(["run", "--detach", "--bundle"]).arg(self.bundles[usize::from(is_busy)].path()).arg(&id);
         // A file, because a detached container keeps inherited pipes open.
