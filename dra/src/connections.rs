@@ -88,8 +88,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         tokio::task::yield_now().await;
-        let open = alive.lock().unwrap().clone();
-        open
+        alive.lock().unwrap().clone()
     }
 
     #[tokio::test]

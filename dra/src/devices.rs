@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use vgpu_config::inventory::{Gpu, Mig};
 
 use crate::discovery::{GpuInfo, Machine, Partition};
-use crate::names::{CORES, GONE_TAINT, MEMORY};
+use crate::names::{CORES, MEMORY};
 use crate::quantity;
 
 /// Maximum length of a string attribute, set by Kubernetes.
@@ -22,6 +22,8 @@ pub struct LocalDevice {
     pub gpu: Gpu,
     /// MIG partition, unless the device is a whole GPU.
     pub partition: Option<Partition>,
+    /// Why the GPU should get no further work.
+    pub fault: Option<String>,
 }
 
 impl LocalDevice {
@@ -51,11 +53,11 @@ pub fn of_machine(machine: &Machine) -> BTreeMap<String, (LocalDevice, Device)> 
     let mut all = BTreeMap::new();
     for info in &machine.gpus {
         if !info.partitioned {
-            let local = LocalDevice { gpu: info.gpu.clone(), partition: None };
+            let local = LocalDevice { gpu: info.gpu.clone(), partition: None, fault: info.fault.clone() };
             all.insert(device_name(local.uuid()), (local.clone(), device(machine, info, &local)));
         }
         for partition in &info.partitions {
-            let local = LocalDevice { gpu: info.gpu.clone(), partition: Some(partition.clone()) };
+            let local = LocalDevice { gpu: info.gpu.clone(), partition: Some(partition.clone()), fault: info.fault.clone() };
             all.insert(device_name(local.uuid()), (local.clone(), device(machine, info, &local)));
         }
     }
@@ -124,10 +126,10 @@ fn consumable_capacity(total: &str, default: &str, min: &str, step: &str) -> Dev
     }
 }
 
-/// Returns the device with the taint of a GPU that is gone. `NoSchedule` keeps new pods away; `NoExecute` also evicts pods that use it.
+/// Returns the device with a taint. `NoSchedule` keeps new pods away; `NoExecute` also evicts pods that use it.
 #[must_use]
-pub fn with_taint(mut device: Device, effect: &str) -> Device {
-    device.taints = Some(vec![DeviceTaint { key: GONE_TAINT.to_owned(), effect: effect.to_owned(), time_added: None, value: None }]);
+pub fn with_taint(mut device: Device, key: &str, effect: &str) -> Device {
+    device.taints = Some(vec![DeviceTaint { key: key.to_owned(), effect: effect.to_owned(), time_added: None, value: None }]);
     device
 }
 
@@ -151,6 +153,7 @@ pub(crate) mod tests {
             numa: Some(0),
             partitioned: false,
             partitions: Vec::new(),
+            fault: None,
         }
     }
 

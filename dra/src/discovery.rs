@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nvml_wrapper::Device;
+use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError};
 use serde::{Deserialize, Serialize};
 use vgpu_config::inventory::Gpu;
 use vgpu_monitor::gpus::{Gpus, explain};
@@ -46,6 +47,9 @@ pub struct GpuInfo {
     /// MIG partitions.
     #[serde(default)]
     pub partitions: Vec<Partition>,
+    /// Why the GPU should get no further work, though it answers.
+    #[serde(default)]
+    pub fault: Option<String>,
 }
 
 /// Source of GPU snapshots.
@@ -88,9 +92,17 @@ impl NvmlSource {
             address,
             partitions: gpus.partitions(&device),
             partitioned,
+            fault: fault(&device),
             gpu,
         })
     }
+}
+
+/// Returns the fault of a GPU by its counter of memory errors that could not be corrected since the driver was loaded. GPUs without ECC have
+/// no such counter.
+fn fault(device: &Device<'_>) -> Option<String> {
+    let errors = device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile).ok().filter(|errors| *errors > 0)?;
+    Some(format!("{errors} uncorrectable ECC errors since the driver was loaded: expected none"))
 }
 
 /// Converts NVML's PCI address, whose domain has eight digits, to the form of sysfs.

@@ -10,6 +10,8 @@ pub const MEMORY: &str = "memory";
 pub const CORES: &str = "cores";
 /// Key of the taint on a GPU that NVML does not list while claims use it.
 pub const GONE_TAINT: &str = "gpu.vgpu/gone";
+/// Key of the taint on a GPU that answers but has a fault.
+pub const FAULT_TAINT: &str = "gpu.vgpu/fault";
 
 /// Returns true if a text is a DNS label (RFC 1123), as names of namespaces are: at most 63 lower-case letters, digits and inner hyphens.
 #[must_use]

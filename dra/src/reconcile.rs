@@ -14,6 +14,7 @@ use crate::devices::{self, with_taint};
 use crate::discovery::{GpuSource, Machine};
 use crate::driver::Driver;
 use crate::health;
+use crate::names::{FAULT_TAINT, GONE_TAINT};
 use crate::options::Options;
 use crate::proto::{DeviceHealth, HealthStatus};
 use crate::publication::Publication;
@@ -33,6 +34,8 @@ pub struct Reconciler {
     seen: BTreeMap<String, Device>,
     /// Names of the devices that the last poll found.
     present: Vec<String>,
+    /// Faults of devices that are present.
+    faults: BTreeMap<String, String>,
     /// Devices of `seen` that are not present, and when that was first noticed.
     missing: BTreeMap<String, Instant>,
     /// Time for a poll, and for which a health report is valid.
@@ -56,6 +59,7 @@ impl Reconciler {
             driver,
             seen: BTreeMap::new(),
             present: Vec::new(),
+            faults: BTreeMap::new(),
             missing: BTreeMap::new(),
             timeout: Duration::from_secs(POLL_INTERVALS * options.poll_interval_s),
             evict_after: options.evict_after_s.map(Duration::from_secs),
@@ -83,6 +87,12 @@ impl Reconciler {
         self.present = all.keys().cloned().collect();
         let (local, devices): (BTreeMap<_, _>, BTreeMap<_, _>) =
             all.into_iter().map(|(name, (local, device))| ((name.clone(), local), (name, device))).unzip();
+        let faults = local.iter().filter_map(|(name, local)| Some((name.clone(), local.fault.clone()?)));
+        let faults: BTreeMap<_, _> = faults.collect();
+        for (device, fault) in faults.iter().filter(|(device, _)| !self.faults.contains_key(*device)) {
+            warn!(device, fault, "device has a fault");
+        }
+        self.faults = faults;
         self.driver.set_present(local).await;
         devices
     }
@@ -114,6 +124,10 @@ impl Reconciler {
             let mut report = |status, message: &str| {
                 reports.push(health::device_health(&self.node, name, status, message, self.timeout));
             };
+            if let Some(fault) = self.faults.get(name) {
+                report(HealthStatus::Unhealthy, fault);
+                return taints.then(|| with_taint(device.clone(), FAULT_TAINT, "NoSchedule"));
+            }
             if present.contains_key(name) {
                 report(HealthStatus::Healthy, "");
                 return Some(device.clone());
@@ -132,7 +146,7 @@ impl Reconciler {
                     if self.evict_after.is_some_and(|limit| since.elapsed() >= limit) { "NoExecute" } else { "NoSchedule" }
                 }
             };
-            taints.then(|| with_taint(device.clone(), effect))
+            taints.then(|| with_taint(device.clone(), GONE_TAINT, effect))
         };
         let devices = self.seen.iter().filter_map(to_publish).collect();
         self.health.send_replace(reports);

@@ -156,6 +156,24 @@ fn missing_gpu_evicts_pods_only_if_the_operator_wants_it() {
 }
 
 #[test]
+fn gpu_with_a_fault_gets_no_new_pods() {
+    let (node, cluster, gpus) = (Node::default(), Cluster::start(), Gpus::with([0, 1]));
+    let _plugin = Threaded::start_with(node.options(&["--evict-after", "0"]), &cluster, gpus.clone(), Arc::new(LocalStorage));
+    let kubelet = Kubelet::register(&node.path("registry"));
+    wait_for("two devices", || (cluster.devices().len() == 2).then_some(()));
+    gpus.set_fault(Some(1));
+    wait_for("the taint", || (effects(&cluster.devices(), 1) == Some(json!("NoSchedule"))).then_some(()));
+    assert_eq!(
+        (&cluster.devices()[&device(1)]["taints"][0]["key"], effects(&cluster.devices(), 0)),
+        (&json!("gpu.vgpu/fault"), Some(Value::Null))
+    );
+    let (_, message) = wait_for("bad health", || kubelet.health(&device(1)).filter(|(health, _)| *health == HealthStatus::Unhealthy));
+    assert!(message.contains("ECC"), "{message}");
+    gpus.set_fault(None);
+    wait_for("no taint", || (effects(&cluster.devices(), 1) == Some(Value::Null)).then_some(()));
+}
+
+#[test]
 fn hanging_nvml_stops_neither_the_start_nor_unprepare() {
     let (node, cluster, gpus) = (Node::default(), Cluster::start(), Gpus::with([0]));
     allocate(&cluster, "a", &[("gpu", 0, "10Gi", "30")]);

@@ -30,7 +30,9 @@ pub fn needs_gpu_sizes(pod: &Value) -> bool {
 
 /// Returns the containers of a pod, init containers last.
 fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
-    ["containers", "initContainers"].into_iter().flat_map(|list| pod["spec"][list].as_array().into_iter().flatten())
+    ["containers", "initContainers"]
+        .into_iter()
+        .flat_map(|list| pod.get("spec").and_then(|spec| spec.get(list)?.as_array()).into_iter().flatten())
 }
 
 /// Replaces HAMi's resources in a pod by claims. Returns `None` if the pod has none. `sizes` are the memory sizes of the cluster's GPUs in
@@ -39,8 +41,8 @@ fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
 /// # Errors
 /// A value is not one that HAMi documents, or cannot be expressed as a claim.
 pub fn mutate(pod: &Value, sizes: &BTreeSet<u64>, runtime_class: Option<&str>) -> Result<Option<MutatedPod>, String> {
-    let annotations = pod["metadata"]["annotations"].as_object();
-    if resources::is_ignored(pod["metadata"]["labels"].as_object()) {
+    let annotations = pod.pointer("/metadata/annotations").and_then(Value::as_object);
+    if resources::is_ignored(pod.pointer("/metadata/labels").and_then(Value::as_object)) {
         return Ok(None);
     }
     let placement = Placement { selectors: resources::selectors(annotations)?, is_numa_bound: resources::is_numa_bound(annotations)? };
@@ -107,7 +109,8 @@ impl Claims<'_> {
         }
         let template = template::claim_template(&template::claim_spec(&request, self.placement, self.sizes)?);
         let name = claim_name(container);
-        self.list.push(Claim { name: name.clone(), template: template["metadata"]["name"].clone(), request });
+        let template_name = template.pointer("/metadata/name").cloned().unwrap_or_default();
+        self.list.push(Claim { name: name.clone(), template: template_name, request });
         self.templates.push(template);
         Ok(name)
     }

@@ -32,8 +32,8 @@ impl Webhook {
     pub async fn review(&self, review: &Value) -> Result<Value, &'static str> {
         let request =
             review.get("request").filter(|request| request["uid"].is_string()).ok_or("expected an AdmissionReview with a request")?;
-        let (namespace, metadata) = (request["namespace"].as_str(), &request["object"]["metadata"]);
-        let pod = metadata["name"].as_str().or(metadata["generateName"].as_str());
+        let namespace = request["namespace"].as_str();
+        let pod = ["/object/metadata/name", "/object/metadata/generateName"].iter().find_map(|path| request.pointer(path)?.as_str());
         let response = match self.decide(request).await {
             Ok(None) => json!({ "uid": request["uid"], "allowed": true }),
             Ok(Some(MutatedPod { spec, warnings, .. })) => {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use vgpu_config::dialect::annotations;
 
 use crate::names::{CORES, DEVICE_CLASS, DRIVER, MEMORY};
@@ -38,7 +38,7 @@ pub fn claim_spec(request: &GpuRequest, placement: &Placement, sizes: &BTreeSet<
         Memory::Whole => exactly(None),
         Memory::Mib(mib) => exactly(Some(mib << 20)),
         Memory::Percent(percent) => {
-            let part = |size: &u64| (u128::from(*size) * u128::from(percent) / 100) as u64;
+            let part = |size: &u64| (u128::from(*size).saturating_mul(u128::from(percent)) / 100) as u64;
             match sizes.len() {
                 0 => return Err(percentage_error("no GPU with known memory in the cluster")),
                 1 => exactly(sizes.first().map(part)),
@@ -53,14 +53,15 @@ pub fn claim_spec(request: &GpuRequest, placement: &Placement, sizes: &BTreeSet<
             }
         }
     };
-    let mut devices = json!({ "requests": [requested] });
+    let mut devices = Map::new();
+    devices.insert("requests".to_owned(), json!([requested]));
     if request.count > 1 {
         // Otherwise several shares of one GPU would satisfy a request for several GPUs.
         let mut constraints = vec![json!({ "requests": ["gpu"], "distinctAttribute": format!("{DRIVER}/uuid") })];
         if placement.is_numa_bound {
             constraints.push(json!({ "requests": ["gpu"], "matchAttribute": format!("{DRIVER}/numaNode") }));
         }
-        devices["constraints"] = json!(constraints);
+        devices.insert("constraints".to_owned(), json!(constraints));
     }
     Ok(json!({ "devices": devices }))
 }
@@ -70,21 +71,22 @@ fn percentage_error(found: &str) -> String {
 }
 
 /// Returns the request of devices with this amount of memory; `None` for all of it.
-fn device_request(request: &GpuRequest, selectors: &[String], bytes: Option<u64>) -> Value {
-    let mut capacity = serde_json::Map::new();
+fn device_request(request: &GpuRequest, selectors: &[String], bytes: Option<u64>) -> Map<String, Value> {
+    let mut capacity = Map::new();
     if let Some(bytes) = bytes {
         capacity.insert(MEMORY.to_owned(), json!(quantity::format_mib(bytes)));
     }
     if let Some(cores) = request.cores {
         capacity.insert(CORES.to_owned(), json!(cores.to_string()));
     }
-    let mut result = json!({ "deviceClassName": DEVICE_CLASS, "allocationMode": "ExactCount", "count": request.count });
+    let fixed = [("deviceClassName", json!(DEVICE_CLASS)), ("allocationMode", json!("ExactCount")), ("count", json!(request.count))];
+    let mut result: Map<_, _> = fixed.map(|(key, value)| (key.to_owned(), value)).into_iter().collect();
     if !capacity.is_empty() {
-        result["capacity"] = json!({ "requests": capacity });
+        result.insert("capacity".to_owned(), json!({ "requests": capacity }));
     }
     if !selectors.is_empty() {
         let selectors: Vec<Value> = selectors.iter().map(|expression| json!({ "cel": { "expression": expression } })).collect();
-        result["selectors"] = json!(selectors);
+        result.insert("selectors".to_owned(), json!(selectors));
     }
     result
 }
@@ -93,8 +95,8 @@ fn device_request(request: &GpuRequest, selectors: &[String], bytes: Option<u64>
 fn alternative(request: &GpuRequest, selectors: &[String], index: usize, size: u64, bytes: u64) -> Value {
     let size_matches = format!("device.capacity[\"{DRIVER}\"].{MEMORY}.compareTo(quantity(\"{}\")) == 0", quantity::format_mib(size));
     let mut result = device_request(request, &[selectors, &[size_matches]].concat(), Some(bytes));
-    result["name"] = json!(format!("size-{index}"));
-    result
+    result.insert("name".to_owned(), json!(format!("size-{index}")));
+    Value::Object(result)
 }
 
 /// Returns the template for a claim specification. Its name is a hash of the specification.

@@ -27,6 +27,7 @@ pub fn gpu_info(number: usize) -> GpuInfo {
         numa: Some(0),
         partitioned: false,
         partitions: Vec::new(),
+        fault: None,
     }
 }
 
@@ -41,12 +42,14 @@ struct State {
     hangs: bool,
     /// Number of polls that have begun.
     polls: usize,
+    /// GPU with a fault.
+    faulty: Option<usize>,
 }
 
 impl Gpus {
     /// Returns a source of these GPUs.
     pub fn with(numbers: impl IntoIterator<Item = usize>) -> Self {
-        let state = State { numbers: Ok(numbers.into_iter().collect()), hangs: false, polls: 0 };
+        let state = State { numbers: Ok(numbers.into_iter().collect()), hangs: false, polls: 0, faulty: None };
         Self(Arc::new((Mutex::new(state), Condvar::new())))
     }
 
@@ -66,6 +69,11 @@ impl Gpus {
         self.0.1.notify_all();
     }
 
+    /// Sets the GPU that has a fault.
+    pub fn set_fault(&self, number: Option<usize>) {
+        self.0.0.lock().unwrap().faulty = number;
+    }
+
     /// Returns the number of polls that have begun.
     pub fn polls(&self) -> usize {
         self.0.0.lock().unwrap().polls
@@ -78,6 +86,8 @@ impl GpuSource for Gpus {
         state.polls += 1;
         let state = self.0.1.wait_while(state, |state| state.hangs).unwrap();
         let numbers = state.numbers.clone()?;
-        Ok(Machine { driver: Some("580.95.05".to_owned()), cuda: Some(13000), gpus: numbers.into_iter().map(gpu_info).collect() })
+        let info =
+            |number| GpuInfo { fault: (state.faulty == Some(number)).then(|| "2 uncorrectable ECC errors".to_owned()), ..gpu_info(number) };
+        Ok(Machine { driver: Some("580.95.05".to_owned()), cuda: Some(13000), gpus: numbers.into_iter().map(info).collect() })
     }
 }
