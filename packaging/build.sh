@@ -7,6 +7,9 @@
 # BUILT is a folder with vgpu, vgpu-dra and vgpu-webhook, which are then not built again; for tests of the packages.
 set -eu
 cd "$(dirname "$0")/.."
+# Programs of a release are the same in whatever folder they are built.
+VGPU_RELEASE=${VGPU_RELEASE:-$([ -n "${BUILT:-}" ] && echo no || echo yes)}
+export VGPU_RELEASE
 . scripts/tools.sh
 zigbuild
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
@@ -18,7 +21,7 @@ mkdir -p "$stage/root"
 kit=$(scripts/build.sh)
 built=${BUILT:-}
 if [ -z "$built" ]; then
-    cargo zigbuild --quiet --release --target x86_64-unknown-linux-gnu.2.17 -p vgpu-cli -p vgpu-dra
+    CARGO_ENCODED_RUSTFLAGS=$remap cargo zigbuild --quiet --release --target x86_64-unknown-linux-gnu.2.17 -p vgpu-cli -p vgpu-dra
     built=$target/x86_64-unknown-linux-gnu/release
 fi
 
@@ -39,6 +42,8 @@ ln -s "libvgpu.so.$version" "$stage/root/usr/lib/vgpu/libvgpu.so"
 for front in libcuda.so.1 libnvidia-ml.so.1; do
     file 644 "$kit/front/$front" "/usr/lib/vgpu/front/$front"
 done
+scripts/sbom.py "$stage/sbom.cdx.json"
+file 644 "$stage/sbom.cdx.json" /usr/share/vgpu/sbom.cdx.json
 file 644 packaging/config.toml /etc/vgpu/config.toml
 file 644 packaging/systemd/vgpu-monitor.service /usr/lib/systemd/system/vgpu-monitor.service
 file 644 packaging/grafana/vgpu.json /usr/share/vgpu/grafana-dashboard.json
@@ -58,3 +63,4 @@ for script in packaging/scripts/*; do
     sed "s/@VERSION@/$version/" "$script" > "$stage/scripts/$(basename "$script")"
 done
 echo "$version" > "$stage/VERSION"
+find "$stage" -exec touch --no-dereference --date="@${SOURCE_DATE_EPOCH:-0}" {} +

@@ -1,5 +1,5 @@
 #!/bin/sh
-# build.sh: builds the release files and the test programs, in target/kit:
+# build.sh [static|library]: builds the release files and the test programs, or only a part, in target/kit:
 #   libvgpu.so, front/                      for glibc 2.17 and later
 #   vgpu-runtime, vgpu-hook                 static
 #   simgpu/                                 the simulated driver
@@ -13,17 +13,21 @@ zigbuild
 kit=$target/kit
 built=$target/x86_64-unknown-linux-gnu/release
 
-library
+part=${1:-all}
 mkdir -p "$kit/programs"
-scripts/fronts.sh "$kit/front"
-tests/simgpu/build.sh "$kit/simgpu" >/dev/null
+[ "$part" = static ] || library
+if [ "$part" = all ]; then
+    scripts/fronts.sh "$kit/front"
+    tests/simgpu/build.sh "$kit/simgpu" >/dev/null
+fi
 # vgpu-runtime and vgpu-hook start with every container. glibc executes CPUID at startup, which traps to the host in a virtual
 # machine: 0.65 of the 0.75 ms of an empty static program. musl does not. opt-level s: small programs load faster.
 static() {
-    CARGO_PROFILE_RELEASE_OPT_LEVEL=s CARGO_ENCODED_RUSTFLAGS="-Ctarget-feature=+crt-static${1:+$(printf '\037%s' "$1")}" \
+    CARGO_PROFILE_RELEASE_OPT_LEVEL=s \
+        CARGO_ENCODED_RUSTFLAGS="-Ctarget-feature=+crt-static${1:+$(printf '\037%s' "$1")}${remap:+$(printf '\037')$remap}" \
         cargo build --quiet --release --target x86_64-unknown-linux-gnu --target-dir "$target/static" -p vgpu-oci-hook
 }
-if ! static "-Clinker=$PWD/scripts/musl/cc"; then
+if [ "$part" != library ] && ! static "-Clinker=$PWD/scripts/musl/cc"; then
     echo "vgpu-runtime and vgpu-hook cannot be linked with musl; linking them with glibc, which starts more slowly" >&2
     static
 fi
@@ -35,9 +39,12 @@ put() {
     chmod 755 "$2/.new"
     mv "$2/.new" "$2/$(basename "$1")"
 }
-put "$built/libvgpu.so" "$kit"
-put "$static/vgpu-runtime" "$kit"
-put "$static/vgpu-hook" "$kit"
+[ "$part" = static ] || put "$built/libvgpu.so" "$kit"
+if [ "$part" != library ]; then
+    put "$static/vgpu-runtime" "$kit"
+    put "$static/vgpu-hook" "$kit"
+fi
+[ "$part" = all ] || exit 0
 for program in changes charged churn fill race held intrude oversub spin steps storm view ways; do
     put "$built/$program" "$kit/programs"
 done

@@ -5,6 +5,19 @@
 target=${CARGO_TARGET_DIR:-$PWD/target}
 export CARGO_TARGET_DIR="$target"
 
+# remap: flags of rustc, separated as in CARGO_ENCODED_RUSTFLAGS, that keep the names of this machine's folders out of programs, so that
+# the same sources give the same bytes anywhere. For releases only (VGPU_RELEASE=yes): the messages of panics name no folders then.
+remap=
+if [ "${VGPU_RELEASE:-no}" = yes ]; then
+    remap=$(printf -- '--remap-path-prefix=%s=/cargo\037--remap-path-prefix=%s=/vgpu\037--remap-path-prefix=%s=/target' \
+        "${CARGO_HOME:-$HOME/.cargo}" "$PWD" "$target")
+    # For the C code in dependencies.
+    export CFLAGS="${CFLAGS:+$CFLAGS }-ffile-prefix-map=${CARGO_HOME:-$HOME/.cargo}=/cargo -ffile-prefix-map=$PWD=/vgpu"
+    # Date of files in packages: that of the last commit.
+    SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
+    export SOURCE_DATE_EPOCH
+fi
+
 # packages NAME… COMMAND:NAME…: installs missing packages; COMMAND:NAME only if the command does not exist.
 packages() {
     missing=
@@ -48,7 +61,7 @@ zigbuild() {
 # enable the std features of its dependencies. Without relro, calls can be bound lazily (preload/build.rs). zstd's tracing hooks would be
 # looked up in every process.
 library() {
-    CFLAGS=-DZSTD_TRACE=0 CARGO_ENCODED_RUSTFLAGS=-Crelro-level=off \
+    CFLAGS="${CFLAGS:+$CFLAGS }-DZSTD_TRACE=0" CARGO_ENCODED_RUSTFLAGS="-Crelro-level=off${remap:+$(printf '\037')$remap}" \
         cargo zigbuild --quiet --release --target x86_64-unknown-linux-gnu.2.17 -p vgpu-preload
 }
 
