@@ -48,6 +48,7 @@ pub async fn run(
     let status = Arc::new(Status::new(stuck_after));
     let health_server = health_server(options, Arc::clone(&status)).await?;
     driver.restore().await?;
+    status.claims(driver.claim_count().await);
     let resync = Arc::new(Notify::new());
     let (health_sender, health) = watch::channel(Vec::new());
     let mut reconciler = Reconciler::new(options, source, Arc::clone(&driver), health_sender);
