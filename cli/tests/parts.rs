@@ -113,6 +113,27 @@ fn files_are_continued_after_their_writer_died() {
     assert_eq!(monitor.parts(), parts, "no part was disturbed");
 }
 
+/// A stopped writer stands for one whose volume never answers.
+#[test]
+fn a_writer_that_hangs_holds_up_nobody() {
+    let Some((_kit, machine, host)) = ready() else { return };
+    let monitor = Monitor::start(&host, &machine);
+    let parts = all_run(&monitor, &BTreeMap::new());
+    let first = Way::Wrapper.start(&host, idle(machine.bundle()));
+    let writer = wait_for("the writer runs", || children(parts["files"]).first().map(|(pid, _)| *pid));
+    signal(writer, "STOP");
+    let second = Way::Wrapper.start(&host, idle(machine.bundle()));
+    wait_for("the files of the second container", || {
+        ["tmp/shared.cache", "tmp/logs/trace.json"].iter().all(|name| second.bundle.rootfs().join(name).exists()).then_some(())
+    });
+    wait_for("its metrics", || monitor.try_get("/metrics")?.contains(&second.id).then_some(()));
+    // It is not waited for after its container's end either.
+    drop(first);
+    wait_for("the hanging writer is killed", || children(parts["files"]).iter().all(|(pid, _)| *pid != writer).then_some(()));
+    assert!(is_healthy(&monitor));
+    assert_eq!(monitor.parts(), parts, "no part was disturbed");
+}
+
 /// Counters do not fall when the part that counts is started again.
 #[test]
 fn violations_stay_counted() {

@@ -157,13 +157,17 @@ fn settings_of_the_host_stay() {
 fn files_of_the_tenant_are_written() {
     with_runtimes(|machine, host| {
         let _monitor = Monitor::start(host, machine);
-        let cases: [(fn(Bundle) -> Bundle, u32); 3] =
-            [(|bundle| bundle, 0), (|bundle| bundle.user(1000), 1000), (|bundle| bundle.user_namespace(OUTER), OUTER)];
-        for (customize, owner) in cases {
+        for owner in [0, 1000, OUTER] {
             let volume = TempDir::new().unwrap();
             chown(volume.path(), Some(owner), Some(owner)).unwrap();
             fs::set_permissions(volume.path(), fs::Permissions::from_mode(0o700)).unwrap();
-            let bundle = customize(machine.bundle()).bind(volume.path(), "/volume", &[]);
+            let bundle = machine.bundle();
+            let bundle = match owner {
+                0 => bundle,
+                OUTER => bundle.user_namespace(OUTER),
+                uid => bundle.user(uid),
+            };
+            let bundle = bundle.bind(volume.path(), "/volume", &[]);
             let _running = start(host, bundle, "/volume/cache", "/volume/some/logs");
             for name in ["cache", "some/logs/metrics.log", "some/logs/timeline.log", "some/logs/trace.json"] {
                 let path = volume.path().join(name);

@@ -62,6 +62,13 @@ fn all_files_together_have_a_budget() {
     assert!((10_000..10_500).contains(&written), "{written}");
 }
 
+/// Memory of the container's tmpfs is charged to the monitor.
+#[test]
+fn files_in_memory_have_a_smaller_budget() {
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return eprintln!("SKIPPED: expected a tmpfs at /dev/shm") };
+    assert_eq!(open(dir.path()).unwrap().left, BUDGET_IN_MEMORY);
+}
+
 /// What a former writer appended counts.
 #[test]
 fn a_full_timeline_leaves_no_budget() {
