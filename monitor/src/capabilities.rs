@@ -36,6 +36,7 @@ pub fn restrict_part(kept: &[Capability]) {
     restrict(kept, kept, Ok(()));
 }
 
+/// Keeps `permitted`, and of these `effective` in use. `bounding` is how dropping from the bounding set went.
 fn restrict(permitted: &[Capability], effective: &[Capability], bounding: Result<(), CapsError>) {
     let [permitted, effective] = [permitted, effective].map(|kept| kept.iter().copied().collect::<CapsHashSet>());
     let results = [
@@ -74,6 +75,7 @@ impl Identity {
         Self { uid: NOBODY, gid: NOBODY, groups: Vec::new() }
     }
 
+    /// Returns whether the process has this identity already.
     fn is_current(&self) -> bool {
         let groups = getgroups().unwrap_or_default().into_iter().map(Gid::as_raw);
         (getuid().as_raw(), geteuid().as_raw(), getgid().as_raw()) == (self.uid, self.uid, self.gid)
@@ -113,11 +115,13 @@ fn shrink_bounding(needed: &CapsHashSet) -> Result<(), CapsError> {
     unneeded.into_iter().try_for_each(|capability| caps::drop(None, CapSet::Bounding, capability))
 }
 
+/// Drops what is not in `needed` from a set.
 fn shrink(set: CapSet, needed: &CapsHashSet) -> Result<(), CapsError> {
     let kept = caps::read(None, set)?.intersection(needed).copied().collect();
     caps::set(None, set, &kept)
 }
 
+/// Returns the names of a set's capabilities.
 fn describe(set: CapSet) -> String {
     let Ok(found) = caps::read(None, set) else { return "unknown".to_owned() };
     let mut names: Vec<String> = found.iter().map(ToString::to_string).collect();

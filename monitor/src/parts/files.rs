@@ -65,6 +65,7 @@ struct Writer {
     retry: Option<Instant>,
 }
 
+/// The writers of all containers.
 struct Writers {
     settings: Settings,
     by_container: HashMap<Key, Writer>,

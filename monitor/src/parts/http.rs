@@ -85,6 +85,7 @@ impl Protection {
     }
 }
 
+/// What the other parts and the supervisor told last.
 struct Latest {
     snapshots: Reader<Publication>,
     statuses: Reader<Status>,
@@ -95,6 +96,7 @@ struct Latest {
 }
 
 impl Exposition {
+    /// Returns the pages, once there are credentials.
     fn new(settings: Settings, [snapshots, statuses, credentials]: [OwnedFd; 3]) -> io::Result<Self> {
         let (publication, status) = (Publication::default(), Status::default());
         let latest = Latest { snapshots: snapshots.into(), statuses: statuses.into(), publication, status, metrics: None };
@@ -105,6 +107,7 @@ impl Exposition {
         Ok(Self { settings, latest: Mutex::new(latest), protection: Mutex::new(protection) })
     }
 
+    /// Calls `then` with what is latest now.
     fn with_latest<T>(&self, then: impl FnOnce(&mut Latest) -> T) -> T {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         latest.update();
@@ -113,6 +116,7 @@ impl Exposition {
 }
 
 impl Latest {
+    /// Reads what is new.
     fn update(&mut self) {
         if let Some(publication) = self.snapshots.read() {
             (self.publication, self.metrics) = (publication, None);
@@ -122,6 +126,7 @@ impl Latest {
         }
     }
 
+    /// Returns the metrics.
     fn render(&self, settings: &Settings) -> Page {
         let tally = |dir_name: &str| self.publication.tallies.get(dir_name).copied().unwrap_or_default();
         let restarts: Vec<(&str, u64)> = self.status.parts.iter().map(|part| (part.name.as_str(), part.restarts)).collect();

@@ -78,6 +78,7 @@ struct Shared {
 }
 
 impl Shared {
+    /// Creates what the parts inherit.
     fn new(settings: Settings, listener: TcpListener, credentials: Reader<Credentials>) -> io::Result<Self> {
         let (snapshots, statuses) = (Mailbox::create()?, Mailbox::create()?);
         let (snapshots_reader, statuses_reader) = (snapshots.reader()?, statuses.reader()?);
@@ -97,6 +98,7 @@ impl Shared {
         Ok((launch::start(part, &self.settings, None, &descriptors)?, monitor))
     }
 
+    /// Tells the HTTP part how the parts are.
     fn report(&self, parts: &[Supervised]) {
         let status = |part: &Supervised| PartStatus { name: part.part.name().to_owned(), beat: part.beat, restarts: part.restarts };
         if let Err(error) = self.statuses.write(&Status { reported: uptime(), parts: parts.iter().map(status).collect() }) {
@@ -116,6 +118,7 @@ struct Protection {
 }
 
 impl Protection {
+    /// Reads the credentials for the first time.
     fn new(files: CredentialFiles) -> io::Result<Self> {
         let current = files.load().map_err(io::Error::other)?;
         let mailbox = Mailbox::create()?;
@@ -170,6 +173,7 @@ struct Running {
 }
 
 impl Supervised {
+    /// Returns a part that is due to be started.
     fn new(part: Part) -> Self {
         Self { part, running: None, beat: None, restarts: 0, back_off: MIN_BACK_OFF, next: Instant::now() }
     }
@@ -200,6 +204,7 @@ impl Supervised {
         }
     }
 
+    /// Starts the part, or tries again later.
     fn start(&mut self, shared: &Shared) {
         match shared.start(self.part) {
             Ok((child, monitor)) => {
@@ -215,11 +220,13 @@ impl Supervised {
         }
     }
 
+    /// Sets the time of the next start.
     fn postpone(&mut self) {
         self.next = Instant::now() + self.back_off;
         self.back_off = (self.back_off * 2).min(MAX_BACK_OFF);
     }
 
+    /// Kills the part if it has not beaten for too long.
     fn kill_if_hung(&mut self) {
         let Some(running) = &mut self.running else { return };
         let timeout = if self.beat.is_some() { BEAT_TIMEOUT } else { START_TIMEOUT };

@@ -63,6 +63,7 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
+    /// Opens the files, with the rights that this process has by now.
     fn open(request: &'a Request, root: &File, rings: Option<Rings>, states: OwnedFd) -> Self {
         let region = request.hami_cache.as_ref().map(|path| RegionFile::open(root, path));
         let logs = request.trace_dir.as_ref().zip(rings).map(|(path, rings)| Ok((LogFiles::open(root, path)?, rings)));
@@ -90,6 +91,7 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Brings the files up to date.
     fn update(&mut self, is_last: bool) {
         if let Some(state) = self.states.read() {
             self.charged = state.gpus.iter().map(|share| share.charged).fold(0, u64::saturating_add);
@@ -111,10 +113,12 @@ fn pause(interval: Duration, used: Duration) -> Duration {
     interval.max(used * SLEEP_FACTOR)
 }
 
+/// Logs why the region is no longer kept.
 fn warn_region(request: &Request, error: &io::Error) {
     warn!(container = request.name, path = request.hami_cache, %error, "cannot keep HAMi's shared region");
 }
 
+/// Logs why the trace logs are no longer written.
 fn warn_logs(request: &Request, error: &io::Error) {
     warn!(container = request.name, path = request.trace_dir, %error, "cannot write trace logs");
 }
