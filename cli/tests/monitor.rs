@@ -47,7 +47,7 @@ fn reports_agree_with_nvml_and_the_program() {
     let charged = value("vgpu_memory_charged_bytes").unwrap();
     assert!((charged - held as f64).abs() <= (2 * MIB) as f64, "{charged} charged, {held} held");
     assert_eq!(value("hami_vgpu_memory_used_bytes"), Some(charged.max(held as f64)));
-    assert!(monitor.get("/healthz").starts_with("HTTP/1.1 200"));
+    wait_for("all parts go on", || monitor.get("/healthz").starts_with("HTTP/1.1 200").then_some(()));
     assert!(monitor.get("/x").starts_with("HTTP/1.1 404"));
     check_with_promtool(&monitor.get("/metrics"));
 
