@@ -72,7 +72,7 @@ fn annotation(key: &str) -> Option<&'static str> {
 fn variable(key: &str) -> Option<&'static str> {
     // The index is checked by the variable's dialect.
     let is_known = |known: &&str| key.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'));
-    if VARIABLES.iter().any(|known| is_known(known)) {
+    if VARIABLES.iter().any(is_known) {
         return None;
     }
     let without_index = key.trim_end_matches(|c: char| c.is_ascii_digit()).strip_suffix('_').unwrap_or(key);
