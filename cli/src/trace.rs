@@ -97,7 +97,7 @@ impl Args {
         let mut out = chrome::Writer::new(BufWriter::new(file))?;
         let mut counts = Counts::default();
         let region = container.dir.join(REGION);
-        let mut rings = Rings::open(&region, false)?;
+        let mut rings = Rings::open(&region, false)?.in_full();
         let traced = TraceSession::start(container)?;
         eprintln!("vgpu trace: recording {} {}", container.record.id, self.span());
         let (started, limit) = (Instant::now(), self.seconds.map(Duration::from_secs));
