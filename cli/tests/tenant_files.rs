@@ -161,6 +161,9 @@ fn files_of_the_tenant_are_written() {
             let volume = TempDir::new().unwrap();
             chown(volume.path(), Some(owner), Some(owner)).unwrap();
             fs::set_permissions(volume.path(), fs::Permissions::from_mode(0o700)).unwrap();
+            // One that exists is taken over if it is empty.
+            fs::write(volume.path().join("cache"), "").unwrap();
+            chown(volume.path().join("cache"), Some(owner), Some(owner)).unwrap();
             let bundle = machine.bundle();
             let bundle = match owner {
                 0 => bundle,
