@@ -4,9 +4,13 @@
 //! is not UTF-8 is replaced.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 
 use crate::text::printable;
+
+/// Bytes that most of the files fit in.
+const FILE_ROOM: usize = 4096;
 
 /// Process on the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -103,7 +107,9 @@ impl Stat {
 
 /// Reads a text file. What is not UTF-8 is replaced.
 fn read_lossy(path: &str) -> Option<String> {
-    let bytes = fs::read(path).ok()?;
+    // The files have no size, so a read without room for them takes many calls.
+    let mut bytes = Vec::with_capacity(FILE_ROOM);
+    fs::File::open(path).ok()?.read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
