@@ -1,6 +1,6 @@
 # On Debian and Ubuntu with Rust, the targets install what else they need.
 
-.PHONY: demo test test-random audit reproducible scale build gpu-kit clean
+.PHONY: demo test test-random fuzz audit reproducible scale build gpu-kit clean
 
 # Runs a container with limits, on a real GPU if there is one, else on a simulated one.
 demo:
@@ -21,6 +21,10 @@ audit:
 # Builds the static programs and the library in two folders, and compares the bytes; PARTS=packages: all packages, which takes long.
 reproducible:
 	@scripts/reproducible.sh $(PARTS)
+
+# Fuzzes each target for SECONDS (60 by default), two at a time; EXECUTIONS instead: for so many inputs.
+fuzz:
+	@scripts/fuzz.sh $(if $(EXECUTIONS),-n $(EXECUTIONS),-s $(or $(SECONDS),60)) $(TARGETS)
 
 # Measures the host's side with up to 1,000 containers, as root with runc.
 scale:

@@ -106,7 +106,7 @@ fn end_with_newline(text: String) -> String {
 }
 
 /// Returns whether two texts have the same values. Numbers are compared by their digits, as an integer may exceed every number type.
-fn is_same(one: &str, other: &str) -> bool {
+pub fn is_same(one: &str, other: &str) -> bool {
     fn value(text: &str) -> Option<JsonValue<'_>> {
         parse_to_value(if is_blank(text) { "{}" } else { text }, &ParseOptions::default()).ok().flatten()
     }
