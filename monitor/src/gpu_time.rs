@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessUtilizationSample;
+use tracing::warn;
 
 /// Time without samples after which the GPU counts as idle. NVML samples at least once a second.
 const IDLE_AFTER: Duration = Duration::from_millis(1200);
@@ -32,13 +33,15 @@ pub struct Cursor {
     /// Time of the last reading with samples, or since which the GPU is idle.
     read: Instant,
     percent: HashMap<u32, u32>,
+    /// Whether NVML could not tell before.
+    has_failed: bool,
 }
 
 impl Cursor {
     /// Returns a cursor before all samples.
     #[must_use]
     pub fn new(now: Instant) -> Self {
-        Self { last_stamp: 0, read: now, percent: HashMap::new() }
+        Self { last_stamp: 0, read: now, percent: HashMap::new(), has_failed: false }
     }
 
     /// Reads NVML's samples since the last call. `None` if NVML cannot tell.
@@ -46,7 +49,12 @@ impl Cursor {
         let samples = match device.process_utilization_stats(self.last_stamp) {
             Ok(samples) => samples,
             Err(NvmlError::NotFound) => Vec::new(),
-            Err(_) => return None,
+            Err(error) => {
+                if !std::mem::replace(&mut self.has_failed, true) {
+                    warn!(%error, "NVML does not report the GPU time of processes: limits on it cannot be checked from outside");
+                }
+                return None;
+            }
         };
         Some(self.advance(&samples, Instant::now()))
     }
