@@ -86,7 +86,7 @@ pub struct Tenant {
     pub turn: &'static Turn,
     source: Source,
     report: Report,
-    /// Priority. Turns of 0 precede those of 1 while the tenant has [`Tenant::credit_us`].
+    /// Priority. Turns of 0 precede those of 1 while the tenant has used less than its limit.
     pub priority: u32,
     /// GPU time that the tenant may take before tenants of lower priority, in µs: accrues at its limit, and is spent by its turns and the waits
     /// for their end, whether it launches anything or not.
