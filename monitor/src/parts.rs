@@ -6,7 +6,7 @@
 //!      └── starts, watches ────────► arbiter
 //! ```
 //!
-//! A process waits neither for another one nor for what another one waits for. Samples go through [mailboxes](mailbox), in which a reader
+//! A process waits neither for another one nor for what another one waits for. Samples go through mailboxes (`mailbox`), in which a reader
 //! that is behind misses some. Each part but the writers beats; one that dies or no longer beats is killed and started again, and none outlives
 //! the supervisor.
 
