@@ -221,7 +221,7 @@ fn manages_certificate(configuration: &Value, all: &[Value]) -> bool {
 fn two_renderings_are_the_same() {
     let Some(python) = python() else { return };
     // As with GitOps, which renders the chart again and again.
-    let values = json!({ "webhook": { "enabled": true } });
+    let values = json!({ "webhook": { "enabled": true }, "monitor": { "token": { "secretName": "metrics" } } });
     let both = render(&python, &json!([values, values]));
     assert_eq!(both[0]["rendered"], both[1]["rendered"]);
 }

@@ -188,6 +188,6 @@ fn simulated_gpu_that_disappears_is_tainted() {
     let other = state.with_extension("other");
     let _ = kit.simgpu_ctl(&other, &["create", "gpus=1", "total=24G"]);
     std::fs::rename(&other, &state).unwrap();
-    wait_for("the taint", || (bed.cluster.devices()[&device(1)]["taints"][0]["effect"] == "NoExecute").then_some(()));
+    wait_for("the taint", || (bed.cluster.devices()[&device(1)]["taints"][0]["effect"] == "NoSchedule").then_some(()));
     assert!(kubelet.prepare("a").unwrap_err().contains("not responding"));
 }

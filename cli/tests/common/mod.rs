@@ -98,9 +98,12 @@ impl Monitor {
         (!response.is_empty()).then(|| dechunk(&response))
     }
 
-    /// Returns the files that the monitor has mapped, as `/proc` lists them.
+    /// Returns the files that the monitor's parts have mapped, as `/proc` lists them.
     pub fn maps(&self) -> String {
-        std::fs::read_to_string(format!("/proc/{}/maps", self.child.id())).unwrap()
+        let pid = self.child.id();
+        let parts = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        // A part may end meanwhile.
+        parts.split_whitespace().filter_map(|part| std::fs::read_to_string(format!("/proc/{part}/maps")).ok()).collect()
     }
 
     /// Returns the value of a metric for the container with this id.

@@ -28,7 +28,9 @@ fn stored_inputs_have_right_answers() {
 #[test]
 fn each_folder_of_inputs_and_each_program_has_a_target() {
     for kind in ["corpus", "regressions", "libfuzzer/fuzz_targets"] {
-        for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(kind)).unwrap() {
+        // There may be no regressions.
+        let Ok(entries) = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(kind)) else { continue };
+        for entry in entries {
             let path = entry.unwrap().path();
             let stem = path.file_stem().unwrap().to_str().unwrap();
             assert!(TARGETS.iter().any(|(name, _)| *name == stem), "{}", path.display());
