@@ -9,7 +9,8 @@ pub const MAX_BYTES: usize = 64 << 10;
 #[must_use]
 pub fn merged(image_list: &str) -> String {
     let mut libraries = vec![LIBRARY];
-    for line in image_list.lines() {
+    // Not `lines()`, which removes carriage returns: to glibc they are part of a path.
+    for line in image_list.split('\n') {
         let code = line.split('#').next().unwrap_or_default();
         for path in code.split([' ', '\t', ':']).filter(|path| !path.is_empty()) {
             if !libraries.contains(&path) {
@@ -34,6 +35,7 @@ mod tests {
             ("duplicates", "/b.so\n/a.so\n/b.so\n", "@\n/b.so\n/a.so\n"),
             ("all separators", "/a.so /b.so:/c.so\t/d.so", "@\n/a.so\n/b.so\n/c.so\n/d.so\n"),
             ("comments", "# one\n/a.so # two /x.so\n", "@\n/a.so\n"),
+            ("carriage returns belong to the path", "/a.so\r\n/b.so", "@\n/a.so\r\n/b.so\n"),
             ("the loader's tokens are kept", "/usr/$LIB/a.so\n", "@\n/usr/$LIB/a.so\n"),
         ];
         for (description, image_list, expected) in cases {

@@ -39,9 +39,11 @@ pub(super) fn undo(config: &Path) -> Result<Vec<FileChange>, Error> {
 /// Returns the text of daemon.json with `program` registered as vgpu, and as the default runtime if `default` is set. `path` is for errors.
 ///
 /// # Errors
-/// The text is not a JSON object, or `runtimes` is none, or a key occurs twice.
+/// The text is not a JSON object, or `runtimes` is none, or `default-runtime` is no string, or a key occurs twice.
 pub fn register(path: &Path, text: Option<&str>, program: &str, default: bool) -> Result<String, Error> {
-    parse(path, text)?;
+    if parse(path, text)?.get(DEFAULT).is_some_and(|value| !value.is_string()) {
+        return Err(Error::NotAString { path: path.to_owned(), key: DEFAULT });
+    }
     let file = edited(path, text)?;
     let object = file.object_value_or_set();
     let not_an_object = |key| Error::NotAnObject { path: path.to_owned(), key };
@@ -162,9 +164,11 @@ mod tests {
     }
 
     #[test]
-    fn repeated_keys_are_refused() {
+    fn files_that_docker_refuses_are_refused() {
         let path = Path::new("daemon.json");
         let error = register(path, Some(r#"{"runtimes": {}, "runtimes": {"a": {}}}"#), "/bin/true", false).unwrap_err();
         assert_eq!(error.to_string(), "daemon.json: expected each key once");
+        let error = register(path, Some(r#"{"default-runtime": 1}"#), "/bin/true", false).unwrap_err();
+        assert_eq!(error.to_string(), "daemon.json: default-runtime: expected a string");
     }
 }

@@ -49,6 +49,14 @@ pub enum Error {
         /// The key.
         key: &'static str,
     },
+    /// A key has another type than a string.
+    #[error("{}: {key}: expected a string", path.display())]
+    NotAString {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: &'static str,
+    },
     /// A file at the path of vgpu's own was not written by vgpu.
     #[error("{} was not written by vgpu; move it to another folder first", .0.display())]
     NotManaged(PathBuf),

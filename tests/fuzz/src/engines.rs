@@ -20,7 +20,8 @@ pub fn containerd(data: &[u8]) {
     }
     let detached = detach(&attached, drop_in).expect("a file that vgpu has written");
     let back = detached.unwrap_or(edited.text);
-    let squeeze = |text: &str| text.split_whitespace().collect::<String>();
+    // The editor drops a byte order mark.
+    let squeeze = |text: &str| text.trim_start_matches('\u{feff}').split_whitespace().collect::<String>();
     // An entry of vgpu's that was there before is removed, too.
     if !text.contains("vgpu") {
         assert_eq!(squeeze(&back), squeeze(text), "undo does not restore the file");
