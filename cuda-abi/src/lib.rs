@@ -7,3 +7,4 @@ pub mod copies;
 pub mod cuda;
 pub mod descriptors;
 pub mod nvml;
+pub mod resource_manager;
