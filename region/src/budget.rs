@@ -19,7 +19,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ord
 pub const MAX_SAVED_NS: u64 = 10_000_000;
 /// The same for a container that takes turns with others. It keeps the time that accrues during the others' turns, and the time for which
 /// its own turn was too short.
-pub const MAX_SAVED_IN_TURNS_NS: u64 = 20_000_000;
+pub const MAX_SAVED_IN_TURNS_NS: u64 = 40_000_000;
 /// Longest time until a debt is paid off, in nanoseconds of wall time. A larger debt is cut.
 pub const MAX_DEBT_NS: u64 = 600_000_000_000;
 /// Balance of a new container, in nanoseconds of GPU time.
@@ -108,13 +108,16 @@ pub struct Budget {
     pub ahead: AtomicU64,
     /// Word of the closed turn that a launch waits behind.
     pub want: AtomicU64,
-    /// Word of the closed turn at which the work in flight had finished, or nearly so.
+    /// Word of the turn that was applied: of a closed one, nothing of the container runs any more, or nearly so.
     pub drained: AtomicU64,
     /// Number of leases that ended before they expired. Waited on as a futex.
     pub lease_ends: AtomicU32,
     /// Rate that `zero_at` refers to, in percent; 0 before the first look at the balance.
     pub(crate) percent: AtomicU32,
-    reserved: [AtomicU64; 118],
+    /// Whether a process of the container switches its channel groups as the arbiter says: 0 while unknown, [`Budget::SWITCHES`], or
+    /// [`Budget::REFUSED`].
+    pub controls: AtomicU64,
+    reserved: [AtomicU64; 117],
 }
 
 impl Default for Budget {
@@ -132,12 +135,18 @@ impl Default for Budget {
             drained: zero(),
             lease_ends: AtomicU32::new(0),
             percent: AtomicU32::new(0),
+            controls: zero(),
             reserved: core::array::from_fn(|_| zero()),
         }
     }
 }
 
 impl Budget {
+    /// Value of [`Budget::controls`]: the process switches its channel groups.
+    pub const SWITCHES: u64 = 1;
+    /// Value of [`Budget::controls`]: the driver refused.
+    pub const REFUSED: u64 = 2;
+
     /// Returns the GPU time that may be used now, in nanoseconds; negative is debt. Between minus [`MAX_DEBT_NS`] at this rate and
     /// [`MAX_SAVED_NS`].
     pub fn balance(&self, now: u64, rate: Rate) -> i64 {

@@ -128,7 +128,10 @@ pub struct LimitsPage {
     log_level: u32,
     /// Number of changes. A process that caches anything derived from the page compares it.
     pub generation: AtomicU64,
-    reserved: [u64; 3],
+    /// Number of changes of any turn's word or slice. Waited on as a futex, by the thread that switches channel groups.
+    pub turn_changes: AtomicU32,
+    padding_after_turn_changes: u32,
+    reserved: [u64; 2],
     gpus: [GpuLimit; MAX_GPUS],
     hami_cache: [u8; 256],
     trace_dir: [u8; 256],
@@ -168,7 +171,9 @@ impl LimitsPage {
             priority: 1,
             log_level: LogLevel::Warn as u32,
             generation: AtomicU64::new(0),
-            reserved: [0; 3],
+            turn_changes: AtomicU32::new(0),
+            padding_after_turn_changes: 0,
+            reserved: [0; 2],
             gpus,
             hami_cache: [0; 256],
             trace_dir: [0; 256],
@@ -239,6 +244,15 @@ impl LimitsPage {
         self.generation.fetch_add(1, AcqRel);
         // SAFETY: the word is in this page; there need not be a waiting thread.
         unsafe { libc::syscall(libc::SYS_futex, self.generation.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+    }
+
+    /// Publishes a change of a turn, after its words were stored. For the arbiter only.
+    pub fn notify_turn(&self, turn: &Turn) {
+        self.turn_changes.fetch_add(1, AcqRel);
+        for word in [&self.turn_changes, &turn.word] {
+            // SAFETY: both words are in shared memory that stays mapped; there need not be a waiting thread.
+            unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+        }
     }
 
     /// Returns the word that [`LimitsPage::notify`] changes, to be waited on as a futex, and its value. Has to be read before the limits.

@@ -4,8 +4,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// When the container may use one GPU, so that tenants take turns. All zero: at any time.
 ///
-/// The arbiter writes it. The container's processes read it, and wait on [`Turn::word`] as a futex. When [`Turn::beat`] stands still, the
-/// arbiter has stopped and the turn is void.
+/// The arbiter writes it. The container's processes read it, and wait on [`Turn::word`] or
+/// [`LimitsPage::turn_changes`](super::LimitsPage::turn_changes) as a futex. When [`Turn::beat`] stands still, the arbiter has stopped and the
+/// turn is void.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Turn {
@@ -20,7 +21,8 @@ pub struct Turn {
     pub lent: AtomicU32,
     /// Not 0 while another tenant has work on the GPU outside its turns.
     pub crowded: AtomicU32,
-    padding: u32,
+    /// Time slice of the container's channel groups, in microseconds; 0 is the driver's own.
+    pub slice_us: AtomicU32,
     reserved: [u64; 3],
 }
 
