@@ -10,6 +10,7 @@ use crate::driver::{Driver, State, driver, state};
 use crate::ffi::{CudaResult, INVALID_VALUE, put, put_optional};
 use crate::handles::{as_pointer, new_handle};
 use crate::objects::{Context, Limits, PrimaryContext, SmallHeap};
+use crate::rm::kernel::Drain;
 use crate::stream;
 
 thread_local! {
@@ -85,6 +86,7 @@ impl State {
             limits_bytes: 0,
             graph_bytes: 0,
             malloc_bytes: 0,
+            groups: if config.no_ioctls == 0 { self.client.open_context(gpu) } else { Vec::new() },
         };
         Ok(self.contexts.live.add_as(handle.unwrap_or_else(new_handle), context))
     }
@@ -103,6 +105,7 @@ impl State {
         self.unload_modules_of(driver, handle);
         self.free_context_memory(driver, handle);
         let context = self.contexts.live.remove(as_pointer::<c_void>(handle)).map_err(|_| CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
+        self.client.close_context(&context.groups);
         let config = driver.device().config();
         let own = config.context_bytes + context.graph_bytes + context.malloc_bytes;
         driver.release(context.ordinal, own.saturating_add_signed(context.limits_bytes), Visibility::Visible);
@@ -133,9 +136,15 @@ fn destroy(context: CUcontext) -> CudaResult {
     if context.is_null() {
         return Err(INVALID_VALUE);
     }
-    if state()?.context(context.addr())?.is_primary {
-        return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
-    }
+    let ordinal = {
+        let state = state()?;
+        let found = state.context(context.addr())?;
+        if found.is_primary {
+            return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
+        }
+        found.ordinal
+    };
+    let _drain = Drain::begin(driver, driver.gpu_index(ordinal)?);
     stream::destroy_context_streams(context.addr())?;
     state()?.destroy_context(driver, context.addr())?;
     if top() == context.addr() {
@@ -272,6 +281,7 @@ fn destroy_primary(device: i32) -> CudaResult {
     if !state()?.primary_is_active(driver, device)? {
         return Ok(());
     }
+    let _drain = Drain::begin(driver, driver.gpu_index(device)?);
     stream::destroy_context_streams(primary.handle)?;
     state()?.destroy_context(driver, primary.handle)
 }

@@ -10,6 +10,7 @@ use simgpu_device::{Device, OutOfMemory, Slot, Visibility, config, default_path}
 use crate::ffi::{CudaResult, INVALID_VALUE, OUT_OF_MEMORY, put};
 use crate::handles::Handles;
 use crate::objects::{Contexts, Function, Graph, GraphExec, GraphMemory, Library, Memory, Module, Pools, SharedQueues};
+use crate::rm::client::Client;
 
 /// Driver of this process, created by `cuInit`.
 pub struct Driver {
@@ -37,6 +38,8 @@ pub struct State {
     pub green_charged: Vec<i32>,
     /// Graph memory by ordinal.
     pub graph_memory: HashMap<i32, GraphMemory>,
+    /// Objects of the resource manager.
+    pub client: Client,
 }
 
 static DRIVER: OnceLock<Result<Driver, CUresult>> = OnceLock::new();

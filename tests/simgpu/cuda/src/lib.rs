@@ -19,5 +19,6 @@ mod memory;
 mod module;
 mod objects;
 mod proc_address;
+mod rm;
 mod stream;
 mod unsupported;

@@ -16,7 +16,7 @@ mod vmm;
 mod work;
 
 pub use array::Array;
-pub use context::{Context, Contexts, Limits, PrimaryContext};
+pub use context::{ChannelGroup, Context, Contexts, Limits, PrimaryContext};
 pub use granule::{GRANULE, granules};
 pub use graph::{Graph, GraphExec, GraphMemory, Node, NodeOp, node_type};
 pub use memory::{Allocation, Kind, Memory};

@@ -34,6 +34,14 @@ pub struct Config {
     pub kernel_ns: u64,
     /// GPU time of recording an event with timing enabled, ns.
     pub event_ns: u64,
+    /// Time that the control takes which switches channels off, ns.
+    pub disable_ns: u64,
+    /// Time that the control takes which switches channels on, ns.
+    pub enable_ns: u64,
+    /// 1: the resource manager refuses all controls for lack of permission.
+    pub refuse_controls: u64,
+    /// 1: libcuda makes no ioctls.
+    pub no_ioctls: u64,
 }
 
 /// One MiB in bytes.
@@ -57,6 +65,10 @@ impl Default for Config {
             launch_ns: 1_550,
             kernel_ns: 1_000,
             event_ns: 2_000,
+            disable_ns: 610_000,
+            enable_ns: 304_000,
+            refuse_controls: 0,
+            no_ioctls: 0,
         }
     }
 }
@@ -92,6 +104,10 @@ impl Config {
             "kernel_ns" => &mut self.kernel_ns,
             "preempt_ns" => &mut self.preempt_ns,
             "event_ns" => &mut self.event_ns,
+            "disable_ns" => &mut self.disable_ns,
+            "enable_ns" => &mut self.enable_ns,
+            "refuse_controls" => &mut self.refuse_controls,
+            "no_ioctls" => &mut self.no_ioctls,
             _ => return Err(format!("{name}: unknown property")),
         };
         *field = number;

@@ -12,7 +12,7 @@ pub const MAX_SLOTS: usize = 1024;
 /// Maximum number of process groups with a peak of their own.
 pub const MAX_GROUPS: usize = 256;
 /// Identifies a state file of this layout.
-pub const MAGIC: u64 = 0x5349_4d47_5055_0002;
+pub const MAGIC: u64 = 0x5349_4d47_5055_0003;
 /// Number of busy-time buckets kept for utilization figures.
 pub const BUCKETS: usize = 16;
 
@@ -56,6 +56,8 @@ pub struct Gpu {
     pub owner_deadline_ns: AtomicU64,
     /// Instant at which the owner's time slice began, ns.
     pub slice_start_ns: AtomicU64,
+    /// Length of the owner's time slice, ns. A change of [`SlotGpu::slice_ns`] takes effect at its next slice.
+    pub slice_ns: AtomicU64,
     /// Instant up to which GPU time is assigned, ns.
     pub cursor_ns: AtomicU64,
     pub busy: BusyTime,
@@ -101,5 +103,14 @@ pub struct SlotGpu {
     pub contexts: AtomicU32,
     /// 1 while the process has work for this GPU.
     pub runnable: AtomicU32,
+    /// Time slice of the process, ns.
+    pub slice_ns: AtomicU64,
+    /// Instant at which the process was last switched on, ns. It does not run before, nor from `off_from_ns` on. Both change under the
+    /// GPU's scheduler mutex.
+    pub on_from_ns: AtomicU64,
+    /// Instant at which the process is switched off, ns; `u64::MAX` if it is not.
+    pub off_from_ns: AtomicU64,
+    /// Number of times that the process was switched off.
+    pub times_off: AtomicU64,
     pub busy: BusyTime,
 }

@@ -5,7 +5,9 @@
 #![warn(missing_docs)]
 
 pub mod config;
+mod controls;
 mod device;
+mod futex;
 mod identity;
 mod layout;
 mod locks;

@@ -133,6 +133,7 @@ impl Device {
             shared.hidden.fetch_sub(held.hidden.swap(0, Ordering::Relaxed), Ordering::Relaxed);
             held.contexts.store(0, Ordering::Relaxed);
             held.runnable.store(0, Ordering::Relaxed);
+            held.reset_controls(self.config().slice_ns);
             held.busy.clear();
         }
         // Last, so that the next process finishes the cleanup if this one is killed before.

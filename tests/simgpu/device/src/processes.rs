@@ -23,6 +23,12 @@ pub struct Process {
     pub utilization: u32,
     /// GPU time used so far, ns.
     pub busy_ns: u64,
+    /// Its time slice, ns.
+    pub slice_ns: u64,
+    /// Whether it is switched off.
+    pub is_off: bool,
+    /// Number of times that it was switched off.
+    pub times_off: u64,
 }
 
 impl Device {
@@ -60,6 +66,9 @@ impl Device {
                 hidden: held.hidden.load(Ordering::Relaxed),
                 utilization: held.busy.percent_of(tenths.clone()),
                 busy_ns: held.busy.total(),
+                slice_ns: held.slice_ns.load(Ordering::Relaxed),
+                is_off: !held.is_on_at(now_ns()),
+                times_off: held.times_off.load(Ordering::Relaxed),
             })
         };
         (0..high_water).filter_map(visible_process).collect()

@@ -2,17 +2,21 @@
 //!
 //! GPU time is assigned analytically: an operation starts when it is ready and the GPU's cursor allows, and ends after its duration. The
 //! waiting thread then sleeps until that instant, so late wake-ups do not add up. One process owns the GPU at a time. It keeps the GPU
-//! while it has work, for at most one time slice if other processes have work too.
+//! while it has work, for at most one time slice of its own if other processes have work too. A process that is switched off leaves the GPU
+//! at that instant, as if it had no work until it is switched on.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::device::Device;
+use crate::futex;
 use crate::layout::{Gpu, SlotState};
 use crate::locks;
 use crate::slot::Slot;
 
 /// Time past its deadline after which other processes take the GPU from its owner, ns. The owner may be stopped; a real GPU would continue.
 const OWNER_GRACE_NS: u64 = 10_000_000;
+/// Longest time for which a process that is switched off sleeps without looking again, ns.
+const OFF_POLL_NS: u64 = 1_000_000_000;
 
 /// Returns the clock of all simulated GPUs: CLOCK_MONOTONIC in ns.
 #[must_use]
@@ -21,22 +25,6 @@ pub fn now_ns() -> u64 {
     // SAFETY: writes into a timespec that lives through the call.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// Sleeps until `word` differs from `seen`, another thread wakes its waiters, or the clock reaches `until` (ns).
-fn futex_wait_until(word: &AtomicU32, seen: u32, until: u64) {
-    let time = libc::timespec { tv_sec: (until / 1_000_000_000) as i64, tv_nsec: (until % 1_000_000_000) as i64 };
-    let operation = libc::FUTEX_WAIT_BITSET;
-    // SAFETY: the futex word and the time live through the call; the BITSET form takes an absolute time.
-    unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), operation, seen, &raw const time, std::ptr::null::<u32>(), u32::MAX);
-    }
-}
-
-fn futex_wake_all(word: &AtomicU32) {
-    word.fetch_add(1, Ordering::Release);
-    // SAFETY: wakes waiters on a word in the shared mapping.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
 /// Execution of an operation, ns.
@@ -58,45 +46,67 @@ impl Slot {
         (span.start_ns, span.end_ns)
     }
 
-    /// Runs an operation as [`Slot::run`] does, but returns early if `stop` is set and [`Slot::interrupt`] is called.
+    /// Runs an operation as [`Slot::run`] does, but returns early if `stop` is set and [`Slot::interrupt`] is called. An operation that is
+    /// interrupted because the process is switched off continues when it is on again.
     pub fn run_interruptible(&self, gpu: usize, ready_ns: u64, duration_ns: u64, stop: &AtomicBool) -> Span {
         let shared = &self.device.state.gpus[gpu];
         let own_tag = self.owner_tag();
-        let slice_ns = self.device.config().slice_ns;
+        let held = &self.state().gpus[gpu];
         let mut remaining_ns = duration_ns;
         let mut start_ns = None;
         let mut guard = shared.scheduler.lock(|| ());
-        self.set_runnable(gpu, shared);
         loop {
-            if shared.owner.load(Ordering::Relaxed) != own_tag && !self.try_acquire(shared, ready_ns) {
-                // Another process may have taken this one for stopped and cleared its flag.
-                self.set_runnable(gpu, shared);
+            let is_owner = shared.owner.load(Ordering::Relaxed) == own_tag;
+            let on_from_ns = held.on_from_ns.load(Ordering::Relaxed);
+            let off_from_ns = held.off_from_ns.load(Ordering::Relaxed);
+            let ready_ns = ready_ns.max(on_from_ns);
+            // The time of an owner whose thread woke late passes on the GPU's clock.
+            let at_ns = if is_owner { shared.cursor_ns.load(Ordering::Relaxed).max(ready_ns) } else { now_ns() };
+            if at_ns >= off_from_ns || now_ns() < on_from_ns {
+                self.leave(gpu, shared, remaining_ns < duration_ns);
+                let now = now_ns();
+                let seen = shared.wakeups.load(Ordering::Acquire);
+                if stop.load(Ordering::Acquire) {
+                    return Span { start_ns: start_ns.unwrap_or(now), end_ns: now, gpu_ns: duration_ns - remaining_ns };
+                }
+                drop(guard);
+                futex::wait_until(&shared.wakeups, seen, if now < on_from_ns { on_from_ns } else { now + OFF_POLL_NS });
+                guard = shared.scheduler.lock(|| ());
+                continue;
+            }
+            // Another process may have taken this one for stopped and cleared its flag.
+            self.set_runnable(gpu, shared);
+            if !is_owner && !self.try_acquire(shared, ready_ns) {
                 let seen = shared.wakeups.load(Ordering::Acquire);
                 let until = shared.owner_deadline_ns.load(Ordering::Relaxed).max(now_ns()) + OWNER_GRACE_NS;
                 drop(guard);
-                futex_wait_until(&shared.wakeups, seen, until);
+                futex::wait_until(&shared.wakeups, seen, until);
                 guard = shared.scheduler.lock(|| ());
                 continue;
             }
             let position_ns = shared.cursor_ns.load(Ordering::Relaxed).max(ready_ns);
             let is_contended = self.other_runnable(gpu).next().is_some();
-            let slice_end_ns = shared.slice_start_ns.load(Ordering::Relaxed) + slice_ns;
+            let slice_end_ns = shared.slice_end_ns();
             if is_contended && position_ns >= slice_end_ns {
                 self.hand_over(gpu, shared, remaining_ns < duration_ns);
                 continue;
             }
             start_ns.get_or_insert(position_ns);
-            let goal_ns = if is_contended { (position_ns + remaining_ns).min(slice_end_ns) } else { position_ns + remaining_ns };
+            let end_ns = (position_ns + remaining_ns).min(off_from_ns);
+            let goal_ns = if is_contended { end_ns.min(slice_end_ns) } else { end_ns };
             shared.owner_deadline_ns.store(goal_ns, Ordering::Relaxed);
             let seen = shared.wakeups.load(Ordering::Acquire);
             drop(guard);
             let now = now_ns();
-            if goal_ns > now {
-                futex_wait_until(&shared.wakeups, seen, goal_ns);
+            // An interruption before `seen` was read does not end the wait.
+            if goal_ns > now && !stop.load(Ordering::Acquire) {
+                futex::wait_until(&shared.wakeups, seen, goal_ns);
             }
             guard = shared.scheduler.lock(|| ());
-            let reached_ns = if now_ns() >= goal_ns { goal_ns } else { now_ns().clamp(position_ns, goal_ns) };
-            self.state().gpus[gpu].busy.add(position_ns, reached_ns);
+            // It may have been switched off meanwhile.
+            let goal_ns = goal_ns.min(held.off_from_ns.load(Ordering::Relaxed)).max(position_ns);
+            let reached_ns = now_ns().clamp(position_ns, goal_ns);
+            held.busy.add(position_ns, reached_ns);
             shared.busy.add(position_ns, reached_ns);
             remaining_ns -= reached_ns - position_ns;
             if shared.owner.load(Ordering::Relaxed) == own_tag {
@@ -104,6 +114,7 @@ impl Slot {
                 if !is_contended && self.other_runnable(gpu).next().is_some() {
                     // The GPU became contended: the time slice starts now.
                     shared.slice_start_ns.store(reached_ns.max(shared.slice_start_ns.load(Ordering::Relaxed)), Ordering::Relaxed);
+                    shared.slice_ns.store(held.slice_ns.load(Ordering::Relaxed), Ordering::Relaxed);
                 }
             }
             if remaining_ns == 0 || stop.load(Ordering::Acquire) {
@@ -115,20 +126,26 @@ impl Slot {
 
     /// Makes a running [`Slot::run_interruptible`] of this process check its flag.
     pub fn interrupt(&self, gpu: usize) {
-        futex_wake_all(&self.device.state.gpus[gpu].wakeups);
+        futex::wake_all(&self.device.state.gpus[gpu].wakeups);
     }
 
     /// Releases the GPU: this process has no more work for it.
     pub fn set_idle(&self, gpu: usize) {
         let shared = &self.device.state.gpus[gpu];
         let _guard = shared.scheduler.lock(|| ());
+        self.leave(gpu, shared, false);
+    }
+
+    /// Marks this process as having no work, and passes the GPU on if it owns it.
+    fn leave(&self, gpu: usize, shared: &Gpu, interrupts: bool) {
         self.state().gpus[gpu].runnable.store(0, Ordering::Relaxed);
         if shared.owner.load(Ordering::Relaxed) == self.owner_tag() {
-            self.hand_over(gpu, shared, false);
+            self.hand_over(gpu, shared, interrupts);
         }
     }
 
-    fn owner_tag(&self) -> u32 {
+    /// Returns the value of [`Gpu::owner`] that names this process.
+    pub(crate) fn owner_tag(&self) -> u32 {
         u32::try_from(self.index + 1).unwrap_or(0)
     }
 
@@ -136,7 +153,7 @@ impl Slot {
     fn set_runnable(&self, gpu: usize, shared: &Gpu) {
         let before = self.state().gpus[gpu].runnable.swap(1, Ordering::Relaxed);
         if before == 0 && ![0, self.owner_tag()].contains(&shared.owner.load(Ordering::Relaxed)) {
-            futex_wake_all(&shared.wakeups);
+            futex::wake_all(&shared.wakeups);
         }
     }
 
@@ -149,7 +166,7 @@ impl Slot {
         }
         if is_overdue && owner != 0 {
             // The stopped or dead process is not scheduled until it marks itself runnable again.
-            let gpu = self.device.state.gpus.iter().position(|gpu| std::ptr::eq(gpu, shared)).unwrap_or(0);
+            let gpu = self.gpu_index(shared);
             self.device.state.slots[owner as usize - 1].gpus[gpu].runnable.store(0, Ordering::Relaxed);
         }
         self.assign(shared, self.owner_tag(), ready_ns, false);
@@ -162,7 +179,11 @@ impl Slot {
             Some(next) => self.assign(shared, u32::try_from(next + 1).unwrap_or(0), 0, interrupts),
             None => shared.owner.store(0, Ordering::Relaxed),
         }
-        futex_wake_all(&shared.wakeups);
+        futex::wake_all(&shared.wakeups);
+    }
+
+    fn gpu_index(&self, shared: &Gpu) -> usize {
+        self.device.state.gpus.iter().position(|gpu| std::ptr::eq(gpu, shared)).unwrap_or(0)
     }
 
     fn assign(&self, shared: &Gpu, tag: u32, ready_ns: u64, interrupts: bool) {
@@ -177,16 +198,21 @@ impl Slot {
         let start_ns = shared.cursor_ns.load(Ordering::Relaxed).max(ready_ns) + loss_ns;
         shared.cursor_ns.store(start_ns, Ordering::Relaxed);
         shared.slice_start_ns.store(start_ns, Ordering::Relaxed);
+        let slice_ns = &self.device.state.slots[tag as usize - 1].gpus[self.gpu_index(shared)].slice_ns;
+        shared.slice_ns.store(slice_ns.load(Ordering::Relaxed), Ordering::Relaxed);
         shared.owner_deadline_ns.store(start_ns.max(now_ns()), Ordering::Relaxed);
         shared.owner.store(tag, Ordering::Relaxed);
     }
 
-    /// Iterates over the other processes with work for a GPU, round-robin from the slot after this one.
+    /// Iterates over the other processes that have work for a GPU and are not switched off, round-robin from the slot after this one.
     fn other_runnable(&self, gpu: usize) -> impl Iterator<Item = usize> {
         let device: &Device = &self.device;
         let count = device.state.high_water.load(Ordering::Relaxed) as usize;
-        let runnable =
-            move |slot: &SlotState| slot.pid.load(Ordering::Relaxed) != 0 && slot.gpus[gpu].runnable.load(Ordering::Relaxed) != 0;
+        let now = now_ns();
+        let runnable = move |slot: &SlotState| {
+            let held = &slot.gpus[gpu];
+            slot.pid.load(Ordering::Relaxed) != 0 && held.runnable.load(Ordering::Relaxed) != 0 && held.is_on_at(now)
+        };
         let order = (1..count).map(move |step| (self.index + step) % count);
         order.filter(move |&index| {
             let slot = &device.state.slots[index];

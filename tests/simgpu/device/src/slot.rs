@@ -47,6 +47,12 @@ impl Slot {
         &self.device
     }
 
+    /// Returns the number of the slot, which no other living process has.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
     pub(crate) fn state(&self) -> &SlotState {
         &self.device.state.slots[self.index]
     }

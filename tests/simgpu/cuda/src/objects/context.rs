@@ -20,6 +20,16 @@ pub struct Context {
     pub graph_bytes: u64,
     /// Bytes charged once an image that calls `malloc` was loaded.
     pub malloc_bytes: u64,
+    /// Its channel groups; none if libcuda makes no ioctls.
+    pub groups: Vec<ChannelGroup>,
+}
+
+/// Channel group: handles of the resource manager.
+pub struct ChannelGroup {
+    /// Handle of its device.
+    pub parent: u32,
+    pub handle: u32,
+    pub channels: Vec<u32>,
 }
 
 /// Limits that `cuCtxSetLimit` sets, in bytes.

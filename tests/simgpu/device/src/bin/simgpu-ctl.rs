@@ -8,7 +8,8 @@ use simgpu_device::{Config, Device, Slot, Visibility, config, default_path, now_
 const HELP: &str = "\
 simgpu-ctl COMMAND      (the machine is the file SIMGPU_STATE, default /dev/shm/simgpu)
   create [NAME=VALUE]…  create a machine; names: gpus total reserved baseline context context_hidden context_ns
-                        multiprocessors threads slice_ns switch_ns preempt_ns launch_ns kernel_ns event_ns; sizes take K, M, G
+                        multiprocessors threads slice_ns switch_ns preempt_ns launch_ns kernel_ns event_ns disable_ns enable_ns
+                        refuse_controls no_ioctls; sizes take K, M, G
   remove                remove its file
   show                  print memory and processes of every GPU, with PIDs of this namespace
   peak [GPU [GROUP]]    print the peak memory of all processes (of one group) as NVML reports it, in bytes
@@ -110,8 +111,15 @@ fn show(device: &Device) {
         );
         for process in device.processes(gpu) {
             println!(
-                "  pid={} used={} hidden={} utilization={} busy_ns={}",
-                process.pid, process.used, process.hidden, process.utilization, process.busy_ns
+                "  pid={} used={} hidden={} utilization={} busy_ns={} slice_ns={} off={} times_off={}",
+                process.pid,
+                process.used,
+                process.hidden,
+                process.utilization,
+                process.busy_ns,
+                process.slice_ns,
+                u32::from(process.is_off),
+                process.times_off
             );
         }
     }
