@@ -9,6 +9,7 @@ use vgpu_region::limits::GpuLimit;
 use crate::batch::Batch;
 use crate::cost_model::CostModel;
 use crate::gang_phase::GangPhase;
+use crate::off_times::OffTimes;
 use crate::power::ClockCompensation;
 use crate::turns::{TurnState, Turns};
 
@@ -57,6 +58,8 @@ pub struct Account {
     pub(crate) compensation: ClockCompensation,
     /// Host time until which other processes that used the budget count as present, in nanoseconds.
     shared_until: AtomicU64,
+    /// When the process's channels were off.
+    off_times: &'static OffTimes,
 }
 
 /// Whether a launch may be made.
@@ -78,7 +81,14 @@ pub enum Admission {
 
 impl Account {
     /// Returns an account for the container's process with this number, from 1.
-    pub fn new(budget: &'static Budget, limit: &'static GpuLimit, costs: &'static CostModel, process: u16, turns: Turns) -> Self {
+    pub fn new(
+        budget: &'static Budget,
+        limit: &'static GpuLimit,
+        costs: &'static CostModel,
+        process: u16,
+        turns: Turns,
+        off_times: &'static OffTimes,
+    ) -> Self {
         let zero = || AtomicU64::new(0);
         Self {
             budget,
@@ -98,7 +108,33 @@ impl Account {
             overlapped_ns: zero(),
             compensation: ClockCompensation::new(),
             shared_until: zero(),
+            off_times,
         }
+    }
+
+    /// Records that the process's channels were switched off at `now`: the GPU does none of its work until [`Account::set_on`].
+    pub fn set_off(&self, now: u64) {
+        self.off_times.begin(now);
+    }
+
+    /// Records that the process's channels were switched on again at `now`.
+    pub fn set_on(&self, now: u64) {
+        self.off_times.end(now);
+    }
+
+    /// Returns for how long the process's channels were off between two times of the host's clock, in nanoseconds.
+    pub fn off_ns_between(&self, from: u64, until: u64) -> u64 {
+        self.off_times.between(from, until)
+    }
+
+    /// Returns the container's turns.
+    pub fn turns(&self) -> &Turns {
+        &self.turns
+    }
+
+    /// Returns true if the process has work in flight.
+    pub fn has_work(&self) -> bool {
+        self.in_flight_ns.load(Acquire) != 0
     }
 
     /// Sets the share that NVIDIA's MPS enforces for this process, in percent; 0 if the process is not a client of MPS.
@@ -175,6 +211,10 @@ impl Account {
         }
         let in_flight_ns = self.in_flight_ns.load(Acquire);
         let turn = self.turns.poll(now, in_flight_ns);
+        if self.turns.is_switched() && self.turns.is_over() {
+            // The launch need not wait; the arbiter has to know of it.
+            self.budget.want.store(u64::from(self.turns.word()), Relaxed);
+        }
         if let TurnState::Closed(word) = turn
             && in_flight_ns == 0
         {

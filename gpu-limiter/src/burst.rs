@@ -32,6 +32,10 @@ const FEW_LAUNCHES_BURST_NS: i64 = LONG_LAUNCH_BURST_NS + 2_000_000;
 /// Burst length for a host that does not keep up with the GPU, in nanoseconds: it takes one or two milliseconds until it is as fast as before
 /// its nap.
 const LAGGING_HOST_BURST_NS: i64 = 8_000_000;
+/// Budget that may be overdrawn, for each percent of the limit, in turns that end by switching channels off, in nanoseconds: what accrues in a
+/// round of turns. A turn ends in the middle of a kernel, so work launched ahead delays no other tenant, and the GPU does not idle between
+/// two long kernels.
+const SWITCHED_CREDIT_PER_PERCENT_NS: i64 = 1_000_000;
 /// Longest time from one burst of a host-bound stream to the next, in nanoseconds. Bounds its credit.
 const HOST_BOUND_PERIOD_NS: i64 = 100_000_000;
 
@@ -41,6 +45,8 @@ impl Launch<'_> {
         let account = self.meter.account;
         if account.is_shared(self.now) {
             0
+        } else if account.turns.is_switched() && account.turns.are_taken() {
+            SWITCHED_CREDIT_PER_PERCENT_NS * i64::from(self.rate.percent())
         } else if account.turns.are_taken() {
             // The budget that accrues until the turn is over pays for work that is launched ahead.
             MAX_IN_FLIGHT_IN_TURN_NS as i64
@@ -55,7 +61,9 @@ impl Launch<'_> {
     /// Returns the balance that a launch needs that had to wait, in nanoseconds.
     pub fn burst_ns(&self, now: u64) -> i64 {
         let (account, percent) = (self.meter.account, i64::from(self.rate.percent()));
-        if account.turns.are_taken() {
+        if account.turns.is_switched() && account.turns.are_taken() {
+            -self.credit_ns()
+        } else if account.turns.are_taken() {
             LONG_LAUNCH_BURST_NS
         } else if account.is_shared(now) {
             // The same for all processes: one that waits for more than the others would never get it.

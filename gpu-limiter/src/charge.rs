@@ -81,6 +81,14 @@ impl Timeline {
 }
 
 impl Meter {
+    /// Returns for how long the process's channels were off between two positions on the timeline, in nanoseconds.
+    fn off_ns(&self, timeline: &Timeline, from: u64, until: u64) -> u64 {
+        match (timeline.offset.host_time(from), timeline.offset.host_time(until)) {
+            (Some(from), Some(until)) => self.account.off_ns_between(from, until),
+            _ => 0,
+        }
+    }
+
     /// Charges a stream's oldest batch, which has finished, and learns from it. `times` are the position from which it counts, its start and
     /// its end.
     pub(crate) fn charge_batch(&self, engine: &impl Engine, timeline: &mut Timeline, rate: Rate, stream: &Stream, times: (u64, u64, u64)) {
@@ -90,7 +98,18 @@ impl Meter {
         timeline.last_stream = stream;
         let is_concurrent = timeline.batches_in_row <= LONE_STREAM_BATCHES && self.stream_count.load(Relaxed) > 1;
         self.has_concurrent_streams.store(is_concurrent, Relaxed);
-        let span = timeline.span(batch, times);
+        let (_, start, end) = times;
+        if batch.end == BatchEnd::Event {
+            timeline.offset.observe_end(engine.now_approx(), end);
+            if batch.start == BatchStart::Event {
+                timeline.offset.observe_start(batch.started_at, start.saturating_sub(batch.loading_ns));
+            }
+        }
+        let mut span = timeline.span(batch, times);
+        // The GPU did none of the process's work meanwhile.
+        let off_ns = self.off_ns(timeline, start, end);
+        span.length_ns = span.length_ns.saturating_sub(off_ns);
+        span.new_ns = span.new_ns.saturating_sub(self.off_ns(timeline, span.new_from, end));
         // The driver shares the GPU between this work and another container's: the expected time counts, not the time in the stream.
         let is_crowded =
             self.account.turns.is_crowded() && !batch.has_unknown_cost && span.length_ns > batch.expected_ns + batch.expected_ns / 2;
@@ -99,7 +118,9 @@ impl Meter {
         timeline.enter(batch, &span, own_ns);
         stream.last_end.store(span.end, Relaxed);
         if batch.end != BatchEnd::Guessed {
-            self.learn(batch, &span, own_ns, is_crowded);
+            if off_ns == 0 {
+                self.learn(batch, &span, own_ns, is_crowded);
+            }
             // The anchor must never be recorded again. The batch gets the old anchor for its next use.
             (timeline.anchor, timeline.anchor_at, batch.end_event) = (batch.end_event, span.end, timeline.anchor);
         }
@@ -159,7 +180,9 @@ impl Meter {
 
     /// Charges work that has been running for long, or refunds that charge if nothing is running any more.
     pub(crate) fn charge_running(&self, engine: &impl Engine, timeline: &mut Timeline, rate: Rate, is_running: bool) {
-        let due_ns = if is_running { engine.now().saturating_sub(self.known_until.load(Relaxed)) } else { 0 };
+        let since = self.known_until.load(Relaxed);
+        let ran_until = |now: u64| now.saturating_sub(since).saturating_sub(self.account.off_ns_between(since, now));
+        let due_ns = if is_running { ran_until(engine.now()) } else { 0 };
         if due_ns > timeline.charged_early_ns && due_ns > CHARGE_RUNNING_AFTER_NS {
             self.account.charge((due_ns - timeline.charged_early_ns) as i64, rate);
             timeline.charged_early_ns = due_ns;

@@ -10,7 +10,7 @@
 //! | [`account`], [`turns`] | the container's budget in this process; the arbiter's turns |
 //! | [`cost_model`] | the expected cost of each kind of launch |
 //! | [`stream`], `batch`, [`batch_close`] | a stream's launches in batches, each closed by an event |
-//! | [`meter`], `timeline`, `charge` | the measured time of batches, and what is charged for it |
+//! | [`meter`], `timeline`, `charge`, `off_times` | the measured time of batches, and what is charged for it |
 //! | `gang_phase`, `host_bound`, `wake_cost`, `idle_gaps`, `power` | heuristics |
 //! | `tuning` | constants of several modules |
 //!
@@ -32,6 +32,7 @@ mod host_bound;
 mod idle_gaps;
 pub mod launch;
 pub mod meter;
+pub mod off_times;
 mod power;
 mod prepare;
 pub mod stream;

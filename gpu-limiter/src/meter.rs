@@ -118,6 +118,11 @@ impl Meter {
         places.filter_map(|place| unsafe { place.load(Acquire).as_ref() })
     }
 
+    /// Returns true if launches into one of the streams are in no closed batch yet.
+    pub fn has_open_batch(&self) -> bool {
+        self.streams().any(|stream| stream.has_open_batch.load(Relaxed))
+    }
+
     /// Returns true if more than one stream had batches lately.
     pub(crate) fn has_concurrent_streams(&self) -> bool {
         self.has_concurrent_streams.load(Relaxed)

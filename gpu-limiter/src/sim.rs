@@ -4,6 +4,7 @@ mod collectives;
 pub mod gpu;
 mod host_bound;
 mod limits;
+mod matrix;
 pub mod process;
 mod processes;
 mod properties;

@@ -7,6 +7,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::batch::{Batch, BatchEnd, BatchStart};
 use crate::engine::{Engine, EventStatus, Handle};
 use crate::idle_gaps::IdleGaps;
+use crate::off_times::ClockOffset;
 use crate::stream::Stream;
 
 /// Position of the first event, so that earlier ones have a position too.
@@ -36,6 +37,8 @@ pub struct Timeline {
     pub harvest: u64,
     /// GPU time charged for running work and not yet settled by measured time, in nanoseconds.
     pub charged_early_ns: u64,
+    /// Distance to the host's clock.
+    pub offset: ClockOffset,
     /// Stream of the last batch.
     pub last_stream: *const Stream,
     /// Number of batches in a row from that stream.
@@ -52,6 +55,7 @@ impl Timeline {
             gaps: IdleGaps::new(),
             harvest: 0,
             charged_early_ns: 0,
+            offset: ClockOffset::new(),
             last_stream: core::ptr::null(),
             batches_in_row: 0,
         }

@@ -37,6 +37,7 @@ pub struct Turns {
     lent_percent: AtomicU32,
     next_search_at: AtomicU64,
     is_crowded: AtomicBool,
+    is_switched: AtomicBool,
 }
 
 impl Turns {
@@ -55,7 +56,28 @@ impl Turns {
             lent_percent: zero(),
             next_search_at: long(),
             is_crowded: AtomicBool::new(false),
+            is_switched: AtomicBool::new(false),
         }
+    }
+
+    /// Sets whether the process's channels are switched off outside its turns. Then launches need not wait for a turn.
+    pub fn set_switched(&self, is_switched: bool) {
+        self.is_switched.store(is_switched, Relaxed);
+    }
+
+    /// Returns true if the process's channels are switched off outside its turns.
+    pub fn is_switched(&self) -> bool {
+        self.is_switched.load(Relaxed)
+    }
+
+    /// Returns the arbiter's entry for the GPU unless its heartbeat has stood still for a tenth of a second.
+    pub fn living(&self, now: u64) -> Option<&'static Turn> {
+        let turn = self.turn().or_else(|| self.search(now))?;
+        let heartbeat = turn.beat.load(Relaxed);
+        if self.heartbeat.swap(heartbeat, Relaxed) != heartbeat {
+            self.heartbeat_at.store(now, Relaxed);
+        }
+        (now.saturating_sub(self.heartbeat_at.load(Relaxed)) <= HEARTBEAT_TIMEOUT_NS).then_some(turn)
     }
 
     /// Returns the GPU's UUID.
@@ -113,21 +135,20 @@ impl Turns {
 
     /// Polls the arbiter: returns whether launches may pass with `in_flight_ns` nanoseconds of work in flight.
     pub fn poll(&self, now: u64, in_flight_ns: u64) -> TurnState {
-        let Some(turn) = self.turn().or_else(|| self.search(now)) else { return TurnState::Open };
-        let (heartbeat, word) = (turn.beat.load(Relaxed), turn.word.load(Acquire));
-        if self.heartbeat.swap(heartbeat, Relaxed) != heartbeat {
-            self.heartbeat_at.store(now, Relaxed);
-        }
-        if now.saturating_sub(self.heartbeat_at.load(Relaxed)) > HEARTBEAT_TIMEOUT_NS {
+        let Some(turn) = self.living(now) else {
             self.lent_percent.store(0, Relaxed);
             self.is_crowded.store(false, Relaxed);
             self.word.store(0, Relaxed);
             return TurnState::Open;
-        }
+        };
+        let word = turn.word.load(Acquire);
         self.lent_percent.store(turn.lent.load(Relaxed).min(MAX_LENT_PERCENT), Relaxed);
         self.is_crowded.store(turn.crowded.load(Relaxed) != 0, Relaxed);
         if self.word.swap(word, Relaxed) != word {
             self.began_at.store(now, Relaxed);
+        }
+        if self.is_switched() {
+            return TurnState::Open;
         }
         match Turn::state(word) {
             Turn::CLOSED => TurnState::Closed(word),
@@ -177,5 +198,7 @@ mod tests {
         assert_eq!((turns.poll(113 * MS, 0), turns.lent_percent()), (TurnState::Open, 0), "no heartbeat for 100 ms");
         turn.beat.store(2, Relaxed);
         assert_eq!(turns.poll(114 * MS, 0), TurnState::Closed(13), "the arbiter is back");
+        turns.set_switched(true);
+        assert_eq!((turns.poll(115 * MS, 0), turns.are_taken()), (TurnState::Open, true), "the GPU's scheduler holds the work back");
     }
 }

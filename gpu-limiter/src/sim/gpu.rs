@@ -44,6 +44,10 @@ pub struct Gpu {
     busy: RefCell<Vec<(u64, u64)>>,
     /// Time that a launch takes on the host, in nanoseconds.
     pub launch_ns: Cell<u64>,
+    /// GPU time of an event between two kernels, in nanoseconds.
+    pub event_ns: Cell<u64>,
+    /// Time by which a sleep exceeds its length, in nanoseconds.
+    pub wake_ns: Cell<u64>,
     /// Number of sleeps.
     pub naps: Cell<u64>,
     /// Number of the limiter's calls of the driver.
@@ -72,6 +76,8 @@ impl Gpu {
         let gpu = Self::default();
         gpu.now.set(1_000_000_000_000);
         gpu.launch_ns.set(LAUNCH_NS);
+        gpu.event_ns.set(EVENT_NS);
+        gpu.wake_ns.set(TIMER_SLACK_NS);
         gpu.limit_watts.set(700);
         gpu
     }
@@ -127,6 +133,21 @@ impl Gpu {
         self.busy.borrow().iter().filter(|&&(_, end)| from <= end && end < to).count()
     }
 
+    /// Returns the GPU time of kernels in each window of `length` nanoseconds from `from` to `to`. Kernels that run side by side all count.
+    pub fn work(&self, from: u64, to: u64, length: u64) -> Vec<f64> {
+        let mut windows = vec![0.0; ((to - from) / length) as usize];
+        for &(start, end) in self.busy.borrow().iter().filter(|&&(start, end)| end > from && start < to) {
+            let (first, last) = (start.max(from) - from, end.min(to) - from);
+            for window in first / length..=last / length {
+                let part = last.min((window + 1) * length).saturating_sub(first.max(window * length));
+                if let Some(sum) = windows.get_mut(window as usize) {
+                    *sum += part as f64;
+                }
+            }
+        }
+        windows
+    }
+
     /// Returns a hash of the times at which all kernels began and ended.
     pub fn fingerprint(&self) -> u64 {
         self.busy
@@ -164,7 +185,7 @@ impl Engine for Gpu {
 
     fn sleep(&self, duration_ns: u64) {
         self.naps.set(self.naps.get() + 1);
-        self.pass(duration_ns + TIMER_SLACK_NS);
+        self.pass(duration_ns + self.wake_ns.get());
     }
 
     /// A scheduled action changes the word, and ends the sleep.
@@ -192,7 +213,7 @@ impl Engine for Gpu {
         self.pass(RECORD_NS);
         let mut free_at = self.free_at.borrow_mut();
         let free = free_at.entry(stream as usize).or_default();
-        *free = (*free + EVENT_NS).max(self.now.get() + EVENT_LATENCY_NS);
+        *free = (*free + self.event_ns.get()).max(self.now.get() + EVENT_LATENCY_NS);
         self.events.borrow_mut().insert(event as usize, *free);
         true
     }

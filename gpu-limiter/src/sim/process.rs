@@ -41,7 +41,8 @@ impl Process {
         let costs = Box::leak(Box::new(unsafe { std::mem::zeroed() }));
         let page: &'static LimitsPage = Box::leak(Box::new(LimitsPage::new([])));
         let turns = Turns::new(page, Uuid([1; 16]));
-        let account = Box::leak(Box::new(Account::new(budget, limit, costs, number, turns).with_mps(mps_percent)));
+        let account =
+            Box::leak(Box::new(Account::new(budget, limit, costs, number, turns, Box::leak(Box::default())).with_mps(mps_percent)));
         Self { meter: Box::leak(Box::new(Meter::new(1, account))) }
     }
 
