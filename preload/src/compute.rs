@@ -4,3 +4,4 @@ pub mod collectives;
 pub mod cuda_engine;
 pub mod pacing;
 pub mod streams;
+pub mod switcher;

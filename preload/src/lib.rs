@@ -3,6 +3,7 @@
 //! * `table`: the intercepted functions, each once. `entry_points`: their names.
 //! * `dispatch`: the exported functions, `dlsym` and `cuGetProcAddress`, which call the `hooks`.
 //! * `memory` and `compute`: the limits that the hooks enforce. `image`: the memory that program images declare.
+//! * `channels`: what the process tells the GPU's own scheduler.
 //! * `session`: this process's limits and accounts. `loader` and `nvml_query`: the real functions.
 //! * `trace`: records of calls and GPU work, while the process is traced. `os`: services of the kernel and the C library.
 //!
@@ -12,6 +13,7 @@
 #![cfg_attr(test, allow(dead_code))]
 #![cfg_attr(not(test), warn(clippy::missing_docs_in_private_items))]
 
+mod channels;
 mod compute;
 mod dispatch;
 mod entry_points;

@@ -4,5 +4,6 @@ pub mod by_address;
 pub mod dlsym;
 pub mod driver;
 pub mod elf;
+pub mod relocations;
 pub mod symbols;
 pub mod unknown_launch;

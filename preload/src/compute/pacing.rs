@@ -3,6 +3,7 @@
 use crate::compute::cuda_engine::Cuda;
 use crate::compute::streams;
 use crate::compute::streams::State;
+use crate::compute::switcher;
 use crate::loader::driver;
 use crate::memory::objects::captures;
 use vgpu_cuda_abi::cuda::{Handle, SUCCESS, Status};
@@ -39,7 +40,10 @@ fn limited(state: &'static State, handle: Handle, key: u64, is_collective: impl 
     let (stream, meter) = match state.find(handle) {
         Some(known) => known,
         None => match state.add(handle) {
-            Ok(Some(known)) => known,
+            Ok(Some(known)) => {
+                switcher::start_once(state);
+                known
+            }
             Ok(None) => return call(),
             Err(status) => return status,
         },

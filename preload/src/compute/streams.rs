@@ -3,7 +3,7 @@
 //! Like the session, the state belongs to one process: a forked child has no streams yet and starts with a new state.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 
 use vgpu_region::MAX_GPUS;
 use vgpu_region::limits::LogLevel;
@@ -21,6 +21,7 @@ use vgpu_gpu_limiter::account::Account;
 use vgpu_gpu_limiter::cost_model::CostModel;
 use vgpu_gpu_limiter::engine::{Engine, LEGACY_STREAM};
 use vgpu_gpu_limiter::meter::Meter;
+use vgpu_gpu_limiter::off_times::OffTimes;
 use vgpu_gpu_limiter::stream::Stream;
 use vgpu_gpu_limiter::turns::Turns;
 use vgpu_gpu_limiter::{batch_close, cost_model};
@@ -59,8 +60,12 @@ pub struct State {
     entries: [Entry; STREAMS],
     /// Accounts of the GPUs, by device.
     accounts: [AtomicPtr<Account>; MAX_GPUS],
+    /// When this process's channels were off, by device. Not in the accounts, which are made on a program's stack.
+    off_times: [OffTimes; MAX_GPUS],
     /// Meters of the contexts.
     meters: [AtomicPtr<Meter>; METERS],
+    /// The thread that controls the GPU's scheduler was started.
+    has_switcher: AtomicBool,
 }
 
 /// The state in use; null before the first launch under a limit.
@@ -120,7 +125,7 @@ fn state_of(session: &'static Session) -> Result<*mut State, Status> {
 
 impl State {
     /// Returns true if the state was made for this session.
-    fn is_of(&self, session: &Session) -> bool {
+    pub fn is_of(&self, session: &Session) -> bool {
         core::ptr::eq(self.session.load(Relaxed), session)
     }
 
@@ -228,11 +233,30 @@ impl State {
         }
         let process = (session.membership.index + 1) as u16;
         let turns = Turns::new(session.limits, gpu.uuid);
+        let Some(off_times) = self.off_times.get(device as usize) else { return Ok(None) };
+        let account = Account::new(&gpu.account.budget, limit, &self.costs, process, turns, off_times);
         // SAFETY: new memory, large and aligned enough.
-        unsafe { made.write(Account::new(&gpu.account.budget, limit, &self.costs, process, turns).with_mps(session.mps_percent)) };
+        unsafe { made.write(account.with_mps(session.mps_percent)) };
         _ = place.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire);
         // SAFETY: as above.
         Ok(unsafe { place.load(Acquire).as_ref() })
+    }
+
+    /// Returns the account of each GPU by ordinal; `None` for one that the process has not launched on.
+    pub fn accounts(&'static self) -> impl Iterator<Item = Option<&'static Account>> {
+        // SAFETY: accounts are never freed.
+        self.accounts.iter().map(|place| unsafe { place.load(Acquire).as_ref() })
+    }
+
+    /// Returns the meters of contexts that are not closed.
+    pub fn open_meters(&'static self) -> impl Iterator<Item = &'static Meter> {
+        // SAFETY: meters are never freed.
+        self.meters.iter().filter_map(|place| unsafe { place.load(Acquire).as_ref() }).filter(|meter| !meter.is_closed())
+    }
+
+    /// Returns true once: to the caller who is to start the thread that controls the GPU's scheduler.
+    pub fn needs_switcher(&self) -> bool {
+        !self.has_switcher.swap(true, AcqRel)
     }
 
     /// Called before the program destroys a stream.

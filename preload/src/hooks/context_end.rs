@@ -6,7 +6,8 @@ use crate::loader::driver;
 use crate::os::clock;
 use vgpu_cuda_abi::cuda::{Device, Handle, SUCCESS, Status};
 
-/// Ends a context with `call`. The call waits for what runs in the context, so its duration says how long that took.
+/// Ends a context with `call`. The call waits for what runs in the context, so its duration says how long that took, without
+/// the time for which the process's channels were off.
 fn charge_rest(call: impl FnOnce() -> Status, context: Handle) -> Status {
     let rest = streams::known().and_then(|state| state.close(context));
     let begin = clock::monotonic();
@@ -14,7 +15,8 @@ fn charge_rest(call: impl FnOnce() -> Status, context: Handle) -> Status {
     if let Some((account, expected)) = rest
         && let Some(rate) = account.rate()
     {
-        let took = clock::monotonic().saturating_sub(begin);
+        let end = clock::monotonic();
+        let took = end.saturating_sub(begin).saturating_sub(account.off_ns_between(begin, end));
         account.charge(took.saturating_sub(expected) as i64, rate);
     }
     status

@@ -2,6 +2,7 @@
 
 use vgpu_region::trace::Kind;
 
+use crate::channels::observe;
 use crate::os::clock::monotonic;
 use crate::session::{State, current};
 use crate::trace::{control, sink};
@@ -9,6 +10,7 @@ use vgpu_cuda_abi::cuda::{OPERATING_SYSTEM, SUCCESS, Status};
 
 /// Initialises the driver with `call`, then the session. A container whose limits cannot be read gets no GPU.
 pub fn init(call: impl FnOnce() -> Status) -> Status {
+    observe::begin();
     let begin = monotonic();
     let status = call();
     if status != SUCCESS {

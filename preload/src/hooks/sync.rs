@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::compute::cuda_engine::Cuda;
 use crate::compute::streams;
+use crate::compute::switcher::WAITING_THREADS;
 use crate::loader::driver;
 use crate::memory::objects::pending_frees::{HAS_FREED, pending_frees};
 use crate::memory::objects::{context_table, reservoirs};
@@ -14,7 +15,9 @@ use vgpu_gpu_limiter::batch_close;
 /// Makes a call that waits for a stream or an event, after which pools may have shrunk.
 #[inline]
 pub fn settle_after(wait: impl FnOnce() -> Status) -> Status {
+    WAITING_THREADS.fetch_add(1, Relaxed);
     let status = wait();
+    WAITING_THREADS.fetch_sub(1, Relaxed);
     reservoirs::settle_after_wait();
     status
 }

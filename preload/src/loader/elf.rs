@@ -11,6 +11,14 @@ const DT_HASH: i64 = 4;
 const DT_STRTAB: i64 = 5;
 /// Tag of the symbol table.
 const DT_SYMTAB: i64 = 6;
+/// Tag of the table of relocations.
+const DT_RELA: i64 = 7;
+/// Tag of its size in bytes.
+const DT_RELASZ: i64 = 8;
+/// Tag of the size in bytes of the relocations of functions that may be bound late.
+const DT_PLTRELSZ: i64 = 2;
+/// Tag of the table of these relocations.
+const DT_JMPREL: i64 = 23;
 /// Tag of the GNU hash table.
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 
@@ -31,7 +39,7 @@ struct Search {
     found: *mut c_void,
 }
 
-/// Returns the address of a function that glibc exports, from `libc` or `libdl`; null if it is not loaded.
+/// Returns the address of a function that glibc exports, from `libc`, `libdl` or `libpthread`; null if it is not loaded.
 pub fn in_libc(name: &'static CStr) -> *mut c_void {
     let mut search = Search { name, found: core::ptr::null_mut() };
     // SAFETY: the callback gets the pointer to `search`, which outlives the call.
@@ -60,13 +68,9 @@ unsafe extern "C" fn visit_own(info: *mut libc::dl_phdr_info, _size: usize, sear
     // SAFETY: the loader passes a valid description, and `is_loaded_from` its own search.
     let (info, search) = unsafe { (&*info, &mut *search.cast::<Own>()) };
     let here = visit_own as *const () as usize;
-    // SAFETY: a loaded object's program headers are mapped, `dlpi_phnum` of them, and its name is a C string or null.
+    // SAFETY: a loaded object's name is a C string or null.
     unsafe {
-        let headers = core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
-        let is_ours = headers.iter().any(|header| {
-            let start = (info.dlpi_addr + header.p_vaddr) as usize;
-            header.p_type == libc::PT_LOAD && (start..start + header.p_memsz as usize).contains(&here)
-        });
+        let is_ours = contains(info, here);
         if is_ours && !info.dlpi_name.is_null() {
             search.found = CStr::from_ptr(info.dlpi_name).to_bytes().starts_with(search.folder.as_bytes());
         }
@@ -84,7 +88,7 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: 
     // SAFETY: the name of a loaded object is a C string.
     let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
-    if !(name.starts_with(b"libc.so.") || name.starts_with(b"libdl.so.")) {
+    if ![&b"libc.so."[..], b"libdl.so.", b"libpthread.so."].iter().any(|library| name.starts_with(library)) {
         return 0;
     }
     // SAFETY: the object is loaded, and the loader's lock is held during the callback.
@@ -92,38 +96,85 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: 
     c_int::from(!search.found.is_null())
 }
 
+/// Addresses of the tables in an object's dynamic section; 0 for those that it lacks.
+#[derive(Default)]
+pub(super) struct Tables {
+    /// The classic hash table.
+    hash: usize,
+    /// The GNU hash table.
+    gnu_hash: usize,
+    /// The string table.
+    strings: usize,
+    /// The symbol table.
+    symbols: usize,
+    /// The two tables of relocations: address, and size in bytes.
+    pub relocations: [(usize, usize); 2],
+}
+
+impl Tables {
+    /// Reads the dynamic section of a loaded object. `None` if it has none.
+    pub(super) unsafe fn of(info: &libc::dl_phdr_info) -> Option<Self> {
+        let base = info.dlpi_addr as usize;
+        let mut tables = Self::default();
+        // SAFETY: the program headers and the dynamic section are mapped and laid out by the ELF specification.
+        unsafe {
+            let headers = core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+            let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
+            let mut entry = (base + dynamic.p_vaddr as usize) as *const Dynamic;
+            while (*entry).tag != 0 {
+                let value = (*entry).value;
+                // glibc relocates these in place. An address below the base was not relocated.
+                let address = if value < base { base + value } else { value };
+                match (*entry).tag {
+                    DT_HASH => tables.hash = address,
+                    DT_GNU_HASH => tables.gnu_hash = address,
+                    DT_STRTAB => tables.strings = address,
+                    DT_SYMTAB => tables.symbols = address,
+                    DT_RELA => tables.relocations[0].0 = address,
+                    DT_RELASZ => tables.relocations[0].1 = value,
+                    DT_JMPREL => tables.relocations[1].0 = address,
+                    DT_PLTRELSZ => tables.relocations[1].1 = value,
+                    _ => {}
+                }
+                entry = entry.add(1);
+            }
+        }
+        (tables.strings != 0 && tables.symbols != 0).then_some(tables)
+    }
+
+    /// Returns true if the symbol at an index has this name.
+    pub(super) unsafe fn is_named(&self, index: usize, name: &CStr) -> bool {
+        // SAFETY: the caller's index is one of a relocation, so within the symbol table, whose names lie in the string table.
+        unsafe {
+            let symbol = &*(self.symbols as *const libc::Elf64_Sym).add(index);
+            CStr::from_ptr((self.strings + symbol.st_name as usize) as *const _) == name
+        }
+    }
+}
+
 /// Looks up a function in one loaded object; null if the object does not define it.
 unsafe fn find(info: &libc::dl_phdr_info, name: &CStr) -> *mut c_void {
-    let base = info.dlpi_addr as usize;
-    // SAFETY: the program headers, the dynamic section and its tables are mapped and laid out by the ELF specification and the GNU hash
-    // format; indices stay within the counts in the tables.
+    // SAFETY: the tables are mapped and laid out by the ELF specification and the GNU hash format; indices stay within the counts in them.
     unsafe {
-        let headers = core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
-        let Some(dynamic) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else { return core::ptr::null_mut() };
-        let mut entry = (base + dynamic.p_vaddr as usize) as *const Dynamic;
-        let (mut hash, mut gnu_hash, mut strings, mut symbols) = (0, 0, 0, 0);
-        while (*entry).tag != 0 {
-            // glibc relocates these in place. An address below the base was not relocated.
-            let address = if (*entry).value < base { base + (*entry).value } else { (*entry).value };
-            match (*entry).tag {
-                DT_HASH => hash = address,
-                DT_GNU_HASH => gnu_hash = address,
-                DT_STRTAB => strings = address,
-                DT_SYMTAB => symbols = address,
-                _ => {}
-            }
-            entry = entry.add(1);
-        }
-        if strings == 0 || symbols == 0 {
-            return core::ptr::null_mut();
-        }
-        let table = Table { base, strings, symbols: symbols as *const libc::Elf64_Sym };
-        match (gnu_hash, hash) {
+        let Some(tables) = Tables::of(info) else { return core::ptr::null_mut() };
+        let base = info.dlpi_addr as usize;
+        let table = Table { base, strings: tables.strings, symbols: tables.symbols as *const libc::Elf64_Sym };
+        match (tables.gnu_hash, tables.hash) {
             (0, 0) => core::ptr::null_mut(),
             (0, hash) => table.by_count(hash as *const u32, name),
             (gnu_hash, _) => table.by_gnu_hash(gnu_hash as *const u32, name),
         }
     }
+}
+
+/// Returns true if an address lies in a loaded object's mappings.
+pub(super) unsafe fn contains(info: &libc::dl_phdr_info, address: usize) -> bool {
+    // SAFETY: a loaded object's program headers are mapped, `dlpi_phnum` of them.
+    let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    headers.iter().any(|header| {
+        let start = (info.dlpi_addr + header.p_vaddr) as usize;
+        header.p_type == libc::PT_LOAD && (start..start + header.p_memsz as usize).contains(&address)
+    })
 }
 
 /// Symbol table of a loaded object.
