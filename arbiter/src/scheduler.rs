@@ -1,11 +1,18 @@
 //! Decides which tenant is next, and for how long. Times are µs unless the name says otherwise.
 //!
-//! A round of [`ROUND_US`] is divided among the tenants that ask for a turn, in proportion to their limits. The tenant with the least virtual
-//! time is next, so turns that were cut short or overran are compensated. Tenants that ask for nothing are not waited for, and with fewer
-//! than two active tenants there are no turns.
+//! ```text
+//!  works now and then ──► never waits for a turn; the busy ones have slices of 100 µs
+//!  always busy, alone ──► no turns
+//!  always busy, two or more ──► turns in the ratio of their limits: channels off outside them
+//! ```
 //!
-//! What a tenant says about itself is its own claim. A turn is charged by the host's clock, whether the tenant launches anything in it or not,
-//! and priority holds for no more time than the tenant's limit: one that only pretends to work takes its own share and nothing else.
+//! A round of [`ROUND_US`] is divided among the busy tenants that have work, in proportion to their limits. The tenant with the least virtual
+//! time is next, so turns that were cut short or overran are compensated. Tenants that have nothing to do are not waited for.
+//!
+//! A tenant's channels are switched off when its turn ends, in the middle of a kernel, by its own processes. Where they cannot do that, the
+//! processes hold launches back, and a turn ends when the work in flight has finished.
+//!
+//! What a tenant says about itself is its own claim. A turn is charged by the host's clock, whether the tenant launches anything in it or not.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,42 +20,43 @@ use vgpu_region::budget::MAX_SAVED_IN_TURNS_NS;
 use vgpu_region::limits::Turn;
 
 use crate::tenant::Tenant;
+use crate::tuning::{
+    DIVIDED_FROM, DRAIN_TIMEOUT_US, INTERACTIVE_WINDOW_US, LENT_DIVISOR, LONG_SLICE_US, MIN_TURN_US, OVERLAP_US, ROUND_US, SAMPLE_US,
+    SHORT_SLICE_US, START_GRACE_US,
+};
 
-pub use crate::tenant::DRAIN_TIMEOUT_US;
-
-/// Length of a round of all tenants that take part, in µs: three fill a tenth of a second. What a tenant saves while the others have their
-/// turns, plus what it launches ahead in its own, stays below the capacity of its budget.
-pub const ROUND_US: u64 = 33_000;
 const _: () = assert!(ROUND_US / 4 * 1000 + 8_000_000 < MAX_SAVED_IN_TURNS_NS, "half of a round at half of the GPU, and twice 4 ms");
-/// Shortest turn in µs.
-const MIN_TURN_US: u64 = 3_000;
-/// Lead in virtual time, over a waiting tenant that rarely asks, above which a turn is cut short: 2 ms at a weight of 100%.
-const MAX_LEAD: f64 = 20.0;
-/// Largest lag in virtual time behind the tenant that has had most: three turns.
-const MAX_LAG: f64 = 1_000.0;
-/// Time since a tenant was last at work, in µs, up to which it takes part in rounds.
-const ACTIVE_WINDOW_US: u64 = 50_000;
-/// Time by which the next turn opens before the expected end of the last one's work, in µs. Values from 120 to 400 made no difference to the
-/// throughput of two tenants, and shortened the waits of a small one (H200).
+/// Largest lag in virtual time behind the tenant that has had most, in rounds.
+const MAX_LAG_ROUNDS: f64 = 2.0;
+/// Time by which the next turn opens before the expected end of the last one's work, where that has to finish, in µs. Values from 120 to 400
+/// made no difference to the throughput of two tenants, and shortened the waits of a small one (H200).
 const HANDOVER_LEAD_US: u64 = 250;
 /// Polling interval while a closed turn drains, in µs.
 const DRAIN_POLL_US: u64 = 100;
 /// Polling interval during turns, in µs.
 const TICK_US: u64 = 1_500;
-/// Time from the begin of a turn, in µs, after which a tenant without a launch has nothing to launch.
-const START_GRACE_US: u64 = 1_000;
 /// Polling interval without turns, in µs.
 const IDLE_TICK_US: u64 = 5_000;
 
-/// State of the turns on a GPU. `index` is the tenant's index.
+/// A turn: the tenant's index, and its begin and end in µs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Open {
+    index: usize,
+    since: u64,
+    until: u64,
+}
+
+/// State of the turns on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
     /// No turns: all tenants may launch.
     Free,
     /// A turn is open.
-    Turn { index: usize, since: u64, until: u64 },
+    Turn(Open),
+    /// The next turn is open, and the last one closes at `close_at`.
+    Overlap { last: Open, next: Open, close_at: u64 },
     /// The turn was closed, and its work in flight is waited for.
-    Draining { index: usize, since: u64, closed: u64 },
+    Draining { last: Open, closed: u64 },
 }
 
 /// Scheduler of one GPU.
@@ -58,11 +66,12 @@ pub struct Scheduler {
     pub tenants: Vec<Tenant>,
     stage: Stage,
     heartbeat: u32,
+    sample_at: u64,
 }
 
 impl Default for Scheduler {
     fn default() -> Self {
-        Self { tenants: Vec::new(), stage: Stage::Free, heartbeat: 0 }
+        Self { tenants: Vec::new(), stage: Stage::Free, heartbeat: 0, sample_at: 0 }
     }
 }
 
@@ -81,138 +90,208 @@ impl Scheduler {
     /// Reads the tenants' reports, decides, and publishes turns. Returns the time until the next call.
     pub fn tick(&mut self, now: u64) -> u64 {
         self.heartbeat = self.heartbeat.wrapping_add(1);
-        let before = self.active(now);
-        for tenant in &mut self.tenants {
-            tenant.turn.beat.store(self.heartbeat, Relaxed);
-            tenant.update(now);
-        }
-        let active = self.active(now);
-        // A tenant that was inactive has not saved up virtual time.
+        let before = self.takers();
+        self.observe(now);
+        let takers = self.takers();
+        // A tenant that did not take part has not saved up virtual time.
         let least = before.iter().map(|&index| self.tenants[index].virtual_time).fold(f64::INFINITY, f64::min);
-        for &index in active.iter().filter(|index| !before.contains(index)) {
+        for &index in takers.iter().filter(|index| !before.contains(index)) {
             let virtual_time = &mut self.tenants[index].virtual_time;
             *virtual_time = if least.is_finite() { virtual_time.max(least) } else { *virtual_time };
         }
-        self.lend(&active);
-        let stuck = self.tenants.iter().filter(|tenant| tenant.is_stuck).count();
-        self.tenants.iter().for_each(|tenant| tenant.set_crowded(stuck > usize::from(tenant.is_stuck)));
-        if active.len() < 2 {
-            self.free();
+        self.publish(now, &takers);
+        if takers.len() < 2 {
+            self.free(now);
             return IDLE_TICK_US;
         }
+        // Without work nothing is switched: each change costs a process a millisecond.
+        let is_work = takers.iter().any(|&index| self.tenants[index].has_work(now));
+        for (index, tenant) in self.tenants.iter_mut().enumerate() {
+            match (takers.contains(&index), Turn::state(tenant.turn.word.load(Relaxed))) {
+                (true, Turn::FREE) if is_work => tenant.set_turn(Turn::CLOSED, 0, now),
+                (false, Turn::OPEN | Turn::CLOSED) if !tenant.is_stuck => tenant.set_turn(Turn::FREE, 0, now),
+                _ => {}
+            }
+        }
         match self.stage {
-            Stage::Free => {
-                self.tenants.iter().filter(|tenant| tenant.weight().is_some()).for_each(|tenant| tenant.set_turn(Turn::CLOSED, 0));
-                self.open(now, &active)
+            Stage::Turn(open) if takers.contains(&open.index) => self.continue_turn(now, &takers, open),
+            Stage::Overlap { last, next, close_at } if takers.contains(&next.index) => self.end_overlap(now, last, next, close_at),
+            Stage::Draining { last, closed } => self.drain(now, &takers, last, closed),
+            Stage::Free => self.open_next(now, &takers),
+            // The tenant with the turn takes part no more. In an overlap the last one's turn is still open, too.
+            Stage::Turn(_) | Stage::Overlap { .. } => {
+                takers.iter().for_each(|&index| self.tenants[index].set_turn(Turn::CLOSED, 0, now));
+                self.open_next(now, &takers)
             }
-            Stage::Turn { index, since, until } => self.continue_turn(now, &active, index, since, until),
-            Stage::Draining { index, since, closed } => self.drain(now, &active, index, since, closed),
         }
     }
 
-    /// Returns the length of a turn for each unit of weight, in a round of these tenants.
-    fn turn_length(&self, indices: &[usize]) -> f64 {
-        let total: u32 = indices.iter().filter_map(|&index| self.tenants[index].weight()).sum();
-        ROUND_US as f64 / f64::from(total.max(1))
-    }
-
-    fn active(&self, now: u64) -> Vec<usize> {
-        let is_active = |tenant: &Tenant| {
-            tenant.weight().is_some()
-                && !tenant.is_stuck
-                && tenant.last_active_us != 0
-                && now.saturating_sub(tenant.last_active_us) < ACTIVE_WINDOW_US
+    /// Reads the reports: of all tenants when a sample is due, else of those that have, or had, the turn.
+    fn observe(&mut self, now: u64) {
+        let is_sampled = now >= self.sample_at;
+        if is_sampled {
+            self.sample_at = now + SAMPLE_US;
+        }
+        let holders = match self.stage {
+            Stage::Free => [usize::MAX; 2],
+            Stage::Turn(open) | Stage::Draining { last: open, .. } => [open.index, usize::MAX],
+            Stage::Overlap { last, next, .. } => [last.index, next.index],
         };
-        self.tenants.iter().enumerate().filter(|(_, tenant)| is_active(tenant)).map(|(index, _)| index).collect()
+        for (index, tenant) in self.tenants.iter_mut().enumerate() {
+            tenant.turn.beat.store(self.heartbeat, Relaxed);
+            if is_sampled || holders.contains(&index) {
+                tenant.update(now);
+            }
+            if is_sampled {
+                tenant.sample(now);
+            }
+        }
     }
 
-    /// Lends the GPU's idle time to a tenant that is alone, up to its soft limit.
-    fn lend(&self, active: &[usize]) {
+    /// Returns the indices of the tenants that take turns: those that are always busy, be it with waiting for budget.
+    fn takers(&self) -> Vec<usize> {
+        let is_taker = |tenant: &Tenant| tenant.weight().is_some() && !tenant.is_stuck && !tenant.is_interactive;
+        self.tenants.iter().enumerate().filter(|(_, tenant)| is_taker(tenant)).map(|(index, _)| index).collect()
+    }
+
+    /// Returns the sum of the limits of these tenants, in percent.
+    fn total_weight(&self, indices: &[usize]) -> u32 {
+        indices.iter().filter_map(|&index| self.tenants[index].weight()).sum()
+    }
+
+    /// Publishes what is not a turn: shares that are lent, slices, and whether others are on the GPU outside their turns.
+    fn publish(&self, now: u64, takers: &[usize]) {
+        let stuck = self.tenants.iter().filter(|tenant| tenant.is_stuck).count();
+        let is_unlimited = |tenant: &Tenant| tenant.weight().is_none();
+        let works_now_and_then = |tenant: &Tenant| {
+            tenant.is_interactive && tenant.last_active_us != 0 && now.saturating_sub(tenant.last_active_us) < INTERACTIVE_WINDOW_US
+        };
+        // A tenant without a limit reports nothing, so it may be busy. Beside a busy one with the driver's slices, short slices would cost
+        // the others nearly all of their share.
+        let has_interactive = self.tenants.iter().any(works_now_and_then) && !self.tenants.iter().any(is_unlimited);
+        let is_divided = takers.len() > 1 && self.total_weight(takers) >= DIVIDED_FROM;
         for (index, tenant) in self.tenants.iter().enumerate() {
-            let is_alone = active.iter().all(|&other| other == index);
-            tenant.lend(if is_alone { tenant.limit.cores_soft.load(Relaxed).min(100) } else { 0 });
+            tenant.set_slice(match () {
+                () if tenant.is_interactive => 0,
+                () if stuck > usize::from(tenant.is_stuck) => LONG_SLICE_US,
+                () if has_interactive => SHORT_SLICE_US,
+                () => 0,
+            });
+            tenant.set_crowded(stuck > usize::from(tenant.is_stuck));
+            let is_alone = self.tenants.iter().enumerate().all(|(other, tenant)| other == index || !tenant.is_active(now));
+            let soft = if is_alone { tenant.limit.cores_soft.load(Relaxed).min(100) } else { 0 };
+            let limit = tenant.weight().unwrap_or(0);
+            let in_turns = if is_divided && takers.contains(&index) { limit + (limit / LENT_DIVISOR).max(1) } else { 0 };
+            tenant.lend(soft.max(in_turns));
         }
     }
 
-    fn continue_turn(&mut self, now: u64, active: &[usize], index: usize, since: u64, until: u64) -> u64 {
-        let Some(tenant) = self.tenants.get(index) else { return self.open(now, active) };
-        // A tenant that rarely asks does not wait for the end of a long turn; one that uses up its own turns does.
-        let turn = (until - since) as f64 / f64::from(tenant.weight().unwrap_or(1));
-        let others = active.iter().map(|&other| &self.tenants[other]).filter(|other| !core::ptr::eq(*other, tenant));
-        let waiting = others.filter(|other| other.wants_turn());
-        let least = waiting.map(|other| other.virtual_time + if other.has_rested { 0.0 } else { turn }).fold(f64::INFINITY, f64::min);
-        let others_wait = least.is_finite();
-        let virtual_time = tenant.virtual_time + (now - since) as f64 / f64::from(tenant.weight().unwrap_or(1));
-        let is_ahead = others_wait && virtual_time > least + MAX_LEAD && now > since + MIN_TURN_US;
-        let until = if is_ahead { now } else { until };
-        let is_at_work = tenant.is_busy(now) || now < since + START_GRACE_US;
-        if now + HANDOVER_LEAD_US < until && (is_at_work || !others_wait) {
-            let tick = if now < since + START_GRACE_US { START_GRACE_US } else { TICK_US };
-            return tick.min(until - HANDOVER_LEAD_US - now).max(1);
+    /// Continues the open turn, or hands the GPU over.
+    fn continue_turn(&mut self, now: u64, takers: &[usize], open: Open) -> u64 {
+        let Some(next) = self.next(now, takers, Some(open.index)) else {
+            // No other tenant has work, so this one continues.
+            self.charge(open, now);
+            return self.begin(now, takers, open.index);
+        };
+        let tenant = &self.tenants[open.index];
+        let weight = f64::from(tenant.weight().unwrap_or(1));
+        // A tenant that is behind, because it rested in its own turns, does not wait for the end of a long one.
+        let lead = tenant.virtual_time + (now - open.since) as f64 / weight - self.tenants[next].virtual_time;
+        let is_ahead = lead > ROUND_US as f64 / f64::from(self.total_weight(takers).max(1)) && now >= open.since + MIN_TURN_US;
+        let is_at_work = tenant.is_at_work(now) || now < open.since + START_GRACE_US;
+        if now < open.until && is_at_work && !is_ahead {
+            return TICK_US.min(open.until - now).max(1);
         }
-        if !others_wait {
-            // No other tenant waits, so this one continues.
-            self.account(index, since, now);
-            return self.open(now, &[index]);
+        if self.tenants[open.index].is_switched() && self.tenants[next].is_switched() {
+            self.begin(now, takers, next);
+            let Stage::Turn(next) = self.stage else { return TICK_US };
+            self.stage = Stage::Overlap { last: open, next, close_at: now + OVERLAP_US };
+            return OVERLAP_US;
         }
-        self.tenants[index].end_turn(now);
-        self.stage = Stage::Draining { index, since, closed: now };
-        self.drain(now, active, index, since, now)
+        self.tenants[open.index].set_turn(Turn::CLOSED, 0, now);
+        self.stage = Stage::Draining { last: open, closed: now };
+        self.drain(now, takers, open, now)
     }
 
-    fn drain(&mut self, now: u64, active: &[usize], index: usize, since: u64, closed: u64) -> u64 {
-        if let Some(tenant) = self.tenants.get(index)
-            && !tenant.has_drained()
+    /// Closes the last turn, once the next tenant's channels should be on.
+    fn end_overlap(&mut self, now: u64, last: Open, next: Open, close_at: u64) -> u64 {
+        if now < close_at {
+            return close_at - now;
+        }
+        if last.index != next.index
+            && let Some(tenant) = self.tenants.get_mut(last.index)
         {
-            let left = tenant.busy_until().saturating_sub(now + HANDOVER_LEAD_US);
-            // Work that should be over by now is left to the driver: both tenants run for a moment.
+            tenant.set_turn(Turn::CLOSED, 0, now);
+        }
+        self.charge(last, now);
+        let next = Open { since: now, until: next.until.max(now + 1), ..next };
+        self.stage = Stage::Turn(next);
+        TICK_US
+    }
+
+    /// Waits until the last turn's work has finished, then opens the next.
+    fn drain(&mut self, now: u64, takers: &[usize], last: Open, closed: u64) -> u64 {
+        if let Some(tenant) = self.tenants.get(last.index)
+            && !tenant.has_applied()
+        {
+            // Switching off takes a millisecond, and work that should be over by then is left to the GPU's scheduler: both run for a moment.
+            let left = if tenant.is_switched() { 1 } else { tenant.busy_until().saturating_sub(now + HANDOVER_LEAD_US) };
             if left > 0 && now < closed + DRAIN_TIMEOUT_US {
-                return left.min(DRAIN_POLL_US);
+                return left.clamp(DRAIN_POLL_US / 2, DRAIN_POLL_US);
             }
         }
-        self.account(index, since, now);
-        self.open(now, active)
+        self.charge(last, now);
+        self.open_next(now, takers)
     }
 
-    fn free(&mut self) {
+    fn free(&mut self, now: u64) {
         self.stage = Stage::Free;
-        for tenant in &mut self.tenants {
-            tenant.has_rested = true;
-            if !tenant.is_stuck {
-                tenant.set_turn(Turn::FREE, 0);
+        for tenant in self.tenants.iter_mut().filter(|tenant| !tenant.is_stuck) {
+            tenant.set_turn(Turn::FREE, 0, now);
+        }
+    }
+
+    fn charge(&mut self, turn: Open, now: u64) {
+        if let Some(tenant) = self.tenants.get_mut(turn.index) {
+            tenant.charge_turn(now.saturating_sub(turn.since));
+        }
+    }
+
+    /// Returns the tenant with work that has the least virtual time, without the one at `except`.
+    fn next(&self, now: u64, takers: &[usize], except: Option<usize>) -> Option<usize> {
+        let others = takers.iter().copied().filter(|&index| Some(index) != except && self.tenants[index].has_work(now));
+        others.min_by(|&a, &b| self.tenants[a].virtual_time.total_cmp(&self.tenants[b].virtual_time))
+    }
+
+    /// Opens the next turn among the takers.
+    fn open_next(&mut self, now: u64, takers: &[usize]) -> u64 {
+        // A tenant that took part without work has not saved up virtual time either.
+        let most = takers.iter().map(|&index| self.tenants[index].virtual_time).fold(0.0, f64::max);
+        let lag = MAX_LAG_ROUNDS * ROUND_US as f64 / f64::from(self.total_weight(takers).max(1));
+        for &index in takers {
+            self.tenants[index].virtual_time = self.tenants[index].virtual_time.max(most - lag);
+        }
+        match self.next(now, takers, None) {
+            Some(next) => self.begin(now, takers, next),
+            None => {
+                self.free(now);
+                TICK_US
             }
         }
     }
 
-    fn account(&mut self, index: usize, since: u64, now: u64) {
-        if let Some(tenant) = self.tenants.get_mut(index) {
-            tenant.charge_turn(now - since);
-        }
-    }
-
-    /// Opens the next turn among the active tenants.
-    fn open(&mut self, now: u64, active: &[usize]) -> u64 {
-        let asking: Vec<usize> =
-            active.iter().copied().filter(|&index| self.tenants[index].wants_turn() || self.tenants[index].is_busy(now)).collect();
-        // A tenant that was active without asking has not saved up virtual time either.
-        let most = active.iter().map(|&index| self.tenants[index].virtual_time).fold(0.0, f64::max);
-        for &index in active {
-            self.tenants[index].virtual_time = self.tenants[index].virtual_time.max(most - MAX_LAG);
-        }
-        let order = |&a: &usize, &b: &usize| {
-            let (a, b) = (&self.tenants[a], &self.tenants[b]);
-            a.rank().cmp(&b.rank()).then(a.virtual_time.total_cmp(&b.virtual_time))
-        };
-        let Some(next) = asking.iter().copied().min_by(order) else {
-            self.free();
-            return TICK_US;
-        };
-        let length = ((self.turn_length(&asking) * f64::from(self.tenants[next].weight().unwrap_or(1))) as u64).max(MIN_TURN_US);
-        self.tenants[next].set_turn(Turn::OPEN, length);
-        self.stage = Stage::Turn { index: next, since: now, until: now + length };
+    /// Opens a tenant's turn.
+    fn begin(&mut self, now: u64, takers: &[usize], index: usize) -> u64 {
+        let with_work: Vec<usize> = takers.iter().copied().filter(|&other| other == index || self.tenants[other].has_work(now)).collect();
+        let part = f64::from(self.tenants[index].weight().unwrap_or(1)) / f64::from(self.total_weight(&with_work).max(1));
+        let length = ((ROUND_US as f64 * part) as u64).max(MIN_TURN_US);
+        self.tenants[index].set_turn(Turn::OPEN, length, now);
+        self.stage = Stage::Turn(Open { index, since: now, until: now + length });
         TICK_US
     }
 }
 
+#[cfg(test)]
+mod switched_tests;
 #[cfg(test)]
 mod tests;

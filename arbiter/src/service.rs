@@ -55,9 +55,10 @@ pub fn run(dir: &Path, gpus_of: &dyn Fn(&Path) -> Vec<Uuid>, stop: &AtomicBool, 
         let sleep = arbiter.gpus.values_mut().map(|scheduler| scheduler.tick(now_us)).min();
         std::thread::sleep(sleep.map_or(SCAN_INTERVAL, Duration::from_micros).min(SCAN_INTERVAL));
     }
-    for tenant in arbiter.gpus.values().flat_map(|scheduler| &scheduler.tenants) {
+    for tenant in arbiter.gpus.values_mut().flat_map(|scheduler| &mut scheduler.tenants) {
         tenant.lend(0);
-        tenant.set_turn(Turn::FREE, 0);
+        tenant.set_slice(0);
+        tenant.set_turn(Turn::FREE, 0, 0);
     }
 }
 
@@ -131,7 +132,7 @@ fn new_tenants(container: &mut Container, gpus: impl FnOnce() -> Vec<Uuid>) -> V
         let Ok(region) = container.region.try_clone() else { continue };
         container.known_gpus.insert(uuid.0);
         let offset = offset_of!(Region, gpus) + index * size_of::<GpuAccount>() + offset_of!(GpuAccount, budget);
-        tenants.push((uuid, Tenant::new(limit, turn, Source::File(region, offset as u64), container.limits.priority())));
+        tenants.push((uuid, Tenant::new(container.limits, limit, turn, Source::File(region, offset as u64))));
     }
     tenants
 }
@@ -140,7 +141,7 @@ fn open(dir: &Path) -> Option<Container> {
     let path = |name: &str| CString::new(dir.join(name).as_os_str().as_bytes()).ok();
     // Never waits for a process of the container that holds a lease on a file: it is opened at a later scan.
     let region = OpenOptions::new().read(true).custom_flags(map::WITHOUT_WAITING).open(dir.join("region")).ok()?;
-    // Last: whoever sees the page mapped knows that both are open, so that no lease can be taken on them.
+    // The page is mapped last: a container whose page is mapped has both files open, and no lease can be taken on an open file.
     let limits = map::limits_for_change(&path("limits")?).ok()?;
     Some(Container { limits, region, gpus: Vec::new(), asked_for: 0, known_gpus: BTreeSet::new() })
 }

@@ -6,7 +6,12 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use vgpu_region::budget::Budget;
-use vgpu_region::limits::{GpuLimit, Turn};
+use vgpu_region::limits::{GpuLimit, LimitsPage, Turn};
+
+use crate::tuning::{
+    ACTIVE_WINDOW_US, AVERAGING_US, BUSY_DEMAND, BUSY_USE, DRAIN_TIMEOUT_US, IDLE_AFTER_US, IDLE_SAMPLES_AT_FIRST, INTERACTIVE_DEMAND,
+    INTERACTIVE_USE,
+};
 
 /// Source of a tenant's budget.
 ///
@@ -22,60 +27,66 @@ pub enum Source {
 /// A tenant's own claims.
 #[derive(Clone, Copy, Debug, Default)]
 struct Report {
+    /// GPU time charged so far, in nanoseconds.
+    used: u64,
+    /// Time for which launches were held back for want of budget, in nanoseconds, summed over threads.
+    waited: u64,
     /// Number of batches launched.
     activity: u64,
     /// Work in flight in nanoseconds.
     ahead: u64,
     /// Word of the turn that a launch waits for.
     want: u64,
-    /// Word of the closed turn since which nothing is in flight.
-    drained: u64,
+    /// Word of the turn that the processes have applied; of a closed one: nothing of theirs runs any more.
+    applied: u64,
+    /// Whether the processes switch their channel groups ([`Budget::controls`]).
+    controls: u64,
 }
+
+/// First of the words that are read, and their number.
+const FIRST_WORD: usize = offset_of!(Budget, used);
+const WORDS: usize = (offset_of!(Budget, controls) - FIRST_WORD) / 8 + 1;
 
 impl Source {
     fn read(&self) -> Report {
         match self {
             Self::Memory(budget) => Report {
+                used: budget.used.load(Relaxed),
+                waited: budget.waited.load(Relaxed),
                 activity: budget.activity.load(Relaxed),
                 ahead: budget.ahead.load(Relaxed),
                 want: budget.want.load(Relaxed),
-                drained: budget.drained.load(Relaxed),
+                applied: budget.drained.load(Relaxed),
+                controls: budget.controls.load(Relaxed),
             },
             Self::File(file, offset) => {
-                let mut words = [[0; 8]; 4];
-                // The four fields are adjacent. A tenant whose region is unreadable claims nothing, and so never gets a turn.
-                if file.read_exact_at(words.as_flattened_mut(), offset + offset_of!(Budget, activity) as u64).is_err() {
+                let mut words = [[0; 8]; WORDS];
+                // A tenant whose region is unreadable claims nothing, and so never gets a turn.
+                if file.read_exact_at(words.as_flattened_mut(), offset + FIRST_WORD as u64).is_err() {
                     return Report::default();
                 }
-                let [activity, ahead, want, drained] = words.map(u64::from_ne_bytes);
-                Report { activity, ahead, want, drained }
+                let word = |at: usize| words.get((at - FIRST_WORD) / 8).map_or(0, |word| u64::from_ne_bytes(*word));
+                Report {
+                    used: word(offset_of!(Budget, used)),
+                    waited: word(offset_of!(Budget, waited)),
+                    activity: word(offset_of!(Budget, activity)),
+                    ahead: word(offset_of!(Budget, ahead)),
+                    want: word(offset_of!(Budget, want)),
+                    applied: word(offset_of!(Budget, drained)),
+                    controls: word(offset_of!(Budget, controls)),
+                }
             }
         }
     }
 }
 
-const _: () = assert!(
-    offset_of!(Budget, ahead) == offset_of!(Budget, activity) + 8
-        && offset_of!(Budget, want) == offset_of!(Budget, activity) + 16
-        && offset_of!(Budget, drained) == offset_of!(Budget, activity) + 24
-);
-
 /// Upper limit of the work in flight that a tenant's claim is trusted for, in µs.
 const MAX_IN_FLIGHT_US: u64 = 200_000;
-/// Longest wait after a turn for the tenant's work in flight, in µs. After that the others get turns, and the driver shares the GPU between
-/// them and that work.
-pub const DRAIN_TIMEOUT_US: u64 = 50_000;
 /// Time after which overdue work no longer counts, in µs, as a killed process never reports its end.
 const STUCK_EXPIRY_US: u64 = 20_000_000;
-/// Time without a launch after the expected end of a tenant's work, in µs, after which the tenant is idle.
-const IDLE_AFTER_US: u64 = 1_000;
 
-/// Priority that precedes no other.
-const LOWEST_PRIORITY: u32 = 1;
-/// Most GPU time that a tenant may take before others at once, in µs: what accrues at half of the GPU while another has a long turn.
-const MAX_CREDIT_US: f64 = 50_000.0;
-/// Pause after a turn, in µs, below which a tenant's next request counts as made without a rest.
-const MIN_REST_US: u64 = 2_000;
+/// Longest wait for budget that is remembered, in µs.
+const MAX_WAITED_US: f64 = 1_000_000.0;
 
 /// Tenant of a GPU.
 #[derive(Debug)]
@@ -84,50 +95,57 @@ pub struct Tenant {
     pub limit: &'static GpuLimit,
     /// Where its turns are published.
     pub turn: &'static Turn,
+    page: &'static LimitsPage,
     source: Source,
     report: Report,
-    /// Priority. Turns of 0 precede those of 1 while the tenant has used less than its limit.
-    pub priority: u32,
-    /// GPU time that the tenant may take before tenants of lower priority, in µs: accrues at its limit, and is spent by its turns and the waits
-    /// for their end, whether it launches anything or not.
-    credit_us: f64,
-    /// Time up to which the credit has accrued, in µs.
-    credited_us: u64,
     /// Expected end of its work plus the idle time, in µs.
     busy_until_us: u64,
     /// Last time it was seen at work, in µs. 0 if never.
     pub last_active_us: u64,
-    /// Whether it has work in flight long after its turn. It gets no turns until that work is finished.
+    /// Whether it has not applied its turn's word for long, and has work in flight. It gets no turns until it has.
     pub is_stuck: bool,
     /// Word of the last observed turn, and the time of its first observation in µs.
     observed: (u32, u64),
-    /// Whether it paused after its last turn before it asked again, or has had no turn yet.
-    pub has_rested: bool,
-    /// End of its last turn in µs, until it asks again.
-    turn_ended_us: Option<u64>,
+    /// Whether it works now and then, well within its share. Such a tenant takes no turns.
+    pub is_interactive: bool,
+    /// Part of the GPU's time that it used lately, by its own account.
+    use_rate: f64,
+    /// Part of the time for which it had work lately, or waited for budget.
+    demand: f64,
+    /// Time for which it waited for budget, not yet in a sample, in µs.
+    waited_us: f64,
+    /// Number of samples so far.
+    samples: u32,
+    /// Time of the last sample in µs, 0 before the first.
+    sampled_us: u64,
+    /// Report of that time.
+    sampled: Report,
     /// Virtual time: GPU time received, divided by the weight. The tenant with the least is next.
     pub virtual_time: f64,
 }
 
 impl Tenant {
-    /// Returns a tenant that has not been seen at work.
+    /// Returns a tenant that has not been seen at work. `limit` and `turn` are parts of the page.
     #[must_use]
-    pub fn new(limit: &'static GpuLimit, turn: &'static Turn, source: Source, priority: u32) -> Self {
+    pub fn new(page: &'static LimitsPage, limit: &'static GpuLimit, turn: &'static Turn, source: Source) -> Self {
         let report = source.read();
         Self {
             limit,
             turn,
+            page,
             source,
             report,
-            priority,
-            credit_us: MAX_CREDIT_US,
-            credited_us: 0,
             busy_until_us: 0,
             last_active_us: 0,
             is_stuck: false,
             observed: (0, 0),
-            has_rested: true,
-            turn_ended_us: None,
+            is_interactive: true,
+            use_rate: 0.0,
+            demand: 0.0,
+            waited_us: 0.0,
+            samples: 0,
+            sampled_us: 0,
+            sampled: report,
             virtual_time: 0.0,
         }
     }
@@ -138,42 +156,23 @@ impl Tenant {
         self.limit.cores_limit()
     }
 
-    /// Returns the priority that counts: the lowest one if the tenant has used up what it may take first.
-    #[must_use]
-    pub fn rank(&self) -> u32 {
-        if self.credit_us > 0.0 { self.priority } else { self.priority.max(LOWEST_PRIORITY) }
-    }
-
     /// Charges a turn, with the wait for its end, by the host's own clock: what the tenant made others wait, it pays for. `length_us` in µs.
     pub fn charge_turn(&mut self, length_us: u64) {
         self.virtual_time += length_us as f64 / f64::from(self.weight().unwrap_or(1));
-        self.credit_us -= length_us as f64;
     }
 
-    fn accrue_credit(&mut self, now: u64) {
-        let passed = now.saturating_sub(self.credited_us) as f64;
-        self.credit_us = (self.credit_us + passed * f64::from(self.weight().unwrap_or(0)) / 100.0).min(MAX_CREDIT_US);
-        self.credited_us = now;
+    /// Returns true if the processes' channels are switched off outside its turns.
+    #[must_use]
+    pub fn is_switched(&self) -> bool {
+        self.report.controls == Budget::SWITCHES
     }
 
     /// Reads the tenant's report. `now` in µs.
     pub fn update(&mut self, now: u64) {
-        self.accrue_credit(now);
-        // A tenant that waits for a turn has no news before it gets one.
-        if self.wants_turn() && self.has_drained() && !self.is_stuck {
-            self.last_active_us = now;
-            return;
-        }
-        let report = self.source.read();
-        if report.activity != self.report.activity {
-            self.busy_until_us = now + (report.ahead / 1000).min(MAX_IN_FLIGHT_US) + IDLE_AFTER_US;
-        }
-        self.report = report;
-        if let Some(ended_us) = self.turn_ended_us
-            && self.wants_turn()
-        {
-            self.has_rested = now > ended_us + MIN_REST_US;
-            self.turn_ended_us = None;
+        let before = self.report;
+        self.report = self.source.read();
+        if self.report.activity != before.activity {
+            self.busy_until_us = now + self.ahead_us() + IDLE_AFTER_US;
         }
         let word = self.turn.word.load(Relaxed);
         if self.observed.0 != word {
@@ -181,20 +180,76 @@ impl Tenant {
         }
         // Finished work is reported at the program's next launch or wait, and that of a killed program never.
         let due_us = match Turn::state(word) {
-            Turn::CLOSED if !self.has_drained() => self.observed.1,
-            Turn::FREE => self.busy_until_us,
+            Turn::CLOSED | Turn::OPEN if self.is_switched() && !self.has_applied() => self.observed.1,
+            Turn::CLOSED if !self.has_applied() => self.observed.1,
+            Turn::FREE if !self.is_switched() => self.busy_until_us,
             _ => now,
         };
-        self.is_stuck = report.ahead != 0 && (DRAIN_TIMEOUT_US..STUCK_EXPIRY_US).contains(&now.saturating_sub(due_us));
-        if self.is_busy(now) || self.wants_turn() {
+        self.is_stuck = self.report.ahead != 0 && (DRAIN_TIMEOUT_US..STUCK_EXPIRY_US).contains(&now.saturating_sub(due_us));
+        if self.has_work(now) {
             self.last_active_us = now;
         }
     }
 
-    /// Returns whether the tenant should have work in flight, or has launched lately. `now` in µs.
+    /// Takes a sample of what the tenant does, after [`Tenant::update`]: does it work all the time, or now and then? `now` in µs.
+    pub fn sample(&mut self, now: u64) {
+        let (before_us, before) = (self.sampled_us, self.sampled);
+        (self.sampled_us, self.sampled) = (now, self.report);
+        if before_us == 0 || now <= before_us {
+            return;
+        }
+        let passed_us = (now - before_us) as f64;
+        // At first the mean of all samples, and of a few in which it did nothing.
+        self.samples = self.samples.saturating_add(1);
+        let part = (passed_us / AVERAGING_US).max(1.0 / f64::from(self.samples.saturating_add(IDLE_SAMPLES_AT_FIRST))).min(1.0);
+        let rate = |before: u64, after: u64| (after.saturating_sub(before) as f64 / 1_000.0 / passed_us).min(1.0);
+        self.use_rate += part * (rate(before.used, self.report.used) - self.use_rate);
+        // Between two samples a tenant that works now and then has launched, too; what counts is whether it has work at this moment.
+        let is_free = Turn::state(self.turn.word.load(Relaxed)) == Turn::FREE;
+        let has_work = if self.is_switched() && is_free { self.report.ahead != 0 } else { self.has_work(now) };
+        // A wait is reported when it is over: a long one counts in the samples after that.
+        self.waited_us = (self.waited_us + self.report.waited.saturating_sub(before.waited) as f64 / 1_000.0).min(MAX_WAITED_US);
+        let waited_us = self.waited_us.min(passed_us);
+        self.waited_us -= waited_us;
+        let demand = if has_work { 1.0 } else { waited_us / passed_us };
+        self.demand += part * (demand - self.demand);
+        let share = f64::from(self.weight().unwrap_or(100)) / 100.0;
+        // Priority 0 holds for a tenant's own share, and for no more.
+        if self.page.priority() == 0 {
+            self.is_interactive = self.use_rate <= share * BUSY_USE;
+        } else if self.is_interactive {
+            self.is_interactive = self.use_rate < share * BUSY_USE && self.demand < BUSY_DEMAND;
+        } else {
+            self.is_interactive = self.use_rate < share * INTERACTIVE_USE && self.demand < INTERACTIVE_DEMAND;
+        }
+    }
+
+    /// Returns the work in flight that its claim is trusted for, in µs.
+    fn ahead_us(&self) -> u64 {
+        (self.report.ahead / 1_000).min(MAX_IN_FLIGHT_US)
+    }
+
+    /// Returns true if the tenant has, or wants, work on the GPU. `now` in µs.
     #[must_use]
-    pub fn is_busy(&self, now: u64) -> bool {
+    pub fn has_work(&self, now: u64) -> bool {
+        self.is_busy(now) || self.wants_turn()
+    }
+
+    /// Returns true if the tenant uses its open turn. `now` in µs.
+    #[must_use]
+    pub fn is_at_work(&self, now: u64) -> bool {
+        (self.has_applied() || !self.is_switched()) && self.has_work(now)
+    }
+
+    /// Returns whether the tenant should have work in flight, or has launched lately. `now` in µs.
+    fn is_busy(&self, now: u64) -> bool {
         now < self.busy_until_us
+    }
+
+    /// Returns true if it was seen at work lately. `now` in µs.
+    #[must_use]
+    pub fn is_active(&self, now: u64) -> bool {
+        self.last_active_us != 0 && now.saturating_sub(self.last_active_us) < ACTIVE_WINDOW_US
     }
 
     /// Returns the expected end of the work in flight, in µs.
@@ -204,34 +259,38 @@ impl Tenant {
     }
 
     /// Returns whether a launch waits for the tenant's turn.
-    #[must_use]
-    pub fn wants_turn(&self) -> bool {
+    fn wants_turn(&self) -> bool {
         let word = self.turn.word.load(Relaxed);
         Turn::state(word) != Turn::FREE && self.report.want == u64::from(word)
     }
 
-    /// Returns whether the tenant reports that nothing is in flight since its turn was closed.
+    /// Returns whether the tenant reports that it has applied the turn's word: that nothing of it runs, if the turn is closed.
     #[must_use]
-    pub fn has_drained(&self) -> bool {
-        let word = self.turn.word.load(Relaxed);
-        Turn::state(word) == Turn::CLOSED && self.report.drained == u64::from(word)
+    pub fn has_applied(&self) -> bool {
+        self.report.applied == u64::from(self.turn.word.load(Relaxed))
     }
 
-    /// Publishes a state of [`Turn`], for `length_us` if it is an open turn. A repeated state other than an open turn is not published again.
-    pub fn set_turn(&self, state: u32, length_us: u64) {
+    /// Publishes a state of [`Turn`], for `length_us` if it is an open turn. A repeated state is not published again. `now` in µs.
+    pub fn set_turn(&mut self, state: u32, length_us: u64, now: u64) {
         let word = self.turn.word.load(Relaxed);
-        if Turn::state(word) == state && state != Turn::OPEN {
+        self.turn.length.store(u32::try_from(length_us).unwrap_or(u32::MAX), Relaxed);
+        if Turn::state(word) == state && (state != Turn::OPEN || self.is_switched()) {
             return;
         }
-        self.turn.length.store(u32::try_from(length_us).unwrap_or(u32::MAX), Relaxed);
-        self.turn.word.store((word & !3).wrapping_add(4) | state, Release);
-        wake(&self.turn.word);
+        let word = (word & !3).wrapping_add(4) | state;
+        self.turn.word.store(word, Release);
+        self.observed = (word, now);
+        if state == Turn::OPEN {
+            self.busy_until_us = now + self.ahead_us() + IDLE_AFTER_US;
+        }
+        self.page.notify_turn(self.turn);
     }
 
-    /// Ends the tenant's turn. `now` in µs.
-    pub fn end_turn(&mut self, now: u64) {
-        self.set_turn(Turn::CLOSED, 0);
-        (self.has_rested, self.turn_ended_us) = (true, Some(now));
+    /// Sets the time slice of the tenant's channel groups, in µs; 0 is the driver's own.
+    pub fn set_slice(&self, slice_us: u32) {
+        if self.turn.slice_us.swap(slice_us, Relaxed) != slice_us {
+            self.page.notify_turn(self.turn);
+        }
     }
 
     /// Publishes whether other tenants have work on the GPU outside their turns.
@@ -243,9 +302,4 @@ impl Tenant {
     pub fn lend(&self, percent: u32) {
         self.turn.lent.store(percent, Relaxed);
     }
-}
-
-fn wake(word: &std::sync::atomic::AtomicU32) {
-    // SAFETY: the word is in shared memory that stays mapped, and a wake without waiters has no effect.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }

@@ -6,6 +6,7 @@ use vgpu_region::uuid::Uuid;
 
 use super::*;
 use crate::tenant::Source;
+use crate::tuning::DRAIN_TIMEOUT_US;
 
 /// Tenant that behaves as the library does, on the test's clock.
 struct SimulatedTenant {
@@ -26,15 +27,19 @@ struct SimulatedTenant {
 const GPU: Uuid = Uuid([3; 16]);
 
 fn simulated(weight: u32, kernel: u64, wants: fn(u64) -> bool) -> SimulatedTenant {
+    simulated_with(1, weight, kernel, wants)
+}
+
+fn simulated_with(priority: u32, weight: u32, kernel: u64, wants: fn(u64) -> bool) -> SimulatedTenant {
     let limit = GpuLimit::new(Selector::All);
     limit.cores.store(weight, Relaxed);
-    let page = Box::leak(Box::new(LimitsPage::new([limit])));
+    let page = Box::leak(Box::new(LimitsPage::new([limit]).with_priority(priority)));
     SimulatedTenant { page, budget: Box::leak(Box::default()), kernel, wants, yields: true, free_at: 0, word: 0, began: 0, used: 0 }
 }
 
 impl SimulatedTenant {
     fn tenant(&self) -> Tenant {
-        Tenant::new(self.page.find(GPU, None).unwrap(), self.page.turn_for(GPU).unwrap(), Source::Memory(self.budget), 1)
+        Tenant::new(self.page, self.page.find(GPU, None).unwrap(), self.page.turn_for(GPU).unwrap(), Source::Memory(self.budget))
     }
 
     /// Launches at `now` if it may. The GPU, free at `gpu`, runs one kernel after the other.
@@ -64,33 +69,46 @@ impl SimulatedTenant {
             self.free_at = (*gpu).max(now) + self.kernel;
             *gpu = self.free_at;
             self.used += self.kernel;
+            self.budget.used.fetch_add(self.kernel * 1000, Relaxed);
             self.budget.ahead.store((self.free_at - now) * 1000, Relaxed);
             self.budget.activity.fetch_add(1, Relaxed);
         }
     }
 }
 
-/// Runs tenants for `length` µs. Returns each tenant's fraction of the GPU's time.
-fn run(tenants: &mut [SimulatedTenant], length: u64) -> Vec<f64> {
+/// Time after which the scheduler knows what a tenant is like, in µs.
+const WARM_UP: u64 = 1_500_000;
+
+/// Runs tenants for `length` µs after [`WARM_UP`]. Returns each tenant's fraction of the GPU's time, and number of turns.
+fn run(tenants: &mut [SimulatedTenant], length: u64) -> (Vec<f64>, Vec<u64>) {
     let mut scheduler = Scheduler::default();
     scheduler.replace_tenants(|_| true, tenants.iter().map(SimulatedTenant::tenant).collect());
-    let (mut next, mut gpu) = (0, 0);
-    for now in (1_000_000..1_000_000 + length).step_by(20) {
+    let figures = |tenants: &[SimulatedTenant]| -> Vec<(u64, u64)> {
+        // Each turn is published twice: when it opens, and when it closes.
+        tenants.iter().map(|tenant| (tenant.used, u64::from(tenant.page.turn(GPU).unwrap().word.load(Relaxed) >> 2) / 2)).collect()
+    };
+    let (mut next, mut gpu, mut before) = (0, 0, Vec::new());
+    for now in (1_000_000..1_000_000 + WARM_UP + length).step_by(20) {
         if now >= next {
             next = now + scheduler.tick(now);
+        }
+        if now == 1_000_000 + WARM_UP {
+            before = figures(tenants);
         }
         for tenant in tenants.iter_mut() {
             tenant.step(now, &mut gpu);
         }
     }
-    tenants.iter().map(|tenant| tenant.used as f64 / length as f64).collect()
+    let after = figures(tenants);
+    let parts = before.iter().zip(&after).map(|(before, after)| (after.0 - before.0) as f64 / length as f64).collect();
+    (parts, before.iter().zip(&after).map(|(before, after)| after.1 - before.1).collect())
 }
 
 #[test]
 fn turns_follow_weights_for_all_kernel_lengths() {
     for (weights, kernels) in [([30, 70], [200, 200]), ([30, 70], [2000, 200]), ([50, 50], [200, 2000]), ([50, 50], [2000, 2000])] {
         let mut tenants = [simulated(weights[0], kernels[0], |_| true), simulated(weights[1], kernels[1], |_| true)];
-        let parts = run(&mut tenants, 3_000_000);
+        let (parts, _) = run(&mut tenants, 3_000_000);
         assert!((parts[0] - f64::from(weights[0]) / 100.0).abs() < 0.02, "{weights:?} {kernels:?}: {parts:?}");
         assert!(parts[0] + parts[1] > 0.97, "{weights:?} {kernels:?}: {parts:?}");
     }
@@ -101,9 +119,7 @@ fn turns_follow_weights_for_all_kernel_lengths() {
 fn turns_of_busy_tenants_are_not_cut_short() {
     for (weights, kernel) in [([50, 50], 200), ([30, 70], 200), ([30, 70], 2_000), ([20, 20], 200), ([10, 90], 200)] {
         let mut tenants = weights.map(|weight| simulated(weight, kernel, |_| true));
-        run(&mut tenants, 3_000_000);
-        // Each turn is published twice: when it opens, and when it closes.
-        let published = tenants.map(|tenant| u64::from(tenant.page.turn(GPU).unwrap().word.load(Relaxed) >> 2) / 2);
+        let (_, published) = run(&mut tenants, 3_000_000);
         let rounds = 3_000_000 / ROUND_US;
         assert!(
             published.iter().all(|turns| turns.abs_diff(rounds) <= rounds / 10),
@@ -115,7 +131,7 @@ fn turns_of_busy_tenants_are_not_cut_short() {
 #[test]
 fn four_equal_tenants_get_equal_shares() {
     let mut tenants: Vec<_> = (0..4).map(|_| simulated(25, 500, |_| true)).collect();
-    let parts = run(&mut tenants, 4_000_000);
+    let (parts, _) = run(&mut tenants, 4_000_000);
     let (sum, squares): (f64, f64) = (parts.iter().sum(), parts.iter().map(|part| part * part).sum());
     assert!(sum * sum / (4.0 * squares) > 0.999 && sum > 0.97, "{parts:?}");
 }
@@ -124,11 +140,11 @@ fn four_equal_tenants_get_equal_shares() {
 fn idle_tenants_are_not_waited_for() {
     // The second works for 100 ms out of 400.
     let mut tenants = [simulated(50, 200, |_| true), simulated(50, 200, |now| now % 400_000 < 100_000)];
-    let parts = run(&mut tenants, 4_000_000);
+    let (parts, _) = run(&mut tenants, 4_000_000);
     assert!((parts[1] - 0.125).abs() < 0.02 && parts[0] + parts[1] > 0.97, "{parts:?}");
     // A single active tenant has no turns.
     let mut tenants = [simulated(10, 200, |_| true), simulated(50, 200, |_| false)];
-    assert!(run(&mut tenants, 1_000_000)[0] > 0.98);
+    assert!(run(&mut tenants, 1_000_000).0[0] > 0.98);
     assert_eq!(Turn::state(tenants[0].page.turn(GPU).unwrap().word.load(Relaxed)), Turn::FREE);
 }
 
@@ -137,7 +153,7 @@ fn tenants_that_do_not_yield_delay_others_for_a_limited_time() {
     let mut bad = simulated(50, 200, |_| true);
     bad.yields = false;
     let mut tenants = [bad, simulated(50, 200, |_| true)];
-    let parts = run(&mut tenants, 3_000_000);
+    let (parts, _) = run(&mut tenants, 3_000_000);
     // On this GPU without time slicing it gets half of its own turn back; on a real one the driver slices fairly.
     assert!(parts[1] > 0.2, "{parts:?}");
 }
@@ -168,11 +184,9 @@ fn tenants_with_endless_kernels_get_no_turns_until_these_end() {
 #[test]
 fn a_tenant_that_pretends_to_work_takes_no_more_than_its_share() {
     for (priority, weight, least) in [(1, 30, 0.6), (0, 30, 0.6), (0, 10, 0.8)] {
-        let mut tenants = [simulated(weight, 200, |_| true), simulated(70, 200, |_| true)];
+        let mut tenants = [simulated_with(priority, weight, 200, |_| true), simulated(70, 200, |_| true)];
         let mut scheduler = Scheduler::default();
-        let mut seats: Vec<Tenant> = tenants.iter().map(SimulatedTenant::tenant).collect();
-        seats[0].priority = priority;
-        scheduler.replace_tenants(|_| true, seats);
+        scheduler.replace_tenants(|_| true, tenants.iter().map(SimulatedTenant::tenant).collect());
         let (mut next, mut gpu) = (0, 0);
         for now in (1_000_000..5_000_000).step_by(20) {
             if now >= next {
@@ -245,7 +259,7 @@ fn silent_tenants_delay_others_for_a_limited_time() {
 
 #[test]
 fn idle_time_is_lent_and_taken_back() {
-    let mut tenants = [simulated(30, 200, |_| true), simulated(60, 200, |now| now > 2_000_000)];
+    let mut tenants = [simulated(30, 200, |_| true), simulated(60, 200, |now| now > 3_500_000)];
     tenants[0].page.find(GPU, None).unwrap().cores_soft.store(100, Relaxed);
     let lent = tenants[0].page.turn_for(GPU).unwrap();
     run(&mut tenants, 900_000);
@@ -279,4 +293,25 @@ fn tenants_that_rarely_ask_do_not_wait_for_long_turns() {
         large.step(now, &mut gpu);
     }
     assert!((1_000..8_000).contains(&worst), "{worst} us");
+}
+
+/// One that always wants the GPU, and waits for its small budget most of the time, is no tenant that works now and then.
+#[test]
+fn tenants_that_wait_for_their_budget_are_busy() {
+    for waits in [true, false] {
+        let simulated = simulated(1, 200, |_| false);
+        let mut tenant = simulated.tenant();
+        for now in (1_000_000..5_000_000).step_by(10_000) {
+            // 5 ms of work in each second, in one piece.
+            if now % 1_000_000 == 0 {
+                simulated.budget.used.fetch_add(5_000_000, Relaxed);
+                simulated.budget.activity.fetch_add(1, Relaxed);
+                simulated.budget.waited.fetch_add(if waits { 990_000_000 } else { 0 }, Relaxed);
+            }
+            tenant.update(now);
+            tenant.sample(now);
+            assert!(!waits || now < 3_500_000 || !tenant.is_interactive, "{now}");
+        }
+        assert_eq!(tenant.is_interactive, !waits);
+    }
 }
