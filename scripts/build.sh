@@ -45,10 +45,10 @@ if [ "$part" != library ]; then
     put "$static/vgpu-hook" "$kit"
 fi
 [ "$part" = all ] || exit 0
-for program in changes charged churn fill race held intrude oversub spin steps storm view ways; do
+for program in changes charged churn fill race held intrude oversub spin steps storm tenant view ways; do
     put "$built/$program" "$kit/programs"
 done
-if [ ! "$kit/programs/plugin.so" -nt tests/programs/src/load.c ]; then
+if [ ! "$kit/programs/ioctl.so" -nt tests/programs/src/load.c ] || [ ! "$kit/programs/ioctl.so" -nt tests/programs/src/ioctl.c ]; then
     scripts/loads.sh "$kit/programs" "$kit/simgpu/libcuda.so.1"
 fi
 echo "$kit"

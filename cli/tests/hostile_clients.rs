@@ -1,4 +1,4 @@
-//! Clients of the monitor's HTTP server that do what they can, while a violation is found and ended.
+//! Hostile clients of the monitor's HTTP server. While each attacks, the monitor finds a violation and ends it.
 
 mod common;
 
