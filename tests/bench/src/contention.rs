@@ -1,9 +1,10 @@
 //! Several tenants on one GPU.
 
-use crate::bench::Bench;
-use crate::hostile;
+use crate::bench::{Bench, percentile};
+use crate::options::LIMITS;
 use crate::run::{self, Arbiter, Output, Side};
 use crate::tenant::Job;
+use crate::{busy_pairs, equal, hostile, interactive};
 
 type Io<T> = std::io::Result<T>;
 type Part = fn(&Bench<'_>) -> Io<()>;
@@ -13,14 +14,17 @@ type Part = fn(&Bench<'_>) -> Io<()>;
 /// # Errors
 /// A tenant that cannot be started or fails.
 pub fn run(bench: &Bench<'_>, wanted: impl Fn(&str) -> bool) -> Io<()> {
-    let parts: [(&str, Part); 8] = [
+    let parts: [(&str, Part); 11] = [
         ("tenants", tenants),
-        ("four", four),
+        ("busy-pairs", busy_pairs::part),
+        ("four", equal::four),
         ("neighbour", neighbour),
         ("soft", soft),
         ("latency", latency),
+        ("interactive", interactive::part),
         ("hostile", hostile::part),
-        ("eight", eight),
+        ("eight", equal::eight),
+        ("many", equal::many),
         ("mps", mps),
     ];
     parts.into_iter().filter(|(name, _)| wanted(name)).try_for_each(|(_, part)| part(bench))
@@ -56,19 +60,6 @@ fn tenants(bench: &Bench<'_>) -> Io<()> {
     Ok(())
 }
 
-/// Runs `count` tenants with equal limits. Returns their shares and the arbiter's CPU use in percent of a core.
-fn equal_tenants(bench: &Bench<'_>, count: u32, percent: u32) -> Io<(Vec<f64>, f64)> {
-    let job = bench.job(200.0, 1, 0);
-    let solo = bench.solo(&job)?.0;
-    let folder = bench.folder.join(format!("equal{count}"));
-    let side = |n| Ok((bench.ours(&format!("equal{count}/{n}"), percent)?, "busy", job.clone()));
-    let tenants = (0..count).map(side).collect::<Io<Vec<_>>>()?;
-    let (arbiter, begin) = (Arbiter::start(&folder), std::time::Instant::now());
-    let output = bench.together(&tenants)?;
-    let cpu = arbiter.stop() / begin.elapsed().as_micros() as f64 * 100.0;
-    Ok((output.iter().map(|output| bench.share(output, solo)).collect(), cpu))
-}
-
 /// Measures the limits of MPS, for one and for two tenants, and what the library charges for them.
 fn mps(bench: &Bench<'_>) -> Io<()> {
     let Some(pipes) = &bench.options.mps else { return Ok(()) };
@@ -80,7 +71,7 @@ fn mps(bench: &Bench<'_>) -> Io<()> {
     for length in [200.0, 2_000.0] {
         let job = bench.job(length, 1, 0);
         let solo = bench.solo(&job)?.0;
-        for &limit in &bench.options.limits {
+        for &limit in bench.options.limits(&LIMITS) {
             let folder = bench.folder.join("mps/a");
             let output = run::Tenant::start(&side("a", limit)?, "busy", &job)?.finish()?;
             println!(
@@ -93,21 +84,6 @@ fn mps(bench: &Bench<'_>) -> Io<()> {
         let parts: Vec<f64> = output.iter().map(|output| bench.share(output, solo)).collect();
         println!("under MPS, {length} us, 30 / 70: {parts:.4?} sum {:.4}", parts.iter().sum::<f64>());
     }
-    Ok(())
-}
-
-/// Measures four equal tenants.
-fn four(bench: &Bench<'_>) -> Io<()> {
-    let (parts, _) = equal_tenants(bench, 4, 25)?;
-    let (sum, squares): (f64, f64) = (parts.iter().sum(), parts.iter().map(|part| part * part).sum());
-    println!("four tenants at 25%, 200 us: {parts:.4?} sum {sum:.4}, Jain's index {:.5}", sum * sum / (4.0 * squares));
-    Ok(())
-}
-
-/// Measures eight equal tenants.
-fn eight(bench: &Bench<'_>) -> Io<()> {
-    let (parts, cpu) = equal_tenants(bench, 8, 12)?;
-    println!("eight tenants at 12%, 200 us: {parts:.4?} sum {:.4}, the arbiter took {cpu:.2}% of a core", parts.iter().sum::<f64>());
     Ok(())
 }
 
@@ -160,7 +136,7 @@ fn latency(bench: &Bench<'_>) -> Io<()> {
         let mut output = bench.together(&[(first, "periodic", small.clone()), (second, "busy", large.clone())])?;
         let waits = &mut output[0].waits;
         waits.sort_by(f64::total_cmp);
-        let at = |part: f64| waits.get((part * (waits.len().max(1) - 1) as f64) as usize).copied().unwrap_or(f64::NAN);
+        let at = |part: f64| percentile(waits, part);
         println!("a 1 ms kernel every 50 ms next to a busy tenant, {name}: median {:.0} us, 99th {:.0} us", at(0.5), at(0.99));
         Ok(())
     };

@@ -13,11 +13,10 @@ use vgpu_test_programs::cuda;
 pub fn part(bench: &Bench<'_>) -> std::io::Result<()> {
     let job = bench.job(200.0, 1, 0);
     let solo = bench.solo(&job)?.0;
-    let endless = Job { rounds: u32::MAX, streams: 1, ..bench.job(1e9, 1, 0) };
     let cases: [(&str, &str, Job, Option<i32>); 6] = [
         ("keeps to its limit", "busy", job.clone(), None),
         ("writes garbage into its region", "garbage", job.clone(), None),
-        ("launches an endless kernel", "busy", endless, None),
+        ("launches an endless kernel", "busy", bench.endless(), None),
         ("forks and kills its children", "forks", job.clone(), None),
         ("is stopped repeatedly, holding its turn", "busy", job.clone(), Some(libc::SIGSTOP)),
         ("is killed", "busy", job.clone(), Some(libc::SIGKILL)),

@@ -4,7 +4,8 @@ use std::ffi::c_void;
 
 use vgpu_test_programs::cuda::{LaunchKernel, check, sys};
 
-/// `work(u32 rounds, u64 sink)` does 8 dependent multiplications per round. `empty()` does nothing.
+/// `spin(u64 rounds, u64 sink)` does 8 dependent multiplications per round, and takes a nanosecond per round on the simulated GPU, which
+/// knows the name. It counts in 32 bits. `empty()` does nothing.
 const PTX: &str = "\
 .version 7.0
 .target sm_70
@@ -13,13 +14,14 @@ const PTX: &str = "\
 {
     ret;
 }
-.visible .entry work(.param .u32 rounds, .param .u64 sink)
+.visible .entry spin(.param .u64 rounds, .param .u64 sink)
 {
     .reg .u32 %i, %n;
     .reg .f32 %f, %g;
-    .reg .u64 %s;
+    .reg .u64 %s, %r;
     .reg .pred %p;
-    ld.param.u32 %n, [rounds];
+    ld.param.u64 %r, [rounds];
+    cvt.u32.u64 %n, %r;
     ld.param.u64 %s, [sink];
     mov.u32 %i, 0;
     mov.f32 %f, 0f3F800000;
@@ -67,7 +69,7 @@ impl Kernels {
         // SAFETY: the image is NUL-terminated and the out-pointers are valid.
         unsafe {
             check(sys::cuModuleLoadData(&raw mut module, PTX.as_ptr().cast()))?;
-            check(sys::cuModuleGetFunction(&raw mut kernels.work, module, c"work".as_ptr()))?;
+            check(sys::cuModuleGetFunction(&raw mut kernels.work, module, c"spin".as_ptr()))?;
             check(sys::cuModuleGetFunction(&raw mut kernels.empty, module, c"empty".as_ptr()))?;
             check(sys::cuMemAlloc_v2(&raw mut kernels.sink, 4096))?;
         }
@@ -79,7 +81,7 @@ impl Kernels {
     /// # Errors
     /// The driver's error.
     pub fn work(&self, stream: sys::CUstream, rounds: u32) -> Result<()> {
-        let (mut rounds, mut sink) = (rounds, self.sink);
+        let (mut rounds, mut sink) = (u64::from(rounds), self.sink);
         let mut parameters: [*mut c_void; 2] = [(&raw mut rounds).cast(), (&raw mut sink).cast()];
         // SAFETY: the parameters are those of the kernel.
         check(unsafe { sys::cuLaunchKernel(self.work, 132, 1, 1, 128, 1, 1, 0, stream, parameters.as_mut_ptr(), std::ptr::null_mut()) })

@@ -14,20 +14,29 @@ pub const JOBS: [(&str, f64, usize, u32); 8] = [
     ("4 streams, 200 us", 200.0, 4, 0),
 ];
 
+/// The limits of a part, in percent, unless `--limits` names others.
+pub const LIMITS: [u32; 3] = [25, 50, 75];
+
 /// The options of a measurement.
 pub struct Options {
     /// Path of the library.
     pub library: PathBuf,
     /// Paths of other libraries.
     pub peers: Vec<PathBuf>,
-    /// Limits, in percent.
-    pub limits: Vec<u32>,
+    /// Limits, in percent; empty: those of each part.
+    limits: Vec<u32>,
     /// Duration of a run after its first second, in seconds.
     pub seconds: f64,
     /// Number of runs of each side.
     pub rounds: usize,
     /// Indices into [`JOBS`].
     pub jobs: Vec<usize>,
+    /// Lengths of the busy tenants' kernels in `interactive` and `busy-pairs`, in µs; infinite: endless; empty: all.
+    kernels: Vec<f64>,
+    /// Kinds of requests in `interactive`; empty: all.
+    pub kinds: Vec<usize>,
+    /// Numbers of tenants in `many`.
+    pub tenants: Vec<u32>,
     /// The folder of the pipes of an MPS daemon.
     pub mps: Option<PathBuf>,
     /// The parts to run; empty: all.
@@ -43,10 +52,13 @@ impl Options {
         let mut options = Self {
             library: PathBuf::new(),
             peers: vec![],
-            limits: vec![25, 50, 75],
+            limits: vec![],
             seconds: 5.0,
             rounds: 1,
             jobs: (0..JOBS.len()).collect(),
+            kernels: vec![],
+            kinds: vec![],
+            tenants: vec![16],
             mps: None,
             parts: vec![],
         };
@@ -63,10 +75,33 @@ impl Options {
                     options.rounds = value()?.parse().ok().filter(|&rounds| rounds > 0).ok_or("--rounds: expected a positive integer")?
                 }
                 "--jobs" => options.jobs = value()?.split(',').filter_map(|job| job.parse().ok()).collect(),
+                "--kernels" => {
+                    options.kernels = list(&value()?.replace("endless", "inf")).ok_or("--kernels: expected lengths in us, or endless")?
+                }
+                "--kinds" => options.kinds = list(value()?).ok_or("--kinds: expected numbers of kinds, from 0")?,
+                "--tenants" => {
+                    let tenants = list(value()?).filter(|tenants: &Vec<u32>| tenants.iter().all(|count| (1..=100).contains(count)));
+                    options.tenants = tenants.ok_or("--tenants: expected numbers from 1 to 100")?;
+                }
                 part if !part.starts_with('-') => options.parts.push(part.to_owned()),
                 other => return Err(format!("{other}: unknown option")),
             }
         }
         if options.library.is_file() { Ok(options) } else { Err("--library: expected the path of libvgpu.so".to_owned()) }
     }
+
+    /// Returns the limits that the command line names, or else these.
+    pub fn limits<'a>(&'a self, own: &'a [u32]) -> &'a [u32] {
+        if self.limits.is_empty() { own } else { &self.limits }
+    }
+
+    /// Returns whether kernels of this length are to be measured.
+    pub fn wants_kernel(&self, length_us: f64) -> bool {
+        self.kernels.is_empty() || self.kernels.contains(&length_us)
+    }
+}
+
+/// Parses a list with commas; `None` if an item is wrong.
+fn list<T: std::str::FromStr>(words: &str) -> Option<Vec<T>> {
+    words.split(',').map(|word| word.parse().ok()).collect()
 }

@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::thread::JoinHandleExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -113,6 +114,16 @@ impl Arbiter {
         Self { stop, thread: Some(thread) }
     }
 
+    /// Returns its CPU time so far, in µs; NaN if it ended.
+    pub fn cpu(&self) -> f64 {
+        let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
+        // SAFETY: the thread has not been joined, so its handle is valid, and both out-pointers are.
+        let read = self.thread.as_ref().is_some_and(|thread| unsafe {
+            libc::pthread_getcpuclockid(thread.as_pthread_t(), &raw mut clock) == 0 && libc::clock_gettime(clock, &raw mut time) == 0
+        });
+        if read { time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3 } else { f64::NAN }
+    }
+
     /// Stops the arbiter. Returns its CPU time in µs.
     pub fn stop(mut self) -> f64 {
         self.stop.store(true, Ordering::Relaxed);
@@ -133,8 +144,16 @@ pub struct Output {
     pub figures: Vec<f64>,
 }
 
-/// A running tenant.
+/// A running tenant. Killed when dropped, so that none goes on after an error of another.
 pub struct Tenant(Child);
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        // Without effect on a tenant that was waited for.
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
 
 impl Tenant {
     /// Starts this program as a tenant of this kind.
@@ -146,6 +165,7 @@ impl Tenant {
         command.args(["tenant", kind]);
         command.args([job.rounds.to_string(), job.length_us.to_string(), job.seconds.to_string(), job.streams.to_string()]);
         command.args([job.graph.to_string(), job.every_ms.to_string(), job.start_ms.to_string()]);
+        command.args([job.launches.to_string(), job.per_second.to_string()]);
         match side {
             Side::Native => {}
             Side::Ours(library, folder) => _ = command.env("LD_PRELOAD", library).env("VGPU_DIR", folder),
@@ -173,9 +193,8 @@ impl Tenant {
     }
 
     /// Kills the tenant.
-    pub fn end(mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
+    pub fn end(self) {
+        drop(self);
     }
 
     /// Waits for the tenant and reads its output.

@@ -1,9 +1,7 @@
 //! A tenant alone, and processes and threads of one container.
 
-use std::path::PathBuf;
-
 use crate::bench::{Bench, average, range};
-use crate::options::JOBS;
+use crate::options::{JOBS, LIMITS};
 use crate::run::{Output, Side, Tenant};
 use crate::tenant::Job;
 
@@ -33,34 +31,63 @@ pub fn launch(bench: &Bench<'_>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Measures the share of a tenant alone, for each job and limit.
+/// The limits of `alone`, in percent, unless `--limits` names others.
+const LIMITS_ALONE: [u32; 5] = [10, 25, 50, 75, 90];
+
+/// Runs a busy tenant. Returns its output and the arbiter's CPU use in percent of a core, if there is an arbiter.
+type Runner<'a> = Box<dyn Fn(&Job) -> std::io::Result<(Output, Option<f64>)> + 'a>;
+
+/// Measures the share of a tenant alone, for each job and limit, without an arbiter.
 pub fn shares(bench: &Bench<'_>) -> std::io::Result<()> {
-    // `None` is our library, which gets a new container for each run.
-    let peers: Vec<Option<&PathBuf>> = std::iter::once(None).chain(bench.options.peers.iter().map(Some)).collect();
-    let sides: Vec<_> = bench.options.limits.iter().flat_map(|&limit| peers.iter().map(move |&peer| (limit, peer))).collect();
+    let mut sides: Vec<(String, Runner<'_>)> = Vec::new();
+    for &limit in bench.options.limits(&LIMITS) {
+        // A new container for each run.
+        let ours = move |job: &Job| Ok((Tenant::start(&bench.ours("shares", limit)?, "busy", job)?.finish()?, None));
+        sides.push((format!("ours {limit}%"), Box::new(ours)));
+        for peer in &bench.options.peers {
+            let name = peer.file_name().map_or("peer".into(), std::ffi::OsStr::to_string_lossy);
+            let theirs = move |job: &Job| Ok((Tenant::start(&Side::Peer(peer.clone(), limit), "busy", job)?.finish()?, None));
+            sides.push((format!("{name} {limit}%"), Box::new(theirs)));
+        }
+    }
+    measure(bench, &sides)
+}
+
+/// Measures the share of a tenant alone, for each job and limit, with an arbiter, as on a host.
+pub fn alone(bench: &Bench<'_>) -> std::io::Result<()> {
+    let side = |&limit: &u32| -> (String, Runner<'_>) {
+        let run = move |job: &Job| {
+            let (output, cpu) = bench.together_limited(&[(limit, job.clone())])?;
+            Ok((output.into_iter().next().unwrap_or_default(), Some(cpu)))
+        };
+        (format!("ours {limit}%, arbiter"), Box::new(run))
+    };
+    measure(bench, &bench.options.limits(&LIMITS_ALONE).iter().map(side).collect::<Vec<_>>())
+}
+
+/// Measures each job natively and on these sides, in turn, and prints their shares.
+fn measure(bench: &Bench<'_>, sides: &[(String, Runner<'_>)]) -> std::io::Result<()> {
     for (name, length, streams, graph) in bench.options.jobs.iter().filter_map(|&job| JOBS.get(job).copied()) {
         let job = bench.job(length, streams, graph);
-        let (mut solos, mut native, mut runs) = (vec![], vec![], vec![vec![]; sides.len()]);
+        let (mut solos, mut native, mut runs) = (vec![], vec![], vec![(vec![], vec![]); sides.len()]);
         for _ in 0..bench.options.rounds {
             let (solo, output) = bench.solo(&job)?;
             solos.push(solo);
             native.push(output);
-            for (&(limit, peer), runs) in sides.iter().zip(&mut runs) {
-                let side = match peer {
-                    None => bench.ours("shares", limit)?,
-                    Some(peer) => Side::Peer(peer.clone(), limit),
-                };
-                runs.push(Tenant::start(&side, "busy", &job)?.finish()?);
+            for ((_, run), (outputs, arbiter)) in sides.iter().zip(&mut runs) {
+                let (output, cpu) = run(&job)?;
+                outputs.push(output);
+                arbiter.extend(cpu);
             }
         }
         let solo = average(&solos);
         let cpu = average(&native.iter().map(|output| output.cpu).collect::<Vec<_>>()) / bench.after_first();
         let sd = average(&native.iter().map(|output| bench.spread(output, solo)).collect::<Vec<_>>());
         let nominal = length * f64::from(graph.max(1)) / solo;
-        println!("{name}: alone {solo:.2}{} us each (sd {sd:.4}), {nominal:.4} of the nominal", range(&solos, 2));
-        for ((limit, peer), runs) in sides.iter().zip(&runs) {
-            let name = peer.and_then(|peer| peer.file_name()).map_or("ours".into(), std::ffi::OsStr::to_string_lossy);
-            print_share(bench, &format!("{name} {limit}%"), runs, solo, cpu);
+        println!("{name}: alone {solo:.2}{} us each (sd {sd:.4}) cpu {:.1}%, {nominal:.4} of the nominal", range(&solos, 2), cpu * 100.0);
+        for ((name, _), (outputs, arbiter)) in sides.iter().zip(&runs) {
+            let arbiter = if arbiter.is_empty() { String::new() } else { format!("; the arbiter took {:.2}% of a core", average(arbiter)) };
+            print_share(bench, name, outputs, solo, cpu, &arbiter);
         }
     }
     Ok(())
@@ -71,7 +98,7 @@ pub fn pair(bench: &Bench<'_>) -> std::io::Result<()> {
     for length in [200.0, 2_000.0] {
         let job = bench.job(length, 1, 0);
         let (solo, _) = bench.solo(&job)?;
-        for &limit in &bench.options.limits {
+        for &limit in bench.options.limits(&LIMITS) {
             let side = bench.ours("pair", limit)?;
             let output = bench.together(&[(side.clone(), "busy", job.clone()), (side, "busy", job.clone())])?;
             let parts: Vec<f64> = output.iter().map(|output| bench.share(output, solo)).collect();
@@ -86,7 +113,7 @@ pub fn mixed(bench: &Bench<'_>) -> std::io::Result<()> {
     for lengths in [[20.0, 2_000.0], [200.0, 20_000.0]] {
         let jobs = lengths.map(|length| bench.job(length, 1, 0));
         let solo = [bench.solo(&jobs[0])?.0, bench.solo(&jobs[1])?.0];
-        for &limit in &bench.options.limits {
+        for &limit in bench.options.limits(&LIMITS) {
             let side = bench.ours("mixed", limit)?;
             let [first, second] = jobs.clone();
             let output = bench.together(&[(side.clone(), "busy", first), (side, "busy", second)])?;
@@ -100,13 +127,13 @@ pub fn mixed(bench: &Bench<'_>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Prints a tenant's share, as the mean of its runs.
-fn print_share(bench: &Bench<'_>, name: &str, runs: &[Output], solo: f64, native_cpu: f64) {
+/// Prints a tenant's share, as the mean of its runs, and `more`.
+fn print_share(bench: &Bench<'_>, name: &str, runs: &[Output], solo: f64, native_cpu: f64, more: &str) {
     let shares: Vec<f64> = runs.iter().map(|output| bench.share(output, solo)).collect();
     let mean = |of: &dyn Fn(&Output) -> f64| average(&runs.iter().map(of).collect::<Vec<_>>());
     let (share, sd) = (average(&shares), mean(&|output| bench.spread(output, solo)));
     let first = mean(&|output| output.between(0.0, 1e6) / 1e6 * solo);
     // The CPU time that launches take natively is not a cost of the limit.
     let cpu = mean(&|output| output.cpu) / bench.after_first() - native_cpu * share;
-    println!("  {name:<24} {share:.4}{} (sd {sd:.4}; first {first:.3}) cpu {:.1}%", range(&shares, 4), cpu * 100.0);
+    println!("  {name:<24} {share:.4}{} (sd {sd:.4}; first {first:.3}) cpu {:.1}%{more}", range(&shares, 4), cpu * 100.0);
 }

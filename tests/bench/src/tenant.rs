@@ -1,7 +1,7 @@
 //! A tenant's process: keeps the GPU busy, or uses it periodically, and prints what it finished and when.
 //!
 //! Prints one line for each fact: `rounds_per_us X`, `done MICROSECONDS COUNT`, `cpu MICROSECONDS` after the first second, `launch P50
-//! P99`, `wait MICROSECONDS`.
+//! P99`, `wait MICROSECONDS` (see [`crate::requests`], too).
 
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,10 @@ pub struct Job {
     pub graph: u32,
     /// Period in ms: of single kernels, or of alternating work and rest of a busy tenant; 0 for continuous work.
     pub every_ms: u64,
+    /// Launches of a request.
+    pub launches: u32,
+    /// Mean number of requests in a second.
+    pub per_second: f64,
     /// Delay after the start of the other tenants, in ms.
     pub delay_ms: u64,
     /// Wall-clock time of the start, in ms since 1970, so that tenants start together; 0 for at once.
@@ -66,7 +70,7 @@ pub fn calibrate() -> Result<()> {
 }
 
 /// Sleeps until a wall-clock time in ms since 1970.
-fn until(start_ms: u128) {
+pub fn until(start_ms: u128) {
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_millis());
     while start_ms > now() {
         std::thread::sleep(Duration::from_micros(200));

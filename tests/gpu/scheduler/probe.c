@@ -152,7 +152,7 @@ struct logent {
     u32 cmd, obj, status;
     u64 val, t;
 };
-enum role { R_CAL = 1, R_BUSY, R_LAT, R_PROBE, R_TOG, R_API, R_RELEASE, R_CALLTIME, R_GROUPS, R_XDIS, R_LONGOFF, R_EXITOFF, R_PROPS };
+enum role { R_CAL = 1, R_BUSY, R_LAT, R_PROBE, R_TOG, R_API, R_RELEASE, R_CALLTIME, R_GROUPS, R_XDIS, R_LONGOFF, R_EXITOFF, R_PROPS, R_CHANNELS };
 struct params {
     int role, mech, reps, sync, lmode, prio_restart, turn_i, cilp, prop, off_at_end;
     long slice;
@@ -1422,6 +1422,37 @@ static void r_xdis(struct params *p) { // names another process's channels in it
     say("DISABLE_CHANNELS naming another process's: st=%d its rate before %.2f after %.2f enable st=%d; its SET_TIMESLICE by my fd st=%d",
         r, (b - a) * k, (d - c) * k, r2, r3);
 }
+static void r_channels(void) { // how long it takes to switch off the first 1, 2, 4 and 8 channels, while a kernel of 400 ms runs and idle
+    for (int idle = 0; idle < 2; idle++)
+        for (int n = 1; n <= 8; n *= 2) {
+            struct group *g = compute(me, 0);
+            int all = g->nch;
+            if (n > all)
+                break;
+            if (!idle)
+                launch((u32)(400e6 / sh->chunk_ns));
+            sleep_ns(10 * MS);
+            double a[20], b[20];
+            int stopped = 0;
+            for (int k = 0; k < 20; k++) {
+                g->nch = n;
+                u64 t = now_ns();
+                g_disable(me, g, 1, 0);
+                a[k] = (double)(now_ns() - t) / 1000;
+                u64 x = mypr();
+                sleep_ns(2 * MS);
+                stopped += x == mypr();
+                t = now_ns();
+                g_disable(me, g, 0, 0);
+                b[k] = (double)(now_ns() - t) / 1000;
+                g->nch = all;
+                sleep_ns(2 * MS);
+            }
+            if (!idle)
+                wait_prog(me->queued, 3000 * MS);
+            say("%d %s off %.0f on %.0f us stopped %d of 20; ", n, idle ? "idle" : "busy", pct(a, 20, .5), pct(b, 20, .5), stopped);
+        }
+}
 static void worker(int i) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_TIMERSLACK, 1000ul);
@@ -1474,6 +1505,9 @@ static void worker(int i) {
             break;
         case R_GROUPS:
             r_groups();
+            break;
+        case R_CHANNELS:
+            r_channels();
             break;
         case R_XDIS:
             r_xdis(&p);
@@ -2559,6 +2593,68 @@ static void sP(void) { // needs CAP_SYS_NICE; not part of the default run
         wait_ready(0, 20000);
     }
 }
+static void handover(double us, int m, double early, long slice, double period) {
+    if (!begin("T1", 2))
+        return;
+    struct params p = busy(us, slice), q;
+    p.mech = m;
+    p.period = (u64)(period * 1e6);
+    q = p;
+    p.on_a = 0;
+    p.on_b = (u64)(period * 3e5 + early * 1e3);
+    q.on_a = (u64)(period * 3e5);
+    q.on_b = p.period + (u64)(early * 1e3);
+    struct run r = {.dur = 1500 * MS, .warm = 200 * MS};
+    add(&r, 0, p);
+    add(&r, 1, q);
+    go(&r);
+    struct result *x = &RES(0);
+    key("T1 %s early=%.0fus slice=%ld P=%.0fms k=%.0fus: %.4f + %.4f sum %.4f | off %.0f/%.0f on %.0f/%.0f errs %d%s", MECH[m], early, slice,
+        period, us, r.share[0], r.share[1], r.share[0] + r.share[1], x->off50, x->off99, x->on50, x->on99, x->n, r.bad ? " BAD" : "");
+}
+static void sT(void) { // turns by switching channels off: what a handover costs when the next one comes on before the last goes off
+    if (!begin("T", 5))
+        return;
+    static const double kus[] = {200, 100000};
+    for (int k = 0; k < 2; k++) {
+        struct run r = {.dur = 500 * MS, .warm = 100 * MS};
+        add(&r, 0, busy(kus[k], -1));
+        go(&r);
+        key("T0 alone k=%.0fus %.4f", kus[k], r.share[0]);
+        for (int m = 3; m <= 5; m += 2)
+            for (int e = 0; e <= 1200; e += 400)
+                for (int s = 0; s < 2; s++)
+                    handover(kus[k], m, e, s ? 500 : 2000, 100);
+        handover(kus[k], 3, 800, 2000, 33);
+        handover(kus[k], 3, 800, 10000, 100);
+        handover(kus[k], 5, 800, 100, 100);
+        handover(kus[k], 3, 800, 100, 100);
+    }
+    static const double sus[] = {200, 2000};
+    for (int k = 0; k < 2; k++)
+        for (int t = 0; t < 2; t++) {
+            if (!begin("T2", 2))
+                return;
+            sh->turn_k = 2;
+            sh->turn_ns = (t ? 50 : 15) * MS;
+            struct run r = {.dur = 1500 * MS, .warm = 200 * MS};
+            for (int i = 0; i < 2; i++) {
+                struct params p = busy(sus[k], 2000);
+                p.turn_i = i;
+                add(&r, i, p);
+            }
+            go(&r);
+            sh->turn_k = 0;
+            key("T2 turns of %d ms in software k=%.0fus: %.4f + %.4f sum %.4f", t ? 50 : 15, sus[k], r.share[0], r.share[1],
+                r.share[0] + r.share[1]);
+        }
+    struct group *g = compute(&sh->w[0], 0);
+    struct params c = P0(R_CHANNELS);
+    c.t0 = now_ns();
+    give(0, c);
+    finish(0, now_ns() + 8000 * MS);
+    key("T3 channels %d: %s", g ? g->nch : 0, RES(0).txt);
+}
 static void die(int s) {
     (void)s;
     const char m[] = "\nDEADLINE or signal: stopped\n";
@@ -2636,7 +2732,7 @@ int main(int ac, char **av) {
     struct {
         const char *n;
         void (*f)(void);
-    } S[] = {{"A", sA}, {"H", sH}, {"B", sB}, {"C", sC}, {"E", sE}, {"D", sD}, {"F", sF}, {"G", sG}, {"X", sX}, {"P", sP}};
+    } S[] = {{"A", sA}, {"H", sH}, {"B", sB}, {"C", sC}, {"E", sE}, {"D", sD}, {"F", sF}, {"G", sG}, {"X", sX}, {"T", sT}, {"P", sP}};
     for (unsigned i = 0; i < sizeof S / sizeof *S; i++) {
         u64 t = now_ns();
         S[i].f();
