@@ -29,11 +29,11 @@ const VARIABLES: [&str; 9] = [
     "CUDA_MEM_RATIO",
     "GPU_CORE_UTILIZATION_POLICY",
 ];
-/// A misspelt annotation differs in at most one of so many characters.
+/// Length of an annotation divided by the most typos in it.
 const ANNOTATION_TYPOS: usize = 4;
-/// A misspelt variable differs in at most one of so many characters.
+/// Length of a variable divided by the most typos in it.
 const VARIABLE_TYPOS: usize = 6;
-/// Most differing characters of any misspelt key. At least 1 may differ.
+/// Most typos in any key. At least one is allowed.
 const MAX_TYPOS: usize = 3;
 
 /// Refuses keys that are almost those of a limit.
