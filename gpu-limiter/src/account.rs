@@ -58,9 +58,16 @@ pub struct Account {
     pub(crate) compensation: ClockCompensation,
     /// Host time until which other processes that used the budget count as present, in nanoseconds.
     shared_until: AtomicU64,
-    /// When the process's channels were off.
+    /// When the process's channels were off, or it was frozen.
     off_times: &'static OffTimes,
+    /// Host time of the last call of [`Account::watch`], in nanoseconds; 0 before the first.
+    watched_at: AtomicU64,
 }
+
+/// Longest time between two calls of [`Account::watch`] while the process runs, in nanoseconds.
+pub const WATCH_NS: u64 = 100_000_000;
+/// Time without a call of [`Account::watch`] from which the process was frozen, in nanoseconds. A loaded host delays threads by less.
+const FROZEN_NS: u64 = 500_000_000;
 
 /// Whether a launch may be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +116,23 @@ impl Account {
             compensation: ClockCompensation::new(),
             shared_until: zero(),
             off_times,
+            watched_at: zero(),
         }
+    }
+
+    /// Called by one thread every [`WATCH_NS`]. If the last call was longer ago than [`FROZEN_NS`], all threads of the process were frozen (by
+    /// the freezer, by SIGSTOP), and could launch nothing: that time is not charged.
+    pub fn watch(&self, now: u64) {
+        if self.is_watch_late(now) {
+            self.off_times.add(self.watched_at.load(Relaxed), now);
+        }
+        self.watched_at.store(now, Relaxed);
+    }
+
+    /// Returns true if the process was frozen, and [`Account::watch`] has not been called since.
+    pub(crate) fn is_watch_late(&self, now: u64) -> bool {
+        let watched_at = self.watched_at.load(Relaxed);
+        watched_at != 0 && now.saturating_sub(watched_at) > FROZEN_NS
     }
 
     /// Records that the process's channels were switched off at `now`: the GPU does none of its work until [`Account::set_on`].
@@ -122,7 +145,7 @@ impl Account {
         self.off_times.end(now);
     }
 
-    /// Returns for how long the process's channels were off between two times of the host's clock, in nanoseconds.
+    /// Returns for how long the process's channels were off, or it was frozen, between two times of the host's clock, in nanoseconds.
     pub fn off_ns_between(&self, from: u64, until: u64) -> u64 {
         self.off_times.between(from, until)
     }

@@ -18,6 +18,8 @@ use crate::timeline::{BatchProgress, Timeline};
 
 /// Most streams of one context that are measured separately.
 pub const MAX_STREAMS: usize = 256;
+/// Time for which the first harvest after frozen time waits for the thread that notices it, in nanoseconds.
+const WATCHER_NS: u64 = 1_000_000;
 /// Number of times to check for the end of another thread's harvest.
 const SPINS: u32 = 1_000;
 
@@ -232,6 +234,10 @@ impl Meter {
         let _harvest = Harvest(self);
         if self.is_closed() {
             return;
+        }
+        if self.account.is_watch_late(engine.now_approx()) {
+            // The thread that notices frozen time runs in a moment.
+            engine.sleep(WATCHER_NS);
         }
         // SAFETY: this is the harvester.
         let timeline = unsafe { &mut *self.timeline.get() };

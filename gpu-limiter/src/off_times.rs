@@ -1,4 +1,4 @@
-//! When the process's channels were off, and where that lies on the GPU's clock.
+//! When the process's channels were off, or the process was frozen, and where that lies on the GPU's clock.
 //!
 //! The GPU does none of the process's work meanwhile, although events before and after it measure that time, too. The times are known by the
 //! host's clock, and batches by the GPU's: `ClockOffset` bounds the distance between the two by what was seen of start and end events.
@@ -21,7 +21,7 @@ struct OffTime {
     before_ns: AtomicU64,
 }
 
-/// The times at which the process's channels were off. One thread adds to them. All zero is none.
+/// The times at which the process's channels were off, or it was frozen. One thread adds to them. All zero is none.
 #[derive(Debug)]
 pub struct OffTimes {
     times: [OffTime; CAPACITY],
@@ -56,6 +56,15 @@ impl OffTimes {
     pub fn end(&self, now: u64) {
         if let Some(last) = self.count.load(Relaxed).checked_sub(1).and_then(|last| self.at(last)) {
             last.until.store(now, Release);
+        }
+    }
+
+    /// Adds a time that is over, without what of it was added before.
+    pub fn add(&self, from: u64, until: u64) {
+        let last_end = self.count.load(Relaxed).checked_sub(1).and_then(|last| self.at(last)).map_or(0, |last| last.until.load(Relaxed));
+        if last_end < until {
+            self.begin(from.max(last_end));
+            self.end(until);
         }
     }
 
@@ -156,6 +165,18 @@ mod tests {
         assert_eq!((times.between(0, 100), times.between(15, 55), times.between(20, 50), times.between(55, 58)), (20, 10, 0, 3));
         times.begin(90);
         assert_eq!(times.between(0, 100), 30, "it lasts");
+    }
+
+    #[test]
+    fn no_time_counts_twice() {
+        let times = OffTimes::default();
+        times.add(10, 20);
+        times.begin(30);
+        times.add(25, 40);
+        assert_eq!(times.between(0, 50), 10 + 20, "the last time includes it");
+        times.end(50);
+        times.add(40, 70);
+        assert_eq!(times.between(0, 100), 10 + 40);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //!
 //! It sleeps until the arbiter changes something, so it also acts while the program's threads wait for their work. Without an arbiter, or
 //! once that has stopped, the groups run with the driver's own slice.
+//!
+//! It also notices that the process was frozen: all of its threads stood still then, this one too.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicU32;
@@ -16,7 +18,7 @@ use crate::compute::streams::State;
 use crate::loader::elf;
 use crate::os::{clock, log};
 use crate::session::Session;
-use vgpu_gpu_limiter::account::Account;
+use vgpu_gpu_limiter::account::{Account, WATCH_NS};
 use vgpu_gpu_limiter::engine::Engine;
 use vgpu_gpu_limiter::meter::Meter;
 
@@ -24,10 +26,6 @@ use vgpu_gpu_limiter::meter::Meter;
 const OFF_NS: u64 = 50_000_000;
 /// Longest sleep in an open turn, in nanoseconds. The arbiter has to learn whether the program still waits for its work.
 const OPEN_NS: u64 = 5_000_000;
-/// Longest sleep while a slice is set, in nanoseconds: if the arbiter stops, the driver's own is set again.
-const SLICED_NS: u64 = 500_000_000;
-/// Longest sleep otherwise, in nanoseconds.
-const IDLE_NS: u64 = 10_000_000_000;
 
 /// Number of the program's threads that wait for work.
 pub static WAITING_THREADS: AtomicU32 = AtomicU32::new(0);
@@ -95,20 +93,21 @@ extern "C" fn run(state: *mut c_void) -> *mut c_void {
         let seen = changes.load(Acquire);
         let accounts = state.accounts().zip(&mut applied);
         let sleep_ns = accounts.filter_map(|(account, applied)| Some(apply(state, account?, applied))).min();
-        Cuda { context: core::ptr::null_mut() }.wait_for_change(changes, seen, sleep_ns.unwrap_or(IDLE_NS));
+        Cuda { context: core::ptr::null_mut() }.wait_for_change(changes, seen, sleep_ns.unwrap_or(WATCH_NS));
     }
 }
 
 /// Applies what the arbiter says about one GPU. Returns the longest time until the next look at its heartbeat, in nanoseconds.
 fn apply(state: &'static State, account: &'static Account, applied: &mut Applied) -> u64 {
+    account.watch(clock::monotonic());
     let (turns, budget) = (account.turns(), account.budget);
     let living = turns.living(clock::monotonic());
     if applied.is_allowed == Some(false) {
         // The driver may have refused while the channels were off: they must not stay so.
-        return if !applied.is_off || !matches!(switch(account, false, applied), Outcome::Refused(_)) { IDLE_NS } else { OFF_NS };
+        return if !applied.is_off || !matches!(switch(account, false, applied), Outcome::Refused(_)) { WATCH_NS } else { OFF_NS };
     }
     if applied.is_allowed.is_none() && living.is_none() {
-        return IDLE_NS;
+        return WATCH_NS;
     }
     let (word, slice_us) = living.map_or((0, 0), |turn| (turn.word.load(Acquire), turn.slice_us.load(Relaxed)));
     let outcome = match applied.is_allowed {
@@ -148,13 +147,12 @@ fn apply(state: &'static State, account: &'static Account, applied: &mut Applied
     }
     applied.word = word;
     if !is_allowed || living.is_none() {
-        return IDLE_NS;
+        return WATCH_NS;
     }
     match (is_off, slice_us) {
         (true, _) => OFF_NS,
         (false, _) if Turn::state(word) == Turn::OPEN => OPEN_NS,
-        (false, 0) => IDLE_NS,
-        (false, _) => SLICED_NS,
+        (false, _) => WATCH_NS,
     }
 }
 
