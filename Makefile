@@ -1,6 +1,6 @@
 # On Debian and Ubuntu with Rust, the targets install what else they need.
 
-.PHONY: demo test test-random fuzz audit reproducible scale build gpu-kit clean
+.PHONY: demo test test-random fuzz audit reproducible scale soak build gpu-kit clean
 
 # Runs a container with limits, on a real GPU if there is one, else on a simulated one.
 demo:
@@ -29,6 +29,10 @@ fuzz:
 # Measures the host's side with up to 1,000 containers, as root with runc.
 scale:
 	@scripts/scale.sh
+
+# Two hours of containers on a simulated GPU, with random operations and kills, as root with runc; SOAK="-t SECONDS" and other options.
+soak:
+	@scripts/soak.sh $(SOAK)
 
 # Builds the shipped files and the test programs in target/kit.
 build:

@@ -12,8 +12,6 @@ cp "$target/release/vgpu" "$kit/.new"
 mv "$kit/.new" "$kit/vgpu"
 mkdir -p tests/e2e/results
 {
-    printf '# The host with many containers\n\n'
-    printf '%s, %s CPUs (%s), Linux %s, %s, build %s; `make scale`.\n\n' "$(date -u '+%Y-%m-%d %H:%M UTC')" "$(nproc)" \
-        "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)" "$(uname -r)" "$(runc --version | head -n 1)" "$(git rev-parse --short HEAD)"
+    results_header 'The host with many containers' 'make scale' "$(runc --version | head -n 1)"
     VGPU_TEST_KIT=$kit "$target/release/vgpu-scale" "$target/release/examples/look" "$@"
 } | tee tests/e2e/results/scale.md

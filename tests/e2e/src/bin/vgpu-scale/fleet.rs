@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::Instant;
 
-use vgpu_e2e::{Kit, Machine, host};
+use vgpu_e2e::{Kit, Machine, host, start_detached};
 use vgpu_test_harness::{Bundle, Host, Runtime};
 
 /// Containers that run. They are deleted when dropped.
@@ -48,16 +48,9 @@ impl Fleet {
     fn start(&mut self, is_limited: bool, is_busy: bool) -> (String, f64) {
         self.next += 1;
         let id = format!("vgpu-scale-{}-{}", std::process::id(), self.next);
-        // vgpu-runtime adds its hooks to the bundle.
-        self.bundles[usize::from(is_busy)].write();
-        let mut command = if is_limited { self.host.command() } else { self.host.bare_command() };
-        command.args(["run", "--detach", "--bundle"]).arg(self.bundles[usize::from(is_busy)].path()).arg(&id);
-        // A file, because a detached container keeps inherited pipes open.
-        let log = self.bundles[0].path().join("log");
-        let to = std::fs::File::create(&log).expect("the log can be written");
+        let runtime = if is_limited { self.host.command() } else { self.host.bare_command() };
         let began = Instant::now();
-        let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(to).status().expect("the runtime starts");
-        assert!(status.success(), "{id}: {}", std::fs::read_to_string(&log).unwrap_or_default());
+        start_detached(runtime, &self.bundles[usize::from(is_busy)], &id).unwrap_or_else(|error| panic!("{id}: {error}"));
         (id, began.elapsed().as_secs_f64() * 1e3)
     }
 

@@ -11,6 +11,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use fleet::{Fleet, median};
+use vgpu_e2e::process::cpu_ticks;
 use vgpu_e2e::{Fill, Kit, Monitor, Way, vgpu_environment};
 
 /// Containers, if the arguments name none.
@@ -95,15 +96,6 @@ fn cpu_percent(pid: u32) -> f64 {
     std::thread::sleep(MONITOR_TIME);
     let ticks = cpu_ticks(pid).saturating_sub(before);
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64 / MONITOR_TIME.as_secs_f64() * 100.0
-}
-
-/// Returns the CPU time of a process and its children in clock ticks.
-fn cpu_ticks(pid: u32) -> u64 {
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    let of_children: u64 = children.split_whitespace().filter_map(|child| child.parse().ok()).map(cpu_ticks).sum();
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
-    of_children + fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum::<u64>()
 }
 
 /// Returns the seconds from the time at which a process bypasses the library until the monitor reports it.
