@@ -11,6 +11,8 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessUtilizationSample;
 use tracing::warn;
 
+use crate::nvml;
+
 /// Time without samples after which the GPU counts as idle. NVML samples at least once a second.
 const IDLE_AFTER: Duration = Duration::from_millis(1200);
 /// Longest time that one reading stands for.
@@ -46,7 +48,12 @@ impl Cursor {
 
     /// Reads NVML's samples since the last call. `None` if NVML cannot tell.
     pub fn read(&mut self, device: &Device<'_>) -> Option<Usage> {
-        let samples = match device.process_utilization_stats(self.last_stamp) {
+        self.read_from(|since| device.process_utilization_stats(since))
+    }
+
+    /// Reads samples, for which `ask` asks NVML from a time stamp on.
+    fn read_from(&mut self, ask: impl Fn(u64) -> Result<Vec<ProcessUtilizationSample>, NvmlError>) -> Option<Usage> {
+        let samples = match nvml::list(|| ask(self.last_stamp)) {
             Ok(samples) => samples,
             Err(NvmlError::NotFound) => Vec::new(),
             Err(error) => {
@@ -93,10 +100,24 @@ impl Cursor {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     fn sample(pid: u32, timestamp: u64, sm_util: u32) -> ProcessUtilizationSample {
         ProcessUtilizationSample { pid, timestamp, sm_util, mem_util: 0, enc_util: 0, dec_util: 0 }
+    }
+
+    #[test]
+    fn a_list_that_grew_meanwhile_is_read_again() {
+        let (mut cursor, asked) = (Cursor::new(Instant::now()), Cell::new(0));
+        let usage = cursor.read_from(|_| {
+            asked.set(asked.get() + 1);
+            if asked.get() == 1 { Err(NvmlError::InsufficientSize(None)) } else { Ok(vec![sample(7, 1_000_000, 40)]) }
+        });
+        assert_eq!(usage.map(|usage| usage.percent), Some(HashMap::from([(7, 40)])));
+        let endless = cursor.read_from(|_| Err(NvmlError::InsufficientSize(None)));
+        assert_eq!(endless, None, "nobody waits for a list that keeps growing");
     }
 
     #[test]

@@ -13,9 +13,6 @@ use crate::mig::{self, Partition};
 use crate::nvml;
 pub use crate::nvml::explain;
 
-/// Retries of a process list that grew between the call for its length and the call for its content.
-const LIST_RETRIES: u32 = 5;
-
 /// NVML, loaded and initialised.
 #[derive(Debug)]
 pub struct Gpus {
@@ -133,11 +130,7 @@ impl Gpus {
 
 /// Lists the processes on a GPU. `None` if NVML fails, or the list grows faster than it can be read.
 fn holders(device: &Device<'_>) -> Option<Vec<Holder>> {
-    let listed = (0..LIST_RETRIES).find_map(|_| match device.running_compute_processes() {
-        Err(NvmlError::InsufficientSize(_)) => None,
-        other => Some(other),
-    });
-    let listed = listed?.ok()?;
+    let listed = nvml::list(|| device.running_compute_processes()).ok()?;
     let memory = |memory: UsedGpuMemory| match memory {
         UsedGpuMemory::Used(bytes) => Some(bytes),
         UsedGpuMemory::Unavailable => None,

@@ -7,12 +7,29 @@ use nvml_wrapper_sys::bindings::NvmlLib;
 /// Name of the library. The unversioned one comes with development packages only.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
+/// Attempts at a list that grows between the call for its length and the call for its content.
+const ATTEMPTS: u32 = 5;
+
 /// Loads and initialises NVML.
 ///
 /// # Errors
 /// There is no driver, or it does not work.
 pub fn load() -> Result<Nvml, NvmlError> {
     Nvml::builder().lib_path(LIBRARY.as_ref()).init()
+}
+
+/// Returns a list for which `ask` asks NVML, again if it grew meanwhile.
+///
+/// # Errors
+/// NVML fails, or the list grows faster than it can be read.
+pub(crate) fn list<T>(ask: impl Fn() -> Result<Vec<T>, NvmlError>) -> Result<Vec<T>, NvmlError> {
+    for _ in 1..ATTEMPTS {
+        match ask() {
+            Err(NvmlError::InsufficientSize(_)) => {}
+            other => return other,
+        }
+    }
+    ask()
 }
 
 /// Returns NVML's raw functions, for what nvml-wrapper lacks. `_initialized` keeps the library loaded and initialised for `'a`.
