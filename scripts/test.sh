@@ -16,6 +16,9 @@ step() {
 step "format"
 cargo fmt --all --check
 
+step "charts"
+scripts/charts.py --check
+
 step "dependencies"
 scripts/audit.py --self-test
 scripts/audit.py
