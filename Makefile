@@ -1,6 +1,6 @@
 # On Debian and Ubuntu with Rust, the targets install what else they need.
 
-.PHONY: demo test test-random fuzz audit reproducible scale soak build gpu-kit clean
+.PHONY: demo test test-random fuzz audit reproducible scale soak build gpu-kit release clean
 
 # Runs a container with limits, on a real GPU if there is one, else on a simulated one.
 demo:
@@ -37,6 +37,10 @@ soak:
 # Builds the shipped files and the test programs in target/kit.
 build:
 	@scripts/build.sh
+
+# Makes what a release consists of in packaging/out: packages, checksums, and repositories for apt and rpm (KEY=FINGERPRINT signs these).
+release:
+	@packaging/build.sh && packaging/package.sh && packaging/repository.sh
 
 # Collects in .gpu-kit the files that tests/gpu/run needs on a machine with a GPU and no network.
 gpu-kit:

@@ -54,3 +54,7 @@ for kind in "$@"; do
         ;;
     esac
 done
+(
+    cd "$out"
+    find . -maxdepth 1 -type f ! -name 'SHA256SUMS*' -printf '%f\n' | sort | xargs -r sha256sum >SHA256SUMS
+)

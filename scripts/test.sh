@@ -89,6 +89,7 @@ if [ -e "$clean/done" ]; then
     BUILT=$target/debug packaging/build.sh
     packaging/package.sh deb
     packaging/test-deb.sh packaging/out/vgpu_*_amd64.deb "$clean/root"
+    packaging/test-repository.sh "$clean/root"
 else
     echo "SKIPPED: debootstrap failed; see $target/clean-$suite.log"
 fi
