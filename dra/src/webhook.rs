@@ -21,6 +21,7 @@
 )]
 
 pub mod certificate;
+pub mod options;
 pub mod pod;
 pub mod resources;
 pub mod review;

@@ -1,0 +1,42 @@
+//! The generated pages.
+
+use clap::CommandFactory;
+use vgpu_cli::Cli;
+
+use crate::{commands, metrics, policy};
+
+/// Returns the generated pages: path below `docs/`, and text.
+pub fn pages() -> Vec<(&'static str, String)> {
+    let dra = vgpu_dra::options::Options::command();
+    let webhook = vgpu_dra::webhook::options::Options::command();
+    vec![
+        ("reference/vgpu.md", page("cli/src/lib.rs", &commands::page(Cli::command()))),
+        ("reference/vgpu-dra.md", page("dra/src/options.rs", &commands::page(dra))),
+        ("reference/vgpu-webhook.md", page("dra/src/webhook/options.rs", &commands::page(webhook))),
+        ("reference/policy.md", page("config/src/policy.rs", &policy::page())),
+        ("reference/metrics.md", page("monitor/src/metrics.rs", &metrics::page())),
+    ]
+}
+
+/// Returns a page with a note of where its content comes from.
+fn page(source: &str, text: &str) -> String {
+    format!("<!-- Written by \"cargo run -p vgpu-book\" from {source}. -->\n\n{}\n", text.trim())
+}
+
+/// Returns a text as a cell of a Markdown table.
+pub fn cell(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");
+    let prose_and_code = line.split('`').enumerate();
+    prose_and_code
+        .map(|(index, part)| if index % 2 == 0 { part.replace('<', "&lt;") } else { part.to_owned() })
+        .collect::<Vec<_>>()
+        .join("`")
+}
+
+/// Returns the rows of a table under its heading.
+pub fn table(heading: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let heading: Vec<String> = heading.iter().map(|&cell| cell.to_owned()).collect();
+    let rule = format!("|{}\n", "---|".repeat(heading.len()));
+    line(&heading) + &rule + &rows.into_iter().map(|row| line(&row)).collect::<String>()
+}

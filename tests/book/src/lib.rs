@@ -1,0 +1,13 @@
+//! The book in `docs/`: its generated pages, and what it has to have.
+//!
+//! * [`generated`] are the pages of the chapter "reference" that the program of this crate writes: [`commands`], [`policy`], [`metrics`].
+//! * [`literals`] and [`messages`] are what the sources of the shipped crates say to users; [`pages`] is what the book has. The tests
+//!   compare both.
+
+pub mod commands;
+pub mod generated;
+pub mod literals;
+pub mod messages;
+pub mod metrics;
+pub mod pages;
+pub mod policy;

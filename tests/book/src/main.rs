@@ -1,0 +1,13 @@
+//! Writes the generated pages of the book.
+
+use std::fs;
+
+use vgpu_book::generated;
+use vgpu_book::pages::root;
+
+fn main() -> std::io::Result<()> {
+    for (name, text) in generated::pages() {
+        fs::write(root().join("docs").join(name), text)?;
+    }
+    Ok(())
+}
