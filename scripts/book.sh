@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 . scripts/tools.sh
 mkdocs
 case ${1:-build} in
-build) "$target/mkdocs/bin/python" -m mkdocs --quiet build --strict --clean --site-dir "$target/book" && echo "$target/book" ;;
+build) "$target/mkdocs/bin/python" -m mkdocs build --strict --clean --site-dir "$target/book" && echo "$target/book" ;;
 serve) exec "$target/mkdocs/bin/python" -m mkdocs serve ;;
 *)
     echo "usage: $0 [serve]" >&2

@@ -7,13 +7,20 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Returns the documents for people: those at the root and in `docs/`.
+/// Returns the documents for people: those at the root and the book in `docs/`.
 fn documents() -> Vec<PathBuf> {
     let mut documents = vec![root().join("README.md"), root().join("CONTRIBUTING.md")];
-    let docs = std::fs::read_dir(root().join("docs")).expect("docs/");
-    documents.extend(
-        docs.map(|entry| entry.expect("an entry of docs/").path()).filter(|path| path.extension().is_some_and(|kind| kind == "md")),
-    );
+    let mut folders = vec![root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder of docs/") {
+            let path = entry.expect("an entry of docs/").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|kind| kind == "md") {
+                documents.push(path);
+            }
+        }
+    }
     documents
 }
 

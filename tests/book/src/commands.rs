@@ -2,7 +2,7 @@
 
 use clap::{Arg, Command};
 
-use crate::generated::{cell, table};
+use crate::markdown::{cell, table};
 
 /// Returns the page of a program and its subcommands.
 pub fn page(mut program: Command) -> String {

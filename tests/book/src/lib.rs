@@ -7,6 +7,7 @@
 pub mod commands;
 pub mod generated;
 pub mod literals;
+pub mod markdown;
 pub mod messages;
 pub mod metrics;
 pub mod pages;

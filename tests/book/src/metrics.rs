@@ -7,7 +7,7 @@ use vgpu_dra::status::Status;
 use vgpu_monitor::metrics::{Dialect, Tally, text};
 use vgpu_monitor::snapshot::{ContainerState, Gpu, Share, Snapshot};
 
-use crate::generated::{cell, table};
+use crate::markdown::{cell, table};
 
 /// A metric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

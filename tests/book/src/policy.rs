@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use syn::{Attribute, Expr, ExprLit, Fields, Item, ItemEnum, ItemStruct, Lit, LitStr, Meta, Type};
 
-use crate::generated::{cell, table};
+use crate::markdown::{cell, table};
 use crate::pages::root;
 
 /// The types of the policy.

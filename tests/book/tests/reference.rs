@@ -61,3 +61,19 @@ fn names_are_told_from_other_literals() {
         assert!(!is_variable(text) && !is_key(text), "{text}");
     }
 }
+
+#[test]
+fn metrics_that_the_book_recommends_exist() {
+    let known = chapter("reference").into_iter().find(|page| page.name == "reference/metrics.md").expect("the page of the metrics");
+    let known: Vec<String> = known.lines().flat_map(|line| code(&line)).collect();
+    let mut found = 0;
+    for page in chapter("operate") {
+        for word in page.text.split(|c: char| !c.is_ascii_lowercase() && c != '_') {
+            if (word.starts_with("vgpu_") || word.starts_with("hami_")) && !word.ends_with('_') {
+                found += 1;
+                assert!(known.iter().any(|metric| metric == word), "{}: {word}: expected a metric of docs/reference/metrics.md", page.name);
+            }
+        }
+    }
+    assert!(found > 10, "only {found} metrics were found");
+}
