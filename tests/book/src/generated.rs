@@ -3,7 +3,7 @@
 use clap::CommandFactory;
 use vgpu_cli::Cli;
 
-use crate::{commands, metrics, policy};
+use crate::{chart, commands, metrics, policy};
 
 /// Returns the generated pages: path below `docs/`, and text.
 pub fn pages() -> Vec<(&'static str, String)> {
@@ -14,6 +14,7 @@ pub fn pages() -> Vec<(&'static str, String)> {
         ("reference/vgpu-dra.md", page("dra/src/options.rs", &commands::page(dra))),
         ("reference/vgpu-webhook.md", page("dra/src/webhook/options.rs", &commands::page(webhook))),
         ("reference/policy.md", page("config/src/policy.rs", &policy::page())),
+        ("reference/chart.md", page("packaging/helm/vgpu/values.yaml", &chart::page())),
         ("reference/metrics.md", page("monitor/src/metrics.rs", &metrics::page())),
     ]
 }

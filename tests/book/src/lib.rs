@@ -1,9 +1,11 @@
 //! The book in `docs/`: its generated pages, and what it has to have.
 //!
-//! * [`generated`] are the pages of the chapter "reference" that the program of this crate writes: [`commands`], [`policy`], [`metrics`].
+//! * [`generated`] are the pages of the chapter "reference" that the program of this crate writes: [`commands`], [`policy`], [`metrics`],
+//!   [`chart`].
 //! * [`literals`] and [`messages`] are what the sources of the shipped crates say to users; [`pages`] is what the book has. The tests
 //!   compare both.
 
+pub mod chart;
 pub mod commands;
 pub mod generated;
 pub mod literals;
