@@ -1,7 +1,7 @@
 //! The messages in the sources of the shipped crates.
 //!
 //! A message is a string literal of several words outside of test code. Not messages: documentation, attributes other than `#[error]`, and
-//! what the lists [`INTERNAL_MACROS`] and [`INTERNAL_METHODS`] name.
+//! what the lists `INTERNAL_MACROS` and `INTERNAL_METHODS` name.
 
 use std::collections::BTreeSet;
 
