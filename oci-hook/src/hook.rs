@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use oci_spec::runtime::State as ContainerState;
-use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
+use rustix::fs::{CWD, Mode, OFlags, fstat, openat, stat};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::Deserialize;
 use serde_json::Value;
@@ -249,13 +249,18 @@ fn enter_and_mount(pid: u32, Ready { dir, record, has_proc }: &Ready) -> Result<
     let path = PathBuf::from(format!("/proc/{pid}/ns/mnt"));
     let detach = |files| sources(files)?.into_iter().map(MountSource::detach).collect::<Result<Vec<_>>>();
     let (files, fronts) = (detach(record.injected_files(dir))?, detach(record.front_libraries())?);
+    let wanted = file_id(&record.rootfs)?;
     let namespace = open_namespace(&path)?;
     if namespace_id(&namespace)? == namespace_id(&open_namespace(Path::new("/proc/self/ns/mnt"))?)? {
         return Err(Error::refused("container pid", pid.to_string(), "the process of a container with its own mount namespace"));
     }
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount)).map_err(Error::io("enter", &path))?;
-    // If the runtime has made it the root already, it is not visible under its host path.
-    let rootfs = if record.rootfs.is_dir() { record.rootfs.as_path() } else { Path::new("/") };
+    // If the runtime has made it the root already, it is not visible under its host path. If this process runs in a chroot, it may be at
+    // neither, and `/` may be the host's own root.
+    let Some(rootfs) = [record.rootfs.as_path(), Path::new("/")].into_iter().find(|path| file_id(path).is_ok_and(|id| id == wanted)) else {
+        let expected = "a root file system that the container's mount namespace shows at this path: an engine outside of a chroot";
+        return Err(Error::refused("root.path", record.rootfs.display().to_string(), expected));
+    };
     // Mounts of the container that are made later would cover these.
     let opened = Rootfs::open(rootfs)?;
     if *has_proc && !opened.find("/proc")?.is_some_and(|proc| is_mount(proc.as_fd())) {
@@ -271,6 +276,12 @@ fn open_namespace(path: &Path) -> Result<OwnedFd> {
 /// Returns the device and inode number that identify a namespace.
 fn namespace_id(namespace: &OwnedFd) -> Result<(u64, u64)> {
     let found = fstat(namespace).map_err(Error::io("stat", Path::new("/proc/self/ns/mnt")))?;
+    Ok((found.st_dev, found.st_ino))
+}
+
+/// Returns the device and inode number that identify a file.
+fn file_id(path: &Path) -> Result<(u64, u64)> {
+    let found = stat(path).map_err(Error::io("stat", path))?;
     Ok((found.st_dev, found.st_ino))
 }
 

@@ -3,8 +3,11 @@
 mod common;
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use common::{each_way, host, runtimes};
+use vgpu_region::paths;
 use vgpu_test_harness::{Bundle, Host, Outcome};
 
 fn limited() -> Bundle {
@@ -183,5 +186,25 @@ fn images_without_glibc_are_refused_if_the_policy_says_so() {
             .link("/lib64", "lib")
             .link("/lib/ld-linux-x86-64.so.2", "x86_64-linux-gnu/ld.so");
         assert!(host.run(&with).ok().contains("started"));
+    }
+}
+
+/// An engine in a chroot: in the container's mount namespace the bundle is at another path, and `/` is the host's root.
+#[test]
+fn hooks_in_a_chroot_refuse_and_leave_the_host_s_root_alone() {
+    let script = r#"mount --rbind / "$ROOT" && mount --bind "$BUNDLE" "$ROOT/mnt" && exec chroot "$ROOT" "$@""#;
+    for runtime in runtimes() {
+        let (host, root) = (host(runtime), tempfile::tempdir().unwrap());
+        let bundle = host.with_hooks(limited());
+        bundle.write();
+        let bare = host.bare_command();
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]).arg(bare.get_program()).args(bare.get_args());
+        command.args(["run", "--bundle", "/mnt", "chrooted"]).env("ROOT", root.path()).env("BUNDLE", bundle.path());
+        let outcome = host.outcome(&mut command);
+        assert!(!outcome.stdout.contains("started"), "{outcome:#?}");
+        assert!(format!("{outcome:?}").contains("root.path"), "{outcome:#?}");
+        assert!(!Path::new(paths::LIBRARY).exists(), "a mount point in the host's root");
+        assert_eq!(host.containers(), [] as [std::path::PathBuf; 0]);
     }
 }
