@@ -1,14 +1,9 @@
 //! Metrics of vgpu's own.
 
-use prometheus::{Opts, Result};
-
-use super::sheet::{Sheet, names, shares};
+use super::sheet::{Labels, Sheet, labelled, names, newest};
 use super::tally::Tally;
 use crate::snapshot::{ContainerState, Share, Snapshot};
 use crate::violations::Kind;
-
-const SHARE: [&str; 5] = ["namespace", "pod", "container", "container_id", "device_uuid"];
-const CONTAINER: [&str; 4] = ["namespace", "pod", "container", "container_id"];
 
 type Figure = fn(&Share) -> Option<f64>;
 
@@ -50,81 +45,82 @@ const COUNTERS: [(&str, &str, Figure); 4] = [
     }),
 ];
 
-fn labels<'a>(container: &'a ContainerState, share: &'a Share) -> [&'a str; 5] {
-    let [namespace, pod, name] = names(container);
-    [namespace, pod, name, &container.id, &share.uuid]
-}
-
-pub(super) fn write(sheet: &mut Sheet, snapshot: &Snapshot, tally: &impl Fn(&str) -> Tally) -> Result<()> {
+pub(super) fn write(sheet: &mut Sheet, snapshot: &Snapshot, tally: &impl Fn(&str) -> Tally) {
+    let shares = labelled(snapshot, |container, _, share| share_labels(container, share, []));
     for (name, help, figure) in GAUGES {
-        let vec = sheet.gauge(Opts::new(name, help), &SHARE)?;
-        for (container, _, share) in shares(snapshot) {
+        let mut gauge = sheet.gauge(name, help);
+        for (labels, _, share) in &shares {
             if let Some(figure) = figure(share) {
-                vec.with_label_values(&labels(container, share)).set(figure);
+                gauge.sample(labels, figure);
             }
         }
     }
     for (name, help, figure) in COUNTERS {
-        let vec = sheet.counter(Opts::new(name, help), &SHARE)?;
-        for (container, _, share) in shares(snapshot) {
+        let mut counter = sheet.counter(name, help);
+        for (labels, _, share) in &shares {
             if let Some(figure) = figure(share) {
-                vec.with_label_values(&labels(container, share)).inc_by(figure);
+                counter.sample(labels, figure);
             }
         }
     }
-    let refused = [&SHARE[..], &["reason"]].concat();
-    let vec = sheet.counter(Opts::new("vgpu_memory_refused_total", "Memory requests refused"), &refused)?;
-    for (container, _, share) in shares(snapshot) {
-        let [namespace, pod, name, id, uuid] = labels(container, share);
-        vec.with_label_values(&[namespace, pod, name, id, uuid, "limit"]).inc_by(share.refused as f64);
+    let mut refused = sheet.counter("vgpu_memory_refused_total", "Memory requests refused");
+    for (_, container, share) in &shares {
+        refused.sample(&share_labels(container, share, [("reason", "limit")]), share.refused as f64);
     }
-    containers(sheet, snapshot)?;
-    violations(sheet, snapshot, tally)?;
-    let vec = sheet.gauge(Opts::new("vgpu_nvml_up", "Whether NVML is available (0 or 1)"), &[])?;
-    vec.with_label_values::<&str>(&[]).set(f64::from(u8::from(snapshot.nvml_error.is_none())));
-    let vec = sheet.gauge(Opts::new("vgpu_build_info", "Always 1, labelled with the version"), &["version"])?;
-    vec.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
-    Ok(())
+    let containers = snapshot.containers.iter().map(|container| (container_labels(container, []), container)).collect();
+    let containers: Vec<(Labels, &ContainerState)> = newest(containers, |(labels, _)| labels);
+    write_containers(sheet, &containers);
+    write_violations(sheet, &containers, tally);
+    let is_up = f64::from(u8::from(snapshot.nvml_error.is_none()));
+    sheet.gauge("vgpu_nvml_up", "Whether NVML is available (0 or 1)").sample(&Labels::default(), is_up);
+    let version = Labels::new([("version", env!("CARGO_PKG_VERSION"))]);
+    sheet.gauge("vgpu_build_info", "Always 1, labelled with the version").sample(&version, 1.0);
+}
+
+/// Returns a container's labels, with `more`.
+fn container_labels<const N: usize>(container: &ContainerState, more: [(&str, &str); N]) -> Labels {
+    let [namespace, pod, name] = names(container);
+    let own = [("namespace", namespace), ("pod", pod), ("container", name), ("container_id", container.id.as_str())];
+    Labels::new(own.into_iter().chain(more))
+}
+
+/// Returns a share's labels, with `more`.
+fn share_labels<const N: usize>(container: &ContainerState, share: &Share, more: [(&str, &str); N]) -> Labels {
+    let [namespace, pod, name] = names(container);
+    let id = container.id.as_str();
+    let own = [("namespace", namespace), ("pod", pod), ("container", name), ("container_id", id), ("device_uuid", share.uuid.as_str())];
+    Labels::new(own.into_iter().chain(more))
 }
 
 /// Writes how often each part of the monitor was started again.
-pub fn write_restarts(sheet: &mut Sheet, restarts: &[(&str, u64)]) -> Result<()> {
-    let vec = sheet.counter(Opts::new("vgpu_monitor_restarts_total", "Restarts of a part of the monitor that ended or hung"), &["part"])?;
+pub fn write_restarts(sheet: &mut Sheet, restarts: &[(&str, u64)]) {
+    let mut counter = sheet.counter("vgpu_monitor_restarts_total", "Restarts of a part of the monitor that ended or hung");
     for (part, count) in restarts {
-        vec.with_label_values(&[*part]).inc_by(*count as f64);
+        counter.sample(&Labels::new([("part", *part)]), *count as f64);
     }
-    Ok(())
 }
 
-fn containers(sheet: &mut Sheet, snapshot: &Snapshot) -> Result<()> {
-    let created = sheet.gauge(Opts::new("vgpu_container_created_timestamp_seconds", "Creation time of the container"), &CONTAINER)?;
-    let damaged = sheet
-        .gauge(Opts::new("vgpu_account_damaged", "Whether the container's account, limits or record are damaged (0 or 1)"), &CONTAINER)?;
-    let changes = sheet.counter(Opts::new("vgpu_limit_changes_total", "Number of changes of the container's limits"), &CONTAINER)?;
-    for container in &snapshot.containers {
-        let [namespace, pod, name] = names(container);
-        let labels = [namespace, pod, name, &container.id];
-        created.with_label_values(&labels).set(container.created as f64);
-        damaged.with_label_values(&labels).set(f64::from(u8::from(container.damaged.is_some())));
-        changes.with_label_values(&labels).inc_by(container.changes as f64);
-    }
-    Ok(())
+fn write_containers(sheet: &mut Sheet, containers: &[(Labels, &ContainerState)]) {
+    let mut created = sheet.gauge("vgpu_container_created_timestamp_seconds", "Creation time of the container");
+    containers.iter().for_each(|(labels, container)| created.sample(labels, container.created as f64));
+    let mut damaged = sheet.gauge("vgpu_account_damaged", "Whether the container's account, limits or record are damaged (0 or 1)");
+    containers.iter().for_each(|(labels, container)| damaged.sample(labels, f64::from(u8::from(container.damaged.is_some()))));
+    let mut changes = sheet.counter("vgpu_limit_changes_total", "Number of changes of the container's limits");
+    containers.iter().for_each(|(labels, container)| changes.sample(labels, container.changes as f64));
 }
 
-fn violations(sheet: &mut Sheet, snapshot: &Snapshot, tally: &impl Fn(&str) -> Tally) -> Result<()> {
-    let kinds = [&CONTAINER[..], &["kind"]].concat();
-    let lasting = sheet.gauge(Opts::new("vgpu_violations", "Current violations of the container's limits"), &kinds)?;
-    let found = sheet.counter(Opts::new("vgpu_violations_total", "Violations of the container's limits found"), &kinds)?;
-    let ended = sheet.counter(Opts::new("vgpu_processes_ended_total", "Processes of the container ended for violations"), &CONTAINER)?;
-    for container in &snapshot.containers {
-        let [namespace, pod, name] = names(container);
-        let tally = tally(&container.dir_name);
-        for (kind, (now, ever)) in Kind::ALL.into_iter().zip(tally.lasting.into_iter().zip(tally.found)) {
-            let labels = [namespace, pod, name, &container.id, kind.name()];
-            lasting.with_label_values(&labels).set(now as f64);
-            found.with_label_values(&labels).inc_by(ever as f64);
-        }
-        ended.with_label_values(&[namespace, pod, name, &container.id]).inc_by(tally.ended as f64);
+fn write_violations(sheet: &mut Sheet, containers: &[(Labels, &ContainerState)], tally: &impl Fn(&str) -> Tally) {
+    let by_kind = |container: &ContainerState| Kind::ALL.map(|kind| container_labels(container, [("kind", kind.name())]));
+    let tallied: Vec<(&Labels, [Labels; Kind::ALL.len()], Tally)> =
+        containers.iter().map(|(labels, container)| (labels, by_kind(container), tally(&container.dir_name))).collect();
+    let mut lasting = sheet.gauge("vgpu_violations", "Current violations of the container's limits");
+    for (_, kinds, tally) in &tallied {
+        kinds.iter().zip(tally.lasting).for_each(|(labels, count)| lasting.sample(labels, count as f64));
     }
-    Ok(())
+    let mut found = sheet.counter("vgpu_violations_total", "Violations of the container's limits found");
+    for (_, kinds, tally) in &tallied {
+        kinds.iter().zip(tally.found).for_each(|(labels, count)| found.sample(labels, count as f64));
+    }
+    let mut ended = sheet.counter("vgpu_processes_ended_total", "Processes of the container ended for violations");
+    tallied.iter().for_each(|(labels, _, tally)| ended.sample(labels, tally.ended as f64));
 }

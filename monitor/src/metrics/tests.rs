@@ -49,7 +49,7 @@ fn snapshot() -> Snapshot {
 
 fn rendered(snapshot: &Snapshot, dialect: Dialect) -> String {
     let tally = |id: &str| if id == "aaa" { Tally { found: [2, 1, 3], lasting: [1, 0, 1], ended: 1 } } else { Tally::default() };
-    text(snapshot, "node1", dialect, &[("enforce", 3)], tally).unwrap()
+    text(snapshot, "node1", dialect, &[("enforce", 3)], tally)
 }
 
 /// Returns metric names with the labels of their samples.
@@ -134,6 +134,21 @@ fn hamis_names_and_labels_are_kept() {
     }
     let modern = rendered(&snapshot(), Dialect { scheduler: false, legacy: false });
     assert!(!modern.contains("hami_gpu_shared_count") && !modern.contains("HostGPU") && modern.contains("hami_host_gpu"));
+}
+
+#[test]
+fn a_restarted_container_replaces_its_predecessor() {
+    let mut snapshot = snapshot();
+    let mut successor = snapshot.containers[0].clone();
+    (successor.id, successor.dir_name, successor.gpus[0].charged, successor.gpus[0].held) = ("ccc".to_owned(), "ccc".to_owned(), 42, None);
+    snapshot.containers.push(successor);
+    let text = rendered(&snapshot, ALL);
+    let values = |name: &str| {
+        let of_app = |line: &&str| line.starts_with(name) && line.contains(r#""app""#);
+        text.lines().filter(of_app).filter_map(|line| line.rsplit(' ').next()).collect::<Vec<_>>()
+    };
+    assert_eq!(values("hami_vgpu_memory_used_bytes"), ["42"], "the names are the same");
+    assert_eq!(values("vgpu_memory_charged_bytes"), ["700", "42"], "the IDs differ");
 }
 
 /// Returns the metrics that a Grafana dashboard queries.

@@ -130,10 +130,8 @@ impl Latest {
     fn render(&self, settings: &Settings) -> Page {
         let tally = |dir_name: &str| self.publication.tallies.get(dir_name).copied().unwrap_or_default();
         let restarts: Vec<(&str, u64)> = self.status.parts.iter().map(|part| (part.name.as_str(), part.restarts)).collect();
-        match metrics::text(&self.publication.snapshot, &settings.node, settings.dialect, &restarts, tally) {
-            Ok(text) => Page { status: StatusCode::OK, content_type: metrics::CONTENT_TYPE, text: text.into() },
-            Err(error) => Page::plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
-        }
+        let text = metrics::text(&self.publication.snapshot, &settings.node, settings.dialect, &restarts, tally);
+        Page { status: StatusCode::OK, content_type: metrics::CONTENT_TYPE, text: text.into() }
     }
 
     /// Returns what is stale, one line each.
