@@ -161,6 +161,12 @@ pub struct GpuProcess {
 }
 
 impl ContainerState {
+    /// Returns whether the container requests files that the monitor keeps.
+    #[must_use]
+    pub fn requests_files(&self) -> bool {
+        self.hami_cache.is_some() || self.trace_dir.is_some()
+    }
+
     /// Returns the display name: `namespace/pod/container` as far as known, else the ID, with control and format characters replaced.
     #[must_use]
     pub fn name(&self) -> String {

@@ -1,6 +1,7 @@
 //! Part that samples several times a second, responds to violations, and publishes each sample. It waits for no other part, and opens no file
 //! of a tenant but its account.
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -16,6 +17,7 @@ use super::pulse::Pulse;
 use crate::damage::DamageLog;
 use crate::observer::Observer;
 use crate::settings::Settings;
+use crate::snapshot::ContainerState;
 use crate::violations::ViolationDetector;
 use crate::{capabilities, enforcement, inventory, metrics};
 
@@ -29,8 +31,9 @@ const INTERVAL: Duration = Duration::from_millis(400);
 pub fn run(mut assignment: Assignment, stop: &AtomicBool) -> io::Result<()> {
     capabilities::restrict_part(&capabilities::ENFORCE);
     assignment.follow_parent()?;
-    let [pulse, mailbox] = assignment.descriptors::<2>()?;
+    let [pulse, mailbox, requests] = assignment.descriptors::<3>()?;
     let (mut pulse, mailbox, settings) = (Pulse::from(pulse), Mailbox::<Publication>::from(mailbox), assignment.settings);
+    let requests = Mailbox::<Vec<ContainerState>>::from(requests);
     // Counters go on where a former incarnation of this part left them.
     let mut tallies = mailbox.reader()?.read().unwrap_or_default().tallies;
     let mut observer = Observer::new(&settings.state_dir);
@@ -46,8 +49,13 @@ pub fn run(mut assignment: Assignment, stop: &AtomicBool) -> io::Result<()> {
         let violations = detector.detect(&snapshot, start.elapsed());
         let ended =
             enforcement::respond(&violations, settings.on_violation, |process, dir_name| observer.is_in_container(process, dir_name));
-        tallies.retain(|dir_name, _| snapshot.containers.iter().any(|container| container.dir_name == *dir_name));
+        let existing: HashSet<&str> = snapshot.containers.iter().map(|container| container.dir_name.as_str()).collect();
+        tallies.retain(|dir_name, _| existing.contains(dir_name.as_str()));
         metrics::count_violations(&mut tallies, &violations, &ended);
+        let requesting = snapshot.containers.iter().filter(|container| container.requests_files()).cloned().collect();
+        if let Err(error) = requests.write(&requesting) {
+            error!(%error, "cannot publish the containers that request files");
+        }
         if let Err(error) = mailbox.write(&Publication { sampled, snapshot, tallies: tallies.clone() }) {
             error!(%error, "cannot publish the sample");
         }

@@ -14,13 +14,12 @@ use tracing::{debug, warn};
 
 use super::launch::{self, Assignment, Part, Request};
 use super::mailbox::{Mailbox, Reader};
-use super::publication::Publication;
 use super::pulse::Pulse;
 use crate::capabilities;
 use crate::settings::Settings;
 use crate::snapshot::ContainerState;
 
-/// Time between two looks at the snapshots and the writers.
+/// Time between two looks at the containers and the writers.
 const INTERVAL: Duration = Duration::from_millis(200);
 /// Upper limit of writers.
 const MAX_WRITERS: usize = 256;
@@ -38,12 +37,12 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(30);
 pub fn run(mut assignment: Assignment, stop: &AtomicBool) -> io::Result<()> {
     capabilities::restrict_part(&capabilities::FILES);
     assignment.follow_parent()?;
-    let [pulse, snapshots] = assignment.descriptors::<2>()?;
-    let (mut pulse, mut snapshots) = (Pulse::from(pulse), Reader::<Publication>::from(snapshots));
+    let [pulse, requests] = assignment.descriptors::<2>()?;
+    let (mut pulse, mut requests) = (Pulse::from(pulse), Reader::<Vec<ContainerState>>::from(requests));
     let mut writers = Writers { settings: assignment.settings, by_container: HashMap::new(), ending: Vec::new(), is_full: false };
     while !stop.load(Relaxed) {
-        if let Some(publication) = snapshots.read() {
-            writers.update(&publication.snapshot.containers);
+        if let Some(containers) = requests.read() {
+            writers.update(&containers);
         }
         writers.reap();
         pulse.beat();
@@ -76,10 +75,11 @@ struct Writers {
 }
 
 impl Writers {
-    /// Starts the missing writers, hands all of them the new states, and stops those of containers that are gone.
+    /// Starts the missing writers of the containers that request files, hands all of them the new states, and stops those of containers that
+    /// are gone.
     fn update(&mut self, containers: &[ContainerState]) {
         let mut wanted = HashSet::new();
-        for container in containers.iter().filter(|container| container.hami_cache.is_some() || container.trace_dir.is_some()) {
+        for container in containers {
             let key = (container.dir_name.clone(), container.created);
             if let Err(error) = self.hand(&key, container) {
                 warn!(container = container.name(), %error, "cannot start the writer of the container's files");

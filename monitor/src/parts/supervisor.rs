@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use tracing::{debug, error, info, warn};
 
 use super::launch::{self, Part};
@@ -19,6 +19,7 @@ use super::system::ServiceManager;
 use crate::capabilities;
 use crate::http::{CredentialFiles, Credentials};
 use crate::settings::Settings;
+use crate::snapshot::ContainerState;
 
 /// Time between two looks at the parts.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -44,6 +45,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 pub fn run(settings: Settings, listener: TcpListener, files: CredentialFiles, stop: &AtomicBool) -> io::Result<()> {
     capabilities::restrict_supervisor();
     launch::keep_descriptors()?;
+    raise_descriptor_limit();
     let mut protection = Protection::new(files)?;
     let shared = Shared::new(settings, listener, protection.mailbox.reader()?)?;
     let turns = shared.settings.turns;
@@ -66,12 +68,23 @@ pub fn run(settings: Settings, listener: TcpListener, files: CredentialFiles, st
     Ok(())
 }
 
+/// Lets the parts open as many files as the operator allows: two of them keep files of each container open.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        debug!(%error, "cannot raise the limit of open files");
+    }
+}
+
 /// What the parts inherit.
 struct Shared {
     settings: Settings,
     listener: TcpListener,
     snapshots: Mailbox<Publication>,
     snapshots_reader: Reader<Publication>,
+    /// Containers that request files.
+    requests: Mailbox<Vec<ContainerState>>,
+    requests_reader: Reader<Vec<ContainerState>>,
     statuses: Mailbox<Status>,
     statuses_reader: Reader<Status>,
     credentials: Reader<Credentials>,
@@ -80,17 +93,26 @@ struct Shared {
 impl Shared {
     /// Creates what the parts inherit.
     fn new(settings: Settings, listener: TcpListener, credentials: Reader<Credentials>) -> io::Result<Self> {
-        let (snapshots, statuses) = (Mailbox::create()?, Mailbox::create()?);
-        let (snapshots_reader, statuses_reader) = (snapshots.reader()?, statuses.reader()?);
-        Ok(Self { settings, listener, snapshots, snapshots_reader, statuses, statuses_reader, credentials })
+        let (snapshots, requests, statuses) = (Mailbox::create()?, Mailbox::create()?, Mailbox::create()?);
+        Ok(Self {
+            settings,
+            listener,
+            snapshots_reader: snapshots.reader()?,
+            snapshots,
+            requests_reader: requests.reader()?,
+            requests,
+            statuses_reader: statuses.reader()?,
+            statuses,
+            credentials,
+        })
     }
 
     /// Starts a part with the descriptors that it expects.
     fn start(&self, part: Part) -> io::Result<(Child, Monitor)> {
         let (pulse, monitor) = Pulse::pair()?;
         let more: &[BorrowedFd<'_>] = match part {
-            Part::Enforce => &[self.snapshots.as_fd()],
-            Part::Files => &[self.snapshots_reader.as_fd()],
+            Part::Enforce => &[self.snapshots.as_fd(), self.requests.as_fd()],
+            Part::Files => &[self.requests_reader.as_fd()],
             Part::Http => &[self.snapshots_reader.as_fd(), self.statuses_reader.as_fd(), self.credentials.as_fd(), self.listener.as_fd()],
             Part::Arbiter | Part::Writer => &[],
         };
