@@ -3,18 +3,17 @@
 //! The tenant can write and truncate the file at any time. It is therefore copied and never mapped, as touching a truncated page raises
 //! SIGBUS. Every figure is the tenant's claim, and none is used as an index or waited for.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::mem::offset_of;
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
 use vgpu_region::ledger::PAGE;
 use vgpu_region::map::{self, Census};
-use vgpu_region::region::{Region, SLOTS, Slot};
+use vgpu_region::region::{self, Region, SLOTS, Slot};
 use vgpu_region::uuid::Uuid;
 
 use crate::shared_file;
@@ -114,6 +113,11 @@ impl Unreadable {
     }
 }
 
+/// Accounts that are read at first. Most containers have one GPU, and the accounts are taken in order.
+const FIRST_ACCOUNTS: usize = 2;
+/// Size of the region up to the end of these accounts, in bytes.
+const FIRST_SIZE: usize = offset_of!(Region, gpus) + FIRST_ACCOUNTS * size_of::<region::GpuAccount>();
+
 /// Buffer for reading one region after the other.
 #[derive(Debug)]
 pub struct Reader(Box<Region>);
@@ -137,28 +141,53 @@ impl Reader {
     /// # Errors
     /// The region is damaged, or cannot be read.
     pub fn read(&mut self, path: &Path) -> Result<Account, Unreadable> {
-        let file = shared_file::open(path)?;
-        let start = offset_of!(Region, slots);
-        self.fill(&file, 0, start)?;
+        self.read_file(&shared_file::open(path)?)
+    }
+
+    /// Reads an open region.
+    ///
+    /// # Errors
+    /// The region is damaged, or cannot be read.
+    pub fn read_file(&mut self, file: &File) -> Result<Account, Unreadable> {
+        let size = file.metadata()?.len();
+        if size < region::SIZE as u64 {
+            return Err(Unreadable::Truncated(size));
+        }
+        self.fill(file, 0, FIRST_SIZE)?;
         self.0.check().map_err(|_| Unreadable::Header)?;
+        let start = offset_of!(Region, slots);
+        if self.0.gpus.get(FIRST_ACCOUNTS - 1).is_some_and(region::GpuAccount::is_free) {
+            // Other regions were read into the buffer before.
+            self.bytes()[FIRST_SIZE..start].fill(0);
+        } else {
+            self.fill(file, FIRST_SIZE, start - FIRST_SIZE)?;
+        }
         let used = (self.0.slots_used.load(Relaxed) as usize).min(SLOTS);
-        self.fill(&file, start, used * size_of::<Slot>())?;
-        let name = CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)?;
-        Ok(self.account(&Census::open(&name)))
+        if used == 0 {
+            return Ok(self.account(&[]));
+        }
+        self.fill(file, start, used * size_of::<Slot>())?;
+        let census = Census::of(file.as_raw_fd());
+        let living: Vec<usize> = map::living(&self.0, &census).map(|(index, _)| index).collect();
+        Ok(self.account(&living))
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: `self` owns the region, the length is its size, and any bytes are valid for its atomics and integers.
+        unsafe { std::slice::from_raw_parts_mut((&raw mut *self.0).cast::<u8>(), size_of::<Region>()) }
     }
 
     fn fill(&mut self, file: &File, at: usize, count: usize) -> Result<(), Unreadable> {
-        // SAFETY: `self` owns the region, the length is its size, and any bytes are valid for its atomics and integers.
-        let bytes = unsafe { std::slice::from_raw_parts_mut((&raw mut *self.0).cast::<u8>(), size_of::<Region>()) };
-        let range = bytes.get_mut(at..at + count).ok_or(Unreadable::Header)?;
+        let range = self.bytes().get_mut(at..at + count).ok_or(Unreadable::Header)?;
         file.read_exact_at(range, at as u64).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => Unreadable::Truncated(file.metadata().map_or(0, |found| found.len())),
             _ => Unreadable::Io(error),
         })
     }
 
-    fn account(&self, census: &Census) -> Account {
-        let living: Vec<&Slot> = map::living(&self.0, census).map(|(_, slot)| slot).collect();
+    /// Returns the figures in the buffer. `living` are the indices of the slots whose processes are alive.
+    fn account(&self, living: &[usize]) -> Account {
+        let living: Vec<&Slot> = living.iter().filter_map(|&index| self.0.slots.get(index)).collect();
         // The next process to allocate takes what dead ones held out of the totals. Until then they are in there.
         let held = |total: u64, pages: &dyn Fn(&Slot) -> u64| {
             let sum = living.iter().fold(0_u64, |sum, slot| sum.saturating_add(pages(slot)));
@@ -202,8 +231,9 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::CString;
     use std::fs::OpenOptions;
-    use std::os::fd::AsRawFd;
+    use std::os::unix::ffi::OsStrExt;
 
     const GPU: Uuid = Uuid([7; 16]);
 
@@ -250,6 +280,25 @@ mod tests {
         }
         // SAFETY: the region is not used after this.
         unsafe { map::unmap(member.region) };
+    }
+
+    #[test]
+    fn accounts_of_one_region_are_not_those_of_the_next() {
+        let (several, one) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let ((several, member), (one, other)) = (made(several.path()), made(one.path()));
+        let uuids: Vec<Uuid> = (1..=vgpu_region::MAX_GPUS as u8).map(|number| Uuid([number; 16])).collect();
+        uuids.iter().for_each(|uuid| _ = member.region.gpu(*uuid).unwrap());
+        other.region.gpu(GPU).unwrap();
+        let mut reader = Reader::default();
+        let mut gpus = |path| reader.read(path).unwrap().gpus.iter().map(|gpu| gpu.uuid).collect::<Vec<Uuid>>();
+        assert_eq!(gpus(&several), uuids);
+        assert_eq!(gpus(&one), [GPU]);
+        assert_eq!(gpus(&several), uuids);
+        // SAFETY: the regions are not used after this.
+        unsafe {
+            map::unmap(member.region);
+            map::unmap(other.region);
+        }
     }
 
     #[test]

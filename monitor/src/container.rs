@@ -1,5 +1,6 @@
 //! Containers with limits on this host: record, limits page and account of each.
 
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use vgpu_region::uuid::Uuid;
 use crate::account::{Account, Reader, Unreadable};
 use crate::file_cache::FileCache;
 use crate::inventory::KnownGpus;
+use crate::open_files::OpenFileCache;
 use crate::rights::{RIGHTS, Rights};
 use crate::shared_file;
 
@@ -83,8 +85,8 @@ impl Container {
         if !record.is_live() {
             return None;
         }
-        let read = read_limits(&dir.join(LIMITS));
-        let account = reader.read(&dir.join(REGION));
+        let kept = files.open.with(&dir, &record, |open| (read_page(&open.limits), reader.read_file(&open.region)));
+        let (read, account) = kept.unwrap_or_else(|| (read_limits(&dir.join(LIMITS)), reader.read(&dir.join(REGION))));
         // It may have been removed meanwhile.
         if (read.is_err() || account.is_err()) && !dir.exists() {
             return None;
@@ -167,14 +169,18 @@ impl Container {
 }
 
 fn read_limits(path: &Path) -> io::Result<Box<LimitsPage>> {
-    let mut page = Box::new(LimitsPage::new([]));
-    // SAFETY: the page is ours alone, PAGE_SIZE bytes of integers and atomics, for which any bytes are valid.
-    let bytes = unsafe { std::slice::from_raw_parts_mut((&raw mut *page).cast::<u8>(), PAGE_SIZE) };
     let opened = shared_file::open(path).map_err(|error| match shared_file::is_leased(&error) {
         true => io::Error::other(format!("{} holds a lease on it", shared_file::lease_holder(path))),
         false => error,
     });
-    opened?.read_exact_at(bytes, 0)?;
+    read_page(&opened?)
+}
+
+fn read_page(file: &File) -> io::Result<Box<LimitsPage>> {
+    let mut page = Box::new(LimitsPage::new([]));
+    // SAFETY: the page is ours alone, PAGE_SIZE bytes of integers and atomics, for which any bytes are valid.
+    let bytes = unsafe { std::slice::from_raw_parts_mut((&raw mut *page).cast::<u8>(), PAGE_SIZE) };
+    file.read_exact_at(bytes, 0)?;
     page.check().map_err(|why| io::Error::other(map::Error::Limits(why).to_string()))?;
     Ok(page)
 }
@@ -197,16 +203,17 @@ pub fn list_with_unknown(state_dir: &Path, reader: &mut Reader) -> (Vec<Containe
     list_again(state_dir, reader, &mut Files::default())
 }
 
-/// Files of the host that rarely change, as read before.
+/// Files of containers that need not be read or opened again.
 #[derive(Debug)]
 pub struct Files {
     records: FileCache<Record>,
     rights: FileCache<Rights>,
+    open: OpenFileCache,
 }
 
 impl Default for Files {
     fn default() -> Self {
-        Self { records: FileCache::new(RECORD), rights: FileCache::new(RIGHTS) }
+        Self { records: FileCache::new(RECORD), rights: FileCache::new(RIGHTS), open: OpenFileCache::default() }
     }
 }
 
@@ -224,6 +231,7 @@ pub fn list_again(state_dir: &Path, reader: &mut Reader, files: &mut Files) -> (
     }
     files.records.forget_others();
     files.rights.forget_others();
+    files.open.forget_others();
     found.sort_by(|a, b| (a.record.created, &a.record.id).cmp(&(b.record.created, &b.record.id)));
     unknown.sort_by(|a, b| a.dir.cmp(&b.dir));
     (found, unknown)

@@ -1,10 +1,11 @@
 //! JSON files in containers' directories, which rarely change: each version is parsed once.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs::{self, Metadata};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
@@ -20,8 +21,8 @@ fn version(file: &Metadata) -> Version {
 #[derive(Debug)]
 pub struct FileCache<T> {
     name: &'static str,
-    known: HashMap<PathBuf, (Version, Arc<T>)>,
-    asked: HashMap<PathBuf, (Version, Arc<T>)>,
+    known: HashMap<OsString, (Version, Arc<T>)>,
+    asked: HashMap<OsString, (Version, Arc<T>)>,
 }
 
 impl<T: DeserializeOwned> FileCache<T> {
@@ -45,10 +46,10 @@ impl<T: DeserializeOwned> FileCache<T> {
 
     /// Returns the content of the file `path` of a container's directory, which has this version.
     fn get_version(&mut self, dir: &Path, path: &Path, version: Version) -> io::Result<Arc<T>> {
-        let known = self.known.remove_entry(dir).filter(|(_, (known, _))| *known == version);
+        let known = self.known.remove_entry(dir.as_os_str()).filter(|(_, (known, _))| *known == version);
         let (dir, entry) = match known {
             Some(entry) => entry,
-            None => (dir.to_owned(), (version, Arc::new(serde_json::from_slice(&fs::read(path)?).map_err(io::Error::other)?))),
+            None => (dir.as_os_str().to_owned(), (version, Arc::new(serde_json::from_slice(&fs::read(path)?).map_err(io::Error::other)?))),
         };
         let content = Arc::clone(&entry.1);
         self.asked.insert(dir, entry);

@@ -25,6 +25,7 @@ pub mod metrics;
 pub mod mig;
 pub mod nvml;
 pub mod observer;
+mod open_files;
 pub mod ownership;
 pub mod parts;
 pub mod process_table;

@@ -98,19 +98,24 @@ impl Observer {
 
     /// Takes a sample.
     pub fn sample(&mut self) -> Snapshot {
+        self.sample_of(|_| true)
+    }
+
+    /// Takes a sample of the containers whose directories `is_wanted` accepts, and of those whose record cannot be read.
+    pub fn sample_of(&mut self, is_wanted: impl Fn(&Path) -> bool) -> Snapshot {
         if self.nvml.is_err() && self.opened.elapsed() > NVML_RETRY_INTERVAL {
             self.open_nvml();
         }
         let (containers, unknown) = container::list_again(&self.state_dir, &mut self.reader, &mut self.files);
-        let owners = self.owners.next(&containers);
         self.processes.begin_look();
+        let owners = self.owners.next(&containers, &mut self.processes);
         let states = self.gpu_states();
         let found: Vec<ObservedGpu> = states.into_iter().map(|state| ObservedGpu::new(state, &owners, &mut self.processes)).collect();
         let unix_time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
         let look = Look { found: &found, now: Instant::now(), unix_time };
         let mut previous = std::mem::take(&mut self.previous);
         let mut states = Vec::new();
-        for (index, container) in containers.iter().enumerate() {
+        for (index, container) in containers.iter().enumerate().filter(|(_, container)| is_wanted(&container.dir)) {
             let shares = self.shares(&look, index, container, &mut previous);
             states.push(container_state(container, shares, owners.init(index)));
         }

@@ -6,14 +6,16 @@
 //!    whatever its cgroup: no process leaves a container for these namespaces.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use vgpu_oci_hook::state::Record;
 
 use crate::container::Container;
+use crate::process_table::ProcessTable;
 use crate::processes::Process;
 
 /// What identifies a container's processes.
@@ -21,7 +23,7 @@ use crate::processes::Process;
 struct Identity {
     id: String,
     /// The container's first process.
-    init: Option<Process>,
+    init: Option<Arc<Process>>,
 }
 
 /// State file of a low-level runtime: `state.json` of runc, `status` of crun.
@@ -36,21 +38,26 @@ struct RuntimeState {
 
 impl Identity {
     /// Looks up a container's first process.
-    fn find(record: &Record) -> Self {
-        let recorded = record.init.filter(|init| init.is_alive()).and_then(|init| Process::read(init.pid));
-        let from_runtime = || record.runtime_roots.iter().find_map(|root| init_from_runtime(&root.join(&record.id)));
-        Self { id: record.id.clone(), init: recorded.or_else(from_runtime).filter(|init| !init.has_exited) }
+    fn find(record: &Record, processes: &mut ProcessTable) -> Self {
+        let recorded = record.init.and_then(|init| processes.get(init.pid).filter(|found| found.start_time == init.start_time));
+        let mut from_runtime = || record.runtime_roots.iter().find_map(|root| init_from_runtime(&root.join(&record.id), processes));
+        Self { id: record.id.clone(), init: recorded.or_else(&mut from_runtime).filter(|init| !init.has_exited) }
+    }
+
+    /// Returns this if the first process still exists, with what has changed of it.
+    fn again(self: &Arc<Self>, processes: &mut ProcessTable) -> Option<Arc<Self>> {
+        let before = self.init.as_ref()?;
+        let init = processes.get(before.pid).filter(|now| now.start_time == before.start_time && !now.has_exited)?;
+        let is_same = Arc::ptr_eq(before, &init) || *before == init;
+        Some(if is_same { Arc::clone(self) } else { Arc::new(Self { id: self.id.clone(), init: Some(init) }) })
     }
 }
 
-fn init_from_runtime(dir: &Path) -> Option<Process> {
+fn init_from_runtime(dir: &Path, processes: &mut ProcessTable) -> Option<Arc<Process>> {
     let text = ["state.json", "status"].iter().find_map(|name| fs::read(dir.join(name)).ok())?;
     let state: RuntimeState = serde_json::from_slice(&text).ok()?;
-    Process::read(state.pid).filter(|found| state.start_time.is_none_or(|start_time| start_time == found.start_time))
+    processes.get(state.pid).filter(|found| state.start_time.is_none_or(|start_time| start_time == found.start_time))
 }
-
-/// Looks after which an identity is read anew, though its first process still exists: processes can be moved to other cgroups.
-const REFRESH_LOOKS: usize = 10;
 
 /// Mapping from processes to the containers of one sample.
 #[derive(Clone, Debug, Default)]
@@ -58,51 +65,48 @@ pub struct ProcessOwners {
     this: Process,
     /// Mount namespace of the host's first process. 0 if unknown.
     host_mounts: u64,
-    dirs: Vec<PathBuf>,
-    identities: Vec<Arc<Identity>>,
-    by_dir: Arc<HashMap<PathBuf, usize>>,
+    dirs: Arc<Vec<OsString>>,
+    identities: Arc<Vec<Arc<Identity>>>,
+    by_dir: Arc<HashMap<OsString, usize>>,
     index: Arc<Index>,
-    looks: usize,
 }
 
 impl ProcessOwners {
     /// Identifies the processes of `containers`, and refers to these by their index. Reuses what holds of the last sample.
     #[must_use]
-    pub fn next(&self, containers: &[Container]) -> Self {
+    pub fn next(&self, containers: &[Container], processes: &mut ProcessTable) -> Self {
         let [this, first] = [std::process::id(), 1].map(|pid| Process::read(pid).unwrap_or_default());
         // In a PID namespace of our own, PID 1 is not the host's first process.
         let host_mounts = if first.pid_namespace == this.pid_namespace { first.mount_namespace } else { 0 };
-        let looks = self.looks.wrapping_add(1);
-        let identity = |(index, container): (usize, &Container)| {
-            let known = self.by_dir.get(&container.dir).and_then(|&at| self.identities.get(at));
-            known
-                .and_then(|known| revalidate(known, looks.wrapping_add(index).is_multiple_of(REFRESH_LOOKS)))
-                .unwrap_or_else(|| Arc::new(Identity::find(&container.record)))
+        let identity = |container: &Container| {
+            let known = self.by_dir.get(container.dir.as_os_str()).and_then(|&at| self.identities.get(at));
+            let again = known.and_then(|known| known.again(processes));
+            again.unwrap_or_else(|| Arc::new(Identity::find(&container.record, processes)))
         };
-        let identities: Vec<Arc<Identity>> = containers.iter().enumerate().map(identity).collect();
+        let identities: Vec<Arc<Identity>> = containers.iter().map(identity).collect();
         let is_same = identities.len() == self.identities.len()
             && this.cgroups == self.this.cgroups
-            && identities.iter().zip(&self.identities).all(|(now, before)| Arc::ptr_eq(now, before))
-            && containers.iter().zip(&self.dirs).all(|(now, before)| now.dir == *before);
+            && identities.iter().zip(&*self.identities).all(|(now, before)| Arc::ptr_eq(now, before))
+            && containers.iter().zip(&*self.dirs).all(|(now, before)| now.dir.as_os_str() == before);
         if is_same {
-            return Self { this, host_mounts, looks, ..self.clone() };
+            return Self { this, host_mounts, ..self.clone() };
         }
-        let dirs = containers.iter().map(|container| container.dir.clone()).collect();
-        Self { this, host_mounts, looks, ..Self::default() }.with(dirs, identities)
+        let dirs = containers.iter().map(|container| container.dir.clone().into_os_string()).collect();
+        Self { this, host_mounts, ..Self::default() }.with(dirs, identities)
     }
 
     /// Returns this with the containers in these directories.
-    fn with(self, dirs: Vec<PathBuf>, identities: Vec<Arc<Identity>>) -> Self {
+    fn with(self, dirs: Vec<OsString>, identities: Vec<Arc<Identity>>) -> Self {
         let by_dir = Arc::new(dirs.iter().cloned().zip(0..).collect());
         let index = Arc::new(Index::new(&identities, &self.this));
-        Self { dirs, identities, by_dir, index, ..self }
+        Self { dirs: Arc::new(dirs), identities: Arc::new(identities), by_dir, index, ..self }
     }
 
     /// Returns whether a process belongs to the container with this directory name.
     #[must_use]
     pub fn is_in_container(&self, process: &Process, dir_name: &str) -> bool {
         let dir = self.container_of(process).and_then(|index| self.dirs.get(index));
-        dir.and_then(|dir| dir.file_name()).is_some_and(|found| found == dir_name)
+        dir.and_then(|dir| Path::new(dir).file_name()).is_some_and(|found| found == dir_name)
     }
 
     /// Returns the index of the container that a process belongs to.
@@ -114,7 +118,7 @@ impl ProcessOwners {
     /// Returns the first process of the container at `index`.
     #[must_use]
     pub fn init(&self, index: usize) -> Option<&Process> {
-        self.identities.get(index)?.init.as_ref()
+        self.identities.get(index)?.init.as_deref()
     }
 
     /// Returns the container with the longest cgroup path that the process is in. The innermost container has the longest.
@@ -144,19 +148,6 @@ impl ProcessOwners {
         }
         self.index.by_namespace.get(&process.pid_namespace).copied().flatten()
     }
-}
-
-/// Returns the identity if its first process still exists. It is read anew if `fully`, and returned as it was unless it has changed.
-fn revalidate(known: &Arc<Identity>, fully: bool) -> Option<Arc<Identity>> {
-    let mut init = known.init.clone()?;
-    if fully {
-        init = Process::read(init.pid).filter(|now| now.start_time == init.start_time)?;
-    } else if !init.refresh() {
-        return None;
-    }
-    let is_same = known.init.as_ref() == Some(&init);
-    let changed = || Arc::new(Identity { init: Some(init.clone()), ..(**known).clone() });
-    (!init.has_exited).then(|| if is_same { Arc::clone(known) } else { changed() })
 }
 
 /// What identifies the containers of one sample, to look processes up by.

@@ -5,12 +5,16 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat};
 
 use crate::text::printable;
 
 /// Bytes that most of the files fit in.
 const FILE_ROOM: usize = 4096;
+/// Bytes of a file that are read at most. A process can be in no more cgroups than the host has hierarchies, with paths of 4 KiB each.
+const MAX_FILE: u64 = 1 << 20;
 
 /// Process on the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,30 +41,33 @@ impl Process {
     /// Reads a process's entry in `/proc`. `None` if there is no such process.
     #[must_use]
     pub fn read(pid: u32) -> Option<Self> {
-        let dir = format!("/proc/{pid}");
-        let stat = Stat::read(&dir)?;
+        // An open directory stays that of one process: if the PID is reused, its files cannot be opened any more.
+        let dir = open(CWD, &format!("/proc/{pid}"), OFlags::PATH | OFlags::DIRECTORY)?;
+        let stat = Stat::read(&dir, "stat")?;
         // The kernel takes cgroups and namespaces from a thread that has exited, so a living one is asked.
-        let thread = if stat.is_leaderless() { living_thread(&dir) } else { None };
-        let source = thread.as_ref().unwrap_or(&dir);
-        let namespace = |kind: &str| fs::metadata(format!("{source}/ns/{kind}")).map_or(0, |found| found.ino());
+        let thread = if stat.is_leaderless() { living_thread(pid, &dir) } else { None };
+        let source = thread.as_deref().unwrap_or_default();
+        let namespace = |kind: &str| statat(&dir, format!("{source}ns/{kind}"), AtFlags::empty()).map_or(0, |found| found.st_ino);
         let this = Self {
             pid,
-            inner_pid: parse_inner_pid(&read_lossy(&format!("{dir}/status"))?).unwrap_or(pid),
+            inner_pid: parse_inner_pid(&read_lossy(&dir, "status")?).unwrap_or(pid),
             start_time: stat.start_time,
             has_exited: stat.has_exited(),
-            cgroups: parse_cgroups(&read_lossy(&format!("{source}/cgroup")).unwrap_or_default()),
             pid_namespace: namespace("pid"),
             mount_namespace: namespace("mnt"),
+            // The last one: it cannot be read once the process is gone.
+            cgroups: parse_cgroups(&read_lossy(&dir, &format!("{source}cgroup"))?),
             name: stat.name,
         };
-        // The PID may have been reused between the reads.
-        (Stat::read(&dir)?.start_time == this.start_time).then_some(this)
+        Some(this)
     }
 
     /// Reads whether the process still exists, and whether it has exited. Costs a fifth of [`Process::read`]. Returns false if the process is gone
     /// or another one has the PID.
     pub fn refresh(&mut self) -> bool {
-        let Some(stat) = Stat::read(&format!("/proc/{}", self.pid)).filter(|stat| stat.start_time == self.start_time) else { return false };
+        let Some(stat) = Stat::read(CWD, &format!("/proc/{}/stat", self.pid)).filter(|stat| stat.start_time == self.start_time) else {
+            return false;
+        };
         self.has_exited = stat.has_exited();
         self.name = stat.name;
         true
@@ -79,8 +86,8 @@ struct Stat {
 }
 
 impl Stat {
-    fn read(dir: &str) -> Option<Self> {
-        Self::parse(&read_lossy(&format!("{dir}/stat"))?)
+    fn read(dir: impl AsFd, path: &str) -> Option<Self> {
+        Self::parse(&read_lossy(dir, path)?)
     }
 
     /// Parses the file. Fields count from the end of the name, which may contain anything.
@@ -105,19 +112,23 @@ impl Stat {
     }
 }
 
+fn open(dir: impl AsFd, path: &str, flags: OFlags) -> Option<OwnedFd> {
+    openat(dir, path, flags | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
 /// Reads a text file. What is not UTF-8 is replaced.
-fn read_lossy(path: &str) -> Option<String> {
-    // The files have no size, so a read without room for them takes many calls.
+fn read_lossy(dir: impl AsFd, path: &str) -> Option<String> {
+    // The files have no size, so a read without room for them takes many calls, and there is no use in asking for it.
     let mut bytes = Vec::with_capacity(FILE_ROOM);
-    fs::File::open(path).ok()?.read_to_end(&mut bytes).ok()?;
+    fs::File::from(open(dir, path, OFlags::RDONLY)?).take(MAX_FILE).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
-/// Returns the directory in `/proc` of a thread that has not exited.
-fn living_thread(process_dir: &str) -> Option<String> {
-    let threads = fs::read_dir(format!("{process_dir}/task")).ok()?.flatten();
-    let mut dirs = threads.filter_map(|entry| Some(format!("{process_dir}/task/{}", entry.file_name().to_str()?)));
-    dirs.find(|dir| Stat::read(dir).is_some_and(|stat| !stat.has_leader_exited))
+/// Returns the directory of a thread that has not exited, in the process's directory and with a slash at its end.
+fn living_thread(pid: u32, dir: &OwnedFd) -> Option<String> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    let mut dirs = threads.filter_map(|entry| Some(format!("task/{}/", entry.file_name().to_str()?)));
+    dirs.find(|thread| Stat::read(dir, &format!("{thread}stat")).is_some_and(|stat| !stat.has_leader_exited))
 }
 
 fn parse_inner_pid(status: &str) -> Option<u32> {

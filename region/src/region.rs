@@ -215,6 +215,12 @@ impl Region {
 }
 
 impl GpuAccount {
+    /// Returns true if the account was never taken. Accounts are taken in order, so all later ones are free, too.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.claimed.load(Acquire) == 0
+    }
+
     /// Returns the GPU's UUID, or `None` for an unused account.
     #[must_use]
     pub fn uuid(&self) -> Option<Uuid> {

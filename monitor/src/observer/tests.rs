@@ -57,3 +57,44 @@ fn shares_and_rates_come_from_the_account() {
     // SAFETY: the region is not used after this.
     unsafe { map::unmap(member.region) };
 }
+
+#[test]
+fn what_is_kept_is_not_that_of_the_next_container() {
+    let host = Host::new();
+    let (inventory, uuids) = Host::inventory(1);
+    crate::inventory::write(host.path(), &inventory).unwrap();
+    let limits = |memory| GpuLimits { memory: vgpu_config::quantity::Bytes::new(memory), ..GpuLimits::none(Which::All) };
+    let path = std::ffi::CString::new(host.dir("c").join(REGION).as_os_str().as_bytes()).unwrap();
+    let mut observer = Observer::new(host.path());
+    let mut look = || {
+        observer.set_inventory(inventory.clone());
+        let share = observer.sample().containers.remove(0).gpus.remove(0);
+        (share.memory_limit, share.charged)
+    };
+    let charge = |pages| {
+        let member = map::join(&path, 4, 5).unwrap();
+        let place = member.region.gpu(uuids[0]).unwrap();
+        member.slot().gpus[place].charge.reserve(&member.region.gpus[place].total, pages, 100).unwrap();
+    };
+    host.container("c", "app", "web", &[limits(1 << 30)]);
+    charge(7);
+    assert_eq!(look(), (Some(1 << 30), 7 * 4096));
+    let page = map::limits_for_change(&std::ffi::CString::new(host.dir("c").join("limits").as_os_str().as_bytes()).unwrap()).unwrap();
+    page.gpus().next().unwrap().memory.store(2 << 30, Relaxed);
+    assert_eq!(look(), (Some(2 << 30), 7 * 4096), "a changed limit is seen at the next look");
+    std::fs::remove_dir_all(host.dir("c")).unwrap();
+    host.container("c", "app", "web", &[limits(32 << 30)]);
+    charge(3);
+    assert_eq!(look(), (Some(32 << 30), 3 * 4096), "the container was replaced under the same ID");
+}
+
+#[test]
+fn a_sample_of_one_container_has_no_others() {
+    let host = Host::new();
+    for id in ["a", "b"] {
+        host.container(id, id, "p", &[GpuLimits { cores: Some(30), ..GpuLimits::none(Which::All) }]);
+    }
+    let mut observer = Observer::new(host.path());
+    let found = observer.sample_of(|dir| dir == host.dir("b"));
+    assert_eq!(found.containers.iter().map(|container| container.id.as_str()).collect::<Vec<_>>(), ["b"]);
+}

@@ -5,8 +5,8 @@ fn process(cgroups: &[&str], pid_namespace: u64) -> Process {
 }
 
 fn owners(inits: &[(&str, Option<Process>)]) -> ProcessOwners {
-    let identities = inits.iter().map(|(id, init)| Arc::new(Identity { id: (*id).to_owned(), init: init.clone() })).collect();
-    let dirs = inits.iter().map(|(id, _)| PathBuf::from("/run/vgpu/containers").join(id)).collect();
+    let identities = inits.iter().map(|(id, init)| Arc::new(Identity { id: (*id).to_owned(), init: init.clone().map(Arc::new) })).collect();
+    let dirs = inits.iter().map(|(id, _)| Path::new("/run/vgpu/containers").join(id).into_os_string()).collect();
     let this = process(&["/system.slice/vgpu-monitor.service"], 1);
     ProcessOwners { this, host_mounts: 500, ..ProcessOwners::default() }.with(dirs, identities)
 }
@@ -75,13 +75,13 @@ fn containers_without_a_first_process_match_by_id() {
 
 #[test]
 fn runtime_state_files_are_read() {
-    let this = Process::read(std::process::id()).unwrap();
+    let (this, mut processes) = (Process::read(std::process::id()).unwrap(), ProcessTable::default());
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, text: String| fs::write(dir.path().join(name), text).unwrap();
     write("status", format!(r#"{{"pid":{},"process-start-time":{},"cgroup-path":"/x"}}"#, this.pid, this.start_time));
-    assert_eq!(init_from_runtime(dir.path()).map(|found| found.pid), Some(this.pid), "crun");
+    assert_eq!(init_from_runtime(dir.path(), &mut processes).map(|found| found.pid), Some(this.pid), "crun");
     write("state.json", format!(r#"{{"id":"x","init_process_pid":{},"init_process_start":{}}}"#, this.pid, this.start_time));
-    assert_eq!(init_from_runtime(dir.path()).map(|found| found.pid), Some(this.pid), "runc");
+    assert_eq!(init_from_runtime(dir.path(), &mut processes).map(|found| found.pid), Some(this.pid), "runc");
     write("state.json", format!(r#"{{"id":"x","init_process_pid":{},"init_process_start":1}}"#, this.pid));
-    assert_eq!(init_from_runtime(dir.path()), None, "the PID was reused");
+    assert_eq!(init_from_runtime(dir.path(), &mut processes), None, "the PID was reused");
 }

@@ -61,7 +61,7 @@ fn a_process_whose_first_thread_has_exited_is_alive() {
         return eprintln!("SKIPPED: python3 is not installed");
     }
     let mut child = ready(Command::new("python3").args(["-c", script]));
-    let leader_has_exited = || Stat::read(&format!("/proc/{}", child.id())).is_some_and(|stat| stat.has_leader_exited);
+    let leader_has_exited = || Stat::read(CWD, &format!("/proc/{}/stat", child.id())).is_some_and(|stat| stat.has_leader_exited);
     while !leader_has_exited() {
         std::thread::yield_now();
     }

@@ -79,6 +79,15 @@ impl File {
         }
     }
 
+    /// Returns another descriptor of an open file.
+    pub(super) fn duplicate(descriptor: i32) -> Result<Self, Error> {
+        // SAFETY: the call takes no pointers, and fails if nothing is open with this number.
+        match unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0) } {
+            -1 => Err(failed("fcntl")),
+            duplicate => Ok(Self(duplicate)),
+        }
+    }
+
     /// Allocates the pages of a range of the file. Without them, a write through a mapping kills the process with SIGBUS once the file
     /// system is full. The file's size stays. Does nothing on file systems that cannot allocate in advance.
     pub(super) fn allocate(&self, offset: u64, length: usize) -> Result<(), Error> {
