@@ -79,7 +79,8 @@ impl Args {
 
 /// Returns the state of a container. `None` if it is gone.
 fn state(container: &Container, observer: &mut Observer) -> Option<ContainerState> {
-    observer.sample().containers.into_iter().find(|current| container.dir.ends_with(&current.dir_name))
+    let snapshot = observer.sample_of(|dir| dir == container.dir);
+    snapshot.containers.into_iter().find(|current| container.dir.ends_with(&current.dir_name))
 }
 
 /// Prints the limits now in force, and by how much the container exceeds them.

@@ -3,8 +3,10 @@
 use crate::config_args::ConfigArgs;
 use crate::human::{bytes, duration};
 use crate::outcome::Outcome;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
+use vgpu_monitor::container::{self, NotFound};
 use vgpu_monitor::observer::Observer;
 use vgpu_monitor::snapshot::{ContainerState, Share, Snapshot};
 
@@ -28,19 +30,10 @@ impl Args {
     pub fn run(self) -> Outcome {
         let state_dir = self.config.state_dir()?;
         let mut observer = Observer::new(&state_dir);
-        let mut snapshot = sample(&mut observer);
-        if let Some(name) = &self.container {
-            let containers = vgpu_monitor::container::list(&state_dir, &mut Default::default());
-            let found = vgpu_monitor::container::find(&containers, name);
-            // A container whose record cannot be read has no other name than its directory's.
-            let is_damaged = |container: &ContainerState| container.damaged.is_some() && container.dir_name == *name;
-            if found.is_ok() || !snapshot.containers.iter().any(is_damaged) {
-                let place = &found?.dir;
-                snapshot.containers.retain(|container| place.ends_with(&container.dir_name));
-            } else {
-                snapshot.containers.retain(is_damaged);
-            }
-        }
+        let snapshot = match &self.container {
+            Some(name) => sample_named(&mut observer, &state_dir, name)?,
+            None => sample(&mut observer, |_| true),
+        };
         if self.json {
             println!("{}", serde_json::to_string_pretty(&snapshot)?);
         } else {
@@ -50,14 +43,29 @@ impl Args {
     }
 }
 
-/// Returns a snapshot with rates, which take two samples.
-pub(crate) fn sample(observer: &mut Observer) -> Snapshot {
-    let first = observer.sample();
+/// Returns a snapshot of the one container that `name` selects.
+fn sample_named(observer: &mut Observer, state_dir: &Path, name: &str) -> Result<Snapshot, NotFound> {
+    let containers = container::list(state_dir, &mut Default::default());
+    let found = container::find(&containers, name).map(|found| found.dir.as_path());
+    let mut snapshot = sample(observer, |dir| found == Ok(dir));
+    // A container whose record cannot be read has no other name than its directory's.
+    let is_damaged = |container: &ContainerState| container.damaged.is_some() && container.dir_name == *name;
+    match found {
+        Ok(dir) => snapshot.containers.retain(|container| dir.ends_with(&container.dir_name)),
+        Err(_) if snapshot.containers.iter().any(is_damaged) => snapshot.containers.retain(is_damaged),
+        Err(error) => return Err(error),
+    }
+    Ok(snapshot)
+}
+
+/// Returns a snapshot with rates, which take two samples, of the containers whose directories `is_wanted` accepts.
+pub(crate) fn sample(observer: &mut Observer, is_wanted: impl Fn(&Path) -> bool) -> Snapshot {
+    let first = observer.sample_of(&is_wanted);
     if first.containers.is_empty() {
         return first;
     }
     std::thread::sleep(SAMPLE_INTERVAL);
-    observer.sample()
+    observer.sample_of(is_wanted)
 }
 
 /// NVML is GPU time as NVML reports it, TIME as the container's own account has it.

@@ -61,7 +61,7 @@ impl Args {
         if self.json {
             self.print_json(&mut observer, interval)?;
         } else if self.once || !io::stdout().is_terminal() {
-            view.update(sample(&mut observer));
+            view.update(sample(&mut observer, |_| true));
             let width = ratatui::crossterm::terminal::size().map_or(DEFAULT_WIDTH, |(width, _)| width.max(DEFAULT_WIDTH));
             let mut out = io::stdout().lock();
             for line in draw::body(&view, width) {
@@ -74,7 +74,7 @@ impl Args {
     }
 
     fn print_json(&self, observer: &mut Observer, interval: Duration) -> io::Result<()> {
-        let mut snapshot = sample(observer);
+        let mut snapshot = sample(observer, |_| true);
         loop {
             let mut out = io::stdout().lock();
             writeln!(out, "{}", serde_json::to_string(&snapshot)?)?;
