@@ -1,6 +1,6 @@
 #!/bin/sh
 # scale.sh [CONTAINERS...]: measures the host's side with many containers on a simulated GPU (default: 10, 100, 500 and 1000), as root with
-# runc. Writes a table in Markdown to stdout and to tests/e2e/results/scale.md. 1,000 containers take half an hour and about 8 GiB.
+# runc. Writes a table in Markdown to stdout and to tests/e2e/results/scale.md. 1,000 containers take about ten minutes and 8 GiB.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/tools.sh
@@ -12,6 +12,7 @@ cp "$target/release/vgpu" "$kit/.new"
 mv "$kit/.new" "$kit/vgpu"
 mkdir -p tests/e2e/results
 {
-    results_header 'The host with many containers' 'make scale' "$(runc --version | head -n 1)"
+    results_header 'The host with many containers' 'make scale' "load $(cut -d ' ' -f 1 /proc/loadavg) at the start" \
+        "$(runc --version | head -n 1)"
     VGPU_TEST_KIT=$kit "$target/release/vgpu-scale" "$target/release/examples/look" "$@"
 } | tee tests/e2e/results/scale.md

@@ -1,10 +1,14 @@
 //! Many containers on one host.
 
 use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use vgpu_e2e::{Kit, Machine, host, start_detached};
 use vgpu_test_harness::{Bundle, Host, Runtime};
+
+/// Containers that are started or deleted at the same time while the fleet grows or goes. Most of that is waiting.
+const WORKERS: usize = 8;
 
 /// Containers that run. They are deleted when dropped.
 pub struct Fleet {
@@ -12,11 +16,27 @@ pub struct Fleet {
     pub host: Host,
     /// Their GPU.
     pub machine: Machine,
-    /// Bundle of a container that uses no GPU, and of one whose process holds GPU memory.
-    bundles: [Bundle; 2],
+    /// Bundles of each worker.
+    bundles: Vec<Bundles>,
     /// Their ids.
     pub ids: Vec<String>,
-    next: usize,
+    next: AtomicUsize,
+}
+
+/// Bundle of a container that uses no GPU, and of one whose process holds GPU memory.
+struct Bundles {
+    idle: Bundle,
+    busy: Bundle,
+}
+
+/// What starts took, in milliseconds.
+pub struct Starts {
+    /// The shortest one.
+    pub least: f64,
+    /// The median.
+    pub median: f64,
+    /// CPU time of one, on average.
+    pub cpu: f64,
 }
 
 fn limited(bundle: Bundle) -> Bundle {
@@ -27,42 +47,52 @@ impl Fleet {
     /// Returns a fleet without containers.
     pub fn new(kit: &Kit) -> Self {
         let machine = Machine::simulated(kit, &["total=2048G", "context=64M"]);
-        let idle = limited(machine.bundle()).args(&["/bin/sleep", "86400"]);
-        let busy = limited(machine.bundle()).args(&["/programs/fill", "--chunk", "16M", "--max", "16M", "--hold", "86400"]);
-        Self { host: host(kit, Runtime::Runc), machine, bundles: [idle, busy], ids: Vec::new(), next: 0 }
+        let bundles = || Bundles {
+            idle: limited(machine.bundle()).args(&["/bin/sleep", "86400"]),
+            busy: limited(machine.bundle()).args(&["/programs/fill", "--chunk", "16M", "--max", "16M", "--hold", "86400"]),
+        };
+        let bundles = (0..WORKERS).map(|_| bundles()).collect();
+        Self { host: host(kit, Runtime::Runc), machine, bundles, ids: Vec::new(), next: AtomicUsize::new(0) }
     }
 
     /// Starts containers until there are `count`. Every second one has a process on the GPU.
     pub fn grow(&mut self, count: usize) {
-        while self.ids.len() < count {
-            let is_busy = self.ids.len() % 2 == 1;
-            let (id, _) = self.start(true, is_busy);
-            self.ids.push(id);
-            if self.ids.len().is_multiple_of(50) {
-                eprintln!("{} containers", self.ids.len());
-            }
-        }
+        let left = AtomicUsize::new(self.ids.len());
+        let work = |bundles: &Bundles| {
+            let take = || Some(left.fetch_add(1, Relaxed)).filter(|number| *number < count);
+            std::iter::from_fn(take).map(|number| self.start(bundles, true, number % 2 == 1).0).collect::<Vec<_>>()
+        };
+        let work = &work;
+        let started: Vec<String> = std::thread::scope(|scope| {
+            let workers: Vec<_> = self.bundles.iter().map(|bundles| scope.spawn(move || work(bundles))).collect();
+            workers.into_iter().flat_map(|worker| worker.join().expect("containers start")).collect()
+        });
+        self.ids.extend(started);
+        eprintln!("{} containers", self.ids.len());
     }
 
     /// Starts one container, and returns its id and how long that took in milliseconds.
-    fn start(&mut self, is_limited: bool, is_busy: bool) -> (String, f64) {
-        self.next += 1;
-        let id = format!("vgpu-scale-{}-{}", std::process::id(), self.next);
+    fn start(&self, bundles: &Bundles, is_limited: bool, is_busy: bool) -> (String, f64) {
+        let id = format!("vgpu-scale-{}-{}", std::process::id(), self.next.fetch_add(1, Relaxed));
+        let bundle = if is_busy { &bundles.busy } else { &bundles.idle };
         let runtime = if is_limited { self.host.command() } else { self.host.bare_command() };
         let began = Instant::now();
-        start_detached(runtime, &self.bundles[usize::from(is_busy)], &id).unwrap_or_else(|error| panic!("{id}: {error}"));
+        start_detached(runtime, bundle, &id).unwrap_or_else(|error| panic!("{id}: {error}"));
         (id, began.elapsed().as_secs_f64() * 1e3)
     }
 
-    /// Returns the median time of a start in milliseconds, of `rounds` containers that are deleted at once.
-    pub fn start_time(&mut self, is_limited: bool, rounds: usize) -> f64 {
-        let mut times = Vec::new();
+    /// Returns what a start takes, of `rounds` containers that are deleted at once.
+    pub fn starts(&self, is_limited: bool, rounds: usize) -> Starts {
+        let (mut times, mut cpu) = (Vec::new(), 0.0);
         for _ in 0..rounds {
-            let (id, took) = self.start(is_limited, false);
+            let before = cpu_of_children();
+            let (id, took) = self.start(&self.bundles[0], is_limited, false);
+            cpu += cpu_of_children() - before;
             times.push(took);
             self.delete(&id, is_limited);
         }
-        median(times)
+        let least = times.iter().copied().fold(f64::INFINITY, f64::min);
+        Starts { least, median: median(times), cpu: cpu / rounds as f64 }
     }
 
     fn delete(&self, id: &str, is_limited: bool) {
@@ -73,8 +103,21 @@ impl Fleet {
 
 impl Drop for Fleet {
     fn drop(&mut self) {
-        self.ids.iter().for_each(|id| self.delete(id, false));
+        let this = &*self;
+        std::thread::scope(|scope| {
+            for ids in this.ids.chunks(this.ids.len().div_ceil(WORKERS).max(1)) {
+                scope.spawn(move || ids.iter().for_each(|id| this.delete(id, false)));
+            }
+        });
     }
+}
+
+/// Returns the CPU time in milliseconds of the programs that this one has started and waited for.
+fn cpu_of_children() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+    let ticks: f64 = fields.skip(13).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
+    ticks * 1e3 / rustix::param::clock_ticks_per_second() as f64
 }
 
 /// Returns the median of some times.

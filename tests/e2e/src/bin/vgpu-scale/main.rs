@@ -20,6 +20,8 @@ const SIZES: [usize; 4] = [10, 100, 500, 1000];
 const ROUNDS: usize = 9;
 /// Time for which the monitor's CPU time is measured.
 const MONITOR_TIME: Duration = Duration::from_secs(8);
+/// Time between two samples of the monitor, and a little more.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 /// Time after which a bypass counts as never noticed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -40,9 +42,9 @@ fn main() -> ExitCode {
     let kit = Kit::find();
     let mut fleet = Fleet::new(&kit);
     println!(
-        "| containers (GPU processes) | start, runc / vgpu, p50, ms | one look, CPU, median / most, ms | monitor, CPU | bypass noticed, s | scrape, ms / KiB | `show`, ms | `top --once`, ms | `set`, ms |"
+        "| containers (GPU processes) | start, runc / vgpu, least, ms | p50, ms | CPU, ms | one look, CPU, least / median, ms | NVML in it, ms | monitor, CPU | bypass noticed, s | scrape, least / p50, ms | KiB | `show`, ms | `top --once`, ms | `set`, ms |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
     for size in sizes {
         fleet.grow(size);
         // Processes that make their contexts are not what is measured.
@@ -54,40 +56,48 @@ fn main() -> ExitCode {
 
 /// Measures the fleet, and returns the table's row.
 fn row(kit: &Kit, fleet: &mut Fleet, look: &Path) -> String {
-    let starts = [fleet.start_time(false, ROUNDS), fleet.start_time(true, ROUNDS)];
+    let [bare, limited] = [fleet.starts(false, ROUNDS), fleet.starts(true, ROUNDS)];
     let looks = Command::new(look).envs(vgpu_environment(&fleet.host, &fleet.machine)).arg(fleet.host.state_dir()).output();
-    let looks = String::from_utf8_lossy(&looks.expect("look starts").stdout).trim().replace(' ', " / ");
+    let looks = String::from_utf8_lossy(&looks.expect("look starts").stdout).trim().to_owned();
+    let (looks, nvml) = looks.rsplit_once(' ').unwrap_or_default();
     let processes = fleet.machine.held(0).processes.len();
     let monitor = Monitor::start(kit, &fleet.host, &fleet.machine);
     std::thread::sleep(Duration::from_secs(2));
     let cpu = cpu_percent(monitor.pid());
     let noticed = noticed(&monitor, fleet).map_or("never".to_owned(), |seconds| format!("{seconds:.1}"));
     let size = monitor.scrape().map_or(0, |text| text.len() / 1024);
-    let scrape = timed(|| _ = monitor.scrape());
+    // Each scrape is of another sample: the monitor keeps the text of one.
+    let scrape = timed(SAMPLE_INTERVAL, || _ = monitor.scrape());
     let some = fleet.ids.get(fleet.ids.len() / 2).cloned().unwrap_or_default();
     let called = |args: &[&str]| {
-        timed(|| {
+        timed(Duration::ZERO, || {
             let output = monitor.output(args);
             assert!(output.status.success(), "{args:?}: {output:?}");
         })
     };
-    let times = [called(&["show"]), called(&["top", "--once"]), called(&["set", &some, "--gpumem", "1024"])];
-    let [show, top, set] = times.map(|time| format!("{time:.0}"));
-    let [bare, limited] = starts.map(|time| format!("{time:.0}"));
+    let calls = [called(&["show"]), called(&["top", "--once"]), called(&["set", &some, "--gpumem", "1024"])];
+    let [show, top, set] = calls.map(|(least, median)| format!("{least:.0} / {median:.0}"));
+    let starts = [(bare.least, limited.least), (bare.median, limited.median), (bare.cpu, limited.cpu)];
+    let starts = starts.map(|(bare, limited)| format!("{bare:.0} / {limited:.0}")).join(" | ");
     format!(
-        "| {} ({processes}) | {bare} / {limited} | {looks} | {cpu:.1}% | {noticed} | {scrape:.0} / {size} | {show} | {top} | {set} |",
-        fleet.ids.len()
+        "| {} ({processes}) | {starts} | {} | {nvml} | {cpu:.1}% | {noticed} | {:.0} / {:.0} | {size} | {show} | {top} | {set} |",
+        fleet.ids.len(),
+        looks.replace(' ', " / "),
+        scrape.0,
+        scrape.1
     )
 }
 
-/// Returns the median time of a call in milliseconds.
-fn timed(mut call: impl FnMut()) -> f64 {
+/// Returns the shortest and the median time of a call in milliseconds, with a pause before each call.
+fn timed(pause: Duration, mut call: impl FnMut()) -> (f64, f64) {
     let once = |_| {
+        std::thread::sleep(pause);
         let began = Instant::now();
         call();
         began.elapsed().as_secs_f64() * 1e3
     };
-    median((0..ROUNDS).map(once).collect())
+    let times: Vec<f64> = (0..ROUNDS).map(once).collect();
+    (times.iter().copied().fold(f64::INFINITY, f64::min), median(times))
 }
 
 /// Returns the CPU time of a process and its children as a percentage of one core.
