@@ -2,6 +2,7 @@
 //!
 //! 1. The cgroup decides if the container has cgroups of its own: those of its first process, or one named after the container's ID.
 //! 2. Otherwise the PID namespace decides, if the container has one of its own.
+//!    A program that `vgpu run` has started has only the cgroup that was made for it.
 //! 3. A process in the host's mount namespace, or in its PID namespace where the container has another one, is a program of the host
 //!    whatever its cgroup: no process leaves a container for these namespaces.
 
@@ -12,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use vgpu_oci_hook::state::Record;
+use vgpu_oci_hook::state::{Program, Record};
 
 use crate::container::Container;
 use crate::process_table::ProcessTable;
@@ -24,6 +25,8 @@ struct Identity {
     id: String,
     /// The container's first process.
     init: Option<Arc<Process>>,
+    /// Whether this is a program without a container: its other cgroups, and its namespaces, are those of other programs, too.
+    is_program: bool,
 }
 
 /// State file of a low-level runtime: `state.json` of runc, `status` of crun.
@@ -41,7 +44,8 @@ impl Identity {
     fn find(record: &Record, processes: &mut ProcessTable) -> Self {
         let recorded = record.init.and_then(|init| processes.get(init.pid).filter(|found| found.start_time == init.start_time));
         let mut from_runtime = || record.runtime_roots.iter().find_map(|root| init_from_runtime(&root.join(&record.id), processes));
-        Self { id: record.id.clone(), init: recorded.or_else(&mut from_runtime).filter(|init| !init.has_exited) }
+        let init = recorded.or_else(&mut from_runtime).filter(|init| !init.has_exited);
+        Self { id: record.id.clone(), init, is_program: record.program.is_some() }
     }
 
     /// Returns this if the first process still exists, with what has changed of it.
@@ -49,7 +53,14 @@ impl Identity {
         let before = self.init.as_ref()?;
         let init = processes.get(before.pid).filter(|now| now.start_time == before.start_time && !now.has_exited)?;
         let is_same = Arc::ptr_eq(before, &init) || *before == init;
-        Some(if is_same { Arc::clone(self) } else { Arc::new(Self { id: self.id.clone(), init: Some(init) }) })
+        Some(if is_same { Arc::clone(self) } else { Arc::new(Self { id: self.id.clone(), init: Some(init), ..**self }) })
+    }
+
+    /// Returns the cgroups of the container's first process that may identify the container.
+    fn cgroups(&self) -> impl Iterator<Item = &String> {
+        let own = self.is_program.then(|| Program::cgroup_name(&self.id));
+        let all = self.init.iter().flat_map(|init| &init.cgroups);
+        all.filter(move |cgroup| own.as_ref().is_none_or(|own| cgroup.rsplit('/').next() == Some(own)))
     }
 }
 
@@ -165,8 +176,8 @@ impl Index {
     fn new(identities: &[Arc<Identity>], this: &Process) -> Self {
         let inits = || identities.iter().enumerate().filter_map(|(index, identity)| Some((index, identity.init.as_ref()?)));
         let mut by_cgroup: HashMap<&str, Option<usize>> = HashMap::new();
-        for (index, init) in inits() {
-            for cgroup in &init.cgroups {
+        for (index, identity) in identities.iter().enumerate() {
+            for cgroup in identity.cgroups() {
                 by_cgroup.entry(cgroup).and_modify(|found| *found = found.filter(|&other| other == index)).or_insert(Some(index));
             }
         }
@@ -180,7 +191,7 @@ impl Index {
             identities.iter().enumerate().filter(|(_, identity)| identity.init.is_none() && counts.get(identity.id.as_str()) == Some(&1));
         let has_own_cgroup: HashSet<usize> = by_cgroup.values().copied().collect();
         let mut by_namespace: HashMap<u64, Option<usize>> = HashMap::new();
-        for (index, init) in inits() {
+        for (index, init) in inits().filter(|(index, _)| !identities.get(*index).is_some_and(|identity| identity.is_program)) {
             let only = Some(index).filter(|index| !has_own_cgroup.contains(index));
             by_namespace.entry(init.pid_namespace).and_modify(|found| *found = None).or_insert(only);
         }

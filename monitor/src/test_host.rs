@@ -55,6 +55,7 @@ impl Host {
             creator: Process::this(),
             init: None,
             created: 1,
+            program: None,
         });
     }
 

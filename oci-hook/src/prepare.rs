@@ -227,13 +227,23 @@ fn record(bundle: &Bundle, id: &str, limits: Limits, policy: &Policy, library: P
         runtime_roots: Vec::new(),
         creator: Process::this(),
         init: None,
-        created: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        created: now(),
+        program: None,
     })
+}
+
+/// Returns the time for a record, in seconds since the Unix epoch.
+#[must_use]
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Returns the library's file with symbolic links resolved. A container keeps the file that it was started with, so an upgrade does not
 /// affect it.
-fn find_library(policy: &Policy) -> Result<PathBuf> {
+///
+/// # Errors
+/// There is no such file, or users other than root and this process's may write it.
+pub fn find_library(policy: &Policy) -> Result<PathBuf> {
     let path = policy.library.canonicalize().map_err(Error::io("find the library", &policy.library))?;
     let found = std::fs::metadata(&path).map_err(Error::io("stat the library", &path))?;
     let owners = [0, rustix::process::geteuid().as_raw()];

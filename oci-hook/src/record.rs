@@ -66,6 +66,25 @@ pub struct Record {
     pub init: Option<Process>,
     /// Time of creation, in seconds since the Unix epoch.
     pub created: u64,
+    /// Set for a program without a container, which `vgpu run` has started. Its creator is the program itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<Program>,
+}
+
+/// What the record of a program without a container has besides that of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    /// Directory of the program's own cgroup, which is removed with the record. `None` if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<PathBuf>,
+}
+
+impl Program {
+    /// Returns the name of the cgroup of the program with this id.
+    #[must_use]
+    pub fn cgroup_name(id: &str) -> String {
+        format!("vgpu-{id}")
+    }
 }
 
 impl Record {

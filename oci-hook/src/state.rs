@@ -22,7 +22,7 @@ use crate::state::containers::{Containers, read_record};
 mod containers;
 pub mod shared;
 
-pub use crate::record::{CONTAINERS, LIMITS, PRELOAD, RECORD, REGION, Record, SHARED};
+pub use crate::record::{CONTAINERS, LIMITS, PRELOAD, Program, RECORD, REGION, Record, SHARED};
 pub use containers::remove;
 pub use shared::Access;
 

@@ -19,6 +19,11 @@ pub const DRIVER: &str = "/usr/local/vgpu/driver";
 /// Folder of the NVIDIA MPS daemon's pipes, for containers whose GPU time MPS limits instead of the library.
 pub const MPS: &str = "/usr/local/vgpu/mps";
 
+/// Variable that names the folder of limits page and region for a program outside any limited container.
+pub const DIR_VARIABLE: &str = "VGPU_DIR";
+/// Maximum length in bytes of the value of [`DIR_VARIABLE`].
+pub const MAX_DIR_LEN: usize = 200;
+
 /// [`LIMITS`], for system calls.
 pub const LIMITS_C: &CStr = c"/usr/local/vgpu/limits";
 /// [`REGION`], for system calls.

@@ -5,7 +5,10 @@ fn process(cgroups: &[&str], pid_namespace: u64) -> Process {
 }
 
 fn owners(inits: &[(&str, Option<Process>)]) -> ProcessOwners {
-    let identities = inits.iter().map(|(id, init)| Arc::new(Identity { id: (*id).to_owned(), init: init.clone().map(Arc::new) })).collect();
+    let identities = inits
+        .iter()
+        .map(|(id, init)| Arc::new(Identity { id: (*id).to_owned(), init: init.clone().map(Arc::new), is_program: id.starts_with("run-") }))
+        .collect();
     let dirs = inits.iter().map(|(id, _)| Path::new("/run/vgpu/containers").join(id).into_os_string()).collect();
     let this = process(&["/system.slice/vgpu-monitor.service"], 1);
     ProcessOwners { this, host_mounts: 500, ..ProcessOwners::default() }.with(dirs, identities)
@@ -55,6 +58,23 @@ fn programs_of_the_host_have_no_owner() {
         assert_eq!(owners.is_in_container(&process, "shared"), expected.is_some(), "{description}");
     }
     assert!(!owners.is_in_container(&of(600), "other"));
+}
+
+/// The program has the namespaces of the host, and in all but one hierarchy the cgroup of its user's session.
+#[test]
+fn a_program_without_a_container_has_only_its_own_cgroup() {
+    let program = process(&["/user.slice/session-1.scope", "/user.slice/session-1.scope/vgpu-run-7-9"], 1);
+    let of_other_namespace = process(&["/user.slice"], 5);
+    let owners = owners(&[("run-7-9", Some(program.clone())), ("run-8-9", Some(of_other_namespace.clone()))]);
+    for (description, process, expected) in [
+        ("its own process", program, Some(0)),
+        ("a process in a cgroup below its own", process(&["/user.slice/session-1.scope/vgpu-run-7-9/x"], 1), Some(0)),
+        ("another program of the session", process(&["/user.slice/session-1.scope"], 1), None),
+        ("a program without a cgroup of its own", of_other_namespace, None),
+        ("a cgroup named after it elsewhere", process(&["/elsewhere/vgpu-run-7-9"], 1), None),
+    ] {
+        assert_eq!(owners.container_of(&process), expected, "{description}");
+    }
 }
 
 #[test]

@@ -109,16 +109,25 @@ fn parse_owner(name: &str) -> Option<Process> {
 /// # Errors
 /// The directory cannot be removed.
 pub fn remove(dir: &Path) -> Result<()> {
-    shared::unmount_in(dir);
+    release(dir);
     match fs::remove_dir_all(dir) {
         Err(why) if why.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", dir)(why)),
         _ => Ok(()),
     }
 }
 
+/// Releases what a container's directory refers to outside of it: its file system, and the cgroup of a program without a container.
+fn release(dir: &Path) {
+    shared::unmount_in(dir);
+    // The kernel keeps a cgroup in which processes are left.
+    if let Some(cgroup) = read_record(dir).and_then(|record| record.program?.cgroup) {
+        let _ = fs::remove_dir(cgroup);
+    }
+}
+
 /// Empties a container's directory, which must have no other directory in it than the one for its file system.
 fn empty(dir: &Path) -> std::io::Result<()> {
-    shared::unmount_in(dir);
+    release(dir);
     fs::read_dir(dir)?.try_for_each(|entry| {
         let path = entry?.path();
         if path.ends_with(SHARED) { fs::remove_dir(path) } else { fs::remove_file(path) }

@@ -57,6 +57,7 @@ fn record(id: &str, bundle: &str) -> Record {
         creator: Process::this(),
         init: None,
         created: 0,
+        program: None,
     }
 }
 

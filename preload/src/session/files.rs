@@ -48,7 +48,7 @@ fn use_folder_from_environment() {
         }
         let folder = libc::getenv(c"VGPU_DIR".as_ptr());
         let paths: *mut Paths = allocate();
-        if folder.is_null() || paths.is_null() || libc::strlen(folder) > 200 {
+        if folder.is_null() || paths.is_null() || libc::strlen(folder) > paths::MAX_DIR_LEN {
             return;
         }
         for (path, name) in [((*paths).limits.as_mut_ptr(), c"/limits"), ((*paths).region.as_mut_ptr(), c"/region")] {
