@@ -3,7 +3,6 @@
 use crate::config_args::ConfigArgs;
 use crate::human::bytes;
 use crate::outcome::Outcome;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use vgpu_monitor::gpus::{Gpus, explain};
 use vgpu_monitor::inventory;
@@ -17,9 +16,6 @@ pub struct Args {
     /// Print the list as JSON and write no file
     #[arg(long)]
     json: bool,
-    /// Folder to write the list to (default: the state directory)
-    #[arg(long, value_name = "FOLDER", conflicts_with = "json")]
-    state_dir: Option<PathBuf>,
     #[command(flatten)]
     config: ConfigArgs,
 }
@@ -32,8 +28,7 @@ impl Args {
             println!("{}", serde_json::to_string_pretty(&found)?);
             return Ok(ExitCode::SUCCESS);
         }
-        let folder = self.state_dir.map_or_else(|| self.config.state_dir(), Ok)?;
-        let path = inventory::write(&folder, &found)?;
+        let path = inventory::write(&self.config.state_dir()?, &found)?;
         for gpu in &found.gpus {
             println!("{}: {} {}, {}", gpu.index, gpu.name, gpu.uuid, bytes(gpu.memory));
         }

@@ -9,6 +9,7 @@ mod human;
 pub mod inventory;
 pub mod monitor;
 mod outcome;
+pub mod run;
 pub mod set;
 pub mod show;
 pub mod top;
@@ -36,6 +37,7 @@ enum Command {
     Show(show::Args),
     Top(top::Args),
     Set(set::Args),
+    Run(run::Args),
     Trace(trace::Args),
     Monitor(monitor::Args),
     Inventory(inventory::Args),
@@ -52,6 +54,7 @@ impl Cli {
             Command::Show(args) => args.run(),
             Command::Top(args) => args.run(),
             Command::Set(args) => args.run(),
+            Command::Run(args) => args.run(),
             Command::Trace(args) => args.run(),
             Command::Monitor(args) => args.run(),
             Command::Inventory(args) => args.run(),
