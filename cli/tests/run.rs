@@ -141,7 +141,7 @@ fn memory_is_held_for_all_processes_together() {
         let fills =
             [std::fs::read_to_string(&first).unwrap(), String::from_utf8(output.stdout).unwrap()].map(|text| Fill::of(&text).obtained);
         assert!(fills[0] == 1024 * MIB && (1024 * MIB..=3072 * MIB).contains(&fills[1]), "{fills:?}");
-        assert_eq!(setting.left(), [PathBuf::new(); 0]);
+        assert_eq!(setting.left(), Vec::<PathBuf>::new());
     });
 }
 
@@ -189,7 +189,7 @@ fn root_s_programs_are_seen_and_changed_like_containers() {
     assert_eq!(child.wait().unwrap().code(), Some(128 + 9));
     beside.kill().unwrap();
     beside.wait().unwrap();
-    assert_eq!(setting.left(), [PathBuf::new(); 0]);
+    assert_eq!(setting.left(), Vec::<PathBuf>::new());
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn what_a_killed_run_leaves_is_swept_by_the_next_one() {
         wait_for("it is gone", || setting.shown().is_empty().then_some(()));
         assert_eq!(setting.left().len(), 1);
         assert!(setting.output("--mem 1Gi", &["true"]).status.success());
-        assert_eq!(setting.left(), [PathBuf::new(); 0]);
+        assert_eq!(setting.left(), Vec::<PathBuf>::new());
         let found = Command::new("find").args(["/sys/fs/cgroup", "-name", &cgroup.unwrap_or("none".into())]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&found.stdout), "");
     });
@@ -228,7 +228,7 @@ fn status_signals_and_environment_pass() {
             signal(child.id(), name);
             assert_eq!(child.wait().unwrap().code(), Some(number), "{name}");
         }
-        assert_eq!(setting.left(), [PathBuf::new(); 0]);
+        assert_eq!(setting.left(), Vec::<PathBuf>::new());
     });
 }
 
