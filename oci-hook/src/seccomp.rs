@@ -4,6 +4,8 @@
 //! loader or leave the container's root. Docker's and containerd's default filters refuse that, those of CRI-O and Podman do not, and
 //! Kubernetes' default is no filter.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
@@ -43,17 +45,15 @@ pub fn deny_user_namespaces(spec: &mut Value) -> Result<()> {
     let profile = seccomp.as_object_mut().ok_or_else(wrong_type)?;
     for name in BY_FLAG {
         if !denies(profile, name) {
-            let was_allowed = remove_permits(profile, name).ok_or_else(wrong_type)?;
-            let rule = if is_default_denying(profile) {
-                was_allowed.then(|| json!({ "names": [name], "action": "SCMP_ACT_ALLOW", "args": [masked(0)] }))
-            } else {
-                Some(json!({ "names": [name], "action": "SCMP_ACT_ERRNO", "errnoRet": EPERM, "args": [masked(NEWUSER)] }))
-            };
-            rules_mut(profile).ok_or_else(wrong_type)?.extend(rule);
+            restrict_permits(profile, name).ok_or_else(wrong_type)?;
+            if !is_default_denying(profile) {
+                let rule = json!({ "names": [name], "action": "SCMP_ACT_ERRNO", "errnoRet": EPERM, "args": [masked(NEWUSER)] });
+                rules_mut(profile).ok_or_else(wrong_type)?.push(rule);
+            }
         }
     }
     if !denies(profile, BY_POINTER) {
-        remove_permits(profile, BY_POINTER).ok_or_else(wrong_type)?;
+        restrict_permits(profile, BY_POINTER).ok_or_else(wrong_type)?;
         let rule = json!({ "names": [BY_POINTER], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS });
         rules_mut(profile).ok_or_else(wrong_type)?.push(rule);
     }
@@ -83,17 +83,30 @@ fn rules_mut(profile: &mut Map<String, Value>) -> Option<&mut Vec<Value>> {
     rules.as_array_mut()
 }
 
-/// Removes the call from all rules that may let it create a user namespace. Returns whether one of them had no conditions, so that the
-/// call is to stay allowed otherwise.
-fn remove_permits(profile: &mut Map<String, Value>, name: &str) -> Option<bool> {
-    let (rules, mut was_allowed) = (rules_mut(profile)?, false);
+/// Removes the call from all rules that may let it create a user namespace. What such a rule did with the call otherwise, be it to log it or
+/// to leave it to somebody else, it goes on to do; under conditions of its own, the call is denied.
+fn restrict_permits(profile: &mut Map<String, Value>, name: &str) -> Option<()> {
+    let (default, is_default_denying) = (profile.get("defaultAction").cloned(), is_default_denying(profile));
+    let (rules, mut kept) = (rules_mut(profile)?, Vec::new());
     for rule in rules.iter_mut().filter(|rule| names(rule, name) && !is_denying(rule.get("action")) && may_match(rule, name)) {
-        was_allowed |= args(rule).next().is_none();
+        // `clone3` gets a rule that denies it altogether, and without a rule the default does the same.
+        if name != BY_POINTER && rule.get("action") != default.as_ref() {
+            let mut own = rule.as_object().cloned().unwrap_or_default();
+            own.insert("names".to_owned(), json!([name]));
+            if args(rule).next().is_none() {
+                own.insert("args".to_owned(), json!([masked(0)]));
+                kept.push(Value::Object(own));
+            } else if !is_default_denying {
+                own.extend([("action".to_owned(), json!("SCMP_ACT_ERRNO")), ("errnoRet".to_owned(), json!(EPERM))]);
+                kept.push(Value::Object(own));
+            }
+        }
         let listed = rule.get_mut("names").and_then(Value::as_array_mut);
         listed.into_iter().for_each(|names| names.retain(|listed| listed != name));
     }
     rules.retain(|rule| rule.get("names").and_then(Value::as_array).is_none_or(|names| !names.is_empty()));
-    Some(was_allowed)
+    rules.extend(kept);
+    Some(())
 }
 
 /// Returns whether the profile certainly ends this call if it would create a user namespace.
@@ -129,11 +142,13 @@ fn mask(arg: &Value) -> Option<(u64, u64)> {
 
 /// Returns whether a rule may apply to a call that creates a user namespace.
 fn may_match(rule: &Value, name: &str) -> bool {
-    let mut flags = args(rule).filter(|arg| arg.get("index").is_none_or(|index| index == 0)).peekable();
-    // runc takes several conditions on one argument as alternatives.
-    name == BY_POINTER
-        || flags.peek().is_none()
-        || flags.any(|arg| mask(arg).is_none_or(|(mask, value)| mask & NEWUSER == 0 || value & NEWUSER != 0))
+    let index = |arg: &Value| arg.get("index").map_or(Some(0), Value::as_u64);
+    let excludes =
+        |arg: &Value| index(arg) == Some(0) && mask(arg).is_some_and(|(mask, value)| mask & NEWUSER != 0 && value & NEWUSER == 0);
+    // If several conditions are on one argument, runc takes all of the rule's conditions as alternatives.
+    let indices: BTreeSet<Option<u64>> = args(rule).map(index).collect();
+    let are_alternatives = indices.len() < args(rule).count();
+    name == BY_POINTER || if are_alternatives { !args(rule).all(excludes) } else { !args(rule).any(excludes) }
 }
 
 /// Returns whether a rule applies to every call that creates a user namespace.

@@ -51,6 +51,18 @@ fn profiles_that_allow_user_namespaces() {
             profile(ERRNO, &[rule(&["unshare"], ALLOW, json!([{ "index": 0, "value": 9, "op": "SCMP_CMP_NE" }]))]),
             true,
         ),
+        (
+            "alternatives, of which one is on another argument",
+            profile(
+                ERRNO,
+                &[rule(
+                    &["unshare"],
+                    ALLOW,
+                    json!([super::masked(0), { "index": 1, "value": 0, "op": "SCMP_CMP_EQ" }, { "index": 1, "value": 0, "op": "SCMP_CMP_NE" }]),
+                )],
+            ),
+            true,
+        ),
         ("somebody else decides", profile(ERRNO, &[rule(&["unshare"], "SCMP_ACT_NOTIFY", json!([]))]), true),
         ("all three refused", profile(ALLOW, &[rule(&["clone", "unshare"], ERRNO, masked(NEWUSER)), clone3.clone()]), false),
         ("clone3 is missing", profile(ALLOW, &[rule(&["clone", "unshare"], ERRNO, masked(NEWUSER))]), true),
@@ -90,6 +102,21 @@ fn other_calls_stay_as_they_are() {
     // A call that was allowed under a condition only is not allowed under others.
     let only = rule(&["unshare"], ALLOW, json!([{ "index": 0, "value": NEWUSER, "op": "SCMP_CMP_EQ" }]));
     assert_eq!(denied(&profile(ERRNO, &[only]))["syscalls"], json!([]));
+}
+
+/// A supervisor that decides on a call, or a log, is not left out.
+#[test]
+fn other_calls_keep_their_actions() {
+    const NOTIFY: &str = "SCMP_ACT_NOTIFY";
+    for default in [ERRNO, ALLOW] {
+        let changed = denied(&profile(default, &[rule(&["unshare"], NOTIFY, json!([]))]));
+        let is_kept = |rule: &Value| *rule == json!({ "names": ["unshare"], "action": NOTIFY, "args": [masked(0)] });
+        assert!(changed["syscalls"].as_array().unwrap().iter().any(is_kept), "{changed}");
+    }
+    let conditions = json!([{ "index": 1, "value": 1, "op": "SCMP_CMP_EQ" }]);
+    let changed = denied(&profile(ALLOW, &[rule(&["unshare"], NOTIFY, conditions.clone())]));
+    let expected = json!({ "names": ["unshare"], "action": ERRNO, "errnoRet": EPERM, "args": conditions });
+    assert!(changed["syscalls"].as_array().unwrap().contains(&expected), "{changed}");
 }
 
 #[test]
