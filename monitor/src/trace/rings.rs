@@ -209,19 +209,19 @@ impl Rings {
         }
         for (step, record) in bytes.chunks_exact(RECORD_SIZE).enumerate() {
             let number = at + step as u64;
-            let words: Vec<u64> = record.chunks_exact(8).filter_map(|word| word.try_into().ok().map(u64::from_ne_bytes)).collect();
-            let [sequence, begin, took, thread_and_pid, what, rest @ ..] = words.as_slice() else { return count };
-            let (what, pid) = (What::of(*what), *thread_and_pid as u32);
+            let mut words = [[0; 8]; RECORD_SIZE / 8];
+            words.as_flattened_mut().copy_from_slice(record);
+            let [sequence, begin, took, thread_and_pid, what, place, amount, gpu_begin, gpu_took, _] = words.map(u64::from_ne_bytes);
+            let (what, pid) = (What::of(what), thread_and_pid as u32);
             let may_wait = !is_dead && head.head - number < CAPACITY as u64 / 2;
-            if *sequence != number + 1 {
+            if sequence != number + 1 {
                 // Incomplete, or overwritten.
-                if *sequence == 0 && may_wait {
+                if sequence == 0 && may_wait {
                     return step as u64;
                 }
                 self.lose(1);
                 continue;
             }
-            let [place, amount, gpu_begin, gpu_took, ..] = *rest else { return count };
             if what.flags & TIMED != 0 && gpu_took == 0 && may_wait && pid == head.pid {
                 return step as u64;
             }
@@ -235,7 +235,7 @@ impl Rings {
                 _ => Arc::clone(&self.none),
             };
             let call = self.call(slot, what.call);
-            each(Event { pid, thread: (*thread_and_pid >> 32) as u32, kind, what, call, name, begin, took: *took, place, amount, gpu });
+            each(Event { pid, thread: (thread_and_pid >> 32) as u32, kind, what, call, name, begin, took, place, amount, gpu });
         }
         count
     }
