@@ -2,14 +2,14 @@
 
 mod backup;
 pub(crate) mod containerd;
-pub(crate) mod crio;
+pub mod crio;
 pub mod docker;
-pub(crate) mod drop_in;
+pub mod drop_in;
 pub mod error;
 mod hooks;
 pub(crate) mod managed;
 pub(crate) mod options;
-pub(crate) mod podman;
+pub mod podman;
 mod toml_layers;
 
 pub use options::HANDLER;

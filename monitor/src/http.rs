@@ -131,8 +131,8 @@ async fn connection(stream: TcpStream, pages: Arc<impl Pages>) {
     }
 }
 
-/// Answers one request on a stream.
-async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, guard: &Guard, pages: &impl Pages) {
+/// Answers one request on a stream: what a connection comes to behind the limits on connections and behind TLS.
+pub async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, guard: &Guard, pages: &impl Pages) {
     let answer = |request: Request<Incoming>| {
         let response = respond(&request, guard, pages);
         async move { Ok::<_, Infallible>(response) }

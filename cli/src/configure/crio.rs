@@ -6,7 +6,7 @@ use super::toml_layers;
 use toml_edit::{DocumentMut, Item, Table, value};
 
 /// CRI-O's drop-in.
-pub(crate) const CRIO: DropIn = DropIn {
+pub const CRIO: DropIn = DropIn {
     name: "crio",
     path: "crio.conf.d/99-vgpu.toml",
     suffix: "",

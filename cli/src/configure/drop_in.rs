@@ -10,7 +10,7 @@ use toml_edit::{DocumentMut, Item, Table, value};
 
 /// Differences between these runtimes.
 #[derive(Debug)]
-pub(crate) struct DropIn {
+pub struct DropIn {
     /// Name of the runtime for `vgpu configure`.
     pub name: &'static str,
     /// Path of vgpu's drop-in, relative to the main file's folder.
@@ -31,6 +31,7 @@ pub(crate) struct DropIn {
 
 impl DropIn {
     /// Returns the path of the drop-in for the main file `config`.
+    #[must_use]
     pub fn path(&self, config: &Path) -> PathBuf {
         config.with_file_name(self.path)
     }
@@ -53,11 +54,13 @@ impl DropIn {
     }
 
     /// Returns whether vgpu wrote a drop-in.
+    #[must_use]
     pub fn is_ours(&self, text: &str) -> bool {
         text.starts_with(&managed::marker(self.name))
     }
 
     /// Returns whether a drop-in makes vgpu the default runtime.
+    #[must_use]
     pub fn is_default(&self, text: &str) -> bool {
         let doc: Result<DocumentMut, _> = text.parse();
         doc.is_ok_and(|doc| toml_layers::lookup(&[doc], &self.key(self.default)).and_then(Item::as_str) == Some(HANDLER))
@@ -69,7 +72,11 @@ impl DropIn {
     }
 
     /// Returns the drop-in to merge over `layers`. It contains new keys only.
-    pub(super) fn render(&self, layers: &[DocumentMut], runtime: &str, default: bool, hooks_dir: Option<&Path>) -> String {
+    ///
+    /// # Panics
+    /// Never: the path of the section is not empty, and its tables are new.
+    #[must_use]
+    pub fn render(&self, layers: &[DocumentMut], runtime: &str, default: bool, hooks_dir: Option<&Path>) -> String {
         let mut section = Table::new();
         if default {
             section.insert(self.default, value(HANDLER));

@@ -6,7 +6,7 @@ use super::toml_layers;
 use toml_edit::{Array, DocumentMut, Item, Table, value};
 
 /// Podman's drop-in. Podman documents two folders of hooks, but reads only the one in /usr/share by default.
-pub(crate) const PODMAN: DropIn = DropIn {
+pub const PODMAN: DropIn = DropIn {
     name: "podman",
     path: "containers.conf.d/99-vgpu.conf",
     suffix: ".conf",

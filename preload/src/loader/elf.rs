@@ -153,7 +153,7 @@ impl Tables {
 }
 
 /// Looks up a function in one loaded object; null if the object does not define it.
-unsafe fn find(info: &libc::dl_phdr_info, name: &CStr) -> *mut c_void {
+pub(super) unsafe fn find(info: &libc::dl_phdr_info, name: &CStr) -> *mut c_void {
     // SAFETY: the tables are mapped and laid out by the ELF specification and the GNU hash format; indices stay within the counts in them.
     unsafe {
         let Some(tables) = Tables::of(info) else { return core::ptr::null_mut() };

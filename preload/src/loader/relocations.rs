@@ -11,27 +11,27 @@ use super::elf::{self, Tables};
 
 /// Relocations of a function's address: `R_X86_64_64`, `R_X86_64_GLOB_DAT`.
 #[cfg(target_arch = "x86_64")]
-const BOUND_AT_ONCE: [u32; 2] = [1, 6];
+pub(super) const BOUND_AT_ONCE: [u32; 2] = [1, 6];
 /// Relocation that may be bound at the first call: `R_X86_64_JUMP_SLOT`.
 #[cfg(target_arch = "x86_64")]
-const BOUND_LATE: u32 = 7;
+pub(super) const BOUND_LATE: u32 = 7;
 /// Relocations of a function's address: `R_AARCH64_ABS64`, `R_AARCH64_GLOB_DAT`.
 #[cfg(target_arch = "aarch64")]
-const BOUND_AT_ONCE: [u32; 2] = [257, 1025];
+pub(super) const BOUND_AT_ONCE: [u32; 2] = [257, 1025];
 /// Relocation that may be bound at the first call: `R_AARCH64_JUMP_SLOT`.
 #[cfg(target_arch = "aarch64")]
-const BOUND_LATE: u32 = 1026;
+pub(super) const BOUND_LATE: u32 = 1026;
 
 /// Search for a library's relocations.
-struct Search<'a> {
+pub(super) struct Search<'a> {
     /// Address in the library.
-    within: usize,
+    pub within: usize,
     /// Name of the function.
-    name: &'static CStr,
+    pub name: &'static CStr,
     /// Function to call instead.
-    function: *mut c_void,
+    pub function: *mut c_void,
     /// Where the function that was called before is stored.
-    original: &'a AtomicPtr<c_void>,
+    pub original: &'a AtomicPtr<c_void>,
 }
 
 /// Redirects the calls of `name` by the library that contains the address `within` to `function`. Stores the function that was called before
@@ -51,20 +51,26 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: 
         if !elf::contains(info, search.within) {
             return 0;
         }
-        if let Some(tables) = Tables::of(info) {
-            for (start, bytes) in tables.relocations.into_iter().filter(|(start, _)| *start != 0) {
-                // The table is mapped, and DT_RELASZ or DT_PLTRELSZ is its size in bytes.
-                let entries = core::slice::from_raw_parts(start as *const libc::Elf64_Rela, bytes / size_of::<libc::Elf64_Rela>());
-                for entry in entries.iter().filter(|entry| tables.is_named((entry.r_info >> 32) as usize, search.name)) {
-                    search.replace(info, entry);
-                }
-            }
-        }
+        search.replace_all(info);
     }
     1
 }
 
 impl Search<'_> {
+    /// Replaces the function in all words that the object's relocations fill with it.
+    pub unsafe fn replace_all(&self, info: &libc::dl_phdr_info) {
+        // SAFETY: the object is loaded. Its tables of relocations are mapped, and DT_RELASZ or DT_PLTRELSZ is their size in bytes.
+        unsafe {
+            let Some(tables) = Tables::of(info) else { return };
+            for (start, bytes) in tables.relocations.into_iter().filter(|(start, _)| *start != 0) {
+                let entries = core::slice::from_raw_parts(start as *const libc::Elf64_Rela, bytes / size_of::<libc::Elf64_Rela>());
+                for entry in entries.iter().filter(|entry| tables.is_named((entry.r_info >> 32) as usize, self.name)) {
+                    self.replace(info, entry);
+                }
+            }
+        }
+    }
+
     /// Replaces the function in the word that a relocation fills.
     unsafe fn replace(&self, info: &libc::dl_phdr_info, entry: &libc::Elf64_Rela) {
         let kind = entry.r_info as u32;
