@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use vgpu_cli::configure::docker;
+use toml_edit::DocumentMut;
+use vgpu_cli::configure::{crio::CRIO, docker, podman::PODMAN};
 use vgpu_containerd::{Handler, Source, Version, attach, detach, inspect, render};
 
 /// Registers vgpu in containerd's main file and removes it again. Asserts that the comments stay.
@@ -39,5 +40,19 @@ pub fn docker(data: &[u8]) {
     // An entry of vgpu's that was there before is removed, too.
     if !text.contains("vgpu") {
         assert!(docker::is_same(&cleaned, text), "undo does not restore the file: {cleaned}");
+    }
+}
+
+/// Renders the drop-ins for CRI-O and Podman over one or two layers of the operator's configuration, which `---` separates.
+pub fn drop_ins(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let layers: Result<Vec<DocumentMut>, _> = text.splitn(2, "\n---\n").map(str::parse).collect();
+    let Ok(layers) = layers else { return };
+    for engine in [CRIO, PODMAN] {
+        for (default, hooks) in [(false, None), (true, None), (false, Some(Path::new("/etc/hooks.d")))] {
+            let drop_in = engine.render(&layers, "/usr/bin/vgpu-runtime", default, hooks);
+            assert!(drop_in.parse::<DocumentMut>().is_ok(), "{drop_in}");
+            assert!(engine.is_ours(&drop_in) && engine.is_default(&drop_in) == default, "{drop_in}");
+        }
     }
 }

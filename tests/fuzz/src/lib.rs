@@ -14,27 +14,46 @@
 //! | [`containerd`] | containerd's configuration | operator |
 //! | [`docker`] | Docker's daemon.json | operator |
 //! | [`webhook`] | pods and quantities | pod's author |
-//! | [`claim`] | allocated claims | scheduler |
+//! | [`claim`] | allocated claims with parameters | scheduler, pod's author |
+//! | [`drop_ins`] | CRI-O's and Podman's configuration | operator |
+//! | [`files`] | a root with hostile files, and the path of logs and of HAMi's region in it | tenant |
+//! | [`http`] | requests to the monitor | network peer |
+//! | [`loader`] | symbols and relocations of a loaded library | image |
+//! | [`seccomp`] | a seccomp profile | pod's author through the engine |
+//! | [`snapshot`] | names and figures in metrics | pod's author, tenant |
+//! | [`turns`] | budgets that the arbiter reads | tenant |
 
 mod account;
+mod clients;
 mod device_code;
 mod engines;
+mod files;
 mod kubernetes;
+mod loader;
 mod request;
+mod seccomp;
+mod snapshots;
 mod spec;
+mod turns;
 
 pub use account::account;
+pub use clients::http;
 pub use device_code::device_code;
-pub use engines::{containerd, docker};
+pub use engines::{containerd, docker, drop_ins};
+pub use files::files;
 pub use kubernetes::{claim, webhook};
+pub use loader::loader;
 pub use request::request;
+pub use seccomp::seccomp;
+pub use snapshots::snapshot;
 pub use spec::{arguments, bundle, host_files};
+pub use turns::turns;
 
 /// Function of a target.
 pub type Target = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Target); 10] = [
+pub const TARGETS: [(&str, Target); 17] = [
     ("account", account),
     ("arguments", arguments),
     ("bundle", bundle),
@@ -42,7 +61,14 @@ pub const TARGETS: [(&str, Target); 10] = [
     ("containerd", containerd),
     ("device_code", device_code),
     ("docker", docker),
+    ("drop_ins", drop_ins),
+    ("files", files),
     ("host_files", host_files),
+    ("http", http),
+    ("loader", loader),
     ("request", request),
+    ("seccomp", seccomp),
+    ("snapshot", snapshot),
+    ("turns", turns),
     ("webhook", webhook),
 ];
