@@ -113,6 +113,10 @@ impl Builder<'_> {
     fn declared(&mut self, file: &str, below: &str, child: &syn::ItemMod, parent: usize, root: usize) -> Result<usize, Error> {
         let name = child.ident.to_string();
         let candidates = match path_attribute(&child.attrs) {
+            // A file of another crate, which is checked there.
+            Some(path) if path.matches("../").count() > folder(file).matches('/').count() => {
+                return self.module(file, below, Some(parent), root, &[]);
+            }
             Some(path) => vec![format!("{}{path}", folder(file))],
             None => vec![format!("{below}{name}.rs"), format!("{below}{name}/mod.rs")],
         };
