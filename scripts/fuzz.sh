@@ -109,10 +109,11 @@ while [ $# -gt 0 ]; do
     fi
     wait
 done
-for row in "$target"/fuzz/*.row; do
-    if [ -n "$record" ] && [ -e "$row" ]; then
-        name=$(basename "$row" .row)
-        sed -i "/^| $name |/c\\$(cat "$row")" tests/fuzz/results.md
-    fi
-done
+if [ -n "$record" ]; then
+    results=tests/fuzz/results.md rows='^\| [a-z_]+ \| [0-9]'
+    # Of two rows of a target, the first one stays: the new one.
+    { cat "$target"/fuzz/*.row; grep -E "$rows" "$results"; } 2>/dev/null | sort -s -u -t '|' -k 2,2 >"$target/fuzz/rows"
+    { grep -v -E "$rows" "$results"; cat "$target/fuzz/rows"; } >"$target/fuzz/results.md"
+    cat "$target/fuzz/results.md" >"$results"
+fi
 [ ! -e "$failed" ]

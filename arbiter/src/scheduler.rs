@@ -106,9 +106,12 @@ impl Scheduler {
         }
         // Without work nothing is switched: each change costs a process a millisecond.
         let is_work = takers.iter().any(|&index| self.tenants[index].has_work(now));
+        let holders = self.holders();
         for (index, tenant) in self.tenants.iter_mut().enumerate() {
             match (takers.contains(&index), Turn::state(tenant.turn.word.load(Relaxed))) {
                 (true, Turn::FREE) if is_work => tenant.set_turn(Turn::CLOSED, 0, now),
+                // It was stuck in its turn, and others have had theirs since.
+                (true, Turn::OPEN) if !holders.contains(&index) => tenant.set_turn(Turn::CLOSED, 0, now),
                 (false, Turn::OPEN | Turn::CLOSED) if !tenant.is_stuck => tenant.set_turn(Turn::FREE, 0, now),
                 _ => {}
             }
@@ -132,11 +135,7 @@ impl Scheduler {
         if is_sampled {
             self.sample_at = now + SAMPLE_US;
         }
-        let holders = match self.stage {
-            Stage::Free => [usize::MAX; 2],
-            Stage::Turn(open) | Stage::Draining { last: open, .. } => [open.index, usize::MAX],
-            Stage::Overlap { last, next, .. } => [last.index, next.index],
-        };
+        let holders = self.holders();
         for (index, tenant) in self.tenants.iter_mut().enumerate() {
             tenant.turn.beat.store(self.heartbeat, Relaxed);
             if is_sampled || holders.contains(&index) {
@@ -145,6 +144,15 @@ impl Scheduler {
             if is_sampled {
                 tenant.sample(now);
             }
+        }
+    }
+
+    /// Returns the indices of the tenants that have, or had, the turn; `usize::MAX` for nobody.
+    fn holders(&self) -> [usize; 2] {
+        match self.stage {
+            Stage::Free => [usize::MAX; 2],
+            Stage::Turn(open) | Stage::Draining { last: open, .. } => [open.index, usize::MAX],
+            Stage::Overlap { last, next, .. } => [last.index, next.index],
         }
     }
 
