@@ -120,7 +120,7 @@ impl Account {
         }
     }
 
-    /// Called by one thread every [`WATCH_NS`]. If the last call was longer ago than [`FROZEN_NS`], all threads of the process were frozen (by
+    /// Called by one thread every [`WATCH_NS`]. If the last call was half a second ago, all threads of the process were frozen (by
     /// the freezer, by SIGSTOP), and could launch nothing: that time is not charged.
     pub fn watch(&self, now: u64) {
         if self.is_watch_late(now) {
