@@ -147,7 +147,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns the indices of the tenants that have, or had, the turn; `usize::MAX` for nobody.
+    /// Returns the indices of the tenants whose turn is open or just ended; `usize::MAX` where there is none.
     fn holders(&self) -> [usize; 2] {
         match self.stage {
             Stage::Free => [usize::MAX; 2],

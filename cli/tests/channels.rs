@@ -171,6 +171,7 @@ fn channels_are_on_again_without_the_arbiter() {
         let is_own = |process: Process| !process.is_off && process.slice_ns == OWN_SLICE;
         wait_for("the GPU's own scheduler", || (is_own(low.process()) && is_own(high.process())).then_some(()));
         println!("on after {:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
         let before = low.process().times_off;
         std::thread::sleep(Duration::from_secs(1));
         assert_eq!(low.process().times_off, before, "its channels were switched without an arbiter");
@@ -333,8 +334,7 @@ fn limits_hold_without_the_driver_s_descriptors() {
     let line = tenant.running.line();
     let share: f64 = line.split(' ').nth(2).and_then(|share| share.parse().ok()).unwrap_or_else(|| panic!("{line} {}", tenant.errors()));
     println!("{line} {}", tenant.errors());
-    // On a loaded machine it may get less.
-    assert!((0.05..0.4).contains(&share), "{share} {}", tenant.errors());
+    assert!((0.2..0.4).contains(&share), "{share} {}", tenant.errors());
     assert_eq!(tenant.errors().lines().filter(|line| line.contains(REFUSAL)).count(), 1, "{}", tenant.errors());
     wait_for_shares([&neighbour], |[share]| (0.6..0.8).contains(&share));
 }

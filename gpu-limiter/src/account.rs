@@ -66,7 +66,8 @@ pub struct Account {
 
 /// Longest time between two calls of [`Account::watch`] while the process runs, in nanoseconds.
 pub const WATCH_NS: u64 = 100_000_000;
-/// Time without a call of [`Account::watch`] from which the process was frozen, in nanoseconds. A loaded host delays threads by less.
+/// Time without a call of [`Account::watch`] from which the process counts as frozen, in nanoseconds. Five periods, so that one late
+/// wake-up is not taken for it. Not ablated.
 const FROZEN_NS: u64 = 500_000_000;
 
 /// Whether a launch may be made.
