@@ -177,6 +177,7 @@ impl Scheduler {
         // A tenant without a limit reports nothing, so it may be busy. Beside a busy one with the driver's slices, short slices would cost
         // the others nearly all of their share.
         let has_interactive = self.tenants.iter().any(works_now_and_then) && !self.tenants.iter().any(is_unlimited);
+        let active = self.tenants.iter().filter(|tenant| tenant.is_active(now)).count();
         let is_divided = takers.len() > 1 && self.total_weight(takers) >= DIVIDED_FROM;
         for (index, tenant) in self.tenants.iter().enumerate() {
             tenant.set_slice(match () {
@@ -186,7 +187,7 @@ impl Scheduler {
                 () => 0,
             });
             tenant.set_crowded(stuck > usize::from(tenant.is_stuck));
-            let is_alone = self.tenants.iter().enumerate().all(|(other, tenant)| other == index || !tenant.is_active(now));
+            let is_alone = active == usize::from(tenant.is_active(now));
             let soft = if is_alone { tenant.limit.cores_soft.load(Relaxed).min(100) } else { 0 };
             let limit = tenant.weight().unwrap_or(0);
             let in_turns = if is_divided && takers.contains(&index) { limit + (limit / LENT_DIVISOR).max(1) } else { 0 };

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
-use vgpu_region::budget::{Budget, MAX_SAVED_IN_TURNS_NS, MAX_SAVED_NS, Micros, Rate, SHARED_WINDOW};
+use vgpu_region::budget::{Budget, MAX_SAVED_IN_TURNS_NS, MAX_SAVED_NS, Micros, Rate};
 use vgpu_region::limits::GpuLimit;
 
 use crate::batch::Batch;
@@ -17,8 +17,6 @@ use crate::turns::{TurnState, Turns};
 const MAX_LEASE_NS: u64 = 10_000_000;
 /// Time by which a lease outlasts the expected end of the work in flight.
 const LEASE_SLACK: Micros = Micros(500);
-/// Balance above which there is budget to spare, in nanoseconds.
-const SPARE_BALANCE_NS: i64 = MAX_SAVED_NS as i64 / 4 * 3;
 /// Most work in flight that was admitted because it overlaps other streams' work, in nanoseconds.
 const MAX_OVERLAPPED_NS: u64 = 3_000_000;
 
@@ -56,8 +54,6 @@ pub struct Account {
     overlapped_ns: AtomicU64,
     /// Factor by which GPU time is charged.
     pub(crate) compensation: ClockCompensation,
-    /// Host time until which other processes that used the budget count as present, in nanoseconds.
-    shared_until: AtomicU64,
     /// When the process's channels were off, or it was frozen.
     off_times: &'static OffTimes,
     /// Host time of the last call of [`Account::watch`], in nanoseconds; 0 before the first.
@@ -75,8 +71,6 @@ const FROZEN_NS: u64 = 500_000_000;
 pub enum Admission {
     /// It may be made.
     Granted,
-    /// It may be made, and there is budget to spare.
-    GrantedWithSpare,
     /// The budget is used up for about this many nanoseconds.
     OverBudget(u64),
     /// Another process of the container has the lease.
@@ -115,7 +109,6 @@ impl Account {
             in_flight_until: zero(),
             overlapped_ns: zero(),
             compensation: ClockCompensation::new(),
-            shared_until: zero(),
             off_times,
             watched_at: zero(),
         }
@@ -262,11 +255,7 @@ impl Account {
             self.budget.want.store(u64::from(word), Relaxed);
             return Admission::TurnClosed;
         }
-        self.lease(now, in_flight_ns, cost_ns).unwrap_or(if free_ns > SPARE_BALANCE_NS {
-            Admission::GrantedWithSpare
-        } else {
-            Admission::Granted
-        })
+        self.lease(now, in_flight_ns, cost_ns).unwrap_or(Admission::Granted)
     }
 
     /// Takes or extends the process's lease. Returns why it cannot, or `None` if the process has the lease.
@@ -301,20 +290,6 @@ impl Account {
             self.has_ended_lease.store(true, Relaxed);
         }
         self.is_yielding.store(false, Relaxed);
-    }
-
-    /// Returns true if other processes of the container use the budget too.
-    pub(crate) fn is_shared(&self, now: u64) -> bool {
-        let is_shared = self.budget.is_shared(self.process, Micros::from_ns(now));
-        if is_shared {
-            self.shared_until.store(now + SHARED_WINDOW.as_ns(), Relaxed);
-        }
-        is_shared
-    }
-
-    /// Returns true if other processes use the budget, or did lately. They may not have asked again since their last lease.
-    pub(crate) fn was_shared(&self, now: u64) -> bool {
-        self.is_shared(now) || self.shared_until.load(Relaxed) > now
     }
 
     /// Returns true if this process has ended its lease since the last call. Other processes may sleep until it does.

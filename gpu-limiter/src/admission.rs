@@ -7,17 +7,13 @@ use crate::batch_close::close_all;
 use crate::engine::{Engine, LaunchWait};
 use crate::launch::Launch;
 use crate::stream::RING;
+use crate::tuning::{MAX_BURST_NS, MAX_IN_FLIGHT_IN_TURN_NS, PERIOD_NS, SWITCHED_CREDIT_PER_PERCENT_NS};
 
-/// Shortest and longest nap, in nanoseconds. A nap costs about 6 µs of CPU time. A change of the limit ends it, except a wait for a turn.
+/// Shortest nap, in nanoseconds; the longest is two periods. A nap costs about 6 µs of CPU time. A change of the limit ends it, except a wait
+/// for a turn.
 const MIN_NAP_NS: u64 = 500_000;
-const MAX_NAP_NS: u64 = 6_000_000;
-/// Longest nap of the only waiting thread without an arbiter and without work in flight that could turn out to be cheaper, in nanoseconds. A
-/// host that is woken in between is slower afterwards (hosts of H200s: by 5% all through the burst when it is woken every half millisecond).
-const MAX_LONE_NAP_NS: u64 = 25_000_000;
-/// Longest nap while work in flight may turn out to be cheaper, or a turn may begin, in nanoseconds.
+/// Longest nap while a turn may begin, in nanoseconds.
 const MAX_SHORT_NAP_NS: u64 = 2 * MIN_NAP_NS;
-/// Work in flight above which the longest nap is [`MAX_SHORT_NAP_NS`], in nanoseconds: it may take less time than expected.
-const MUCH_IN_FLIGHT_NS: u64 = 5_000_000;
 /// Shortest nap for the last launches of a turn, in nanoseconds.
 const MIN_DRAIN_NAP_NS: u64 = 60_000;
 /// The last launches count as finished this much before their expected end, in nanoseconds. A nap is late by as much, and the next container
@@ -66,6 +62,28 @@ enum Step {
 }
 
 impl Launch<'_> {
+    /// Returns by how much the launch may overdraw the budget, in nanoseconds. In turns, the budget that accrues until the turn is over pays
+    /// for work that is launched ahead.
+    fn credit_ns(&self) -> i64 {
+        let turns = &self.meter.account.turns;
+        match (turns.are_taken(), turns.is_switched()) {
+            (false, _) => 0,
+            // One more launch is ahead, so that the GPU does not idle between two long kernels.
+            (true, true) => SWITCHED_CREDIT_PER_PERCENT_NS * i64::from(self.rate.percent()) + self.cost_ns as i64,
+            (true, false) => MAX_IN_FLIGHT_IN_TURN_NS as i64,
+        }
+    }
+
+    /// Returns the balance that a launch needs that had to wait, in nanoseconds: the budget for one burst.
+    fn burst_ns(&self) -> i64 {
+        let (turns, percent) = (&self.meter.account.turns, i64::from(self.rate.percent()));
+        match (turns.are_taken(), turns.is_switched()) {
+            (false, _) => (PERIOD_NS as i64 / 100 * percent).min(MAX_BURST_NS),
+            (true, true) => -self.credit_ns(),
+            (true, false) => 0,
+        }
+    }
+
     /// Waits until the launch is admitted. Returns true if it had to wait.
     pub fn wait(&mut self, engine: &impl Engine) -> bool {
         let began_at = self.now;
@@ -120,16 +138,13 @@ impl Launch<'_> {
         let account = self.meter.account;
         let has_room = |launch: &Self| launch.stream.closed_batches() < RING - 2;
         match admission {
-            Admission::Granted | Admission::GrantedWithSpare if !self.is_cost_known && account.has_unknown_in_flight() => {
+            Admission::Granted if !self.is_cost_known && account.has_unknown_in_flight() => {
                 self.waited_for_measurement = true;
                 wait.measurement_nap_ns = (wait.measurement_nap_ns * 2).min(MIN_NAP_NS);
                 Step::Nap(wait.measurement_nap_ns / 2)
             }
-            Admission::Granted | Admission::GrantedWithSpare if has_room(self) => {
-                self.has_spare_budget = admission == Admission::GrantedWithSpare && self.is_cost_known;
-                Step::Launch
-            }
-            Admission::Granted | Admission::GrantedWithSpare => Step::Nap(MIN_NAP_NS),
+            Admission::Granted if has_room(self) => Step::Launch,
+            Admission::Granted => Step::Nap(MIN_NAP_NS),
             Admission::LeasedByOther => {
                 engine.wait_for_change(&account.budget.lease_ends, observed.lease_ends, MAX_LEASE_WAIT_NS);
                 Step::Retry
@@ -154,21 +169,14 @@ impl Launch<'_> {
         let account = self.meter.account;
         let is_first = !core::mem::replace(&mut wait.for_budget, true);
         account.waiting_threads.fetch_add(u32::from(is_first), Relaxed);
-        wait.min_balance_ns = self.burst_ns(observed.now);
+        wait.min_balance_ns = self.burst_ns();
         if is_first {
             close_all(engine, self.meter);
             return Step::Retry;
         }
         account.compensation.update(engine, account.budget, &account.turns, observed.now);
         // Work in flight may turn out cheaper than expected; debt cannot.
-        let is_lone = || account.waiting_threads.load(Relaxed) == 1 && account.turns.turn().is_none() && !account.is_shared(observed.now);
-        let max_nap_ns = match observed.in_flight_ns {
-            _ if account.is_overlap_full() => MIN_NAP_NS,
-            0 if is_lone() => MAX_LONE_NAP_NS,
-            0..=MUCH_IN_FLIGHT_NS => MAX_NAP_NS,
-            _ => MAX_SHORT_NAP_NS,
-        };
-        let nap_ns = time_ns.clamp(MIN_NAP_NS, max_nap_ns);
+        let nap_ns = time_ns.clamp(MIN_NAP_NS, if account.is_overlap_full() { MIN_NAP_NS } else { 2 * PERIOD_NS });
         match account.turns.turn() {
             Some(turn) if account.turns.are_taken() => {
                 engine.wait_for_change(&turn.word, account.turns.word(), nap_ns.min(MAX_SHORT_NAP_NS));
@@ -193,7 +201,7 @@ impl Launch<'_> {
         }
         // If the work in flight fills the turn, the arbiter has to learn at once that it is drained after the turn's end.
         let timeout_ns = match in_flight_ns {
-            0 => MAX_NAP_NS,
+            0 => PERIOD_NS,
             _ if is_over => MIN_NAP_NS,
             _ => (in_flight_ns / 4).clamp(2 * MIN_DRAIN_NAP_NS, MAX_SHORT_NAP_NS),
         };

@@ -139,8 +139,6 @@ pub fn after_wait<'a>(engine: &impl Engine, meter: &Meter, streams: impl Iterato
             state.idle_from = engine.now_approx();
             state.host.end_wait(state.idle_from);
             state.program_waited = true;
-            // A host that keeps up has woken in the program's own wait: no more lag is excused.
-            state.lag_allowance_ns = if state.is_lagging { state.lag_allowance_ns } else { 0 };
         }
     }
 }
@@ -170,7 +168,6 @@ pub(crate) fn close_batch(
     if !batch.is_overlapped {
         meter.account.phase.advance_leader(state.phase);
     }
-    state.wake_cost.add_launches(batch.count);
     let guest_ns = stream.guest_ns.swap(0, Relaxed);
     if guest_ns != 0 {
         // The kinds of other threads' launches are unknown: no cost can be learned from the batch, and loading did not delay those launches.

@@ -12,8 +12,6 @@ use crate::timeline::Timeline;
 
 /// GPU time of the event that ends a batch, in nanoseconds (H200, driver 580: 2.0 µs with kernels of 1 µs to 200 µs).
 const EVENT_NS: u64 = 2_000;
-/// GPU time of a pair of events around a batch in an idle stream, in nanoseconds (H200, driver 580: 3.4 µs).
-const EVENT_PAIR_NS: u64 = 3_400;
 /// Host time that the limiter takes for each batch while the GPU has nothing left to do, in nanoseconds (H200 and H100, host-bound PyTorch
 /// loops). It is not charged where the GPU waits for the host.
 const OWN_BATCH_NS: u64 = 5_000;
@@ -199,7 +197,7 @@ fn overhead_ns(batch: &Batch, length_ns: u64) -> u64 {
         return 0;
     }
     let host_ns = if batch.is_host_bound { own_host_ns(length_ns, batch.count) } else { 0 };
-    batch.wake_lag_ns + host_ns + if batch.start == BatchStart::Event { EVENT_PAIR_NS } else { EVENT_NS }
+    batch.wake_lag_ns + host_ns + EVENT_NS
 }
 
 /// Returns the host time that the limiter took in a batch of this length and number of launches, in nanoseconds.

@@ -15,15 +15,11 @@ use crate::tuning::MIN_PAUSE_NS;
 /// Expected GPU time at which a batch is closed, in nanoseconds. Long enough that its event (2 µs) does not matter, short enough that its
 /// measured time is known soon.
 pub(crate) const BATCH_NS: u64 = 800_000;
-/// Batch growth factor: how many times as many launches the next batch may have. The larger one applies with spare budget, unless the end
-/// of the last batches before pauses was guessed.
-const GROWTH: u32 = 2;
-const GROWTH_WITH_SPARE: u32 = 16;
+/// Batch growth factor: how many times as many launches the next batch may have.
+const GROWTH: u32 = 4;
 /// After a pause with a guessed end, a batch is also closed at random, after one in this many times the launches since the pause: the last
 /// launches before a pause may cost more than they once did.
 const RANDOM_CLOSE_PERIOD: u32 = 8;
-/// Most launches of one kind in a batch with spare budget. Of a thousand launches about three then take longer than the others.
-const MAX_UNIFORM_LAUNCHES: u32 = 1024;
 /// Cost of a launch of which none was measured yet, in nanoseconds.
 const UNKNOWN_COST_NS: u64 = 200_000;
 /// A launch call that takes longer than this did something else first, such as loading the function. In nanoseconds.
@@ -83,12 +79,6 @@ pub(crate) struct Launch<'a> {
     /// Host time at which the clock was last read for this launch, in nanoseconds.
     pub now: u64,
     pub rate: Rate,
-    /// The stream's host does not keep up with the GPU.
-    pub is_lagging: bool,
-    /// The GPU waits for the stream's host most of the time.
-    pub is_host_bound: bool,
-    /// True if the budget is large, so the cost need not be known soon.
-    pub has_spare_budget: bool,
     /// Host time at which its stream runs out of work.
     pub idle_from: u64,
     /// It was admitted only because it overlaps work in flight in another stream.
@@ -135,9 +125,6 @@ impl<'a> Launch<'a> {
             is_cost_known: cost_ns.is_some() || is_collective,
             cost_ns: cost_ns.map_or(UNKNOWN_COST_NS, u64::from),
             rate,
-            is_lagging: false,
-            is_host_bound: false,
-            has_spare_budget: false,
             idle_from: u64::MAX,
             is_overlapped: false,
             is_on_credit: false,
@@ -208,20 +195,17 @@ impl<'a> Launch<'a> {
             // The function was loaded first, while the stream was idle.
             batch.loading_ns = if call_ns > SLOW_CALL_NS && !self.has_blocked(engine) { call_ns } else { 0 };
         }
-        let may_be_large = state.has_spare_budget && batch.is_uniform && state.max_launches == MAX_LAUNCHES as u32;
-        let max_launches = if may_be_large { MAX_UNIFORM_LAUNCHES } else { state.max_launches };
         let is_random_close = state.tail_was_guessed && is_random_close(state, batch.count, engine.now_approx());
-        if batch.count >= max_launches || batch.expected_ns >= state.capacity_ns || !self.is_cost_known || is_random_close {
+        if batch.count >= state.max_launches || batch.expected_ns >= state.capacity_ns || !self.is_cost_known || is_random_close {
             state.launches_since_pause = state.launches_since_pause.saturating_add(batch.count);
             if !is_random_close {
-                let growth = if state.has_spare_budget && !state.tail_was_guessed { GROWTH_WITH_SPARE } else { GROWTH };
-                state.max_launches = (state.max_launches * growth).clamp(1, MAX_LAUNCHES as u32);
+                state.max_launches = (state.max_launches * GROWTH).clamp(1, MAX_LAUNCHES as u32);
             }
             close_batch(engine, self.meter, self.stream, self.handle, &mut guard, BatchEnd::Event);
         } else {
             (state.clock_read_at, state.has_fast_launches) = (launched_at, false);
             if !(state.tail_was_guessed || batch.is_collective || self.stream.is_overflow.load(Relaxed)) {
-                let (launches, left_ns) = (max_launches - batch.count - 1, state.capacity_ns - batch.expected_ns);
+                let (launches, left_ns) = (state.max_launches - batch.count - 1, state.capacity_ns - batch.expected_ns);
                 guard.fast_path().allow(self.key, (self.kind, self.cost_ns), launches as usize, left_ns);
             }
         }

@@ -6,12 +6,13 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`launch`], `prepare`, `fast_path` | the path of a launch; launches that do not read the clock |
-//! | `admission`, `burst` | the wait of a launch, and how much budget ends it |
+//! | `admission` | the wait of a launch, and how much budget ends it |
 //! | [`account`], [`turns`] | the container's budget in this process; the arbiter's turns |
 //! | [`cost_model`] | the expected cost of each kind of launch |
 //! | [`stream`], `batch`, [`batch_close`] | a stream's launches in batches, each closed by an event |
 //! | [`meter`], `timeline`, `charge`, `off_times` | the measured time of batches, and what is charged for it |
-//! | `gang_phase`, `host_bound`, `wake_cost`, `idle_gaps`, `power` | heuristics |
+//! | `gang_phase`, `idle_gaps` | streams side by side |
+//! | `host_bound`, `power` | hosts that do not keep up; clock compensation |
 //! | `tuning` | constants of several modules |
 //!
 //! Times and durations are nanoseconds. Times of the host are those of [`engine::Engine::now`]; positions on a GPU's timeline have an arbitrary
@@ -22,7 +23,6 @@ pub mod account;
 mod admission;
 mod batch;
 pub mod batch_close;
-mod burst;
 mod charge;
 pub mod cost_model;
 pub mod engine;
@@ -39,7 +39,6 @@ pub mod stream;
 mod timeline;
 mod tuning;
 pub mod turns;
-mod wake_cost;
 
 #[cfg(test)]
 mod sim;

@@ -11,14 +11,12 @@ use crate::launch::{BATCH_NS, Launch};
 use crate::stream::{RING, StreamGuard, StreamState};
 use crate::tuning::MIN_PAUSE_NS;
 
-/// Expected GPU time at which a batch is closed with spare budget, in nanoseconds.
-const BATCH_WITH_SPARE_NS: u64 = 3_200_000;
 /// A batch is closed with the first launch after this time, however small it is, in nanoseconds: it is not charged before.
 const MAX_OPEN_NS: u64 = 4_000_000;
 /// The same in a turn. Shorter, because the arbiter counts batches to see which container is active.
 const MAX_OPEN_IN_TURN_NS: u64 = 1_000_000;
 /// Time that a host may lose in a burst until it launches as fast as before its nap, in nanoseconds. It is not charged, as the GPU had nothing
-/// to do. For a host that does not keep up with the GPU, [`crate::wake_cost`] learns the time.
+/// to do (hosts of H200s: .2 ms after a nap of 2 ms, .5 ms after one of 10 ms).
 const WAKE_ALLOWANCE_NS: u64 = 200_000;
 /// Time from the start event of a batch to its first launch, in nanoseconds.
 const START_EVENT_NS: u64 = 3_400;
@@ -56,12 +54,6 @@ impl<'a> Launch<'a> {
         // Checked before any wait: afterwards the stream is idle because this launch waited.
         if batch.count != 0 || self.stream.guest_ns.load(Relaxed) != 0 {
             self.close_previous(engine, &mut guard);
-        }
-        let wake_cost = &mut guard.open().1.wake_cost;
-        if before.has_paused {
-            wake_cost.pause();
-        } else {
-            wake_cost.keep_launching(self.now);
         }
         if guard.open().0.count == 0 || self.stream.closed_batches() >= RING - 1 {
             self.begin_batch(engine, &mut guard, before);
@@ -103,11 +95,11 @@ impl<'a> Launch<'a> {
     /// Waits for admission and begins a batch, if the open one is empty.
     #[inline(always)]
     fn begin_batch(&mut self, engine: &impl Engine, guard: &mut StreamGuard<'_>, before: Before) {
-        let arrived_at = self.now;
         let was_held = self.wait_unless_others_go_on(engine, guard, before.is_overflow);
         let (batch, state) = guard.open();
         if batch.count == 0 {
-            (batch.is_overlapped, batch.is_host_bound) = (self.is_overlapped, self.is_host_bound);
+            batch.is_overlapped = self.is_overlapped;
+            batch.is_host_bound = state.host.is_host_bound() && !self.meter.has_concurrent_streams();
         }
         self.set_bounds(state);
         let is_idle = self.stream.closed_batches() == 0 || engine.is_idle(self.handle);
@@ -116,17 +108,14 @@ impl<'a> Launch<'a> {
             state.idle_from = state.idle_from.max(self.now);
         }
         let was_delayed = was_held || self.waited_for_measurement;
-        if !was_delayed && !state.is_interrupted {
-            state.is_lagging = is_idle && !before.has_paused;
-            // After a wait of the program the stream is always idle, and so it is when a launch waited for the last one to be measured.
-            if before.is_cost_known && !state.program_waited && !before.has_paused {
-                state.host.observe(is_idle);
-            }
+        // After a wait of the program the stream is always idle, and so it is when a launch waited for the last one to be measured.
+        let is_telling = !was_delayed && !state.is_interrupted && before.is_cost_known && !state.program_waited && !before.has_paused;
+        if is_telling {
+            state.host.observe(is_idle);
         }
         state.program_waited = false;
         if was_held {
             state.host.resume(self.now);
-            state.wake_cost.nap(arrived_at, self.now);
         }
         // The pause before this batch is not the program's GPU time: it was held back, or it paused, or the driver may have loaded a new
         // function or waited for another stream's.
@@ -150,15 +139,10 @@ impl<'a> Launch<'a> {
         let account = self.meter.account;
         let state = guard.open().1;
         let progress = state.phase;
-        self.is_lagging = state.is_lagging;
-        self.is_host_bound = state.host.is_host_bound() && !self.meter.has_concurrent_streams();
         self.idle_from = state.idle_from;
         let goes_on = !is_overflow
             && self.stream.closed_batches() < RING - 2
             && (account.phase.may_catch_up(progress, self.cost_ns) || self.may_overlap(self.now));
-        // Such a launch does not ask the account, which would tell whether there is spare budget.
-        self.has_spare_budget =
-            goes_on && !self.is_overlapped && state.has_spare_budget && account.in_flight_ns.load(Acquire) < BATCH_WITH_SPARE_NS;
         (!goes_on && self.wait(engine)) || account.phase.is_new(progress)
     }
 
@@ -167,18 +151,8 @@ impl<'a> Launch<'a> {
     fn set_bounds(&self, state: &mut StreamState) {
         let account = self.meter.account;
         let in_turns = account.turns.are_taken();
-        state.has_spare_budget = self.has_spare_budget && !in_turns;
         state.close_at = self.now + if in_turns { MAX_OPEN_IN_TURN_NS } else { MAX_OPEN_NS };
-        state.capacity_ns = if self.is_on_credit {
-            0
-        } else if state.has_spare_budget {
-            BATCH_WITH_SPARE_NS / account.phase.stream_count()
-        } else if self.has_spare_budget || self.is_host_bound {
-            // A host-bound stream is late anyway: the fewer stops, the better.
-            2 * BATCH_NS
-        } else {
-            BATCH_NS / account.phase.stream_count()
-        };
+        state.capacity_ns = if self.is_on_credit { 0 } else { BATCH_NS / account.phase.stream_count() };
     }
 
     /// Records the start event of the batch. `was_paused_by_us` says that the pause before it was not the program's.
@@ -193,11 +167,7 @@ impl<'a> Launch<'a> {
         batch.start = if is_recorded { BatchStart::Event } else { BatchStart::PreviousEnd };
         state.is_interrupted = !is_recorded;
         state.idle_from = self.now + START_EVENT_NS;
-        state.lag_allowance_ns = match (was_held, state.is_lagging) {
-            (false, _) => 0,
-            (true, false) => WAKE_ALLOWANCE_NS,
-            (true, true) => state.wake_cost.lost_ns(self.is_host_bound),
-        };
+        state.lag_allowance_ns = if was_held { WAKE_ALLOWANCE_NS } else { 0 };
         // Few launches at first: if the program pauses after them, they are measured. Not needed if the limiter caused the pause.
         (state.max_launches, state.launches_since_pause) = (if was_paused_by_us { MAX_LAUNCHES as u32 } else { 1 }, 0);
     }

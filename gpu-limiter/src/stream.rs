@@ -11,7 +11,6 @@ use crate::batch::Batch;
 use crate::fast_path::FastPath;
 use crate::gang_phase::PhaseProgress;
 use crate::host_bound::HostBound;
-use crate::wake_cost::WakeCost;
 
 /// Most closed batches of one stream that wait to be harvested.
 pub(crate) const RING: u32 = 32;
@@ -69,8 +68,6 @@ pub(crate) struct StreamState {
     pub close_at: u64,
     /// Expected GPU time at which the batch is full, in nanoseconds.
     pub capacity_ns: u64,
-    /// True if the budget was large when the batch began, so its cost need not be known soon.
-    pub has_spare_budget: bool,
     /// Most launches of the next batch. Few after a pause, so that another pause finds them measured.
     pub max_launches: u32,
     /// The last launches before a pause were charged as expected, because their end was not measured.
@@ -79,12 +76,8 @@ pub(crate) struct StreamState {
     pub launches_since_pause: u32,
     /// Time by which the host may still be late after it was held back, in nanoseconds. Not charged.
     pub lag_allowance_ns: u64,
-    /// The GPU had finished everything when the last batch began: the host does not keep up.
-    pub is_lagging: bool,
     /// Evidence of whether the GPU waits for the host most of the time.
     pub host: HostBound,
-    /// Time that the host loses after it was held back.
-    pub wake_cost: WakeCost,
     /// The program has waited for everything in the stream since the last batch.
     pub program_waited: bool,
     /// Progress in the current gang phase.

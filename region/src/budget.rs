@@ -16,7 +16,7 @@
 use crate::sync::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
 /// Most GPU time that can be saved up, in nanoseconds: how long a container that was idle may run at full speed.
-pub const MAX_SAVED_NS: u64 = 10_000_000;
+pub const MAX_SAVED_NS: u64 = 20_000_000;
 /// The same for a container that takes turns with others. It keeps the time that accrues during the others' turns, and the time for which
 /// its own turn was too short.
 pub const MAX_SAVED_IN_TURNS_NS: u64 = 40_000_000;

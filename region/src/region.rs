@@ -182,7 +182,8 @@ impl Region {
 
     /// Holds back all uncharged calls, and returns the number of those in progress. The driver may allocate a granule for each of them.
     ///
-    /// A process that charges memory and finds the total near the limit calls this, and leaves room for that many granules. So there is room
+    /// A process that charges memory and finds the total near the limit calls this, reads the total again afterwards (calls that ended in
+    /// between have charged by then), and leaves room for that many granules. So there is room
     /// for a granule of each process that is not held back: each makes one uncharged call at a time, and is held back once it has charged a
     /// granule. "Near" has to be at least a granule for each process. Charging, reading the total, and these states are sequentially
     /// consistent: if one process comes near the limit while another begins a call, at least one of them sees the other.

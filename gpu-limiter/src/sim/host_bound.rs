@@ -93,14 +93,15 @@ fn hosts_that_are_slow_after_a_nap_get_their_share() {
             for loses in [0, 300, 600, 1_200] {
                 let (share, charged) = work.share(percent, |nap| loses * US * nap.min(30 * MS) / (30 * MS));
                 println!("{kernel} ns each {host}, {percent}%, loses {loses} us: {share:.2}, charged {charged:.2}");
-                assert!((share - f64::from(percent)).abs() < 0.6, "{percent}%: {share:.2}");
+                // The same loss is excused on each host, so those that lose less get a little more.
+                assert!((share - f64::from(percent)).abs() < 2.3, "{percent}%: {share:.2}");
                 assert!((charged - f64::from(percent)).abs() < 1.0, "{percent}%: charged {charged:.2}");
             }
         }
     }
 }
 
-/// A host that is woken in between is slower afterwards, so a lone launch sleeps for its whole wait.
+/// A burst costs the host the same however long it is, and a launch sleeps for its whole wait.
 #[test]
 fn lone_streams_take_few_naps() {
     for percent in [10, 25] {
@@ -111,7 +112,7 @@ fn lone_streams_take_few_naps() {
             work.run(&gpu, 1, || process.launch(&gpu, stream, 1, 7_000), || process.wait(&gpu, stream, true));
         }
         println!("{percent}%: {} naps a second", gpu.naps.get() / 4);
-        assert!(gpu.naps.get() / 4 < 60, "{percent}%: {} naps a second", gpu.naps.get() / 4);
+        assert!(gpu.naps.get() / 4 < 120, "{percent}%: {} naps a second", gpu.naps.get() / 4);
     }
 }
 

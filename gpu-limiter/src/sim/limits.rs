@@ -7,6 +7,7 @@ use crate::engine::Engine;
 use crate::sim::gpu;
 use crate::sim::gpu::Gpu;
 use crate::sim::process::{MS, Process, S, US, budget, busy, give_turn, shares};
+use crate::tuning::PERIOD_NS;
 
 /// Returns the work done after the first second by kernels of one length, as a percentage of the work done without a limit.
 fn progress(percent: u32, kernel: u64, streams: u64, seconds: u64) -> f64 {
@@ -28,11 +29,15 @@ fn a_change_of_the_limit_ends_waits_for_budget() {
         let (changed, account) = (gpu.now() + 3 * MS, process.meter.account);
         *gpu.scheduled.borrow_mut() = Some((changed, Box::new(move || account.set_percent(percent))));
         process.launch(&gpu, stream, 1, kernel);
-        // The initial balance is 1 ms. Before the change the debt was paid off at 10%. A waiting launch needs up to 4 ms more of budget.
+        // The initial balance is 1 ms. Before the change the debt was paid off at 10%. A waiting launch needs the budget of one period more.
         let at_new_rate = |nanos: u64| if percent == 0 { 0 } else { nanos * 100 / u64::from(percent) };
         let owed = changed + at_new_rate(kernel - MS - (changed - gpu.started_at(0)) / 10);
         let late = gpu.started_at(1).saturating_sub(owed);
-        assert!(gpu.started_at(1) >= owed && late < MS + at_new_rate(4 * MS), "{kernel} to {percent}%: {} us late", late / US);
+        assert!(
+            gpu.started_at(1) >= owed && late < MS + if percent == 0 { 0 } else { PERIOD_NS },
+            "{kernel} to {percent}%: {} us late",
+            late / US
+        );
     }
 }
 
@@ -150,7 +155,6 @@ fn batches_are_short_in_a_turn() {
             if gpu.now() > start + 50 * MS {
                 (longest, most) = (longest.max(gpu.now() - since.0), most.max(launches - since.1));
             }
-            // Rare enough that there is spare budget.
             if launches % 1000 == 0 {
                 process.wait(&gpu, stream, true);
                 gpu.pass(20 * MS);
@@ -164,7 +168,7 @@ fn batches_are_short_in_a_turn() {
 
 /// Launches that call the driver take a few microseconds longer: the fewer there are, the less they show in the 99th percentile.
 #[test]
-fn few_launches_call_the_driver_with_spare_budget() {
+fn about_one_launch_in_a_hundred_calls_the_driver() {
     for (percent, threads, waits) in [(50, 1, true), (90, 1, true), (90, 4, true), (50, 1, false), (90, 1, false)] {
         let (gpu, process) = (Gpu::new(), Process::new(budget(), percent, 1));
         let streams: Vec<_> = (0..threads).map(|number| process.stream(number)).collect();
@@ -185,7 +189,7 @@ fn few_launches_call_the_driver_with_spare_budget() {
         }
         let what = format!("{percent}% in {threads} streams{}: {calling} of {launches}", if waits { "" } else { ", without waits" });
         println!("{what} launches called the driver");
-        assert!(calling * if waits { 200 } else { 100 } < launches, "{what}");
+        assert!(calling * if waits { 100 } else { 90 } < launches, "{what}");
     }
 }
 

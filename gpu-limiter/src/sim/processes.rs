@@ -1,11 +1,9 @@
 //! Processes that share a container's budget.
 
-use vgpu_region::budget::{Micros, Rate};
+use vgpu_region::budget::Rate;
 
 use crate::account::Admission;
 use crate::batch::Batch;
-use crate::engine::Engine;
-use crate::sim::gpu::Gpu;
 use crate::sim::process::{MS, Process, S, US, budget};
 
 /// Returns the GPU time that each process of a container gets in 20 s. Each runs one kernel after the other; after a wait it needs a balance
@@ -41,7 +39,7 @@ pub fn shared_for<const N: usize>(length: u64, percent: u32, kernels: [u64; N], 
             batches[process].expected_ns = kernels[process];
             looks[process] = now
                 + match account.admit(now, kernels[process], wants[process], rate) {
-                    Admission::Granted | Admission::GrantedWithSpare if ends[process].is_none() => {
+                    Admission::Granted if ends[process].is_none() => {
                         account.add_in_flight(&batches[process], 0);
                         (ends[process], wants[process]) = (Some(now + kernels[process]), 0);
                         0
@@ -94,49 +92,4 @@ fn no_process_starves_because_another_has_shorter_bursts() {
             assert!(sum > f64::from(percent) * 0.85 && sum < f64::from(percent) + 1.5, "{percent}% of {kernels:?}: {sum:.2}");
         }
     }
-}
-
-/// Two kernels of 2 ms make one burst, except for three seconds after another process was seen: two processes would lose by it (H200: 0.73 of
-/// 0.75).
-#[test]
-fn bursts_are_longer_without_other_processes() {
-    let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
-    let (stream, budget, start) = (process.stream(0), process.meter.account.budget, gpu.now());
-    let launch_until = |end: u64| {
-        while gpu.now() < end {
-            process.launch(&gpu, stream, 1, 2 * MS);
-        }
-    };
-    launch_until(start + 2 * S);
-    let seen_at = gpu.now();
-    let at = Micros::from_ns;
-    assert!(
-        budget.release_lease(1, at(seen_at)) && budget.acquire_lease(2, at(seen_at), at(seen_at + 20 * MS)),
-        "another process has a lease"
-    );
-    launch_until(seen_at + 100 * MS);
-    assert!(!budget.is_shared(1, at(gpu.now())), "it is gone");
-    launch_until(seen_at + 6 * S);
-    // The pause after two kernels is 4 ms, and 2 ms after one.
-    let without_short_pauses = |from: u64, to: u64| gpu.used_with_pauses(from, to, 3 * MS) * 100 / (to - from);
-    let alone = without_short_pauses(start + S, start + 2 * S);
-    let [shared, again] = [(100 * MS, 2 * S), (4 * S, 6 * S)].map(|(from, to)| without_short_pauses(seen_at + from, seen_at + to));
-    assert!(alone < 60 && shared > 90 && again < 60, "{alone}%, {shared}% after another was seen, {again}% later");
-}
-
-/// Between its leases another process leaves no trace.
-#[test]
-fn processes_seen_lately_still_share_the_budget() {
-    let budget = budget();
-    let [first, second] = [1, 2].map(|process| Process::new(budget, 75, process));
-    let (first, second) = (first.meter.account, second.meter.account);
-    let now = S;
-    assert!(!first.was_shared(now), "no other process was seen");
-    let rate = Rate::new(75).unwrap();
-    assert!(matches!(second.admit(now, 2 * MS, 0, rate), Admission::Granted), "it has the lease");
-    assert!(first.is_shared(now) && first.was_shared(now));
-    let later = now + 10 * MS;
-    assert!(matches!(first.admit(later, 2 * MS, 0, rate), Admission::Granted | Admission::GrantedWithSpare), "the other lease has ended");
-    assert!(!first.is_shared(later), "the other process does not wait");
-    assert!(first.was_shared(later) && !first.was_shared(later + 3 * S));
 }

@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::sim::gpu;
 use crate::sim::gpu::Gpu;
 use crate::sim::process::{MS, Process, S, US, budget, handle};
-use crate::tuning::{HOST_BOUND_CREDIT_NS, MIN_PAUSE_NS};
+use crate::tuning::MIN_PAUSE_NS;
 
 /// Seed if `VGPU_TEST_SEED` is not set.
 const DEFAULT_SEED: u64 = 20_260_101;
@@ -194,9 +194,8 @@ fn charges_match_use_and_debt_is_bounded() {
         // The ends do not matter for the whole run.
         let (end, charged_ns) = *charged.last().unwrap();
         check(charged_ns, start, end, gpu.used(start, end) / 100);
-        // Two launches of unknown cost in each stream, or a burst that took longer than expected. A host-bound stream has credit.
-        let credit = if rests { 0 } else { HOST_BOUND_CREDIT_NS as u64 };
-        let most = 10 * MS + 3 * longest * program.streams + credit;
+        // Two launches of unknown cost in each stream, or a burst that took longer than expected.
+        let most = 10 * MS + 3 * longest * program.streams;
         assert!(-deepest < most as i64, "{program:?}: a debt of {deepest}, at most {most}");
         // Use is bounded by the limit and the savings.
         let all = gpu.used(start + S, start + 4 * S);
