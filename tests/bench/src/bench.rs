@@ -1,6 +1,6 @@
 //! A measurement: jobs, sides and shares.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::options::Options;
@@ -69,9 +69,14 @@ impl Bench<'_> {
 
     /// Creates a container with this limit.
     pub fn ours(&self, name: &str, percent: u32) -> std::io::Result<Side> {
+        self.ours_with(&self.options.library, name, percent)
+    }
+
+    /// Creates a container with this limit for this build of the library.
+    fn ours_with(&self, library: &Path, name: &str, percent: u32) -> std::io::Result<Side> {
         let folder = self.folder.join(name);
         run::container(&folder, percent, 0)?;
-        Ok(Side::Ours(self.options.library.clone(), folder))
+        Ok(Side::Ours(library.to_owned(), folder))
     }
 
     /// Returns the end of a measurement, in µs after the start.
@@ -121,20 +126,30 @@ impl Bench<'_> {
 
     /// Creates a container for each of these limits, and starts an arbiter for them.
     pub fn limited(&self, limits: &[u32]) -> std::io::Result<(Arbiter, Vec<Side>)> {
+        self.limited_with(&self.options.library, limits)
+    }
+
+    /// As [`Bench::limited`], with this build of the library.
+    fn limited_with(&self, library: &Path, limits: &[u32]) -> std::io::Result<(Arbiter, Vec<Side>)> {
         let folder = self.folder.join("limited");
         // New files instead of changed ones: nothing remains of the containers before.
         if folder.exists() {
             std::fs::remove_dir_all(&folder)?;
         }
-        let sides =
-            limits.iter().enumerate().map(|(n, &limit)| self.ours(&format!("limited/{n}"), limit)).collect::<std::io::Result<_>>()?;
+        let side = |(n, &limit)| self.ours_with(library, &format!("limited/{n}"), limit);
+        let sides = limits.iter().enumerate().map(side).collect::<std::io::Result<_>>()?;
         Ok((Arbiter::start(&folder), sides))
     }
 
     /// Runs busy tenants with these limits and an arbiter. Returns their output and the arbiter's CPU time in percent of a core, after the
     /// first second.
     pub fn together_limited(&self, tenants: &[(u32, Job)]) -> std::io::Result<(Vec<Output>, f64)> {
-        let (arbiter, sides) = self.limited(&tenants.iter().map(|(limit, _)| *limit).collect::<Vec<_>>())?;
+        self.together_limited_with(&self.options.library, tenants)
+    }
+
+    /// As [`Bench::together_limited`], with this build of the library.
+    pub fn together_limited_with(&self, library: &Path, tenants: &[(u32, Job)]) -> std::io::Result<(Vec<Output>, f64)> {
+        let (arbiter, sides) = self.limited_with(library, &tenants.iter().map(|(limit, _)| *limit).collect::<Vec<_>>())?;
         let jobs = tenants.iter().map(|(_, job)| job.clone());
         let tenants: Vec<_> = sides.into_iter().zip(jobs).map(|(side, job)| (side, "busy", job)).collect();
         let (started, begin) = self.start_together(&tenants)?;

@@ -25,8 +25,10 @@ pub fn part(bench: &Bench<'_>) -> std::io::Result<()> {
             let sum: f64 = shares.iter().sum();
             println!("  {name:<12} {shares:.4?} sum {sum:.4}, {:+.2}% of 1{more}", (sum - 1.0) * 100.0);
         };
-        let output = bench.together(&jobs.clone().map(|job| (Side::Native, "busy", job)))?;
-        print_row("native", &output, "");
+        if !bench.options.only_ours {
+            let output = bench.together(&jobs.clone().map(|job| (Side::Native, "busy", job)))?;
+            print_row("native", &output, "");
+        }
         for (limit, other) in LIMITS {
             let [first, second] = jobs.clone();
             let (output, cpu) = bench.together_limited(&[(limit, first), (other, second)])?;

@@ -33,8 +33,10 @@ pub fn many(bench: &Bench<'_>) -> Io<()> {
     for &count in &bench.options.tenants {
         let solo = bench.solo(&job)?.0;
         println!("{count} tenants, 500 us: alone {solo:.1} us");
-        let tenants = vec![(Side::Native, "busy", job.clone()); count as usize];
-        print_row("native", &shares(bench, &bench.together(&tenants)?, solo), 1.0 / f64::from(count), "");
+        if !bench.options.only_ours {
+            let tenants = vec![(Side::Native, "busy", job.clone()); count as usize];
+            print_row("native", &shares(bench, &bench.together(&tenants)?, solo), 1.0 / f64::from(count), "");
+        }
         let percent = 100 / count;
         let (output, cpu) = bench.together_limited(&vec![(percent, job.clone()); count as usize])?;
         let arbiter = format!(", the arbiter took {cpu:.2}% of a core");

@@ -16,8 +16,8 @@ const LIMIT: u32 = 30;
 const LENGTHS: [f64; 5] = [200.0, 2_000.0, 10_000.0, 100_000.0, f64::INFINITY];
 /// Limit of a single busy tenant, in percent.
 const BUSY_LIMIT: u32 = 70;
-/// Three busy tenants beside it: lengths of their kernels in µs, and limits in percent.
-const THREE: [(f64, u32); 3] = [(200.0, 25), (2_000.0, 25), (100_000.0, 20)];
+/// Several busy tenants beside it: lengths of their kernels in µs, and limits in percent.
+const SEVERAL: [&[(f64, u32)]; 2] = [&[(200.0, 30), (2_000.0, 70)], &[(200.0, 25), (2_000.0, 25), (100_000.0, 20)]];
 /// Time for which busy tenants run before the first request can arrive, in ms.
 const LEAD_MS: u64 = 1_500;
 /// Time for which busy tenants go on launching after the last request can arrive, in seconds.
@@ -48,8 +48,8 @@ pub fn part(bench: &Bench<'_>) -> Io<()> {
     let lengths = LENGTHS.into_iter().filter(|&length| bench.options.wants_kernel(length));
     let busy = lengths.map(|length| busy(bench, length)).collect::<Io<Vec<_>>>()?;
     let mut neighbours: Vec<Vec<Busy>> = busy.iter().map(|busy| vec![busy.clone()]).collect();
-    let of_three = |(length, limit)| Some(Busy { limit, ..busy.iter().find(|busy| busy.length_us == length)?.clone() });
-    neighbours.extend(THREE.into_iter().map(of_three).collect::<Option<Vec<_>>>());
+    let limited = |&(length, limit): &_| Some(Busy { limit, ..busy.iter().find(|busy| busy.length_us == length)?.clone() });
+    neighbours.extend(SEVERAL.iter().filter_map(|several| several.iter().map(limited).collect::<Option<Vec<_>>>()));
     for (number, kind) in KINDS.into_iter().enumerate() {
         if bench.options.kinds.is_empty() || bench.options.kinds.contains(&number) {
             measure(bench, kind, &neighbours)?;
@@ -80,8 +80,10 @@ fn measure(bench: &Bench<'_>, kind: (u32, f64), neighbours: &[Vec<Busy>]) -> Io<
         let lengths: Vec<String> = busy.iter().map(|busy| name_of(busy.length_us)).collect();
         let limits: Vec<String> = busy.iter().map(|busy| busy.limit.to_string()).collect();
         let name = format!("beside {}", lengths.join(", "));
-        let seen = run(bench, kind, busy, false)?;
-        println!("  {:<51} {}; to alone {}{}", format!("{name}, native"), latency(&seen), ratios(&seen, &native), shares(&seen));
+        if !bench.options.only_ours {
+            let seen = run(bench, kind, busy, false)?;
+            println!("  {:<51} {}; to alone {}{}", format!("{name}, native"), latency(&seen), ratios(&seen, &native), shares(&seen));
+        }
         let seen = run(bench, kind, busy, true)?;
         println!(
             "  {:<51} {}; to alone {}, to alone natively {}{}",

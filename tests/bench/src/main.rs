@@ -1,7 +1,7 @@
 //! Measures the compute limit: natively, with the library, and with other libraries.
 //!
 //!     vgpu-bench --library PATH [--peer PATH]... [--limits 25,50,75] [--seconds 5] [--rounds 1] [--jobs 0,1] [--mps FOLDER]
-//!                [--kernels 200,2000,endless] [--kinds 0,1] [--tenants 16] [PART]...
+//!                [--kernels 200,2000,endless] [--kinds 0,1] [--tenants 16] [--build PATH]... [--only-ours] [PART]...
 //!     vgpu-bench container FOLDER PERCENT
 //!     vgpu-bench arbiter FOLDER
 //!
@@ -10,16 +10,19 @@
 //! `latency`, `four`, `neighbour`, `hostile`, `beside` (the cost of a launch), `eight`, and those below; default: all. `mps` measures
 //! containers that are clients of a running MPS daemon, whose pipes are in the folder of `--mps`.
 //!
-//! * `alone`: as `shares`, at 10, 25, 50, 75 and 90% unless `--limits` names others, beside a running arbiter.
+//! * `alone`: as `shares`, at 10, 25, 50, 75 and 90% unless `--limits` names others, beside a running arbiter; each `--build`, another build of
+//!   the library, in turn with the library.
 //! * `busy-pairs`: two busy tenants at 30/70 and 50/50 with kernels of 20 us to 100 ms; shares and their sum, over whole seconds. A kernel
 //!   that is partly inside the measured time counts partly.
 //! * `interactive`: a tenant at 30% that answers requests, which arrive at random times, the same in all runs; `--kinds`: 0 is 20 kernels of
-//!   50 us, 50 times a second, 1 is 10 kernels, 200 times a second. Alone, beside a busy tenant at 70%, and beside three at 25, 25 and 20%.
+//!   50 us, 50 times a second, 1 is 10 kernels, 200 times a second. Alone, beside a busy tenant at 70%, two at 30 and 70%, and three at 25, 25 and 20%.
 //!   Prints the latency from the arrival, which includes the wait for requests before, and its ratio to the latency alone. Busy tenants run
 //!   for 1.5 s before the requests start, and for 1 s after they end. The requests' own share is their number x their nominal time. A 99th
 //!   percentile of few requests says little: 50 a second need `--seconds 20` for a thousand.
 //! * `many`: 16 equal tenants, or each number of `--tenants` (at most 100); shares, Jain's index, and what the tenants got of their share
 //!   (natively: of an equal part).
+//!
+//! `--only-ours` leaves out, in `interactive`, `busy-pairs` and `many`, the same tenants beside each other natively.
 //!
 //! `--kernels` restricts the busy tenants' kernels in `interactive` and `busy-pairs` to these lengths in us. A row with several lengths is
 //! measured if all of them are named.

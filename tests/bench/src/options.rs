@@ -21,6 +21,8 @@ pub const LIMITS: [u32; 3] = [25, 50, 75];
 pub struct Options {
     /// Path of the library.
     pub library: PathBuf,
+    /// Paths of other builds of the library.
+    pub builds: Vec<PathBuf>,
     /// Paths of other libraries.
     pub peers: Vec<PathBuf>,
     /// Limits, in percent; empty: those of each part.
@@ -37,6 +39,8 @@ pub struct Options {
     pub kinds: Vec<usize>,
     /// Numbers of tenants in `many`.
     pub tenants: Vec<u32>,
+    /// Whether `interactive`, `busy-pairs` and `many` leave out what is only for comparison: the same tenants beside each other natively.
+    pub only_ours: bool,
     /// The folder of the pipes of an MPS daemon.
     pub mps: Option<PathBuf>,
     /// The parts to run; empty: all.
@@ -51,6 +55,7 @@ impl Options {
     pub fn parse(arguments: &[String]) -> Result<Self, String> {
         let mut options = Self {
             library: PathBuf::new(),
+            builds: vec![],
             peers: vec![],
             limits: vec![],
             seconds: 5.0,
@@ -59,6 +64,7 @@ impl Options {
             kernels: vec![],
             kinds: vec![],
             tenants: vec![16],
+            only_ours: false,
             mps: None,
             parts: vec![],
         };
@@ -67,6 +73,8 @@ impl Options {
             let mut value = || words.next().ok_or(format!("{word}: expected a value"));
             match word.as_str() {
                 "--library" => options.library = value()?.into(),
+                "--build" => options.builds.push(value()?.into()),
+                "--only-ours" => options.only_ours = true,
                 "--peer" => options.peers.push(value()?.into()),
                 "--limits" => options.limits = value()?.split(',').filter_map(|limit| limit.parse().ok()).collect(),
                 "--mps" => options.mps = Some(value()?.into()),

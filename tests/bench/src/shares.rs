@@ -55,14 +55,18 @@ pub fn shares(bench: &Bench<'_>) -> std::io::Result<()> {
 
 /// Measures the share of a tenant alone, for each job and limit, with an arbiter, as on a host.
 pub fn alone(bench: &Bench<'_>) -> std::io::Result<()> {
-    let side = |&limit: &u32| -> (String, Runner<'_>) {
-        let run = move |job: &Job| {
-            let (output, cpu) = bench.together_limited(&[(limit, job.clone())])?;
-            Ok((output.into_iter().next().unwrap_or_default(), Some(cpu)))
-        };
-        (format!("ours {limit}%, arbiter"), Box::new(run))
-    };
-    measure(bench, &bench.options.limits(&LIMITS_ALONE).iter().map(side).collect::<Vec<_>>())
+    let mut sides: Vec<(String, Runner<'_>)> = Vec::new();
+    for &limit in bench.options.limits(&LIMITS_ALONE) {
+        for (number, library) in std::iter::once(&bench.options.library).chain(&bench.options.builds).enumerate() {
+            let run = move |job: &Job| {
+                let (output, cpu) = bench.together_limited_with(library, &[(limit, job.clone())])?;
+                Ok((output.into_iter().next().unwrap_or_default(), Some(cpu)))
+            };
+            let name = if number == 0 { "ours".to_owned() } else { format!("build {number}") };
+            sides.push((format!("{name} {limit}%, arbiter"), Box::new(run)));
+        }
+    }
+    measure(bench, &sides)
 }
 
 /// Measures each job natively and on these sides, in turn, and prints their shares.
