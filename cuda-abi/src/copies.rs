@@ -247,6 +247,43 @@ impl Described for Operation {
     }
 }
 
+/// `CUfabricCpyOperand`, up to the last field that is read
+#[repr(C)]
+#[derive(Debug)]
+pub struct FabricOperand {
+    /// `CUfabricCpyOperandType`
+    pub kind: i32,
+    /// Address, for [`OPERAND_POINTER`]; else the number of a logical endpoint.
+    pub pointer: DevicePtr,
+    /// Remaining field.
+    pub rest: u64,
+}
+
+/// `CUDA_FABRIC_COPY_BATCH_OP` (CUDA 13.5)
+#[repr(C)]
+#[derive(Debug)]
+pub struct FabricOperation {
+    /// Source.
+    pub from: FabricOperand,
+    /// Destination.
+    pub to: FabricOperand,
+    /// Size in bytes.
+    pub bytes: usize,
+    /// `flags`
+    pub flags: u32,
+}
+
+impl Described for FabricOperation {
+    /// Memory behind a logical endpoint is device memory.
+    fn is_within(&self, is_device: IsDevice) -> bool {
+        [&self.from, &self.to].iter().all(|end| end.kind != OPERAND_POINTER || is_device(end.pointer))
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,6 +310,17 @@ mod tests {
         let kinds = [HOST, DEVICE, UNIFIED];
         use sys::CUmemorytype as T;
         assert_eq!(kinds, [T::CU_MEMORYTYPE_HOST, T::CU_MEMORYTYPE_DEVICE, T::CU_MEMORYTYPE_UNIFIED].map(|kind| kind as i32));
+    }
+
+    #[test]
+    fn fabric_copies_are_as_cuda_13_5_declares_them() {
+        // The size and the offsets that a C compiler gives for cuda.h of CUDA 13.5, which the crate cudarc does not have.
+        assert_eq!((size_of::<FabricOperand>(), size_of::<FabricOperation>()), (24, 64));
+        assert_eq!([offset_of!(FabricOperand, pointer), offset_of!(FabricOperation, to), offset_of!(FabricOperation, bytes)], [8, 24, 48]);
+        // SAFETY: numbers only.
+        let mut copy: FabricOperation = unsafe { core::mem::zeroed() };
+        (copy.from.kind, copy.from.pointer, copy.to.kind, copy.to.pointer, copy.bytes) = (OPERAND_POINTER, 8, 2, 16, 32);
+        assert!(copy.is_within(|address| address == 8) && !copy.is_within(|address| address == 16) && copy.bytes() == 32);
     }
 
     #[test]

@@ -5,13 +5,14 @@ mod proc_address;
 
 use core::ffi::{c_char, c_void};
 
-use vgpu_cuda_abi::copies::{Copy2d, Copy2dV1, Copy3d, Copy3dV1, Operation};
+use vgpu_cuda_abi::copies::{Copy2d, Copy2dV1, Copy3d, Copy3dV1, FabricOperation, Operation};
 use vgpu_cuda_abi::cuda::*;
 use vgpu_cuda_abi::descriptors::*;
 use vgpu_cuda_abi::nvml::{Memory, MemoryV2, Process, ProcessDetails, ProcessV1, UtilizationRates, UtilizationSample, Utilizations};
 
 use crate::entry_points::library::Library;
 use crate::entry_points::names::Entry;
+use crate::hooks::multicast::endpoint;
 use crate::hooks::*;
 use crate::image::{image_at, image_in_file};
 use crate::loader::{driver, symbols};

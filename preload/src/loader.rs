@@ -6,4 +6,4 @@ pub mod driver;
 pub mod elf;
 pub mod relocations;
 pub mod symbols;
-pub mod unknown_launch;
+pub mod withheld;

@@ -171,7 +171,10 @@ pub fn compute_processes<const MOST: usize>(uuid: Uuid, list: &mut List<nvml::Pr
     unsafe {
         query(uuid, |device| {
             count = MOST as u32;
-            driver::nvml_compute_processes(device, &raw mut count, room)
+            match driver::nvml_compute_processes(device, &raw mut count, room) {
+                nvml::FUNCTION_NOT_FOUND => driver::nvml_compute_processes_v2(device, &raw mut count, room),
+                status => status,
+            }
         })?;
         list.set_count(count as usize);
     }

@@ -43,7 +43,6 @@ macro_rules! entry_points {
             Cuda host_moves::advise => (address: DevicePtr, bytes: usize, advice: i32, device: Device): cuMemAdvise;
             Cuda host_moves::advise_v2 => (address: DevicePtr, bytes: usize, advice: i32, location: Location): cuMemAdvise_v2;
             Cuda ipc::free[address.into()] => (address: u32) [free(address.into())]: cuMemFree;
-
             // Stream-ordered memory and pools.
             Cuda ordered::allocate[address, bytes, effective(stream)] => (address: *mut DevicePtr, bytes: usize, stream: Handle)
                 [allocate(address, bytes)]:
@@ -72,10 +71,13 @@ macro_rules! entry_points {
             Cuda capture::begin[stream] => (stream: Handle, graph: Handle, dependencies: *const Handle, edges: *const c_void, count: usize,
                 mode: i32):
                 cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz;
+            Cuda capture::begin[stream] => (stream: Handle, mode: i32, graph: Handle, callback: *mut c_void, data: *mut c_void):
+                cuStreamBeginRecaptureToGraph, cuStreamBeginRecaptureToGraph_ptsz;
+            Cuda capture::begin_for_graphics[] => (stream: Handle, what: *mut c_void):
+                cuStreamBeginCaptureToCig, cuStreamBeginCaptureToCig_ptsz;
             Cuda capture::end[stream, effective(stream)] => (stream: Handle, graph: *mut Handle):
                 cuStreamEndCapture | cuStreamEndCapture_ptsz;
             Cuda pools::trim_graphs[] => (device: Device): cuDeviceGraphMemTrim;
-
             // Physical memory and its mappings.
             Cuda vmm::create[handle, bytes, properties] => (handle: *mut u64, bytes: usize, properties: *const AllocationProp, flags: u64)
                 [allocate(handle, bytes)]:
@@ -84,7 +86,6 @@ macro_rules! entry_points {
             Cuda vmm::counted[handle] => (handle: *mut u64, address: *mut c_void): cuMemRetainAllocationHandle;
             Cuda vmm::map[address, bytes, handle] => (address: DevicePtr, bytes: usize, offset: usize, handle: u64, flags: u64): cuMemMap;
             Cuda ipc::unmap[address, bytes] => (address: DevicePtr, bytes: usize): cuMemUnmap;
-
             // Memory that crosses the border of a process.
             Cuda ipc::export[shareable, kind, || handle] => (shareable: *mut c_void, handle: u64, kind: i32, flags: u64):
                 cuMemExportToShareableHandle;
@@ -100,21 +101,36 @@ macro_rules! entry_points {
                 cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2;
             Cuda ipc::import[memory, driver::external_destroy] => (memory: *mut Handle, description: *const c_void): cuImportExternalMemory;
             Cuda ipc::restore[arguments] => (pid: i32, arguments: *mut RestoreArgs): cuCheckpointProcessRestore;
-
             // What keeps physical memory besides handles and mappings.
             Cuda multicast::map_array[list, count] => (list: *mut MapInfo, count: u32, stream: Handle):
                 cuMemMapArrayAsync, cuMemMapArrayAsync_ptsz;
             Cuda multicast::create[handle] => (handle: *mut u64, properties: *const c_void): cuMulticastCreate;
-            Cuda multicast::add_device[] => (object: u64, device: i32): cuMulticastAddDevice;
+            Cuda multicast::grow[] => (object: u64, device: i32): cuMulticastAddDevice;
             Cuda multicast::bind[object, offset, Some(handle)] => (object: u64, offset: usize, handle: u64, handle_offset: usize, bytes:
                 usize, flags: u64):
                 cuMulticastBindMem;
             Cuda multicast::bind[object, offset, physical::mapped_at(address)] => (object: u64, offset: usize, address: DevicePtr, bytes:
                 usize, flags: u64):
                 cuMulticastBindAddr;
+            Cuda multicast::bind[object, offset, Some(handle)] => (object: u64, device: Device, offset: usize, handle: u64, handle_offset:
+                usize, bytes: usize, flags: u64):
+                cuMulticastBindMem_v2;
+            Cuda multicast::bind[object, offset, physical::mapped_at(address)] => (object: u64, device: Device, offset: usize, address:
+                DevicePtr, bytes: usize, flags: u64):
+                cuMulticastBindAddr_v2;
             Cuda multicast::unbind[object, device, offset, bytes] => (object: u64, device: i32, offset: usize, bytes: usize):
                 cuMulticastUnbind;
-
+            Cuda multicast::grow[] => (endpoint: u32, what: *const c_void): cuLogicalEndpointCreate, cuLogicalEndpointAddDevice;
+            Cuda multicast::grow[] => (endpoint: u32, shareable: *const c_void, kind: i32): cuLogicalEndpointImport;
+            Cuda multicast::bind[endpoint(id), offset, Some(handle)] => (id: u32, device: Device, offset: usize, handle: u64, handle_offset:
+                u64, bytes: u64, flags: u64):
+                cuLogicalEndpointBindMem;
+            Cuda multicast::bind[endpoint(id), offset, physical::mapped_at(address)] => (id: u32, device: Device, offset: usize, address:
+                DevicePtr, bytes: u64, flags: u64):
+                cuLogicalEndpointBindAddr;
+            Cuda multicast::unbind[endpoint(id), device, offset, bytes] => (id: u32, device: Device, offset: usize, bytes: usize):
+                cuLogicalEndpointUnbind;
+            Cuda multicast::destroy_endpoint[id] => (id: u32): cuLogicalEndpointDestroy;
             // Arrays.
             Cuda arrays::create[array, descriptor, 0] => (array: *mut Handle, descriptor: *const Descriptor): cuArrayCreate;
             Cuda arrays::create[array, descriptor, 0] => (array: *mut Handle, descriptor: *const Descriptor3d): cuArray3DCreate;
@@ -124,7 +140,6 @@ macro_rules! entry_points {
                 u32):
                 cuMipmappedArrayCreate;
             Cuda arrays::destroy[array] => (array: Handle): cuArrayDestroy, cuMipmappedArrayDestroy;
-
             // Graphs.
             Cuda graphs::instantiate[exec, graph] => (exec: *mut Handle, graph: Handle, flags: u64): cuGraphInstantiateWithFlags;
             Cuda graphs::instantiate[exec, graph] => (exec: *mut Handle, graph: Handle, node: *mut Handle, log: *mut c_char, size: usize):
@@ -146,13 +161,13 @@ macro_rules! entry_points {
                 cuGraphAddNode;
             Cuda graph_nodes::change[KernelNodeParams::function_of_node(parameters)] => (node: *mut Handle, graph: Handle, after: *const
                 Handle, edges: *const c_void, count: usize, parameters: *const c_void):
-                cuGraphAddNode_v2;
+                cuGraphAddNode_v2, cuGraphAddNode_v3;
             Cuda graph_nodes::change[KernelNodeParams::function_of::<2>(parameters)] => (node: Handle, parameters: *const KernelNodeParams):
                 cuGraphKernelNodeSetParams_v2;
             Cuda graph_nodes::change[KernelNodeParams::function_of::<1>(parameters)] => (node: Handle, parameters: *const KernelNodeParams):
                 cuGraphKernelNodeSetParams;
             Cuda graph_nodes::change[KernelNodeParams::function_of_node(parameters)] => (node: Handle, parameters: *const c_void):
-                cuGraphNodeSetParams;
+                cuGraphNodeSetParams, cuGraphNodeSetParams_v2;
             Cuda graph_nodes::change_exec[exec, KernelNodeParams::function_of::<2>(parameters)] => (exec: Handle, node: Handle, parameters:
                 *const KernelNodeParams):
                 cuGraphExecKernelNodeSetParams_v2;
@@ -162,7 +177,6 @@ macro_rules! entry_points {
             Cuda graph_nodes::change_exec[exec, KernelNodeParams::function_of_node(parameters)] => (exec: Handle, node: Handle, parameters:
                 *const c_void):
                 cuGraphExecNodeSetParams;
-
             // Contexts, streams and code: what takes memory without an allocation call.
             Cuda contexts::retain_primary[context, device] => (context: *mut Handle, device: Device): cuDevicePrimaryCtxRetain;
             Cuda context_end::release_primary[device] => (device: Device) [end_contexts()]:
@@ -211,7 +225,6 @@ macro_rules! entry_points {
             Cuda streams::create[stream] => (stream: *mut Handle, flags: u32, priority: i32): cuStreamCreateWithPriority;
             Cuda streams::create[stream] => (stream: *mut Handle, green: Handle, flags: u32, priority: i32): cuGreenCtxStreamCreate;
             Cuda streams::destroy[stream] => (stream: Handle): cuStreamDestroy_v2, cuStreamDestroy;
-
             // Launches.
             Cuda launch::kernel[function, effective(stream), [grid_x, grid_y, grid_z], [block_x, block_y, block_z]] => (function: Handle,
                 grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Handle, parameters:
@@ -236,7 +249,6 @@ macro_rules! entry_points {
                 cuLaunchGridAsync;
             Cuda launch::graph[exec, effective(stream)] => (exec: Handle, stream: Handle) [graph(effective(stream), exec)]:
                 cuGraphLaunch | cuGraphLaunch_ptsz;
-
             // Copies and fills within the device.
             Cuda copy::within_device[effective(DEFAULT_STREAM), bytes] => (to: u64, from: u64, bytes: usize) [copy(Direction::Within,
                 effective(DEFAULT_STREAM), bytes)]:
@@ -274,7 +286,6 @@ macro_rules! entry_points {
             Cuda copy::decompress[effective(stream), count] => (parameters: *mut c_void, count: usize, flags: u32, failed: *mut usize,
                 stream: Handle):
                 cuMemBatchDecompressAsync | cuMemBatchDecompressAsync_ptsz;
-
             // Copies whose addresses say where they lie.
             Cuda copy::by_address[effective(DEFAULT_STREAM), to, from, bytes] => (to: u64, from: u64, bytes: usize)
                 [copy(Direction::ByAddress, effective(DEFAULT_STREAM), bytes)]:
@@ -282,6 +293,9 @@ macro_rules! entry_points {
             Cuda copy::by_address[effective(stream), to, from, bytes] => (to: u64, from: u64, bytes: usize, stream: Handle)
                 [copy(Direction::ByAddress, effective(stream), bytes)]:
                 cuMemcpyAsync | cuMemcpyAsync_ptsz;
+            Cuda copy::by_address[effective(stream), to, from, bytes] => (to: u64, from: u64, bytes: usize, attributes: *const c_void,
+                stream: Handle) [copy(Direction::ByAddress, effective(stream), bytes)]:
+                cuMemcpyWithAttributesAsync | cuMemcpyWithAttributesAsync_ptsz;
             Cuda copy::described[effective(DEFAULT_STREAM), what] => (what: *const Copy2d) [copy_described(effective(DEFAULT_STREAM),
                 what)]:
                 cuMemcpy2D_v2, cuMemcpy2DUnaligned_v2 | cuMemcpy2D_v2_ptds, cuMemcpy2DUnaligned_v2_ptds;
@@ -313,7 +327,12 @@ macro_rules! entry_points {
             Cuda copy::batch_3d[effective(stream), list, count] => (count: usize, list: *mut Operation, flags: u64, stream: Handle)
                 [copy(Direction::ByAddress, effective(stream), 0)]:
                 cuMemcpy3DBatchAsync_v2 | cuMemcpy3DBatchAsync_v2_ptsz;
-
+            Cuda copy::batch_3d[effective(stream), what, 1] => (what: *mut Operation, flags: u64, stream: Handle)
+                [copy(Direction::ByAddress, effective(stream), 0)]:
+                cuMemcpy3DWithAttributesAsync | cuMemcpy3DWithAttributesAsync_ptsz;
+            Cuda copy::batch_3d[effective(stream), list, count] => (count: usize, list: *mut FabricOperation, flags: u64, stream: Handle)
+                [copy(Direction::ByAddress, effective(stream), 0)]:
+                cuFabricCpyBatchAsync | cuFabricCpyBatchAsync_ptsz;
             // Work in a stream that is not computation: copies from and to the host, waits, host functions, prefetches.
             Cuda stream_order::interleave[effective(DEFAULT_STREAM)] => (to: u64, from: u64, bytes: usize) [copy_by_name(SYMBOL,
                 effective(DEFAULT_STREAM), bytes)]:
@@ -342,7 +361,7 @@ macro_rules! entry_points {
             Cuda stream_order::interleave[effective(stream)] => (stream: Handle, function: *mut c_void, data: *mut c_void):
                 cuLaunchHostFunc | cuLaunchHostFunc_ptsz;
             Cuda stream_order::interleave[effective(stream)] => (stream: Handle, function: *mut c_void, data: *mut c_void, flags: u32):
-                cuStreamAddCallback | cuStreamAddCallback_ptsz;
+                cuStreamAddCallback, cuLaunchHostFunc_v2 | cuStreamAddCallback_ptsz, cuLaunchHostFunc_v2_ptsz;
             Cuda stream_order::prefetch::<PER_THREAD> => (address: DevicePtr, bytes: usize, to: i32, stream: Handle):
                 cuMemPrefetchAsync | cuMemPrefetchAsync_ptsz;
             Cuda stream_order::prefetch_v2::<PER_THREAD> => (address: DevicePtr, bytes: usize, to: Location, flags: u32, stream: Handle):
@@ -367,6 +386,7 @@ macro_rules! entry_points {
                 nvmlDeviceGetMPSComputeRunningProcesses_v3;
             Nvml nvml_processes::list => (device: Handle, count: *mut u32, out: *mut u32): nvmlDeviceGetAccountingPids;
             Nvml nvml_processes::accounting[pid] => (device: Handle, pid: u32, statistics: *mut c_void): nvmlDeviceGetAccountingStats;
+            Nvml nvml_processes::accounting_v2[statistics] => (device: Handle, statistics: *mut u32): nvmlDeviceGetAccountingStats_v2;
             Nvml nvml_processes::described_list => (device: Handle, out: *mut ProcessDetails): nvmlDeviceGetRunningProcessDetailList;
             Nvml nvml_processes::described_list => (device: Handle, out: *mut Utilizations): nvmlDeviceGetProcessesUtilizationInfo;
             Nvml nvml_processes::utilization => (device: Handle, out: *mut UtilizationSample, count: *mut u32, since: u64):

@@ -44,7 +44,7 @@ pub(super) fn check_devices(machine: &Machine, report: &mut Report) {
 /// Describes a GPU: name, UUID, memory, and whether MIG is on.
 fn describe(nvml: &Nvml, index: u32) -> Result<String, NvmlError> {
     let gpu = nvml.device_by_index(index)?;
-    let mib = gpu.memory_info()?.total >> 20;
+    let mib = nvml::memory(nvml, &gpu)?.0 >> 20;
     let mig = match gpu.mig_mode() {
         Ok(mode) if mode.current != 0 => ", MIG",
         _ => "",

@@ -8,8 +8,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::dispatch;
 use crate::entry_points::names;
-use crate::loader::dlsym::{REAL_DLSYM, REAL_DLVSYM, find_real, real_dlsym};
-use crate::loader::{symbols, unknown_launch};
+use crate::loader::dlsym::{REAL_DLSYM, REAL_DLVSYM, fail, find_real, real_dlsym};
+use crate::loader::{symbols, withheld};
 
 /// Result in two registers.
 #[repr(C)]
@@ -22,6 +22,13 @@ struct Answer {
 
 /// The real function decides.
 const PASS: Answer = Answer { address: core::ptr::null_mut(), is_final: 0 };
+
+/// Answers that there is no such function, also to a program that asks `dlerror`.
+unsafe fn not_found(name: *const c_char) -> Answer {
+    // SAFETY: the caller's promise: a C string.
+    unsafe { fail(name) };
+    Answer { address: core::ptr::null_mut(), is_final: 1 }
+}
 
 /// Decides about a name that begins with `cu`, `nv` or `dl`.
 unsafe extern "C" fn answer(handle: *mut c_void, name: *const c_char) -> Answer {
@@ -36,7 +43,7 @@ unsafe extern "C" fn answer(handle: *mut c_void, name: *const c_char) -> Answer 
     }
     let Some(entry) = entry else {
         // SAFETY: as above.
-        return if unsafe { is_unknown_launch(handle, name) } { Answer { address: core::ptr::null_mut(), is_final: 1 } } else { PASS };
+        return unsafe { if is_withheld(handle, name) { not_found(name) } else { PASS } };
     };
     let hook = dispatch::address(entry);
     let is_special = handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT;
@@ -47,24 +54,26 @@ unsafe extern "C" fn answer(handle: *mut c_void, name: *const c_char) -> Answer 
     }
     if native == hook {
         // This library's own export, found in the global scope. It is right only if the driver is loaded and has the function.
-        let address = if symbols::is_loaded(entry) && symbols::real(entry).is_some() { hook } else { core::ptr::null_mut() };
-        return Answer { address, is_final: 1 };
+        let is_there = symbols::is_loaded(entry) && symbols::real(entry).is_some();
+        // SAFETY: as above.
+        return if is_there { Answer { address: hook, is_final: 1 } } else { unsafe { not_found(name) } };
     }
     if symbols::real(entry).is_some() && symbols::native(entry) == Some(native) { Answer { address: hook, is_final: 1 } } else { PASS }
 }
 
-/// Returns whether a name is that of a launch function of the driver that is not in the table, and logs that it is withheld.
-unsafe fn is_unknown_launch(handle: *mut c_void, name: *const c_char) -> bool {
+/// Returns whether a name is that of a function of the driver or of NVML that is withheld, and logs that it is.
+unsafe fn is_withheld(handle: *mut c_void, name: *const c_char) -> bool {
     // SAFETY: the program's own arguments.
     unsafe {
-        if !unknown_launch::is_launch(name) {
+        let text = CStr::from_ptr(name);
+        if !withheld::is_withheld(text) {
             return false;
         }
-        let drivers = symbols::loaded(CStr::from_ptr(name));
+        let drivers = symbols::loaded(text);
         let is_special = handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT;
         let is_drivers = !drivers.is_null() && (is_special || real_dlsym(handle, name) == drivers);
         if is_drivers {
-            unknown_launch::warn(name);
+            withheld::warn(text);
         }
         is_drivers
     }
@@ -185,7 +194,13 @@ mod tests {
 
     #[test]
     fn without_a_driver_no_function_is_found() {
-        // SAFETY: plain look-up; the tests load no CUDA driver.
-        assert!(unsafe { dlsym(libc::RTLD_DEFAULT, c"cuMemAlloc_v2".as_ptr()) }.is_null());
+        // SAFETY: plain look-ups; the tests load no CUDA driver.
+        unsafe {
+            libc::dlerror();
+            assert!(dlsym(libc::RTLD_DEFAULT, c"cuMemAlloc_v2".as_ptr()).is_null());
+            let error = libc::dlerror();
+            assert!(!error.is_null(), "a program that asks dlerror takes null for the function's address");
+            assert!(CStr::from_ptr(error).to_str().unwrap().ends_with("undefined symbol: cuMemAlloc_v2"));
+        }
     }
 }

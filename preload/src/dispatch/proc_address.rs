@@ -3,9 +3,9 @@
 //! The driver is asked first, and the *pointer* that it returns is mapped: the driver decides which `_v2` or `_ptsz` form a name, a version
 //! and flags select. Seen on driver 580: every pointer it returns is the address of an exported symbol.
 
-use core::ffi::{c_char, c_void};
+use core::ffi::{CStr, c_char, c_void};
 
-use crate::loader::{by_address, unknown_launch};
+use crate::loader::{by_address, withheld};
 use vgpu_cuda_abi::cuda::{NOT_FOUND, SUCCESS, Status};
 
 /// `CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`
@@ -22,8 +22,8 @@ unsafe fn replace(hook_of: HookOf, symbol: *const c_char, function: *mut *mut c_
     unsafe {
         if let Some(entry) = by_address::find(*function) {
             *function = hook_of(entry);
-        } else if unknown_launch::is_other_launch(symbol, *function) {
-            unknown_launch::warn(symbol);
+        } else if withheld::is_withheld_at(symbol, *function) {
+            withheld::warn(CStr::from_ptr(symbol));
             *function = core::ptr::null_mut();
             return false;
         }
@@ -76,8 +76,15 @@ mod tests {
     extern "C" fn newer() {}
 
     #[test]
-    fn a_launch_of_a_newer_driver_is_withheld() {
-        for (name, expected) in [(c"cuLaunchKernel", None), (c"cuStreamQuery", Some(newer as *mut c_void))] {
+    fn functions_of_a_newer_driver_are_withheld_by_name() {
+        let passed = Some(newer as *mut c_void);
+        for (name, expected) in [
+            (c"cuLaunchKernel", None),
+            (c"cuMemAlloc", None),
+            (c"cuLaunchTomorrow", None),
+            (c"cuStreamQuery", passed),
+            (c"cuTomorrow", passed),
+        ] {
             let (mut function, mut found) = (core::ptr::null_mut(), -1);
             let hook_of: HookOf = |_| core::ptr::null_mut();
             let (place, state) = (&raw mut function, &raw mut found);

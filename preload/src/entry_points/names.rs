@@ -98,20 +98,17 @@ pub fn name(entry: usize) -> *const core::ffi::c_char {
 /// # Safety
 /// `wanted` is a C string.
 pub unsafe fn find(wanted: *const core::ffi::c_char) -> Option<usize> {
-    let mut hash = SEED;
-    let mut at = wanted.cast::<u8>();
-    // SAFETY: a C string is read up to its end.
-    unsafe {
-        while *at != 0 {
-            hash = hash_byte(hash, *at);
-            at = at.add(1);
-        }
-    }
-    let mut place = hash as usize % SIZE;
+    // SAFETY: the caller's promise.
+    find_joined(unsafe { CStr::from_ptr(wanted) }.to_bytes(), b"")
+}
+
+/// Returns the entry whose name is `stem` followed by `suffix`.
+pub fn find_joined(stem: &[u8], suffix: &[u8]) -> Option<usize> {
+    let bytes = || stem.iter().chain(suffix).copied();
+    let mut place = bytes().fold(SEED, hash_byte) as usize % SIZE;
     loop {
         let entry = usize::from(*INDEX.get(place)?).checked_sub(1)?;
-        // SAFETY: both are C strings.
-        if unsafe { libc::strcmp(name(entry), wanted) } == 0 {
+        if name_of(entry).to_bytes().iter().copied().eq(bytes()) {
             return Some(entry);
         }
         place = (place + 1) % SIZE;

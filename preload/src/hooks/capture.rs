@@ -2,8 +2,9 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
+use crate::compute::streams;
 use crate::memory::objects::captures::{CAPTURES, GOING_ON, is_under_way, note_origin, one_less, take_origin};
-use vgpu_cuda_abi::cuda::{CAPTURE_INVALIDATED, CAPTURE_UNJOINED, Handle, SUCCESS, Status};
+use vgpu_cuda_abi::cuda::{CAPTURE_INVALIDATED, CAPTURE_UNJOINED, Handle, NOT_SUPPORTED, SUCCESS, Status};
 
 /// Begins a capture in `stream` with `call`.
 pub fn begin(call: impl FnOnce() -> Status, stream: Handle) -> Status {
@@ -16,6 +17,12 @@ pub fn begin(call: impl FnOnce() -> Status, stream: Handle) -> Status {
         one_less();
     }
     status
+}
+
+/// `cuStreamBeginCaptureToCig`. What a stream records for a graphics API is started by that API and could not be measured, so it is refused
+/// where GPU time is limited.
+pub fn begin_for_graphics(call: impl FnOnce() -> Status) -> Status {
+    if matches!(streams::limited(), Ok(None)) { call() } else { NOT_SUPPORTED }
 }
 
 /// Ends a capture that began in `stream`, also one that was invalidated. `effective` is the stream that the call uses; while it is still

@@ -1,4 +1,4 @@
-//! Sparse arrays and multicast objects, which keep the physical memory that is mapped into or bound to them.
+//! Sparse arrays, multicast objects and logical endpoints, which keep the physical memory that is mapped into or bound to them.
 
 use crate::hooks::vmm;
 use crate::loader::driver;
@@ -8,7 +8,7 @@ use crate::memory::objects::physical::{self, add, remove};
 use vgpu_cuda_abi::cuda::{SUCCESS, Status};
 use vgpu_cuda_abi::descriptors::{MAP, MapInfo};
 
-/// `cuMulticastBindMem`, and `cuMulticastBindAddr` with the handle mapped at the address. Recorded before the call, as another thread may
+/// `cuMulticastBindMem`, `cuLogicalEndpointBindMem`, and the forms for addresses with the handle mapped at the address. Recorded before the call, as another thread may
 /// release the handle during it.
 pub fn bind(call: impl FnOnce() -> Status, object: u64, offset: usize, handle: Option<u64>) -> Status {
     let is_new = match handle.map_or(Ok(false), |handle| add(object, offset as u64, handle)) {
@@ -46,8 +46,9 @@ pub unsafe fn create(call: impl FnOnce() -> Status, handle: *mut u64) -> Status 
     unsafe { vmm::counted(|| with_current(call, |current, call| guard(current.gpu, call, undo)), handle) }
 }
 
-/// `cuMulticastAddDevice`. A device cannot be taken out again, so what it took only counts.
-pub fn add_device(call: impl FnOnce() -> Status) -> Status {
+/// `cuMulticastAddDevice`, and calls that make a logical endpoint or add a device to one. A device cannot be taken out again, so what it took
+/// only counts.
+pub fn grow(call: impl FnOnce() -> Status) -> Status {
     with_current(call, |current, call| guard(current.gpu, call, || ()))
 }
 
@@ -61,6 +62,19 @@ pub fn unbind(call: impl FnOnce() -> Status, object: u64, device: i32, offset: u
         remove(|owner, there, handle| owner == object && range.contains(&there) && is_there(handle));
     }
     status
+}
+
+/// Bit of an owner that is a logical endpoint: its number could be another object's handle.
+const ENDPOINT: u64 = 1 << 62;
+
+/// Returns the owner of what is bound to a logical endpoint.
+pub fn endpoint(id: u32) -> u64 {
+    ENDPOINT | u64::from(id)
+}
+
+/// `cuLogicalEndpointDestroy`, which unbinds what this process has bound
+pub fn destroy_endpoint(call: impl FnOnce() -> Status, id: u32) -> Status {
+    physical::release_object(endpoint(id), call)
 }
 
 #[cfg(test)]
@@ -121,6 +135,20 @@ mod tests {
         assert_eq!(physical::charged(memory), Some((0, 2)));
         assert_eq!(vmm::release(|| SUCCESS, OBJECT), SUCCESS);
         assert_eq!(physical::charged(memory), None);
+    }
+
+    #[test]
+    fn a_logical_endpoint_keeps_the_memory_bound_to_it() {
+        let handle = 0x7000_0301;
+        physical::record_for_test(handle, 3);
+        assert_eq!(bind(|| SUCCESS, endpoint(7), 0, Some(handle)), SUCCESS);
+        physical::release_for_test(handle);
+        assert_eq!(unbind(|| SUCCESS, endpoint(8), 0, 0, 8192), SUCCESS);
+        assert_eq!(unbind(|| SUCCESS, 7, 0, 0, 8192), SUCCESS, "another object with that number");
+        assert_eq!(destroy_endpoint(|| 1, 7), 1);
+        assert_eq!(physical::charged(handle), Some((0, 3)));
+        assert_eq!(destroy_endpoint(|| SUCCESS, 7), SUCCESS);
+        assert_eq!(physical::charged(handle), None);
     }
 
     #[test]

@@ -216,6 +216,18 @@ pub fn accounting(call: impl FnOnce() -> Status, pid: u32) -> Status {
     }
 }
 
+/// `nvmlDeviceGetAccountingStats_v2`, which names the process in the first field of its structure
+///
+/// # Safety
+/// `statistics` is null or points to a whole structure.
+pub unsafe fn accounting_v2(call: impl FnOnce() -> Status, statistics: *const u32) -> Status {
+    // SAFETY: the caller's promise.
+    match unsafe { statistics.as_ref() } {
+        Some(&pid) => accounting(call, pid),
+        None => call(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,6 @@
-//! The C library's own `dlsym` and `dlvsym`.
+//! The C library's own `dlsym`, `dlvsym` and `dlopen`.
 
-use core::ffi::{c_char, c_void};
+use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -25,6 +25,26 @@ pub unsafe fn real_dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_voi
     }
     // SAFETY: null, or glibc's own dlsym, with its documented signature.
     unsafe { core::mem::transmute::<*mut c_void, Option<Dlsym>>(real).map_or(core::ptr::null_mut(), |dlsym| dlsym(handle, name)) }
+}
+
+/// Opens a library with the C library's own `dlopen`; null if that fails.
+pub fn real_dlopen(name: &CStr, flags: i32) -> *mut c_void {
+    /// Signature of `dlopen`.
+    type Dlopen = unsafe extern "C" fn(*const c_char, i32) -> *mut c_void;
+    // SAFETY: null, or glibc's own dlopen, with its documented signature.
+    unsafe {
+        let dlopen = core::mem::transmute::<*mut c_void, Option<Dlopen>>(elf::in_libc(c"dlopen"));
+        dlopen.map_or(core::ptr::null_mut(), |dlopen| dlopen(name.as_ptr(), flags))
+    }
+}
+
+/// Looks a name up where it is not, in the C library, so that `dlerror` says so.
+///
+/// # Safety
+/// `name` is a C string.
+pub unsafe fn fail(name: *const c_char) {
+    // SAFETY: a handle that dlopen returned, or null, which stands for all libraries that are loaded; the caller's promise.
+    unsafe { real_dlsym(real_dlopen(c"libc.so.6", libc::RTLD_LAZY | libc::RTLD_NOLOAD), name) };
 }
 
 /// Finds the C library's `dlsym` and `dlvsym`.

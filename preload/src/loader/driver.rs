@@ -248,4 +248,6 @@ calls! { Nvml, nvml::FUNCTION_NOT_FOUND;
     );
     /// Lists the processes with a compute context.
     nvml_compute_processes = nvmlDeviceGetComputeRunningProcesses_v3(device: Handle, count: *mut u32, list: *mut nvml::Process);
+    /// Lists the processes with a compute context, on drivers before 510.
+    nvml_compute_processes_v2 = nvmlDeviceGetComputeRunningProcesses_v2(device: Handle, count: *mut u32, list: *mut nvml::Process);
 }

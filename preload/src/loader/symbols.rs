@@ -6,7 +6,7 @@
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use super::{by_address, dlsym, elf};
+use super::{by_address, dlsym};
 use crate::entry_points::library::Library;
 use crate::entry_points::names::{self, COUNT};
 
@@ -50,17 +50,12 @@ fn load_for(entry: usize) -> Option<*mut c_void> {
     (!address.is_null()).then_some(address)
 }
 
-/// Opens a library with glibc's own `dlopen`; null if that fails.
+/// Opens a library of the driver; null if that fails.
 fn dlopen(library: Library, flags: i32) -> *mut c_void {
-    /// Signature of `dlopen`.
-    type Dlopen = unsafe extern "C" fn(*const core::ffi::c_char, i32) -> *mut c_void;
-    // SAFETY: null, or glibc's own dlopen, with its documented signature.
-    unsafe {
-        let dlopen = core::mem::transmute::<*mut c_void, Option<Dlopen>>(elf::in_libc(c"dlopen"));
-        let renamed = library.renamed();
-        let name = if libc::access(renamed.as_ptr(), libc::R_OK) == 0 { renamed } else { library.soname() };
-        dlopen.map_or(core::ptr::null_mut(), |dlopen| dlopen(name.as_ptr(), flags))
-    }
+    let renamed = library.renamed();
+    // SAFETY: a C string.
+    let is_renamed = unsafe { libc::access(renamed.as_ptr(), libc::R_OK) } == 0;
+    dlsym::real_dlopen(if is_renamed { renamed } else { library.soname() }, flags)
 }
 
 /// Returns whether the library of an entry is loaded, by the program or by this library.
@@ -90,9 +85,10 @@ fn load(library: Library) -> Option<*mut c_void> {
     Some(handle)
 }
 
-/// Returns a function of CUDA's driver by name; null if the driver lacks it or is not loaded.
+/// Returns a function of the CUDA driver or of NVML by name; null if its library lacks it or is not loaded.
 pub fn loaded(name: &CStr) -> *mut c_void {
-    if dlopen(Library::Cuda, libc::RTLD_LAZY | libc::RTLD_NOLOAD).is_null() { core::ptr::null_mut() } else { look_up(Library::Cuda, name) }
+    let library = if name.to_bytes().starts_with(b"nvml") { Library::Nvml } else { Library::Cuda };
+    if dlopen(library, libc::RTLD_LAZY | libc::RTLD_NOLOAD).is_null() { core::ptr::null_mut() } else { look_up(library, name) }
 }
 
 /// Returns a function of a library by name, intercepted or not; null if the library lacks it. Loads the library if needed.

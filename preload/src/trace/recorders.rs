@@ -2,7 +2,7 @@
 
 use core::ffi::{c_char, c_void};
 
-use vgpu_cuda_abi::copies::{Copy2d, Copy2dV1, Copy3d, Copy3dV1, Operation};
+use vgpu_cuda_abi::copies::{Copy2d, Copy2dV1, Copy3d, Copy3dV1, FabricOperation, Operation};
 use vgpu_cuda_abi::cuda::*;
 use vgpu_region::trace::Direction;
 

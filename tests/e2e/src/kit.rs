@@ -5,7 +5,11 @@ use std::process::Command;
 
 /// The folder that `scripts/build.sh` creates: the library, `vgpu-runtime`, `vgpu-hook`, and the folders `simgpu` and `programs`.
 #[derive(Clone, Debug)]
-pub struct Kit(PathBuf);
+pub struct Kit {
+    folder: PathBuf,
+    /// Driver that the simulated one plays; driver 580 if `None`.
+    driver: Option<String>,
+}
 
 impl Kit {
     /// Finds the kit: the folder in `VGPU_TEST_KIT`, else a folder called `kit` next to this program or above it.
@@ -18,31 +22,38 @@ impl Kit {
         let this = std::env::current_exe().expect("this program has a path");
         let above = || this.ancestors().map(|folder| folder.join("kit")).find(|kit| kit.join("libvgpu.so").is_file());
         let found = named.or_else(above).expect("no build to test: run scripts/build.sh, or name a build in VGPU_TEST_KIT");
-        Self(found.canonicalize().expect("the folder of the build exists"))
+        let folder = found.canonicalize().expect("the folder of the build exists");
+        Self { folder, driver: std::env::var("VGPU_TEST_DRIVER").ok() }
+    }
+
+    /// Returns the kit with a simulated driver that plays another one: 470, 535, or next, which is newer than all that vgpu knows.
+    #[must_use]
+    pub fn playing(self, driver: &str) -> Self {
+        Self { driver: Some(driver.to_owned()), ..self }
     }
 
     /// Returns its folder.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.folder
     }
 
     /// Returns the path of the library.
     #[must_use]
     pub fn library(&self) -> PathBuf {
-        self.0.join("libvgpu.so")
+        self.folder.join("libvgpu.so")
     }
 
-    /// Returns the folder of the simulated driver.
+    /// Returns the folder of the simulated driver: driver 580, or the one that `VGPU_TEST_DRIVER` names (470, 535, next).
     #[must_use]
     pub fn simgpu(&self) -> PathBuf {
-        self.0.join("simgpu")
+        self.folder.join(self.driver.as_ref().map_or("simgpu".to_owned(), |driver| format!("simgpu-{driver}")))
     }
 
     /// Returns the folder of the programs that run in containers.
     #[must_use]
     pub fn programs(&self) -> PathBuf {
-        self.0.join("programs")
+        self.folder.join("programs")
     }
 
     /// Runs `simgpu-ctl` on the simulated GPU with this state file and returns its output.

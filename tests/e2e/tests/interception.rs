@@ -19,6 +19,7 @@ fn every_way_to_the_driver_is_limited() {
                 let list = if intercept == "replace" { "test ! -s /etc/ld.so.preload && " } else { "" };
                 let outcome = way.run(&host, bundle.shell(&format!("{list}exec env LD_LIBRARY_PATH={DRIVER} {}", load.command)));
                 let case = format!("{runtime:?}, {way:?}, {intercept}, {}: {outcome:#?}", load.name);
+                assert!(outcome.stdout.contains('{'), "{case}");
                 let fill = Fill::of(&outcome.stdout);
                 assert_eq!(fill.total, 1024 * MIB, "{case}");
                 assert_eq!(fill.error, "CUDA_ERROR_OUT_OF_MEMORY", "{case}");

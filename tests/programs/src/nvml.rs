@@ -85,6 +85,7 @@ impl Nvml {
     #[must_use]
     pub fn memory_info_v2(&self) -> Option<nvmlMemory_v2_t> {
         let version = size_of::<nvmlMemory_v2_t>() as u32 | 2 << 24;
+        self.library.nvmlDeviceGetMemoryInfo_v2.as_ref().ok()?;
         let mut memory = nvmlMemory_v2_t { version, total: 0, reserved: 0, free: 0, used: 0 };
         // SAFETY: the out-pointer is valid, and the struct has its version set.
         let code = unsafe { self.library.nvmlDeviceGetMemoryInfo_v2(self.device, &raw mut memory) };
@@ -111,9 +112,12 @@ impl Nvml {
         list.iter().map(|process| (process.pid, process.usedGpuMemory)).collect()
     }
 
-    /// Returns PID and bytes of every listed process, by the detail list.
+    /// Returns PID and bytes of every listed process, by the detail list; none if the driver is too old to have it.
     #[must_use]
     pub fn process_details(&self) -> Vec<(u32, u64)> {
+        if self.library.nvmlDeviceGetRunningProcessDetailList.is_err() {
+            return Vec::new();
+        }
         let empty =
             nvmlProcessDetail_v1_t { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0, usedGpuCcProtectedMemory: 0 };
         let mut list = vec![empty; 1024];
@@ -132,8 +136,16 @@ impl Nvml {
         let empty = nvmlProcessInfo_v2_t { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0 };
         let mut list = vec![empty; 1024];
         let mut count = list.len() as u32;
+        // Drivers before 510 have the second version, with the same structure.
+        let has_third = self.library.nvmlDeviceGetComputeRunningProcesses_v3.is_ok();
         // SAFETY: the list has as many elements as the count says.
-        let code = unsafe { self.library.nvmlDeviceGetComputeRunningProcesses_v3(self.device, &raw mut count, list.as_mut_ptr()) };
+        let code = unsafe {
+            if has_third {
+                self.library.nvmlDeviceGetComputeRunningProcesses_v3(self.device, &raw mut count, list.as_mut_ptr())
+            } else {
+                self.library.nvmlDeviceGetComputeRunningProcesses_v2(self.device, &raw mut count, list.as_mut_ptr())
+            }
+        };
         list.truncate(if code == 0 { count as usize } else { 0 });
         list.iter().map(|process| (process.pid, process.usedGpuMemory)).collect()
     }

@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn contradictory_entries_are_problems() {
-        let driver = Driver { cuda: ["cuOne", "cuTwo"].map(str::to_owned).into(), nvml: BTreeSet::new() };
+        let driver = Driver { cuda: ["cuOne", "cuTwo"].map(str::to_owned).into(), nvml: BTreeSet::new(), since: BTreeMap::new() };
         let classification = Classification {
             hooked: [("cuOne".to_owned(), "a".to_owned())].into(),
             harmless: vec![Harmless { reason: String::new(), names: ["cuOne", "cuTwo", "cuTwo", "cuGone"].map(str::to_owned).into() }],

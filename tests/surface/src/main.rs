@@ -20,7 +20,7 @@ surface diff OLD NEW         lists the names that only one of the two drivers ex
 surface table [DRIVER]       prints the page tests/surface/SURFACE.md
 
 DRIVER is a folder with libcuda.so.1 and libnvidia-ml.so.1, or with the lists cuda.txt and nvml.txt. Default: the lists in the
-repository (driver 580). With --library libvgpu.so the hooked names are read from that build, else from the sources.";
+repository (driver 580, and what the headers up to CUDA 13.5 declare besides; tests/surface/newer.py). With --library libvgpu.so the hooked names are read from that build, else from the sources.";
 
 fn main() -> ExitCode {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -57,14 +57,21 @@ fn crate_dir() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// Returns the driver that the classification is written for: driver 580, with the functions that newer headers declare.
+fn reference() -> Result<Driver, String> {
+    let mut driver = Driver::read(&crate_dir().join("driver-580"))?;
+    driver.add(Driver::read(&crate_dir().join("cuda-13.5"))?);
+    Ok(driver)
+}
+
 fn load(library: Option<&Path>, driver: Option<&&str>) -> Result<(Driver, Classification), String> {
-    let driver = driver.map_or_else(|| crate_dir().join("driver-580"), PathBuf::from);
-    Ok((Driver::read(&driver)?, Classification::read(crate_dir(), library)?))
+    let driver = driver.map_or_else(reference, |folder| Driver::read(Path::new(folder)))?;
+    Ok((driver, Classification::read(crate_dir(), library)?))
 }
 
 fn check(library: Option<&Path>, driver: Option<&&str>) -> Report {
     let (driver, classification) = load(library, driver)?;
-    let problems = classification.problems(&driver, &Driver::read(&crate_dir().join("driver-580"))?);
+    let problems = classification.problems(&driver, &reference()?);
     let mut text = problems.join("\n");
     if !problems.is_empty() {
         text.push('\n');

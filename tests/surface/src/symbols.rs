@@ -1,6 +1,6 @@
 //! Names exported by a driver.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use object::{Object, ObjectSymbol};
@@ -12,6 +12,8 @@ pub struct Driver {
     pub cuda: BTreeSet<String>,
     /// Names exported by `libnvidia-ml.so.1`.
     pub nvml: BTreeSet<String>,
+    /// CUDA versions that brought a name, of those that the list of names says.
+    pub since: BTreeMap<String, String>,
 }
 
 impl Driver {
@@ -19,9 +21,18 @@ impl Driver {
     pub fn read(folder: &Path) -> Result<Self, String> {
         let either = |library: &str, list: &str| {
             let library = folder.join(library);
-            if library.exists() { exported_names(&library) } else { read_list(&folder.join(list)) }
+            if library.exists() { exported_names(&library).map(|names| (names, BTreeMap::new())) } else { read_list(&folder.join(list)) }
         };
-        Ok(Self { cuda: either("libcuda.so.1", "cuda.txt")?, nvml: either("libnvidia-ml.so.1", "nvml.txt")? })
+        let ((cuda, mut since), (nvml, since_nvml)) = (either("libcuda.so.1", "cuda.txt")?, either("libnvidia-ml.so.1", "nvml.txt")?);
+        since.extend(since_nvml);
+        Ok(Self { cuda, nvml, since })
+    }
+
+    /// Adds the names of another driver.
+    pub fn add(&mut self, other: Self) {
+        self.cuda.extend(other.cuda);
+        self.nvml.extend(other.nvml);
+        self.since.extend(other.since);
     }
 
     /// Iterates over the names of both libraries.
@@ -45,10 +56,22 @@ pub fn exported_names(path: &Path) -> Result<BTreeSet<String>, String> {
     if names.is_empty() { Err(problem(&"exports neither CUDA nor NVML functions")) } else { Ok(names) }
 }
 
-/// Reads a list with one name per line.
-fn read_list(path: &Path) -> Result<BTreeSet<String>, String> {
+/// Names, and the CUDA versions that brought them.
+type List = (BTreeSet<String>, BTreeMap<String, String>);
+
+/// Reads a list with one name per line, and the CUDA version that brought it if it is known.
+fn read_list(path: &Path) -> Result<List, String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    Ok(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect())
+    let (mut names, mut since) = (BTreeSet::new(), BTreeMap::new());
+    for line in text.lines() {
+        let mut words = line.split_whitespace().map(str::to_owned);
+        let Some(name) = words.next() else { continue };
+        if let Some(version) = words.next() {
+            since.insert(name.clone(), version);
+        }
+        names.insert(name);
+    }
+    Ok((names, since))
 }
 
 #[cfg(test)]

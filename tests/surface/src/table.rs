@@ -56,6 +56,16 @@ pub fn page(driver: &Driver, classification: &Classification) -> String {
     for line in summary(driver, classification).lines() {
         _ = writeln!(text, "- {line}");
     }
+    let mut versions: BTreeMap<&str, Vec<&String>> = BTreeMap::new();
+    for (name, version) in &driver.since {
+        versions.entry(version).or_default().push(name);
+    }
+    if !versions.is_empty() {
+        text += "\nDriver 580 exports all but these, which later headers declare:\n\n| CUDA | functions |\n|---|---|\n";
+    }
+    for (version, names) in versions {
+        _ = writeln!(text, "| {version} | {} |", list(&names));
+    }
     text += "\n## Known gaps\n\n| functions | effect | consequence | remedy |\n|---|---|---|---|\n";
     for gap in &classification.gaps {
         let names: Vec<&String> = gap.names.iter().filter(|name| driver.exports(name)).collect();

@@ -207,6 +207,10 @@ api! {
     fn cuMemcpyAsync [cuMemcpyAsync_ptsz stream] (to: u64, from: u64, bytes: usize, stream: CUstream) {
         copy_later(single_row(to, from, bytes), (false, false), stream)
     }
+    fn cuMemcpyWithAttributesAsync [cuMemcpyWithAttributesAsync_ptsz stream] (to: u64, from: u64, bytes: usize, _attributes: *const c_void,
+        stream: CUstream) {
+        copy_later(single_row(to, from, bytes), (false, false), stream)
+    }
     fn cuMemcpyHtoD_v2 [cuMemcpyHtoD_v2_ptds] (to: u64, from: *const c_void, bytes: usize) {
         copy_now(single_row(to, host_address(from), bytes), (true, false))
     }

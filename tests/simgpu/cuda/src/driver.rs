@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cudarc::driver::sys::CUresult;
-use simgpu_device::{Device, OutOfMemory, Slot, Visibility, config, default_path};
+use simgpu_device::{Device, OutOfMemory, Slot, Visibility, config, default_path, face};
 
 use crate::ffi::{CudaResult, INVALID_VALUE, OUT_OF_MEMORY, put};
 use crate::handles::Handles;
@@ -128,7 +128,7 @@ api! {
     }
 
     fn cuDriverGetVersion(version: *mut i32) {
-        put(version, config::CUDA_VERSION)
+        put(version, face::cuda_version())
     }
 }
 

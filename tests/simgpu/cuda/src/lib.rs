@@ -1,4 +1,5 @@
 //! `libcuda.so.1` of the simulated GPU: a test double that behaves as NVIDIA's driver 580 does on an H200, as far as the tests need.
+//! A copy plays another driver (`face.py`).
 //!
 //! Every exported function is defined once, in the module of its subject, with the `api!` macro.
 
@@ -17,6 +18,7 @@ mod launch;
 mod limits;
 mod memory;
 mod module;
+mod newer;
 mod objects;
 mod proc_address;
 mod rm;

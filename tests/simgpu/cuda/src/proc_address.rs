@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_void};
 
 use cudarc::driver::sys::CUresult;
-use simgpu_device::config::CUDA_VERSION;
+use simgpu_device::face;
 
 use crate::api::EXPORTS;
 use crate::ffi::{CudaResult, INVALID_VALUE, put, put_optional, read_str};
@@ -32,20 +32,22 @@ const VERSIONS: &[(&str, &[(i32, &str)])] = &[
     ("cuGraphAddDependencies", &[(12030, "cuGraphAddDependencies_v2"), (10000, "cuGraphAddDependencies")]),
     ("cuGraphAddKernelNode", &[(12000, "cuGraphAddKernelNode_v2"), (10000, "cuGraphAddKernelNode")]),
     ("cuGraphAddMemAllocNode", &[(11040, "cuGraphAddMemAllocNode")]),
-    ("cuGraphAddNode", &[(12030, "cuGraphAddNode_v2"), (12020, "cuGraphAddNode")]),
+    ("cuGraphAddNode", &[(13040, "cuGraphAddNode_v3"), (12030, "cuGraphAddNode_v2"), (12020, "cuGraphAddNode")]),
     ("cuGraphExecKernelNodeSetParams", &[(12000, "cuGraphExecKernelNodeSetParams_v2"), (10010, "cuGraphExecKernelNodeSetParams")]),
     ("cuGraphExecUpdate", &[(12000, "cuGraphExecUpdate_v2"), (10020, "cuGraphExecUpdate")]),
     ("cuGraphInstantiate", &[(11000, "cuGraphInstantiate_v2"), (10000, "cuGraphInstantiate")]),
     ("cuGraphInstantiateWithFlags", &[(11040, "cuGraphInstantiateWithFlags")]),
     ("cuGraphInstantiateWithParams", &[(12000, "cuGraphInstantiateWithParams")]),
     ("cuGraphLaunch", &[(10000, "cuGraphLaunch")]),
+    ("cuGraphNodeSetParams", &[(13040, "cuGraphNodeSetParams_v2"), (12020, "cuGraphNodeSetParams")]),
     ("cuGraphUpload", &[(11010, "cuGraphUpload")]),
     ("cuIpcOpenMemHandle", &[(11000, "cuIpcOpenMemHandle_v2"), (4010, "cuIpcOpenMemHandle")]),
     ("cuLaunchCooperativeKernel", &[(9000, "cuLaunchCooperativeKernel")]),
-    ("cuLaunchHostFunc", &[(10000, "cuLaunchHostFunc")]),
+    ("cuLaunchHostFunc", &[(13020, "cuLaunchHostFunc_v2"), (10000, "cuLaunchHostFunc")]),
     ("cuLaunchKernel", &[(4000, "cuLaunchKernel")]),
     ("cuLaunchKernelEx", &[(11060, "cuLaunchKernelEx")]),
     ("cuMemAdvise", &[(12020, "cuMemAdvise_v2"), (8000, "cuMemAdvise")]),
+    ("cuMemAlloc", &[(13060, "cuMemAlloc_v3"), (3020, "cuMemAlloc_v2"), (0, "cuMemAlloc")]),
     ("cuMemAllocAsync", &[(11020, "cuMemAllocAsync")]),
     ("cuMemAllocFromPoolAsync", &[(11020, "cuMemAllocFromPoolAsync")]),
     ("cuMemAllocManaged", &[(6000, "cuMemAllocManaged")]),
@@ -55,6 +57,8 @@ const VERSIONS: &[(&str, &[(i32, &str)])] = &[
     ("cuMemHostRegister", &[(6050, "cuMemHostRegister_v2"), (4000, "cuMemHostRegister")]),
     ("cuMemPoolCreate", &[(11020, "cuMemPoolCreate")]),
     ("cuMemPrefetchAsync", &[(12020, "cuMemPrefetchAsync_v2"), (8000, "cuMemPrefetchAsync")]),
+    ("cuMulticastBindAddr", &[(13010, "cuMulticastBindAddr_v2"), (12010, "cuMulticastBindAddr")]),
+    ("cuMulticastBindMem", &[(13010, "cuMulticastBindMem_v2"), (12010, "cuMulticastBindMem")]),
     ("cuMemcpy", &[(4000, "cuMemcpy")]),
     ("cuMemcpyAsync", &[(4000, "cuMemcpyAsync")]),
     ("cuMemcpyPeer", &[(4000, "cuMemcpyPeer")]),
@@ -83,7 +87,7 @@ const PER_THREAD_SINCE: i32 = 7000;
 const SUFFIXES: [&str; 5] = ["_v2", "_v3", "_v4", "_ptsz", "_ptds"];
 
 fn exported(name: &str) -> Option<*const ()> {
-    EXPORTS.iter().find(|export| export.name == name).map(|export| export.address)
+    EXPORTS.iter().find(|export| export.name == name && !face::lacks(name)).map(|export| export.address)
 }
 
 /// Returns the symbol and address of a name for a version, or a `CUdriverProcAddressQueryResult`.
@@ -114,7 +118,7 @@ fn resolve(name: &str, version: i32, flags: u64) -> Result<(String, *const ()), 
 
 fn get_proc_address(name: *const c_char, out: *mut *mut c_void, version: i32, flags: u64, status: *mut u32) -> CudaResult {
     let name = read_str(name)?;
-    if out.is_null() || flags > 2 || version > CUDA_VERSION {
+    if out.is_null() || flags > 2 || version > face::cuda_version() {
         return Err(INVALID_VALUE);
     }
     match resolve(name, version, flags) {
@@ -153,6 +157,7 @@ mod tests {
             ("cuMemAlloc", 13000, 0, Some("cuMemAlloc_v2")),
             ("cuMemAlloc", 2000, 0, Some("cuMemAlloc")),
             ("cuMemAlloc", 13000, 2, Some("cuMemAlloc_v2")),
+            ("cuMemAlloc", 13060, 0, Some("cuMemAlloc_v3")),
             ("cuGetProcAddress", 11030, 0, Some("cuGetProcAddress")),
             ("cuGetProcAddress", 12000, 0, Some("cuGetProcAddress_v2")),
             ("cuCtxCreate", 12000, 0, Some("cuCtxCreate_v3")),

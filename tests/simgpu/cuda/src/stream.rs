@@ -84,6 +84,13 @@ unsafe extern "C" fn call_back(callback: *mut c_void) {
     unsafe { (callback.function)(callback.stream, CUresult::CUDA_SUCCESS, callback.data) };
 }
 
+fn call_host(stream: CUstream, function: CUhostFn, data: *mut c_void) -> CudaResult {
+    if function.is_none() {
+        return Err(INVALID_VALUE);
+    }
+    submit(stream, Work::HostCall(HostCall { function, data: data.expose_provenance() }))
+}
+
 api! {
     fn cuStreamCreate(out: *mut CUstream, flags: u32) { create(out, flags, 0) }
     fn cuStreamCreateWithPriority(out: *mut CUstream, flags: u32, priority: i32) { create(out, flags, priority) }
@@ -125,10 +132,11 @@ api! {
     }
 
     fn cuLaunchHostFunc [cuLaunchHostFunc_ptsz stream] (stream: CUstream, function: CUhostFn, data: *mut c_void) {
-        if function.is_none() {
-            return Err(INVALID_VALUE);
-        }
-        submit(stream, Work::HostCall(HostCall { function, data: data.expose_provenance() }))
+        call_host(stream, function, data)
+    }
+
+    fn cuLaunchHostFunc_v2 [cuLaunchHostFunc_v2_ptsz stream] (stream: CUstream, function: CUhostFn, data: *mut c_void, _mode: u32) {
+        call_host(stream, function, data)
     }
 
     fn cuStreamGetFlags [cuStreamGetFlags_ptsz stream] (stream: CUstream, out: *mut u32) {

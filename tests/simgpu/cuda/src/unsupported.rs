@@ -1,4 +1,4 @@
-//! Functions that driver 580 exports and no test needs. They are exported so that lookups succeed, and return
+//! Functions that driver 580 exports or later headers declare, and no test needs. They are exported so that lookups succeed, and return
 //! `CUDA_ERROR_NOT_SUPPORTED`. To implement one, remove its name here and define it in the file of its subject.
 
 use crate::ffi::NOT_SUPPORTED;
@@ -71,4 +71,19 @@ unsupported! {
     cuTexRefSetArray cuTexRefSetBorderColor cuTexRefSetFilterMode cuTexRefSetFlags cuTexRefSetFormat cuTexRefSetMaxAnisotropy
     cuTexRefSetMipmapFilterMode cuTexRefSetMipmapLevelBias cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray cuUserObjectCreate
     cuUserObjectRelease cuUserObjectRetain cuWaitExternalSemaphoresAsync cuWaitExternalSemaphoresAsync_ptsz
+}
+
+// CUDA 13.1 to 13.5.
+unsupported! {
+    cuCheckpointOperationComplete cuCoredumpDeregisterCompleteCallback cuCoredumpDeregisterStartCallback
+    cuCoredumpRegisterCompleteCallback cuCoredumpRegisterStartCallback cuDevSmResourceSplit cuDeviceGetCliqueCount
+    cuDeviceGetCliqueInfo cuDeviceGetFabricClusterUuid cuFabricCpyBatchAsync cuFabricCpyBatchAsync_ptsz cuFuncGetParamCount
+    cuGraphExecGetId cuGraphGetId cuGraphNodeGetContainingGraph cuGraphNodeGetLocalId cuGraphNodeGetParams cuGraphNodeGetToolsId
+    cuGraphNodeSetParams_v2 cuKernelGetParamCount cuLogicalEndpointAddDevice cuLogicalEndpointBindAddr cuLogicalEndpointBindMem
+    cuLogicalEndpointCreate cuLogicalEndpointDestroy cuLogicalEndpointExport cuLogicalEndpointGetLimits cuLogicalEndpointIdRelease
+    cuLogicalEndpointIdReserve cuLogicalEndpointImport cuLogicalEndpointQuery cuLogicalEndpointUnbind cuMemGetLocationInfo
+    cuMemcpy3DWithAttributesAsync cuMemcpy3DWithAttributesAsync_ptsz cuMulticastBindAddr_v2 cuMulticastBindMem_v2
+    cuStreamBeginCaptureToCig cuStreamBeginCaptureToCig_ptsz cuStreamBeginRecaptureToGraph cuStreamBeginRecaptureToGraph_ptsz
+    cuStreamEndCaptureToCig cuStreamEndCaptureToCig_ptsz cuStreamGetDevResource cuStreamGetDevResource_ptsz
+    cuTensorMapSetAllocationClass
 }

@@ -123,10 +123,6 @@ impl Config {
 
 /// Product name of the GPU.
 pub const NAME: &str = "NVIDIA H200 (simulated)";
-/// CUDA version that `cuDriverGetVersion` and NVML report.
-pub const CUDA_VERSION: i32 = 13_000;
-/// Driver version.
-pub const DRIVER_VERSION: &str = "580.00.00";
 /// Compute capability, major and minor.
 pub const COMPUTE_CAPABILITY: (i32, i32) = (9, 0);
 

@@ -7,6 +7,7 @@
 pub mod config;
 mod controls;
 mod device;
+pub mod face;
 mod futex;
 mod identity;
 mod layout;

@@ -29,6 +29,12 @@ api! {
         })
     }
 
+    // No driver has this one: it plays a newer driver.
+    fn nvmlDeviceGetMemoryInfo_v3(handle: Handle, out: *mut nvmlMemory_t) {
+        let memory = machine()?.memory(gpu(handle)?);
+        put(out, nvmlMemory_t { total: memory.total, free: memory.free, used: memory.total - memory.free })
+    }
+
     fn nvmlDeviceGetBAR1MemoryInfo(handle: Handle, out: *mut nvmlBAR1Memory_t) {
         gpu(handle)?;
         put(out, nvmlBAR1Memory_t { bar1Total: 256 << 30, bar1Free: 256 << 30, bar1Used: 0 })

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use simgpu_device::config;
+use simgpu_device::face;
 
 use crate::api::{machine, put, put_text, start, stop};
 
@@ -13,16 +13,16 @@ api! {
 
     fn nvmlSystemGetDriverVersion(out: *mut c_char, room: u32) {
         machine()?;
-        put_text(out, room, config::DRIVER_VERSION)
+        put_text(out, room, face::driver_version())
     }
 
     fn nvmlSystemGetNVMLVersion(out: *mut c_char, room: u32) {
         machine()?;
-        put_text(out, room, "13.580.00.00")
+        put_text(out, room, &format!("{}.{}", face::cuda_version() / 1000, face::driver_version()))
     }
 
     fn nvmlSystemGetCudaDriverVersion | nvmlSystemGetCudaDriverVersion_v2 (out: *mut i32) {
-        put(out, config::CUDA_VERSION)
+        put(out, face::cuda_version())
     }
 }
 

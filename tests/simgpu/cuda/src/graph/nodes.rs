@@ -182,6 +182,11 @@ api! {
         add_node_of_type(out, graph, dependencies(nodes, count)?, parameters)
     }
 
+    fn cuGraphAddNode_v3(out: *mut CUgraphNode, graph: CUgraph, nodes: *const CUgraphNode, _edges: *const c_void, count: usize,
+        parameters: *mut c_void) {
+        add_node_of_type(out, graph, dependencies(nodes, count)?, parameters)
+    }
+
     fn cuGraphAddDependencies_v2(graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, _edges: *const c_void, count: usize) {
         let (from, to) = (dependencies(from, count)?, dependencies(to, count)?);
         let mut state = state()?;

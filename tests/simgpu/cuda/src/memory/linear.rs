@@ -74,6 +74,7 @@ fn refuse_32_bit(out: *mut u32) -> CudaResult {
 api! {
     fn cuMemAlloc(out: *mut u32, _size: u32) { refuse_32_bit(out) }
     fn cuMemAlloc_v2(out: *mut u64, size: usize) { allocate(out, size as u64) }
+    fn cuMemAlloc_v3(out: *mut u64, size: usize) { allocate(out, size as u64) }
     fn cuMemAllocPitch_v2(out: *mut u64, pitch: *mut usize, width: usize, height: usize, element: u32) {
         allocate_pitch(out, pitch, width, height, element)
     }
