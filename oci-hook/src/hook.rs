@@ -132,7 +132,8 @@ fn states(options: &Options) -> Result<Vec<State>> {
     if let Some(dir) = &options.state_dir {
         return Ok(vec![State::at(dir)]);
     }
-    let policy = Policy::load(options.config.as_deref())?;
+    // While the policy is invalid, a container whose record is not found starts only if it has no GPU.
+    let policy = Policy::load(options.config.as_deref()).unwrap_or_default();
     let mut dirs = vec![policy.state_dir(None), policy.state_dir(process::rootless_user())];
     dirs.dedup();
     Ok(dirs.iter().map(|dir| State::at(dir)).collect())
@@ -158,7 +159,7 @@ fn check_unlimited(container: &ContainerState, options: &Options) -> Result<()> 
     match Bundle::load(container.bundle(), None) {
         Ok(bundle) if edits::has_runtime_hook(&bundle.spec) => Ok(()),
         Ok(bundle) => {
-            let policy = Policy::load(options.config.as_deref())?;
+            let Some(policy) = policy_for(&bundle, options)? else { return Ok(()) };
             match decide(&bundle.of_engine(policy.engine), &policy)? {
                 Some(limits) if limits.is_limited() => no_record(),
                 _ => Ok(()),
@@ -168,6 +169,14 @@ fn check_unlimited(container: &ContainerState, options: &Options) -> Result<()> 
         // directory is the bundle or the root file system, depending on the runtime.
         Err(_) if ["rootfs", ""].iter().any(|dir| Path::new(dir).join(paths::LIMITS.trim_start_matches('/')).exists()) => no_record(),
         Err(_) => Ok(()),
+    }
+}
+
+/// Loads the policy. `None` if it is invalid and the bundle's container does not need it.
+fn policy_for(bundle: &Bundle, options: &Options) -> Result<Option<Policy>> {
+    match Policy::load(options.config.as_deref()) {
+        Err(_) if !prepare::needs_policy(bundle) => Ok(None),
+        other => Ok(Some(other?)),
     }
 }
 
@@ -191,7 +200,7 @@ fn prepare(container: &ContainerState, options: &Options) -> Result<Option<Ready
     if edits::has_runtime_hook(&bundle.spec) {
         return Ok(None);
     }
-    let mut policy = Policy::load(options.config.as_deref())?;
+    let Some(mut policy) = policy_for(&bundle, options)? else { return Ok(None) };
     if options.state_dir.is_some() {
         policy.state_dir.clone_from(&options.state_dir);
     }

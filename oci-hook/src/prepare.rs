@@ -63,6 +63,16 @@ pub fn has_gpu(bundle: &Bundle, policy: &Policy) -> bool {
     plan::has_gpu(&bundle.spec, policy, &policy.state_dir(process::rootless_user()))
 }
 
+/// Returns whether an invalid policy must stop the bundle's container: it requests a limit, or it may have a GPU. Which device nodes are a
+/// GPU's besides NVIDIA's is in the policy, so any device counts.
+#[must_use]
+pub fn needs_policy(bundle: &Bundle) -> bool {
+    let policy = Policy::default();
+    let state_dir = policy.state_dir(process::rootless_user());
+    let may_be_limited = |request| plan::is_gpu_container(&bundle.spec, &request, &policy, &state_dir);
+    bundle.spec.device_paths().next().is_some() || plan::request(&bundle.spec, &state_dir, |_| None).map_or(true, may_be_limited)
+}
+
 /// A container whose image has been checked and whose directory can be written.
 #[derive(Debug)]
 pub struct Prepared {

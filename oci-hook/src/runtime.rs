@@ -139,14 +139,20 @@ fn make_ready(creation: &Creation, log: &Log) -> Result<Ready> {
     let policy = Policy::load(policy_path.as_deref());
     let known = policy.as_ref().ok().cloned().unwrap_or_default();
     let bundle = Bundle::load(&dir, Some(&config))?.of_engine(known.engine);
-    if prepare::is_sandbox(&bundle, &known) {
-        // Even if the policy is invalid.
+    let id = creation.id.to_str().unwrap_or_default();
+    let passes = |error| {
+        !prepare::needs_policy(&bundle) && {
+            log.warning(&format!("container {id} has no GPU and starts although the policy is invalid: {error}"));
+            true
+        }
+    };
+    // Both even if the policy is invalid.
+    if prepare::is_sandbox(&bundle, &known) || policy.as_ref().err().is_some_and(passes) {
         let runtimes = Policy::runtimes_even_if_invalid(policy_path.as_deref());
         return Ok(Ready { runtime: process::find(&runtimes).ok_or_else(no_runtime)?, rollback: None });
     }
     let policy = policy?;
     let runtime = process::find(&policy.runtimes).ok_or_else(no_runtime)?;
-    let id = creation.id.to_str().unwrap_or_default();
     let limits = prepare::limits(&bundle, &policy)?;
     if !limits.as_ref().is_some_and(Limits::is_limited) && prepare::has_gpu(&bundle, &policy) {
         log.warning(&format!("container {id} has a GPU and starts without limits"));

@@ -90,6 +90,25 @@ fn incomplete_hosts_refuse_limited_containers() {
 }
 
 #[test]
+fn an_invalid_policy_stops_only_containers_that_may_have_a_gpu() {
+    each_way(|host, way| {
+        host.policy("unknown = 1");
+        let outcome = way.run(host, Bundle::new().shell("echo started"));
+        assert_eq!(outcome.stdout, "started\n", "{way:?}: {outcome:#?}");
+        let devices = Bundle::new().shell("echo started").device("/dev/null");
+        for (bundle, description) in [
+            (limited(), "a request"),
+            (devices, "a device"),
+            (Bundle::new().env("NVIDIA_VISIBLE_DEVICES", "all").shell("echo started"), "a GPU"),
+        ] {
+            let outcome = way.run(host, bundle);
+            assert!(!outcome.stdout.contains("started"), "{way:?}, {description}: {outcome:#?}");
+            assert!(format!("{outcome:?}").contains("unknown field `unknown`"), "{way:?}, {description}: {outcome:#?}");
+        }
+    });
+}
+
+#[test]
 fn failed_creates_are_swept_by_the_next() {
     for runtime in runtimes() {
         let host = host(runtime);
