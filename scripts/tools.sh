@@ -122,6 +122,22 @@ perfetto() {
     export VGPU_TEST_PERFETTO="$target/perfetto/package/assets/trace-processor"
 }
 
+# browser: provides Chromium and axe-core, a package of npm's registry, for the test of the monitor's web page. Without Chromium, as on
+# Ubuntu, where it is no Debian package, the test is skipped; without the registry, axe-core's checks are.
+browser() {
+    packages chromium:chromium || echo "SKIPPED: the web page in a browser; Chromium cannot be installed" >&2
+    if [ ! -e "$target/axe/done" ]; then
+        echo "downloading axe-core into $target/axe" >&2
+        mkdir -p "$target/axe"
+        python3 scripts/fetch.py https://registry.npmjs.org/axe-core/-/axe-core-4.14.1.tgz "$target/axe/package.tgz" \
+            e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745 || { echo "SKIPPED: axe-core; the download failed" >&2; return 0; }
+        tar -xzf "$target/axe/package.tgz" -C "$target/axe" package/axe.min.js
+        rm "$target/axe/package.tgz"
+        touch "$target/axe/done"
+    fi
+    export VGPU_TEST_AXE="$target/axe/package/axe.min.js"
+}
+
 # results_header TITLE COMMAND VERSION…: the begin of a file of results in Markdown: machine, date, versions, build, and the command that repeats it.
 results_header() {
     title=$1 command=$2

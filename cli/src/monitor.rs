@@ -21,7 +21,7 @@ use vgpu_monitor::settings::Settings;
 /// those that end or hang are started again.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Address for HTTP: /metrics and /healthz
+    /// Address for HTTP: the web page, /metrics and /healthz
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9394")]
     listen: SocketAddr,
     /// Serve HTTPS with this certificate chain (PEM). Read again when it changes
@@ -30,8 +30,8 @@ pub struct Args {
     /// Private key of the certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Require the token in this file for /metrics, as "Authorization: Bearer TOKEN": one word of at least 16 characters. Read again when
-    /// it changes
+    /// Require the token in this file for /metrics, as "Authorization: Bearer TOKEN", and for the web page, which asks for it: one word of
+    /// at least 16 characters. Read again when it changes
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Node name in the metrics; the host name by default
@@ -84,9 +84,12 @@ impl Args {
         let files = CredentialFiles { tls: self.tls_cert.zip(self.tls_key), token: self.token_file };
         let scheme = if files.tls.is_some() { "https" } else { "http" };
         if files.token.is_none() && !self.listen.ip().is_loopback() {
-            tracing::warn!("every client that reaches this address may read the metrics: expected a loopback address or --token-file");
+            tracing::warn!(
+                "every client that reaches this address may read the metrics and the web page: expected a loopback address or --token-file"
+            );
         }
-        tracing::info!(url = %format_args!("{scheme}://{}/metrics", listener.local_addr()?), "serving metrics");
+        let url = format!("{scheme}://{}", listener.local_addr()?);
+        tracing::info!(metrics = %format_args!("{url}/metrics"), page = %format_args!("{url}/"), "answering HTTP");
         supervisor::run(settings, listener, files, &stop)?;
         Ok(ExitCode::SUCCESS)
     }

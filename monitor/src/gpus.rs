@@ -81,7 +81,7 @@ impl Gpus {
             index: device.index()?,
             uuid: device.uuid()?,
             name: device.name()?,
-            memory: device.memory_info()?.total,
+            memory: nvml::memory(&self.nvml, device)?.0,
             minor: device.minor_number().ok(),
             mig: self.partitions(device).into_iter().map(|partition| partition.mig).collect(),
         })
@@ -114,13 +114,13 @@ impl Gpus {
     fn state(&mut self, gpu: &Gpu, uuid: &str) -> Result<State, NvmlError> {
         let device = self.nvml.device_by_uuid(uuid)?;
         let cursor = self.cursors.entry(uuid.to_owned()).or_insert_with(|| Cursor::new(Instant::now()));
-        let memory = device.memory_info()?;
+        let (memory, memory_used) = nvml::memory(&self.nvml, &device)?;
         Ok(State {
             index: gpu.index,
             uuid: uuid.to_owned(),
             name: gpu.name.clone(),
-            memory: memory.total,
-            memory_used: memory.used,
+            memory,
+            memory_used,
             utilization: device.utilization_rates().ok().map(|rates| rates.gpu),
             processes: holders(&device),
             usage: cursor.read(&device),
@@ -130,7 +130,7 @@ impl Gpus {
 
 /// Lists the processes on a GPU. `None` if NVML fails, or the list grows faster than it can be read.
 fn holders(device: &Device<'_>) -> Option<Vec<Holder>> {
-    let listed = nvml::list(|| device.running_compute_processes()).ok()?;
+    let listed = nvml::processes(device).ok()?;
     let memory = |memory: UsedGpuMemory| match memory {
         UsedGpuMemory::Used(bytes) => Some(bytes),
         UsedGpuMemory::Unavailable => None,

@@ -1,8 +1,9 @@
-//! HTTP server for `/metrics` and `/healthz`.
+//! HTTP server for `/metrics`, `/healthz` and the web page.
 //!
 //! Whoever can connect may be hostile, so each connection is bounded: in number, in the size of its headers, in the time for these, and in
 //! its whole duration. It carries one request, whose body is never read. The newest connection is served at the cost of the oldest one, so
-//! clients that only occupy connections do not keep others out. `/metrics` may require a token; `/healthz` says little and never does.
+//! clients that only occupy connections do not keep others out. `/metrics` and the state of the page may require a token; `/healthz` and the
+//! files of the page say little and never do.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -15,13 +16,18 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue, REFERRER_POLICY,
+    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use tracing::debug;
+
+use crate::web;
 
 mod credentials;
 
@@ -41,6 +47,21 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Wait after a failed `accept`, for example for lack of file descriptors.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Path of the page's state.
+const STATE: &str = "/page/state.json";
+/// Path of the page's histories.
+const HISTORY: &str = "/page/history.json";
+/// Headers of all responses. The page runs and shows nothing that is not a file of this server, and nothing is kept: all of it is about now.
+const HEADERS: [(HeaderName, &str); 4] = [
+    (CACHE_CONTROL, "no-store"),
+    (
+        CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (REFERRER_POLICY, "no-referrer"),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+];
 
 /// Text of a page with its status and content type.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +90,10 @@ pub trait Pages: Send + Sync + 'static {
     fn metrics(&self) -> Page;
     /// Returns whether the monitor is healthy: 200 or 503.
     fn health(&self) -> Page;
+    /// Returns the state of the web page, for a request with this query.
+    fn state(&self, query: &str) -> Page;
+    /// Returns histories for the web page, for a request with this query.
+    fn history(&self, query: &str) -> Page;
 }
 
 /// Runs a server on a listening socket, on this thread and without end. Calls `beat` every second.
@@ -117,7 +142,9 @@ async fn serve(listener: tokio::net::TcpListener, pages: Arc<impl Pages>) -> Inf
 
 /// Answers the one request of a connection, with TLS if there is a certificate.
 async fn connection(stream: TcpStream, pages: Arc<impl Pages>) {
-    let guard = pages.guard();
+    let is_loopback = stream.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback());
+    let mut guard = pages.guard();
+    guard.is_loopback = is_loopback;
     let served = async {
         let Some(tls) = &guard.tls else { return answer(stream, &guard, &*pages).await };
         match tokio::time::timeout(HEADER_TIMEOUT, tls.accept(stream)).await {
@@ -150,13 +177,25 @@ fn respond(request: &Request<Incoming>, guard: &Guard, pages: &impl Pages) -> Re
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         return refusal(StatusCode::METHOD_NOT_ALLOWED, "expected GET or HEAD\n", ALLOW, "GET, HEAD");
     }
-    response(match request.uri().path() {
-        "/metrics" if !guard.allows(request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes)) => {
+    let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+    let is_allowed = || guard.allows(request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes));
+    response(match path {
+        "/metrics" | STATE | HISTORY if !is_allowed() => {
             return refusal(StatusCode::UNAUTHORIZED, "expected Authorization: Bearer TOKEN\n", WWW_AUTHENTICATE, "Bearer");
         }
         "/metrics" => pages.metrics(),
         "/healthz" => pages.health(),
-        _ => Page::plain(StatusCode::NOT_FOUND, "expected /metrics or /healthz\n"),
+        STATE | HISTORY if !guard.allows_host(request.headers().get(HOST).map(HeaderValue::as_bytes)) => {
+            Page::plain(StatusCode::FORBIDDEN, "expected localhost or an IP address as the host, or --token-file\n")
+        }
+        STATE => pages.state(query),
+        HISTORY => pages.history(query),
+        _ => match web::file(path) {
+            Some(web::File { content_type, text }) => {
+                Page { status: StatusCode::OK, content_type, text: Bytes::from_static(text.as_bytes()) }
+            }
+            None => Page::plain(StatusCode::NOT_FOUND, "expected /, /metrics or /healthz\n"),
+        },
     })
 }
 
@@ -172,6 +211,9 @@ fn response(page: Page) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(page.text));
     *response.status_mut() = page.status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(page.content_type));
+    for (name, value) in HEADERS {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
     response
 }
 

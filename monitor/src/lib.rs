@@ -4,7 +4,7 @@
 //!   containers.
 //! * An [`observer`] combines these into a [`snapshot`], from which everything else derives.
 //! * [`parts`] are the processes of `vgpu monitor`: one detects [`violations`] and runs [`enforcement`], one serves [`metrics`] over
-//!   [`http`], and some keep [`hami_region`] files and [`trace`] logs.
+//!   [`http`] with the [`web`] page, and some keep [`hami_region`] files and [`trace`] logs.
 //! * [`change`] changes a container's limits. [`capabilities`] are what the processes may do as root.
 
 pub mod account;
@@ -38,6 +38,7 @@ pub mod snapshot;
 pub mod text;
 pub mod trace;
 pub mod violations;
+pub mod web;
 
 #[cfg(test)]
 mod test_host;

@@ -1,8 +1,9 @@
 //! The host's NVML, loaded at run time. Machines without a driver lack it.
 
-use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper_sys::bindings::NvmlLib;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
+use nvml_wrapper::{Device, Nvml};
+use nvml_wrapper_sys::bindings::{NvmlLib, nvmlMemory_t};
 
 /// Name of the library. The unversioned one comes with development packages only.
 const LIBRARY: &str = "libnvidia-ml.so.1";
@@ -16,6 +17,39 @@ const ATTEMPTS: u32 = 5;
 /// There is no driver, or it does not work.
 pub fn load() -> Result<Nvml, NvmlError> {
     Nvml::builder().lib_path(LIBRARY.as_ref()).init()
+}
+
+/// Returns the total and the used memory of a GPU in bytes.
+///
+/// # Errors
+/// NVML fails.
+pub fn memory(nvml: &Nvml, device: &Device<'_>) -> Result<(u64, u64), NvmlError> {
+    match device.memory_info() {
+        Err(NvmlError::FailedToLoadSymbol(name)) => memory_v1(nvml, device).ok_or(NvmlError::FailedToLoadSymbol(name)),
+        other => other.map(|memory| (memory.total, memory.used)),
+    }
+}
+
+/// As [`memory`], by the version of the call that drivers before 510 have.
+fn memory_v1(nvml: &Nvml, device: &Device<'_>) -> Option<(u64, u64)> {
+    let Raw { lib, .. } = raw(nvml)?;
+    lib.nvmlDeviceGetMemoryInfo.as_ref().ok()?;
+    let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
+    // SAFETY: NVML gave the handle, and the output is valid for writes.
+    let status = unsafe { lib.nvmlDeviceGetMemoryInfo(device.handle(), &raw mut memory) };
+    (status == 0).then_some((memory.total, memory.used))
+}
+
+/// Returns the processes with a compute context on a GPU.
+///
+/// # Errors
+/// NVML fails, or the list grows faster than it can be read.
+pub(crate) fn processes(device: &Device<'_>) -> Result<Vec<ProcessInfo>, NvmlError> {
+    match list(|| device.running_compute_processes()) {
+        // Drivers before 510.
+        Err(NvmlError::FailedToLoadSymbol(_)) => list(|| device.running_compute_processes_v2()),
+        other => other,
+    }
 }
 
 /// Returns a list for which `ask` asks NVML, again if it grew meanwhile.

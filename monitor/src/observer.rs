@@ -181,7 +181,8 @@ struct Look<'a> {
 
 fn gpus(inventory: &Inventory, found: &[ObservedGpu]) -> Vec<Gpu> {
     let gpu = |known: &vgpu_config::inventory::Gpu| {
-        let state = found.iter().map(|found| &found.state).find(|state| state.uuid == known.uuid);
+        let observed = found.iter().find(|found| found.state.uuid == known.uuid);
+        let (state, unlimited) = (observed.map(|gpu| &gpu.state), observed.map(|gpu| &gpu.unlimited));
         Gpu {
             index: known.index,
             uuid: known.uuid.clone(),
@@ -190,6 +191,7 @@ fn gpus(inventory: &Inventory, found: &[ObservedGpu]) -> Vec<Gpu> {
             memory_used: state.map(|state| state.memory_used),
             utilization: state.and_then(|state| state.utilization),
             processes_known: state.is_some_and(|state| state.processes.is_some()),
+            unlimited: unlimited.cloned().unwrap_or_default(),
         }
     };
     inventory.gpus.iter().map(gpu).collect()

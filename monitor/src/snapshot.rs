@@ -36,6 +36,21 @@ pub struct Gpu {
     pub utilization: Option<u32>,
     /// Whether NVML listed the GPU's processes.
     pub processes_known: bool,
+    /// Processes on the GPU that belong to no container with limits.
+    pub unlimited: Vec<Unlimited>,
+}
+
+/// Process on a GPU without limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unlimited {
+    /// PID on the host.
+    pub pid: u32,
+    /// Program name.
+    pub name: String,
+    /// Held memory according to NVML, in bytes. `None` if NVML does not report it.
+    pub held: Option<u64>,
+    /// Percent of the GPU's time that it used lately according to NVML. `None` if NVML cannot tell.
+    pub observed: Option<u32>,
 }
 
 /// State of one container.

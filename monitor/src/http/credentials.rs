@@ -1,9 +1,11 @@
 //! What protects the HTTP server: a certificate for TLS, and a token that `/metrics` requires.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use hyper::http::uri::Authority;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
@@ -66,7 +68,7 @@ impl Credentials {
             let config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key).map_err(|error| error.to_string())?;
             Ok::<_, String>(TlsAcceptor::from(Arc::new(config)))
         };
-        Ok(Guard { tls: self.tls.as_ref().map(acceptor).transpose()?, token: self.token.clone() })
+        Ok(Guard { tls: self.tls.as_ref().map(acceptor).transpose()?, is_loopback: false, token: self.token.clone() })
     }
 }
 
@@ -75,10 +77,24 @@ impl Credentials {
 pub struct Guard {
     /// Acceptor of TLS connections. `None` for plain ones.
     pub tls: Option<TlsAcceptor>,
+    /// Whether the client reached the server by the machine's loopback.
+    pub is_loopback: bool,
     token: Option<String>,
 }
 
 impl Guard {
+    /// Returns whether the web page may be asked for by this `Host` header. On the loopback and without a token, only a name that no one else
+    /// can make point here is: else a page of another host, in a browser on this machine, could ask under a name of its own.
+    #[must_use]
+    pub fn allows_host(&self, host: Option<&[u8]>) -> bool {
+        let authority = || Authority::try_from(host?).ok();
+        let is_own = |host: &str| {
+            let address = host.trim_matches(['[', ']']);
+            host.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
+        };
+        !self.is_loopback || self.token.is_some() || authority().is_some_and(|authority| is_own(authority.host()))
+    }
+
     /// Returns whether a request with this `Authorization` header may read the metrics. Takes the same time for each wrong token of the right
     /// length.
     #[must_use]
@@ -118,6 +134,20 @@ mod tests {
             assert_eq!(guard.allows(header.map(str::as_bytes)), allowed, "{header:?}");
         }
         assert!(Guard::default().allows(None), "no token is required");
+    }
+
+    #[test]
+    fn pages_of_other_hosts_cannot_ask_on_the_loopback() {
+        let open = Guard { is_loopback: true, ..Guard::default() };
+        for host in ["localhost", "LOCALHOST:9394", "127.0.0.1:9394", "[::1]:9394", "10.0.0.1"] {
+            assert!(open.allows_host(Some(host.as_bytes())), "{host}");
+        }
+        for host in ["evil.example", "localhost.evil.example:9394", "127.0.0.1.evil.example", "", "a b", "x@"] {
+            assert!(!open.allows_host(Some(host.as_bytes())), "{host}");
+            let with_token = Guard { token: Some("0123456789abcdef".to_owned()), ..open.clone() };
+            assert!(with_token.allows_host(Some(host.as_bytes())) && Guard::default().allows_host(Some(host.as_bytes())), "{host}");
+        }
+        assert!(!open.allows_host(None));
     }
 
     #[test]

@@ -23,6 +23,14 @@ impl Pages for Fixed {
     fn health(&self) -> Page {
         Page::plain(StatusCode::OK, "ok\n")
     }
+
+    fn state(&self, query: &str) -> Page {
+        Page::plain(StatusCode::OK, format!("state {query}"))
+    }
+
+    fn history(&self, query: &str) -> Page {
+        Page::plain(StatusCode::OK, format!("history {query}"))
+    }
 }
 
 /// Starts a server, which runs until the test's process ends.
@@ -58,7 +66,10 @@ fn paths_and_methods_have_their_answers() {
         ("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "200"),
         ("GET /healthz?x=1 HTTP/1.0\r\n\r\n", "200"),
         ("HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "200"),
-        ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", "404"),
+        ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", "200"),
+        ("GET /page HTTP/1.1\r\nHost: x\r\n\r\n", "404"),
+        ("GET /page/page.js HTTP/1.1\r\nHost: x\r\n\r\n", "200"),
+        ("POST /page/state.json HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", "405"),
         ("GET /metrics/../healthz HTTP/1.1\r\nHost: x\r\n\r\n", "404"),
         ("POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", "405"),
         ("CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", "405"),
@@ -67,6 +78,29 @@ fn paths_and_methods_have_their_answers() {
     }
     let metrics = answer(address, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     assert_eq!(metrics.iter().filter(|byte| **byte == b'#').count(), SIZE);
+}
+
+/// The page runs no script and shows nothing of others, whatever a name contains, and the answers know what was asked.
+#[test]
+fn the_page_is_confined_and_its_queries_arrive() {
+    let address = start();
+    let asked = |host: &str, path: &str| {
+        String::from_utf8(answer(address, format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes())).unwrap()
+    };
+    let text = |path: &str| asked("localhost:9394", path);
+    let page = text("/");
+    for expected in ["content-type: text/html", "content-security-policy: default-src 'none'; script-src 'self'", "frame-ancestors 'none'"]
+    {
+        assert!(page.contains(expected), "{expected}: {page}");
+    }
+    for part in page.split(['"', '\'']).filter(|part| part.starts_with("page/")) {
+        assert!(text(&format!("/{part}")).starts_with("HTTP/1.1 200"), "{part}");
+    }
+    assert!(text("/page/state.json?since=1.2").ends_with("state since=1.2"));
+    assert!(text("/page/history.json?ids=1,2").ends_with("history ids=1,2"));
+    for path in ["/page/state.json", "/page/history.json"] {
+        assert!(asked("evil.example", path).starts_with("HTTP/1.1 403"), "{path}");
+    }
 }
 
 /// A body is never waited for, however long it claims to be, and a second request on a connection is not answered.
@@ -149,13 +183,17 @@ fn credentials(tls: bool) -> (Guard, rustls_pki_types::CertificateDer<'static>) 
 const TOKEN: &str = "0123456789abcdef";
 
 #[test]
-fn metrics_require_the_token_and_health_does_not() {
+fn what_is_about_containers_requires_the_token_and_the_rest_does_not() {
     let address = start_with(credentials(false).0);
     for (path, header, expected) in [
         ("/metrics", "", "401"),
         ("/metrics", "Authorization: Bearer 0123456789abcdeX\r\n", "401"),
         ("/metrics", "Authorization: Bearer 0123456789abcdef\r\n", "200"),
         ("/metrics?x", "", "401"),
+        ("/page/state.json", "", "401"),
+        ("/page/history.json?ids=1", "", "401"),
+        ("/page/state.json", "Authorization: Bearer 0123456789abcdef\r\n", "200"),
+        ("/", "", "200"),
         ("//metrics", "", "404"),
         ("/healthz", "", "200"),
     ] {

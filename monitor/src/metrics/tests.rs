@@ -15,6 +15,7 @@ fn snapshot() -> Snapshot {
         memory_used: Some(5 << 30),
         utilization: Some(80),
         processes_known: true,
+        unlimited: Vec::new(),
     };
     let busy = Share {
         uuid: uuid.to_owned(),

@@ -15,7 +15,7 @@ use crate::gpus::{Holder, State};
 use crate::ownership::ProcessOwners;
 use crate::process_table::ProcessTable;
 use crate::processes::Process;
-use crate::snapshot::{GpuProcess, Share};
+use crate::snapshot::{GpuProcess, Share, Unlimited};
 
 /// Shortest time over which rates are computed.
 pub(super) const MIN_RATE_INTERVAL: Duration = Duration::from_millis(100);
@@ -28,18 +28,26 @@ pub(super) struct ObservedGpu {
     pub state: State,
     pub uuid: Option<Uuid>,
     by_container: HashMap<usize, Vec<Listed>>,
+    /// Processes of no container with limits.
+    pub unlimited: Vec<Unlimited>,
     /// Percent of the GPU's time by container, with processes that have exited since.
     percent: HashMap<usize, u32>,
 }
 
 impl ObservedGpu {
     pub fn new(mut state: State, owners: &ProcessOwners, table: &mut ProcessTable) -> Self {
-        let (mut by_container, mut identified) = (HashMap::<usize, Vec<Listed>>::new(), false);
+        let (mut by_container, mut identified, mut unlimited) = (HashMap::<usize, Vec<Listed>>::new(), false, Vec::new());
+        let percent_of = |pid| state.usage.as_ref().map(|usage| usage.percent.get(&pid).copied().unwrap_or(0));
         for holder in state.processes.iter().flatten() {
             let Some(process) = table.get(holder.pid) else { continue };
             identified = true;
-            if let Some(index) = owners.container_of(&process) {
-                by_container.entry(index).or_default().push((*holder, process));
+            match owners.container_of(&process) {
+                Some(index) => by_container.entry(index).or_default().push((*holder, process)),
+                None if process.has_exited => {}
+                None => {
+                    let (pid, name) = (process.pid, process.name.clone());
+                    unlimited.push(Unlimited { pid, name, held: holder.memory, observed: percent_of(pid) });
+                }
             }
         }
         // NVML's PIDs are the host's. If none of them exists here, this process is in another PID namespace and cannot identify any.
@@ -52,7 +60,7 @@ impl ObservedGpu {
                 *percent.entry(index).or_default() += used;
             }
         }
-        Self { uuid: devices::uuid(&state.uuid), state, by_container, percent }
+        Self { uuid: devices::uuid(&state.uuid), state, by_container, unlimited, percent }
     }
 
     /// Returns whether NVML lists processes of the container at `index`.

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hyper::StatusCode;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -18,6 +18,7 @@ use crate::capabilities::{self, Identity};
 use crate::http::{self, Credentials, Guard, Page, Pages};
 use crate::metrics;
 use crate::settings::Settings;
+use crate::web;
 
 /// Maximum number of descriptors: connections and a few more.
 const MAX_DESCRIPTORS: u64 = http::MAX_CONNECTIONS as u64 + 64;
@@ -36,7 +37,11 @@ pub fn run(mut assignment: Assignment) -> io::Result<()> {
     assignment.follow_parent()?;
     let mut pulse = Pulse::from(pulse);
     let pages = Arc::new(Exposition::new(assignment.settings, [snapshots, status, credentials])?);
-    let Err(error) = http::run(listener.into(), pages, move || pulse.beat());
+    let history = Arc::clone(&pages);
+    let Err(error) = http::run(listener.into(), pages, move || {
+        history.record();
+        pulse.beat();
+    });
     Err(error)
 }
 
@@ -93,18 +98,36 @@ struct Latest {
     status: Status,
     /// The metrics of `publication` and `status`.
     metrics: Option<Page>,
+    /// State of the web page.
+    web: web::State,
 }
 
 impl Exposition {
     /// Returns the pages, once there are credentials.
     fn new(settings: Settings, [snapshots, statuses, credentials]: [OwnedFd; 3]) -> io::Result<Self> {
         let (publication, status) = (Publication::default(), Status::default());
-        let latest = Latest { snapshots: snapshots.into(), statuses: statuses.into(), publication, status, metrics: None };
+        let web = web::State::new(&settings.node, uptime().as_millis() as u64);
+        let latest = Latest { snapshots: snapshots.into(), statuses: statuses.into(), publication, status, metrics: None, web };
         let mut protection = Protection { credentials: credentials.into(), guard: Guard::default() };
         if !protection.update() {
             return Err(io::Error::other("expected the credentials of the operator"));
         }
         Ok(Self { settings, latest: Mutex::new(latest), protection: Mutex::new(protection) })
+    }
+
+    /// Takes over a sample for the history of the web page, also while no page asks.
+    fn record(&self) {
+        self.with_web(|web| web.lacks_point(uptime()), |_| ());
+    }
+
+    /// Calls `then` with the state of the web page. Takes over the latest sample first if `is_due` says so.
+    fn with_web<T>(&self, is_due: impl FnOnce(&web::State) -> bool, then: impl FnOnce(&web::State) -> T) -> T {
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_due(&latest.web) {
+            latest.update();
+            latest.update_web();
+        }
+        then(&latest.web)
     }
 
     /// Calls `then` with what is latest now.
@@ -123,6 +146,14 @@ impl Latest {
         }
         if let Some(status) = self.statuses.read() {
             (self.status, self.metrics) = (status, None);
+        }
+    }
+
+    /// Hands the sample to the web page, if it is a new one.
+    fn update_web(&mut self) {
+        let Publication { sampled, snapshot, tallies } = &self.publication;
+        if *sampled != self.web.sampled() {
+            self.web.update(*sampled, snapshot, tallies);
         }
     }
 
@@ -169,6 +200,20 @@ impl Pages for Exposition {
         let stale = self.with_latest(|latest| latest.stale(uptime()));
         if stale.is_empty() { Page::plain(StatusCode::OK, "ok\n") } else { Page::plain(StatusCode::SERVICE_UNAVAILABLE, stale) }
     }
+
+    fn state(&self, query: &str) -> Page {
+        let unix_time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+        let is_old = |web: &web::State| uptime().saturating_sub(web.sampled()) >= web::MIN_INTERVAL;
+        json(self.with_web(is_old, |web| web.json(query, uptime(), unix_time)))
+    }
+
+    fn history(&self, query: &str) -> Page {
+        json(self.with_web(|web| web.lacks_point(uptime()), |web| web.history_json(query)))
+    }
+}
+
+fn json(text: String) -> Page {
+    Page { status: StatusCode::OK, content_type: "application/json", text: text.into() }
 }
 
 #[cfg(test)]
@@ -186,6 +231,7 @@ mod tests {
             publication: Publication::default(),
             status: Status::default(),
             metrics: None,
+            web: web::State::new("node", 1),
         };
         let at = Duration::from_secs;
         assert!(latest.stale(at(100)).contains("enforce: "), "there was no sample yet");

@@ -3,8 +3,10 @@
 //! A [`Kit`] is the build under test. A [`Machine`] has the GPUs, simulated or real. Containers run through a
 //! [`vgpu_test_harness::Host`], in one of several [`Way`]s.
 
+mod browser;
 mod detached;
 mod escapes;
+mod fleet;
 mod kit;
 mod loads;
 mod machine;
@@ -15,8 +17,10 @@ mod running;
 pub mod trace;
 mod way;
 
+pub use browser::Browser;
 pub use detached::start_detached;
 pub use escapes::escapes;
+pub use fleet::{Fleet, Starts, median};
 pub use kit::Kit;
 pub use loads::{Load, loads};
 pub use machine::{Machine, PROGRAMS, Watch};

@@ -29,6 +29,7 @@ pub fn loads() -> Vec<Load> {
         load("linked", true, "linked"),
         load("dlopen", true, "load dlopen"),
         load("RTLD_DEEPBIND", true, "load deepbind"),
+        load("cuGetProcAddress", true, "load procaddress"),
         load("dlopen, NVML too", true, "fill --api cuMemAlloc --chunk 16M --max 4G"),
         load("RTLD_DEEPBIND, a plugin linked to libcuda.so.1", false, &format!("load {PROGRAMS}/plugin.so")),
         load("dlmopen", false, "load dlmopen"),

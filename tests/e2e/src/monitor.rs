@@ -57,6 +57,12 @@ impl Monitor {
         Self { child, address: address.to_owned(), log, vgpu, environment }
     }
 
+    /// Returns the address of its web page.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}/", self.address)
+    }
+
     /// Runs a subcommand of `vgpu`.
     ///
     /// # Panics

@@ -4,15 +4,12 @@
 //!
 //! LOOK is the example program `look` of vgpu-monitor. Runs as root, with runc.
 
-mod fleet;
-
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use fleet::{Fleet, median};
 use vgpu_e2e::process::cpu_ticks;
-use vgpu_e2e::{Fill, Kit, Monitor, Way, vgpu_environment};
+use vgpu_e2e::{Fill, Fleet, Kit, Monitor, Way, median, vgpu_environment};
 
 /// Containers, if the arguments name none.
 const SIZES: [usize; 4] = [10, 100, 500, 1000];

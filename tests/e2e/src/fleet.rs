@@ -4,13 +4,15 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
-use vgpu_e2e::{Kit, Machine, host, start_detached};
 use vgpu_test_harness::{Bundle, Host, Runtime};
+
+use crate::{Kit, Machine, host, start_detached};
 
 /// Containers that are started or deleted at the same time while the fleet grows or goes. Most of that is waiting.
 const WORKERS: usize = 8;
 
 /// Containers that run. They are deleted when dropped.
+#[derive(Debug)]
 pub struct Fleet {
     /// Their host.
     pub host: Host,
@@ -24,12 +26,14 @@ pub struct Fleet {
 }
 
 /// Bundle of a container that uses no GPU, and of one whose process holds GPU memory.
+#[derive(Debug)]
 struct Bundles {
     idle: Bundle,
     busy: Bundle,
 }
 
 /// What starts took, in milliseconds.
+#[derive(Clone, Copy, Debug)]
 pub struct Starts {
     /// The shortest one.
     pub least: f64,
@@ -45,6 +49,7 @@ fn limited(bundle: Bundle) -> Bundle {
 
 impl Fleet {
     /// Returns a fleet without containers.
+    #[must_use]
     pub fn new(kit: &Kit) -> Self {
         let machine = Machine::simulated(kit, &["total=2048G", "context=64M"]);
         let bundles = || Bundles {
@@ -56,6 +61,9 @@ impl Fleet {
     }
 
     /// Starts containers until there are `count`. Every second one has a process on the GPU.
+    ///
+    /// # Panics
+    /// If a container does not start.
     pub fn grow(&mut self, count: usize) {
         let left = AtomicUsize::new(self.ids.len());
         let work = |bundles: &Bundles| {
@@ -82,6 +90,10 @@ impl Fleet {
     }
 
     /// Returns what a start takes, of `rounds` containers that are deleted at once.
+    ///
+    /// # Panics
+    /// If a container does not start.
+    #[must_use]
     pub fn starts(&self, is_limited: bool, rounds: usize) -> Starts {
         let (mut times, mut cpu) = (Vec::new(), 0.0);
         for _ in 0..rounds {
@@ -121,6 +133,7 @@ fn cpu_of_children() -> f64 {
 }
 
 /// Returns the median of some times.
+#[must_use]
 pub fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times.get(times.len() / 2).copied().unwrap_or(0.0)
