@@ -2,13 +2,18 @@
 
 mod detail;
 mod draw;
+mod help;
+mod history;
+mod processes;
 mod view;
 mod widgets;
 
 use crate::config_args::ConfigArgs;
 use crate::outcome::Outcome;
 use crate::show::sample;
-use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, DisableMouseCapture, EnableMouseCapture, Event, KeyEventKind};
+use ratatui::crossterm::execute;
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
 use std::io::{self, IsTerminal, Write};
@@ -22,7 +27,8 @@ use view::{Sort, View};
 /// Watch GPUs and the containers on them
 ///
 /// Shows for each container: memory held and its limit, GPU time used and its limit, recent GPU time, the percentage of
-/// time for which launches were throttled, the number of processes, and the time since the first refused allocation.
+/// time for which launches were throttled, the number of processes, and the time since the first refused allocation; and
+/// the processes on each GPU that belong to no container with limits. The key ? explains keys and columns.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Print once and exit
@@ -37,7 +43,7 @@ pub struct Args {
     /// Order of the containers
     #[arg(long, value_enum, default_value_t = Sort::Memory)]
     sort: Sort,
-    /// Show only containers whose name or id contains this text
+    /// Show only containers whose name contains this text, or whose id begins with it
     #[arg(long, value_name = "TEXT", default_value = "")]
     filter: String,
     #[command(flatten)]
@@ -64,8 +70,8 @@ impl Args {
             view.update(sample(&mut observer, |_| true));
             let width = ratatui::crossterm::terminal::size().map_or(DEFAULT_WIDTH, |(width, _)| width.max(DEFAULT_WIDTH));
             let mut out = io::stdout().lock();
-            for line in draw::body(&view, width) {
-                writeln!(out, "{}", plain(&line).trim_end())?;
+            for drawn in draw::body(&view, width) {
+                writeln!(out, "{}", plain(&drawn.line).trim_end())?;
             }
         } else {
             live(&mut observer, &mut view, interval)?;
@@ -100,29 +106,62 @@ fn live(observer: &mut Observer, view: &mut View, interval: Duration) -> io::Res
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let mut terminal = ratatui::try_init()?;
+    // The terminal selects text itself while Shift is held.
+    let mouse = Mouse::capture();
     let result = (|| {
         let mut sampled = None::<Instant>;
         while !stop.load(Relaxed) && !view.is_done() {
             if sampled.is_none_or(|sampled| sampled.elapsed() >= interval) {
                 sampled = Some(Instant::now());
-                view.update(observer.sample());
+                if !view.is_paused {
+                    view.update(observer.sample());
+                }
             }
             terminal.draw(|frame| {
                 let area = frame.area();
                 frame.render_widget(Paragraph::new(draw::screen(view, area.width, area.height)), area);
             })?;
             let left = sampled.map_or(interval, |sampled| interval.saturating_sub(sampled.elapsed()));
-            if event::poll(left)?
-                && let Event::Key(key) = event::read()?
-                && key.kind == KeyEventKind::Press
-            {
-                view.handle_key(key);
+            if event::poll(left)? {
+                handle(view, &terminal, &event::read()?)?;
             }
         }
         Ok(())
     })();
+    drop(mouse);
     ratatui::restore();
     result
+}
+
+/// Handles a key or the mouse.
+fn handle(view: &mut View, terminal: &DefaultTerminal, event: &Event) -> io::Result<()> {
+    match event {
+        Event::Key(key) if key.kind == KeyEventKind::Press => view.handle_key(*key),
+        Event::Mouse(mouse) => {
+            let size = terminal.size()?;
+            let target = draw::target_at(view, (size.width, size.height), (mouse.column, mouse.row));
+            view.handle_mouse(mouse.kind, target);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The terminal reports the mouse while this exists.
+struct Mouse;
+
+impl Mouse {
+    /// Asks the terminal to report the mouse. One that cannot ignores that.
+    fn capture() -> Self {
+        let _ = execute!(io::stdout(), EnableMouseCapture);
+        Self
+    }
+}
+
+impl Drop for Mouse {
+    fn drop(&mut self) {
+        let _ = execute!(io::stdout(), DisableMouseCapture);
+    }
 }
 
 #[cfg(test)]

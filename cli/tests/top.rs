@@ -101,7 +101,9 @@ fn top_follows_containers_that_start_and_stop() {
     let mut top = Terminal::start(&host, &machine, 80, 24);
     // A name must be on one line only: a line that is too long would wrap.
     let has = |text: &str, name: &str| text.lines().filter(|line| line.contains(name)).count() == 1;
-    let text = top.shows("three containers", |text| ["3 containers", "  alpha ", "  beta ", "  gamma "].iter().all(|name| has(text, name)));
+    let text = top.shows("three containers", |text| {
+        ["3 containers", "  training-0/alpha ", "  training-0/beta ", "  training-0/gamma "].iter().all(|name| has(text, name))
+    });
     println!("{text}");
     assert!(text.lines().next().unwrap().starts_with("vgpu top"), "{text}");
     assert!(["774Mi/2Gi", "1.5Gi/2Gi", "/30%"].iter().all(|figure| text.contains(figure)), "{text}");
@@ -120,9 +122,16 @@ fn top_follows_containers_that_start_and_stop() {
     let third = container(&host, &machine, "alpha", &fill("512M"));
     top.shows("three containers again", |text| text.contains("3 containers") && text.contains("alpha"));
 
-    top.press("j\r");
-    let text = top.shows("the details of a container", |text| text.contains("throttled") && text.contains("PROGRAM"));
+    top.press("?");
+    top.shows("the help", |text| text.contains("clear the filter"));
+    top.press("?");
+    top.shows("the list again", |text| text.contains("CONTAINER"));
+    // The mouse, as a terminal reports it: a press of the left button in the first row below the titles.
+    top.press("\x1b[<0;5;4M\x1b[<0;5;4m");
+    top.press("\r");
+    let text = top.shows("the details of a container", |text| text.contains("throttled") && text.contains("COMMAND"));
     assert!(text.contains("priority 1") && text.contains("limit 2Gi"), "{text}");
+    assert!(text.contains("root") && text.contains("/programs/fill --chunk 16M"), "{text}");
     // The container stops while its details are shown.
     drop((second, third, busy));
     top.shows("no containers", |text| text.contains("no containers"));

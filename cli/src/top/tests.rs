@@ -1,11 +1,19 @@
 use super::*;
+use processes::Origin;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use vgpu_monitor::snapshot::{ContainerState, Gpu, GpuProcess, Share, Snapshot};
+use ratatui::crossterm::event::{MouseButton, MouseEventKind};
+use vgpu_monitor::snapshot::{ContainerState, Gpu, GpuProcess, Share, Snapshot, Unlimited};
+use view::{Key, Target};
 
 fn uuid(number: u32) -> String {
     format!("GPU-0123456{number}-89ab-cdef-0123-456789abcdef")
+}
+
+/// Returns the key of a container's row.
+fn of(place: &str, gpu: u32) -> Key {
+    Key::Share { place: place.to_owned(), uuid: uuid(gpu) }
 }
 
 fn share(gpu: u32, held: u64, limit: u64, cores: Option<u32>, used: f64) -> Share {
@@ -51,9 +59,19 @@ fn container(id: &str, name: [&str; 3], gpus: Vec<Share>) -> ContainerState {
     }
 }
 
+/// A process without limits, which does not exist on the machine of the test.
+fn stranger() -> Unlimited {
+    Unlimited { pid: 4_194_304, name: "render".to_owned(), held: Some(51_000 << 20), observed: Some(42) }
+}
+
 /// Three containers on two GPUs, after `samples` samples.
 fn demo(samples: u32) -> View {
     let mut view = View::new(Sort::Memory, String::new());
+    view.origins.source = |pid, _| match pid {
+        40_017 => Origin { user: "ana".to_owned(), command: "python3 train.py --epochs 90".to_owned() },
+        40_018 => Origin { user: "ana".to_owned(), command: "python3 train.py --worker 1".to_owned() },
+        _ => Origin { user: "ben".to_owned(), command: "render --scene city.blend".to_owned() },
+    };
     for sample in 0..samples {
         let wave = f64::from(sample % 8) / 7.0;
         let gpu = |index| Gpu {
@@ -64,6 +82,7 @@ fn demo(samples: u32) -> View {
             memory_used: Some(60_000 << 20),
             utilization: Some(97),
             processes_known: true,
+            unlimited: (index == 1).then(stranger).into_iter().collect(),
         };
         let trainer = Share { first_refusal: Some(4400.0), refused: 3, ..share(0, 1020, 1024, Some(30), 30.0 * wave) };
         let containers = vec![
@@ -105,13 +124,13 @@ fn press(view: &mut View, keys: &[KeyCode]) {
 #[test]
 fn screens_of_two_sizes_match_their_snapshots() {
     let mut view = demo(40);
-    press(&mut view, &[KeyCode::Down]);
     for (name, width, height) in [("80x24.txt", 80, 24), ("200x50.txt", 200, 50)] {
         let text = drawn(&view, width, height);
         assert!(text.lines().all(|line| line.chars().count() <= usize::from(width)));
         compare(name, &text);
     }
     press(&mut view, &[KeyCode::Down, KeyCode::Enter]);
+    assert_eq!(view.detail, Some(of("c0ffee0123456789", 0)), "the first row is selected from the start");
     compare("detail-80x24.txt", &drawn(&view, 80, 24));
     compare("detail-200x50.txt", &drawn(&view, 200, 50));
 }
@@ -125,8 +144,8 @@ fn keys_sort_filter_select_and_quit() {
     assert_eq!((view.sort, first(&view).as_str()), (Sort::Name, "notebook"));
     press(&mut view, &[KeyCode::Char('/'), KeyCode::Char('T'), KeyCode::Char('r'), KeyCode::Char('q'), KeyCode::Backspace, KeyCode::Enter]);
     assert_eq!((view.filter.as_str(), view.rows(&uuid(0)).len(), view.rows(&uuid(1)).len()), ("Tr", 1, 0));
-    press(&mut view, &[KeyCode::Down, KeyCode::Down, KeyCode::Enter]);
-    assert_eq!(view.detail.as_deref(), Some("c0ffee0123456789"));
+    press(&mut view, &[KeyCode::Enter]);
+    assert_eq!(view.detail, Some(of("c0ffee0123456789", 0)));
     press(&mut view, &[KeyCode::Esc, KeyCode::Esc]);
     assert!(view.detail.is_none() && view.filter.is_empty() && !view.is_done());
     press(&mut view, &[KeyCode::Char('q')]);
@@ -140,7 +159,7 @@ fn containers_appear_and_disappear() {
     let mut snapshot = view.snapshot.clone();
     snapshot.containers.clear();
     view.update(snapshot);
-    assert!(view.detail.is_none());
+    assert!(view.detail.is_none() && view.selected == Some(Key::Process { pid: stranger().pid, uuid: uuid(1) }));
     assert!(drawn(&view, 80, 24).contains("no containers"));
     press(&mut view, &[KeyCode::Down, KeyCode::Up, KeyCode::Enter]);
     view.update(Snapshot { nvml_error: Some("no driver".to_owned()), ..Snapshot::default() });
@@ -156,8 +175,100 @@ fn the_cursor_stays_visible_with_many_containers() {
     let many =
         (0..60).map(|number| container(&format!("id{number:02}"), ["", "", &format!("c{number:02}")], vec![share(0, 1, 2, None, 1.0)]));
     view.update(Snapshot { containers: many.collect(), ..Snapshot::default() });
-    assert!(drawn(&view, 80, 24).contains("more below"));
+    assert!(drawn(&view, 80, 24).contains(" more)"));
     press(&mut view, &[KeyCode::Down; 55]);
     let text = drawn(&view, 80, 24);
     assert!(text.contains("c54") && !text.contains("c10"), "{text}");
+}
+
+/// Returns what is at the place of a text on a screen of 100x30.
+fn target(view: &View, text: &str) -> Option<Target> {
+    let screen = drawn(view, 100, 30);
+    let (y, line) = screen.lines().enumerate().find(|(_, line)| line.contains(text)).unwrap_or_else(|| panic!("{text}: {screen}"));
+    let x = line.split(text).next().unwrap().chars().count();
+    draw::target_at(view, (100, 30), (x as u16, y as u16))
+}
+
+#[test]
+fn the_mouse_selects_opens_sorts_and_scrolls() {
+    let mut view = demo(3);
+    let click = |view: &mut View, text: &str| {
+        let target = target(view, text);
+        view.handle_mouse(MouseEventKind::Down(MouseButton::Left), target);
+    };
+    click(&mut view, "train");
+    assert_eq!((view.selected.clone(), view.detail.clone()), (Some(of("c0ffee0123456789", 0)), None));
+    click(&mut view, "train");
+    assert_eq!(view.detail, Some(of("c0ffee0123456789", 0)));
+    view.handle_mouse(MouseEventKind::Down(MouseButton::Right), None);
+    assert_eq!(view.detail, None);
+    for (title, sort, is_reversed) in [
+        ("CONTAINER", Sort::Name, false),
+        ("TIME", Sort::Time, false),
+        ("WAIT", Sort::Throttled, false),
+        ("MEMORY", Sort::Memory, false),
+        ("MEMORY", Sort::Memory, true),
+    ] {
+        click(&mut view, title);
+        assert_eq!((view.sort, view.is_reversed), (sort, is_reversed), "{title}");
+    }
+    assert_eq!(target(&view, "HISTORY"), None);
+    assert_eq!(target(&view, "q quit"), None);
+    click(&mut view, "render");
+    assert_eq!(view.selected, Some(Key::Process { pid: stranger().pid, uuid: uuid(1) }));
+    view.handle_mouse(MouseEventKind::ScrollUp, None);
+    assert!(matches!(&view.selected, Some(Key::Share { .. })));
+}
+
+#[test]
+fn processes_without_limits_have_rows_and_details() {
+    let mut view = demo(2);
+    let text = drawn(&view, 80, 24);
+    assert!(text.contains("WITHOUT LIMITS") && text.contains("49.8Gi   42%  render"), "{text}");
+    press(&mut view, &[KeyCode::End, KeyCode::Enter]);
+    let text = drawn(&view, 80, 24);
+    assert!(text.contains("belongs to no container with limits") && text.contains("NVML 49.8Gi"), "{text}");
+    // It ends while its details are shown.
+    let mut snapshot = view.snapshot.clone();
+    snapshot.gpus[1].unlimited.clear();
+    view.update(snapshot);
+    assert_eq!(view.detail, None);
+    let mut view = demo(2);
+    press(&mut view, &[KeyCode::Char('u')]);
+    assert!(!drawn(&view, 80, 24).contains("WITHOUT LIMITS"));
+}
+
+#[test]
+fn help_reversal_and_filters_follow_the_keys() {
+    let mut view = demo(2);
+    press(&mut view, &[KeyCode::Char('?')]);
+    let text = drawn(&view, 80, 24);
+    assert!(text.contains("clear the filter") && text.contains("damaged account") && !text.contains("more)"), "{text}");
+    press(&mut view, &[KeyCode::Char('x'), KeyCode::Char('r')]);
+    assert!(!drawn(&view, 80, 24).contains("clear the filter"));
+    assert_eq!(view.rows(&uuid(0))[0].container.name(), "team-a/trainer-7d9c5b6f4-x2x7k/train", "least memory first");
+    // The characters inside of an ID select nothing.
+    for (filter, expected) in [("0ffee", 0), ("c0ffee", 1), ("trainer", 1), ("23", 0), ("0123", 0)] {
+        view.filter = filter.to_owned();
+        assert_eq!(view.rows(&uuid(0)).len(), expected, "{filter}");
+    }
+    view.filter = "0123".to_owned();
+    assert_eq!(view.rows(&uuid(1)).len(), 1, "an unnamed container, by the beginning of its ID");
+}
+
+/// Names and GPUs are whole from 80 columns on: in the row, or below the list for the selected one.
+#[test]
+fn names_are_not_cut() {
+    let name = "GPU 0 NVIDIA RTX PRO 6000 Blackwell Server Edition";
+    for width in [80, 120, 200] {
+        let mut view = demo(2);
+        let mut snapshot = view.snapshot.clone();
+        snapshot.gpus[0].name = name.strip_prefix("GPU 0 ").unwrap().to_owned();
+        view.update(snapshot);
+        let text = drawn(&view, width, 24);
+        assert!(text.contains("RTX PRO 6000 Blackwell Server Edition"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= usize::from(width)), "{text}");
+        press(&mut view, &[KeyCode::Down]);
+        assert!(drawn(&view, width, 24).contains("team-a/trainer-7d9c5b6f4-x2x7k/train  c0ffee012345"), "the selected one");
+    }
 }

@@ -1,8 +1,11 @@
-//! State of the view: the snapshot, its history, the sort order, the filter and the selected container.
+//! State of the view: the snapshot, its history, the order, the filter and the selected row.
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use std::collections::{HashMap, VecDeque};
-use vgpu_monitor::snapshot::{ContainerState, Share, Snapshot};
+use super::history::History;
+use super::processes::Origins;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEventKind};
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use vgpu_monitor::snapshot::{ContainerState, Share, Snapshot, Unlimited};
 
 /// Order of the containers on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -40,8 +43,10 @@ impl Sort {
     }
 }
 
-/// Samples kept per share.
-const HISTORY_LEN: usize = 120;
+/// Rows by which the page keys move the cursor.
+const PAGE: isize = 10;
+/// Unlimited processes that are listed for each GPU at most.
+pub(super) const MAX_UNLIMITED: usize = 10;
 
 /// Container's share of a GPU.
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +65,28 @@ impl Row<'_> {
     pub fn cores(&self) -> f64 {
         self.share.cores.map_or(100.0, f64::from)
     }
+
+    pub fn key(&self) -> Key {
+        Key::Share { place: self.container.dir_name.clone(), uuid: self.share.uuid.clone() }
+    }
+}
+
+/// What identifies a row.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Key {
+    /// Container's share of a GPU.
+    Share { place: String, uuid: String },
+    /// Process without limits.
+    Process { pid: u32, uuid: String },
+}
+
+/// What is at a place of the screen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Target {
+    /// A row that can be selected.
+    Row(Key),
+    /// The title of a column by which the containers can be sorted.
+    Title(Sort),
 }
 
 /// State of the view.
@@ -67,15 +94,20 @@ impl Row<'_> {
 pub(super) struct View {
     pub snapshot: Snapshot,
     pub sort: Sort,
+    pub is_reversed: bool,
     pub filter: String,
     /// Whether keys edit the filter.
     pub is_typing: bool,
-    /// Place of the container that is shown in detail.
-    pub detail: Option<String>,
-    /// Place of the container at the cursor, and UUID of the GPU.
-    pub selected: Option<(String, String)>,
-    /// Recent parts of the limit on GPU time that were used, by place and UUID.
-    history: HashMap<(String, String), VecDeque<f64>>,
+    pub is_paused: bool,
+    pub is_help: bool,
+    /// Whether processes without limits are listed.
+    pub lists_unlimited: bool,
+    /// Row that is shown in detail.
+    pub detail: Option<Key>,
+    /// Row at the cursor. `None` if there are no rows.
+    pub selected: Option<Key>,
+    pub history: History,
+    pub origins: Origins,
     is_done: bool,
 }
 
@@ -84,31 +116,59 @@ impl View {
         Self {
             snapshot: Snapshot::default(),
             sort,
+            is_reversed: false,
             filter,
             is_typing: false,
+            is_paused: false,
+            is_help: false,
+            lists_unlimited: true,
             detail: None,
             selected: None,
-            history: HashMap::new(),
+            history: History::default(),
+            origins: Origins::of_host(),
             is_done: false,
         }
     }
 
-    /// Replaces the snapshot, and drops the history of shares that are gone.
+    /// Replaces the snapshot.
     pub fn update(&mut self, snapshot: Snapshot) {
-        let mut history = HashMap::new();
-        for container in &snapshot.containers {
-            for share in &container.gpus {
-                let key = (container.dir_name.clone(), share.uuid.clone());
-                let mut samples = self.history.remove(&key).unwrap_or_default();
-                samples.extend(share.utilization.map(|percent| percent / share.cores.map_or(100.0, f64::from)));
-                samples.drain(..samples.len().saturating_sub(HISTORY_LEN));
-                history.insert(key, samples);
-            }
-        }
-        self.history = history;
+        self.history.update(&snapshot);
         self.snapshot = snapshot;
-        let exists = |place: &String| self.snapshot.containers.iter().any(|container| container.dir_name == *place);
+        self.keep_cursor();
+        self.look_up_processes();
+    }
+
+    /// Leaves details of what is gone, and moves the cursor to the first row if its own is gone.
+    fn keep_cursor(&mut self) {
+        let existing: HashSet<&str> = self.snapshot.containers.iter().map(|container| container.dir_name.as_str()).collect();
+        let exists = |key: &Key| match key {
+            Key::Share { place, .. } => existing.contains(place.as_str()),
+            Key::Process { pid, uuid } => {
+                self.snapshot.gpus.iter().any(|gpu| gpu.uuid == *uuid && gpu.unlimited.iter().any(|one| one.pid == *pid))
+            }
+        };
         self.detail = self.detail.take().filter(exists);
+        let keys = self.keys();
+        if self.detail.is_none() && !self.selected.as_ref().is_some_and(|key| keys.contains(key)) {
+            self.selected = keys.first().cloned();
+        }
+    }
+
+    /// Looks up the processes that are listed.
+    fn look_up_processes(&mut self) {
+        let of_container = self.container_in_detail().into_iter().flat_map(|container| &container.gpus).flat_map(|share| &share.processes);
+        let mut pids: Vec<u32> = of_container.filter_map(|process| process.pid).collect();
+        for gpu in &self.snapshot.gpus {
+            pids.extend(self.unlimited(&gpu.uuid).iter().map(|process| process.pid));
+        }
+        self.origins.forget();
+        pids.into_iter().for_each(|pid| self.origins.look_up(pid));
+    }
+
+    /// Returns the container that is shown in detail.
+    pub fn container_in_detail(&self) -> Option<&ContainerState> {
+        let Some(Key::Share { place, .. }) = &self.detail else { return None };
+        self.snapshot.containers.iter().find(|container| container.dir_name == *place)
     }
 
     /// Returns whether the user has quit.
@@ -116,15 +176,14 @@ impl View {
         self.is_done
     }
 
-    /// Returns the recent GPU time of a share as parts of its limit, oldest first.
-    pub fn history(&self, row: &Row<'_>) -> impl DoubleEndedIterator<Item = f64> {
-        self.history.get(&(row.container.dir_name.clone(), row.share.uuid.clone())).into_iter().flatten().copied()
-    }
-
     /// Returns the shares of one GPU that match the filter, sorted.
     pub fn rows(&self, uuid: &str) -> Vec<Row<'_>> {
         let filter = self.filter.to_lowercase();
-        let matches = |container: &&ContainerState| container.name().to_lowercase().contains(&filter) || container.id.contains(&filter);
+        // The characters of an ID mean nothing, so only its beginning counts.
+        let matches = |container: &&ContainerState| {
+            let is_named = container.container.is_some() || container.pod.is_some();
+            container.id.starts_with(&filter) || (is_named && container.name().to_lowercase().contains(&filter))
+        };
         let shares = |container| move |share| Row { container, share };
         let all = self.snapshot.containers.iter().filter(matches);
         let mut rows: Vec<Row<'_>> =
@@ -138,7 +197,21 @@ impl View {
         };
         rows.sort_by_cached_key(|row| (row.container.name(), row.container.id.clone()));
         rows.sort_by(|a, b| sort_key(b).total_cmp(&sort_key(a)));
+        if self.is_reversed {
+            rows.reverse();
+        }
         rows
+    }
+
+    /// Returns the processes of one GPU that have no limits, those with most memory first, as far as they are listed.
+    pub fn unlimited(&self, uuid: &str) -> Vec<&Unlimited> {
+        let filter = self.filter.to_lowercase();
+        let gpu = self.snapshot.gpus.iter().filter(|gpu| gpu.uuid == uuid && self.lists_unlimited);
+        let mut found: Vec<&Unlimited> =
+            gpu.flat_map(|gpu| &gpu.unlimited).filter(|process| process.name.to_lowercase().contains(&filter)).collect();
+        found.sort_by_key(|process| (Reverse(process.held), process.pid));
+        found.truncate(MAX_UNLIMITED);
+        found
     }
 
     /// Returns the UUIDs of all GPUs: the machine's, then those found in containers only.
@@ -152,10 +225,13 @@ impl View {
         uuids
     }
 
-    /// Returns the place and UUID of each visible row, from top to bottom.
-    fn keys(&self) -> Vec<(String, String)> {
-        let rows = self.uuids().into_iter().flat_map(|uuid| self.rows(uuid));
-        rows.map(|row| (row.container.dir_name.clone(), row.share.uuid.clone())).collect()
+    /// Returns the keys of all rows, from top to bottom.
+    fn keys(&self) -> Vec<Key> {
+        let of_gpu = |uuid: &str| {
+            let processes = self.unlimited(uuid).into_iter().map(|process| Key::Process { pid: process.pid, uuid: uuid.to_owned() });
+            self.rows(uuid).iter().map(Row::key).chain(processes).collect::<Vec<_>>()
+        };
+        self.uuids().into_iter().flat_map(of_gpu).collect()
     }
 
     /// Handles a key.
@@ -165,15 +241,47 @@ impl View {
             KeyCode::Char('c') if control => self.is_done = true,
             code if self.is_typing => self.edit_filter(code),
             KeyCode::Char('q') => self.is_done = true,
-            KeyCode::Esc if self.detail.is_some() => self.detail = None,
+            KeyCode::Char('?') => self.is_help = !self.is_help,
+            _ if self.is_help => self.is_help = false,
+            KeyCode::Esc | KeyCode::Backspace if self.detail.is_some() => self.detail = None,
             KeyCode::Esc => self.filter.clear(),
             KeyCode::Char('s') => self.sort = self.sort.next(),
-            KeyCode::Char('/') => self.is_typing = true,
+            KeyCode::Char('r') => self.is_reversed = !self.is_reversed,
+            KeyCode::Char('u') => self.lists_unlimited = !self.lists_unlimited,
+            KeyCode::Char('p') => self.is_paused = !self.is_paused,
+            KeyCode::Char('/') => (self.is_typing, self.detail) = (true, None),
             KeyCode::Down | KeyCode::Char('j') => self.move_cursor(1),
             KeyCode::Up | KeyCode::Char('k') => self.move_cursor(-1),
-            KeyCode::Enter => self.detail = self.selected.as_ref().map(|(place, _)| place.clone()),
+            KeyCode::PageDown => self.move_cursor(PAGE),
+            KeyCode::PageUp => self.move_cursor(-PAGE),
+            KeyCode::Home => self.move_cursor(isize::MIN),
+            KeyCode::End => self.move_cursor(isize::MAX),
+            KeyCode::Enter => self.detail.clone_from(&self.selected),
             _ => {}
         }
+        self.keep_cursor();
+        self.look_up_processes();
+    }
+
+    /// Handles the mouse. `target` is what is below it.
+    pub fn handle_mouse(&mut self, kind: MouseEventKind, target: Option<Target>) {
+        match (kind, target) {
+            (MouseEventKind::ScrollDown, _) => self.move_cursor(1),
+            (MouseEventKind::ScrollUp, _) => self.move_cursor(-1),
+            (MouseEventKind::Down(MouseButton::Right), _) => self.detail = None,
+            (MouseEventKind::Down(MouseButton::Left), Some(Target::Row(key))) => {
+                if self.selected.as_ref() == Some(&key) {
+                    self.detail = Some(key.clone());
+                }
+                self.selected = Some(key);
+            }
+            (MouseEventKind::Down(MouseButton::Left), Some(Target::Title(sort))) => {
+                self.is_reversed = self.sort == sort && !self.is_reversed;
+                self.sort = sort;
+            }
+            _ => return,
+        }
+        self.look_up_processes();
     }
 
     /// Handles a key while the filter is edited.
@@ -190,14 +298,14 @@ impl View {
         }
     }
 
-    /// Moves the cursor; to the first row if there is no cursor or its container is gone.
+    /// Moves the cursor; to the first row if its row is gone.
     fn move_cursor(&mut self, by: isize) {
         let keys = self.keys();
         let index = self.selected.as_ref().and_then(|chosen| keys.iter().position(|key| key == chosen));
         let next = index.map_or(0, |index| index.saturating_add_signed(by).min(keys.len().saturating_sub(1)));
         self.selected = keys.get(next).cloned();
         if self.detail.is_some() {
-            self.detail = self.selected.as_ref().map(|(place, _)| place.clone());
+            self.detail.clone_from(&self.selected);
         }
     }
 }
