@@ -18,12 +18,12 @@ STYLE = """
 text { font: 13px system-ui, sans-serif; fill: #24292f; }
 .title { font-weight: 600; font-size: 15px; } .note { font-size: 11px; fill: #57606a; }
 .mono { font: 13px ui-monospace, monospace; white-space: pre; }
-.paper { fill: #ffffff; } .screen { fill: #f6f8fa; stroke: #d0d7de; } .box { fill: #f6f8fa; stroke: #57606a; }
+.paper { fill: #ffffff; } .screen { fill: #f6f8fa; stroke: #d0d7de; } .selected { fill: #d8e6f6; } .box { fill: #f6f8fa; stroke: #57606a; }
 .line { stroke: #57606a; fill: none; } .grid { stroke: #d0d7de; } .limit { stroke: #24292f; stroke-dasharray: 5 3; }
-.s0 { fill: #009e73; stroke: #009e73; } .s1 { fill: #d55e00; stroke: #d55e00; } .s2 { fill: #0072b2; stroke: #0072b2; } .s3 { fill: #a37800; stroke: #a37800; }
+tspan { stroke: none !important; } .s0 { fill: #009e73; stroke: #009e73; } .s1 { fill: #d55e00; stroke: #d55e00; } .s2 { fill: #0072b2; stroke: #0072b2; } .s3 { fill: #a37800; stroke: #a37800; }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6edf3; } .note { fill: #9da7b1; }
-.paper { fill: #0d1117; } .screen { fill: #161b22; stroke: #30363d; } .box { fill: #161b22; stroke: #9da7b1; }
+.paper { fill: #0d1117; } .screen { fill: #161b22; stroke: #30363d; } .selected { fill: #24374d; } .box { fill: #161b22; stroke: #9da7b1; }
 .line { stroke: #9da7b1; } .grid { stroke: #30363d; } .limit { stroke: #e6edf3; }
 .s0 { fill: #2ec79b; stroke: #2ec79b; } .s1 { fill: #ff8a3d; stroke: #ff8a3d; } .s2 { fill: #58a6ff; stroke: #58a6ff; } .s3 { fill: #e3b341; stroke: #e3b341; }
 }
@@ -195,23 +195,46 @@ def request():
     return svg(765, 240, "An annotation is read by vgpu-runtime, which writes limits into the container, where libvgpu.so enforces them", parts)
 
 
-def top():
-    lines = (ROOT / "cli/src/top/snapshots/80x24.txt").read_text().rstrip("\n").split("\n")
-    # Empty lines between the list and the keys say nothing in a picture.
-    while len(lines) > 2 and not lines[-2].strip() and not lines[-3].strip():
-        del lines[-2]
+# Bars and sparklines in a terminal's text: the characters, and the class that they are drawn in.
+BLOCKS = re.compile("(?P<s2>[▁▂▃▄▅▆▇█]*[▁▂▃▄▅▆▇][▁▂▃▄▅▆▇█]*|(?<=busy )█+)|(?P<s0>[█▏▎▍▌▋▊▉]+)|(?P<note>·+)")
+
+
+def coloured(words):
+    """Returns a line of a terminal as SVG text, with bars and sparklines in colour."""
+    span = lambda found: f'<tspan class="mono {found.lastgroup}">{found.group()}</tspan>'
+    return BLOCKS.sub(span, html.escape(words))
+
+
+def terminal(snapshot, label):
+    """Draws a screen of `vgpu top`, as its tests store it."""
+    lines = (ROOT / "cli/src/top/snapshots" / snapshot).read_text().rstrip("\n").split("\n")
+    # Empty lines between the list and the last two lines say nothing in a picture.
+    while len(lines) > 4 and not lines[-3].strip() and not lines[-4].strip():
+        del lines[-3]
     width, height = 80 * 8 + 40, len(lines) * 18 + 32
     parts = [f'<rect class="screen" x="8" y="8" width="{width - 16}" height="{height - 16}" rx="6"/>']
+    # The last but one line names the selected row.
+    name = lines[-2].split("  ")[0].rsplit("/", 1)[-1]
+    selected = next((number for number, words in enumerate(lines[:-2]) if name and words[2:].startswith(name)), None)
+    if selected is not None:
+        parts.append(f'<rect class="selected" x="14" y="{32 + 18 * selected - 14}" width="{width - 28}" height="18"/>')
     parts += [
-        f'<text xml:space="preserve" x="20" y="{32 + 18 * number}" class="mono" textLength="{8 * len(words):g}">{html.escape(words)}</text>'
+        f'<text xml:space="preserve" x="20" y="{32 + 18 * number}" class="mono" textLength="{8 * len(words):g}">{coloured(words)}</text>'
         for number, words in enumerate(lines)
         if words.strip()
     ]
-    return svg(width, height, "Screen of vgpu top: two GPUs, three containers with memory and time against their limits", parts)
+    return svg(width, height, label, parts)
 
 
 def main():
-    drawn = {"request": request(), "top": top(), "time": time(), "memory": memory(), "latency": latency()}
+    drawn = {
+        "request": request(),
+        "top": terminal("80x24.txt", "Screen of vgpu top: two GPUs, three containers with memory and time against their limits, and a process without limits"),
+        "top-detail": terminal("detail-80x24.txt", "Details of a container in vgpu top: memory, time, their history, and its processes with user and command"),
+        "time": time(),
+        "memory": memory(),
+        "latency": latency(),
+    }
     if "--check" in sys.argv[1:]:
         stale = [name for name, words in drawn.items() if not (IMAGES / f"{name}.svg").is_file() or (IMAGES / f"{name}.svg").read_text() != words]
         if stale:

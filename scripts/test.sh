@@ -8,6 +8,7 @@ packages runc:runc crun:crun objdump:binutils busybox-static
 packages containerd:containerd dockerd:docker.io podman:podman newuidmap:uidmap iptables:iptables containernetworking-plugins
 helm
 perfetto
+browser
 step() {
     echo
     echo "== $1"
@@ -76,6 +77,23 @@ if cargo nextest --version >/dev/null 2>&1; then
 else
     cargo test --quiet --workspace --no-fail-fast -- --include-ignored
 fi
+
+step "tests with an older and a newer driver"
+# The tests whose programs need no more than these drivers have. `cargo test` takes the same arguments.
+with_driver() {
+    driver=$1
+    shift
+    echo "driver $driver: $*"
+    if cargo nextest --version >/dev/null 2>&1; then
+        VGPU_TEST_DRIVER=$driver cargo nextest run --no-fail-fast --run-ignored all "$@"
+    else
+        VGPU_TEST_DRIVER=$driver cargo test --quiet --no-fail-fast "$@" -- --include-ignored
+    fi
+}
+with_driver 470 -p vgpu-e2e --test interception
+with_driver 470 -p vgpu-cli --test check --test monitor
+with_driver 535 -p vgpu-e2e --test gpu_time --test memory
+with_driver next -p vgpu-e2e --test interception --test gpu_time --test memory
 
 step "package on a clean system"
 # The system is of this machine's own release, because the package contains the programs that the tests ran, which are

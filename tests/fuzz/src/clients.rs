@@ -28,6 +28,14 @@ impl Pages for Fixed {
     fn health(&self) -> Page {
         Page::plain(StatusCode::OK, "ok\n")
     }
+
+    fn state(&self, _query: &str) -> Page {
+        Page::plain(StatusCode::OK, METRICS)
+    }
+
+    fn history(&self, _query: &str) -> Page {
+        Page::plain(StatusCode::OK, METRICS)
+    }
 }
 
 /// Answers the request of a client. Asserts that there is one well-formed answer, and that the metrics need the token.
