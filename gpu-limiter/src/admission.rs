@@ -175,7 +175,7 @@ impl Launch<'_> {
             return Step::Retry;
         }
         account.compensation.update(engine, account.budget, &account.turns, observed.now);
-        // Work in flight may turn out cheaper than expected; debt cannot.
+        // A nap of two periods at most: the limit may rise meanwhile, and work in flight may turn out cheaper than expected.
         let nap_ns = time_ns.clamp(MIN_NAP_NS, if account.is_overlap_full() { MIN_NAP_NS } else { 2 * PERIOD_NS });
         match account.turns.turn() {
             Some(turn) if account.turns.are_taken() => {

@@ -44,7 +44,7 @@ impl Origins {
         self.known.entry(pid).or_insert_with(|| source(pid, users));
     }
 
-    /// Returns what is known of a process that was looked up.
+    /// Returns the user and the command of a process; empty if it was not looked up.
     pub fn of(&self, pid: u32) -> Origin {
         self.known.get(&pid).cloned().unwrap_or_default()
     }
@@ -57,7 +57,7 @@ fn of_proc(pid: u32, users: &HashMap<u32, String>) -> Origin {
     Origin { user, command: read(&format!("/proc/{pid}/cmdline")).map_or_else(String::new, |text| command(&text)) }
 }
 
-/// Reads the begin of a file. What is not UTF-8 is replaced.
+/// Reads the first [`MAX_FILE`] bytes of a file. Bytes that are not UTF-8 are replaced.
 fn read(path: &str) -> Option<String> {
     let file = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut bytes = Vec::new();

@@ -138,7 +138,7 @@ impl View {
         self.look_up_processes();
     }
 
-    /// Leaves details of what is gone, and moves the cursor to the first row if its own is gone.
+    /// Closes the details of a container that has ended, and moves the cursor to the first row if its row is gone.
     fn keep_cursor(&mut self) {
         let existing: HashSet<&str> = self.snapshot.containers.iter().map(|container| container.dir_name.as_str()).collect();
         let exists = |key: &Key| match key {

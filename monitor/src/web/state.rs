@@ -110,7 +110,8 @@ impl State {
         self.shares.replace(self.version, shares);
     }
 
-    /// Moves what is known of a subject from `known` to this, with its figures of now. Returns it, and what was refused and waited since.
+    /// Takes over a subject's history from `known` and adds the current figures. Returns the subject's number, and the refusals and the
+    /// time waited since the last look.
     fn remember(
         &mut self,
         subject: Subject,

@@ -8,8 +8,8 @@ use crate::memory::objects::physical::{self, add, remove};
 use vgpu_cuda_abi::cuda::{SUCCESS, Status};
 use vgpu_cuda_abi::descriptors::{MAP, MapInfo};
 
-/// `cuMulticastBindMem`, `cuLogicalEndpointBindMem`, and the forms for addresses with the handle mapped at the address. Recorded before the call, as another thread may
-/// release the handle during it.
+/// `cuMulticastBindMem`, `cuLogicalEndpointBindMem`, and the forms for addresses with the handle mapped at the address. Recorded before
+/// the call, as another thread may release the handle during it.
 pub fn bind(call: impl FnOnce() -> Status, object: u64, offset: usize, handle: Option<u64>) -> Status {
     let is_new = match handle.map_or(Ok(false), |handle| add(object, offset as u64, handle)) {
         Ok(is_new) => is_new,

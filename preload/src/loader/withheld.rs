@@ -69,7 +69,7 @@ pub fn warn(name: &CStr) {
         let name = name.to_str().unwrap_or("?");
         log::line(
             LogLevel::Error,
-            format_args!("withheld {name}: this driver's function is newer than vgpu, so what it takes could not be limited"),
+            format_args!("withheld {name}: vgpu does not know this function of a newer driver, so it could not limit it"),
         );
     }
 }

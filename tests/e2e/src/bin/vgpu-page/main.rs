@@ -1,6 +1,6 @@
 //! The web page of the monitor with a simulated GPU. Runs as root, with runc and Chromium.
 //!
-//!     vgpu-page cost CONTAINERS          # what it costs beside so many containers, as a table in Markdown
+//!     vgpu-page cost CONTAINERS          # cost of the page with this many containers, as a table in Markdown
 //!     vgpu-page pictures FOLDER SECONDS  # pictures of it for the book, after so long a time
 
 mod cost;
