@@ -171,7 +171,6 @@ fn channels_are_on_again_without_the_arbiter() {
         let is_own = |process: Process| !process.is_off && process.slice_ns == OWN_SLICE;
         wait_for("the GPU's own scheduler", || (is_own(low.process()) && is_own(high.process())).then_some(()));
         println!("on after {:?}", begun.elapsed());
-        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
         let before = low.process().times_off;
         std::thread::sleep(Duration::from_secs(1));
         assert_eq!(low.process().times_off, before, "its channels were switched without an arbiter");
