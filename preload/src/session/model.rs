@@ -6,7 +6,7 @@ use vgpu_region::MAX_GPUS;
 use vgpu_region::ledger::{PAGE, pages};
 use vgpu_region::limits::{GpuLimit, LimitsPage};
 use vgpu_region::map::Membership;
-use vgpu_region::region::{GpuAccount, GpuCharge};
+use vgpu_region::region::{GpuAccount, GpuCharge, Slot};
 use vgpu_region::uuid::Uuid;
 
 use vgpu_cuda_abi::cuda::Device;
@@ -77,9 +77,44 @@ impl Session {
         self.gpus.get(..self.count).unwrap_or_default()
     }
 
+    /// Returns the used slots of the container's other processes, with their indices.
+    ///
+    /// A slot with this process's PID is not another's: a thread that starts a session while another thread does has one for a moment. Nor
+    /// is that of a process with the same PID in another namespace: what NVML lists under that number here is this process.
+    pub fn others(&self) -> impl Iterator<Item = (usize, &'static Slot)> {
+        let (own, region) = (self.membership.index, self.membership.region);
+        let pid = self.membership.slot().pid.load(Relaxed);
+        region.used_slots().filter(move |(index, slot)| *index != own && slot.pid.load(Relaxed) != pid)
+    }
+
     /// Returns the GPU with this ordinal.
     #[inline]
     pub fn gpu(&self, device: Device) -> Option<&Gpu> {
         self.gpus().get(usize::try_from(device).ok()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::Ordering::Relaxed;
+
+    use super::*;
+    use crate::os::mmap;
+    use vgpu_region::limits::LimitsPage;
+    use vgpu_region::region::Region;
+
+    #[test]
+    fn a_second_slot_of_this_process_is_not_anothers() {
+        // SAFETY: fresh pages, all zero, which are a valid region, and never unmapped.
+        let region: &'static Region = unsafe { &*mmap::allocate() };
+        for (slot, pid) in region.slots.iter().zip([7, 1, 1, 9]) {
+            slot.pid.store(pid, Relaxed);
+        }
+        region.slots_used.store(4, Relaxed);
+        let (account, charge) = (&region.gpus[0], &region.slots[1].gpus[0]);
+        let gpu = Gpu { device: 0, uuid: Uuid::default(), total: 0, place: 0, limit: None, account, charge };
+        let limits = Box::leak(Box::new(LimitsPage::new([])));
+        let session = Session { limits, membership: Membership { region, index: 1 }, count: 1, gpus: [gpu; MAX_GPUS], mps_percent: 0 };
+        assert_eq!(session.others().map(|(index, _)| index).collect::<Vec<_>>(), [0, 3]);
     }
 }

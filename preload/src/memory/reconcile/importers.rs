@@ -16,14 +16,14 @@ use crate::session::{self, Gpu};
 pub fn charge_others(gpu: &Gpu) {
     let Some(session) = session::ready() else { return };
     let census = Census::open(session::region_path());
-    let (region, own) = (session.membership.region, session.membership.index);
     // A process that takes or gives back memory while NVML is asked accounts for it itself.
     let mut before = List::<_, SLOTS>::new();
-    for (_, slot) in region.used_slots() {
-        before.push(slot.gpus.get(gpu.place).map(|charge| charge.charge.see()));
+    for (index, slot) in session.others() {
+        before.push((index, slot.gpus.get(gpu.place).map(|charge| charge.charge.see())));
     }
     let Some(list) = driver_view::processes(gpu) else { return };
-    for ((index, slot), &before) in region.used_slots().zip(before.as_slice()).filter(|((index, _), _)| *index != own) {
+    for &(index, before) in before.as_slice() {
+        let Some(slot) = session.membership.region.slots.get(index) else { continue };
         let (Some(charge), Some(bytes)) = (slot.gpus.get(gpu.place), list.bytes_of(slot.pid.load(Relaxed))) else { continue };
         let overhead = charge.overhead.load(Acquire);
         let held = charge.charge.held().saturating_sub(charge.managed.load(Relaxed));
