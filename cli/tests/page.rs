@@ -95,11 +95,13 @@ fn the_page_shows_what_happens_and_is_usable_by_all() {
     let Some((_kit, machine, host)) = ready() else { return };
     let Some(mut browser) = Browser::start() else { return };
     let monitor = Monitor::start(&host, &machine);
-    let _outside = Outside::start(&machine);
-    let running = containers(&host, &machine);
     let url = format!("http://{}/", monitor.address());
     browser.resize(1440, 900, false);
     browser.open(&url);
+    // What happened before the monitor's first look is not shown.
+    browser.wait("document.querySelectorAll('#gpus > *').length > 0");
+    let _outside = Outside::start(&machine);
+    let running = containers(&host, &machine);
 
     browser.wait("document.querySelectorAll('#containers > li').length === 5");
     browser.wait("document.querySelector('#containers').innerText.includes('774Mi of 2Gi')");
