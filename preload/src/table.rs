@@ -11,13 +11,14 @@
 //! * The symbols behind `|` are the forms with `_ptsz` or `_ptds`, for which stream 0 is the thread's own default stream. `PER_THREAD` is
 //!   true for these and false for the others, and `effective(stream)` is the stream that the call uses.
 //!
-//! The table is a macro that hands its rows to another one, so each layer takes from it what it needs: `entry_points` the names,
-//! `trace` the recorders, `dispatch` the exported functions.
+//! The table is a macro that hands its rows to another one: `entry_points` takes the names, `trace` the recorders, `dispatch` the functions.
+
+pub mod nvml;
 
 /// Hands all rows of the table to the macro `$consumer`.
 macro_rules! entry_points {
     ($consumer:ident) => {
-        $consumer! {
+        $crate::table::nvml::and_nvml! { $consumer
             // Look-up and initialisation.
             Cuda proc_address::v1[address, symbol, function] => (symbol: *const c_char, function: *mut *mut c_void, version: i32, flags:
                 u64) [count()]:
@@ -370,28 +371,28 @@ macro_rules! entry_points {
                 Location, indices: *mut usize, location_count: usize, flags: u64, stream: Handle):
                 cuMemPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync | cuMemPrefetchBatchAsync_ptsz,
                 cuMemDiscardAndPrefetchBatchAsync_ptsz;
+            // What the driver answers only while the memory is mapped.
+            Cuda movable::ask[] => (value: *mut c_void, attribute: i32, address: DevicePtr): cuPointerGetAttribute, cuPointerSetAttribute;
+            Cuda movable::ask[] => (count: u32, attributes: *mut i32, values: *mut *mut c_void, address: DevicePtr):
+                cuPointerGetAttributes;
+            Cuda movable::ask[] => (stream: Handle, address: DevicePtr, value: u64, flags: u32):
+                cuStreamWriteValue32_v2, cuStreamWriteValue64_v2, cuStreamWriteValue32, cuStreamWriteValue64, cuStreamWriteValue32_v2_ptsz,
+                cuStreamWriteValue64_v2_ptsz, cuStreamWriteValue32_ptsz, cuStreamWriteValue64_ptsz;
+            Cuda movable::ask[] => (base: *mut DevicePtr, bytes: *mut usize, address: DevicePtr):
+                cuMemGetAddressRange_v2, cuMemGetAddressRange;
+            Cuda movable::ask[] => (texture: *mut u64, resource: *const c_void, how: *const c_void, view: *const c_void):
+                cuTexObjectCreate;
+            Cuda movable::ask[] => (node: *mut Handle, graph: Handle, after: *const Handle, count: usize, parameters: *const c_void,
+                context: Handle):
+                cuGraphAddMemcpyNode, cuGraphAddMemsetNode;
+            Cuda movable::ask[] => (node: Handle, parameters: *const c_void): cuGraphMemcpyNodeSetParams, cuGraphMemsetNodeSetParams;
+            Cuda movable::ask[] => (exec: Handle, node: Handle, parameters: *const c_void, context: Handle):
+                cuGraphExecMemcpyNodeSetParams, cuGraphExecMemsetNodeSetParams;
             // Memory and utilization as a program reads them.
             Cuda memory_info::info => (free: *mut usize, total: *mut usize): cuMemGetInfo_v2;
             Cuda memory_info::info_v1 => (free: *mut u32, total: *mut u32): cuMemGetInfo;
             Cuda memory_info::device_total[bytes, device] => (bytes: *mut usize, device: Device): cuDeviceTotalMem_v2;
             Cuda memory_info::device_total_v1[bytes, device] => (bytes: *mut u32, device: Device): cuDeviceTotalMem;
-            Nvml nvml_memory::info[device, memory] => (device: Handle, memory: *mut Memory):
-                nvmlDeviceGetMemoryInfo, nvmlDeviceGetConfComputeProtectedMemoryUsage;
-            Nvml nvml_memory::info[device, memory] => (device: Handle, memory: *mut MemoryV2): nvmlDeviceGetMemoryInfo_v2;
-            Nvml nvml_processes::list => (device: Handle, count: *mut u32, out: *mut ProcessV1):
-                nvmlDeviceGetComputeRunningProcesses, nvmlDeviceGetGraphicsRunningProcesses, nvmlDeviceGetMPSComputeRunningProcesses;
-            Nvml nvml_processes::list => (device: Handle, count: *mut u32, out: *mut Process):
-                nvmlDeviceGetComputeRunningProcesses_v2, nvmlDeviceGetComputeRunningProcesses_v3, nvmlDeviceGetGraphicsRunningProcesses_v2,
-                nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlDeviceGetMPSComputeRunningProcesses_v2,
-                nvmlDeviceGetMPSComputeRunningProcesses_v3;
-            Nvml nvml_processes::list => (device: Handle, count: *mut u32, out: *mut u32): nvmlDeviceGetAccountingPids;
-            Nvml nvml_processes::accounting[pid] => (device: Handle, pid: u32, statistics: *mut c_void): nvmlDeviceGetAccountingStats;
-            Nvml nvml_processes::accounting_v2[statistics] => (device: Handle, statistics: *mut u32): nvmlDeviceGetAccountingStats_v2;
-            Nvml nvml_processes::described_list => (device: Handle, out: *mut ProcessDetails): nvmlDeviceGetRunningProcessDetailList;
-            Nvml nvml_processes::described_list => (device: Handle, out: *mut Utilizations): nvmlDeviceGetProcessesUtilizationInfo;
-            Nvml nvml_processes::utilization => (device: Handle, out: *mut UtilizationSample, count: *mut u32, since: u64):
-                nvmlDeviceGetProcessUtilization;
-            Nvml nvml_utilization::rates[device, rates] => (device: Handle, rates: *mut UtilizationRates): nvmlDeviceGetUtilizationRates;
         }
     };
 }

@@ -73,7 +73,10 @@ impl Classification {
         let text = |path: &Path| std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()));
         let hooked = match library {
             Some(library) => symbols::exported_names(library)?.into_iter().map(|name| (name, String::new())).collect(),
-            None => parse_hook_table(&text(&home.join("../../preload/src/table.rs"))?),
+            None => parse_hook_table(&text(&home.join("../../preload/src/table.rs"))?)
+                .into_iter()
+                .chain(parse_hook_table(&text(&home.join("../../preload/src/table/nvml.rs"))?))
+                .collect(),
         };
         let problem = |file: &str, error: toml_edit::de::Error| format!("{file}: {error}");
         let harmless: HarmlessFile =
@@ -116,10 +119,17 @@ impl Classification {
     }
 }
 
-/// Parses the names and handlers in the library's table: rows `Library handler => (arguments) [trace]: names | per-thread names;` between
-/// `$consumer! {` and `}`.
+/// Ends of the lines after which the rows of the library's table begin.
+const BEGINS: [&str; 3] = ["! { $consumer\n", "$($rows)*\n", "$consumer! {\n"];
+
+/// Parses the names and handlers in a file of the library's table: rows `Library handler => (arguments) [trace]: names | per-thread names;`
+/// between such a line and `}`.
 fn parse_hook_table(source: &str) -> BTreeMap<String, String> {
-    let body = source.split_once("$consumer! {\n").and_then(|(_, rest)| rest.split_once("\n        }\n")).map_or("", |(body, _)| body);
+    let body = BEGINS
+        .iter()
+        .find_map(|begin| source.split_once(begin))
+        .and_then(|(_, rest)| rest.split_once("\n        }\n"))
+        .map_or("", |(body, _)| body);
     let lines: String = body.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join(" ");
     let mut names = BTreeMap::new();
     for entry in lines.split(';') {
