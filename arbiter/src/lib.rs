@@ -6,6 +6,7 @@
 //! and then. `tests/gpu/results/hardware-scheduler.md` has the measurements.
 //!
 //! * [`scheduler`] decides which tenant is next and for how long. It uses neither files nor a clock of its own, so its tests are exact.
+//! * [`residency`] decides whose memory is on a GPU that has less than was promised.
 //! * [`tenant`] is one container on one GPU, through its limits page, which it cannot write, and its region, which it can.
 //! * [`service`] finds the containers, sleeps, and runs one scheduler for each GPU.
 //! * [`tuning`] has the constants.
@@ -14,6 +15,7 @@
 //! depends on no tenant: one that does not leave the GPU is skipped after [`tuning::DRAIN_TIMEOUT_US`], and its region is read as its own
 //! claim.
 
+pub mod residency;
 pub mod scheduler;
 pub mod service;
 pub mod tenant;

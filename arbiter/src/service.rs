@@ -17,8 +17,10 @@ use vgpu_region::map;
 use vgpu_region::region::{GpuAccount, Region};
 use vgpu_region::uuid::Uuid;
 
+use crate::residency::{self, Residency, Resident};
 use crate::scheduler::Scheduler;
 use crate::tenant::{Source, Tenant};
+use crate::tuning::RESIDENCY_TICK_US;
 
 /// Time between two scans for new containers, and for GPUs that a container uses for the first time.
 const SCAN_INTERVAL: Duration = Duration::from_millis(200);
@@ -42,8 +44,8 @@ struct Container {
 /// to show that nothing holds it up.
 pub fn run(dir: &Path, gpus_of: &dyn Fn(&Path) -> Vec<Uuid>, stop: &AtomicBool, mut beat: impl FnMut()) {
     reduce_timer_slack();
-    let mut arbiter = Arbiter { dir: dir.to_owned(), gpus_of, containers: BTreeMap::new(), gpus: BTreeMap::new() };
-    let (start, mut scanned) = (Instant::now(), None::<Instant>);
+    let mut arbiter = Arbiter::new(dir, gpus_of);
+    let (start, mut scanned, mut moved_us) = (Instant::now(), None::<Instant>, 0);
     while !stop.load(Relaxed) {
         beat();
         if scanned.is_none_or(|scanned| scanned.elapsed() > SCAN_INTERVAL) {
@@ -52,9 +54,17 @@ pub fn run(dir: &Path, gpus_of: &dyn Fn(&Path) -> Vec<Uuid>, stop: &AtomicBool, 
         }
         // Never 0, which stands for "never active".
         let now_us = start.elapsed().as_micros() as u64 + 1_000_000;
-        let sleep = arbiter.gpus.values_mut().map(|scheduler| scheduler.tick(now_us)).min();
+        let mut sleep = arbiter.gpus.values_mut().map(|scheduler| scheduler.tick(now_us)).min();
+        if !arbiter.memory.is_empty() {
+            if now_us.saturating_sub(moved_us) >= RESIDENCY_TICK_US {
+                arbiter.memory.values_mut().for_each(|memory| memory.tick(now_us));
+                moved_us = now_us;
+            }
+            sleep = sleep.map(|sleep| sleep.min(RESIDENCY_TICK_US)).or(Some(RESIDENCY_TICK_US));
+        }
         std::thread::sleep(sleep.map_or(SCAN_INTERVAL, Duration::from_micros).min(SCAN_INTERVAL));
     }
+    arbiter.memory.values_mut().for_each(Residency::end);
     for tenant in arbiter.gpus.values_mut().flat_map(|scheduler| &mut scheduler.tenants) {
         tenant.lend(0);
         tenant.set_slice(0);
@@ -73,9 +83,15 @@ struct Arbiter<'a> {
     gpus_of: &'a dyn Fn(&Path) -> Vec<Uuid>,
     containers: BTreeMap<PathBuf, Container>,
     gpus: BTreeMap<[u8; 16], Scheduler>,
+    /// GPUs whose memory is overcommitted.
+    memory: BTreeMap<[u8; 16], Residency>,
 }
 
-impl Arbiter<'_> {
+impl<'a> Arbiter<'a> {
+    fn new(dir: &Path, gpus_of: &'a dyn Fn(&Path) -> Vec<Uuid>) -> Self {
+        Self { dir: dir.to_owned(), gpus_of, containers: BTreeMap::new(), gpus: BTreeMap::new(), memory: BTreeMap::new() }
+    }
+
     fn scan(&mut self) {
         let entries = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
         // Unfinished directories are renamed: under the new name, the files would be closed and opened again.
@@ -94,7 +110,10 @@ impl Arbiter<'_> {
         }
         // Clients of MPS run side by side, without turns.
         for (path, container) in self.containers.iter_mut().filter(|(_, container)| !container.limits.is_mps()) {
-            for (uuid, tenant) in new_tenants(container, || (self.gpus_of)(path)) {
+            for (uuid, tenant, resident) in new_tenants(container, || (self.gpus_of)(path)) {
+                if let Some(resident) = resident {
+                    self.memory.entry(uuid.0).or_default().residents.push(resident);
+                }
                 debug!(container = %path.display(), gpu = %uuid, "container takes part in turns");
                 self.gpus.entry(uuid.0).or_default().replace_tenants(|_| true, vec![tenant]);
             }
@@ -108,6 +127,9 @@ impl Arbiter<'_> {
         for uuid in &container.known_gpus {
             if let (Some(scheduler), Some(turn)) = (self.gpus.get_mut(uuid), container.limits.turn(Uuid(*uuid))) {
                 scheduler.replace_tenants(|tenant| !std::ptr::eq(tenant.turn, turn), vec![]);
+                if let Some(memory) = self.memory.get_mut(uuid) {
+                    memory.residents.retain(|resident| !std::ptr::eq(resident.turn, turn));
+                }
             }
         }
         // SAFETY: the tenants that referred to the page were just removed.
@@ -115,8 +137,8 @@ impl Arbiter<'_> {
     }
 }
 
-/// Returns a tenant for each of the container's GPUs that it uses for the first time.
-fn new_tenants(container: &mut Container, gpus: impl FnOnce() -> Vec<Uuid>) -> Vec<(Uuid, Tenant)> {
+/// Returns a tenant for each of the container's GPUs that it uses for the first time, also of its memory if that is overcommitted.
+fn new_tenants(container: &mut Container, gpus: impl FnOnce() -> Vec<Uuid>) -> Vec<(Uuid, Tenant, Option<Resident>)> {
     let Some(accounts) = read_accounts(&container.region) else { return Vec::new() };
     let is_new = |uuid: Uuid| !container.known_gpus.contains(&uuid.0);
     container.asked_for = container.asked_for.saturating_sub(1);
@@ -129,10 +151,12 @@ fn new_tenants(container: &mut Container, gpus: impl FnOnce() -> Vec<Uuid>) -> V
         let Some(nth) = container.gpus.iter().position(|gpu| *gpu == uuid) else { continue };
         let limit = container.limits.find(uuid, u32::try_from(nth).ok());
         let (Some(limit), Some(turn)) = (limit, container.limits.turn_for(uuid)) else { continue };
-        let Ok(region) = container.region.try_clone() else { continue };
+        let (Ok(region), Ok(again)) = (container.region.try_clone(), container.region.try_clone()) else { continue };
         container.known_gpus.insert(uuid.0);
+        let is_overcommitted = limit.overcommit.load(Relaxed) != 0;
+        let resident = is_overcommitted.then(|| Resident::new(container.limits, limit, turn, residency::Source::File(again, index)));
         let offset = offset_of!(Region, gpus) + index * size_of::<GpuAccount>() + offset_of!(GpuAccount, budget);
-        tenants.push((uuid, Tenant::new(container.limits, limit, turn, Source::File(region, offset as u64))));
+        tenants.push((uuid, Tenant::new(container.limits, limit, turn, Source::File(region, offset as u64)), resident));
     }
     tenants
 }

@@ -46,3 +46,18 @@ pub const DIVIDED_FROM: u32 = 90;
 /// Part of its limit, as a divisor, that a tenant may use beyond it while turns divide the whole GPU, and at least a percentage point: the
 /// turns' lengths are exact, and a budget that is off by a hundredth would cut them short.
 pub const LENT_DIVISOR: u32 = 10;
+
+/// Time between two looks at the tenants of a GPU whose memory is overcommitted. A request is repeated twice as often.
+pub const RESIDENCY_TICK_US: u64 = 20_000;
+/// Time without a call after which a tenant is idle and leaves first when others need room.
+pub const IDLE_US: u64 = 200_000;
+/// Time after its last request for which a tenant counts as asking, and after which who was given room should have taken it.
+pub const STILL_ASKS_US: u64 = 60_000;
+/// Longest time that a tenant may take to leave: 80 GB at 50 GB/s, and its last kernel.
+pub const LEAVE_TIMEOUT_US: u64 = 5_000_000;
+/// Time for which a tenant that did not leave is not told again.
+pub const SKIPPED_US: u64 = 10_000_000;
+/// Shortest time that a busy tenant stays on the GPU after it came back.
+pub const MIN_QUANTUM_US: u64 = 2_000_000;
+/// Quantum of a busy tenant, in moves: out and in again cost two of forty, a twentieth.
+pub const MOVES_PER_QUANTUM: u64 = 40;

@@ -6,7 +6,7 @@ use crate::decide::bounds::Bounds;
 use crate::devices::{Candidate, VisibleDevices, candidates};
 use crate::error::{Error, Result};
 use crate::inventory::Inventory;
-use crate::limits::{GpuLimits, Limits, Which};
+use crate::limits::{GpuLimits, Limits, Overcommit, Which};
 use crate::policy::{Otherwise, Policy, WithoutRequest};
 use crate::request::Request;
 
@@ -129,6 +129,7 @@ fn strictest(entries: &[GpuLimits]) -> GpuLimits {
         cores: min(entries.iter().map(|entry| entry.cores)),
         cores_soft: min(entries.iter().map(|entry| entry.cores_soft)),
         spill: None,
+        overcommit: entries.first().map_or(Overcommit::None, |entry| entry.overcommit),
     }
 }
 

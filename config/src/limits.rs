@@ -97,13 +97,35 @@ pub struct GpuLimits {
     /// Memory in bytes that may spill to the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spill: Option<u64>,
+    /// What the operator's overcommitment of memory means for the container.
+    #[serde(default, skip_serializing_if = "Overcommit::is_none")]
+    pub overcommit: Overcommit,
+}
+
+/// Part of a container in a GPU whose memory is overcommitted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Overcommit {
+    /// The GPU's memory is not overcommitted.
+    #[default]
+    None,
+    /// The container may wait for room, and its memory stays.
+    Resident,
+    /// Its memory may be moved to the host while others need the GPU's.
+    Evictable,
+}
+
+impl Overcommit {
+    fn is_none(&self) -> bool {
+        *self == Self::None
+    }
 }
 
 impl GpuLimits {
     /// Returns an entry without limits.
     #[must_use]
     pub fn none(gpu: Which) -> Self {
-        Self { gpu, memory: None, memory_percent: None, cores: None, cores_soft: None, spill: None }
+        Self { gpu, memory: None, memory_percent: None, cores: None, cores_soft: None, spill: None, overcommit: Overcommit::None }
     }
 
     /// Returns whether memory or GPU time is limited.
@@ -123,6 +145,12 @@ impl GpuLimits {
         entry.cores.store(self.cores.unwrap_or(0), Relaxed);
         entry.cores_soft.store(self.cores_soft.unwrap_or(0), Relaxed);
         entry.spill.store(self.spill.unwrap_or(0), Relaxed);
+        let overcommit = match self.overcommit {
+            Overcommit::None => 0,
+            Overcommit::Resident => GpuLimit::OVERCOMMITTED,
+            Overcommit::Evictable => GpuLimit::EVICTABLE,
+        };
+        entry.overcommit.store(overcommit, Relaxed);
         Some(entry)
     }
 }

@@ -59,6 +59,8 @@ pub struct Policy {
     pub driver_capabilities: DriverCapabilities,
     /// Use of NVIDIA's MPS to limit GPU time.
     pub mps: MpsPolicy,
+    /// Overcommitment of device memory.
+    pub overcommit: OvercommitPolicy,
 }
 
 impl Default for Policy {
@@ -83,6 +85,7 @@ impl Default for Policy {
             opt_out: OptOut::default(),
             driver_capabilities: DriverCapabilities::default(),
             mps: MpsPolicy::default(),
+            overcommit: OvercommitPolicy::default(),
         }
     }
 }
@@ -249,6 +252,14 @@ pub struct MpsPolicy {
     /// Directory of the daemon's pipes. While the daemon runs, containers with a limit on GPU time become its clients; `None`
     /// disables MPS.
     pub pipe_directory: Option<PathBuf>,
+}
+
+/// Overcommitment of device memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OvercommitPolicy {
+    /// Whether containers on one GPU may be promised more memory than it has. Those that ask for it are evictable.
+    pub enabled: bool,
 }
 
 /// Driver capabilities of limited containers.

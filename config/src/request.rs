@@ -31,6 +31,8 @@ pub struct GpuRequest {
     pub cores_soft: Option<Sourced<Percent>>,
     /// Spilling of memory beyond the limit to the host.
     pub spill: Option<Sourced<Spill>>,
+    /// The setting that lets the container's memory move to the host while others need the GPU's.
+    pub evictable: Option<Setting>,
 }
 
 impl GpuRequest {
@@ -49,6 +51,7 @@ impl GpuRequest {
             cores: self.cores.clone().or_else(|| general.cores.clone()),
             cores_soft: self.cores_soft.clone().or_else(|| general.cores_soft.clone()),
             spill: self.spill.clone().or_else(|| general.spill.clone()),
+            evictable: self.evictable.clone().or_else(|| general.evictable.clone()),
         }
     }
 
@@ -61,6 +64,7 @@ impl GpuRequest {
             cores: min(self.cores, other.cores),
             cores_soft: min(self.cores_soft, other.cores_soft),
             spill: self.spill.or(other.spill),
+            evictable: self.evictable.or(other.evictable),
         }
     }
 }

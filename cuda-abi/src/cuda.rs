@@ -62,6 +62,8 @@ pub const ATTRIBUTE_CAPABILITY_MINOR: i32 = 76;
 pub const ATTRIBUTE_MULTIPROCESSORS: i32 = 16;
 /// `CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR`
 pub const ATTRIBUTE_THREADS_PER_MULTIPROCESSOR: i32 = 39;
+/// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`
+pub const ATTRIBUTE_VMM_SUPPORTED: i32 = 102;
 /// `CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS`
 pub const ATTRIBUTE_CONCURRENT_MANAGED_ACCESS: i32 = 89;
 /// `CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES`
@@ -115,6 +117,39 @@ pub struct AllocationProp {
     /// Requested location of the memory.
     pub location: Location,
 }
+
+impl AllocationProp {
+    /// Pinned memory of a device (`CU_MEM_ALLOCATION_TYPE_PINNED`) that is not exported.
+    #[must_use]
+    pub const fn of_device(device: Device) -> Self {
+        Self { kind: 1, handle_types: 0, location: Location { kind: LOCATION_DEVICE, id: device } }
+    }
+}
+
+/// `CUmemAllocationProp` whole, for calls that pass it to the driver.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct WholeAllocationProp {
+    /// The fields that are set.
+    pub begin: AllocationProp,
+    /// `win32HandleMetaData` and `allocFlags`.
+    pub rest: [u64; 2],
+}
+
+/// `CUmemAccessDesc`
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AccessDesc {
+    /// Who may use the mapping.
+    pub location: Location,
+    /// `CUmemAccess_flags`
+    pub flags: i32,
+}
+
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`
+pub const ACCESS_READ_WRITE: i32 = 3;
+/// `CU_MEMHOSTREGISTER_PORTABLE`
+pub const REGISTER_PORTABLE: u32 = 1;
 
 /// `CUDA_MEM_ALLOC_NODE_PARAMS`, up to the last field that is read.
 #[repr(C)]
@@ -274,6 +309,7 @@ mod tests {
         assert_eq!(LOCATION_DEVICE, sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as i32);
         assert_eq!(LOCATION_HOST, sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST as i32);
         assert_eq!(INVALID_VALUE, R::CUDA_ERROR_INVALID_VALUE as i32);
+        assert_eq!(ATTRIBUTE_VMM_SUPPORTED, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED as i32);
         assert_eq!(ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS as i32);
         assert_eq!(POOL_USED_CURRENT, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT as i32);
         assert_eq!(POOL_RESERVED_CURRENT, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT as i32);
@@ -299,6 +335,12 @@ mod tests {
 
     #[test]
     fn layouts_match_cuda() {
+        assert_eq!(size_of::<WholeAllocationProp>(), size_of::<sys::CUmemAllocationProp>());
+        assert_eq!(size_of::<AccessDesc>(), size_of::<sys::CUmemAccessDesc>());
+        assert_eq!(offset_of!(AccessDesc, flags), offset_of!(sys::CUmemAccessDesc, flags));
+        assert_eq!(ACCESS_READ_WRITE, sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE as i32);
+        assert_eq!(AllocationProp::of_device(0).kind, sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as i32);
+        assert_eq!(REGISTER_PORTABLE, sys::CU_MEMHOSTREGISTER_PORTABLE);
         assert_eq!(offset_of!(AllocationProp, handle_types), offset_of!(sys::CUmemAllocationProp, requestedHandleTypes));
         assert_eq!(offset_of!(AllocationProp, location), offset_of!(sys::CUmemAllocationProp, location));
         assert_eq!(offset_of!(AllocationProp, location), offset_of!(sys::CUmemPoolProps, location));

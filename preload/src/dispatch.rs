@@ -17,6 +17,7 @@ use crate::hooks::*;
 use crate::image::{image_at, image_in_file};
 use crate::loader::{driver, symbols};
 use crate::memory::objects::{exports, physical};
+use crate::residency::gate;
 use crate::table::entry_points;
 
 /// Makes the exported function of every entry.
@@ -59,16 +60,39 @@ macro_rules! hook {
             // SAFETY: the driver's function of that name has that signature; the arguments are the program's own.
             unsafe {
                 let real = core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> Status>(real);
-                handle!($handler, $passed, real, ($($argument),*))
+                handle!($library, $symbol, $handler, $passed, real, ($($argument),*))
             }
         }
     };
 }
 
+/// Returns whether a function of the driver may touch or take device memory. Those that only wait do not: what they wait for has passed
+/// the gate.
+const fn needs_memory(symbol: &str) -> bool {
+    const WAITS: &[u8] = b"Synchronize";
+    let (symbol, mut at) = (symbol.as_bytes(), 0);
+    while at + WAITS.len() <= symbol.len() {
+        let mut same = 0;
+        while same < WAITS.len() && symbol[at + same] == WAITS[same] {
+            same += 1;
+        }
+        if same == WAITS.len() {
+            return false;
+        }
+        at += 1;
+    }
+    true
+}
+
 /// Calls a row's handler: with the driver's function and all arguments, or with the program's call and what the row passes.
 macro_rules! handle {
-    ($handler:path, [], $real:ident, ($($argument:ident),*)) => { $handler($real, $($argument),*) };
-    ($handler:path, [[$($passed:expr),*]], $real:ident, ($($argument:ident),*)) => {
+    ($library:ident, $symbol:ident, $handler:path, [], $real:ident, ($($argument:ident),*)) => { $handler($real, $($argument),*) };
+    (Cuda, $symbol:ident, $handler:path, [[$($passed:expr),*]], $real:ident, ($($argument:ident),*)) => {{
+        const NEEDS_MEMORY: bool = needs_memory(stringify!($symbol));
+        let call = move || $real($($argument),*);
+        $handler(move || if NEEDS_MEMORY { gate::pass(call) } else { call() }, $($passed),*)
+    }};
+    (Nvml, $symbol:ident, $handler:path, [[$($passed:expr),*]], $real:ident, ($($argument:ident),*)) => {
         $handler(move || $real($($argument),*), $($passed),*)
     };
 }

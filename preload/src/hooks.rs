@@ -22,6 +22,7 @@ pub mod libraries;
 pub mod local_memory;
 pub mod memory_info;
 pub mod modules;
+pub mod movable;
 pub mod multicast;
 pub mod nvml_memory;
 pub mod nvml_processes;

@@ -3,6 +3,7 @@
 //! * `table`: the intercepted functions, each once. `entry_points`: their names.
 //! * `dispatch`: the exported functions, `dlsym` and `cuGetProcAddress`, which call the `hooks`.
 //! * `memory` and `compute`: the limits that the hooks enforce. `image`: the memory that program images declare.
+//! * `residency`: memory that moves to the host while others need the GPU's.
 //! * `channels`: what the process tells the GPU's own scheduler.
 //! * `session`: this process's limits and accounts. `loader` and `nvml_query`: the real functions.
 //! * `trace`: records of calls and GPU work, while the process is traced. `os`: services of the kernel and the C library.
@@ -23,6 +24,7 @@ mod loader;
 mod memory;
 mod nvml_query;
 mod os;
+mod residency;
 mod session;
 mod table;
 mod trace;

@@ -6,4 +6,5 @@ pub mod driver;
 pub mod elf;
 pub mod relocations;
 pub mod symbols;
+pub mod threads;
 pub mod withheld;

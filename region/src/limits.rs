@@ -57,10 +57,17 @@ pub struct GpuLimit {
     pub cores_soft: AtomicU32,
     /// Memory of one context on this GPU in MiB, as measured by the host; 0 if unknown.
     pub context_mib: AtomicU32,
-    reserved: [u64; 1],
+    /// 0, [`GpuLimit::OVERCOMMITTED`] or [`GpuLimit::EVICTABLE`].
+    pub overcommit: AtomicU32,
+    reserved: [u32; 1],
 }
 
 impl GpuLimit {
+    /// More memory is promised on the GPU than it has: a process that finds it full asks for room.
+    pub const OVERCOMMITTED: u32 = 1;
+    /// Besides, the container's memory may be moved to the host while others need the GPU's.
+    pub const EVICTABLE: u32 = 2;
+
     /// Returns an entry without limits for these GPUs.
     #[must_use]
     pub fn new(selector: Selector) -> Self {

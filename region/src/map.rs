@@ -133,7 +133,9 @@ pub fn join(path: &CStr, pid: u32, now: u64) -> Result<Membership, Error> {
                     region.recover(gpu, |_, _, _| false);
                 }
             }
-            slot.making_context.store(0, Relaxed);
+            for word in [&slot.making_context, &slot.calls, &slot.left] {
+                word.store(0, Relaxed);
+            }
             slot.since.store(now, Relaxed);
             slot.pid.store(pid, Relaxed);
             region.slots_used.fetch_max(index as u32 + 1, AcqRel);

@@ -33,7 +33,9 @@ pub struct GpuAccount {
     pub first_refusal: AtomicU64,
     /// Memory beyond the limit that is on the host (oversubscription).
     pub spilled: Total,
-    padding: [u64; 1],
+    /// Number of requests for room: the device has no memory, though the container's limit has. It grows as long as a process waits.
+    pub room_wanted: AtomicU32,
+    padding: [u32; 1],
     /// The compute budget.
     pub budget: Budget,
 }
@@ -59,7 +61,8 @@ pub struct GpuCharge {
     pub spill: Charge,
     /// [`NO_CALL`], [`CALL`] or [`HELD_BACK`].
     unclaimed: AtomicU32,
-    reserved: [u32; 1],
+    /// Pages of the charge that were moved to the host and come back before the next call that needs them.
+    pub out: AtomicU32,
 }
 
 /// Slot of one process. The file lock on its byte tells whether the process is alive (see [`crate::map`]), and not the content of the slot. So
@@ -73,7 +76,11 @@ pub struct Slot {
     pub making_context: AtomicU32,
     /// Time at which the slot was taken, in nanoseconds of `CLOCK_REALTIME`.
     pub since: AtomicU64,
-    reserved: [u64; 6],
+    /// Number of calls that needed device memory, modulo 2³², in evictable containers: it tells the host whether the process is idle.
+    pub calls: AtomicU32,
+    /// Last order to leave ([`Turn::leave`](crate::limits::Turn::leave)) that the process has followed.
+    pub left: AtomicU32,
+    reserved: [u64; 5],
     /// Charges, indexed like [`Region::gpus`].
     pub gpus: [GpuCharge; MAX_GPUS],
 }
@@ -281,6 +288,7 @@ impl GpuCharge {
         self.overhead.store(0, Relaxed);
         self.managed.store(0, Relaxed);
         self.unclaimed.store(NO_CALL, Relaxed);
+        self.out.store(0, Relaxed);
     }
 }
 

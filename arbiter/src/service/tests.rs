@@ -34,7 +34,7 @@ fn a_container_has_seats_on_its_own_gpus_alone() {
     let dir = tempfile::tempdir().unwrap();
     let region = container(&dir.path().join("c"), [Selector::All, Selector::Index(7)]);
     let gpus_of = |_: &Path| vec![OWN];
-    let mut arbiter = Arbiter { dir: dir.path().to_owned(), gpus_of: &gpus_of, containers: BTreeMap::new(), gpus: BTreeMap::new() };
+    let mut arbiter = Arbiter::new(dir.path(), &gpus_of);
     region.gpu(FOREIGN).unwrap();
     arbiter.scan();
     assert_eq!(seats(&arbiter), [], "a forged GPU");
@@ -48,7 +48,7 @@ fn limits_by_index_follow_the_containers_order() {
     let dir = tempfile::tempdir().unwrap();
     let region = container(&dir.path().join("c"), [Selector::Index(0), Selector::Index(1)]);
     let gpus_of = |_: &Path| vec![FOREIGN, OWN];
-    let mut arbiter = Arbiter { dir: dir.path().to_owned(), gpus_of: &gpus_of, containers: BTreeMap::new(), gpus: BTreeMap::new() };
+    let mut arbiter = Arbiter::new(dir.path(), &gpus_of);
     // The second GPU is used first.
     region.gpu(OWN).unwrap();
     arbiter.scan();
@@ -65,7 +65,7 @@ fn gpus_that_are_not_known_yet_are_asked_for_again() {
         questions.set(questions.get() + 1);
         if questions.get() < 3 { Vec::new() } else { vec![OWN] }
     };
-    let mut arbiter = Arbiter { dir: dir.path().to_owned(), gpus_of: &gpus_of, containers: BTreeMap::new(), gpus: BTreeMap::new() };
+    let mut arbiter = Arbiter::new(dir.path(), &gpus_of);
     (0..3 * SCANS_BETWEEN_QUESTIONS).for_each(|_| arbiter.scan());
     assert_eq!((questions.get(), seats(&arbiter)), (3, vec![(OWN, 30)]));
 }

@@ -1,7 +1,7 @@
 //! The operator's defaults and ceilings, applied to the request for one GPU.
 
 use crate::error::{Error, Result};
-use crate::limits::{GpuLimits, Which};
+use crate::limits::{GpuLimits, Overcommit, Which};
 use crate::policy::{OverCeiling, Policy};
 use crate::quantity::{Bytes, Percent, part};
 use crate::request::{GpuRequest, Spill};
@@ -38,7 +38,21 @@ impl Bounds<'_> {
         if let Some(spill) = &request.spill {
             self.spill(spill, &mut limits)?;
         }
+        limits.overcommit = self.overcommit(request.evictable.as_ref(), &limits)?;
         Ok(limits)
+    }
+
+    /// Decides what the operator's overcommitment of memory means for a container with these limits.
+    fn overcommit(&self, evictable: Option<&Setting>, limits: &GpuLimits) -> Result<Overcommit> {
+        match (self.policy.overcommit.enabled, evictable) {
+            (true, Some(setting)) if limits.memory.is_none() && limits.memory_percent.is_none() => {
+                Err(setting.refused("a container with a limit on device memory (nvidia.com/gpumem)"))
+            }
+            (true, Some(_)) => Ok(Overcommit::Evictable),
+            (true, None) => Ok(Overcommit::Resident),
+            (false, None) => Ok(Overcommit::None),
+            (false, Some(setting)) => Err(setting.refused("a node that overcommits memory (the policy's key overcommit.enabled)")),
+        }
     }
 
     fn memory(&self, request: &GpuRequest, total: Option<Bytes>) -> Result<MemoryAmount> {

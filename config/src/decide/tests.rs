@@ -151,6 +151,23 @@ fn oversubscription_stays_under_the_ceiling() {
 }
 
 #[test]
+fn memory_is_overcommitted_where_the_policy_says_so() {
+    let policy = "[overcommit]\nenabled = true";
+    let (limit, evictable) = (("nvidia.com/gpumem", "1024"), ("nvidia.com/gpumem-evictable", "true"));
+    let kind = |settings: Pairs, policy| decided(settings, policy, None).map(|limits| limits.unwrap().gpus[0].overcommit);
+    assert_eq!(kind(&[limit], "").unwrap(), Overcommit::None);
+    assert_eq!(kind(&[limit], policy).unwrap(), Overcommit::Resident);
+    assert_eq!(kind(&[limit, evictable], policy).unwrap(), Overcommit::Evictable);
+    assert_eq!(kind(&[limit, ("nvidia.com/gpumem-evictable", "false")], policy).unwrap(), Overcommit::Resident);
+    for (settings, policy, expected) in
+        [(&[limit, evictable][..], "", "overcommit.enabled"), (&[("nvidia.com/gpucores", "10"), evictable], policy, "nvidia.com/gpumem)")]
+    {
+        let message = kind(settings, policy).unwrap_err().to_string();
+        assert!(message.contains("nvidia.com/gpumem-evictable") && message.contains(expected), "{message}");
+    }
+}
+
+#[test]
 fn a_limit_that_comes_to_nothing_is_the_smallest_limit() {
     let clamped = "over_ceiling = \"clamp\"\n[ceilings]\nmemory = \"128m\"";
     let mut tiny = inventory();

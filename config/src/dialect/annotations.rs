@@ -32,6 +32,9 @@ pub const PRIORITY: &str = "nvidia.com/priority";
 /// Memory beyond the limit spills to the host.
 pub const OVERSUBSCRIBE: &str = "nvidia.com/gpumem-oversubscribe";
 
+/// Memory moves to the host while others need the GPU's.
+pub const EVICTABLE: &str = "nvidia.com/gpumem-evictable";
+
 /// Reads the annotations for GPUs, and all others into `request`.
 ///
 /// # Errors
@@ -55,6 +58,11 @@ pub fn read(sources: &Sources<'_>, request: &mut Request) -> Result<GpuRequests>
         && switch(&setting)?
     {
         all.spill = Some(Sourced { value: Spill::Allowed, setting });
+    }
+    if let Some(setting) = setting_of(EVICTABLE)?
+        && switch(&setting)?
+    {
+        all.evictable = Some(setting);
     }
     if let Some(setting) = setting_of(PRIORITY)? {
         request.demote(priority(setting)?);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use strsim::damerau_levenshtein;
 
 use crate::dialect::annotations::{
-    CORES, CORES_SOFT, COUNT, MEMORY, MEMORY_PERCENT, NOUSE_TYPE, NOUSE_UUID, OVERSUBSCRIBE, PRIORITY, USE_TYPE, USE_UUID,
+    CORES, CORES_SOFT, COUNT, EVICTABLE, MEMORY, MEMORY_PERCENT, NOUSE_TYPE, NOUSE_UUID, OVERSUBSCRIBE, PRIORITY, USE_TYPE, USE_UUID,
 };
 use crate::error::{Error, Result};
 use crate::setting::Setting;
@@ -15,8 +15,8 @@ use crate::setting::Setting;
 /// Prefix of vgpu's annotations.
 const PREFIX: &str = "nvidia.com/";
 /// vgpu's annotations.
-const ANNOTATIONS: [&str; 11] =
-    [MEMORY, MEMORY_PERCENT, CORES, CORES_SOFT, COUNT, USE_UUID, NOUSE_UUID, USE_TYPE, NOUSE_TYPE, PRIORITY, OVERSUBSCRIBE];
+const ANNOTATIONS: [&str; 12] =
+    [MEMORY, MEMORY_PERCENT, CORES, CORES_SOFT, COUNT, USE_UUID, NOUSE_UUID, USE_TYPE, NOUSE_TYPE, PRIORITY, OVERSUBSCRIBE, EVICTABLE];
 /// Variables that limit, of all dialects. Some may end in the index of a GPU.
 const VARIABLES: [&str; 9] = [
     "ALNAIR_VGPU_COMPUTE_PERCENTILE",

@@ -43,6 +43,8 @@ fn all_keys_are_read() {
         [driver_capabilities]
         allow = ["compute", "utility", "video"]
         otherwise = "refuse"
+        [overcommit]
+        enabled = true
     "#;
     let policy = Policy::parse(text).unwrap();
     assert_eq!(policy.state_dir(Some(1000)), Path::new("/s"));
@@ -59,6 +61,7 @@ fn all_keys_are_read() {
     assert!(policy.opt_out.allows(Some("kube-system")) && !policy.opt_out.allows(Some("default")) && !policy.opt_out.allows(None));
     assert_eq!(policy.driver_capabilities.otherwise, Otherwise::Refuse);
     assert_eq!([policy.privileged, policy.without_glibc], [Admission::Refuse; 2]);
+    assert_eq!([policy.overcommit.enabled, Policy::default().overcommit.enabled], [true, false]);
     assert_eq!([policy.shared_claims, Policy::default().shared_claims], [Admission::Start, Admission::Refuse]);
 }
 

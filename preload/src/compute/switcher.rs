@@ -5,7 +5,7 @@
 //!
 //! It also notices that the process was frozen: all of its threads stood still then, this one too.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_void;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -15,7 +15,7 @@ use vgpu_region::limits::{LogLevel, Turn};
 use crate::channels::groups::{self, Outcome};
 use crate::compute::cuda_engine::Cuda;
 use crate::compute::streams::State;
-use crate::loader::elf;
+use crate::loader::threads;
 use crate::os::{clock, log};
 use crate::session::Session;
 use vgpu_gpu_limiter::account::{Account, WATCH_NS};
@@ -43,48 +43,16 @@ struct Applied {
 
 /// Starts the thread, unless the process has it.
 pub fn start_once(state: &'static State) {
-    if state.needs_switcher() && !start(state) {
+    // SAFETY: the state is never freed.
+    if state.needs_switcher() && !unsafe { threads::start(run, core::ptr::from_ref(state).cast_mut().cast()) } {
         log::line(LogLevel::Warn, format_args!("no thread for the GPU's scheduler: time is shared by holding launches back"));
     }
 }
 
-/// Starts the thread. Returns false if the process cannot have one.
-fn start(state: &'static State) -> bool {
-    /// Signature of `pthread_create`, without attributes.
-    type Create =
-        unsafe extern "C" fn(*mut libc::pthread_t, *const c_void, extern "C" fn(*mut c_void) -> *mut c_void, *mut c_void) -> c_int;
-    /// Signature of `pthread_detach`.
-    type Detach = unsafe extern "C" fn(libc::pthread_t) -> c_int;
-    // SAFETY: null, or the C library's functions, with their documented signatures. The state is never freed.
-    unsafe {
-        let create = core::mem::transmute::<*mut c_void, Option<Create>>(elf::in_libc(c"pthread_create"));
-        let detach = core::mem::transmute::<*mut c_void, Option<Detach>>(elf::in_libc(c"pthread_detach"));
-        let (Some(create), Some(detach)) = (create, detach) else { return false };
-        let mut thread = 0;
-        // Signals are for the program's own threads: the new one inherits a mask that blocks all.
-        let before = set_signal_mask(u64::MAX);
-        let result = create(&raw mut thread, core::ptr::null(), run, core::ptr::from_ref(state).cast_mut().cast());
-        set_signal_mask(before);
-        result == 0 && detach(thread) == 0
-    }
-}
-
-/// Sets this thread's signal mask, as the kernel represents it, and returns the one before. Where glibc has a separate libpthread, its
-/// function for that is there, which this library does not link.
-fn set_signal_mask(mask: u64) -> u64 {
-    let mut before = 0u64;
-    // SAFETY: the kernel reads and writes eight bytes each.
-    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, &raw mut before, size_of::<u64>()) };
-    before
-}
-
 /// The thread.
 extern "C" fn run(state: *mut c_void) -> *mut c_void {
-    // SAFETY: `start` passes a state, which is never freed. The name is a C string.
-    let state = unsafe {
-        libc::prctl(libc::PR_SET_NAME, c"vgpu".as_ptr());
-        &*state.cast::<State>()
-    };
+    // SAFETY: `start_once` passes a state, which is never freed.
+    let state = unsafe { &*state.cast::<State>() };
     let mut applied = [Applied::default(); vgpu_region::MAX_GPUS];
     let Some(session) = state.session() else { return core::ptr::null_mut() };
     let changes = &session.limits.turn_changes;

@@ -6,7 +6,7 @@
 
 use core::sync::atomic::Ordering::AcqRel;
 
-use crate::hooks::spill;
+use crate::hooks::{movable, spill};
 use crate::loader::driver;
 use crate::memory::admission::acquire::{Estimate, Operation, Taken, acquire};
 use crate::memory::admission::target::with_current;
@@ -139,7 +139,12 @@ unsafe fn allocate_any(call: impl Fn() -> Status, address: *mut DevicePtr, bytes
     with_current(call, |current, call| {
         // SAFETY: the address has been checked, and is read only after the driver has written it.
         let given = || (unsafe { *address }, bytes as u64);
-        match allocate_linear(current, bytes as u64, call, given) {
+        let status = match movable::is_for(&current, bytes as u64) {
+            // SAFETY: as above.
+            true => allocate_linear(current, bytes as u64, || unsafe { movable::make(current, address, bytes) }, given),
+            false => allocate_linear(current, bytes as u64, call, given),
+        };
+        match status {
             SUCCESS => SUCCESS,
             // SAFETY: as above.
             status => unsafe { spill::instead(current, address, bytes as u64, status, || spill::make(address, bytes)) },
@@ -188,7 +193,15 @@ pub unsafe fn allocate_pitch(
         let bytes = pitched(width as u64, height as u64);
         // SAFETY: both pointers have been checked, and are read only after the driver has written them.
         let given = || unsafe { (*address, *pitch as u64 * height as u64) };
-        match allocate_linear(current, bytes, call, given) {
+        let status = match movable::is_for(&current, bytes) {
+            true => {
+                // SAFETY: as above.
+                let make = || unsafe { movable::make_pitched(current, address, pitch, (width, height), element) };
+                allocate_linear(current, bytes, make, given)
+            }
+            false => allocate_linear(current, bytes, call, given),
+        };
+        match status {
             SUCCESS => SUCCESS,
             // SAFETY: as above.
             status => unsafe {

@@ -14,6 +14,7 @@ use crate::memory::objects::context_table::Context;
 use crate::memory::objects::{address_map, arrays, checked_functions, context_table, libraries, linear};
 use crate::memory::reconcile::overhead;
 use crate::os::lock::{Exclusive, Held};
+use crate::residency::blocks;
 use crate::session;
 use crate::session::Gpu;
 use vgpu_cuda_abi::cuda::{Device, Handle, SUCCESS, Status};
@@ -202,6 +203,7 @@ pub fn forget(handle: Handle) {
 /// Removes all records of a context that is gone, and gives back what they were charged.
 fn give_up(id: u8, known: &Context) {
     let Some(gpu) = context_table::gpu_of(id) else { return };
+    blocks::forget_context(id);
     address_map::for_each(|address, block| {
         if block.context == id {
             address_map::take_of(address, id).into_iter().for_each(|block| linear::give_back(gpu, block));

@@ -4,6 +4,7 @@ use vgpu_region::trace::Kind;
 
 use crate::channels::observe;
 use crate::os::clock::monotonic;
+use crate::residency::gate;
 use crate::session::{State, current};
 use crate::trace::{control, sink};
 use vgpu_cuda_abi::cuda::{OPERATING_SYSTEM, SUCCESS, Status};
@@ -22,6 +23,7 @@ pub fn init(call: impl FnOnce() -> Status) -> Status {
         State::NotYet => SUCCESS,
         State::Ready(session) => {
             control::apply(session);
+            gate::make(session);
             sink::span(Kind::Init, 0, begin, end, 0);
             SUCCESS
         }

@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use vgpu_region::ledger::pages;
 
-use crate::hooks::{spill, vmm};
+use crate::hooks::{movable, spill, vmm};
 use crate::loader::driver;
 use crate::memory::admission::guard::measured;
 use crate::memory::admission::target::with_current;
@@ -20,6 +20,7 @@ use crate::memory::objects::orphans::{BY_NAME, keep};
 use crate::memory::objects::{address_map, context_table, linear, physical};
 use crate::memory::reconcile::importers::charge_others;
 use crate::memory::reconcile::{driver_view, overhead};
+use crate::residency::blocks;
 use crate::session::{self, Gpu};
 use vgpu_cuda_abi::cuda::{self, DevicePtr, SUCCESS, Status};
 use vgpu_cuda_abi::descriptors::RestoreArgs;
@@ -98,7 +99,11 @@ pub fn unmap(call: impl FnOnce() -> Status, address: DevicePtr, bytes: usize) ->
 /// `cuMemFree` in both versions
 #[inline]
 pub fn free(call: impl FnOnce() -> Status, address: DevicePtr) -> Status {
-    if EXPORTED.is_unused() { linear::free_with(address, call) } else { free_exported(call, address) }
+    match () {
+        () if blocks::is_one(address) => linear::free_with(address, || movable::free(address)),
+        () if EXPORTED.is_unused() => linear::free_with(address, call),
+        () => free_exported(call, address),
+    }
 }
 
 /// Frees memory that this process may have exported: other processes may keep it.

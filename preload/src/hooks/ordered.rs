@@ -6,7 +6,7 @@
 
 use vgpu_region::ledger::pages;
 
-use crate::hooks::{alloc, spill};
+use crate::hooks::{alloc, movable, spill};
 use crate::loader::driver;
 use crate::memory::admission::target::with_current;
 use crate::memory::admission::{claim, near_limit};
@@ -19,6 +19,7 @@ use crate::memory::objects::pending_frees::{record_free, record_pending};
 use crate::memory::objects::pool_table::Pool;
 use crate::memory::objects::{address_map, captures, context_table, linear, pool_table, reservoirs, usual_pool};
 use crate::memory::reconcile::dead;
+use crate::residency::blocks;
 use crate::session::{self, Gpu};
 use vgpu_cuda_abi::cuda::{DevicePtr, Handle, OUT_OF_MEMORY, SUCCESS, Status};
 
@@ -202,8 +203,10 @@ pub unsafe fn allocate_from(call: impl Fn() -> Status, address: *mut DevicePtr, 
 pub fn free(call: impl FnOnce() -> Status, address: DevicePtr, stream: Handle) -> Status {
     let Some(left) = address_map::leave(address) else { return call() };
     let is_managed = matches!(left.kind, Kind::Managed | Kind::Spilled);
-    let call = || {
-        if spilled::is_in_use() && is_managed && !captures::is_under_way(stream) { spill::free_after(stream, address) } else { call() }
+    let call = || match () {
+        () if blocks::is_one(address) => movable::free_after(stream, address),
+        () if spilled::is_in_use() && is_managed && !captures::is_under_way(stream) => spill::free_after(stream, address),
+        () => call(),
     };
     let give_back = |left: Block| {
         let Some(gpu) = context_table::gpu_of(left.context) else { return };

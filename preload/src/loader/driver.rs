@@ -111,8 +111,30 @@ calls! { Cuda, cuda::NOT_FOUND;
     library_unload = cuLibraryUnload(library: Handle);
     /// Returns a library's module in the current context, and loads it if needed.
     library_module = cuLibraryGetModule(module: *mut Handle, library: Handle);
+    /// Reserves addresses.
+    reserve = cuMemAddressReserve(address: *mut DevicePtr, bytes: usize, alignment: usize, wanted: DevicePtr, flags: u64);
+    /// Gives reserved addresses back.
+    unreserve = cuMemAddressFree(address: DevicePtr, bytes: usize);
+    /// Creates physical memory.
+    physical_create = cuMemCreate(handle: *mut u64, bytes: usize, properties: *const cuda::WholeAllocationProp, flags: u64);
     /// Releases a handle of physical memory.
     physical_release = cuMemRelease(handle: u64);
+    /// Maps physical memory at reserved addresses.
+    map = cuMemMap(address: DevicePtr, bytes: usize, offset: usize, handle: u64, flags: u64);
+    /// Unmaps physical memory.
+    unmap = cuMemUnmap(address: DevicePtr, bytes: usize);
+    /// Lets devices use a mapping.
+    set_access = cuMemSetAccess(address: DevicePtr, bytes: usize, list: *const cuda::AccessDesc, count: usize);
+    /// Returns whether a device can use another's memory.
+    can_access_peer = cuDeviceCanAccessPeer(can: *mut i32, device: Device, peer: Device);
+    /// Pins and maps host memory.
+    host_register = cuMemHostRegister_v2(start: *mut c_void, bytes: usize, flags: u32);
+    /// Unpins host memory.
+    host_unregister = cuMemHostUnregister(start: *mut c_void);
+    /// Copies to the host in stream order.
+    copy_to_host = cuMemcpyDtoHAsync_v2(to: *mut c_void, from: DevicePtr, bytes: usize, stream: Handle);
+    /// Copies from the host in stream order.
+    copy_from_host = cuMemcpyHtoDAsync_v2(to: DevicePtr, from: *const c_void, bytes: usize, stream: Handle);
     /// Closes memory that was opened by another process's handle.
     ipc_close = cuIpcCloseMemHandle(address: DevicePtr);
     /// Destroys an import of another API's memory.

@@ -1,4 +1,4 @@
-//! Turns of containers on a GPU, given by the arbiter.
+//! Turns of containers on a GPU, and orders about their memory, given by the arbiter.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -23,7 +23,12 @@ pub struct Turn {
     pub crowded: AtomicU32,
     /// Time slice of the container's channel groups, in microseconds; 0 is the driver's own.
     pub slice_us: AtomicU32,
-    reserved: [u64; 3],
+    /// Number of the last order to move memory to the host, for evictable containers; 0 is none. Zero also takes an order back that the
+    /// processes have not begun to follow.
+    pub leave: AtomicU32,
+    /// Last request for room ([`GpuAccount::room_wanted`](crate::region::GpuAccount::room_wanted)) that was refused: nobody can leave.
+    pub no_room: AtomicU32,
+    reserved: [u64; 2],
 }
 
 impl Turn {

@@ -157,6 +157,11 @@ pub fn find(handle: Handle) -> Option<(u8, &'static Context)> {
     contexts.find(|(_, context)| !handle.is_null() && context.handle.load(Acquire) == handle).map(|(id, context)| (id as u8, context))
 }
 
+/// Returns the handle of the context with this place; `None` if it is hidden or gone.
+pub fn handle_of(id: u8) -> Option<Handle> {
+    CONTEXTS.get(usize::from(id))?.handle()
+}
+
 /// Returns the GPU of a context by its place.
 pub fn gpu_of(id: u8) -> Option<&'static Gpu> {
     match CONTEXTS.get(usize::from(id)) {
@@ -221,6 +226,11 @@ impl Context {
     fn gpu(&self) -> Option<&'static Gpu> {
         // SAFETY: null, or a GPU of the session, which lives as long as the process.
         unsafe { self.gpu.load(Acquire).as_ref() }
+    }
+
+    /// Returns its handle; `None` if it is hidden or gone.
+    fn handle(&self) -> Option<Handle> {
+        Some(self.handle.load(Acquire)).filter(|&handle| handle as usize > WRITING as usize)
     }
 
     /// Hides a context that is about to be destroyed: it is not found, and its place is not taken.

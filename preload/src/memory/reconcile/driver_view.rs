@@ -1,8 +1,13 @@
 //! Memory on a GPU as NVML and the driver report it.
 
+use core::sync::atomic::Ordering::Relaxed;
+
+use vgpu_region::ledger::PAGE;
+
 use crate::loader::driver;
 use crate::nvml_query;
 use crate::os::list::List;
+use crate::residency::gate;
 use crate::session::Gpu;
 use vgpu_cuda_abi::nvml::Process;
 
@@ -38,11 +43,11 @@ pub fn processes(gpu: &Gpu) -> Option<Processes> {
     Some(Processes(list))
 }
 
-/// Returns the bytes that this process holds on the GPU, by NVML, without managed memory.
+/// Returns the bytes that this process holds on the GPU, by NVML, without managed memory. What was moved to the host counts as held.
 pub fn own_bytes(gpu: &Gpu) -> Option<u64> {
     // SAFETY: the call takes nothing.
     let pid = unsafe { libc::getpid() } as u32;
-    processes(gpu)?.bytes_of(pid)
+    gate::at_rest(|| Some(processes(gpu)?.bytes_of(pid)? + u64::from(gpu.charge.out.load(Relaxed)) * PAGE))
 }
 
 /// Returns the bytes that are free on the current device.

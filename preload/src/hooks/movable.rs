@@ -1,0 +1,85 @@
+//! Linear memory of evictable containers, which the library makes so that it can move ([`crate::residency`]). Allocations that share a
+//! granule are the driver's own and stay on the device.
+
+use core::sync::atomic::AtomicU8;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::loader::driver;
+use crate::memory::granules::SMALL;
+use crate::memory::objects::captures;
+use crate::memory::objects::context_table::Current;
+use crate::memory::objects::linear::PITCH;
+use crate::residency::{blocks, gate, mover};
+use crate::session;
+use vgpu_cuda_abi::cuda::{ATTRIBUTE_VMM_SUPPORTED, DevicePtr, Handle, INVALID_VALUE, SUCCESS, Status};
+
+/// Returns true if an allocation of `bytes` is made so that it can move. Starts the thread that moves it.
+#[inline]
+pub fn is_for(current: &Current, bytes: u64) -> bool {
+    bytes > SMALL && current.context.is_some() && gate::is_evictable(current.gpu) && is_possible(current)
+}
+
+/// Returns true if the device can map memory, and the process has the thread.
+fn is_possible(current: &Current) -> bool {
+    /// 0 if not yet known, 1 if possible, 2 if not.
+    static POSSIBLE: AtomicU8 = AtomicU8::new(0);
+    if POSSIBLE.load(Relaxed) == 0 {
+        let (Some(gate), Some(session)) = (gate::get(), session::ready()) else { return false };
+        let is_possible = driver::attribute_of(current.gpu.device, ATTRIBUTE_VMM_SUPPORTED) != 0 && mover::start_once(gate, session);
+        POSSIBLE.store(if is_possible { 1 } else { 2 }, Relaxed);
+    }
+    POSSIBLE.load(Relaxed) == 1
+}
+
+/// Makes memory that can move.
+///
+/// # Safety
+/// `address` is valid for a write.
+pub unsafe fn make(current: Current, address: *mut DevicePtr, bytes: usize) -> Status {
+    // SAFETY: the caller's promise.
+    gate::pass(|| unsafe { blocks::allocate(current.gpu.device, current.id, address, bytes) })
+}
+
+/// Makes memory of rows as `cuMemAllocPitch` does.
+///
+/// # Safety
+/// `address` and `pitch` are valid for a write. The size fits.
+pub unsafe fn make_pitched(
+    current: Current,
+    address: *mut DevicePtr,
+    pitch: *mut usize,
+    (width, height): (usize, usize),
+    element: u32,
+) -> Status {
+    if ![4, 8, 16].contains(&element) {
+        return INVALID_VALUE;
+    }
+    let row = width.next_multiple_of(PITCH as usize);
+    // SAFETY: the caller's promise.
+    unsafe {
+        *pitch = row;
+        make(current, address, row * height)
+    }
+}
+
+/// Frees memory that can move.
+pub fn free(address: DevicePtr) -> Status {
+    gate::pass(|| blocks::free(address))
+}
+
+/// Frees memory that can move in stream order, which is at once here, so this waits for the stream.
+#[cold]
+pub fn free_after(stream: Handle, address: DevicePtr) -> Status {
+    let _relaxed = captures::leave_alone();
+    // SAFETY: the program's own stream.
+    match unsafe { driver::stream_synchronize(stream) } {
+        SUCCESS => free(address),
+        status => status,
+    }
+}
+
+/// Makes a call that the driver answers only while the memory that it names is mapped: the gate, which every call passes, sees to that.
+#[inline]
+pub fn ask(call: impl FnOnce() -> Status) -> Status {
+    call()
+}

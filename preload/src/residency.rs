@@ -1,0 +1,22 @@
+//! Memory beyond the card: the memory of an evictable container moves to the host while others need the GPU's, and comes back to the same
+//! addresses before the next call that needs it.
+//!
+//! * [`blocks`]: linear memory that can move. It is physical memory that this library maps at addresses that it keeps reserved.
+//! * [`gate`]: no call that may touch device memory runs while memory is away. Calls count themselves in and out.
+//! * [`mover`]: the thread that moves memory out and in, as the arbiter says and as calls need it.
+//! * [`store`]: the memory on the host.
+//! * [`room`]: asks the arbiter for room when the device is full, though the container's limit is not.
+//!
+//! Invariants:
+//! * Memory is unmapped only after every call has left the gate, the GPU has finished its work, and every copy has succeeded.
+//! * The gate opens only when everything is back. A failed move out leaves the memory where it is.
+//! * A process that comes back takes all of its memory or none, so two that come back never wait for each other.
+//!
+//! What does not move stays charged and on the device: contexts, modules, arrays, small allocations, pools, managed memory, and memory of
+//! the program's own virtual memory management.
+
+pub mod blocks;
+pub mod gate;
+pub mod mover;
+pub mod room;
+mod store;
