@@ -40,6 +40,8 @@ pub struct GpuAccount {
     pub first_refusal: u64,
     /// Bytes that the live processes have spilled to the host.
     pub spilled: u64,
+    /// Bytes of `charged` that the live processes have moved to the host.
+    pub moved_out: u64,
     /// Charged GPU time in nanoseconds.
     pub used: u64,
     /// Time for which launches were delayed, summed over threads, in nanoseconds.
@@ -202,6 +204,7 @@ impl Reader {
                 refused: account.refused.load(Relaxed),
                 first_refusal: account.first_refusal.load(Relaxed),
                 spilled: held(account.spilled.bytes(), &|slot| slot.gpus.get(index).map_or(0, |charge| charge.spill.most())),
+                moved_out: held(account.total.bytes(), &|slot| slot.gpus.get(index).map_or(0, |charge| charge.out.load(Relaxed).into())),
                 used: account.budget.used.load(Relaxed),
                 waited: account.budget.waited.load(Relaxed),
                 activity: account.budget.activity.load(Relaxed),

@@ -116,6 +116,8 @@ pub struct Share {
     pub managed: u64,
     /// Memory spilled to the host, in bytes.
     pub spilled: u64,
+    /// Part of `charged` that was moved to the host while others need the GPU's memory, in bytes.
+    pub moved_out: u64,
     /// Memory that the container's processes hold according to NVML, in bytes. `None` if unknown.
     pub held: Option<u64>,
     /// Number of memory requests refused by the limit.

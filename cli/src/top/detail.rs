@@ -123,7 +123,12 @@ fn figures(share: &Share, now: f64) -> Vec<String> {
             bytes(share.overhead),
             bytes(share.managed),
         ),
-        format!("           spilled to host {}   refused {}{first_refusal}", bytes(share.spilled), share.refused),
+        format!(
+            "           spilled to host {}   moved out {}   refused {}{first_refusal}",
+            bytes(share.spilled),
+            bytes(share.moved_out),
+            share.refused
+        ),
         format!(
             "  time     limit {}{soft}   now {}   NVML {}   charged {:.1} s",
             share.cores.map_or_else(none, |percent| format!("{percent}%")),

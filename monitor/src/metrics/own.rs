@@ -8,7 +8,7 @@ use crate::violations::Kind;
 type Figure = fn(&Share) -> Option<f64>;
 
 /// Gauges of a share: name, help, value. A value of `None` is left out.
-const GAUGES: [(&str, &str, Figure); 10] = [
+const GAUGES: [(&str, &str, Figure); 11] = [
     ("vgpu_memory_limit_bytes", "Device memory limit of the container", |share| share.memory_limit.map(|bytes| bytes as f64)),
     ("vgpu_memory_charged_bytes", "Device memory charged to the container's living processes by its own account", |share| {
         Some(share.charged as f64)
@@ -21,6 +21,9 @@ const GAUGES: [(&str, &str, Figure); 10] = [
         share.held.map(|bytes| bytes as f64)
     }),
     ("vgpu_memory_spilled_bytes", "Memory of the container spilled to the host", |share| Some(share.spilled as f64)),
+    ("vgpu_memory_moved_out_bytes", "Memory of the container moved to the host while others need the GPU's", |share| {
+        Some(share.moved_out as f64)
+    }),
     ("vgpu_compute_limit_ratio", "Compute limit of the container as a fraction of the GPU's time (0-1)", |share| {
         share.cores.map(|percent| f64::from(percent) / 100.0)
     }),

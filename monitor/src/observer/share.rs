@@ -123,6 +123,7 @@ impl Sampling<'_> {
             overhead: sum(|charge| charge.overhead),
             managed: sum(|charge| charge.managed),
             spilled: figures.map_or(0, |gpu| gpu.spilled),
+            moved_out: figures.map_or(0, |gpu| gpu.moved_out),
             held: self.held(),
             refused: figures.map_or(0, |gpu| gpu.refused),
             first_refusal: figures.map(|gpu| gpu.first_refusal).filter(|&at| at != 0).map(|at| at as f64 / 1e9),
