@@ -1,6 +1,6 @@
 # On Debian and Ubuntu with Rust, the targets install what else they need.
 
-.PHONY: demo test test-random fuzz audit reproducible scale soak build gpu-kit release clean
+.PHONY: demo test test-random fuzz moves audit reproducible scale soak build gpu-kit release clean
 
 # Runs a container with limits, on a real GPU if there is one, else on a simulated one.
 demo:
@@ -25,6 +25,10 @@ reproducible:
 # Fuzzes each target for SECONDS (60 by default), two at a time; EXECUTIONS instead: for so many inputs.
 fuzz:
 	@scripts/fuzz.sh $(if $(EXECUTIONS),-n $(EXECUTIONS),-s $(or $(SECONDS),60)) $(TARGETS)
+
+# Moves a program's memory to the host and back 10,000 times, on the simulated GPU; ten minutes.
+moves:
+	@scripts/moves.sh
 
 # Measures the host's side with up to 1,000 containers, as root with runc.
 scale:

@@ -45,7 +45,7 @@ if [ "$part" != library ]; then
     put "$static/vgpu-hook" "$kit"
 fi
 [ "$part" = all ] || exit 0
-for program in changes charged churn fill race held intrude oversub spin steps storm tenant view ways; do
+for program in changes charged churn fill race held intrude moves oversub spin steps storm tenant view ways; do
     put "$built/$program" "$kit/programs"
 done
 if [ ! "$kit/programs/ioctl.so" -nt tests/programs/src/load.c ] || [ ! "$kit/programs/ioctl.so" -nt tests/programs/src/ioctl.c ]; then

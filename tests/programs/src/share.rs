@@ -3,11 +3,18 @@
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use vgpu_region::limits::{GpuLimit, LimitsPage, Selector};
 use vgpu_region::map::{self, Census};
+use vgpu_region::region::Region;
+
+use crate::random::Random;
 
 /// The folder, which is removed on drop.
 pub struct Share(TempDir);
@@ -20,6 +27,17 @@ impl Share {
     pub fn make(memory: u64) -> Result<Share, String> {
         let limit = GpuLimit::new(Selector::All);
         limit.memory.store(memory, Relaxed);
+        Share::with([limit])
+    }
+
+    /// As [`Share::make`], with memory that moves to the host when it is told to ([`Orders`]).
+    ///
+    /// # Errors
+    /// A message that says what failed.
+    pub fn evictable(memory: u64) -> Result<Share, String> {
+        let limit = GpuLimit::new(Selector::All);
+        limit.memory.store(memory, Relaxed);
+        limit.overcommit.store(GpuLimit::EVICTABLE, Relaxed);
         Share::with([limit])
     }
 
@@ -67,6 +85,7 @@ impl Share {
                 bytes: bytes(account.charge.held()),
                 managed: bytes(account.managed.load(Relaxed)),
                 overhead: bytes(account.overhead.load(Relaxed)),
+                out: bytes(account.out.load(Relaxed)),
                 in_flight: account.charge.in_flight(),
             }
         });
@@ -94,6 +113,68 @@ impl Share {
     }
 }
 
+/// A thread that tells the processes of a share to move their memory to the host, again and again, as an arbiter does. Each call that needs
+/// memory brings it back.
+pub struct Orders {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<u64>,
+}
+
+impl Orders {
+    /// Starts the thread. Pauses between two orders are up to `pause`, at random.
+    ///
+    /// # Errors
+    /// A message that says what failed.
+    pub fn start(share: &Share, pause: Duration, seed: u64) -> Result<Self, String> {
+        let path = |name: &str| std::ffi::CString::new(share.folder().join(name).to_string_lossy().into_owned()).map_err(|e| e.to_string());
+        let limits = map::limits_for_change(&path("limits")?).map_err(|error| error.to_string())?;
+        let region = map::region(&path("region")?).map_err(|error| error.to_string())?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || give(limits, region, pause, &is_over, &mut Random::new(seed)));
+        Ok(Self { stop, thread })
+    }
+
+    /// Stops the thread, and returns how many moves processes have made.
+    ///
+    /// # Panics
+    /// If the thread panicked.
+    #[must_use]
+    pub fn end(self) -> u64 {
+        self.stop.store(true, Relaxed);
+        self.thread.join().expect("the thread does not panic")
+    }
+}
+
+/// Gives orders until `stop` is set. Returns how many were followed, summed over the processes.
+fn give(limits: &LimitsPage, region: &Region, pause: Duration, stop: &AtomicBool, random: &mut Random) -> u64 {
+    let (mut moves, mut order) = (0, 0);
+    while !stop.load(Relaxed) {
+        for account in region.gpus.iter().filter(|account| account.uuid().is_some()) {
+            let Some(turn) = account.uuid().and_then(|uuid| limits.turn_for(uuid)) else { continue };
+            order += 1;
+            turn.beat.fetch_add(1, Relaxed);
+            turn.no_room.store(account.room_wanted.load(Relaxed), Relaxed);
+            turn.leave.store(order, Relaxed);
+            limits.notify_turn(turn);
+            let are_out = || region.used_slots().filter(|(_, slot)| slot.gpus.iter().any(|charge| charge.out.load(Relaxed) != 0)).count();
+            let wait = |until: &dyn Fn() -> bool| {
+                let begun = Instant::now();
+                while !until() && begun.elapsed() < Duration::from_millis(200) && !stop.load(Relaxed) {
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            };
+            wait(&|| are_out() != 0);
+            moves += are_out() as u64;
+            turn.leave.store(0, Relaxed);
+            limits.notify_turn(turn);
+            wait(&|| are_out() == 0);
+        }
+        std::thread::sleep(pause.mul_f64(random.below(1000) as f64 / 1000.0));
+    }
+    moves
+}
+
 /// Accounts of one GPU, in bytes.
 #[derive(Debug)]
 pub struct Ledger {
@@ -118,6 +199,8 @@ pub struct Held {
     pub managed: u64,
     /// The part of `bytes` that no allocation call asked for.
     pub overhead: u64,
+    /// The part of `bytes` that was moved to the host.
+    pub out: u64,
     /// Whether a call is in progress.
     pub in_flight: bool,
 }

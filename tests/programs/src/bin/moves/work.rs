@@ -1,0 +1,279 @@
+//! The process whose memory moves.
+
+use std::process::ExitCode;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use vgpu_test_programs::arguments::Arguments;
+use vgpu_test_programs::cuda::{self, check, sys::*};
+use vgpu_test_programs::ptx::SPIN;
+use vgpu_test_programs::random::Random;
+
+/// Unit of the blocks' sizes in bytes. Small blocks share a granule, and do not move.
+const UNIT: u64 = 64 << 10;
+
+/// An allocation that has one word throughout.
+struct Block {
+    address: u64,
+    words: usize,
+    value: u32,
+}
+
+/// What a thread uses.
+struct Worker {
+    random: Random,
+    /// Most blocks, and the size of the largest one in bytes.
+    most: (usize, u64),
+    blocks: Vec<Block>,
+    stream: CUstream,
+    event: CUevent,
+    function: CUfunction,
+    /// Replayed fill of a block: its address, and the value.
+    graph: Option<(CUgraphExec, u64, u32)>,
+    checked: u64,
+}
+
+/// Runs until the first line of input, then prints what was done, and ends with the second line.
+pub fn run(arguments: &Arguments) -> ExitCode {
+    let stop = AtomicBool::new(false);
+    let (gpu, seed) = (arguments.number("gpu", 0) as i32, arguments.number("seed", 1));
+    let most = (arguments.number("blocks", 8) as usize, arguments.number("largest", 8 << 20));
+    let mut line = String::new();
+    let result = std::thread::scope(|scope| {
+        let start = |number| {
+            let (stop, seed) = (&stop, seed * 100 + number);
+            scope.spawn(move || work(gpu, seed, most, stop))
+        };
+        let threads: Vec<_> = (0..arguments.number("threads", 4)).map(start).collect();
+        println!("ready");
+        let _ = std::io::stdin().read_line(&mut line);
+        stop.store(true, Relaxed);
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("a thread panicked"))
+            .try_fold((0, 0), |sum: (u64, u64), done| done.map(|(steps, checked)| (sum.0 + steps, sum.1 + checked)))
+    });
+    match result {
+        Ok((steps, checked)) => {
+            println!("\"steps\":{steps},\"checked\":{checked}");
+            let _ = std::io::stdin().read_line(&mut line);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("moves: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Works until `stop`. Returns the numbers of steps and of checked words.
+fn work(gpu: i32, seed: u64, most: (usize, u64), stop: &AtomicBool) -> Result<(u64, u64), String> {
+    let failed = |what: &str, code| format!("seed {seed}: {what}: {}", cuda::name(code));
+    let mut worker = Worker::new(gpu, seed, most).map_err(|code| failed("start", code))?;
+    let mut steps = 0;
+    let result = loop {
+        if stop.load(Relaxed) {
+            break worker.end().map_err(|code| failed("end", code));
+        }
+        if let Err((what, code)) = worker.step() {
+            break Err(failed(what, code));
+        }
+        steps += 1;
+        if steps % 50 == 0 {
+            // Idle for a moment: memory may be away at the next step.
+            std::thread::sleep(std::time::Duration::from_micros(worker.random.below(3000)));
+        }
+    };
+    if let Err(error) = &result {
+        eprintln!("moves: {error}");
+        std::process::exit(1);
+    }
+    result.map(|()| (steps, worker.checked))
+}
+
+impl Worker {
+    fn new(gpu: i32, seed: u64, most: (usize, u64)) -> Result<Self, CUresult> {
+        cuda::start(gpu)?;
+        let (mut stream, mut event, mut module, mut function) = (null_mut(), null_mut(), null_mut(), null_mut());
+        // SAFETY: the out-pointers are valid, and the image is NUL-terminated.
+        unsafe {
+            check(cuStreamCreate(&raw mut stream, 1))?;
+            check(cuEventCreate(&raw mut event, 2))?;
+            check(cuModuleLoadData(&raw mut module, SPIN.as_ptr().cast()))?;
+            check(cuModuleGetFunction(&raw mut function, module, c"spin".as_ptr()))?;
+        }
+        Ok(Self { random: Random::new(seed), most, blocks: Vec::new(), stream, event, function, graph: None, checked: 0 })
+    }
+
+    /// Does something at random.
+    fn step(&mut self) -> Result<(), (&'static str, CUresult)> {
+        let of = |what| move |code| (what, code);
+        if self.blocks.is_empty() {
+            return self.allocate().map_err(of("allocate"));
+        }
+        match self.random.below(10) {
+            0..=2 if self.blocks.len() < self.most.0 => self.allocate().map_err(of("allocate")),
+            0 => self.free().map_err(of("free")),
+            1 | 2 => self.fill().map_err(of("fill")),
+            3 => self.copy().map_err(of("copy")),
+            4 => self.upload().map_err(of("upload")),
+            5 => self.launch().map_err(of("launch")),
+            6 => self.replay().map_err(of("replay")),
+            7 => self.ask().map_err(of("ask about an address")),
+            _ => self.verify_one().map_err(of("verify")),
+        }
+    }
+
+    /// Returns the place of a block at random.
+    fn any(&mut self) -> usize {
+        self.random.below(self.blocks.len() as u64) as usize
+    }
+
+    fn allocate(&mut self) -> Result<(), CUresult> {
+        let bytes = (self.random.below(self.most.1 / UNIT) + 1) * UNIT;
+        let (mut address, value) = (0, self.random.draw() as u32);
+        let words = bytes as usize / 4;
+        // SAFETY: the out-pointer is valid, and the block is as long as the fill.
+        unsafe {
+            match cuMemAlloc_v2(&raw mut address, bytes as usize) {
+                CUresult::CUDA_ERROR_OUT_OF_MEMORY => return if self.blocks.is_empty() { Ok(()) } else { self.free() },
+                code => check(code)?,
+            }
+            check(cuMemsetD32Async(address, value, words, self.stream))?;
+        }
+        self.blocks.push(Block { address, words, value });
+        Ok(())
+    }
+
+    fn free(&mut self) -> Result<(), CUresult> {
+        let place = self.any();
+        let block = self.blocks.swap_remove(place);
+        self.verify(&block)?;
+        if let Some((exec, ..)) = self.graph.take_if(|(_, address, _)| *address == block.address) {
+            // SAFETY: a graph of this thread's, whose work has finished.
+            check(unsafe { cuGraphExecDestroy(exec) })?;
+        }
+        // SAFETY: a block of this thread's.
+        check(unsafe { cuMemFree_v2(block.address) })
+    }
+
+    fn fill(&mut self) -> Result<(), CUresult> {
+        let (place, value) = (self.any(), self.random.draw() as u32);
+        let block = &mut self.blocks[place];
+        block.value = value;
+        // SAFETY: a block of this thread's, of this length.
+        check(unsafe { cuMemsetD32Async(block.address, value, block.words, self.stream) })
+    }
+
+    /// Makes two blocks equal as far as the shorter one reaches, and the rest of the longer one too.
+    fn copy(&mut self) -> Result<(), CUresult> {
+        let (to, from) = (self.any(), self.any());
+        if to == from {
+            return Ok(());
+        }
+        let words = self.blocks[to].words.min(self.blocks[from].words);
+        let (value, target, source) = (self.blocks[from].value, self.blocks[to].address, self.blocks[from].address);
+        let rest = self.blocks[to].words - words;
+        self.blocks[to].value = value;
+        // SAFETY: blocks of this thread's, which are at least as long.
+        unsafe {
+            check(cuMemcpyDtoDAsync_v2(target, source, words * 4, self.stream))?;
+            if rest == 0 { Ok(()) } else { check(cuMemsetD32Async(target + words as u64 * 4, value, rest, self.stream)) }
+        }
+    }
+
+    fn upload(&mut self) -> Result<(), CUresult> {
+        let (place, value) = (self.any(), self.random.draw() as u32);
+        self.blocks[place].value = value;
+        let words = vec![value; self.blocks[place].words];
+        // SAFETY: a block of this thread's, of this length.
+        unsafe {
+            check(cuStreamSynchronize(self.stream))?;
+            check(cuMemcpyHtoD_v2(self.blocks[place].address, words.as_ptr().cast(), words.len() * 4))
+        }
+    }
+
+    fn launch(&mut self) -> Result<(), CUresult> {
+        let ns = self.random.below(200_000);
+        let mut arguments = [(&raw const ns).cast_mut().cast()];
+        // SAFETY: the argument is the one that `spin` takes.
+        unsafe {
+            check(cuLaunchKernel(self.function, 1, 1, 1, 1, 1, 1, 0, self.stream, arguments.as_mut_ptr(), null_mut()))?;
+            check(cuEventRecord(self.event, self.stream))?;
+            check(cuEventSynchronize(self.event))
+        }
+    }
+
+    /// Replays a graph that fills a block, or makes it.
+    fn replay(&mut self) -> Result<(), CUresult> {
+        let Some((exec, address, value)) = self.graph else {
+            let (place, value) = (self.any(), self.random.draw() as u32);
+            let (address, words) = (self.blocks[place].address, self.blocks[place].words);
+            let (mut graph, mut exec) = (null_mut(), null_mut());
+            // SAFETY: a block of this thread's, of this length; the out-pointers are valid. Other threads may allocate meanwhile.
+            unsafe {
+                check(cuStreamBeginCapture_v2(self.stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED))?;
+                check(cuMemsetD32Async(address, value, words, self.stream))?;
+                check(cuStreamEndCapture(self.stream, &raw mut graph))?;
+                check(cuGraphInstantiateWithFlags(&raw mut exec, graph, 0))?;
+                check(cuGraphDestroy(graph))?;
+            }
+            self.graph = Some((exec, address, value));
+            return Ok(());
+        };
+        let Some(block) = self.blocks.iter_mut().find(|block| block.address == address) else { return Ok(()) };
+        block.value = value;
+        // SAFETY: a graph of this thread's, which fills a living block.
+        check(unsafe { cuGraphLaunch(exec, self.stream) })
+    }
+
+    /// Asks what the driver tells only of memory that is there.
+    fn ask(&mut self) -> Result<(), CUresult> {
+        let place = self.any();
+        let (inside, mut kind, mut base, mut size) = (self.blocks[place].address + 4096, 0_i32, 0, 0);
+        let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+        // SAFETY: the out-pointers are valid.
+        unsafe {
+            check(cuPointerGetAttribute((&raw mut kind).cast(), attribute, inside))?;
+            check(cuMemGetAddressRange_v2(&raw mut base, &raw mut size, inside))?;
+        }
+        let is_right = kind == 2 && base == self.blocks[place].address && size >= self.blocks[place].words * 4;
+        if is_right { Ok(()) } else { Err(CUresult::CUDA_ERROR_ASSERT) }
+    }
+
+    fn verify_one(&mut self) -> Result<(), CUresult> {
+        let place = self.any();
+        let block = self.blocks.swap_remove(place);
+        self.verify(&block)?;
+        self.blocks.push(block);
+        Ok(())
+    }
+
+    /// Checks each word of a block.
+    fn verify(&mut self, block: &Block) -> Result<(), CUresult> {
+        let mut words = vec![0_u32; block.words];
+        // SAFETY: a block of this thread's, and room for it.
+        unsafe {
+            check(cuStreamSynchronize(self.stream))?;
+            check(cuMemcpyDtoH_v2(words.as_mut_ptr().cast(), block.address, block.words * 4))?;
+        }
+        self.checked += words.len() as u64;
+        if let Some(at) = words.iter().position(|word| *word != block.value) {
+            eprintln!("word {at} of {} at {:#x}: {:#x}, expected {:#x}", block.words, block.address, words[at], block.value);
+            return Err(CUresult::CUDA_ERROR_ASSERT);
+        }
+        Ok(())
+    }
+
+    /// Verifies and frees everything.
+    fn end(&mut self) -> Result<(), CUresult> {
+        while !self.blocks.is_empty() {
+            self.free()?;
+        }
+        // SAFETY: this thread's own objects, whose work has finished.
+        unsafe {
+            check(cuEventDestroy_v2(self.event))?;
+            check(cuStreamDestroy_v2(self.stream))
+        }
+    }
+}
