@@ -1,8 +1,9 @@
 //! The container engine that made a bundle, and the annotations by which it names the container's pod.
 //!
 //! Annotations do not say who set them. CRI-O copies those of the pod into each container, and users of Docker, Podman and nerdctl set
-//! any. But an engine sets its own keys last, and it chooses the bundle's path. So the path tells the engine, and only that engine's keys
-//! are believed.
+//! any. But an engine sets its own keys after the pod's, and it chooses the bundle's path. So the path tells the engine, and only that
+//! engine's keys are believed. That a container is a sandbox must also be confirmed by its id, which is random: see
+//! [`EngineKeys::sandbox_id`].
 
 use std::path::Path;
 
@@ -25,6 +26,9 @@ pub enum Engine {
 pub(crate) struct EngineKeys {
     /// `sandbox` or `container`.
     pub(crate) kind: &'static str,
+    /// Id of the pod's sandbox. A sandbox's is its own, which nobody knows before the engine has made it. CRI-O sets its keys before the
+    /// annotations that its client gives a container, so `kind` alone could be another's.
+    pub(crate) sandbox_id: &'static str,
     /// Name of the container in its pod.
     pub(crate) container: &'static str,
     /// Name of the pod.
@@ -38,15 +42,18 @@ pub(crate) struct EngineKeys {
 /// containerd's CRI plugin sets these after the pod's annotations, of which it passes on only those that its configuration lists.
 const CONTAINERD: EngineKeys = EngineKeys {
     kind: "io.kubernetes.cri.container-type",
+    sandbox_id: "io.kubernetes.cri.sandbox-id",
     container: "io.kubernetes.cri.container-name",
     pod: "io.kubernetes.cri.sandbox-name",
     namespace: "io.kubernetes.cri.sandbox-namespace",
     pod_uid: "io.kubernetes.cri.sandbox-uid",
 };
 
-/// CRI-O sets its own key after the pod's annotations, and the others after that from the container's labels, which are the kubelet's.
+/// CRI-O sets its own keys after the pod's annotations, then those that its client gives the container, and then the others from the
+/// container's labels, which are the kubelet's.
 const CRIO: EngineKeys = EngineKeys {
     kind: "io.kubernetes.cri-o.ContainerType",
+    sandbox_id: "io.kubernetes.cri-o.SandboxID",
     container: "io.kubernetes.container.name",
     pod: "io.kubernetes.pod.name",
     namespace: "io.kubernetes.pod.namespace",

@@ -160,7 +160,7 @@ fn check_unlimited(container: &ContainerState, options: &Options) -> Result<()> 
         Ok(bundle) if edits::has_runtime_hook(&bundle.spec) => Ok(()),
         Ok(bundle) => {
             let Some(policy) = policy_for(&bundle, options)? else { return Ok(()) };
-            match decide(&bundle.of_engine(policy.engine), &policy)? {
+            match decide(&bundle.of_engine(policy.engine), container.id(), &policy)? {
                 Some(limits) if limits.is_limited() => no_record(),
                 _ => Ok(()),
             }
@@ -180,9 +180,9 @@ fn policy_for(bundle: &Bundle, options: &Options) -> Result<Option<Policy>> {
     }
 }
 
-/// Decides the limits of the container in this bundle. `None` if it is not changed, as a pod's sandbox.
-fn decide(bundle: &Bundle, policy: &Policy) -> Result<Option<Limits>> {
-    if prepare::is_sandbox(bundle, policy) { Ok(None) } else { prepare::limits(bundle, policy) }
+/// Decides the limits of the container with this id. `None` if it is not changed, as a pod's sandbox.
+fn decide(bundle: &Bundle, id: &str, policy: &Policy) -> Result<Option<Limits>> {
+    if prepare::is_sandbox(bundle, id, policy) { Ok(None) } else { prepare::limits(bundle, policy) }
 }
 
 /// A container that is ready to be mounted into.
@@ -205,7 +205,7 @@ fn prepare(container: &ContainerState, options: &Options) -> Result<Option<Ready
         policy.state_dir.clone_from(&options.state_dir);
     }
     let bundle = bundle.of_engine(policy.engine);
-    let Some(mut limits) = decide(&bundle, &policy)? else { return Ok(None) };
+    let Some(mut limits) = decide(&bundle, container.id(), &policy)? else { return Ok(None) };
     // MPS needs variables, which a hook cannot set.
     limits.mps = None;
     check_environment(&limits)?;

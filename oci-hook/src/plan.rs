@@ -29,11 +29,11 @@ pub fn is_gpu_container(spec: &Spec, request: &Request, policy: &Policy, state_d
     request.is_explicit() || has_gpu(spec, policy, state_dir)
 }
 
-/// Returns whether this is a pod's sandbox, which is passed on unchanged although it has its pod's requests. A sandbox has no GPU; what
-/// has one is a container, whatever it is marked as.
+/// Returns whether the container with this id is a pod's sandbox, which is passed on unchanged although it has its pod's requests. A
+/// sandbox has no GPU; what has one is a container, whatever it is marked as.
 #[must_use]
-pub fn is_sandbox(spec: &Spec, policy: &Policy, state_dir: &Path) -> bool {
-    spec.is_sandbox() && !has_gpu(spec, policy, state_dir)
+pub fn is_sandbox(spec: &Spec, id: &str, policy: &Policy, state_dir: &Path) -> bool {
+    spec.is_sandbox(id) && !has_gpu(spec, policy, state_dir)
 }
 
 /// Returns whether the container gets a GPU, in any of the known ways.

@@ -51,10 +51,10 @@ pub fn limits(bundle: &Bundle, policy: &Policy) -> Result<Option<Limits>> {
     Ok(limits.map(|limits| Limits { mps: pipes.and_then(|pipes| Mps::of(&limits, pipes)), ..limits }))
 }
 
-/// Returns whether the bundle is that of a pod's sandbox, which is passed on unchanged.
+/// Returns whether the container with this id is a pod's sandbox, which is passed on unchanged.
 #[must_use]
-pub fn is_sandbox(bundle: &Bundle, policy: &Policy) -> bool {
-    plan::is_sandbox(&bundle.spec, policy, &policy.state_dir(process::rootless_user()))
+pub fn is_sandbox(bundle: &Bundle, id: &str, policy: &Policy) -> bool {
+    plan::is_sandbox(&bundle.spec, id, policy, &policy.state_dir(process::rootless_user()))
 }
 
 /// Returns whether the bundle's container gets a GPU.

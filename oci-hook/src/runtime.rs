@@ -147,7 +147,7 @@ fn make_ready(creation: &Creation, log: &Log) -> Result<Ready> {
         }
     };
     // Both even if the policy is invalid.
-    if prepare::is_sandbox(&bundle, &known) || policy.as_ref().err().is_some_and(passes) {
+    if prepare::is_sandbox(&bundle, id, &known) || policy.as_ref().err().is_some_and(passes) {
         let runtimes = Policy::runtimes_even_if_invalid(policy_path.as_deref());
         return Ok(Ready { runtime: process::find(&runtimes).ok_or_else(no_runtime)?, rollback: None });
     }

@@ -54,10 +54,10 @@ impl Spec {
         self.json.get("annotations")?.get(key(self.engine.keys()?))?.as_str()
     }
 
-    /// Returns whether the engine marks this as a pod's sandbox.
+    /// Returns whether the engine marks the container with this id as a pod's sandbox.
     #[must_use]
-    pub fn is_sandbox(&self) -> bool {
-        self.engines(|keys| keys.kind) == Some("sandbox")
+    pub fn is_sandbox(&self, id: &str) -> bool {
+        self.engines(|keys| keys.kind) == Some("sandbox") && self.engines(|keys| keys.sandbox_id) == Some(id)
     }
 
     /// Returns the name of the container in its pod.

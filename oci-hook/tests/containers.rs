@@ -4,7 +4,7 @@ mod common;
 
 use std::fs;
 
-use common::{Way, each_way, host, runtimes};
+use common::{Way, each_way, host, own_id, runtimes};
 use vgpu_test_harness::Bundle;
 
 fn limited() -> Bundle {
@@ -193,7 +193,7 @@ fn other_containers_are_not_changed() {
         let script = "test ! -e /usr/local/vgpu && test ! -e /etc/ld.so.preload && echo untouched";
         let cases = [
             ("no GPU", Bundle::new()),
-            ("a sandbox", limited().annotation("io.kubernetes.cri.container-type", "sandbox")),
+            ("a sandbox", own_id(limited().annotation("io.kubernetes.cri.container-type", "sandbox"), "io.kubernetes.cri.sandbox-id")),
             ("a GPU without a request", Bundle::new().env("NVIDIA_VISIBLE_DEVICES", "all").device("/dev/nvidia0")),
         ];
         for (description, bundle) in cases {

@@ -2,17 +2,27 @@
 
 mod common;
 
-use common::{Way, host, runtimes};
+use common::{Way, host, own_id, runtimes};
 use vgpu_test_harness::{Bundle, Host};
 
 /// Annotations that mark a container as a pod's sandbox, of each engine.
 const SANDBOX: [(&str, &str); 2] = [("io.kubernetes.cri.container-type", "sandbox"), ("io.kubernetes.cri-o.ContainerType", "sandbox")];
+/// Annotations that name the pod's sandbox, of each engine.
+const SANDBOX_ID: [&str; 2] = ["io.kubernetes.cri.sandbox-id", "io.kubernetes.cri-o.SandboxID"];
 /// Annotations that name the pod's namespace, of each engine.
 const NAMESPACE: [(&str, &str); 2] =
     [("io.kubernetes.cri.sandbox-namespace", "kube-system"), ("io.kubernetes.pod.namespace", "kube-system")];
-/// What each engine says about a container of the namespace `team`. CRI-O sets it after the pod's annotations.
-const CONTAINERD: [(&str, &str); 2] = [("io.kubernetes.cri.container-type", "container"), ("io.kubernetes.cri.sandbox-namespace", "team")];
-const CRIO: [(&str, &str); 2] = [("io.kubernetes.cri-o.ContainerType", "container"), ("io.kubernetes.pod.namespace", "team")];
+/// What each engine says about a container of the namespace `team`, in the sandbox `0a1b`. It sets that after the pod's annotations.
+const CONTAINERD: [(&str, &str); 3] = [
+    ("io.kubernetes.cri.container-type", "container"),
+    ("io.kubernetes.cri.sandbox-id", "0a1b"),
+    ("io.kubernetes.cri.sandbox-namespace", "team"),
+];
+const CRIO: [(&str, &str); 3] = [
+    ("io.kubernetes.cri-o.ContainerType", "container"),
+    ("io.kubernetes.cri-o.SandboxID", "0a1b"),
+    ("io.kubernetes.pod.namespace", "team"),
+];
 
 /// Paths of bundles of containerd's CRI plugin, CRI-O, Docker, Podman and an unknown engine, with what the engine sets itself.
 const ENGINES: [(&str, &[(&str, &str)]); 5] = [
@@ -55,6 +65,19 @@ fn a_forged_sandbox_is_limited() {
     });
 }
 
+/// CRI-O copies the annotations that its client gives a container over its own.
+#[test]
+fn a_container_that_is_marked_after_the_engine_is_limited() {
+    both_ways(|host, way| {
+        for (path, own, mark) in [(ENGINES[0].0, ENGINES[0].1, SANDBOX[0]), (ENGINES[1].0, ENGINES[1].1, SANDBOX[1])] {
+            let folder = tempfile::tempdir_in("/run").unwrap();
+            let bundle = Bundle::new().annotation("nvidia.com/gpumem", "1024");
+            let bundle = own.iter().chain([&mark]).fold(bundle, |bundle, (key, value)| bundle.annotation(key, value));
+            assert_eq!(way.run(host, bundle.shell(SCRIPT).placed_in(&folder.path().join(path))).ok(), "limited\n", "{mark:?}, {way:?}");
+        }
+    });
+}
+
 #[test]
 fn a_forged_namespace_does_not_opt_out() {
     both_ways(|host, way| {
@@ -70,10 +93,10 @@ fn a_forged_namespace_does_not_opt_out() {
 #[test]
 fn true_sandboxes_are_passed_on_unless_they_have_a_gpu() {
     both_ways(|host, way| {
-        for (path, mark) in [ENGINES[0].0, ENGINES[1].0].into_iter().zip(SANDBOX) {
+        for ((path, mark), key) in [ENGINES[0].0, ENGINES[1].0].into_iter().zip(SANDBOX).zip(SANDBOX_ID) {
             let sandbox = |bundle: Bundle| {
                 let folder = tempfile::tempdir_in("/run").unwrap();
-                let bundle = bundle.annotation(mark.0, mark.1).annotation("nvidia.com/gpumem", "1024").shell(SCRIPT);
+                let bundle = own_id(bundle.annotation(mark.0, mark.1), key).annotation("nvidia.com/gpumem", "1024").shell(SCRIPT);
                 way.run(host, bundle.placed_in(&folder.path().join(path))).ok()
             };
             assert_eq!(sandbox(Bundle::new()), "unlimited\n", "{mark:?}, {way:?}");
@@ -87,7 +110,8 @@ fn true_sandboxes_are_passed_on_unless_they_have_a_gpu() {
 fn the_policy_names_the_engine_of_other_paths() {
     both_ways(|host, way| {
         let sandbox = |mark: (&str, &str)| {
-            let bundle = Bundle::new().annotation(mark.0, mark.1).annotation("nvidia.com/gpumem", "1024");
+            let bundle = SANDBOX_ID.iter().fold(Bundle::new(), |bundle, key| own_id(bundle, key));
+            let bundle = bundle.annotation(mark.0, mark.1).annotation("nvidia.com/gpumem", "1024");
             way.run(host, bundle.shell(SCRIPT)).ok()
         };
         for (engine, expected) in [

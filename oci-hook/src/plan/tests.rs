@@ -53,11 +53,13 @@ fn gpu_containers() {
 #[test]
 fn sandboxes_have_no_gpu() {
     let sandbox = |more: Value| {
-        let mut json = json!({ "annotations": { "io.kubernetes.cri.container-type": "sandbox", "nvidia.com/gpumem": "1024" } });
+        let mut json = json!({ "annotations": { "nvidia.com/gpumem": "1024" } });
         for (key, value) in more.as_object().unwrap() {
             json[key] = value.clone();
         }
-        is_sandbox(&Spec { json, engine: Engine::Containerd }, &Policy::default(), Path::new("/run/vgpu"))
+        json["annotations"]["io.kubernetes.cri.container-type"] = json!("sandbox");
+        json["annotations"]["io.kubernetes.cri.sandbox-id"] = json!("0a1b");
+        is_sandbox(&Spec { json, engine: Engine::Containerd }, "0a1b", &Policy::default(), Path::new("/run/vgpu"))
     };
     assert!(sandbox(json!({ "process": { "env": ["NVIDIA_VISIBLE_DEVICES=void"] } })), "with its pod's request");
     for (description, more) in [
@@ -65,7 +67,7 @@ fn sandboxes_have_no_gpu() {
         ("a variable", json!({ "process": { "env": ["NVIDIA_VISIBLE_DEVICES=0"] } })),
         ("a hook", json!({ "hooks": { "prestart": [{ "path": "/usr/bin/nvidia-container-runtime-hook" }] } })),
         ("a claim", json!({ "mounts": [{ "destination": "/x", "source": "/run/vgpu/claims/uid" }] })),
-        ("CDI", json!({ "annotations": { "io.kubernetes.cri.container-type": "sandbox", "cdi.k8s.io/x": "nvidia.com/gpu=0" } })),
+        ("CDI", json!({ "annotations": { "cdi.k8s.io/x": "nvidia.com/gpu=0" } })),
     ] {
         assert!(!sandbox(more), "{description}");
     }

@@ -27,13 +27,26 @@ fn of(engine: Engine, annotations: Value) -> Spec {
 #[test]
 fn pod_metadata_of_containerd_and_cri_o() {
     for spec in [of(Engine::Containerd, containerds()), of(Engine::Crio, crios())] {
-        assert!(!spec.is_sandbox());
+        assert!(!spec.is_sandbox("0a1b"));
         assert_eq!(spec.container_name(), Some("main"));
         assert_eq!((spec.pod_name(), spec.namespace(), spec.pod_uid()), (Some("pod"), Some("ns"), Some("u")));
     }
-    assert!(of(Engine::Containerd, json!({ "io.kubernetes.cri.container-type": "sandbox" })).is_sandbox());
-    assert!(of(Engine::Crio, json!({ "io.kubernetes.cri-o.ContainerType": "sandbox" })).is_sandbox());
-    assert!(!of(Engine::Containerd, json!({})).is_sandbox());
+}
+
+/// CRI-O sets its key before the annotations that its client gives a container.
+#[test]
+fn a_sandbox_is_confirmed_by_its_id() {
+    for (engine, kind, sandbox_id) in [
+        (Engine::Containerd, "io.kubernetes.cri.container-type", "io.kubernetes.cri.sandbox-id"),
+        (Engine::Crio, "io.kubernetes.cri-o.ContainerType", "io.kubernetes.cri-o.SandboxID"),
+    ] {
+        let spec = of(engine, json!({ kind: "sandbox", sandbox_id: "0a1b" }));
+        assert!(spec.is_sandbox("0a1b"));
+        assert!(!spec.is_sandbox("2c3d"), "{engine:?}: a container of the sandbox");
+        assert!(!of(engine, json!({ kind: "container", sandbox_id: "0a1b" })).is_sandbox("0a1b"));
+        assert!(!of(engine, json!({ kind: "sandbox" })).is_sandbox("0a1b"));
+        assert!(!of(engine, json!({})).is_sandbox(""));
+    }
 }
 
 #[test]
@@ -42,8 +55,13 @@ fn keys_of_another_engine_are_not_believed() {
         let (Value::Object(own), Value::Object(forged)) = (own, forged) else { panic!("objects") };
         Value::Object(forged.into_iter().chain(own).collect())
     };
-    let forged_containerd = json!({ "io.kubernetes.cri.container-type": "sandbox", "io.kubernetes.cri.sandbox-namespace": "kube-system" });
-    let forged_crio = json!({ "io.kubernetes.cri-o.ContainerType": "sandbox", "io.kubernetes.pod.namespace": "kube-system" });
+    let forged_containerd = json!({
+        "io.kubernetes.cri.container-type": "sandbox", "io.kubernetes.cri.sandbox-id": "0a1b",
+        "io.kubernetes.cri.sandbox-namespace": "kube-system"
+    });
+    let forged_crio = json!({
+        "io.kubernetes.cri-o.ContainerType": "sandbox", "io.kubernetes.cri-o.SandboxID": "0a1b", "io.kubernetes.pod.namespace": "kube-system"
+    });
     for (spec, namespace) in [
         (of(Engine::Crio, merged(crios(), forged_containerd.clone())), Some("ns")),
         (of(Engine::Containerd, merged(containerds(), forged_crio.clone())), Some("ns")),
@@ -52,7 +70,7 @@ fn keys_of_another_engine_are_not_believed() {
         (of(Engine::Other, forged_containerd), None),
         (of(Engine::Other, forged_crio), None),
     ] {
-        assert!(!spec.is_sandbox(), "{spec:?}");
+        assert!(!spec.is_sandbox("0a1b"), "{spec:?}");
         assert_eq!(spec.namespace(), namespace, "{spec:?}");
     }
 }

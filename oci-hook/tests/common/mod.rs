@@ -16,6 +16,12 @@ pub fn host(runtime: Runtime) -> Host {
     Host::with_stand_in(runtime, programs)
 }
 
+/// Gives a bundle the id of its own container as an annotation, as sandboxes have it.
+pub fn own_id(bundle: Bundle, key: &str) -> Bundle {
+    let id = format!("vgpu-sandbox-{}", bundle.path().file_name().and_then(|name| name.to_str()).expect("a folder with a UTF-8 name"));
+    bundle.annotation(key, &id).with_id(&id)
+}
+
 /// A way of limiting a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {

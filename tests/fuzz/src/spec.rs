@@ -14,6 +14,9 @@ use vgpu_oci_hook::state::{Record, check_id};
 use vgpu_oci_hook::{apply, argv, edits, path, plan, preload_list, privilege};
 use vgpu_region::paths;
 
+/// Id of the containers.
+const ID: &str = "0a1b";
+
 /// Decides on the container of a specification and edits it. Asserts that the edits change nothing else, and nothing when repeated.
 pub fn bundle(data: &[u8]) {
     let Ok(value) = serde_json::from_slice::<Value>(data) else { return };
@@ -29,7 +32,7 @@ fn edit(spec: &Spec) {
     let _ = privilege::limits_evadable_by(spec);
     let Ok(request) = plan::request(spec, state, |_| Some(String::new())) else { return };
     let is_gpu_container = plan::is_gpu_container(spec, &request, &policy, state);
-    assert!(!(plan::is_sandbox(spec, &policy, state) && request.visible.has_gpus()), "a sandbox with a GPU is not limited");
+    assert!(!(plan::is_sandbox(spec, ID, &policy, state) && request.visible.has_gpus()), "a sandbox with a GPU is not limited");
     assert!(is_gpu_container || !request.visible.has_gpus(), "a container with a GPU is not limited");
     let Ok(Some(limits)) = plan::decide(spec, &request, &policy, None) else { return };
     let destinations = vec![paths::LIBRARY, paths::LD_SO_PRELOAD, paths::LIMITS, paths::REGION];

@@ -14,6 +14,8 @@ pub struct Bundle {
     pub(crate) dir: TempDir,
     /// The folder of `config.json`, if that is not the temporary folder.
     pub(crate) placed: Option<PathBuf>,
+    /// The id of its container, if that is not any.
+    pub(crate) id: Option<String>,
     /// Contents of its `config.json`, written by [`Bundle::write`].
     pub spec: Value,
 }
@@ -43,7 +45,7 @@ impl Bundle {
         for applet in String::from_utf8_lossy(&list.stdout).lines().filter(|applet| *applet != "busybox") {
             symlink("busybox", bin.join(applet)).unwrap();
         }
-        Self { dir, placed: None, spec: specification() }
+        Self { dir, placed: None, id: None, spec: specification() }
     }
 
     /// Returns the folder of the bundle.
@@ -61,6 +63,13 @@ impl Bundle {
         fs::create_dir_all(folder).unwrap();
         self.spec["root"]["path"] = json!(self.rootfs());
         self.placed = Some(folder.to_owned());
+        self
+    }
+
+    /// Sets the id of its container, which annotations may have to name.
+    #[must_use]
+    pub fn with_id(mut self, id: &str) -> Self {
+        self.id = Some(id.to_owned());
         self
     }
 

@@ -208,7 +208,7 @@ impl Host {
 
     fn run_with(&self, mut command: Command, bundle: &Bundle) -> Outcome {
         bundle.write();
-        self.outcome(command.arg("run").arg("--bundle").arg(bundle.path()).arg(new_id()))
+        self.outcome(command.arg("run").arg("--bundle").arg(bundle.path()).arg(id_of(bundle)))
     }
 
     /// Adds the hooks that limit a container without `vgpu-runtime`.
@@ -228,7 +228,7 @@ impl Host {
     /// The container does not start.
     pub fn start<'a>(&'a self, bundle: &Bundle) -> Container<'a> {
         bundle.write();
-        let container = Container { host: self, id: new_id() };
+        let container = Container { host: self, id: id_of(bundle) };
         // A file, because a detached container keeps inherited pipes open.
         let output_file = self.dir.path().join(&container.id);
         let to = || fs::OpenOptions::new().create(true).append(true).open(&output_file).unwrap();
@@ -283,8 +283,8 @@ impl Drop for Container<'_> {
     }
 }
 
-/// Returns a unique container id.
-fn new_id() -> String {
+/// Returns the id of a bundle's container: a unique one, if the bundle has none.
+fn id_of(bundle: &Bundle) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    format!("vgpu-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed))
+    bundle.id.clone().unwrap_or_else(|| format!("vgpu-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed)))
 }

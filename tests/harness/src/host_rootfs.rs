@@ -23,7 +23,7 @@ impl Bundle {
     pub fn of_host() -> Self {
         let dir = TempDir::with_prefix("vgpu-bundle-").unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let mut bundle = Self { dir, placed: None, spec: specification() };
+        let mut bundle = Self { dir, placed: None, id: None, spec: specification() };
         for folder in ["dev", "etc", "proc", "sys", "tmp", "root", "run", "usr/local", "var/tmp"] {
             fs::create_dir_all(bundle.rootfs().join(folder)).unwrap();
         }
