@@ -12,7 +12,7 @@
 //! The environment is not read: some runtimes give hooks the image's environment.
 
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -48,12 +48,17 @@ const MAX_STATE: usize = 4 << 20;
 #[must_use]
 pub fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    // Opened before this process enters the container, in which the runtime's descriptors may have no path.
+    let runtimes_stderr = process::parent_stderr_if_dropped();
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // crun drops a hook's stderr, so the error also goes to the log of the runtime.
+            // crun drops a hook's stderr, so the error also goes to the log of the runtime, or to its stderr if it has no log.
             let runtime = argv::creation(&process::parent_arguments());
             let global: Global = runtime.map(|creation| creation.global).unwrap_or_default();
+            if let Some(mut stderr) = runtimes_stderr.filter(|_| global.log.is_none()) {
+                let _ = writeln!(stderr, "{PROGRAM}: {error}");
+            }
             Log::new(PROGRAM, &global).error(&error.to_string());
             ExitCode::FAILURE
         }

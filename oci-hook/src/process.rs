@@ -1,11 +1,13 @@
 //! Processes of this host, and the identity of this process.
 
 use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 /// A process, identified so that a later one with the same PID is not mistaken for it.
@@ -73,18 +75,32 @@ fn outer_user(map: &str, inner: u32) -> Option<u32> {
     })
 }
 
-/// Returns the arguments of the parent process, without its name. The PID is read from `/proc`, so that it is one of the PID namespace
-/// that `/proc` belongs to.
+/// Returns the path of a file of the parent process in `/proc`. The PID is read there, so that it is one of the PID namespace that `/proc`
+/// belongs to.
+fn parent_file(name: &str) -> Option<PathBuf> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim();
+    Some(format!("/proc/{parent}/{name}").into())
+}
+
+/// Returns the arguments of the parent process, without its name.
 #[must_use]
 pub fn parent_arguments() -> Vec<OsString> {
-    let read = || {
-        let status = std::fs::read_to_string("/proc/self/status").ok()?;
-        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim();
-        std::fs::read(format!("/proc/{parent}/cmdline")).ok()
-    };
-    let all = read().unwrap_or_default();
+    let all = parent_file("cmdline").and_then(|path| std::fs::read(path).ok()).unwrap_or_default();
     let all = all.strip_suffix(b"\0").unwrap_or(&all);
     all.split(|&byte| byte == 0).skip(1).map(|arg| OsString::from_vec(arg.to_vec())).collect()
+}
+
+/// Opens the stderr of the parent process if this process's own is dropped. Writing never waits for its reader.
+#[must_use]
+pub fn parent_stderr_if_dropped() -> Option<File> {
+    let own = rustix::fs::fstat(std::io::stderr()).ok()?;
+    let null = rustix::fs::stat("/dev/null").ok()?;
+    if own.st_rdev != null.st_rdev {
+        return None;
+    }
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    OpenOptions::new().append(true).custom_flags(flags.bits().cast_signed()).open(parent_file("fd/2")?).ok()
 }
 
 /// Sends `signal` to this process, to end as its child did.

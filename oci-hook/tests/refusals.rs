@@ -66,6 +66,21 @@ fn errors_have_the_requested_log_format() {
     }
 }
 
+/// CRI-O's monitor starts the runtime without `--log`, and reads its stderr.
+#[test]
+fn errors_of_hooks_reach_the_stderr_of_a_runtime_without_a_log() {
+    for runtime in runtimes() {
+        let host = host(runtime);
+        let bundle = host.with_hooks(limited().annotation("nvidia.com/gpumem", "10Q"));
+        bundle.write();
+        let mut command = runtime.command(&runtime.path().unwrap());
+        command.arg("--root").arg(host.state_dir().with_file_name("root"));
+        let outcome = host.outcome(command.args(["run", "--bundle"]).arg(bundle.path()).arg("vgpu-test-without-a-log"));
+        assert!(!outcome.status.success() && !outcome.stdout.contains("started"), "{outcome:#?}");
+        assert_eq!(outcome.stderr.matches("expected a positive integer (MiB)").count(), 1, "{outcome:#?}");
+    }
+}
+
 #[test]
 fn incomplete_hosts_refuse_limited_containers() {
     for runtime in runtimes() {
