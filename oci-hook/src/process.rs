@@ -110,8 +110,8 @@ pub fn raise(signal: i32) {
     }
 }
 
-/// Search path in addition to `PATH`, which callers such as containerd may not set.
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Search path in addition to `PATH`, which callers such as containerd may not set. CRI-O's packages have runtimes in a folder of their own.
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/libexec/crio";
 
 /// Finds the first of `programs`, which are names or paths, that is not this program itself.
 #[must_use]
@@ -122,13 +122,17 @@ pub fn find(programs: &[PathBuf]) -> Option<PathBuf> {
         Err(_) => false,
     };
     let path = std::env::var("PATH").unwrap_or_default();
-    let dirs = || path.split(':').chain(DEFAULT_PATH.split(':')).filter(|dir| dir.starts_with('/'));
     programs.iter().find_map(|program| {
         if program.is_absolute() {
             return is_usable(program).then(|| program.clone());
         }
-        dirs().map(|dir| Path::new(dir).join(program)).find(|path| is_usable(path))
+        candidates(&path, program).find(|path| is_usable(path))
     })
+}
+
+/// Returns the paths at which a program may be, in order, for the search path of the environment.
+fn candidates(path: &str, program: &Path) -> impl Iterator<Item = PathBuf> {
+    path.split(':').chain(DEFAULT_PATH.split(':')).filter(|dir| dir.starts_with('/')).map(move |dir| Path::new(dir).join(program))
 }
 
 #[cfg(test)]
@@ -169,6 +173,14 @@ mod tests {
         child.wait().unwrap();
         assert!(is_alive, "{found:?}");
         assert!(!found.is_some_and(Process::is_alive));
+    }
+
+    #[test]
+    fn programs_of_the_path_precede_others_and_cri_o_s_own_are_last() {
+        let found: Vec<_> = candidates("/opt/bin:relative:", Path::new("crun")).collect();
+        assert_eq!(found.first(), Some(&"/opt/bin/crun".into()));
+        assert_eq!(found.last(), Some(&"/usr/libexec/crio/crun".into()));
+        assert!(found.contains(&"/usr/bin/crun".into()) && found.iter().all(|path| path.is_absolute()), "{found:?}");
     }
 
     #[test]

@@ -17,8 +17,8 @@ impl Machine {
     pub fn local() -> Self {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let mut folders: Vec<_> = std::env::split_paths(&path).collect();
-        // An ordinary user's PATH lacks the daemons' folders.
-        folders.extend(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from));
+        // An ordinary user's PATH lacks the daemons' folders, and vgpu-runtime's may lack others.
+        folders.extend(std::env::split_paths(vgpu_oci_hook::process::DEFAULT_PATH));
         Self { root: "/".into(), path: std::env::join_paths(folders).unwrap_or(path) }
     }
 
