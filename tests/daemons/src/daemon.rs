@@ -60,6 +60,11 @@ impl Daemon {
         self.signal(libc::SIGHUP);
     }
 
+    /// Kills the daemon, which cannot prepare for that.
+    pub fn kill(&self) {
+        self.signal(libc::SIGKILL);
+    }
+
     fn signal(&self, signal: i32) {
         let pid = i32::try_from(self.child.id()).expect("the PID fits i32");
         // SAFETY: no memory is involved; the child was not waited for, so its PID is not reused.

@@ -8,6 +8,8 @@ use std::collections::HashMap;
 pub const POD: i32 = 0;
 pub const CONTAINER: i32 = 1;
 pub const NODE: i32 = 2;
+/// State of a container that has ended.
+pub const EXITED: i32 = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct NamespaceOption {
@@ -47,6 +49,8 @@ pub struct LinuxPodSandboxConfig {
 pub struct PodSandboxConfig {
     #[prost(message, optional, tag = "1")]
     pub metadata: Option<PodSandboxMetadata>,
+    #[prost(map = "string, string", tag = "6")]
+    pub labels: HashMap<String, String>,
     #[prost(map = "string, string", tag = "7")]
     pub annotations: HashMap<String, String>,
     #[prost(message, optional, tag = "8")]
@@ -86,6 +90,26 @@ pub struct ContainerMetadata {
 pub struct ImageSpec {
     #[prost(string, tag = "1")]
     pub image: String,
+    #[prost(string, tag = "18")]
+    pub user_specified_image: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct KeyValue {
+    #[prost(string, tag = "1")]
+    pub key: String,
+    #[prost(string, tag = "2")]
+    pub value: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Mount {
+    #[prost(string, tag = "1")]
+    pub container_path: String,
+    #[prost(string, tag = "2")]
+    pub host_path: String,
+    #[prost(bool, tag = "3")]
+    pub readonly: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
@@ -108,6 +132,12 @@ pub struct ContainerConfig {
     pub image: Option<ImageSpec>,
     #[prost(string, repeated, tag = "3")]
     pub command: Vec<String>,
+    #[prost(message, repeated, tag = "6")]
+    pub envs: Vec<KeyValue>,
+    #[prost(message, repeated, tag = "7")]
+    pub mounts: Vec<Mount>,
+    #[prost(map = "string, string", tag = "9")]
+    pub labels: HashMap<String, String>,
     #[prost(map = "string, string", tag = "10")]
     pub annotations: HashMap<String, String>,
     #[prost(message, optional, tag = "15")]
@@ -130,10 +160,41 @@ pub struct CreateContainerResponse {
     pub container_id: String,
 }
 
+/// StartContainerRequest, RemoveContainerRequest and ContainerStatusRequest.
 #[derive(Clone, PartialEq, Message)]
-pub struct StartContainerRequest {
+pub struct ContainerId {
     #[prost(string, tag = "1")]
     pub container_id: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct StopContainerRequest {
+    #[prost(string, tag = "1")]
+    pub container_id: String,
+    #[prost(int64, tag = "2")]
+    pub timeout: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct ContainerStatus {
+    #[prost(int32, tag = "3")]
+    pub state: i32,
+    #[prost(int32, tag = "7")]
+    pub exit_code: i32,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct ContainerStatusResponse {
+    #[prost(message, optional, tag = "1")]
+    pub status: Option<ContainerStatus>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct VersionResponse {
+    #[prost(string, tag = "2")]
+    pub runtime_name: String,
+    #[prost(string, tag = "3")]
+    pub runtime_version: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
