@@ -2,8 +2,7 @@
 //!
 //! Annotations do not say who set them. CRI-O copies those of the pod into each container, and users of Docker, Podman and nerdctl set
 //! any. But an engine sets its own keys after the pod's, and it chooses the bundle's path. So the path tells the engine, and only that
-//! engine's keys are believed. That a container is a sandbox must also be confirmed by its id, which is random: see
-//! [`EngineKeys::sandbox_id`].
+//! engine's keys are believed. That a container is a sandbox must also be confirmed by its id, which is random.
 
 use std::path::Path;
 
