@@ -110,7 +110,8 @@ pub fn raise(signal: i32) {
     }
 }
 
-/// Search path in addition to `PATH`, which callers such as containerd may not set. CRI-O's packages have runtimes in a folder of their own.
+/// Search path in addition to `PATH`, which callers such as containerd may not set. CRI-O's packages have runtimes in a folder of their
+/// own.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/libexec/crio";
 
 /// Finds the first of `programs`, which are names or paths, that is not this program itself.

@@ -2,9 +2,8 @@
 //! Markdown to stdout and progress to stderr; ends with status 1 if a check failed. `scripts/crio.sh` runs it, once for each version of
 //! cgroups.
 //!
-//!     vgpu-crio-tests FOLDER           # with CRI-O's programs crio and pinns
-//!
-//! It needs root, namespaces of its own for mounts and processes, and one version of cgroups: crun refuses machines with both.
+//! Its argument is the folder with CRI-O's programs `crio` and `pinns`. It needs root, namespaces of its own for mounts and processes, and
+//! one version of cgroups: crun refuses machines with both.
 
 mod checks;
 mod crio;
