@@ -10,6 +10,9 @@ use crate::setting::{Outcome, Setting};
 /// A check.
 type Check = fn(&mut Setting) -> Outcome;
 
+/// Name of the check that hooks have no equivalent of.
+pub const WITH_HANDLER_ONLY: &str = "`--set-as-default`";
+
 /// All checks, in order: the last one removes vgpu from CRI-O.
 pub const ALL: [(&str, Check); 15] = [
     ("memory beyond the limit is refused", limits::memory_is_refused),
@@ -25,6 +28,6 @@ pub const ALL: [(&str, Check); 15] = [
     ("stop and remove leave nothing", life::nothing_is_left),
     ("CRI-O restarts beneath pods", life::restart),
     ("CRI-O is killed beneath pods", life::kill),
-    ("`--set-as-default` (not with hooks)", life::default_handler),
+    (WITH_HANDLER_ONLY, life::default_handler),
     ("`--undo`", life::undo),
 ];

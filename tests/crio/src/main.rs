@@ -47,6 +47,10 @@ fn main() -> ExitCode {
                 }
             };
             for (name, check) in checks::ALL {
+                if name == checks::WITH_HANDLER_ONLY && way == Way::Hooks {
+                    report.cell(name, "-".to_owned());
+                    continue;
+                }
                 let begun = Instant::now();
                 let outcome = check(&mut setting);
                 let log = if outcome.is_err() { setting.crio.log() } else { String::new() };

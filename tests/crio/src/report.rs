@@ -28,6 +28,11 @@ impl Report {
         if let Err(error) = outcome {
             self.failure(name, &format!("{error}\n{log}"));
         }
+        self.cell(name, cell);
+    }
+
+    /// Adds a cell to the column of the last setting.
+    pub fn cell(&mut self, name: &'static str, cell: String) {
         match self.lines.iter_mut().find(|line| line.0 == name) {
             Some(line) => line.1.push(cell),
             None => self.lines.push((name, vec![cell])),

@@ -83,9 +83,6 @@ fn beneath(setting: &mut Setting, end: fn(&mut Crio)) -> Outcome {
 
 /// As the default handler, vgpu limits the containers of pods that name none.
 pub fn default_handler(setting: &mut Setting) -> Outcome {
-    if setting.way == Way::Hooks {
-        return Ok(());
-    }
     setting.crio.configure(&setting.host, setting.way, &["--set-as-default"]);
     setting.crio.start();
     let cri = setting.crio.cri();
