@@ -1,6 +1,6 @@
 #!/bin/sh
 # package.sh [deb|rpm|tar|image]…: builds packages in packaging/out from the files that build.sh staged. Default: deb, rpm, tar.
-# rpm requires cargo-generate-rpm, image requires docker or podman. cargo-deb is installed if missing.
+# cargo-deb and cargo-generate-rpm are installed if missing; image requires docker or podman.
 # BASE is the image's base, pinned by digest: docker.io/library/debian@sha256:... UNPINNED=yes allows one without a digest.
 set -eu
 cd "$(dirname "$0")/.."
@@ -35,9 +35,21 @@ for kind in "$@"; do
     # The programs are already built and stripped.
     deb)
         cargo_deb
+        rm -f "$out"/vgpu_*_amd64.deb
         cargo deb -p vgpu-cli --no-build --no-strip --output "$out/vgpu_${version}_amd64.deb"
+        # The list of files is in cli/Cargo.toml once more.
+        dpkg-deb --contents "$out/vgpu_${version}_amd64.deb" | awk '{ print $6 }' >"$out/.files"
+        (cd "$stage/root" && find . ! -type d) | grep --line-regexp --invert-match --fixed-strings --file="$out/.files" >&2 && {
+            echo "vgpu_${version}_amd64.deb: expected these files, too" >&2
+            exit 1
+        }
+        rm "$out/.files"
         ;;
-    rpm) cargo generate-rpm -p cli --arch x86_64 --payload-compress gzip --output "$out/vgpu-$version.x86_64.rpm" ;;
+    rpm)
+        cargo_generate_rpm
+        rm -f "$out"/vgpu-*.rpm
+        cargo generate-rpm -p cli --arch x86_64 --payload-compress gzip --output "$out/vgpu-$version.x86_64.rpm"
+        ;;
     tar)
         tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@"$SOURCE_DATE_EPOCH" \
             --transform "s,^\.,vgpu-$version," -C "$stage" --exclude ./scripts \

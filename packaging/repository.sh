@@ -34,7 +34,15 @@ if ls "$out"/vgpu-*.rpm >/dev/null 2>&1; then
     packages createrepo_c:createrepo-c
     mkdir -p "$repository/rpm"
     cp "$out"/vgpu-*.rpm "$repository/rpm"
-    createrepo_c --quiet "$repository/rpm"
+    createrepo_c --quiet --general-compress-type gz "$repository/rpm"
+    # The list of files is in cli/Cargo.toml once more. The link to the library is made by the package's script.
+    gzip -dc "$repository"/rpm/repodata/*-filelists.xml.gz | sed -n 's,.*<file[^>]*>\(.*\)</file>.*,.\1,p' >"$out/.files"
+    (cd packaging/stage/root && find . -type f | sed 's,/zsh/vendor-completions/,/zsh/site-functions/,') |
+        grep --line-regexp --invert-match --fixed-strings --file="$out/.files" >&2 && {
+        echo "vgpu-*.rpm: expected these files, too" >&2
+        exit 1
+    }
+    rm "$out/.files"
     if [ -n "${KEY:-}" ]; then
         gpg --batch --yes --local-user "$KEY" --armor --detach-sign "$repository/rpm/repodata/repomd.xml"
         gpg --armor --export "$KEY" >"$repository/rpm/vgpu.asc"

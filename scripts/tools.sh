@@ -76,6 +76,17 @@ cargo_deb() {
     PATH="$target/packaging/bin:$PATH"
 }
 
+# cargo_generate_rpm: provides cargo-generate-rpm, built without optimization, which saves time.
+cargo_generate_rpm() {
+    [ -x "$target/packaging/bin/cargo-generate-rpm" ] && PATH="$target/packaging/bin:$PATH"
+    cargo generate-rpm --version >/dev/null 2>&1 && return 0
+    echo "installing cargo-generate-rpm into $target/packaging" >&2
+    built=$(mktemp -d)
+    CARGO_TARGET_DIR="$built" cargo install --quiet --debug --locked --root "$target/packaging" cargo-generate-rpm@0.21.1
+    rm -rf "$built"
+    PATH="$target/packaging/bin:$PATH"
+}
+
 # cargo_deny: provides cargo-deny, built without optimization, which saves time. Packages with ready programs are too old for Cargo.lock.
 cargo_deny() {
     [ -x "$target/audit/bin/cargo-deny" ] && PATH="$target/audit/bin:$PATH"
