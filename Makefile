@@ -1,6 +1,6 @@
 # On Debian and Ubuntu with Rust, the targets install what else they need.
 
-.PHONY: demo test test-random fuzz moves audit reproducible scale soak build gpu-kit release clean test-crio
+.PHONY: demo test test-random fuzz moves audit reproducible scale soak build gpu-kit release clean test-crio quickstarts
 
 # Runs a container with limits, on a real GPU if there is one, else on a simulated one.
 demo:
@@ -17,6 +17,10 @@ test-random:
 # Pods of a real CRI-O, as root; CRIO_SOURCE: a checkout of CRI-O's sources, from which it is built.
 test-crio:
 	@scripts/crio.sh "$(CRIO_SOURCE)"
+
+# Runs the book's quickstarts on a clean system: SUITE is a release of Debian or Ubuntu (default: noble), MIRROR its archive.
+quickstarts:
+	@scripts/quickstarts.sh $(or $(SUITE),noble)
 
 # Checks the dependencies with cargo-deny, which is built first: advisories from RustSec's database, licences, bans, sources.
 audit:

@@ -6,9 +6,15 @@ cd "$(dirname "$0")/.."
 packages runc:runc crun:crun objdump:binutils busybox-static
 # The daemons that vgpu registers with. Each test starts its own, with private folders.
 packages containerd:containerd dockerd:docker.io podman:podman newuidmap:uidmap iptables:iptables containernetworking-plugins
+packages debootstrap:debootstrap jq:jq
 helm
 perfetto
 browser
+# A clean system for the packages, of the Debian whose Docker knows the annotations that the book shows. Its glibc is this machine's or a
+# newer one, so it runs the programs that the tests ran. It is made meanwhile, as it mostly waits for the network.
+suite=${SUITE:-trixie}
+clean=$target/clean/$suite
+[ -e "$clean/done" ] || packaging/clean.sh "$suite" "$clean" >"$target/clean-$suite.log" 2>&1 &
 step() {
     echo
     echo "== $1"
@@ -96,21 +102,15 @@ with_driver 535 -p vgpu-e2e --test gpu_time --test memory
 with_driver next -p vgpu-e2e --test interception --test gpu_time --test memory
 
 step "package on a clean system"
-# The system is of this machine's own release, because the package contains the programs that the tests ran, which are
-# linked to its glibc. Without debootstrap's mirror, this test is skipped.
-packages debootstrap:debootstrap jq:jq
-suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
-clean=$target/clean/$suite
-if [ ! -e "$clean/done" ]; then
-    rm -rf "$clean"
-    mkdir -p "$clean"
-    debootstrap --variant=minbase "$suite" "$clean/root" >"$target/clean-$suite.log" 2>&1 && rm -f "$clean"/root/var/cache/apt/archives/*.deb && touch "$clean/done"
-fi
+# Without debootstrap's mirror, these tests are skipped.
+wait
 if [ -e "$clean/done" ]; then
     BUILT=$target/debug packaging/build.sh
     packaging/package.sh deb
     packaging/test-deb.sh packaging/out/vgpu_*_amd64.deb "$clean/root"
     packaging/test-repository.sh "$clean/root"
+    step "the book's quickstarts on clean systems"
+    packaging/test-quickstarts.sh packaging/out/vgpu_*_amd64.deb "$clean"
 else
     echo "SKIPPED: debootstrap failed; see $target/clean-$suite.log"
 fi
