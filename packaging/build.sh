@@ -52,6 +52,7 @@ file 644 packaging/grafana/vgpu.json /usr/share/vgpu/grafana-dashboard.json
 file 644 "$stage/generated/completions/vgpu.bash" /usr/share/bash-completion/completions/vgpu
 file 644 "$stage/generated/completions/_vgpu" /usr/share/zsh/vendor-completions/_vgpu
 file 644 "$stage/generated/completions/vgpu.fish" /usr/share/fish/vendor_completions.d/vgpu.fish
+cp packaging/man/*.1 "$stage/generated/man"
 for page in "$stage"/generated/man/*.1; do
     gzip -9n "$page"
     file 644 "$page.gz" "/usr/share/man/man1/$(basename "$page").gz"

@@ -21,6 +21,18 @@ fn is_setting(line: &str) -> bool {
 }
 
 #[test]
+fn every_program_has_a_manual_page() {
+    let script = text("build.sh");
+    let programs: Vec<&str> = script.split_whitespace().filter_map(|word| word.strip_prefix("/usr/bin/")).collect();
+    assert!(programs.len() >= 5, "{programs:?}");
+    // `vgpu generate` writes the pages of vgpu.
+    for program in programs.into_iter().filter(|program| *program != "vgpu") {
+        let page = text(&format!("man/{program}.1"));
+        assert!(page.contains(".TH"), "{program}");
+    }
+}
+
+#[test]
 fn the_shipped_policy_file_sets_nothing() {
     assert_eq!(Policy::parse(&text("config.toml")).unwrap(), Policy::default());
 }

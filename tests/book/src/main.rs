@@ -1,4 +1,4 @@
-//! Writes the generated pages of the book.
+//! Writes the generated pages of the book, and manual pages.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use vgpu_book::pages::root;
 
 fn main() -> std::io::Result<()> {
     for (name, text) in generated::pages() {
-        fs::write(root().join("docs").join(name), text)?;
+        fs::write(root().join(name), text)?;
     }
     Ok(())
 }

@@ -8,8 +8,8 @@ use vgpu_book::pages::{chapter, code, root};
 #[test]
 fn generated_pages_are_current() {
     for (name, text) in generated::pages() {
-        let committed = std::fs::read_to_string(root().join("docs").join(name)).unwrap_or_default();
-        assert!(committed == text, "docs/{name} is out of date: run cargo run -p vgpu-book");
+        let committed = std::fs::read_to_string(root().join(name)).unwrap_or_default();
+        assert!(committed == text, "{name} is out of date: run cargo run -p vgpu-book");
     }
 }
 
