@@ -6,10 +6,10 @@ set -euo pipefail
 suite=$1 folder=$2
 cd "$(dirname "$0")/.."
 case $suite in
-bookworm | trixie | forky | sid) mirror=${MIRROR:-http://deb.debian.org/debian} components=main options=() ;;
+bookworm | trixie | forky | sid) mirror=${MIRROR:-http://deb.debian.org/debian} components=main compose=docker-compose options=() ;;
 *)
     # The script for Ubuntu's releases is the same for all. Without Ubuntu's keys on this machine, its first packages are not verified.
-    mirror=${MIRROR:-http://archive.ubuntu.com/ubuntu} components=main,universe
+    mirror=${MIRROR:-http://archive.ubuntu.com/ubuntu} components=main,universe compose=docker-compose-v2
     keys=/usr/share/keyrings/ubuntu-archive-keyring.gpg
     options=(--no-check-gpg)
     [ ! -e $keys ] || options=(--keyring=$keys)
@@ -29,6 +29,6 @@ unshare --mount bash -euc '
     cp packaging/stand-ins/preferences "$1/root/etc/apt/preferences.d/stand-in"
     apt="chroot $1/root env PATH=/usr/sbin:/usr/bin:/sbin:/bin apt-get -o APT::Sandbox::User=root"
     $apt -qq update
-    for each in docker.io containerd podman; do $apt -qq install --yes --download-only $each; done
-' - "$(realpath "$folder")"
+    for each in docker.io containerd podman "$2"; do $apt -qq install --yes --download-only $each; done
+' - "$(realpath "$folder")" $compose
 touch "$folder/done"
