@@ -27,7 +27,8 @@ unshare --mount bash -euc '
     mount --bind "$1/lists" "$1/root/var/lib/apt/lists"
     mount -t tmpfs preferences "$1/root/etc/apt/preferences.d"
     cp packaging/stand-ins/preferences "$1/root/etc/apt/preferences.d/stand-in"
-    apt="chroot $1/root env PATH=/usr/sbin:/usr/bin:/sbin:/bin apt-get -o APT::Sandbox::User=root -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache="
+    apt="chroot $1/root env PATH=/usr/sbin:/usr/bin:/sbin:/bin apt-get -o APT::Sandbox::User=root"
+    apt="$apt -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache="
     $apt -qq update
     for each in docker.io containerd podman "$2"; do $apt -qq install --yes --download-only $each; done
 ' - "$(realpath "$folder")" $compose

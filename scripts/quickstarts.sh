@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/tools.sh
-packages debootstrap:debootstrap busybox-static
+packages debootstrap:debootstrap busybox-static ip:iproute2 python3:python3
 clean=$target/clean/$1
 suite=$1
 shift

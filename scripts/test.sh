@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 packages runc:runc crun:crun objdump:binutils busybox-static
 # The daemons that vgpu registers with. Each test starts its own, with private folders.
 packages containerd:containerd dockerd:docker.io podman:podman newuidmap:uidmap iptables:iptables containernetworking-plugins
-packages debootstrap:debootstrap jq:jq
+packages debootstrap:debootstrap jq:jq ip:iproute2
 helm
 perfetto
 browser
