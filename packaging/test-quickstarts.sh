@@ -104,7 +104,7 @@ status=0
 for system in "${systems[@]}"; do
     prepare "$system"
     (
-        exec unshare --mount --pid --fork --kill-child --net --uts --ipc bash -euc "$within" - \
+        exec timeout --kill-after=10 600 unshare --mount --pid --fork --kill-child --net --uts --ipc bash -euc "$within" - \
             "$work/$system/root" "$folder" "$kit/simgpu/simgpu-ctl" </dev/null
     ) >"$work/$system/log" 2>&1 &
     pids+=($!)

@@ -41,6 +41,7 @@ RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps -p vgpu-preload --documen
 
 step "book"
 scripts/book.sh
+packaging/quickstarts.py --check
 
 step "build"
 kit=$(scripts/build.sh)
