@@ -2,8 +2,14 @@
 
 mod common;
 
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
 use common::{Monitor, stdout, vgpu, wait_for};
 use vgpu_e2e::{Kit, Machine, Running, Way, host};
+use vgpu_region::map;
 use vgpu_test_harness::{Host, Runtime, can_run};
 
 /// Memory limit of a container in MiB. The GPU has 512, of which each context takes 64.
@@ -19,10 +25,14 @@ fn tenant(host: &Host, machine: &Machine, is_evictable: bool) -> Running {
     running
 }
 
-/// Returns the bytes that a container has moved to the host.
-fn moved_out(host: &Host, machine: &Machine, running: &Running) -> u64 {
-    let report: serde_json::Value = serde_json::from_str(&stdout(vgpu(host, machine).args(["show", "--json", &running.id]))).unwrap();
-    report["containers"][0]["gpus"][0]["moved_out"].as_u64().unwrap_or(0)
+/// Returns whether a container's memory has moved to the host at least once.
+fn has_moved(host: &Host, running: &Running) -> bool {
+    let path = host.state_dir().join("containers").join(&running.id).join("region");
+    let region = map::region(&CString::new(path.as_os_str().as_bytes()).unwrap()).unwrap();
+    let has_moved = region.used_slots().any(|(_, slot)| slot.left.load(Relaxed) != 0);
+    // SAFETY: the mapping is not used below.
+    unsafe { map::unmap(region) };
+    has_moved
 }
 
 /// Ends a container's work, and returns what it printed.
@@ -51,17 +61,30 @@ fn tenants_that_do_not_fit_together_all_get_on() {
     let Some((host, machine)) = overcommitted() else { return };
     let _monitor = Monitor::start(&host, &machine);
     let tenants = [true, true, true].map(|is_evictable| tenant(&host, &machine, is_evictable));
-    let mut have_moved = [false; 3];
-    wait_for("each has moved out once", || {
-        for (tenant, has_moved) in tenants.iter().zip(&mut have_moved) {
-            *has_moved |= moved_out(&host, &machine, tenant) != 0;
-        }
-        println!("{have_moved:?}");
-        (have_moved == [true; 3]).then_some(())
-    });
+    wait_for("each has moved", || tenants.iter().all(|tenant| has_moved(&host, tenant)).then_some(()));
+    let shown = stdout(vgpu(&host, &machine).args(["show", "--json", &tenants[0].id]));
+    assert!(shown.contains("\"moved_out\""), "{shown}");
     for tenant in tenants {
         println!("{}", end(tenant));
     }
+}
+
+/// Containers are killed at any moment, also in the middle of moves, and others start in their place.
+#[test]
+fn killed_tenants_leave_the_others_right() {
+    let Some((host, machine)) = overcommitted() else { return };
+    let _monitor = Monitor::start(&host, &machine);
+    let mut tenants: Vec<Running> = (0..3).map(|_| tenant(&host, &machine, true)).collect();
+    for round in 0..9 {
+        wait_for("a tenant has moved", || tenants.iter().any(|tenant| has_moved(&host, tenant)).then_some(()));
+        std::thread::sleep(Duration::from_millis(37 * round));
+        drop(tenants.remove(0));
+        tenants.push(tenant(&host, &machine, true));
+    }
+    for tenant in tenants {
+        println!("{}", end(tenant));
+    }
+    assert_eq!(machine.held(0).processes, [], "memory on the GPU after all have ended");
 }
 
 #[test]

@@ -25,10 +25,11 @@ impl<'a> Request<'a> {
         Self { gpu, beat: (0, clock::monotonic()) }
     }
 
-    /// Asks, and sleeps for a while. Returns false if there will be no room: the arbiter is gone, or found nobody who can leave.
+    /// Asks, and sleeps for a while. Returns false if there will be no room: the arbiter is gone, or found nobody who can leave. An arbiter
+    /// that has not met this container yet is waited for.
     pub fn ask(&mut self) -> bool {
-        let Some(turn) = session::ready().and_then(|session| session.limits.turn(self.gpu.uuid)) else { return false };
-        let (beat, now) = (turn.beat.load(Relaxed), clock::monotonic());
+        let turn = session::ready().and_then(|session| session.limits.turn(self.gpu.uuid));
+        let (beat, now) = (turn.map_or(0, |turn| turn.beat.load(Relaxed)), clock::monotonic());
         if beat != self.beat.0 {
             self.beat = (beat, now);
         } else if now.saturating_sub(self.beat.1) > GONE_AFTER_NS {
@@ -37,6 +38,6 @@ impl<'a> Request<'a> {
         let number = self.gpu.account.room_wanted.fetch_add(1, AcqRel).wrapping_add(1);
         clock::nap(RETRY_NS);
         // Numbers wrap around: the refused one is this one, or a later one.
-        (turn.no_room.load(Acquire).wrapping_sub(number) as i32) < 0
+        turn.is_none_or(|turn| (turn.no_room.load(Acquire).wrapping_sub(number) as i32) < 0)
     }
 }
