@@ -22,9 +22,12 @@ impl fmt::Display for Setting {
             Origin::Environment => "environment variable",
             Origin::File => "file",
         };
-        write!(out, "{origin} {}: \"{}\"", one_line(&self.key), one_line(&self.value))
+        write!(out, "{origin} {}: \"{}\"", one_line(&self.key), quoted(&self.value))
     }
 }
+
+/// Most characters of a text of unknown length that a message has.
+const MAX_CHARS: usize = 120;
 
 /// An invalid request or configuration.
 #[derive(Debug, thiserror::Error)]
@@ -68,14 +71,26 @@ pub enum Error {
     },
 }
 
-/// Returns `text` with control characters escaped, so that it cannot break or forge a log line, and cut after 120 characters.
+/// Returns `text` with control characters escaped, so that it cannot break or forge a log line.
+pub fn escaped(text: &str) -> String {
+    text.chars().map(|c| if matches!(c, '"' | '\'') { c.to_string() } else { c.escape_debug().to_string() }).collect()
+}
+
+/// Returns `text` with control characters escaped, and cut after 120 characters.
 pub fn one_line(text: &str) -> String {
-    const MAX_CHARS: usize = 120;
-    let mut line: String = text.chars().take(MAX_CHARS).flat_map(char::escape_debug).collect();
-    if text.chars().nth(MAX_CHARS).is_some() {
-        line.push('…');
+    cut(text, escaped)
+}
+
+/// Returns `text` as [`one_line`] does, but for use between quotation marks, so that it cannot end them.
+pub fn quoted(text: &str) -> String {
+    cut(text, |start| start.escape_debug().to_string())
+}
+
+fn cut(text: &str, escape: impl Fn(&str) -> String) -> String {
+    match text.char_indices().nth(MAX_CHARS) {
+        Some((end, _)) => escape(&text[..end]) + "…",
+        None => escape(text),
     }
-    line
 }
 
 #[cfg(test)]
@@ -88,5 +103,6 @@ mod tests {
         let message = setting.refused("a number of MiB").to_string();
         assert_eq!(message, r#"annotation nvidia.com/gpumem: "1\nlevel=info \u{1b}[2J\"": expected a number of MiB"#);
         assert!(one_line(&"x".repeat(5000)).chars().count() <= 121);
+        assert_eq!((one_line("a \"b\"\n"), quoted("a \"b\"")), (r#"a "b"\n"#.to_owned(), r#"a \"b\""#.to_owned()));
     }
 }

@@ -14,6 +14,7 @@ pub mod policy;
 pub mod quantity;
 pub mod request;
 pub mod setting;
+pub mod spelling;
 
 pub use decide::decide;
 pub use error::{Error, Result};

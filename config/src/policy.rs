@@ -3,18 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize};
-use strsim::damerau_levenshtein;
 
-use crate::error::{Error, Result, one_line};
+use crate::error::{Error, Result, escaped, one_line};
 use crate::quantity::{self, Bytes, Percent};
+use crate::spelling;
 
 /// Path of the policy file unless [`VARIABLE`] names another one.
 pub const DEFAULT_PATH: &str = "/etc/vgpu/config.toml";
 /// Variable in the environment of the *runtime's caller* that names another policy file.
 pub const VARIABLE: &str = "VGPU_CONFIG";
-
-/// Most differing characters of a misspelt key.
-const MAX_TYPOS: usize = 2;
 
 /// The policy. Every key has a default, so an absent file is equivalent to an empty one.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -289,24 +286,32 @@ pub enum Otherwise {
     Refuse,
 }
 
-/// Returns a shorter message about an unknown key that is almost a known one.
-fn suggestion(message: &str) -> Option<String> {
-    let mut names = message.strip_prefix("unknown field `")?.split('`').step_by(2);
-    let unknown = names.next()?;
-    let near = names.map(|known| (damerau_levenshtein(unknown, known), known)).filter(|(typos, _)| *typos <= MAX_TYPOS);
-    near.min().map(|(_, known)| format!("unknown field `{unknown}`: did you mean {known}?"))
-}
-
 fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Bytes>, D::Error> {
     let text = String::deserialize(from)?;
     let units = &quantity::POLICY;
-    units.parse(&text).map(Some).ok_or_else(|| serde::de::Error::custom(format!("expected {}", units.expected)))
+    units.parse(&text).map(Some).ok_or_else(|| serde::de::Error::custom(format!("expected {}", units.advice(&text))))
+}
+
+/// A number, or a text that was written for one.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Number {
+    Integer(i64),
+    Text(String),
+    Fraction(f64),
 }
 
 fn percent<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Percent>, D::Error> {
-    let number = i64::deserialize(from)?;
-    let percent = u32::try_from(number).ok().and_then(Percent::new);
-    percent.map(Some).ok_or_else(|| serde::de::Error::custom("expected an integer from 1 to 100 (percent)"))
+    let text = match Number::deserialize(from) {
+        Ok(Number::Integer(number)) => match u32::try_from(number).ok().and_then(Percent::new) {
+            Some(percent) => return Ok(Some(percent)),
+            None => number.to_string(),
+        },
+        Ok(Number::Text(text)) => text,
+        Ok(Number::Fraction(fraction)) => fraction.to_string(),
+        Err(_) => String::new(),
+    };
+    Err(serde::de::Error::custom(format!("expected {}", quantity::percent_advice(&text, quantity::PERCENT))))
 }
 
 impl Policy {
@@ -336,7 +341,7 @@ impl Policy {
     /// One line that names the position and the reason.
     pub fn parse(text: &str) -> Result<Self, String> {
         let policy: Self = toml_edit::de::from_str(text).map_err(|error| {
-            let why = suggestion(error.message()).unwrap_or_else(|| one_line(error.message()));
+            let why = spelling::unknown_field(error.message()).unwrap_or_else(|| escaped(error.message()));
             match error.span() {
                 Some(span) => {
                     let before = text.get(..span.start).unwrap_or(text);

@@ -5,6 +5,8 @@ use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 
+use crate::spelling::did_you_mean;
+
 /// One KiB in bytes.
 pub const KIB: u64 = 1 << 10;
 /// One MiB in bytes.
@@ -153,6 +155,60 @@ impl Units {
         };
         Bytes::new(number(digits)?.checked_mul(unit)?)
     }
+
+    /// Returns what is expected instead of `text`: the accepted form, and what was probably meant by a unit such as `GiB` or a fraction.
+    #[must_use]
+    pub fn advice(&self, text: &str) -> String {
+        advice(self.expected, self.meant(text))
+    }
+
+    /// Returns the accepted form of an amount that has the units of other programs, or a fraction.
+    fn meant(&self, text: &str) -> Option<String> {
+        const LETTERS: [char; 4] = ['k', 'm', 'g', 't'];
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let suffix = text[end..].trim().to_ascii_lowercase();
+        let nth = LETTERS.iter().position(|&letter| suffix.starts_with(letter))?;
+        if !["", "b", "i", "ib"].contains(&&suffix[1..]) {
+            return None;
+        }
+        let (number, nth) = match text[..end].split_once('.') {
+            None => (text[..end].to_owned(), nth),
+            Some((whole, fraction)) => (in_next_lower_unit(whole, fraction)?.to_string(), nth.checked_sub(1)?),
+        };
+        let letter = LETTERS[nth];
+        let forms = [format!("{number}{}i", letter.to_ascii_uppercase()), format!("{number}{letter}")];
+        forms.into_iter().find(|form| self.parse(form).is_some())
+    }
+}
+
+/// The accepted form of a percentage in words, for error messages.
+pub const PERCENT: &str = "an integer from 1 to 100 (percent)";
+
+/// Returns what is expected instead of `text`, a percentage: `expected`, and what was probably meant.
+#[must_use]
+pub fn percent_advice(text: &str, expected: &str) -> String {
+    let meant = || {
+        let text = text.trim();
+        if let Some(number) = text.strip_suffix('%') {
+            return percent(number.trim());
+        }
+        // A part of one, in hundredths.
+        let hundredths = text.strip_prefix("0.").filter(|digits| digits.len() <= 2)?;
+        percent(format!("{hundredths:0<2}").trim_start_matches('0'))
+    };
+    advice(expected, meant().map(|percent| percent.to_string()))
+}
+
+fn advice(expected: &str, meant: Option<String>) -> String {
+    meant.map_or_else(|| expected.to_owned(), |meant| format!("{expected}: {}", did_you_mean(&meant)))
+}
+
+/// Returns 1024 times the number `whole.fraction`. `None` unless that is an integer.
+fn in_next_lower_unit(whole: &str, fraction: &str) -> Option<u64> {
+    let one = 10_u64.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    let parts = fraction.parse::<u64>().ok()?.checked_mul(1024)?;
+    let whole = whole.parse::<u64>().ok()?.checked_mul(1024)?;
+    if parts.is_multiple_of(one) { whole.checked_add(parts / one) } else { None }
 }
 
 /// Parses a positive integer of decimal digits, without sign or leading zero.
@@ -256,6 +312,33 @@ mod tests {
         ];
         for (description, text, expected) in cases {
             assert_eq!(percent_or_unlimited(text), expected, "{description}: {text:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_meant_is_advised() {
+        for (units, text, meant) in [
+            (&ANNOTATION, "4GiB", Some("4Gi")),
+            (&ANNOTATION, "4GB", Some("4Gi")),
+            (&ANNOTATION, "4 gb", Some("4Gi")),
+            (&ANNOTATION, "4gi", Some("4Gi")),
+            (&ANNOTATION, "1.5g", Some("1536Mi")),
+            (&ANNOTATION, "1.51g", None),
+            (&ANNOTATION, "4Q", None),
+            (&ANNOTATION, "0GB", None),
+            (&ANNOTATION, "-1", None),
+            (&ANNOTATION, "٤GB", None),
+            (&HAMI, "10Gi", Some("10g")),
+            (&HAMI, "1t", None),
+            (&POLICY, "4096MB", Some("4096Mi")),
+            (&POLICY, "4096", None),
+        ] {
+            assert_eq!(units.meant(text).as_deref(), meant, "{text}");
+        }
+        assert!(ANNOTATION.advice("4GB").ends_with("Gi, Ti): did you mean 4Gi?"));
+        for (text, meant) in [("30%", "30"), ("30 %", "30"), ("0.3", "30"), ("101%", ""), ("-1%", ""), ("half", ""), ("0.333", "")] {
+            let expected = if meant.is_empty() { PERCENT.to_owned() } else { format!("{PERCENT}: did you mean {meant}?") };
+            assert_eq!(percent_advice(text, PERCENT), expected, "{text}");
         }
     }
 

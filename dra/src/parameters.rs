@@ -2,11 +2,14 @@
 
 use k8s_openapi::api::resource::v1::DeviceAllocationConfiguration;
 use serde::Deserialize;
+use vgpu_config::spelling::{self, did_you_mean, nearest};
 
 use crate::names::DRIVER;
 
 /// `apiVersion` and `kind` of the parameters.
 const TYPE: (&str, &str) = ("vgpu.io/v1", "ShareParameters");
+/// Length of this driver's name divided by the most typos in it.
+const DRIVER_TYPOS: usize = 4;
 /// Source of a configuration that a DeviceClass has, which a claim's own overrides.
 const FROM_CLASS: &str = "FromClass";
 
@@ -47,6 +50,7 @@ pub fn of_request(all: &[DeviceAllocationConfiguration], request: &str) -> Resul
     let mut merged = Parameters::default();
     for opaque in of_class.into_iter().chain(of_claim).filter_map(|configuration| configuration.opaque.as_ref()) {
         if opaque.driver != DRIVER {
+            check_driver(&opaque.driver, request)?;
             continue;
         }
         let next = parse(&opaque.parameters.0).map_err(|error| format!("parameters of request {request} for {DRIVER}: {error}"))?;
@@ -59,9 +63,20 @@ pub fn of_request(all: &[DeviceAllocationConfiguration], request: &str) -> Resul
     Ok(merged)
 }
 
+/// Refuses the name of a driver that is almost this one's: its parameters would be ignored in silence.
+fn check_driver(driver: &str, request: &str) -> Result<(), String> {
+    match nearest(driver, [(DRIVER, DRIVER)].into_iter(), DRIVER_TYPOS) {
+        Some(meant) => Err(format!("parameters of request {request}: unknown driver {driver:?}: {}", did_you_mean(meant))),
+        None => Ok(()),
+    }
+}
+
 /// Parses the parameters of one configuration.
 fn parse(value: &serde_json::Value) -> Result<Parameters, String> {
-    let written = Written::deserialize(value).map_err(|error| error.to_string())?;
+    let written = Written::deserialize(value).map_err(|error| {
+        let why = error.to_string();
+        spelling::unknown_field(&why).unwrap_or(why)
+    })?;
     let (version, kind) = TYPE;
     if (written.api_version.as_str(), written.kind.as_str()) != TYPE {
         return Err(format!("{} {}: expected {version} {kind}", written.api_version, written.kind));
@@ -108,7 +123,10 @@ mod tests {
     #[test]
     fn unknown_parameters_are_refused() {
         for (more, expected) in [
-            (json!({ "softCores": 50 }), "unknown field `softCores`, expected one of"),
+            (json!({ "memory": 50 }), "unknown field `memory`, expected one of"),
+            (json!({ "softCores": 50 }), "for gpu.vgpu: unknown field `softCores`: did you mean coresSoft?"),
+            (json!({ "cores_soft": 50 }), "unknown field `cores_soft`: did you mean coresSoft?"),
+            (json!({ "oversubscribed": true }), "unknown field `oversubscribed`: did you mean oversubscribe?"),
             (json!({ "priority": 2 }), "priority: 2: expected an integer from 0 to 1"),
             (json!({ "coresSoft": 101 }), "coresSoft: 101: expected an integer from 1 to 100"),
             (json!({ "oversubscribe": "yes" }), "expected a boolean"),
@@ -117,5 +135,14 @@ mod tests {
             let error = parameters(json!([entry("FromClaim", "gpu.vgpu", &[], more)])).unwrap_err();
             assert!(error.contains(expected) && error.contains("request gpu/large"), "{error}");
         }
+    }
+
+    #[test]
+    fn parameters_for_a_driver_that_is_almost_this_one_are_refused() {
+        for driver in ["gpu-vgpu", "vgpu.gpu", "gpu.vpgu"] {
+            let error = parameters(json!([entry("FromClaim", driver, &[], json!({ "priority": 0 }))])).unwrap_err();
+            assert!(error.ends_with(&format!("request gpu/large: unknown driver \"{driver}\": did you mean gpu.vgpu?")), "{error}");
+        }
+        assert!(parameters(json!([entry("FromClaim", "gpu.amd.com", &[], json!({}))])).is_ok());
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use vgpu_config::error::one_line;
+use vgpu_config::error::{one_line, quoted};
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -35,7 +35,7 @@ pub enum Error {
         expected: &'static str,
     },
     /// A value is not accepted.
-    #[error("{key}: \"{}\": expected {expected}", one_line(value))]
+    #[error("{key}: \"{}\": expected {expected}", quoted(value))]
     Refused {
         /// The name of the value.
         key: &'static str,

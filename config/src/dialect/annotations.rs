@@ -5,7 +5,7 @@ use crate::devices;
 use crate::dialect::parse::{memory, parse, priority, switch};
 use crate::dialect::sources::Sources;
 use crate::error::Result;
-use crate::quantity::{ANNOTATION, Percent, number, percent};
+use crate::quantity::{ANNOTATION, PERCENT, Percent, number, percent, percent_advice};
 use crate::request::{GpuRequests, Request, Spill};
 use crate::setting::{Setting, Sourced};
 
@@ -92,7 +92,10 @@ fn read_choice(setting_of: impl Fn(&'static str) -> Result<Option<Setting>>, req
 }
 
 fn percentage(setting: Setting) -> Result<Sourced<Percent>> {
-    parse(setting, |text| percent(text).and_then(Percent::new), "an integer from 1 to 100 (percent)")
+    match percent(&setting.value).and_then(Percent::new) {
+        Some(value) => Ok(Sourced { value, setting }),
+        None => Err(setting.refused(percent_advice(&setting.value, PERCENT))),
+    }
 }
 
 /// Returns the setting of `key` for this container: its own, else the pod's.

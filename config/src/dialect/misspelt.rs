@@ -4,13 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use strsim::damerau_levenshtein;
-
 use crate::dialect::annotations::{
     CORES, CORES_SOFT, COUNT, EVICTABLE, MEMORY, MEMORY_PERCENT, NOUSE_TYPE, NOUSE_UUID, OVERSUBSCRIBE, PRIORITY, USE_TYPE, USE_UUID,
 };
 use crate::error::{Error, Result};
 use crate::setting::Setting;
+use crate::spelling::{did_you_mean, nearest};
 
 /// Prefix of vgpu's annotations.
 const PREFIX: &str = "nvidia.com/";
@@ -33,8 +32,6 @@ const VARIABLES: [&str; 9] = [
 const ANNOTATION_TYPOS: usize = 4;
 /// Length of a variable divided by the most typos in it.
 const VARIABLE_TYPOS: usize = 6;
-/// Most typos in any key. At least one is allowed.
-const MAX_TYPOS: usize = 3;
 
 /// Refuses keys that are almost those of a limit.
 ///
@@ -55,7 +52,7 @@ pub fn check(annotations: &BTreeMap<String, String>, env: &BTreeMap<String, Stri
 }
 
 fn unknown(setting: &Setting, meant: &str) -> Error {
-    setting.refused(format!("a known key: did you mean {meant}?"))
+    setting.refused(format!("a known key: {}", did_you_mean(meant)))
 }
 
 /// Returns the annotation that was probably meant. A key may have a container's name after a dot, and so may those of other programs.
@@ -79,24 +76,6 @@ fn variable(key: &str) -> Option<&'static str> {
     nearest(without_index, VARIABLES.into_iter().map(|known| (known, known)), VARIABLE_TYPOS)
 }
 
-/// Returns the key whose name is nearest to `name`, if at most one in `one_in` characters differs. Case and separators count for nothing.
-fn nearest(name: &str, known: impl Iterator<Item = (&'static str, &'static str)>, one_in: usize) -> Option<&'static str> {
-    let name = letters(name);
-    let near = known.filter_map(|(key, known)| {
-        let known = letters(known);
-        let allowed = (known.len() / one_in).clamp(1, MAX_TYPOS);
-        // At least as many characters differ as the lengths do, and a tenant's key may be long.
-        let is_near = known.len().abs_diff(name.len()) <= allowed;
-        let typos = is_near.then(|| damerau_levenshtein(&name, &known))?;
-        (typos <= allowed).then_some((typos, key))
-    });
-    near.min().map(|(_, key)| key)
-}
-
-fn letters(name: &str) -> String {
-    name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +96,7 @@ mod tests {
             ("nvidia.com/gpumem-oversubscribed", OVERSUBSCRIBE),
             ("nvidia.com/use-gpuuid", USE_UUID),
             ("nvidia.com/gpus", COUNT),
+            ("nvidia.com/gpusoft-cores", CORES_SOFT),
         ] {
             let annotations = BTreeMap::from([(key.to_owned(), "1024".to_owned())]);
             let message = check(&annotations, &BTreeMap::new()).unwrap_err().to_string();

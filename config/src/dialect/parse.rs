@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::Result;
-use crate::quantity::{Bytes, Percent, Units, number, percent_or_unlimited};
+use crate::quantity::{Bytes, Percent, Units, number, percent_advice, percent_or_unlimited};
 use crate::request::{GpuRequest, GpuRequests};
 use crate::setting::{Setting, Sourced};
 
@@ -45,13 +45,19 @@ pub(super) fn parse<T>(setting: Setting, parse: impl Fn(&str) -> Option<T>, expe
 
 /// Parses an amount of memory in the dialect's units.
 pub(super) fn memory(setting: Setting, units: &Units) -> Result<Sourced<Bytes>> {
-    parse(setting, |text| units.parse(text), units.expected)
+    match units.parse(&setting.value) {
+        Some(value) => Ok(Sourced { value, setting }),
+        None => Err(setting.refused(units.advice(&setting.value))),
+    }
 }
 
 /// Parses a percentage of GPU time where 0 and 100 or more mean no limit.
 pub(super) fn cores(setting: Setting) -> Result<Option<Sourced<Percent>>> {
-    let cores = parse(setting, percent_or_unlimited, "a non-negative integer (percent; 0 and 100 or more mean no limit)")?;
-    Ok(cores.value.map(|value| Sourced { value, setting: cores.setting }))
+    let expected = "a non-negative integer (percent; 0 and 100 or more mean no limit)";
+    match percent_or_unlimited(&setting.value) {
+        Some(value) => Ok(value.map(|value| Sourced { value, setting })),
+        None => Err(setting.refused(percent_advice(&setting.value, expected))),
+    }
 }
 
 /// Parses a switch.

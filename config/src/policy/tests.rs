@@ -68,15 +68,19 @@ fn all_keys_are_read() {
 #[test]
 fn invalid_files_are_refused() {
     let cases = [
-        ("an unknown key", "owner = \"/s\"", "line 1: owner = \\\"/s\\\": unknown field `owner`, expected one of"),
-        ("a misspelt key", "statedir = \"/s\"", "line 1: statedir = \\\"/s\\\": unknown field `statedir`: did you mean state_dir?"),
+        ("an unknown key", "owner = \"/s\"", "line 1: owner = \"/s\": unknown field `owner`, expected one of"),
+        ("a misspelt key", "statedir = \"/s\"", "line 1: statedir = \"/s\": unknown field `statedir`: did you mean state_dir?"),
         ("a misspelt key in a table", "[ceilings]\ncore = 3", "line 2: core = 3: unknown field `core`: did you mean cores?"),
+        ("all known keys are listed", "owner = 1", "`violation_grace_seconds`"),
         ("an unknown key in a table", "[defaults]\nmem = \"1g\"", "line 2: mem"),
-        ("a value of another type", "runtimes = \"runc\"", "line 1: runtimes = \\\"runc\\\""),
-        ("an unknown variant", "\nintercept = \"sometimes\"", "line 2: intercept = \\\"sometimes\\\": unknown variant"),
+        ("a value of another type", "runtimes = \"runc\"", "line 1: runtimes = \"runc\""),
+        ("an unknown variant", "\nintercept = \"sometimes\"", "line 2: intercept = \"sometimes\": unknown variant"),
         ("memory without a unit", "[defaults]\nmemory = \"4096\"", "a quantity such as 4Gi"),
         ("zero memory", "[ceilings]\nmemory = \"0g\"", "a quantity such as 4Gi"),
         ("above 100 percent", "[ceilings]\ncores = 101", "from 1 to 100"),
+        ("percent with a sign", "[ceilings]\ncores = \"30%\"", "from 1 to 100 (percent): did you mean 30?"),
+        ("percent as a fraction", "[ceilings]\ncores = 0.3", "from 1 to 100 (percent): did you mean 30?"),
+        ("memory in GB", "[ceilings]\nmemory = \"4GB\"", "Gi, Ti): did you mean 4Gi?"),
         ("negative percent", "[ceilings]\ncores = -1", "from 1 to 100"),
         ("a relative path", "library = \"libvgpu.so\"", "libvgpu.so: expected an absolute path"),
         ("no runtimes", "runtimes = []", "at least one"),

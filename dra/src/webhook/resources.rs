@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 use vgpu_config::dialect::annotations::{CORES, COUNT, MEMORY, MEMORY_PERCENT, NOUSE_TYPE, NOUSE_UUID, PRIORITY, USE_TYPE, USE_UUID};
-use vgpu_config::error::one_line;
+use vgpu_config::error::quoted;
 
 use crate::names::DRIVER;
 use crate::quantity;
@@ -53,7 +53,7 @@ pub fn extract(resources: &mut Map<String, Value>) -> Result<HamiResources, Stri
         let Some(value) = value else { return Ok(None) };
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let parsed = quantity::parse_exact(&text).filter(|number| *number <= max);
-        parsed.map(Some).ok_or_else(|| format!("{key}: \"{}\": expected an integer from 0 to {max}", one_line(&text)))
+        parsed.map(Some).ok_or_else(|| format!("{key}: \"{}\": expected an integer from 0 to {max}", quoted(&text)))
     };
     let count = take(COUNT, 16)?;
     let memory = take(MEMORY, 1 << 30)?.filter(|mib| *mib > 0);
@@ -93,7 +93,7 @@ pub fn is_numa_bound(annotations: Option<&Map<String, Value>>) -> Result<bool, S
     match annotations.and_then(|annotations| annotations.get(NUMA_BIND)).and_then(Value::as_str) {
         None | Some("false") => Ok(false),
         Some("true") => Ok(true),
-        Some(other) => Err(format!("{NUMA_BIND}: \"{}\": expected true or false", one_line(other))),
+        Some(other) => Err(format!("{NUMA_BIND}: \"{}\": expected true or false", quoted(other))),
     }
 }
 
@@ -124,7 +124,7 @@ pub fn selectors(annotations: Option<&Map<String, Value>>) -> Result<Vec<String>
         if parts.is_empty() || parts.len() > 32 || !parts.iter().all(plain) {
             return Err(format!(
                 "{key}: \"{}\": expected a comma-separated list of names made of letters, digits, spaces and -_.",
-                one_line(value)
+                quoted(value)
             ));
         }
         let list = parts.iter().map(|part| format!("\"{part}\"")).collect::<Vec<_>>().join(", ");

@@ -8,7 +8,7 @@ use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tracing::{debug, info};
-use vgpu_config::error::one_line;
+use vgpu_config::error::quoted;
 
 use crate::cluster::describe;
 use crate::names::{DEVICE_CLASS, DRIVER, MEMORY, is_dns_label};
@@ -61,7 +61,7 @@ impl Webhook {
         let namespace = request["namespace"].as_str().unwrap_or_default();
         // It becomes part of URLs, in which the client does not escape it.
         if !is_dns_label(namespace) {
-            return Err(format!("request.namespace: \"{}\": expected a DNS label", one_line(namespace)));
+            return Err(format!("request.namespace: \"{}\": expected a DNS label", quoted(namespace)));
         }
         self.check_quotas(namespace).await?;
         if request["dryRun"] != true {
