@@ -42,6 +42,9 @@ const COMMAND_VALUES: &[(&str, Option<u8>)] = &[
 /// Flags of a command that only print its help.
 const HELP: &[&str] = &["help", "h", "usage", "?"];
 
+/// Arguments that ask for version or help of the runtime itself.
+const ABOUT: [&str; 4] = ["--version", "-v", "--help", "-h"];
+
 /// All commands of the known runtimes. An argument after an unknown global flag is its value unless it is one of these.
 const COMMANDS: &[&str] = &[
     "checkpoint",
@@ -99,6 +102,8 @@ pub enum Command {
     Create(Creation),
     /// `delete`, with the container id.
     Delete(OsString),
+    /// No command, but `--version` or `--help`.
+    About,
     /// Any other command.
     Other,
 }
@@ -115,6 +120,11 @@ pub fn creation(args: &[OsString]) -> Option<Creation> {
 /// Parses the arguments after the program's name.
 #[must_use]
 pub fn command(args: &[OsString]) -> Command {
+    if let [only] = args
+        && ABOUT.iter().any(|flag| only == flag)
+    {
+        return Command::About;
+    }
     parse(args).unwrap_or(Command::Other)
 }
 

@@ -48,6 +48,12 @@ const MAX_STATE: usize = 4 << 20;
 #[must_use]
 pub fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if let [only] = &args[..]
+        && let Some(text) = about(only)
+    {
+        println!("{text}");
+        return ExitCode::SUCCESS;
+    }
     // Opened before this process enters the container, in which the runtime's descriptors may have no path.
     let runtimes_stderr = process::parent_stderr_if_dropped();
     match run(&args) {
@@ -74,6 +80,16 @@ struct Options {
 }
 
 const USAGE: &str = "vgpu-hook create-runtime | create-container | prestart | poststop, with --config PATH or --state-dir PATH (absolute)";
+
+/// Returns the answer to `--version` or `--help`.
+fn about(arg: &OsString) -> Option<String> {
+    let version = format!("{PROGRAM} {}", env!("CARGO_PKG_VERSION"));
+    match arg.to_str()? {
+        "--version" | "-V" => Some(version),
+        "--help" | "-h" => Some(format!("{version}: an OCI hook, which the runtime calls with the container's state on stdin\n{USAGE}")),
+        _ => None,
+    }
+}
 
 fn parse_options(args: &[OsString]) -> Result<Options> {
     let mut options = Options::default();

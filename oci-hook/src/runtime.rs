@@ -38,6 +38,7 @@ pub fn main() -> ExitCode {
             Ok(code) => return code,
             Err(error) => (Log::new(PROGRAM, &Global::default()), error),
         },
+        Command::About => return about(&args),
         Command::Other => (Log::new(PROGRAM, &Global::default()), pass_through(&args)),
     };
     log.error(&error.to_string());
@@ -49,6 +50,23 @@ fn pass_through(args: &[OsString]) -> Error {
     match any_runtime() {
         Some(runtime) => exec(&runtime, args),
         None => no_runtime(),
+    }
+}
+
+/// Lets the low-level runtime print its version or help, and adds this program's. Engines read the low-level runtime's, which comes first.
+fn about(args: &[OsString]) -> ExitCode {
+    let runtime = any_runtime();
+    let status = runtime.as_ref().map(|runtime| std::process::Command::new(runtime).args(args).status());
+    let below = runtime.map_or_else(|| "no low-level runtime, as none is installed".to_owned(), |runtime| runtime.display().to_string());
+    println!("{PROGRAM} {}, in front of {below}", env!("CARGO_PKG_VERSION"));
+    if args.iter().any(|arg| arg == "--help" || arg == "-h") {
+        println!(
+            "It takes the commands and options above, and limits containers with GPUs when they are created. \"vgpu check\" examines it."
+        );
+    }
+    match status {
+        Some(Ok(status)) if status.success() => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
     }
 }
 

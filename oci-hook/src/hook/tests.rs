@@ -34,3 +34,11 @@ fn states_of_several_runtimes() {
         assert!(parse_state(text).is_err(), "{text}");
     }
 }
+
+#[test]
+fn version_and_help_are_answers() {
+    let text = |arg: &str| about(&arg.into());
+    assert_eq!(text("--version").unwrap(), format!("vgpu-hook {}", env!("CARGO_PKG_VERSION")));
+    assert!(text("--help").unwrap().ends_with(USAGE));
+    assert_eq!(text("poststop"), None);
+}
