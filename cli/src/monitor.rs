@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use vgpu_monitor::http::CredentialFiles;
+use vgpu_monitor::http::{self, CredentialFiles};
 use vgpu_monitor::metrics::Dialect;
 use vgpu_monitor::parts::{self, Part, supervisor};
 use vgpu_monitor::settings::Settings;
@@ -22,7 +22,7 @@ use vgpu_monitor::settings::Settings;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Address for HTTP: the web page, /metrics and /healthz
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9394")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9394", value_parser = http::address)]
     listen: SocketAddr,
     /// Serve HTTPS with this certificate chain (PEM). Read again when it changes
     #[arg(long, value_name = "FILE", requires = "tls_key")]

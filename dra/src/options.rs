@@ -62,7 +62,7 @@ pub struct Options {
     #[arg(long, env = "POD_UID", value_name = "NAME", value_parser = instance_name)]
     pub instance: Option<String>,
     /// Address to serve /healthz and /metrics on by HTTP
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = vgpu_monitor::http::address)]
     pub listen: Option<SocketAddr>,
     /// Print the devices as JSON, as they would be published, and exit
     #[arg(long)]

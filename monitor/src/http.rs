@@ -29,8 +29,10 @@ use tracing::debug;
 
 use crate::web;
 
+mod address;
 mod credentials;
 
+pub use address::address;
 pub use credentials::{CredentialFiles, Credentials, Guard};
 
 /// Maximum number of connections. The oldest one is closed for one more.

@@ -12,7 +12,7 @@ use crate::names::{is_dns_label, is_dns_subdomain};
 #[group(skip)]
 pub struct Options {
     /// Address to serve HTTPS on: /mutate and /healthz
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:8443")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:8443", value_parser = vgpu_monitor::http::address)]
     pub listen: SocketAddr,
     /// Certificate chain in PEM; reloaded when it changes
     #[arg(long, value_name = "FILE", default_value = "/tls/tls.crt")]
