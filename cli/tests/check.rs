@@ -30,8 +30,8 @@ fn each_gpu_is_reported() {
     if !Path::new("/dev/nvidiactl").exists() {
         let findings = gpus(common::vgpu(&host, &machine).env_remove("LD_LIBRARY_PATH"));
         assert!(
-            findings.len() == 1 && findings[0].0 == "note" && findings[0].1.starts_with("NVML: "),
-            "no driver is not a failure: {findings:?}"
+            findings.len() == 1 && findings[0].0 == "fail" && findings[0].1.starts_with("NVML: libnvidia-ml.so.1 cannot be loaded"),
+            "no container can share a GPU: {findings:?}"
         );
     }
 }

@@ -30,14 +30,17 @@ fn driver_version(text: &str) -> Option<&str> {
 pub(super) fn check_devices(machine: &Machine, report: &mut Report) {
     let loaded = machine.path("/proc/driver/nvidia/version").exists();
     match nvml::load().and_then(|nvml| Ok((nvml.device_count()?, nvml))) {
-        Ok((0, _)) => report.warn(GPUS, "NVML lists no GPU", "run nvidia-smi"),
+        Ok((0, _)) => report.fail(GPUS, "NVML lists no GPU", "run nvidia-smi"),
         Ok((count, nvml)) => (0..count).for_each(|index| match describe(&nvml, index) {
             Ok(gpu) => report.ok(GPUS, format!("{index}: {gpu}")),
             // For example, a GPU that fell off the bus. The others can still be shared.
             Err(error) => report.warn(GPUS, format!("{index}: {error}"), "run nvidia-smi and read the kernel log"),
         }),
-        Err(error) if loaded => report.fail(GPUS, format!("NVML: {error}"), "install libnvidia-ml.so.1 of the driver's version"),
-        Err(error) => report.note(GPUS, format!("NVML: {error}")),
+        Err(error) => {
+            let remedy =
+                if loaded { "install libnvidia-ml.so.1 of the driver's version" } else { "install NVIDIA's driver, and run nvidia-smi" };
+            report.fail(GPUS, format!("NVML: {}", nvml::explain(&error)), remedy);
+        }
     }
 }
 

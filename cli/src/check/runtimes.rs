@@ -1,7 +1,7 @@
 //! Checks of the installed container runtimes, and of vgpu's registration with them.
 
 use super::machine::{Machine, version_numbers};
-use super::report::Report;
+use super::report::{Report, State};
 use crate::configure::crio::CRIO;
 use crate::configure::drop_in::DropIn;
 use crate::configure::podman::PODMAN;
@@ -28,8 +28,12 @@ pub(super) fn check_runtimes(machine: &Machine, report: &mut Report) {
             Runtime::Podman => check.drop_in(&PODMAN),
         }
     }
-    if report.0.len() == findings_before {
-        report.warn("runtimes", "no container runtime is installed", "install Docker, containerd, CRI-O or Podman");
+    let found = &report.0[findings_before..];
+    if found.is_empty() {
+        report.fail("runtimes", "no container runtime is installed", "install Docker, containerd, CRI-O or Podman");
+    } else if !found.iter().any(|finding| matches!(finding.state, State::Ok | State::Fail)) {
+        let message = "vgpu is registered with no container runtime, so no container is limited";
+        report.fail("runtimes", message, "vgpu configure docker, containerd, crio or podman");
     }
 }
 
@@ -124,7 +128,6 @@ fn unrooted(machine: &Machine, path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::report::State;
     use std::fs;
 
     fn program(dir: &Path, name: &str, output: &str) {
@@ -143,7 +146,7 @@ mod tests {
             check_runtimes(&machine, &mut report);
             report.0
         };
-        assert_eq!(findings()[0].subject, "runtimes");
+        assert_eq!((findings()[0].subject, findings()[0].state), ("runtimes", State::Fail));
 
         program(dir.path(), "dockerd", "Docker version 20.10.24+dfsg1, build 5d6db84");
         program(dir.path(), "podman", "podman version 4.3.1");
@@ -152,6 +155,7 @@ mod tests {
         assert_eq!(found[0].remedy.as_deref(), Some("vgpu configure docker"));
         assert!(found[1].message.contains("no --annotation"));
         assert_eq!(found[2].message, "4.3.1, vgpu is not registered");
+        assert_eq!((found[2].state, found[3].subject, found[3].state), (State::Warn, "runtimes", State::Fail));
 
         fs::create_dir_all(dir.path().join("etc/docker")).unwrap();
         let config = dir.path().join("etc/docker/daemon.json");
@@ -159,6 +163,7 @@ mod tests {
         assert_eq!(findings()[0].state, State::Fail, "its program does not exist");
         program(dir.path(), "vgpu-runtime", "");
         assert_eq!(findings()[0].message, "20.10.24+dfsg1, runtime vgpu is /bin/vgpu-runtime, the default");
+        assert!(findings().iter().all(|finding| finding.state != State::Fail), "one of the two suffices");
         fs::write(&config, "{").unwrap();
         assert_eq!(findings()[0].state, State::Fail);
     }
