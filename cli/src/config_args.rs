@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use vgpu_config::{Policy, policy};
 use vgpu_oci_hook::process::rootless_user;
+use vgpu_oci_hook::state::CONTAINERS;
 
 /// Location of the policy file, and through it of the state directory.
 #[derive(Debug, Clone, clap::Args)]
@@ -24,6 +25,36 @@ impl ConfigArgs {
     pub(crate) fn policy(&self) -> vgpu_config::Result<Policy> {
         let path = self.config.clone().or_else(|| std::env::var_os(policy::VARIABLE).map(PathBuf::from));
         Policy::load(path.as_deref())
+    }
+
+    /// Returns the state directory for a command that looks at its containers.
+    ///
+    /// # Errors
+    /// They cannot be listed; or this user has none, while those of the machine are root's to list.
+    pub(crate) fn listed_state_dir(&self) -> Result<PathBuf, Box<dyn std::error::Error>> {
+        let dir = self.state_dir()?;
+        let entries = std::fs::read_dir(dir.join(CONTAINERS));
+        if let Err(error) = &entries
+            && error.kind() == ErrorKind::PermissionDenied
+        {
+            return Err(format!("{}: {error}: expected root, or the user whose containers these are", dir.display()).into());
+        }
+        if let Some((uid, of_machine)) = self.unlisted() {
+            let (dir, of_machine) = (dir.display(), of_machine.display());
+            if entries.map_or(true, |mut entries| entries.next().is_none()) {
+                return Err(format!("user {uid} has no containers in {dir}: expected root, who can list those in {of_machine}").into());
+            }
+            eprintln!("vgpu: note: only the containers of user {uid} are listed; root can list those in {of_machine}");
+        }
+        Ok(dir)
+    }
+
+    /// Returns the user who runs this and the state directory of the machine, unless its containers are listed.
+    fn unlisted(&self) -> Option<(u32, PathBuf)> {
+        let uid = rootless_user().filter(|_| self.state_dir.is_none())?;
+        let policy = self.policy().ok().filter(|policy| policy.state_dir.is_none())?;
+        let of_machine = policy.state_dir(None);
+        of_machine.join(CONTAINERS).exists().then_some((uid, of_machine))
     }
 
     /// Returns the state directory: the named one, the policy's, or the default for the current user.

@@ -9,6 +9,7 @@ use vgpu_monitor::account::Reader;
 use vgpu_monitor::change::{self, Change, Memory};
 use vgpu_monitor::container::{self, Container};
 use vgpu_monitor::observer::Observer;
+use vgpu_monitor::selection;
 use vgpu_monitor::snapshot::ContainerState;
 
 /// Change the limits of a running container
@@ -62,9 +63,9 @@ fn percent_soft(text: &str) -> Result<u32, String> {
 impl Args {
     /// Runs the subcommand.
     pub fn run(self) -> Outcome {
-        let state_dir = self.config.state_dir()?;
+        let state_dir = self.config.listed_state_dir()?;
         let containers = container::list(&state_dir, &mut Reader::default());
-        let container = container::find(&containers, &self.container)?;
+        let container = selection::find(&containers, &self.container)?;
         let requested = Change { memory: self.gpumem, cores: self.gpucores, cores_soft: self.gpucores_soft };
         let mut observer = Observer::new(&state_dir);
         let before = state(container, &mut observer).unwrap_or_default();
@@ -89,11 +90,11 @@ fn report(current: &ContainerState) {
         let memory = share.memory_limit.map_or_else(|| "no memory limit".to_owned(), bytes);
         let cores = share.cores.map_or_else(|| "no compute limit".to_owned(), |percent| format!("{percent}% of the GPU's time"));
         let soft = share.cores_soft.map_or_else(String::new, |percent| format!(" (up to {percent}% while it is idle)"));
-        println!("{}: {}: {memory}, {cores}{soft}", current.id, share.uuid);
+        println!("{}: {}: {memory}, {cores}{soft}", current.name(), share.uuid);
         let held = share.held.unwrap_or(0).max(share.charged);
         if let Some(limit) = share.memory_limit.filter(|limit| held > *limit) {
             let (held, over) = (bytes(held), bytes(held - limit));
-            println!("{}: {}: holds {held}; allocations fail until it frees {over}", current.id, share.uuid);
+            println!("{}: {}: holds {held}; allocations fail until it frees {over}", current.name(), share.uuid);
         }
     }
 }

@@ -6,8 +6,9 @@ use crate::outcome::Outcome;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
-use vgpu_monitor::container::{self, NotFound};
+use vgpu_monitor::container;
 use vgpu_monitor::observer::Observer;
+use vgpu_monitor::selection::{self, NotFound};
 use vgpu_monitor::snapshot::{ContainerState, Share, Snapshot};
 
 /// List containers with their limits and usage
@@ -28,7 +29,7 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 impl Args {
     /// Runs the subcommand.
     pub fn run(self) -> Outcome {
-        let state_dir = self.config.state_dir()?;
+        let state_dir = self.config.listed_state_dir()?;
         let mut observer = Observer::new(&state_dir);
         let snapshot = match &self.container {
             Some(name) => sample_named(&mut observer, &state_dir, name)?,
@@ -46,7 +47,7 @@ impl Args {
 /// Returns a snapshot of the one container that `name` selects.
 fn sample_named(observer: &mut Observer, state_dir: &Path, name: &str) -> Result<Snapshot, NotFound> {
     let containers = container::list(state_dir, &mut Default::default());
-    let found = container::find(&containers, name).map(|found| found.dir.as_path());
+    let found = selection::find(&containers, name).map(|found| found.dir.as_path());
     let mut snapshot = sample(observer, |dir| found == Ok(dir));
     // A container whose record cannot be read has no other name than its directory's.
     let is_damaged = |container: &ContainerState| container.damaged.is_some() && container.dir_name == *name;

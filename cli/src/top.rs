@@ -61,7 +61,7 @@ const DEFAULT_WIDTH: u16 = 80;
 impl Args {
     /// Runs the subcommand.
     pub fn run(self) -> Outcome {
-        let mut observer = Observer::new(&self.config.state_dir()?);
+        let mut observer = Observer::new(&self.config.listed_state_dir()?);
         let mut view = View::new(self.sort, self.filter.clone());
         let interval = Duration::from_secs_f64(self.interval);
         if self.json {

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use vgpu_monitor::account::Reader;
 use vgpu_monitor::container;
+use vgpu_monitor::selection;
 use vgpu_monitor::trace::rings::Rings;
 use vgpu_monitor::trace::{Event, TraceSession, chrome};
 use vgpu_oci_hook::state::REGION;
@@ -86,9 +87,9 @@ impl Args {
         if let Some(region) = &self.from {
             return self.convert(region);
         }
-        let state_dir = self.config.state_dir()?;
+        let state_dir = self.config.listed_state_dir()?;
         let containers = container::list(&state_dir, &mut Reader::default());
-        let container = container::find(&containers, &self.container)?;
+        let container = selection::find(&containers, &self.container)?;
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
             signal_hook::flag::register(signal, Arc::clone(&stop))?;
@@ -99,7 +100,7 @@ impl Args {
         let region = container.dir.join(REGION);
         let mut rings = Rings::open(&region, false)?.in_full();
         let traced = TraceSession::start(container)?;
-        eprintln!("vgpu trace: recording {} {}", container.record.id, self.span());
+        eprintln!("vgpu trace: recording {} {}", container.name(), self.span());
         let (started, limit) = (Instant::now(), self.seconds.map(Duration::from_secs));
         let mut drain = |rings: &mut Rings, last| {
             let mut result = Ok(());

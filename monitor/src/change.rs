@@ -77,7 +77,7 @@ pub enum Error {
     /// A process of the container holds a lease on a file. The kernel ends the lease, and the process may take another one.
     #[error("container {container}: {holder} holds a lease on {}: expected none; end that process, or try again in a minute", path.display())]
     Leased {
-        /// ID of the container.
+        /// Name of the container.
         container: String,
         /// The process, as far as it is known.
         holder: String,
@@ -87,7 +87,7 @@ pub enum Error {
     /// Another process has the lock on the container's directory.
     #[error("container {container}: another change of its limits does not end")]
     Busy {
-        /// ID of the container.
+        /// Name of the container.
         container: String,
     },
     /// A file cannot be changed.
@@ -159,7 +159,7 @@ fn lock(dir: &File, container: &Container) -> Result<(), Error> {
             Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
         }
     }
-    Err(Error::Busy { container: container.record.id.clone() })
+    Err(Error::Busy { container: container.name() })
 }
 
 /// Maps a container's limits page for changes. Does not wait for long for a process that holds a lease on it.
@@ -178,7 +178,7 @@ pub(crate) fn open_page(container: &Container) -> Result<&'static LimitsPage, Er
 
 /// Returns the error for a file of the container on which a process holds a lease.
 pub(crate) fn leased(container: &Container, path: std::path::PathBuf) -> Error {
-    Error::Leased { container: container.record.id.clone(), holder: lease_holder(&path), path }
+    Error::Leased { container: container.name(), holder: lease_holder(&path), path }
 }
 
 /// Lets a container keep what it holds, but no more than it was allowed before the change. `shares` are the container's after the change: since
@@ -252,7 +252,8 @@ fn apply(limits: &mut GpuLimits, change: Change) {
 mod tests {
     use super::*;
     use crate::account::Reader;
-    use crate::container::{find, list};
+    use crate::container::list;
+    use crate::selection::find;
     use crate::test_host::Host;
     use vgpu_config::limits::Which;
 
@@ -315,7 +316,10 @@ mod tests {
         crate::shared_file::take_lease(&holder, libc::F_RDLCK);
         let lower = Change { cores: Some(10), ..Change::default() };
         let error = changed(&host, None, lower).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("container c: process {} holds a lease on {}", std::process::id(), path.display())), "{error}");
+        assert!(
+            error.starts_with(&format!("container ns/p/a: process {} holds a lease on {}", std::process::id(), path.display())),
+            "{error}"
+        );
         drop(holder);
         let dir = File::open(host.dir("c")).unwrap();
         dir.lock().unwrap();

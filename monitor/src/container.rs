@@ -1,5 +1,6 @@
 //! Containers with limits on this host: record, limits page and account of each.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -17,11 +18,13 @@ use vgpu_region::map;
 use vgpu_region::uuid::Uuid;
 
 use crate::account::{Account, Reader, Unreadable};
+use crate::engine_names::{EngineName, EngineNames};
 use crate::file_cache::FileCache;
 use crate::inventory::KnownGpus;
 use crate::open_files::OpenFileCache;
 use crate::rights::{RIGHTS, Rights};
 use crate::shared_file;
+use crate::text::display_name;
 
 /// Container with limits.
 #[derive(Debug)]
@@ -38,6 +41,8 @@ pub struct Container {
     pub account: Result<Account, Unreadable>,
     /// What the container may keep beyond its limits. `None` if they were never changed.
     pub rights: Option<Arc<Rights>>,
+    /// Name that an engine gave it. `None` for containers of pods, and if it is not known.
+    pub engine_name: Option<EngineName>,
 }
 
 /// Directory of a container whose record cannot be read, so that neither its limits nor its processes are known.
@@ -47,22 +52,6 @@ pub struct Unknown {
     pub dir: PathBuf,
     /// What cannot be read, and why.
     pub reason: String,
-}
-
-/// Reason why a name selects no container.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotFound {
-    /// No container matches.
-    #[error("container {0:?}: expected the ID or name of a container with limits on this host")]
-    NoMatch(String),
-    /// Several containers match.
-    #[error("container {name:?}: expected one match, found {}", candidates.join(", "))]
-    Ambiguous {
-        /// The given name.
-        name: String,
-        /// IDs of the matching containers.
-        candidates: Vec<String>,
-    },
 }
 
 impl Container {
@@ -96,7 +85,8 @@ impl Container {
         let limits = read.unwrap_or_else(|_| by_record());
         let is_changed = limits.generation.load(Relaxed) != 0;
         let rights = if is_changed { files.rights.get(&dir).and_then(Result::ok) } else { None };
-        Some(Ok(Self { dir, record, limits, unreadable_limits, account, rights }))
+        let engine_name = files.names.get(&dir, &record);
+        Some(Ok(Self { dir, record, limits, unreadable_limits, account, rights, engine_name }))
     }
 
     /// Returns what cannot be read of the container, and why.
@@ -107,12 +97,11 @@ impl Container {
         (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 
-    fn has_name(&self, name: &str) -> bool {
-        let record = &self.record;
-        let whole = [&record.namespace, &record.pod, &record.container].map(|part| part.as_deref().unwrap_or_default());
-        let [namespace, pod, container] = whole;
-        let forms = [pod.to_owned(), container.to_owned(), format!("{namespace}/{pod}"), format!("{pod}/{container}"), whole.join("/")];
-        !name.is_empty() && forms.iter().any(|form| form == name)
+    /// Returns the name to display.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let Record { namespace, pod, container, id, .. } = &*self.record;
+        display_name([namespace, pod, container], self.engine_name.as_ref().map(|given| given.name.as_str()), id)
     }
 
     /// Returns the container's GPUs in the order in which the container numbers them: those of its bundle (see [`Container::by_bundle`]),
@@ -209,11 +198,17 @@ pub struct Files {
     records: FileCache<Record>,
     rights: FileCache<Rights>,
     open: OpenFileCache,
+    names: EngineNames,
 }
 
 impl Default for Files {
     fn default() -> Self {
-        Self { records: FileCache::new(RECORD), rights: FileCache::new(RIGHTS), open: OpenFileCache::default() }
+        Self {
+            records: FileCache::new(RECORD),
+            rights: FileCache::new(RIGHTS),
+            open: OpenFileCache::default(),
+            names: EngineNames::default(),
+        }
     }
 }
 
@@ -232,32 +227,11 @@ pub fn list_again(state_dir: &Path, reader: &mut Reader, files: &mut Files) -> (
     files.records.forget_others();
     files.rights.forget_others();
     files.open.forget_others();
+    let live: HashSet<(&Path, u64)> = found.iter().map(|container| (&*container.dir, container.record.created)).collect();
+    files.names.retain(|dir, created| live.contains(&(dir, created)));
     found.sort_by(|a, b| (a.record.created, &a.record.id).cmp(&(b.record.created, &b.record.id)));
     unknown.sort_by(|a, b| a.dir.cmp(&b.dir));
     (found, unknown)
-}
-
-/// Returns the container that `name` selects: an ID, else a name (`pod`, `container`, `namespace/pod`, `pod/container`,
-/// `namespace/pod/container`) or a prefix of an ID. Names are the pod author's choice, so one that is also a prefix of another container's ID
-/// selects neither.
-///
-/// # Errors
-/// No container matches, or several do.
-pub fn find<'a>(containers: &'a [Container], name: &str) -> Result<&'a Container, NotFound> {
-    let tests: [&dyn Fn(&Container) -> bool; 2] =
-        [&|known| known.record.id == name, &|known| known.has_name(name) || (!name.is_empty() && known.record.id.starts_with(name))];
-    for test in tests {
-        let fitting: Vec<&Container> = containers.iter().filter(|known| test(known)).collect();
-        match fitting[..] {
-            [] => {}
-            [only] => return Ok(only),
-            _ => {
-                let candidates = fitting.iter().map(|known| known.record.id.clone()).collect();
-                return Err(NotFound::Ambiguous { name: name.to_owned(), candidates });
-            }
-        }
-    }
-    Err(NotFound::NoMatch(name.to_owned()))
 }
 
 #[cfg(test)]
@@ -266,35 +240,6 @@ mod tests {
     use crate::test_host::Host;
     use vgpu_config::limits::{GpuLimits, Which};
     use vgpu_config::quantity::Bytes;
-
-    #[test]
-    fn containers_are_found_by_id_prefix_and_names() {
-        let host = Host::new();
-        host.container("abc1", "app", "web-0", &[]);
-        host.container("abd2", "side", "web-0", &[]);
-        let found = list(host.path(), &mut Reader::default());
-        let id = |name: &str| find(&found, name).map(|known| known.record.id.as_str());
-        for name in ["abc1", "abc", "app", "web-0/app", "ns/web-0/app"] {
-            assert_eq!(id(name), Ok("abc1"), "{name}");
-        }
-        for name in ["ab", "web-0", "ns/web-0"] {
-            assert!(matches!(id(name), Err(NotFound::Ambiguous { candidates, .. }) if candidates == ["abc1", "abd2"]), "{name}");
-        }
-        for name in ["", "/", "x", "ns"] {
-            assert_eq!(id(name), Err(NotFound::NoMatch(name.to_owned())), "{name}");
-        }
-    }
-
-    #[test]
-    fn a_name_that_is_a_prefix_of_another_id_selects_neither() {
-        let host = Host::new();
-        host.container("abc1", "app", "web-0", &[]);
-        host.container("evil", "abc", "x", &[]);
-        host.container("worse", "abc1", "x", &[]);
-        let found = list(host.path(), &mut Reader::default());
-        assert!(matches!(find(&found, "abc"), Err(NotFound::Ambiguous { candidates, .. }) if candidates == ["abc1", "evil"]));
-        assert_eq!(find(&found, "abc1").map(|known| known.record.id.as_str()), Ok("abc1"), "a whole ID");
-    }
 
     #[test]
     fn only_gpus_that_exist_or_are_named_are_rows() {

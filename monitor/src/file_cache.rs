@@ -11,9 +11,10 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 
 /// What tells one version of a file from another: device, inode, size and time of the last change. The files are replaced by rename.
-type Version = (u64, u64, u64, i64, i64);
+pub(crate) type Version = (u64, u64, u64, i64, i64);
 
-fn version(file: &Metadata) -> Version {
+/// Returns the version of a file.
+pub(crate) fn version(file: &Metadata) -> Version {
     (file.dev(), file.ino(), file.size(), file.mtime(), file.mtime_nsec())
 }
 

@@ -220,6 +220,8 @@ fn container_state(container: &Container, gpus: Vec<Share>, init: Option<&Proces
         container: record.container.clone(),
         pod: record.pod.clone(),
         namespace: record.namespace.clone(),
+        engine_name: container.engine_name.as_ref().map(|given| given.name.clone()),
+        named_by: container.engine_name.as_ref().map(|given| given.engine),
         created: record.created,
         priority: container.limits.priority(),
         changes: container.limits.generation.load(Relaxed),

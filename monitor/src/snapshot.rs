@@ -4,7 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::text::printable;
+use crate::engine_names::Engine;
+use crate::text::display_name;
 
 /// State at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -67,6 +68,11 @@ pub struct ContainerState {
     pub pod: Option<String>,
     /// Pod namespace.
     pub namespace: Option<String>,
+    /// Name that an engine gave it outside of Kubernetes.
+    #[serde(rename = "name")]
+    pub engine_name: Option<String>,
+    /// The engine that gave it.
+    pub named_by: Option<Engine>,
     /// Creation time in seconds since 1970.
     pub created: u64,
     /// Priority. Turns of 0 precede those of 1.
@@ -184,12 +190,16 @@ impl ContainerState {
         self.hami_cache.is_some() || self.trace_dir.is_some()
     }
 
-    /// Returns the display name: `namespace/pod/container` as far as known, else the ID, with control and format characters replaced.
+    /// Returns the name to display.
     #[must_use]
     pub fn name(&self) -> String {
-        let known: Vec<&str> = [&self.namespace, &self.pod, &self.container].into_iter().flatten().map(String::as_str).collect();
-        let name = if known.is_empty() { self.id.clone() } else { known.join("/") };
-        printable(&name)
+        display_name([&self.namespace, &self.pod, &self.container], self.engine_name.as_deref(), &self.id)
+    }
+
+    /// Returns whether the display name is not the ID.
+    #[must_use]
+    pub fn is_named(&self) -> bool {
+        self.container.is_some() || self.pod.is_some() || self.engine_name.is_some()
     }
 }
 

@@ -33,9 +33,36 @@ pub fn printable(text: &str) -> String {
     text.chars().map(|letter| if is_hidden(letter) { '?' } else { letter }).collect()
 }
 
+/// Characters of a shortened ID, as many as Docker and Podman show.
+pub const SHORT_ID: usize = 12;
+
+/// Returns the first characters of an ID of 64 hexadecimal digits, which engines make. Other IDs were chosen by somebody, and stay whole.
+#[must_use]
+pub fn short_id(id: &str) -> &str {
+    let is_made = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_made { &id[..SHORT_ID] } else { id }
+}
+
+/// Returns a container's name for display: its namespace, pod and name there, as far as known, else the engine's name, else the ID,
+/// shortened. Control and format characters are replaced.
+#[must_use]
+pub fn display_name(in_pod: [&Option<String>; 3], given: Option<&str>, id: &str) -> String {
+    let known: Vec<&str> = in_pod.into_iter().flatten().map(String::as_str).collect();
+    printable(&if known.is_empty() { given.unwrap_or(short_id(id)).to_owned() } else { known.join("/") })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::printable;
+    use super::{printable, short_id};
+
+    #[test]
+    fn only_ids_that_engines_made_are_shortened() {
+        let made = "0123456789abcdef".repeat(4);
+        assert_eq!(short_id(&made), "0123456789ab");
+        for id in ["training", &made[1..], &"x".repeat(64), ""] {
+            assert_eq!(short_id(id), id);
+        }
+    }
 
     #[test]
     fn hidden_characters_are_replaced() {

@@ -7,7 +7,7 @@ use crate::human::{bytes, duration};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use vgpu_monitor::snapshot::{ContainerState, Unlimited};
-use vgpu_monitor::text::printable;
+use vgpu_monitor::text::{SHORT_ID, printable, short_id};
 
 /// Line, and what can be selected or sorted by there.
 #[derive(Debug, Clone)]
@@ -129,8 +129,8 @@ fn selected(view: &View) -> String {
         Some(Key::Share { place, .. }) => {
             let found = view.snapshot.containers.iter().find(|container| container.dir_name == *place);
             found.map_or_else(String::new, |container| {
-                let id: String = container.id.chars().take(12).collect();
-                if names(container)[0] == container.id { container.name() } else { format!("{}  {}", container.name(), printable(&id)) }
+                let (name, id) = (container.name(), short_id(&container.id));
+                if container.is_named() { format!("{name}  {}", printable(id)) } else { name }
             })
         }
         Some(Key::Process { pid, .. }) => format!("{pid}  {}", view.origins.of(*pid).command),
@@ -222,7 +222,8 @@ fn names(container: &ContainerState) -> [String; 3] {
     let last = match (name.is_empty(), pod.is_empty()) {
         (false, _) => name.clone(),
         (true, false) => pod.clone(),
-        (true, true) => whole.chars().take(12).collect(),
+        (true, true) if container.is_named() => whole.clone(),
+        (true, true) => whole.chars().take(SHORT_ID).collect(),
     };
     let both = if pod.is_empty() || name.is_empty() { last.clone() } else { format!("{pod}/{name}") };
     [whole, both, last]

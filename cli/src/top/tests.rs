@@ -47,7 +47,8 @@ fn container(id: &str, name: [&str; 3], gpus: Vec<Share>) -> ContainerState {
     let part = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let [namespace, pod, container] = name.map(part);
     ContainerState {
-        id: id.to_owned(),
+        // As long as the IDs of engines.
+        id: format!("{id:0<64}"),
         dir_name: id.to_owned(),
         namespace,
         pod,
@@ -254,6 +255,9 @@ fn help_reversal_and_filters_follow_the_keys() {
     }
     view.filter = "0123".to_owned();
     assert_eq!(view.rows(&uuid(1)).len(), 1, "an unnamed container, by the beginning of its ID");
+    view.snapshot.containers[2].engine_name = Some("Renderer".to_owned());
+    view.filter = "render".to_owned();
+    assert_eq!(view.rows(&uuid(1)).len(), 1, "the name that an engine gave it");
 }
 
 /// Names and GPUs are whole from 80 columns on: in the row, or below the list for the selected one.

@@ -181,8 +181,7 @@ impl View {
         let filter = self.filter.to_lowercase();
         // The characters of an ID mean nothing, so only its beginning counts.
         let matches = |container: &&ContainerState| {
-            let is_named = container.container.is_some() || container.pod.is_some();
-            container.id.starts_with(&filter) || (is_named && container.name().to_lowercase().contains(&filter))
+            container.id.starts_with(&filter) || (container.is_named() && container.name().to_lowercase().contains(&filter))
         };
         let shares = |container| move |share| Row { container, share };
         let all = self.snapshot.containers.iter().filter(matches);

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::fmt::Write;
 
 use crate::snapshot::{ContainerState, Gpu, Share, Snapshot};
+use crate::text::short_id;
 
 /// Text of the metrics.
 #[derive(Debug, Default)]
@@ -105,12 +106,13 @@ pub fn shares(snapshot: &Snapshot) -> impl Iterator<Item = &Share> {
     snapshot.containers.iter().flat_map(|container| &container.gpus)
 }
 
-/// Returns namespace, pod and container. Outside Kubernetes the first two are empty, and the ID stands for an unnamed container.
+/// Returns namespace, pod and container. Outside Kubernetes the first two are empty, and the third is the engine's name, or the ID,
+/// shortened.
 pub fn names(container: &ContainerState) -> [&str; 3] {
     [
         container.namespace.as_deref().unwrap_or_default(),
         container.pod.as_deref().unwrap_or_default(),
-        container.container.as_deref().unwrap_or(&container.id),
+        container.container.as_deref().or(container.engine_name.as_deref()).unwrap_or(short_id(&container.id)),
     ]
 }
 
