@@ -10,12 +10,15 @@ use vgpu_monitor::change::{self, Change, Memory};
 use vgpu_monitor::container::{self, Container};
 use vgpu_monitor::observer::Observer;
 use vgpu_monitor::selection;
-use vgpu_monitor::snapshot::ContainerState;
+use vgpu_monitor::snapshot::{ContainerState, Share};
+
+mod bounds;
 
 /// Change the limits of a running container
 ///
 /// The container's processes see the new limits at their next call. A container that holds more memory than its new
-/// limit keeps it, but its allocations fail until it is below the limit.
+/// limit keeps it, but its allocations fail until it is below the limit. The policy's ceilings do not bind the operator: a change that exceeds
+/// one is made, with a note.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
 pub struct Args {
@@ -38,13 +41,12 @@ pub struct Args {
 }
 
 fn memory(text: &str) -> Result<Memory, String> {
-    let expected = || format!("expected {}, a percentage from 1% to 100%, or none", quantity::ANNOTATION.expected);
     match (text, text.strip_suffix('%')) {
         ("none", _) => Some(Memory::Unlimited),
         (_, Some(percent)) => quantity::percent(percent).map(Memory::Percent),
         _ => quantity::ANNOTATION.parse(text).map(Memory::Bytes),
     }
-    .ok_or_else(expected)
+    .ok_or_else(|| format!("expected none, a percentage from 1% to 100%, or {}", quantity::ANNOTATION.advice(text)))
 }
 
 /// Parses a hard limit in percent. 100 and "none" mean no limit, which is stored as 0.
@@ -56,7 +58,7 @@ fn percent(text: &str) -> Result<u32, String> {
 fn percent_soft(text: &str) -> Result<u32, String> {
     match text {
         "none" => Ok(0),
-        _ => quantity::percent(text).ok_or_else(|| "expected an integer from 1 to 100 (percent), or none".to_owned()),
+        _ => quantity::percent(text).ok_or_else(|| format!("expected none, or {}", quantity::percent_advice(text, quantity::PERCENT))),
     }
 }
 
@@ -66,13 +68,25 @@ impl Args {
         let state_dir = self.config.listed_state_dir()?;
         let containers = container::list(&state_dir, &mut Reader::default());
         let container = selection::find(&containers, &self.container)?;
-        let requested = Change { memory: self.gpumem, cores: self.gpucores, cores_soft: self.gpucores_soft };
+        // Without a hard limit, a soft one means nothing.
+        let cores_soft = self.gpucores_soft.or(self.gpucores.filter(|&cores| cores == 0));
+        let requested = Change { memory: self.gpumem, cores: self.gpucores, cores_soft };
         let mut observer = Observer::new(&state_dir);
         let before = state(container, &mut observer).unwrap_or_default();
+        let chosen = |share: &&Share| self.gpu.as_ref().is_none_or(|gpu| share.uuid.eq_ignore_ascii_case(gpu));
+        let memory_of = |share: &Share| observer.inventory().gpus.iter().find(|gpu| gpu.uuid == share.uuid).map(|gpu| gpu.memory);
+        for share in before.gpus.iter().filter(chosen) {
+            bounds::check(&requested, share, memory_of(share))?;
+        }
+        // Without a valid policy there are no ceilings, and no containers that start.
+        let policy = self.config.policy().unwrap_or_default();
+        for exceeded in before.gpus.iter().filter(chosen).flat_map(|share| bounds::exceeded(&requested, share, memory_of(share), &policy)) {
+            eprintln!("vgpu: note: {exceeded}");
+        }
         change::change(container, self.gpu.as_deref(), requested, &before.gpus)?;
         if let Some(after) = state(container, &mut observer) {
             change::keep(container, &after.gpus)?;
-            report(&after);
+            report(&before, &after);
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -84,17 +98,24 @@ fn state(container: &Container, observer: &mut Observer) -> Option<ContainerStat
     snapshot.containers.into_iter().find(|current| container.dir.ends_with(&current.dir_name))
 }
 
-/// Prints the limits now in force, and by how much the container exceeds them.
-fn report(current: &ContainerState) {
+/// Describes the limits of a share.
+fn limits(share: &Share) -> String {
+    let memory = share.memory_limit.map_or_else(|| "no memory limit".to_owned(), bytes);
+    let cores = share.cores.map_or_else(|| "no compute limit".to_owned(), |percent| format!("{percent}% of the GPU's time"));
+    let soft = share.cores_soft.map_or_else(String::new, |percent| format!(" (up to {percent}% while it is idle)"));
+    format!("{memory}, {cores}{soft}")
+}
+
+/// Prints the limits now in force, those before, and by how much the container exceeds them.
+fn report(before: &ContainerState, current: &ContainerState) {
     for share in &current.gpus {
-        let memory = share.memory_limit.map_or_else(|| "no memory limit".to_owned(), bytes);
-        let cores = share.cores.map_or_else(|| "no compute limit".to_owned(), |percent| format!("{percent}% of the GPU's time"));
-        let soft = share.cores_soft.map_or_else(String::new, |percent| format!(" (up to {percent}% while it is idle)"));
-        println!("{}: {}: {memory}, {cores}{soft}", current.name(), share.uuid);
+        let (name, now) = (current.name(), limits(share));
+        let old = before.gpus.iter().find(|old| old.uuid == share.uuid).map(limits).filter(|old| *old != now);
+        println!("{name}: {}: {now}{}", share.uuid, old.map_or_else(String::new, |old| format!("; before: {old}")));
         let held = share.held.unwrap_or(0).max(share.charged);
         if let Some(limit) = share.memory_limit.filter(|limit| held > *limit) {
             let (held, over) = (bytes(held), bytes(held - limit));
-            println!("{}: {}: holds {held}; allocations fail until it frees {over}", current.name(), share.uuid);
+            println!("{name}: {}: holds {held}; allocations fail until it frees {over}", share.uuid);
         }
     }
 }
@@ -103,6 +124,12 @@ fn report(current: &ContainerState) {
 mod tests {
     use super::*;
     use vgpu_config::quantity::Bytes;
+
+    #[test]
+    fn what_was_meant_is_advised() {
+        assert!(memory("4GB").unwrap_err().ends_with(": did you mean 4Gi?"));
+        assert!(percent("30%").unwrap_err().ends_with("from 1 to 100 (percent): did you mean 30?"));
+    }
 
     #[test]
     fn limits_are_parsed_and_invalid_ones_refused() {
