@@ -111,6 +111,7 @@ impl Args {
             namespace: None,
             pod_uid: None,
             limits,
+            decided: None,
             library,
             preload: true,
             replace: false,

@@ -11,6 +11,7 @@ use vgpu_monitor::container::{self, Container};
 use vgpu_monitor::observer::Observer;
 use vgpu_monitor::selection;
 use vgpu_monitor::snapshot::{ContainerState, Share};
+use vgpu_oci_hook::persistent;
 
 mod bounds;
 
@@ -36,6 +37,10 @@ pub struct Args {
     /// Change this GPU only: its UUID, or the container's own index if the limits are stored by index
     #[arg(long, value_name = "GPU")]
     gpu: Option<String>,
+    /// Give the container these limits again when it is started again, while what it requests comes to the same. Without this option, the
+    /// change lasts until the container ends, and ends what an earlier change with this option keeps
+    #[arg(long)]
+    persist: bool,
     #[command(flatten)]
     config: ConfigArgs,
 }
@@ -88,6 +93,10 @@ impl Args {
             change::keep(container, &after.gpus)?;
             report(&before, &after);
         }
+        match container::read(&container.dir, &mut Reader::default()) {
+            Some(changed) if self.persist => persistent::write(&state_dir, &changed.record)?,
+            _ => persistent::forget(&state_dir, &container.record)?,
+        }
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -108,6 +117,9 @@ fn limits(share: &Share) -> String {
 
 /// Prints the limits now in force, those before, and by how much the container exceeds them.
 fn report(before: &ContainerState, current: &ContainerState) {
+    if current.gpus.is_empty() {
+        println!("{}: limits changed; its GPUs are not known", current.name());
+    }
     for share in &current.gpus {
         let (name, now) = (current.name(), limits(share));
         let old = before.gpus.iter().find(|old| old.uuid == share.uuid).map(limits).filter(|old| *old != now);

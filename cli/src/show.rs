@@ -77,6 +77,12 @@ fn table(snapshot: &Snapshot) -> String {
     let mut rows = vec![HEADER.map(str::to_owned)];
     for container in &snapshot.containers {
         rows.extend(container.gpus.iter().map(|share| row(snapshot, container, share)));
+        if container.gpus.is_empty() && container.damaged.is_none() {
+            // None of its GPUs is known: there is neither NVML nor an inventory.
+            let mut unknown = HEADER.map(|_| "-".to_owned());
+            (unknown[0], unknown[8]) = (container.name(), duration(snapshot.time - container.created as f64));
+            rows.push(unknown);
+        }
     }
     let widths: [usize; 9] = std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
     let line = |row: &[String; 9]| {
@@ -111,6 +117,13 @@ fn row(snapshot: &Snapshot, container: &ContainerState, share: &Share) -> [Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_container_without_known_gpus_has_a_line() {
+        let container = ContainerState { id: "c0ffee".to_owned(), created: 40, ..ContainerState::default() };
+        let snapshot = Snapshot { time: 100.0, containers: vec![container], ..Snapshot::default() };
+        assert_eq!(table(&snapshot).lines().nth(1), Some("c0ffee     -    -       -      -     -     -      -        1m"));
+    }
 
     #[test]
     fn table_has_a_line_for_each_share() {

@@ -7,9 +7,10 @@
 //! hold, and again afterwards, as what NVML says that it held.
 
 use std::ffi::CString;
-use std::fs::{File, TryLockError};
+use std::fs::{File, Permissions, TryLockError};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::thread;
@@ -166,6 +167,7 @@ fn lock(dir: &File, container: &Container) -> Result<(), Error> {
 pub(crate) fn open_page(container: &Container) -> Result<&'static LimitsPage, Error> {
     let path = container.dir.join(LIMITS);
     let name = CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other).map_err(at(&path))?;
+    let _permission = OwnersPermission::of(&path).map_err(at(&path))?;
     for _ in 0..ATTEMPTS {
         match map::limits_for_change(&name) {
             Ok(page) => return Ok(page),
@@ -174,6 +176,33 @@ pub(crate) fn open_page(container: &Container) -> Result<&'static LimitsPage, Er
         }
     }
     Err(leased(container, path))
+}
+
+/// The permission of a page's owner to write it, while this exists. Root needs none, and other users have the containers of rootless engines.
+/// The container cannot use it: it has the page by a read-only mount.
+struct OwnersPermission(Option<File>);
+
+impl OwnersPermission {
+    fn of(path: &Path) -> io::Result<Self> {
+        let user = rustix::process::geteuid();
+        if user.is_root() {
+            return Ok(Self(None));
+        }
+        let file = File::open(path)?;
+        let is_own = file.metadata()?.uid() == user.as_raw();
+        if is_own {
+            file.set_permissions(Permissions::from_mode(0o644))?;
+        }
+        Ok(Self(Some(file).filter(|_| is_own)))
+    }
+}
+
+impl Drop for OwnersPermission {
+    fn drop(&mut self) {
+        if let Some(file) = &self.0 {
+            let _ = file.set_permissions(Permissions::from_mode(0o444));
+        }
+    }
 }
 
 /// Returns the error for a file of the container on which a process holds a lease.
@@ -228,6 +257,7 @@ fn update_record(dir: &Path, chosen: &[bool], change: Change) -> Result<(), Erro
     let path = dir.join(RECORD);
     let text = std::fs::read(&path).map_err(at(&path))?;
     let mut record: Record = serde_json::from_slice(&text).map_err(io::Error::other).map_err(at(&path))?;
+    record.decided.get_or_insert_with(|| record.limits.gpus.clone());
     for (limits, _) in record.limits.gpus.iter_mut().zip(chosen).filter(|(_, chosen)| **chosen) {
         apply(limits, change);
     }

@@ -46,6 +46,7 @@ impl Host {
             namespace: Some("ns".to_owned()),
             pod_uid: None,
             limits,
+            decided: None,
             library: "/nowhere".into(),
             preload: true,
             replace: false,

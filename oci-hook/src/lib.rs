@@ -17,6 +17,7 @@ pub mod injected;
 pub mod log;
 pub mod mounts;
 pub mod path;
+pub mod persistent;
 pub mod plan;
 pub mod preload_list;
 pub mod prepare;

@@ -21,7 +21,7 @@ use crate::process::{self, Process};
 use crate::record::Record;
 use crate::rootfs::{self, Rootfs};
 use crate::state::{self, Access, Files, State};
-use crate::{driver, plan, preload_list};
+use crate::{driver, persistent, plan, preload_list};
 
 /// Maximum size in bytes of a file that limits are read from.
 const MAX_LIMITS_FILE: usize = 4096;
@@ -101,12 +101,13 @@ impl Prepared {
     pub fn new(bundle: &Bundle, policy: &Policy, limits: Limits, id: &str) -> Result<Self> {
         let state = State::at(&policy.state_dir(process::rootless_user()));
         state::check_id(id)?;
+        let (limits, decided) = persistent::apply(state.dir(), id, &bundle.dir, limits);
         let (library, dir, preload) = if limits.is_limited() {
             (find_library(policy)?, state.reserve(id, &bundle.dir)?, check_rootfs(bundle, policy, &state)?)
         } else {
             Default::default()
         };
-        let record = record(bundle, id, limits, policy, library)?;
+        let record = Record { decided, ..record(bundle, id, limits, policy, library)? };
         for front in record.front_libraries() {
             std::fs::metadata(&front.source).map_err(Error::io("find the front library", &front.source))?;
         }
@@ -229,6 +230,7 @@ fn record(bundle: &Bundle, id: &str, limits: Limits, policy: &Policy, library: P
         namespace: owned(bundle.spec.namespace()),
         pod_uid: owned(bundle.spec.pod_uid()),
         limits,
+        decided: None,
         library,
         preload: policy.intercept.preloads(),
         replace: is_replaced,

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use vgpu_config::Limits;
+use vgpu_config::limits::GpuLimits;
 use vgpu_region::paths;
 
 use crate::injected::{DRIVER_LIBRARIES, InjectedFile};
@@ -43,8 +44,11 @@ pub struct Record {
     /// UID of the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<String>,
-    /// The decided limits.
+    /// The limits in force.
     pub limits: Limits,
+    /// What the request came to, if the limits were changed since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decided: Option<Vec<GpuLimits>>,
     /// The library's file that is mounted into the container.
     pub library: PathBuf,
     /// Whether `/etc/ld.so.preload` is used.

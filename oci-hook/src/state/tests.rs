@@ -48,6 +48,7 @@ fn record(id: &str, bundle: &str) -> Record {
         namespace: None,
         pod_uid: None,
         limits: Limits::default(),
+        decided: None,
         library: "/l".into(),
         preload: true,
         replace: false,

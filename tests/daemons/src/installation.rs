@@ -1,8 +1,9 @@
 //! The real `vgpu-runtime` and `vgpu-hook` with a private policy and state.
 
-use crate::command::script;
+use crate::command::{run, script};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use vgpu_test_harness::{Host, Runtime};
 
 /// Shell script that prints the files of vgpu in a container and tries to remove or change them.
@@ -62,6 +63,28 @@ impl Installation {
     pub fn containers(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.0.state_dir().join("containers"));
         entries.map_or_else(|_| Vec::new(), |entries| entries.flatten().map(|entry| entry.path()).collect())
+    }
+
+    /// Returns a script that runs `vgpu` with the policy, in a folder that every user can reach.
+    ///
+    /// # Panics
+    /// `vgpu` has not been built.
+    pub fn vgpu(&self) -> PathBuf {
+        let folder = self.0.library().with_file_name("bin");
+        let path = folder.join("vgpu");
+        if !path.exists() {
+            let built = std::env::current_exe().expect("the test executable has a path");
+            let built = built.ancestors().nth(2).expect("cargo's output folder").join("vgpu");
+            fs::create_dir_all(&folder).expect("the folder is writable");
+            fs::copy(&built, folder.join("program")).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
+            script(&path, &format!("VGPU_CONFIG={} exec {} \"$@\"", self.0.policy_file().display(), folder.join("program").display()));
+        }
+        path
+    }
+
+    /// Returns what `vgpu` prints with these arguments.
+    pub fn vgpu_says(&self, args: &[&str]) -> String {
+        run(Command::new(self.vgpu()).args(args))
     }
 
     /// Returns the record of the only container.

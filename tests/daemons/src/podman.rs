@@ -72,11 +72,30 @@ impl Podman {
 
     /// Returns a `podman` command.
     pub fn podman(&self) -> Command {
+        let mut command = self.in_setup("podman");
+        command.args(self.storage());
+        command
+    }
+
+    /// Returns a shell script in which `podman` is this one, for commands that need each other's runtime folder.
+    pub fn shell(&self, script: &str) -> Command {
+        let mut command = self.in_setup("sh");
+        let storage = self.storage().join(" ");
+        command.arg("-c").arg(format!("podman() {{ command podman {storage} \"$@\"; }}; {script}"));
+        command
+    }
+
+    fn in_setup(&self, program: &str) -> Command {
         let mut command = Command::new("unshare");
         let script = format!("mount --bind \"$0/containers\" /etc/containers && {} exec \"$@\"", self.setup);
-        command.args(["--mount", "sh", "-c", &script]).arg(self.dir.path()).arg("podman");
-        command.arg("--root").arg(self.path("root")).arg("--runroot").arg(self.path("run")).args(["--storage-driver", "vfs"]);
+        command.args(["--mount", "sh", "-c", &script]).arg(self.dir.path()).arg(program);
         command
+    }
+
+    /// Returns the options of its storage.
+    fn storage(&self) -> [String; 6] {
+        let path = |name| self.path(name).display().to_string();
+        ["--root".to_owned(), path("root"), "--runroot".to_owned(), path("run"), "--storage-driver".to_owned(), "vfs".to_owned()]
     }
 
     /// Returns its folder.

@@ -39,7 +39,19 @@ fn docker_applies_limits_from_environment_and_annotations() {
         run(test.docker().args(long).args(["test:1", "/bin/sleep", "1000"]));
         assert!(vgpu.record().to_string().contains("1073741824"), "{name}: {}", vgpu.record());
         assert_eq!(run(test.docker().args(["exec", "long", "/bin/sh", "-c", PROBE])), IS_LIMITED, "{name}");
+        // Its name is known, and a new one as soon as it has it.
+        let shown = vgpu.vgpu_says(&["show", "long"]);
+        assert!(shown.lines().nth(1).is_some_and(|line| line.starts_with("long ")), "{name}: {shown}");
+        run(test.docker().args(["rename", "long", "longer"]));
+        let shown = vgpu.vgpu_says(&["set", "longer", "--gpumem", "2Gi", "--persist"]);
+        assert!(shown.starts_with("longer: "), "{name}: {shown}");
+        run(test.docker().args(["rename", "longer", "long"]));
         run(test.docker().args(["restart", "-t", "0", "long"]));
+        let limits = || vgpu.record()["limits"].to_string();
+        assert!(limits().contains("2147483648"), "{name}: the change lasts: {}", limits());
+        let _ = vgpu.vgpu_says(&["set", "long", "--gpumem", "3Gi"]);
+        run(test.docker().args(["restart", "-t", "0", "long"]));
+        assert!(limits().contains("1073741824"), "{name}: the request counts again: {}", limits());
         assert_eq!(run(test.docker().args(["exec", "long", "/bin/sh", "-c", PROBE])), IS_LIMITED, "{name}");
         run(test.docker().args(["rm", "-f", "long"]));
         assert!(vgpu.containers().is_empty(), "{name}: {:?}", vgpu.containers());
@@ -100,6 +112,22 @@ fn rootless_podman_applies_limits_by_runtime_and_by_hooks() {
     check_podman_limits(&vgpu, &test, &["--userns", "keep-id", "--user", "0"]);
 }
 
+/// Checks that `vgpu` knows containers by their names, also after a change of the name, and changes the limits of the user's own.
+fn check_podman_names(vgpu: &Installation, test: &Podman, more: &[&str]) {
+    let program = vgpu.vgpu();
+    let script = format!(
+        "podman run -d --name web --network none {} --runtime vgpu --annotation nvidia.com/gpumem=1024 localhost/test:1 sleep 600 >/dev/null && \
+         {program} show web; {program} set web --gpumem 2Gi; podman rename web other && {program} show other; \
+         {program} show absent; echo status $?; podman rm -f -t 0 other >/dev/null",
+        more.join(" "),
+        program = program.display()
+    );
+    let said = run(&mut test.shell(&script));
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines.len() == 6 && lines[1].starts_with("web ") && lines[4].starts_with("other ") && lines[5] == "status 1", "{said}");
+    assert!(lines[2].starts_with("web: "), "{said}");
+}
+
 /// Checks limits by runtime and by hooks, with `more` options for all containers.
 fn check_podman_limits(vgpu: &Installation, test: &Podman, more: &[&str]) {
     let probe = |options: &[&str]| {
@@ -112,6 +140,7 @@ fn check_podman_limits(vgpu: &Installation, test: &Podman, more: &[&str]) {
     assert_eq!(probe(&["--runtime", "vgpu", "--read-only", "--env", "CUDA_DEVICE_MEMORY_LIMIT=1g"]), IS_LIMITED);
     assert_eq!(probe(&["--runtime", "vgpu"]), IS_UNLIMITED);
     assert_eq!(probe(&annotated), IS_UNLIMITED);
+    check_podman_names(vgpu, test, more);
     test.configure(&["--undo"]);
 
     test.configure(&["--hooks", "--hook-path", vgpu.hook().to_str().unwrap()]);
