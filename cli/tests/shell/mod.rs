@@ -163,10 +163,10 @@ impl<'a> Shell<'a> {
     /// Makes a bundle one of Docker's: in its folder, with an ID, and with Docker's record of the container.
     fn as_dockers(&mut self, bundle: Bundle, name: &str) -> (String, Bundle) {
         self.created += 1;
-        // Looks like an ID of Docker's, and is the same each time.
-        let digit =
-            |nth: u64| char::from(b"0123456789abcdef"[((self.created * 64 + nth).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize]);
-        let id: String = (0..64).map(digit).collect();
+        // Looks like an ID of Docker's, and is the same each time. They ascend, as containers of the same second are listed by ID.
+        let digit = |nth: u64| (self.created * 64 + nth).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
+        let digits = std::iter::once(self.created % 16).chain((1..64).map(digit));
+        let id: String = digits.map(|digit| format!("{digit:x}")).collect();
         let record = self.folder.path().join("docker/containers").join(&id);
         fs::create_dir_all(&record).unwrap();
         fs::write(record.join("hostname"), "test\n").unwrap();
@@ -180,7 +180,7 @@ impl<'a> Shell<'a> {
 /// Returns whether two outputs are the same but for what differs each time: use of GPU time, durations, PIDs, counts of a trace, and
 /// what `vgpu check` finds on the machine.
 pub fn same(one: &str, other: &str) -> bool {
-    let [one, other] = [one, other].map(|text| comparable(text));
+    let [one, other] = [one, other].map(comparable);
     one == other
 }
 
