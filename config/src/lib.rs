@@ -7,6 +7,7 @@
 pub mod decide;
 pub mod devices;
 pub mod dialect;
+mod doubts;
 pub mod error;
 pub mod inventory;
 pub mod limits;
@@ -17,6 +18,7 @@ pub mod setting;
 pub mod spelling;
 
 pub use decide::decide;
+pub use doubts::doubts;
 pub use error::{Error, Result};
 pub use inventory::Inventory;
 pub use limits::Limits;

@@ -51,6 +51,14 @@ pub fn limits(bundle: &Bundle, policy: &Policy) -> Result<Option<Limits>> {
     Ok(limits.map(|limits| Limits { mps: pipes.and_then(|pipes| Mps::of(&limits, pipes)), ..limits }))
 }
 
+/// Describes what the container requests but hardly means, for the log.
+#[must_use]
+pub fn doubts(bundle: &Bundle, policy: &Policy) -> Vec<String> {
+    let state_dir = policy.state_dir(process::rootless_user());
+    let request = plan::request(&bundle.spec, &state_dir, |_| None).unwrap_or_default();
+    vgpu_config::doubts(&request, policy, Inventory::load(&state_dir).ok().flatten().as_ref())
+}
+
 /// Returns whether the container with this id is a pod's sandbox, which is passed on unchanged.
 #[must_use]
 pub fn is_sandbox(bundle: &Bundle, id: &str, policy: &Policy) -> bool {

@@ -175,6 +175,9 @@ fn make_ready(creation: &Creation, log: &Log) -> Result<Ready> {
     if !limits.as_ref().is_some_and(Limits::is_limited) && prepare::has_gpu(&bundle, &policy) {
         log.warning(&format!("container {id} has a GPU and starts without limits"));
     }
+    for doubt in limits.iter().flat_map(|_| prepare::doubts(&bundle, &policy)) {
+        log.warning(&format!("container {id} starts, but probably not as meant: {doubt}"));
+    }
     let rollback = match limits {
         Some(limits) => {
             let mut prepared = Prepared::new(&bundle, &policy, limits, id)?;
