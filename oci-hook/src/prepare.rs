@@ -2,6 +2,7 @@
 //! safe, and write the container's directory on the host.
 
 use std::collections::BTreeSet;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -23,6 +24,8 @@ use crate::rootfs::{self, Rootfs};
 use crate::state::{self, Access, Files, State};
 use crate::{driver, persistent, plan, preload_list};
 
+/// Start of a 64-bit ELF file.
+const ELF: [u8; 5] = *b"\x7fELF\x02";
 /// Maximum size in bytes of a file that limits are read from.
 const MAX_LIMITS_FILE: usize = 4096;
 
@@ -262,7 +265,7 @@ pub fn now() -> u64 {
 /// affect it.
 ///
 /// # Errors
-/// There is no such file, or users other than root and this process's may write it.
+/// There is no such file, users other than root and this process's may write it, or programs cannot load it.
 pub fn find_library(policy: &Policy) -> Result<PathBuf> {
     let path = policy.library.canonicalize().map_err(Error::io("find the library", &policy.library))?;
     let found = std::fs::metadata(&path).map_err(Error::io("stat the library", &path))?;
@@ -272,6 +275,17 @@ pub fn find_library(policy: &Policy) -> Result<PathBuf> {
     let is_trusted = (owners.contains(&found.uid()) || is_host_roots()) && found.mode() & 0o022 == 0;
     if !found.is_file() || !is_trusted {
         let expected = "a regular file that belongs to root and that no other user may write (the policy's key library)";
+        return Err(Error::refused("library", path.display().to_string(), expected));
+    }
+    // The loader ignores a library that it cannot load, and the program would run without limits.
+    if found.mode() & 0o004 == 0 {
+        let expected = "a library that every user can read, as programs of others would run without limits (chmod a+r)";
+        return Err(Error::refused("library", path.display().to_string(), expected));
+    }
+    let mut start = [0; ELF.len()];
+    std::fs::File::open(&path).and_then(|mut file| file.read_exact(&mut start)).map_err(Error::io("read the library", &path))?;
+    if start != ELF {
+        let expected = "a 64-bit ELF library, as programs would run without limits (reinstall the vgpu package)";
         return Err(Error::refused("library", path.display().to_string(), expected));
     }
     Ok(path)

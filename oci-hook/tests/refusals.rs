@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -132,6 +133,21 @@ fn failed_creates_are_swept_by_the_next() {
         assert!(!outcome.status.success());
         let _ = host.run(&limited()).ok();
         assert_eq!(host.containers().len(), 1, "{runtime:?}: only that of the next remains");
+    }
+}
+
+#[test]
+fn a_library_that_programs_cannot_load_is_refused() {
+    for runtime in runtimes() {
+        let host = host(runtime);
+        let set_mode = |mode| fs::set_permissions(host.library(), PermissionsExt::from_mode(mode)).unwrap();
+        set_mode(0o600);
+        assert!(refused(&host, &limited(), "mode 0600").contains("expected a library that every user can read"));
+        set_mode(0o644);
+        fs::write(host.library(), "a text\n").unwrap();
+        assert!(refused(&host, &limited(), "a text").contains("expected a 64-bit ELF library"));
+        fs::write(host.library(), "").unwrap();
+        assert!(refused(&host, &limited(), "empty").contains("cannot read the library"));
     }
 }
 

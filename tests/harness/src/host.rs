@@ -10,6 +10,9 @@ use tempfile::TempDir;
 use crate::bundle::Bundle;
 use crate::runtime::Runtime;
 
+/// Content of the stub file: the start of a library, and a line of text.
+pub const STAND_IN: &str = "\x7fELF\x02 stands in for the library\n";
+
 /// Test host in a temporary folder.
 #[derive(Debug)]
 pub struct Host {
@@ -90,7 +93,7 @@ impl Host {
     pub fn with_stand_in(runtime: Runtime, programs: &Path) -> Self {
         let mut host = Self::new(runtime, programs, Path::new("/"));
         host.library = host.dir.path().join("libvgpu.so");
-        fs::write(&host.library, "stands in for the library\n").unwrap();
+        fs::write(&host.library, STAND_IN).unwrap();
         let front = host.dir.path().join("front");
         fs::create_dir(&front).unwrap();
         for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
