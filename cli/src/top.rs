@@ -16,6 +16,7 @@ use ratatui::crossterm::event::{self, DisableMouseCapture, EnableMouseCapture, E
 use ratatui::crossterm::execute;
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -105,12 +106,13 @@ fn live(observer: &mut Observer, view: &mut View, interval: Duration) -> io::Res
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
+    let ends = Ends { is_input: io::stdin().is_terminal() };
     let mut terminal = ratatui::try_init()?;
     // The terminal selects text itself while Shift is held.
     let mouse = Mouse::capture();
     let result = (|| {
         let mut sampled = None::<Instant>;
-        while !stop.load(Relaxed) && !view.is_done() {
+        while !stop.load(Relaxed) && !view.is_done() && !ends.are_gone(Duration::ZERO) {
             if sampled.is_none_or(|sampled| sampled.elapsed() >= interval) {
                 sampled = Some(Instant::now());
                 if !view.is_paused {
@@ -122,15 +124,52 @@ fn live(observer: &mut Observer, view: &mut View, interval: Duration) -> io::Res
                 frame.render_widget(Paragraph::new(draw::screen(view, area.width, area.height)), area);
             })?;
             let left = sampled.map_or(interval, |sampled| interval.saturating_sub(sampled.elapsed()));
-            if event::poll(left)? {
+            if ends.wait(left)? {
                 handle(view, &terminal, &event::read()?)?;
             }
         }
         Ok(())
     })();
     drop(mouse);
+    if ends.are_gone(Duration::ZERO) {
+        // It cannot be restored, and a message about that would have nowhere to go.
+        std::mem::forget(terminal);
+        return Ok(());
+    }
     ratatui::restore();
     result
+}
+
+/// The terminal's ends. Where this is no process of the terminal's session, no signal tells that its other side was closed, and crossterm
+/// would read the end of the input again and again.
+struct Ends {
+    /// Whether the input is the terminal. If not, crossterm opens it by its name.
+    is_input: bool,
+}
+
+impl Ends {
+    /// Returns whether the other side of the terminal was closed. Waits for that, or for input, at most for a time.
+    fn are_gone(&self, wait: Duration) -> bool {
+        let (input, output) = (io::stdin(), io::stdout());
+        let mut ends = vec![PollFd::new(&output, PollFlags::empty())];
+        if self.is_input {
+            ends.push(PollFd::new(&input, PollFlags::IN));
+        }
+        // Fails when a signal arrives, such as that of a new size.
+        let is_polled = poll(&mut ends, Timespec::try_from(wait).ok().as_ref()).is_ok();
+        is_polled && ends.iter().any(|end| end.revents().intersects(PollFlags::HUP | PollFlags::ERR))
+    }
+
+    /// Waits for an event, at most for a time. Returns whether there is one.
+    fn wait(&self, wait: Duration) -> io::Result<bool> {
+        if !self.is_input {
+            return event::poll(wait);
+        }
+        if self.are_gone(Duration::ZERO) {
+            return Ok(false);
+        }
+        Ok(event::poll(Duration::ZERO)? || (!self.are_gone(wait) && event::poll(Duration::ZERO)?))
+    }
 }
 
 /// Handles a key or the mouse.

@@ -93,6 +93,34 @@ fn container(host: &Host, machine: &Machine, name: &str, program: &[&str]) -> Ru
 }
 
 #[test]
+fn top_ends_when_its_terminal_is_gone() {
+    let Some((_kit, machine, host)) = ready() else { return };
+    // In one case only the input is gone, whose other side is another program's.
+    for is_output_gone in [true, false] {
+        let terminal = || {
+            // The program must not inherit this side.
+            let side = File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap());
+            grantpt(&side).unwrap();
+            unlockpt(&side).unwrap();
+            let name = ptsname(&side, Vec::new()).unwrap();
+            (side, File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap())
+        };
+        let ((input, inner_input), (mut output, inner_output)) = (terminal(), terminal());
+        std::fs::create_dir_all(host.state_dir().join("containers")).unwrap();
+        let mut command = vgpu(&host, &machine);
+        command.arg("top").env("TERM", "xterm-256color").stderr(Stdio::null());
+        let mut child = command.stdin(Stdio::from(inner_input)).stdout(Stdio::from(inner_output)).spawn().unwrap();
+        // It has begun to draw.
+        assert_ne!(output.read(&mut [0; 64]).unwrap(), 0);
+        drop((input, command));
+        let kept = (!is_output_gone).then_some(output);
+        let status = wait_for("the end of vgpu top", || child.try_wait().unwrap());
+        assert!(status.success(), "{status}");
+        drop(kept);
+    }
+}
+
+#[test]
 fn top_follows_containers_that_start_and_stop() {
     let Some((_kit, machine, host)) = ready() else { return };
     let fill = |take| ["/programs/fill", "--chunk", "16M", "--max", take, "--hold", "600"];
