@@ -31,6 +31,11 @@ const ROOTLESS_SETUP: &str = "mount --bind \"$0/subid\" /etc/subuid && mount --b
     mkdir -m 700 /run/user/1 && chown 1:1 /run/user/1 && cd \"$0\" && export HOME=\"$0/home\" XDG_RUNTIME_DIR=/run/user/1 && \
     set -- setpriv --reuid=1 --regid=1 --clear-groups \"$@\";";
 
+/// Runs the program behind a setup script. Podman of a rootless user leaves a process that keeps its user namespace, which is ended here.
+const RUN: &str = "exec \"$@\"";
+const ROOTLESS_RUN: &str = "\"$@\"; status=$?; \
+    for file in $(find /run/user/1 -name pause.pid); do kill -9 $(cat $file); done; exit $status";
+
 impl Default for Podman {
     fn default() -> Self {
         Self::new()
@@ -87,7 +92,8 @@ impl Podman {
 
     fn in_setup(&self, program: &str) -> Command {
         let mut command = Command::new("unshare");
-        let script = format!("mount --bind \"$0/containers\" /etc/containers && {} exec \"$@\"", self.setup);
+        let run = if self.setup == ROOTLESS_SETUP { ROOTLESS_RUN } else { RUN };
+        let script = format!("mount --bind \"$0/containers\" /etc/containers && {} {run}", self.setup);
         command.args(["--mount", "sh", "-c", &script]).arg(self.dir.path()).arg(program);
         command
     }
@@ -96,6 +102,15 @@ impl Podman {
     fn storage(&self) -> [String; 6] {
         let path = |name| self.path(name).display().to_string();
         ["--root".to_owned(), path("root"), "--runroot".to_owned(), path("run"), "--storage-driver".to_owned(), "vfs".to_owned()]
+    }
+
+    /// Returns whether a process is left that has its configuration mounted.
+    pub fn has_processes(&self) -> bool {
+        let folder = self.path("containers").display().to_string();
+        let mounts = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path().join("mountinfo"));
+        // The mount's source is its path in the file system of the folder.
+        let name = folder.trim_start_matches("/tmp").to_owned();
+        mounts.filter_map(|path| fs::read_to_string(path).ok()).any(|text| text.contains(&format!("{name} /etc/containers ")))
     }
 
     /// Returns its folder.

@@ -110,6 +110,11 @@ fn rootless_podman_applies_limits_by_runtime_and_by_hooks() {
     assert_eq!(run(test.podman().args(["info", "--format", "{{.Host.Security.Rootless}}"])), "true\n");
     check_podman_limits(&vgpu, &test, &[]);
     check_podman_limits(&vgpu, &test, &["--userns", "keep-id", "--user", "0"]);
+    let is_clean = (0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        !test.has_processes()
+    });
+    assert!(is_clean, "a process of Podman is left");
 }
 
 /// Checks that `vgpu` knows containers by their names, also after a change of the name, and changes the limits of the user's own.
