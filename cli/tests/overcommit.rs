@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use common::{Monitor, stdout, vgpu, wait_for};
-use vgpu_e2e::{Kit, Machine, Running, Way, host};
+use vgpu_e2e::{Fill, Kit, Machine, Running, Way, host};
 use vgpu_region::map;
 use vgpu_test_harness::{Host, Runtime, can_run};
 
@@ -54,6 +54,20 @@ fn overcommitted() -> Option<(Host, Machine)> {
     let host = host(&kit, Runtime::Runc);
     host.policy("[overcommit]\nenabled = true");
     Some((host, machine))
+}
+
+#[test]
+fn a_program_gets_its_whole_limit_while_others_are_idle() {
+    let Some((host, machine)) = overcommitted() else { return };
+    let _monitor = Monitor::start(&host, &machine);
+    let limited = || machine.bundle().annotation("nvidia.com/gpumem", LIMIT).annotation("nvidia.com/gpumem-evictable", "true");
+    let fill = ["/programs/fill", "--chunk", "16M", "--max", "4G"];
+    let mut idle = Way::Wrapper.start(&host, limited().args(&[&fill[..], &["--hold", "600"]].concat()));
+    let first = Fill::of(&idle.line());
+    let outcome = Way::Wrapper.run(&host, limited().args(&fill));
+    let second = Fill::of(&outcome.stdout);
+    assert_eq!((first.obtained, second.obtained), (384 << 20, 384 << 20), "{outcome:#?}");
+    assert!(has_moved(&host, &idle));
 }
 
 #[test]

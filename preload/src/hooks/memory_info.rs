@@ -24,8 +24,10 @@ pub fn share(gpu: &Gpu, really_free: u64) -> Option<(u64, u64)> {
         dead::recover(gpu);
     }
     let left = limit.saturating_sub(gpu.account.total.pages().saturating_mul(PAGE));
+    // Where memory is overcommitted, others make room for what the limit has left.
+    let there = if gpu.is_overcommitted() { u64::MAX } else { really_free };
     let (spill, ceiling) = spilled::room(gpu);
-    Some((left.min(really_free) + spill, limit + ceiling))
+    Some((left.min(there) + spill, limit + ceiling))
 }
 
 /// `cuMemGetInfo_v2`. Either pointer may be null.

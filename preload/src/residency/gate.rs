@@ -71,8 +71,7 @@ pub fn get() -> Option<&'static Gate> {
 
 /// Makes the gate, if a GPU of the session has overcommitted memory.
 pub fn make(session: &Session) {
-    let is_overcommitted = |gpu: &Gpu| gpu.limit.is_some_and(|limit| limit.overcommit.load(Relaxed) != 0);
-    if get().is_some() || !session.gpus().iter().any(is_overcommitted) {
+    if get().is_some() || !session.gpus().iter().any(Gpu::is_overcommitted) {
         return;
     }
     let gate: *mut Gate = mmap::allocate();
@@ -170,9 +169,9 @@ impl Gate {
     /// Asks the arbiter for room on the current device. Returns true if the call should be tried again.
     #[cold]
     fn find_room<'a>(&self, request: &mut Option<Request<'a>>) -> bool {
-        let is_overcommitted = |gpu: &&Gpu| gpu.limit.is_some_and(|limit| limit.overcommit.load(Relaxed) != 0);
         let current = context_table::current().ok().map(|current| current.gpu);
-        let gpu = current.or_else(|| session::ready()?.gpus().iter().find(is_overcommitted)).filter(is_overcommitted);
+        let gpu = current.or_else(|| session::ready()?.gpus().iter().find(|gpu| gpu.is_overcommitted()));
+        let gpu = gpu.filter(|gpu| gpu.is_overcommitted());
         gpu.is_some_and(|gpu| request.get_or_insert_with(|| Request::new(gpu)).ask())
     }
 

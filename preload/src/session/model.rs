@@ -43,6 +43,12 @@ impl Gpu {
         self.memory_limit().map_or(u64::MAX, |bytes| bytes / PAGE)
     }
 
+    /// Returns true if more of the GPU's memory is promised than it has.
+    #[inline]
+    pub fn is_overcommitted(&self) -> bool {
+        self.limit.is_some_and(|limit| limit.overcommit.load(Relaxed) != 0)
+    }
+
     /// Returns the pages that the account has left under the limit.
     #[inline]
     pub fn left(&self) -> u64 {
