@@ -41,6 +41,8 @@ NOT_RUN = [
     ("README.md", "make *", "builds vgpu from its sources, which the other tests do"),
     ("docs/measure/README.md", "*", "needs a real GPU"),
     ("docs/run.md", "srun *", "needs Slurm"),
+    ("docs/operate/transcripts.md", "*", "cli/tests/transcripts.rs runs it"),
+    ("docs/troubleshoot/mistakes.md", "*", "cli/tests/transcripts.rs runs it"),
     ("docs/troubleshoot/README.md", "journalctl *", "no systemd, and so no journal"),
 ]
 

@@ -65,8 +65,16 @@ impl Bounds<'_> {
         let setting = setting.or(request.memory_percent.as_ref().map(|memory| &memory.setting));
         let default = MemoryAmount { bytes: defaults.memory, percent: defaults.memory_percent };
         let wanted = if requested.is_none() { default } else { requested };
-        let ceiling = MemoryAmount { bytes: ceilings.memory, percent: ceilings.memory_percent }.in_one_unit(total)?;
-        wanted.in_one_unit(total)?.under(ceiling, |ceiling| self.check_clamp(setting, ceiling))
+        let ceiling = MemoryAmount { bytes: ceilings.memory, percent: ceilings.memory_percent };
+        let (Some(wanted), Some(ceiling)) = (wanted.in_one_unit(total), ceiling.in_one_unit(total)) else {
+            return Err(incomparable(setting));
+        };
+        match wanted.exceeds(ceiling) {
+            None => Err(incomparable(setting)),
+            Some(Exceeded::No) => Ok(wanted),
+            Some(Exceeded::Unset) => Ok(ceiling),
+            Some(Exceeded::By(ceiling_shown)) => self.check_clamp(setting, ceiling_shown).map(|()| ceiling),
+        }
     }
 
     /// Refuses a request over a ceiling, unless the policy is to clamp. Defaults, which have no setting, are always clamped.
@@ -125,39 +133,51 @@ impl MemoryAmount {
         self.bytes.is_none() && self.percent.is_none()
     }
 
-    /// Converts the amount to one unit: bytes where the GPU's total is known.
-    fn in_one_unit(self, total: Option<Bytes>) -> Result<Self> {
+    /// Converts the amount to one unit: bytes where the GPU's total is known. `None` if both are given and it is not.
+    fn in_one_unit(self, total: Option<Bytes>) -> Option<Self> {
         match (self, total) {
-            (Self { percent: None, .. }, _) | (Self { bytes: None, .. }, None) => Ok(self),
+            (Self { percent: None, .. }, _) | (Self { bytes: None, .. }, None) => Some(self),
             (Self { bytes, percent: Some(percent) }, Some(total)) => {
                 let part = percent.of(total);
-                Ok(Self { bytes: Some(bytes.map_or(part, |bytes| bytes.min(part))), percent: None })
+                Some(Self { bytes: Some(bytes.map_or(part, |bytes| bytes.min(part))), percent: None })
             }
-            (Self { bytes: Some(_), percent: Some(_) }, None) => Err(incomparable()),
+            (Self { bytes: Some(_), percent: Some(_) }, None) => None,
         }
     }
 
-    /// Returns at most `ceiling`. `check_clamp` may refuse to reduce the amount.
-    fn under(self, ceiling: Self, check_clamp: impl Fn(String) -> Result<()>) -> Result<Self> {
-        let exceeded = match (self, ceiling) {
-            (_, ceiling) if ceiling.is_none() => return Ok(self),
-            (wanted, _) if wanted.is_none() => return Ok(ceiling),
-            (Self { bytes: Some(wanted), .. }, Self { bytes: Some(max), .. }) if wanted > max => max.to_string(),
-            (Self { percent: Some(wanted), .. }, Self { percent: Some(max), .. }) if wanted > max => max.to_string(),
-            (Self { bytes: Some(_), .. }, Self { bytes: Some(_), .. }) | (Self { percent: Some(_), .. }, Self { percent: Some(_), .. }) => {
-                return Ok(self);
-            }
-            _ => return Err(incomparable()),
-        };
-        check_clamp(exceeded)?;
-        Ok(ceiling)
+    /// Compares the amount with a ceiling. `None` if they are in different units.
+    fn exceeds(self, ceiling: Self) -> Option<Exceeded> {
+        match (self, ceiling) {
+            (_, ceiling) if ceiling.is_none() => Some(Exceeded::No),
+            (wanted, _) if wanted.is_none() => Some(Exceeded::Unset),
+            (Self { bytes: Some(wanted), .. }, Self { bytes: Some(max), .. }) => Some(Exceeded::of(wanted > max, &max)),
+            (Self { percent: Some(wanted), .. }, Self { percent: Some(max), .. }) => Some(Exceeded::of(wanted > max, &max)),
+            _ => None,
+        }
     }
 }
 
-fn incomparable() -> Error {
-    Error::Policy(
-        "memory is given both in bytes and in percent, by the container and the policy's ceilings or in two dialects: expected one of \
-         the two while the GPU's memory is not known (there is no inventory of this machine's GPUs)"
-            .to_owned(),
-    )
+/// How an amount compares with a ceiling.
+enum Exceeded {
+    /// The amount is within the ceiling, or there is none.
+    No,
+    /// There is no amount.
+    Unset,
+    /// The amount exceeds this ceiling.
+    By(String),
+}
+
+impl Exceeded {
+    fn of(is_exceeded: bool, ceiling: &impl ToString) -> Self {
+        if is_exceeded { Self::By(ceiling.to_string()) } else { Self::No }
+    }
+}
+
+/// Returns the error for memory in bytes and in percent, of which neither can be converted. `setting` is the container's, if it has one.
+fn incomparable(setting: Option<&Setting>) -> Error {
+    const EXPECTED: &str = "memory in the same unit, bytes or percent, as the policy and other requests, or an inventory of this machine's GPUs (vgpu inventory)";
+    match setting {
+        Some(setting) => setting.refused(EXPECTED),
+        None => Error::Policy(format!("memory of [defaults] and [ceilings]: expected {EXPECTED}")),
+    }
 }

@@ -50,7 +50,12 @@ fn limits_of_unknown_gpus() {
         ("clamped to a ceiling", &[memory], "over_ceiling = \"clamp\"\n[ceilings]\nmemory = \"512m\"", Ok(one(Some(GIB / 2), None, None))),
         ("cores over a ceiling", &[("nvidia.com/gpucores", "90")], "[ceilings]\ncores = 80", Err("at most 80 percent")),
         ("100 percent is no limit", &[memory, ("nvidia.com/gpucores", "100")], "", Ok(one(Some(GIB), None, None))),
-        ("bytes and percent cannot be compared", &[memory], "[ceilings]\nmemory_percent = 50", Err("no inventory")),
+        (
+            "bytes and percent cannot be compared",
+            &[memory],
+            "[ceilings]\nmemory_percent = 50",
+            Err("nvidia.com/gpumem: \"1024\": expected memory in the same unit"),
+        ),
         ("no request, refused", &[], "without_request = \"refuse\"", Err("has a GPU and no limit")),
         ("a default over a ceiling is clamped", &[], "[defaults]\ncores = 90\n[ceilings]\ncores = 80", Ok(one(None, None, Some(80)))),
     ];
