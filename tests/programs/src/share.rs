@@ -117,7 +117,18 @@ impl Share {
 /// memory brings it back.
 pub struct Orders {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<u64>,
+    thread: JoinHandle<Moves>,
+}
+
+/// Moves to the host that processes have made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Moves {
+    /// Their number.
+    pub count: u64,
+    /// Bytes that were moved.
+    pub bytes: u64,
+    /// Time from the orders until the memory was out.
+    pub took: Duration,
 }
 
 impl Orders {
@@ -135,20 +146,22 @@ impl Orders {
         Ok(Self { stop, thread })
     }
 
-    /// Stops the thread, and returns how many moves processes have made.
+    /// Stops the thread, and returns the moves that processes have made.
     ///
     /// # Panics
     /// If the thread panicked.
     #[must_use]
-    pub fn end(self) -> u64 {
+    pub fn end(self) -> Moves {
         self.stop.store(true, Relaxed);
         self.thread.join().expect("the thread does not panic")
     }
 }
 
-/// Gives orders until `stop` is set. Returns how many were followed, summed over the processes.
-fn give(limits: &LimitsPage, region: &Region, pause: Duration, stop: &AtomicBool, random: &mut Random) -> u64 {
-    let (mut moves, mut order) = (0, 0);
+/// Gives orders until `stop` is set. Returns the moves of all processes.
+fn give(limits: &LimitsPage, region: &Region, pause: Duration, stop: &AtomicBool, random: &mut Random) -> Moves {
+    let (mut moves, mut order) = (Moves::default(), 0);
+    // Large blocks, which are moved with long pauses, take long.
+    let patience = (pause * 20).max(Duration::from_millis(200));
     while !stop.load(Relaxed) {
         for account in region.gpus.iter().filter(|account| account.uuid().is_some()) {
             let Some(turn) = account.uuid().and_then(|uuid| limits.turn_for(uuid)) else { continue };
@@ -157,18 +170,24 @@ fn give(limits: &LimitsPage, region: &Region, pause: Duration, stop: &AtomicBool
             turn.no_room.store(account.room_wanted.load(Relaxed), Relaxed);
             turn.leave.store(order, Relaxed);
             limits.notify_turn(turn);
-            let are_out = || region.used_slots().filter(|(_, slot)| slot.gpus.iter().any(|charge| charge.out.load(Relaxed) != 0)).count();
+            let pages_out = || region.used_slots().flat_map(|(_, slot)| &slot.gpus).map(|charge| u64::from(charge.out.load(Relaxed)));
+            let begun = Instant::now();
             let wait = |until: &dyn Fn() -> bool| {
                 let begun = Instant::now();
-                while !until() && begun.elapsed() < Duration::from_millis(200) && !stop.load(Relaxed) {
+                while !until() && begun.elapsed() < patience && !stop.load(Relaxed) {
                     std::thread::sleep(Duration::from_micros(100));
                 }
             };
-            wait(&|| are_out() != 0);
-            moves += are_out() as u64;
+            wait(&|| pages_out().any(|pages| pages != 0));
+            let count = pages_out().filter(|pages| *pages != 0).count() as u64;
+            if count != 0 {
+                moves.count += count;
+                moves.bytes += pages_out().sum::<u64>() * vgpu_region::ledger::PAGE;
+                moves.took += begun.elapsed();
+            }
             turn.leave.store(0, Relaxed);
             limits.notify_turn(turn);
-            wait(&|| are_out() == 0);
+            wait(&|| pages_out().all(|pages| pages == 0));
         }
         std::thread::sleep(pause.mul_f64(random.below(1000) as f64 / 1000.0));
     }

@@ -68,7 +68,7 @@ fn run(arguments: &Arguments, seed: u64) -> Result<String, String> {
         calls += said.first().copied().unwrap_or(0);
         refused += said.get(1).copied().unwrap_or(0);
     }
-    let moves = orders.map_or(0, Orders::end);
+    let moves = orders.map_or(0, |orders| orders.end().count);
     let full = compare(&mut processes, library.and(Some(&share)), &watch, "after the steps")?;
     for process in &mut processes {
         process.tell("drain")?;

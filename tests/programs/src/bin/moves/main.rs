@@ -10,7 +10,7 @@
 //! graphs, ask about addresses, verify and free. At the end its account has to be that of a process without allocations. The second form
 //! is that process alone, which works until its input ends.
 //!
-//! Prints one line of JSON. Status 1 if a word is wrong or a call fails.
+//! Prints one line of JSON; `mean_ms` is the time from an order until `mean_mib` are out, with the calls and kernels that it waits for. Status 1 if a word is wrong or a call fails.
 
 mod work;
 
@@ -19,7 +19,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use vgpu_test_programs::arguments::Arguments;
-use vgpu_test_programs::share::{Orders, Share};
+use vgpu_test_programs::share::{Moves, Orders, Share};
 
 fn main() -> ExitCode {
     let arguments = Arguments::of_process();
@@ -49,14 +49,15 @@ fn run(arguments: &Arguments) -> Result<String, String> {
     let mut child = share.limits(library, &mut command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|e| e.to_string())?;
     let mut lines = BufReader::new(child.stdout.take().ok_or("no output")?).lines();
     let mut line = || lines.next().and_then(Result::ok).ok_or_else(|| format!("--seed {seed}: the second process ended"));
-    let (mut moves, begun) = (0, Instant::now());
+    let (mut moves, begun) = (Moves::default(), Instant::now());
     line()?;
-    while moves < wanted {
-        let orders = Orders::start(&share, Duration::from_micros(arguments.number("pause", 2000)), seed + moves)?;
+    while moves.count < wanted {
+        let orders = Orders::start(&share, Duration::from_micros(arguments.number("pause", 2000)), seed + moves.count)?;
         std::thread::sleep(Duration::from_millis(500));
-        moves += orders.end();
+        let more = orders.end();
+        moves = Moves { count: moves.count + more.count, bytes: moves.bytes + more.bytes, took: moves.took + more.took };
         if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
-            return Err(format!("--seed {seed}: the second process ended after {moves} moves: {status}"));
+            return Err(format!("--seed {seed}: the second process ended after {} moves: {status}", moves.count));
         }
     }
     let took = begun.elapsed().as_secs_f64();
@@ -73,5 +74,7 @@ fn run(arguments: &Arguments) -> Result<String, String> {
     if !status.success() {
         return Err(format!("--seed {seed}: {status}"));
     }
-    Ok(format!("{{\"seed\":{seed},\"moves\":{moves},\"seconds\":{took:.1},{said}}}"))
+    let (count, mean, out_ms) =
+        (moves.count, (moves.bytes / moves.count.max(1)) >> 20, moves.took.as_secs_f64() * 1e3 / moves.count.max(1) as f64);
+    Ok(format!("{{\"seed\":{seed},\"moves\":{count},\"mean_mib\":{mean},\"mean_ms\":{out_ms:.1},\"seconds\":{took:.1},{said}}}"))
 }
