@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use vgpu_region::limits::{GpuLimit, LimitsPage, Turn};
 use vgpu_region::region::{GpuAccount, Region, SLOTS, Slot};
 
-use crate::tuning::{IDLE_US, LEAVE_TIMEOUT_US, MIN_QUANTUM_US, MOVES_PER_QUANTUM, SKIPPED_US, STILL_ASKS_US};
+use crate::tuning::{BUSY_TICK_US, IDLE_US, LEAVE_TIMEOUT_US, MIN_QUANTUM_US, MOVES_PER_QUANTUM, QUIET_TICK_US, SKIPPED_US, STILL_ASKS_US};
 
 /// What a tenant says about its memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -203,12 +203,18 @@ pub struct Residency {
 }
 
 impl Residency {
-    /// Reads the tenants' reports, decides, and publishes orders.
-    pub fn tick(&mut self, now: u64) {
+    /// Reads the tenants' reports, decides, and publishes orders. Returns the time until the next call.
+    pub fn tick(&mut self, now: u64) -> u64 {
         self.residents.iter_mut().for_each(|resident| resident.update(now));
-        if !self.has_ended(now) {
-            return;
+        if self.has_ended(now) {
+            self.decide(now);
         }
+        let is_quiet = self.order.is_none() && self.residents.iter().all(|resident| resident.asks_since_us == 0);
+        if is_quiet { QUIET_TICK_US } else { BUSY_TICK_US }
+    }
+
+    /// Tells a tenant to leave, or refuses a request, if there is one.
+    fn decide(&mut self, now: u64) {
         // The first to ask is served first. Who was just given room may not have taken it yet.
         let asks = |resident: &&Resident| resident.asks_since_us != 0;
         let Some(asking) = self.residents.iter().filter(asks).min_by_key(|resident| resident.asks_since_us) else { return };

@@ -20,7 +20,6 @@ use vgpu_region::uuid::Uuid;
 use crate::residency::{self, Residency, Resident};
 use crate::scheduler::Scheduler;
 use crate::tenant::{Source, Tenant};
-use crate::tuning::RESIDENCY_TICK_US;
 
 /// Time between two scans for new containers, and for GPUs that a container uses for the first time.
 const SCAN_INTERVAL: Duration = Duration::from_millis(200);
@@ -45,7 +44,7 @@ struct Container {
 pub fn run(dir: &Path, gpus_of: &dyn Fn(&Path) -> Vec<Uuid>, stop: &AtomicBool, mut beat: impl FnMut()) {
     reduce_timer_slack();
     let mut arbiter = Arbiter::new(dir, gpus_of);
-    let (start, mut scanned, mut moved_us) = (Instant::now(), None::<Instant>, 0);
+    let (start, mut scanned, mut memory_at_us) = (Instant::now(), None::<Instant>, 0_u64);
     while !stop.load(Relaxed) {
         beat();
         if scanned.is_none_or(|scanned| scanned.elapsed() > SCAN_INTERVAL) {
@@ -54,14 +53,12 @@ pub fn run(dir: &Path, gpus_of: &dyn Fn(&Path) -> Vec<Uuid>, stop: &AtomicBool, 
         }
         // Never 0, which stands for "never active".
         let now_us = start.elapsed().as_micros() as u64 + 1_000_000;
-        let mut sleep = arbiter.gpus.values_mut().map(|scheduler| scheduler.tick(now_us)).min();
-        if !arbiter.memory.is_empty() {
-            if now_us.saturating_sub(moved_us) >= RESIDENCY_TICK_US {
-                arbiter.memory.values_mut().for_each(|memory| memory.tick(now_us));
-                moved_us = now_us;
-            }
-            sleep = sleep.map(|sleep| sleep.min(RESIDENCY_TICK_US)).or(Some(RESIDENCY_TICK_US));
+        let turns = arbiter.gpus.values_mut().map(|scheduler| scheduler.tick(now_us)).min();
+        if now_us >= memory_at_us {
+            memory_at_us = now_us + arbiter.memory.values_mut().map(|memory| memory.tick(now_us)).min().unwrap_or(0);
         }
+        let memory = (!arbiter.memory.is_empty()).then(|| memory_at_us.saturating_sub(now_us));
+        let sleep = turns.into_iter().chain(memory).min();
         std::thread::sleep(sleep.map_or(SCAN_INTERVAL, Duration::from_micros).min(SCAN_INTERVAL));
     }
     arbiter.memory.values_mut().for_each(Residency::end);

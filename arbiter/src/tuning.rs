@@ -47,8 +47,11 @@ pub const DIVIDED_FROM: u32 = 90;
 /// turns' lengths are exact, and a budget that is off by a hundredth would cut them short.
 pub const LENT_DIVISOR: u32 = 10;
 
-/// Time between two looks at the tenants of a GPU whose memory is overcommitted. A request is repeated twice as often.
-pub const RESIDENCY_TICK_US: u64 = 20_000;
+/// Time between two looks at the tenants of a GPU whose memory is overcommitted, while somebody asks for room. A request is repeated twice
+/// as often.
+pub const BUSY_TICK_US: u64 = 20_000;
+/// The same while nobody does. A tenant may make a look as expensive as 1,024 processes make it (.1 ms).
+pub const QUIET_TICK_US: u64 = 100_000;
 /// Time without a call after which a tenant is idle and leaves first when others need room.
 pub const IDLE_US: u64 = 200_000;
 /// Time after its last request for which a tenant counts as asking, and after which who was given room should have taken it.
