@@ -9,7 +9,8 @@
 //!
 //! Invariants:
 //! * Memory is unmapped only after every call has left the gate, the GPU has finished its work, and every copy has succeeded.
-//! * The gate opens only when everything is back. A failed move out leaves the memory where it is.
+//! * The gate opens only when everything is back. A failed move out leaves the memory where it is; after a failed move in nothing is mapped,
+//!   so that the program gets a fault and no wrong word.
 //! * A process that comes back takes all of its memory or none, so two that come back never wait for each other.
 //!
 //! What does not move stays charged and on the device: contexts, modules, arrays, small allocations, pools, managed memory, and memory of

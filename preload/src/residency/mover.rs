@@ -130,26 +130,28 @@ impl Mover {
     fn come_back(&mut self) {
         let mut request = None;
         let status = loop {
-            match blocks::put_all_back() {
-                Ok(()) => break SUCCESS,
-                Err(OUT_OF_MEMORY) => {}
-                Err(status) => break status,
-            }
-            let Some(gpu) = self.session.gpus().iter().find(|gpu| gate::is_evictable(gpu)) else { break SUCCESS };
+            self.gate.begin_move_in();
+            let status = blocks::put_all_back().err().unwrap_or(SUCCESS);
+            let full = self.session.gpus().iter().find(|gpu| gate::is_evictable(gpu)).filter(|_| status == OUT_OF_MEMORY);
+            let Some(gpu) = full else { break status };
+            self.gate.end_move(true);
             if !request.get_or_insert_with(|| Request::new(gpu)).ask() {
                 clock::nap(NO_ROOM_NS);
                 request = None;
             }
         };
-        self.gate.begin_move_in();
         let is_back = status == SUCCESS
             && self.copy(|from, to, bytes| {
                 // SAFETY: a block of this size, which is mapped again, and its contents in the store.
                 unsafe { driver::copy_from_host(to, from, bytes, core::ptr::null_mut()) }
             });
-        if !is_back && FAILED.allow() {
-            // The context is lost, as after an error of a kernel: the driver answers the program's next calls with its error.
-            log::line(LogLevel::Error, format_args!("memory could not be moved back to the GPU: CUDA error {status}"));
+        if !is_back {
+            // A fault tells the program that its memory is lost; wrong words would not.
+            // SAFETY: the gate is closed, and the contents are lost.
+            unsafe { blocks::take_all_off() };
+            if FAILED.allow() {
+                log::line(LogLevel::Error, format_args!("memory could not be moved back to the GPU: CUDA error {status}"));
+            }
         }
         self.session.gpus().iter().for_each(|gpu| gpu.charge.out.store(0, Relaxed));
         self.gate.end_move(false);
