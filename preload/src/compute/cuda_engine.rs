@@ -10,7 +10,7 @@ use crate::loader::driver;
 use crate::loader::driver::CaptureRelaxed;
 use crate::nvml_query;
 use crate::os::log::{self, Throttle};
-use crate::os::{clock, tsc};
+use crate::os::{clock, futex, tsc};
 use crate::trace::sink;
 use vgpu_cuda_abi::cuda::{Handle, NOT_READY, SUCCESS};
 use vgpu_gpu_limiter::engine::{Engine, EventStatus, LaunchWait, Power};
@@ -64,22 +64,11 @@ impl Engine for Cuda {
     }
 
     fn wait_for_change(&self, word: &AtomicU32, value: u32, timeout_ns: u64) {
-        let time = timespec(timeout_ns);
-        // SAFETY: the word is in a page shared with the processes that change it and wake the waiting ones; errno belongs to this thread.
-        unsafe {
-            let errno = *libc::__errno_location();
-            libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, &raw const time);
-            *libc::__errno_location() = errno;
-        }
+        futex::wait(word, value, timeout_ns);
     }
 
     fn wake(&self, word: &AtomicU32) {
-        // SAFETY: as above; there need not be a waiting thread.
-        unsafe {
-            let errno = *libc::__errno_location();
-            libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
-            *libc::__errno_location() = errno;
-        }
+        futex::wake(word);
     }
 
     fn create_event(&self) -> Option<Handle> {

@@ -196,7 +196,8 @@ pub unsafe fn allocate_pitch(
         let status = match movable::is_for(&current, bytes) {
             true => {
                 // SAFETY: as above.
-                let make = || unsafe { movable::make_pitched(current, address, pitch, (width, height), element) };
+                let make =
+                    || unsafe { spill::make_pitched(pitch, (width, height), element, |bytes| movable::make(current, address, bytes)) };
                 allocate_linear(current, bytes, make, given)
             }
             false => allocate_linear(current, bytes, call, given),
@@ -205,7 +206,9 @@ pub unsafe fn allocate_pitch(
             SUCCESS => SUCCESS,
             // SAFETY: as above.
             status => unsafe {
-                spill::instead(current, address, bytes, status, || spill::make_pitched(address, pitch, (width, height), element))
+                spill::instead(current, address, bytes, status, || {
+                    spill::make_pitched(pitch, (width, height), element, |bytes| spill::make(address, bytes))
+                })
             },
         }
     })

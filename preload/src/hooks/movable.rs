@@ -6,12 +6,10 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::loader::driver;
 use crate::memory::granules::SMALL;
-use crate::memory::objects::captures;
 use crate::memory::objects::context_table::Current;
-use crate::memory::objects::linear::PITCH;
 use crate::residency::{blocks, gate, mover};
 use crate::session;
-use vgpu_cuda_abi::cuda::{ATTRIBUTE_VMM_SUPPORTED, DevicePtr, Handle, INVALID_VALUE, SUCCESS, Status};
+use vgpu_cuda_abi::cuda::{ATTRIBUTE_VMM_SUPPORTED, DevicePtr, Status};
 
 /// Returns true if an allocation of `bytes` is made so that it can move. Starts the thread that moves it.
 #[inline]
@@ -40,42 +38,9 @@ pub unsafe fn make(current: Current, address: *mut DevicePtr, bytes: usize) -> S
     gate::pass(|| unsafe { blocks::allocate(current.gpu.device, current.id, address, bytes) })
 }
 
-/// Makes memory of rows as `cuMemAllocPitch` does.
-///
-/// # Safety
-/// `address` and `pitch` are valid for a write. The size fits.
-pub unsafe fn make_pitched(
-    current: Current,
-    address: *mut DevicePtr,
-    pitch: *mut usize,
-    (width, height): (usize, usize),
-    element: u32,
-) -> Status {
-    if ![4, 8, 16].contains(&element) {
-        return INVALID_VALUE;
-    }
-    let row = width.next_multiple_of(PITCH as usize);
-    // SAFETY: the caller's promise.
-    unsafe {
-        *pitch = row;
-        make(current, address, row * height)
-    }
-}
-
 /// Frees memory that can move.
 pub fn free(address: DevicePtr) -> Status {
     gate::pass(|| blocks::free(address))
-}
-
-/// Frees memory that can move in stream order, which is at once here, so this waits for the stream.
-#[cold]
-pub fn free_after(stream: Handle, address: DevicePtr) -> Status {
-    let _relaxed = captures::leave_alone();
-    // SAFETY: the program's own stream.
-    match unsafe { driver::stream_synchronize(stream) } {
-        SUCCESS => free(address),
-        status => status,
-    }
 }
 
 /// Makes a call that the driver answers only while the memory that it names is mapped: the gate, which every call passes, sees to that.

@@ -204,8 +204,11 @@ pub fn free(call: impl FnOnce() -> Status, address: DevicePtr, stream: Handle) -
     let Some(left) = address_map::leave(address) else { return call() };
     let is_managed = matches!(left.kind, Kind::Managed | Kind::Spilled);
     let call = || match () {
-        () if blocks::is_one(address) => movable::free_after(stream, address),
-        () if spilled::is_in_use() && is_managed && !captures::is_under_way(stream) => spill::free_after(stream, address),
+        () if blocks::is_one(address) => spill::free_after(stream, || movable::free(address)),
+        () if spilled::is_in_use() && is_managed && !captures::is_under_way(stream) => {
+            // SAFETY: the program's own address.
+            spill::free_after(stream, || unsafe { driver::free(address) })
+        }
         () => call(),
     };
     let give_back = |left: Block| {

@@ -56,17 +56,15 @@ pub unsafe fn make(address: *mut DevicePtr, bytes: usize) -> Status {
     unsafe { driver::allocate_managed(address, bytes, ATTACH_GLOBAL) }
 }
 
-/// Makes managed memory of rows as `cuMemAllocPitch` does.
-pub unsafe fn make_pitched(address: *mut DevicePtr, pitch: *mut usize, (width, height): (usize, usize), element: u32) -> Status {
+/// Makes memory of rows as `cuMemAllocPitch` does, with `make`, which gets its size in bytes.
+pub unsafe fn make_pitched(pitch: *mut usize, (width, height): (usize, usize), element: u32, make: impl FnOnce(usize) -> Status) -> Status {
     if ![4, 8, 16].contains(&element) {
         return INVALID_VALUE;
     }
     let row = width.next_multiple_of(linear::PITCH as usize);
     // SAFETY: as the caller promises. The size has been found to fit.
-    unsafe {
-        *pitch = row;
-        make(address, row * height)
-    }
+    unsafe { *pitch = row };
+    make(row * height)
 }
 
 /// Refuses what cannot lie on the host, such as 32-bit addresses. Returns other statuses as they are.
@@ -123,15 +121,15 @@ pub fn stay_on_host(gpu: &Gpu, address: DevicePtr, bytes: u64) -> bool {
     !is_spilled(address) || (advise(SET_PREFERRED_LOCATION, DEVICE_CPU) && advise(SET_ACCESSED_BY, gpu.device))
 }
 
-/// Frees managed memory in stream order. The driver frees it only at once (`CUDA_ERROR_NOT_SUPPORTED` on driver 580), so this waits for the
-/// stream.
+/// Frees memory with `free` in stream order, where it can be freed only at once: managed memory (`CUDA_ERROR_NOT_SUPPORTED` on driver 580), and
+/// memory that can move. So this waits for the stream.
 #[cold]
-pub fn free_after(stream: Handle, address: DevicePtr) -> Status {
+pub fn free_after(stream: Handle, free: impl FnOnce() -> Status) -> Status {
     let _relaxed = captures::leave_alone();
     // SAFETY: the program's own arguments.
     unsafe {
         match driver::stream_synchronize(stream) {
-            SUCCESS => driver::free(address),
+            SUCCESS => free(),
             status => status,
         }
     }
