@@ -1,15 +1,12 @@
 //! Begin and end of stream captures.
 
-use core::sync::atomic::Ordering::{AcqRel, Relaxed};
-
 use crate::compute::streams;
-use crate::memory::objects::captures::{CAPTURES, GOING_ON, is_under_way, note_origin, one_less, take_origin};
+use crate::memory::objects::captures::{is_under_way, note_origin, one_less, one_more, take_origin};
 use vgpu_cuda_abi::cuda::{CAPTURE_INVALIDATED, CAPTURE_UNJOINED, Handle, NOT_SUPPORTED, SUCCESS, Status};
 
 /// Begins a capture in `stream` with `call`.
 pub fn begin(call: impl FnOnce() -> Status, stream: Handle) -> Status {
-    CAPTURES.store(true, Relaxed);
-    GOING_ON.fetch_add(1, AcqRel);
+    one_more();
     let status = call();
     if status == SUCCESS {
         note_origin(stream);

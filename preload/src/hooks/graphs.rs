@@ -200,9 +200,7 @@ fn claim_graph_memory(gpu: &Gpu, pages: u32) -> Result<Claim<'_>, Status> {
     if let Some(claim) = near_limit::try_claim(gpu, pages) {
         return Ok(claim);
     }
-    if !captures::may_go_on() {
-        // SAFETY: waiting is what the driver does when it is out of memory.
-        unsafe { driver::context_synchronize() };
+    if captures::wait_for_context().is_some() {
         trim_idle(gpu);
         settle(gpu);
     }

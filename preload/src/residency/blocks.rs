@@ -132,11 +132,24 @@ pub unsafe fn allocate(device: Device, context: u8, address: *mut DevicePtr, byt
     }
 }
 
+/// Waits for the work in the current context, as `cuMemFree` does.
+fn wait_like_free() -> Status {
+    captures::wait_for_context().unwrap_or_else(|| {
+        // The driver's own free waits too, and invalidates a capture only if the program's free of its own memory would.
+        let mut small = 0;
+        // SAFETY: the driver writes the address, which nobody else sees.
+        unsafe {
+            match driver::allocate(&raw mut small, 1) {
+                SUCCESS => driver::free(small),
+                status => status,
+            }
+        }
+    })
+}
+
 /// Frees the block at `address`. As `cuMemFree` does, it waits for the work in the current context first.
 pub fn free(address: DevicePtr) -> Status {
-    let _capture = captures::leave_alone();
-    // SAFETY: the call takes nothing.
-    let status = unsafe { driver::context_synchronize() };
+    let status = wait_like_free();
     if status == SUCCESS
         && let Some(word) = DETAILS.get(address)
     {

@@ -1,16 +1,23 @@
 //! Stream captures. During a capture its streams and pools may not be queried, and calls that would invalidate a capture are left out.
 
 use core::ffi::c_void;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 
 use crate::loader::driver::{self, CaptureRelaxed};
-use vgpu_cuda_abi::cuda::{CAPTURE_IMPLICIT, Handle, SUCCESS};
+use crate::os::clock;
+use vgpu_cuda_abi::cuda::{CAPTURE_IMPLICIT, Handle, SUCCESS, Status};
 
 /// Set by the first capture of the process. Until then no stream needs to be asked.
-pub static CAPTURES: AtomicBool = AtomicBool::new(false);
+static CAPTURES: AtomicBool = AtomicBool::new(false);
 /// Number of captures that have begun and not ended; at least that many.
-pub static GOING_ON: AtomicU32 = AtomicU32::new(0);
+static GOING_ON: AtomicU32 = AtomicU32::new(0);
+/// Number of waits for a context that are under way. A capture begins after them, as they would invalidate it.
+static WAITS: AtomicU32 = AtomicU32::new(0);
+/// Sleep between two looks at [`WAITS`], in nanoseconds.
+const LOOK_NS: i64 = 20_000;
+/// Most looks at [`WAITS`]: a second. The work that is waited for may itself wait for the thread that begins a capture.
+const MOST_LOOKS: u32 = 50_000;
 /// Streams in which captures began, as far as there is room. Streams that joined a capture may be created and destroyed during it: NCCL's
 /// are.
 static ORIGINS: [AtomicPtr<c_void>; 64] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 64];
@@ -24,6 +31,18 @@ pub fn note_origin(stream: Handle) {
 pub fn take_origin(stream: Handle) -> bool {
     let take = |origin: &AtomicPtr<c_void>| origin.compare_exchange(stream, core::ptr::null_mut(), AcqRel, Relaxed).is_ok();
     !stream.is_null() && ORIGINS.iter().any(take)
+}
+
+/// Records the begin of a capture, once no wait for a context is under way.
+pub fn one_more() {
+    CAPTURES.store(true, Relaxed);
+    GOING_ON.fetch_add(1, SeqCst);
+    for _ in 0..MOST_LOOKS {
+        if WAITS.load(SeqCst) == 0 {
+            break;
+        }
+        clock::nap(LOOK_NS);
+    }
 }
 
 /// Records the end of a capture.
@@ -64,16 +83,21 @@ pub fn is_under_way(stream: Handle) -> bool {
     }
 }
 
-/// Waits for stream-ordered frees: of the context, or only of `stream` while a capture is under way, as a wait for the context would
-/// invalidate it. `stream` is in no capture.
+/// Waits for the work in the current context. Returns `None` at once if a capture may be going on, which a wait would invalidate.
+pub fn wait_for_context() -> Option<Status> {
+    // Counted before the look at the captures, which are counted before a look at the waits: one of the two sees the other.
+    WAITS.fetch_add(1, SeqCst);
+    // SAFETY: the call takes nothing.
+    let status = (GOING_ON.load(SeqCst) == 0).then(|| unsafe { driver::context_synchronize() });
+    WAITS.fetch_sub(1, SeqCst);
+    status
+}
+
+/// Waits for stream-ordered frees: of the context, or only of `stream` while a capture may be going on. `stream` is in no capture.
 pub fn wait(stream: Handle) {
-    // SAFETY: the program's own stream; waiting is what the driver does when it is out of memory.
-    unsafe {
-        if may_go_on() {
-            driver::stream_synchronize(stream);
-        } else {
-            driver::context_synchronize();
-        }
+    if wait_for_context().is_none() {
+        // SAFETY: the program's own stream; waiting is what the driver does when it is out of memory.
+        unsafe { driver::stream_synchronize(stream) };
     }
 }
 

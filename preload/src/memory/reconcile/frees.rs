@@ -2,7 +2,6 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-use crate::loader::driver;
 use crate::memory::objects::captures;
 use crate::memory::objects::pending_frees::{PENDING, pending_frees};
 use crate::memory::reconcile::overhead;
@@ -12,9 +11,7 @@ use crate::session::Gpu;
 /// then.
 pub fn wait_for_frees(gpu: &Gpu) -> bool {
     let before = pending_frees(gpu);
-    if before != 0 && !captures::may_go_on() {
-        // SAFETY: waiting is what the driver does when it is out of memory.
-        unsafe { driver::context_synchronize() };
+    if before != 0 && captures::wait_for_context().is_some() {
         frees_have_passed(gpu, before);
     }
     pending_frees(gpu) == 0

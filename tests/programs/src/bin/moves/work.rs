@@ -204,9 +204,17 @@ impl Worker {
         }
     }
 
-    /// Replays a graph that fills a block, or makes it.
+    /// Replays a graph that fills a block, or makes it. Another block is freed in the middle of the capture, which may not end it.
     fn replay(&mut self) -> Result<(), CUresult> {
         let Some((exec, address, value)) = self.graph else {
+            let freed = if self.blocks.len() > 1 {
+                let place = self.any();
+                let block = self.blocks.swap_remove(place);
+                self.verify(&block)?;
+                block.address
+            } else {
+                0
+            };
             let (place, value) = (self.any(), self.random.draw() as u32);
             let (address, words) = (self.blocks[place].address, self.blocks[place].words);
             let (mut graph, mut exec) = (null_mut(), null_mut());
@@ -214,6 +222,7 @@ impl Worker {
             unsafe {
                 check(cuStreamBeginCapture_v2(self.stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED))?;
                 check(cuMemsetD32Async(address, value, words, self.stream))?;
+                check(cuMemFree_v2(freed))?;
                 check(cuStreamEndCapture(self.stream, &raw mut graph))?;
                 check(cuGraphInstantiateWithFlags(&raw mut exec, graph, 0))?;
                 check(cuGraphDestroy(graph))?;
