@@ -10,9 +10,9 @@ demo:
 test:
 	@scripts/test.sh
 
-# Runs the limiter's property tests with a random seed, which a failure prints. For nightly runs: CI's seed is fixed.
+# Runs the random tests with a seed from the clock, which a failure prints. For nightly runs: CI's seed is fixed.
 test-random:
-	@VGPU_TEST_SEED=random cargo test -p vgpu-gpu-limiter --lib sim::properties
+	@scripts/test-random.sh
 
 # Pods of a real CRI-O, as root; CRIO_SOURCE: a checkout of CRI-O's sources, from which it is built.
 test-crio:

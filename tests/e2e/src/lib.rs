@@ -14,6 +14,7 @@ mod monitor;
 mod output;
 pub mod process;
 mod running;
+mod seed;
 pub mod trace;
 mod way;
 
@@ -27,6 +28,7 @@ pub use machine::{Machine, PROGRAMS, Watch};
 pub use monitor::{Monitor, environment as vgpu_environment};
 pub use output::{Fill, Held, Oversub};
 pub use running::Running;
+pub use seed::seed;
 pub use way::{Way, host, hosts};
 
 /// One MiB in bytes.

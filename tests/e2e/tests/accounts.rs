@@ -30,8 +30,7 @@ fn methods_that_obtain_less_obtain_no_more_natively() {
 #[test]
 fn accounts_equal_nvml_after_random_sequences() {
     // The seed reproduces all steps.
-    let seed = std::env::var("VGPU_TEST_SEED").unwrap_or_else(|_| std::process::id().to_string());
-    println!("VGPU_TEST_SEED={seed}");
+    let seed = vgpu_e2e::seed();
     let peak = run("churn", &["--limit", "8G", "--rounds", "12", "--seed", &seed], &[], 1);
     assert!(peak[0] <= 8192 * MIB, "{peak:?}");
     // Threads of one process that are near the limit most of the time.

@@ -7,9 +7,9 @@ use vgpu_e2e::{Kit, Machine};
 fn run(program: &str, arguments: &[&str]) {
     let kit = Kit::find();
     let machine = Machine::simulated(&kit, &["total=16G"]);
-    let seed = std::env::var("VGPU_TEST_SEED").unwrap_or_else(|_| std::process::id().to_string());
+    let seed = vgpu_e2e::seed();
     let output = machine.program(program).arg("--library").arg(kit.library()).args(arguments).args(["--seed", &seed]).output().unwrap();
-    println!("VGPU_TEST_SEED={seed}\n{}", String::from_utf8_lossy(&output.stdout));
+    println!("{}", String::from_utf8_lossy(&output.stdout));
     assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 

@@ -15,8 +15,7 @@ fn storm(runtime: Runtime, way: Way, rounds: u64) {
     let machine = Machine::simulated(&kit, &["context=8M"]);
     let host = host(&kit, runtime);
     // The seed reproduces the sizes and victims of a round; the timing depends on the scheduler.
-    let seed = std::env::var("VGPU_TEST_SEED").unwrap_or_else(|_| u64::from(std::process::id()).to_string());
-    eprintln!("VGPU_TEST_SEED={seed}");
+    let seed = vgpu_e2e::seed();
     let command = format!("{PROGRAMS}/storm --processes 32 --rounds {rounds} --limit {LIMIT} --context {CONTEXT} --seed {seed}");
     let watch = machine.watch();
     let outcome = way.run(&host, machine.bundle().annotation("nvidia.com/gpumem", "1024").shell(&command));
