@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""charts.py [--check]: draws docs/images/*.svg from the results in tests/gpu/results and the screens of `vgpu top`.
+"""charts.py [--check]: draws docs/images/*.svg from the results in tests/gpu/results and the screens of `vgpu top`, and writes the tables of
+figures in docs from these results and those in tests/e2e/results.
 
-With --check it writes nothing, and exits with 1 if a picture is not what it would draw. The pictures follow the reader's colour scheme.
+A table stands between `<!-- scripts/charts.py: NAME -->` and `<!-- end -->`. With --check charts.py writes nothing, and exits with 1 if a
+picture or a table is not what it would write. The pictures follow the reader's colour scheme.
 """
 
 import html
@@ -11,6 +13,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "tests/gpu/results"
+HOST = ROOT / "tests/e2e/results"
 IMAGES = ROOT / "docs/images"
 
 # Colours of the light and the dark scheme, by class. The series are distinct to colour-blind readers, too (after Okabe and Ito).
@@ -30,9 +33,9 @@ text { fill: #e6edf3; } .note { fill: #9da7b1; }
 """
 
 
-def table(file, heading):
-    """Returns the rows of the first table below a heading, each as a list of cells without emphasis."""
-    text = (RESULTS / file).read_text()
+def table(file, heading, folder=RESULTS):
+    """Returns the rows of the first table below a heading, or that begins with it, each as a list of cells without emphasis."""
+    text = (folder / file).read_text()
     start = text.index(f"\n{heading}\n") if heading else 0
     rows = []
     for line in text[start:].splitlines():
@@ -80,9 +83,9 @@ def mark(x, y, series):
     return f'<path d="M{x:g} {y - 7:g} l6 7 l-6 7 l-6 -7 z" class="s3"/>'
 
 
-def dots(title, label, rows, series, scale, limit, ticks, notes):
+def dots(title, label, rows, series, scale, limit, ticks, notes, width=560):
     """Draws a row of marks for each name: `rows` has names with one value for each series, `scale` maps a value to 0..1."""
-    left, width, top, step = 190, 760, 76, 34
+    left, top, step = 190, 76, 34
     plot = width - left - 30
     height = top + step * len(rows) + 30 + 16 * len(notes)
     place = lambda value: left + plot * scale(value)
@@ -105,8 +108,12 @@ def dots(title, label, rows, series, scale, limit, ticks, notes):
     return svg(width, height, label, parts)
 
 
+# The current library, of one container, by kernel and limit.
+EXACT = "C, 2.5 s after the first second; sd is over windows of 100 ms:"
+
+
 def time():
-    ours, peers = table("compute.md", "A, 5 s after the first second, kernels back to back. sd is over windows of 100 ms:"), table("peers.md", "## Share of GPU time")
+    ours, peers = table("compute.md", EXACT), table("peers.md", "## Share of GPU time")
     rows = []
     for name, theirs in [("20 us", "20 us"), ("200 us", "200 us"), ("2 ms", "2 ms"), ("100 ms", "50 ms")]:
         shown = name if name == theirs else f"{name} ({theirs} for the others)"
@@ -119,7 +126,7 @@ def time():
         lambda value: value,
         0.5,
         [(tick / 100, f"{tick}%") for tick in (0, 25, 50, 75, 100)],
-        ["H200, kernels of one length back to back, one program alone. MPS was measured with 200 µs only.", "tests/gpu/results/compute.md, peers.md"],
+        ["H200, kernels of one length back to back, one program alone. MPS: 200 µs only.", "tests/gpu/results/compute.md (library C), peers.md"],
     ).replace("100 ms (50 ms for the others)", "100 ms (others: 50 ms)")
 
 
@@ -169,6 +176,7 @@ def latency():
         1,
         [(tick, f"x {tick}") for tick in (0, 1, 2, 3, 4)],
         ["H100; 50 requests of 1 ms a second; neighbour's kernels of 200 µs, 2 ms and 100 ms. tests/gpu/results/sharing.md"],
+        width=760,
     )
 
 
@@ -181,18 +189,18 @@ def request():
         (470, "libvgpu.so", ["counts memory", "measures time", "before the driver"]),
         (620, "Answer", ["memory", "or CUDA_ERROR_", "OUT_OF_MEMORY"]),
     ]
-    parts = [text(20, 28, "From an annotation to a refusal", "title")]
+    parts = []
     for number, (x, name, lines) in enumerate(boxes):
-        parts.append(f'<rect x="{x}" y="48" width="125" height="92" rx="6" class="box"/>')
-        parts.append(text(x + 62, 70, name, "title", "middle"))
-        parts += [text(x + 62, 91 + 18 * at, words, "", "middle") for at, words in enumerate(lines)]
+        parts.append(f'<rect x="{x}" y="14" width="125" height="92" rx="6" class="box"/>')
+        parts.append(text(x + 62, 36, name, "title", "middle"))
+        parts += [text(x + 62, 57 + 18 * at, words, "", "middle") for at, words in enumerate(lines)]
         if number:
-            parts.append(f'<path d="M{x - 25} 94 h19 m-6 -5 l6 5 l-6 5" class="line"/>')
-    parts.append('<rect x="170" y="176" width="575" height="44" rx="6" class="box"/>')
-    parts.append(text(457, 195, "vgpu monitor, on the host", "title", "middle"))
-    parts.append(text(457, 212, "compares NVML with the limits; gives turns on the GPU; metrics, top, show, set", "", "middle"))
-    parts += [f'<path d="M{x} 172 v-28 m-5 6 l5 -6 l5 6" class="line"/>' for x in (382, 532)]
-    return svg(765, 240, "An annotation is read by vgpu-runtime, which writes limits into the container, where libvgpu.so enforces them", parts)
+            parts.append(f'<path d="M{x - 25} 60 h19 m-6 -5 l6 5 l-6 5" class="line"/>')
+    parts.append('<rect x="170" y="136" width="575" height="44" rx="6" class="box"/>')
+    parts.append(text(457, 155, "vgpu monitor, on the host", "title", "middle"))
+    parts.append(text(457, 172, "compares NVML with the limits, lets busy containers take turns, has metrics", "", "middle"))
+    parts += [f'<path d="M{x} 132 v-22 m-5 6 l5 -6 l5 6" class="line"/>' for x in (382, 532)]
+    return svg(765, 194, "An annotation is read by vgpu-runtime, which writes limits into the container, where libvgpu.so enforces them", parts)
 
 
 # Bars and sparklines in a terminal's text: the characters, and the class that they are drawn in.
@@ -226,7 +234,107 @@ def terminal(snapshot, label):
     return svg(width, height, label, parts)
 
 
+def found(file, pattern, folder=RESULTS):
+    """Returns the groups of the only place in a file of results that matches, with white space as one space."""
+    places = re.findall(pattern, " ".join((folder / file).read_text().split()))
+    if len(places) != 1:
+        sys.exit(f"charts.py: {file}: expected one place with {pattern!r}, found {len(places)}")
+    return places[0]
+
+
+def row(rows, *first):
+    """Returns the row whose first cells are these."""
+    rows = [each for each in rows if each[: len(first)] == list(first)]
+    if not rows:
+        sys.exit(f"charts.py: {first}: expected a row of this name")
+    return rows[0]
+
+
+def markdown(heading, rows):
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "".join("| " + " | ".join(cells) + " |\n" if cells[0] != "---" else "|" + "---|" * len(cells) + "\n" for cells in lines)
+
+
+def exact():
+    rows = table("compute.md", EXACT)
+    kernels = ["20 us", "200 us", "2 ms", "20 ms", "100 ms", "graph of 20 x 100 us", "four streams of 200 us"]
+    # Some cells have a remark on another build.
+    shares = [[kernel, *(cell.split(",")[0].strip("*") for cell in row(rows, kernel)[1:7])] for kernel in kernels]
+    return markdown(["kernel", "10%", "25%", "50%", "75%", "90%", "sd over 100 ms, max"], [cells[:6] + [cells[6].split(" (")[0].strip("*")] for cells in shares])
+
+
+def costs():
+    compute, sharing, calls = ("[compute.md](../../tests/gpu/results/compute.md#{})".format, "[sharing.md](../../tests/gpu/results/sharing.md)",
+                               table("costs.md", ""))  # fmt: skip
+    launch = {words: row(table("compute.md", "An empty launch, `launch`, three runs each, one build after the other, median and 99th percentile in ns (native in the same run):"), words)[1].split(",")[0].strip("*")
+              for words in ("native", "no limit", "90%")}  # fmt: skip
+    beside = {stream: row(table("compute.md", "### Launches"), stream)[1:3] for stream in ("its own; 2945", "the default stream; 3138")}
+    cost = lambda cells: cells.split(" (")[0].strip("*") + " ns"
+    own, default = beside.values()
+    rows = [
+        ["launch of an empty kernel, no limit on GPU time", f"{launch['native']} ns", f"{launch['no limit']} ns (noise about 200)", compute("after-the-simplification-of-2026-11-24") + ", H200, library D"],
+        ["the same, limit of 90%", f"{launch['native']} ns", f"{launch['90%']} ns", "the same"],
+        ["the same, by an earlier library, both in turn in one process", "2945 ns", f"{cost(own[0])} without a limit, {cost(own[1])} with 90% (error about 30); {cost(default[1])} on the default stream", compute("launches") + ", H200, build A"],
+    ]  # fmt: skip
+    call = lambda name: row(calls, name)
+    ns = lambda value: f"{int(value) / 1e6:.0f} ms" if int(value) >= 1e7 else f"{int(value) / 1000:.1f} us" if int(value) >= 10000 else f"{value} ns"
+    for number, (words, name) in enumerate([
+        ("`cuMemAlloc` of 4 KiB, 10,000 live", "cuMemAlloc 4 KiB, 10000 live"),
+        ("`cuMemAlloc` of 4 MiB, 500 live", "cuMemAlloc 4 MiB, 500 live"),
+        ("`cuMemAllocAsync` and `cuMemFreeAsync` of 2 MiB", "cuMemAllocAsync + cuMemFreeAsync, 2 MiB"),
+        ("first CUDA call of a process", "first CUDA call and context"),
+        ("start of any program", "start of /bin/true"),
+    ]):  # fmt: skip
+        cells = call(name)
+        where = "the same" if number else "[costs.md](../../tests/gpu/results/costs.md), H200, build " + found("costs.md", r"^.*? build (\w+), one GPU")
+        # An empty library has the same ratio where the difference is noise.
+        rows.append([words, ns(cells[1]), f"{cells[3].split()[0].lstrip('0')} times (an empty library: {cells[5].split()[0].lstrip('0')})", where])
+    first = row(table("scale.md", "", HOST), "10 (5)")
+    rows += [
+        ["PyTorch matmul, no limit", "", found("compute.md", r"matmul (-[0-9.]+ \([0-9.]+\)%), training step \+0.2") + ", in brackets the error", compute("pytorch") + ", build A"],
+        ["start of a container, median", first[2].split(" / ")[0] + " ms", first[2].split(" / ")[1] + " ms", "[scale.md](../../tests/e2e/results/scale.md), 10 containers, simulated GPU"],
+        ["CPU of a container at 50%, kernels of 2 ms", "", row(table("compute.md", EXACT), "2 ms")[7] + " of a core", compute("after-the-simplification-of-2026-11-24") + ", library C"],
+        ["turns for busy tenants", "", found("sharing.md", r"Jain 1.00000 \(build 4\). The arbiter took ([.0-9]+ to [.0-9]+%) of a core") + " of a core", sharing + ", H200"],
+    ]  # fmt: skip
+    return markdown(["what", "natively", "with vgpu", "where"], rows)
+
+
+def sharing():
+    pairs, h200 = table("sharing.md", "## Two busy tenants"), row(table("sharing.md", "| busy tenants, 500 us | sum | Jain | got / share | arbiter, of a core | build, seconds |"), "16 of 6%")
+    two, now = row(pairs, "200 us"), row(table("sharing.md", "## One tenant that works now and then (30%) beside a busy one (70%)"), "", "200 us")
+    rows = [
+        ["two busy ones, 30 and 70, kernels of 200 us", f"{two[2]} of the GPU; the driver's slices give {two[1]}", "H100"],
+        ["sixteen busy ones of 6%, kernels of 500 us", f"{h200[1].lstrip('0')} in sum, each {h200[3]} of its share", "H200"],
+        ["one that works now and then beside a busy one, 1 ms, 50 a second", f"{now[3].split(' / ')[0]} ms instead of {now[2].split(' / ')[0]} ms for a request (median)", "H100"],
+    ]  # fmt: skip
+    return markdown(["containers", "measured", "on"], rows)
+
+
+def scale():
+    rows = [[cells[0].split()[0], cells[2], cells[6], cells[8].split(" / ")[1] + " / " + cells[9]] for cells in table("scale.md", "", HOST)]
+    return markdown(["containers", "container start, runc / vgpu, median, ms", "monitor, CPU of one core", "scrape, median, ms / KiB"], rows)
+
+
+# The tables of figures: page and name.
+TABLES = {("docs/measure/README.md", "exact"): exact, ("docs/measure/README.md", "costs"): costs,
+          ("docs/operate/capacity.md", "sharing"): sharing, ("docs/operate/capacity.md", "scale"): scale}  # fmt: skip
+
+
+def with_tables(page):
+    """Returns the text of a page with its tables as they should be."""
+    words = (ROOT / page).read_text()
+    for (where, name), make in TABLES.items():
+        begin = f"<!-- scripts/charts.py: {name} -->\n"
+        if where == page:
+            if words.count(begin) != 1:
+                sys.exit(f"charts.py: {page}: expected {begin.strip()} once")
+            before, after = words.split(begin)
+            words = before + begin + "\n" + make() + "\n" + after[after.index("<!-- end -->") :]
+    return words
+
+
 def main():
+    pages = {page: with_tables(page) for page, _ in TABLES}
     drawn = {
         "request": request(),
         "top": terminal("80x24.txt", "Screen of vgpu top: two GPUs, three containers with memory and time against their limits, and a process without limits"),
@@ -239,10 +347,15 @@ def main():
         stale = [name for name, words in drawn.items() if not (IMAGES / f"{name}.svg").is_file() or (IMAGES / f"{name}.svg").read_text() != words]
         if stale:
             sys.exit(f"charts.py: docs/images: {', '.join(stale)}: expected what scripts/charts.py draws; run it")
+        stale = [page for page, words in pages.items() if (ROOT / page).read_text() != words]
+        if stale:
+            sys.exit(f"charts.py: {', '.join(stale)}: expected the figures of the results; run scripts/charts.py")
         return
     IMAGES.mkdir(parents=True, exist_ok=True)
     for name, words in drawn.items():
         (IMAGES / f"{name}.svg").write_text(words)
+    for page, words in pages.items():
+        (ROOT / page).write_text(words)
 
 
 main()
