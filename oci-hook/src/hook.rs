@@ -37,7 +37,7 @@ use crate::process::{self, Process};
 use crate::record::Record;
 use crate::rootfs::{Rootfs, read_text};
 use crate::state::State;
-use crate::{driver, edits, seccomp, state};
+use crate::{driver, edits, seccomp, state, warnings};
 
 /// Name of the program in messages.
 const PROGRAM: &str = "vgpu-hook";
@@ -60,8 +60,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // crun drops a hook's stderr, so the error also goes to the log of the runtime, or to its stderr if it has no log.
-            let runtime = argv::creation(&process::parent_arguments());
-            let global: Global = runtime.map(|creation| creation.global).unwrap_or_default();
+            let global = runtimes_flags();
             if let Some(mut stderr) = runtimes_stderr.filter(|_| global.log.is_none()) {
                 let _ = writeln!(stderr, "{PROGRAM}: {error}");
             }
@@ -69,6 +68,11 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Returns the global flags of the runtime that calls this hook.
+fn runtimes_flags() -> Global {
+    argv::creation(&process::parent_arguments()).map(|creation| creation.global).unwrap_or_default()
 }
 
 /// The command line.
@@ -180,7 +184,10 @@ fn check_unlimited(container: &ContainerState, options: &Options) -> Result<()> 
     match Bundle::load(container.bundle(), None) {
         Ok(bundle) if edits::has_runtime_hook(&bundle.spec) => Ok(()),
         Ok(bundle) => {
-            let Some(policy) = policy_for(&bundle, options)? else { return Ok(()) };
+            let policy = match Policy::load(options.config.as_deref()) {
+                Err(_) if !prepare::needs_policy(&bundle) => return Ok(()),
+                other => other?,
+            };
             match decide(&bundle.of_engine(policy.engine), container.id(), &policy)? {
                 Some(limits) if limits.is_limited() => no_record(),
                 _ => Ok(()),
@@ -190,14 +197,6 @@ fn check_unlimited(container: &ContainerState, options: &Options) -> Result<()> 
         // directory is the bundle or the root file system, depending on the runtime.
         Err(_) if ["rootfs", ""].iter().any(|dir| Path::new(dir).join(paths::LIMITS.trim_start_matches('/')).exists()) => no_record(),
         Err(_) => Ok(()),
-    }
-}
-
-/// Loads the policy. `None` if it is invalid and the bundle's container does not need it.
-fn policy_for(bundle: &Bundle, options: &Options) -> Result<Option<Policy>> {
-    match Policy::load(options.config.as_deref()) {
-        Err(_) if !prepare::needs_policy(bundle) => Ok(None),
-        other => Ok(Some(other?)),
     }
 }
 
@@ -221,12 +220,25 @@ fn prepare(container: &ContainerState, options: &Options) -> Result<Option<Ready
     if edits::has_runtime_hook(&bundle.spec) {
         return Ok(None);
     }
-    let Some(mut policy) = policy_for(&bundle, options)? else { return Ok(None) };
+    let log = Log::new(PROGRAM, &runtimes_flags());
+    let mut policy = match Policy::load(options.config.as_deref()) {
+        Err(error) if !prepare::needs_policy(&bundle) => {
+            warnings::invalid_policy(container.id(), &error, &log);
+            return Ok(None);
+        }
+        other => other?,
+    };
     if options.state_dir.is_some() {
         policy.state_dir.clone_from(&options.state_dir);
     }
     let bundle = bundle.of_engine(policy.engine);
-    let Some(mut limits) = decide(&bundle, container.id(), &policy)? else { return Ok(None) };
+    if prepare::is_sandbox(&bundle, container.id(), &policy) {
+        return Ok(None);
+    }
+    let Some(mut limits) = prepare::limits(&bundle, &policy)? else {
+        warnings::container(&bundle, &policy, container.id(), None, &log);
+        return Ok(None);
+    };
     // MPS needs variables, which a hook cannot set.
     limits.mps = None;
     check_environment(&limits)?;
@@ -242,6 +254,8 @@ fn prepare(container: &ContainerState, options: &Options) -> Result<Option<Ready
         prepared.remove();
         return Err(error);
     }
+    // Before this process enters the container, where the logs are out of reach.
+    warnings::container(&bundle, &policy, container.id(), Some(&prepared), &log);
     let has_proc = bundle.spec.mounts().any(|mount| mount.destination() == Path::new("/proc"));
     let (dir, record) = prepared.into_parts();
     Ok(Some(Ready { dir, record, has_proc }))

@@ -14,6 +14,7 @@ pub mod error;
 pub mod hami_cache;
 pub mod hook;
 pub mod injected;
+mod journal;
 pub mod log;
 pub mod mounts;
 pub mod path;
@@ -29,5 +30,6 @@ pub mod runtime;
 pub mod seccomp;
 pub mod spec;
 pub mod state;
+mod warnings;
 
 pub use error::{Error, Result};

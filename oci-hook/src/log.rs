@@ -1,5 +1,5 @@
-//! Error messages where callers look for them: containerd's shim reads the last error of the `--log` file in the format of
-//! `--log-format`; people read stderr.
+//! Messages where people and callers look for them: containerd's shim reads the last error of the `--log` file in the format of
+//! `--log-format`, people read stderr, and operators the host's journal, since an engine shows nobody the log of a container that starts.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use crate::argv::Global;
+use crate::journal;
 
 /// The log of a program.
 #[derive(Clone, Debug, Default)]
@@ -35,9 +36,10 @@ impl Log {
         self.write("error", message);
     }
 
-    /// Writes a warning about a container that is started, to the log file.
+    /// Writes a warning about a container that is started, to the log file and the host's journal.
     pub fn warning(&self, message: &str) {
         self.write("warning", message);
+        journal::warning(self.program, message);
     }
 
     fn write(&self, level: &str, message: &str) {

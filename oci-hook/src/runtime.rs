@@ -7,7 +7,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use vgpu_config::{Inventory, Limits, Policy, policy};
+use vgpu_config::{Policy, policy};
 
 use crate::argv::{self, Command, Creation, Global};
 use crate::bundle::Bundle;
@@ -15,9 +15,8 @@ use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::path::absolute;
 use crate::prepare::{self, Prepared};
-use crate::privilege::limits_evadable_by;
 use crate::state::State;
-use crate::{apply, hami_cache, process};
+use crate::{apply, hami_cache, process, warnings};
 
 /// Name of the program in messages.
 const PROGRAM: &str = "vgpu-runtime";
@@ -158,9 +157,9 @@ fn make_ready(creation: &Creation, log: &Log) -> Result<Ready> {
     let known = policy.as_ref().ok().cloned().unwrap_or_default();
     let bundle = Bundle::load(&dir, Some(&config))?.of_engine(known.engine);
     let id = creation.id.to_str().unwrap_or_default();
-    let passes = |error| {
+    let passes = |error: &_| {
         !prepare::needs_policy(&bundle) && {
-            log.warning(&format!("container {id} has no GPU and starts although the policy is invalid: {error}"));
+            warnings::invalid_policy(id, error, log);
             true
         }
     };
@@ -171,21 +170,17 @@ fn make_ready(creation: &Creation, log: &Log) -> Result<Ready> {
     }
     let policy = policy?;
     let runtime = process::find(&policy.runtimes).ok_or_else(no_runtime)?;
-    let limits = prepare::limits(&bundle, &policy)?;
-    if !limits.as_ref().is_some_and(Limits::is_limited) && prepare::has_gpu(&bundle, &policy) {
-        log.warning(&format!("container {id} has a GPU and starts without limits"));
-    }
-    for doubt in limits.iter().flat_map(|_| prepare::doubts(&bundle, &policy)) {
-        log.warning(&format!("container {id} starts, but probably not as meant: {doubt}"));
-    }
-    let rollback = match limits {
+    let rollback = match prepare::limits(&bundle, &policy)? {
         Some(limits) => {
             let mut prepared = Prepared::new(&bundle, &policy, limits, id)?;
             prepared.record.runtime = Some(runtime.clone());
             prepared.record.runtime_roots = runtime_roots(&creation.global, &cwd, &runtime);
             Some(limit(bundle, &policy, prepared, log)?)
         }
-        None => None,
+        None => {
+            warnings::container(&bundle, &policy, id, None, log);
+            None
+        }
     };
     Ok(Ready { runtime, rollback })
 }
@@ -206,22 +201,8 @@ fn limit(bundle: Bundle, policy: &Policy, prepared: Prepared, log: &Log) -> Resu
         prepared.remove();
         return Err(error);
     }
-    warn(&bundle, policy, &prepared, log);
+    warnings::container(&bundle, policy, &prepared.record.id, Some(&prepared), log);
     Ok(Rollback { config: bundle.config, text: bundle.text, prepared })
-}
-
-/// Logs conditions that weaken the container's limits, or that the operator has to mend.
-fn warn(bundle: &Bundle, policy: &Policy, prepared: &Prepared, log: &Log) {
-    let id = &prepared.record.id;
-    if let Err(damaged) = Inventory::load(&policy.state_dir(process::rootless_user())) {
-        log.warning(&format!("container {id} starts as without an inventory of GPUs: {damaged} (\"vgpu inventory\" writes a new one)"));
-    }
-    if let Some(reason) = limits_evadable_by(&bundle.spec).filter(|_| prepared.is_limited()) {
-        log.warning(&format!("container {id} has {reason}, which allows the evasion of its limits"));
-    }
-    if let Some((claim, other)) = prepared.claim_sharer() {
-        log.warning(&format!("container {id} has a share of the claim {claim} that {other} has, too: each is limited separately"));
-    }
 }
 
 /// Returns the hook program: the policy's, or the one next to this program.

@@ -212,17 +212,6 @@ fn other_containers_are_not_changed() {
 }
 
 #[test]
-fn requests_that_are_hardly_meant_are_logged() {
-    for runtime in runtimes() {
-        let host = host(runtime);
-        let outcome = host.run(&Bundle::new().annotation("nvidia.com/gpumem", "1").shell("echo started"));
-        assert!(outcome.log.contains("probably not as meant: annotation nvidia.com/gpumem"), "{outcome:#?}");
-        assert_eq!(outcome.ok(), "started\n");
-        assert_eq!(host.run(&limited().shell("echo started")).log, "");
-    }
-}
-
-#[test]
 fn visible_devices_and_driver_capabilities_are_narrowed() {
     for runtime in runtimes() {
         let host = host(runtime);
