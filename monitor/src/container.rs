@@ -10,8 +10,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use vgpu_config::Inventory;
 use vgpu_config::devices::{self, Visible};
+use vgpu_config::dialect::claims::ClaimFile;
 use vgpu_oci_hook::bundle::Bundle;
 use vgpu_oci_hook::plan;
+use vgpu_oci_hook::spec::Spec;
 use vgpu_oci_hook::state::{CONTAINERS, LIMITS, RECORD, REGION, Record, SHARED};
 use vgpu_region::limits::{GpuLimit, LimitsPage, PAGE_SIZE, Selector};
 use vgpu_region::map;
@@ -143,10 +145,15 @@ impl Container {
         let spec = Bundle::load(&self.record.bundle, None).ok().map(|bundle| bundle.spec);
         let narrowed = self.record.limits.devices.as_ref().map(|list| Visible::parse(&list.join(",")));
         let state_dir = self.dir.ancestors().nth(2)?;
-        let read = |path: &Path| std::fs::read_to_string(path).ok();
-        let visible = narrowed.or_else(|| Some(plan::request(spec.as_ref()?, state_dir, read).ok()?.visible))?;
-        let paths = spec.iter().flat_map(|spec| spec.device_paths());
-        let minors: Vec<u32> = paths.filter_map(|path| path.strip_prefix("/dev/nvidia")?.parse().ok()).collect();
+        // Only claims' files are read. Others are in folders that tenants may write, where a read can hang.
+        let read = |path: &Path| std::fs::read_to_string(ClaimFile::path_of_mount(path, state_dir)?).ok();
+        let minors = spec.as_ref().map(Spec::gpu_minors).unwrap_or_default();
+        let visible = match narrowed {
+            Some(narrowed) => narrowed,
+            // The bundle's own nodes tell more than a variable, which the image may set.
+            None if !minors.is_empty() => Visible::default(),
+            None => plan::request(spec.as_ref()?, state_dir, read).ok()?.visible,
+        };
         devices::candidates(&visible, &minors, Some(inventory))?.into_iter().map(|gpu| gpu.uuid).collect()
     }
 
@@ -254,6 +261,28 @@ mod tests {
         };
         assert_eq!(gpus(&[uuids[1], Uuid([66; 16])]), [uuids[1]], "a forged UUID is no GPU");
         assert_eq!(gpus(&[Uuid([66; 16])]), uuids);
+    }
+
+    #[test]
+    fn gpus_are_those_of_the_bundle_and_no_tenants_file_is_read() {
+        let host = Host::new();
+        let (inventory, uuids) = Host::inventory(2);
+        host.container("c", "a", "p", &[GpuLimits { cores: Some(30), ..GpuLimits::none(Which::All) }]);
+        let folder = host.path().join("volume");
+        std::fs::create_dir(&folder).unwrap();
+        // Who opens it waits for a writer.
+        rustix::fs::mknodat(rustix::fs::CWD, folder.join("limits"), rustix::fs::FileType::Fifo, 0o644.into(), 0).unwrap();
+        let found = list(host.path(), &mut Reader::default());
+        let by_bundle = |devices: serde_json::Value| {
+            let env = ["NVIDIA_VISIBLE_DEVICES=all", "ALNAIR_WORKSPACE_PATH=/w"];
+            let mounts = serde_json::json!([{ "destination": "/w", "source": folder }]);
+            let spec = serde_json::json!({ "process": { "env": env }, "mounts": mounts, "linux": { "devices": devices } });
+            host.bundle("c", &spec.to_string());
+            found[0].by_bundle(&inventory).unwrap()
+        };
+        assert_eq!(by_bundle(serde_json::json!([])), uuids, "the variable, where the bundle has no nodes");
+        let renamed = serde_json::json!([{ "path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 1 }]);
+        assert_eq!(by_bundle(renamed), [uuids[1]], "the node's own number, whatever its name and the variable");
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use oci_spec::runtime::Mount;
 use vgpu_config::decide::Container;
-use vgpu_config::devices::Visible;
 use vgpu_config::dialect::{self, Sources, alnair, claims::ClaimFile, nvidia};
 use vgpu_config::policy::Admission;
 use vgpu_config::{Inventory, Limits, Policy, Request};
@@ -12,10 +11,8 @@ use vgpu_config::{Inventory, Limits, Policy, Request};
 use crate::error::{Error, Result};
 use crate::path::normalize;
 use crate::privilege::limits_evadable_by;
-use crate::spec::Spec;
+use crate::spec::{NVIDIA_MAJOR, Spec};
 
-/// Major number of the NVIDIA driver's character devices.
-const NVIDIA_MAJOR: u64 = 195;
 /// Prefix of the annotations by which runtimes add CDI devices.
 const CDI_PREFIX: &str = "cdi.k8s.io/";
 /// Part of the name of every CDI device that NVIDIA's tools define, such as `nvidia.com/gpu=0`.
@@ -43,7 +40,7 @@ pub fn has_gpu(spec: &Spec, policy: &Policy, state_dir: &Path) -> bool {
     let is_extra = |path: &str| policy.extra_device_nodes.iter().any(|node| Path::new(path) == node);
     let is_claim = |mount: &Mount| mount.source().as_ref().is_some_and(|source| ClaimFile::path_of_mount(source, state_dir).is_some());
     let lists_device = |mount: &Mount| normalize(mount.destination()).starts_with(DEVICE_LIST_MOUNTS);
-    spec.env().get(nvidia::VISIBLE).is_some_and(|value| Visible::parse(value).has_gpus())
+    nvidia::visible(&spec.env()).has_gpus()
         || spec.device_paths().any(|path| is_nvidia(path) || is_extra(path))
         || spec.device_majors().any(|major| major == NVIDIA_MAJOR)
         || spec.hook_paths().any(|path| path.contains("nvidia-container"))
@@ -51,8 +48,8 @@ pub fn has_gpu(spec: &Spec, policy: &Policy, state_dir: &Path) -> bool {
         || spec.mounts().any(|mount| is_claim(&mount) || lists_device(&mount))
 }
 
-/// Reads the container's request. `read` returns the content of a host file that is mounted into the container; claims' files are those
-/// in their directory of the state directory.
+/// Reads the container's request. `read` returns the content of a host file that is mounted into the container: a claim's, in its
+/// directory of the state directory, or one in a folder that the container's user may be able to write.
 ///
 /// # Errors
 /// A value is not documented by its dialect.
@@ -79,9 +76,7 @@ pub fn request(spec: &Spec, state_dir: &Path, read: impl Fn(&Path) -> Option<Str
 /// # Errors
 /// The request is not allowed or cannot be met.
 pub fn decide(spec: &Spec, request: &Request, policy: &Policy, inventory: Option<&Inventory>) -> Result<Option<Limits>> {
-    let mut minors: Vec<u32> = spec.device_paths().filter_map(|path| path.strip_prefix("/dev/nvidia")?.parse().ok()).collect();
-    minors.sort_unstable();
-    minors.dedup();
+    let minors = spec.gpu_minors();
     let container = Container { namespace: spec.namespace(), minors: &minors };
     let limits = vgpu_config::decide(request, policy, inventory, container)?;
     let is_limited = limits.as_ref().is_some_and(Limits::is_limited);

@@ -2,8 +2,6 @@
 //! safe, and write the container's directory on the host.
 
 use std::collections::BTreeSet;
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -22,10 +20,8 @@ use crate::process::{self, Process};
 use crate::record::Record;
 use crate::rootfs::{self, Rootfs};
 use crate::state::{self, Access, Files, State};
-use crate::{driver, persistent, plan, preload_list};
+use crate::{driver, library, persistent, plan, preload_list};
 
-/// Start of a 64-bit ELF file.
-const ELF: [u8; 5] = *b"\x7fELF\x02";
 /// Maximum size in bytes of a file that limits are read from.
 const MAX_LIMITS_FILE: usize = 4096;
 
@@ -37,7 +33,8 @@ const MAX_LIMITS_FILE: usize = 4096;
 /// The request is not documented, not allowed, or cannot be met.
 pub fn limits(bundle: &Bundle, policy: &Policy) -> Result<Option<Limits>> {
     let state_dir = policy.state_dir(process::rootless_user());
-    let read = |path: &Path| rootfs::read_text(std::fs::File::open(path).ok()?, MAX_LIMITS_FILE).ok();
+    // No link is followed: the file's folder may be a volume that the container's user writes.
+    let read = |path: &Path| Rootfs::open(path.parent()?).ok()?.read(path.file_name()?.to_str()?, MAX_LIMITS_FILE).ok()?;
     let request = plan::request(&bundle.spec, &state_dir, read)?;
     if !plan::is_gpu_container(&bundle.spec, &request, policy, &state_dir) {
         return Ok(None);
@@ -114,7 +111,7 @@ impl Prepared {
         state::check_id(id)?;
         let (limits, decided) = persistent::apply(state.dir(), id, &bundle.dir, limits);
         let (library, dir, preload) = if limits.is_limited() {
-            (find_library(policy)?, state.reserve(id, &bundle.dir)?, check_rootfs(bundle, policy, &state)?)
+            (library::find(policy)?, state.reserve(id, &bundle.dir)?, check_rootfs(bundle, policy, &state)?)
         } else {
             Default::default()
         };
@@ -261,36 +258,6 @@ pub fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Returns the library's file with symbolic links resolved. A container keeps the file that it was started with, so an upgrade does not
-/// affect it.
-///
-/// # Errors
-/// There is no such file, users other than root and this process's may write it, or programs cannot load it.
-pub fn find_library(policy: &Policy) -> Result<PathBuf> {
-    let path = policy.library.canonicalize().map_err(Error::io("find the library", &policy.library))?;
-    let found = std::fs::metadata(&path).map_err(Error::io("stat the library", &path))?;
-    let owners = [0, rustix::process::geteuid().as_raw()];
-    // In a user namespace, files of the host's root have the overflow UID.
-    let is_host_roots = || process::rootless_user().is_some() && Some(found.uid()) == process::overflow_user();
-    let is_trusted = (owners.contains(&found.uid()) || is_host_roots()) && found.mode() & 0o022 == 0;
-    if !found.is_file() || !is_trusted {
-        let expected = "a regular file that belongs to root and that no other user may write (the policy's key library)";
-        return Err(Error::refused("library", path.display().to_string(), expected));
-    }
-    // The loader ignores a library that it cannot load, and the program would run without limits.
-    if found.mode() & 0o004 == 0 {
-        let expected = "a library that every user can read, as programs of others would run without limits (chmod a+r)";
-        return Err(Error::refused("library", path.display().to_string(), expected));
-    }
-    let mut start = [0; ELF.len()];
-    std::fs::File::open(&path).and_then(|mut file| file.read_exact(&mut start)).map_err(Error::io("read the library", &path))?;
-    if start != ELF {
-        let expected = "a 64-bit ELF library, as programs would run without limits (reinstall the vgpu package)";
-        return Err(Error::refused("library", path.display().to_string(), expected));
-    }
-    Ok(path)
-}
-
 /// Refuses an image whose paths cannot be mounted on, and returns the merged list for the loader if that is used.
 fn check_rootfs(bundle: &Bundle, policy: &Policy, state: &State) -> Result<Option<String>> {
     let rootfs = Rootfs::open(&bundle.rootfs()?)?;
@@ -313,7 +280,7 @@ fn check_rootfs(bundle: &Bundle, policy: &Policy, state: &State) -> Result<Optio
     // A mounted list hides the image's, unless vgpu mounted it: then it remains from an earlier start of the same bundle.
     let list = match mounted.filter(|source| !source.starts_with(state.dir())) {
         Some(source) => {
-            let file = std::fs::File::open(&source).map_err(Error::io("read", &source))?;
+            let file = rootfs::open_regular(&source).map_err(Error::io("read", &source))?;
             Some(rootfs::read_text(file, preload_list::MAX_BYTES).map_err(Error::io("read", &source))?)
         }
         None => image_list,

@@ -106,9 +106,7 @@ impl Rootfs {
     /// As [`Rootfs::find_file`], or the file is longer or not UTF-8.
     pub fn read(&self, inside: &str, max_bytes: usize) -> Result<Option<String>> {
         let Some(found) = self.find_file(inside)? else { return Ok(None) };
-        // An O_PATH descriptor cannot be read. It is opened again through itself, not by its name.
-        let again = openat(CWD, fd_path(&found), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        let file = File::from(again.map_err(self.failed("read", Path::new(inside)))?);
+        let file = reopen(&found).map_err(self.failed("read", Path::new(inside)))?;
         read_text(file, max_bytes).map_err(|why| self.failed("read", Path::new(inside))(why)).map(Some)
     }
 
@@ -171,6 +169,24 @@ impl Rootfs {
     fn failed<E: Into<std::io::Error>>(&self, action: &'static str, inside: &Path) -> impl FnOnce(E) -> Error + use<E> {
         Error::io(action, &self.path.join(inside.strip_prefix("/").unwrap_or(inside)))
     }
+}
+
+/// Opens a regular file of the host for reading, which the container's user may have put there. Nothing else is opened: a pipe would hang,
+/// and the mere opening of a device has effects.
+///
+/// # Errors
+/// The file does not exist, or is not a regular one.
+pub fn open_regular(path: &Path) -> std::io::Result<File> {
+    let found = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    if FileType::from_raw_mode(fstat(&found)?.st_mode) != FileType::RegularFile {
+        return Err(std::io::Error::other("not a regular file"));
+    }
+    Ok(reopen(&found)?)
+}
+
+/// Opens for reading what a descriptor of `O_PATH` refers to: through itself, not by its name. It does not wait for a lease.
+fn reopen(found: &OwnedFd) -> rustix::io::Result<File> {
+    openat(CWD, fd_path(found), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).map(File::from)
 }
 
 /// Reads a whole file of at most `max_bytes`.

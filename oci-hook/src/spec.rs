@@ -1,6 +1,6 @@
 //! OCI runtime specifications.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use oci_spec::runtime::{Hook, Mount};
@@ -8,6 +8,11 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::engine::{Engine, EngineKeys};
+
+/// Major number of the NVIDIA driver's character devices.
+pub const NVIDIA_MAJOR: u64 = 195;
+/// The lowest minor number of the driver's nodes that are no GPU: `nvidia-modeset` has 254, `nvidiactl` 255.
+const FIRST_CONTROL_MINOR: u32 = 254;
 
 /// An OCI runtime specification. It stays a JSON value: oci-spec's typed `Spec` would drop the fields that it does not know.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,6 +109,23 @@ impl Spec {
     /// Returns the major numbers of its devices, which may have any path in the container.
     pub fn device_majors(&self) -> impl Iterator<Item = u64> {
         self.list("/linux/devices").filter_map(|device| device.get("major")?.as_u64())
+    }
+
+    /// Returns the minor numbers of its GPUs' device nodes. A node's own number counts, as it may have any path in the container; where no
+    /// node has the driver's major number, that in the path.
+    #[must_use]
+    pub fn gpu_minors(&self) -> Vec<u32> {
+        let own = |device: &Value| {
+            let is_gpu = device.get("major")?.as_u64()? == NVIDIA_MAJOR;
+            u32::try_from(device.get("minor")?.as_u64()?).ok().filter(|&minor| is_gpu && minor < FIRST_CONTROL_MINOR)
+        };
+        let named = |path: &str| path.strip_prefix("/dev/nvidia")?.parse().ok();
+        let mut minors: BTreeSet<u32> = self.list("/linux/devices").filter_map(own).collect();
+        if minors.is_empty() {
+            minors = self.strings("/linux/devices", "path").filter_map(named).collect();
+        }
+        minors.extend(self.strings("/mounts", "source").filter_map(named));
+        minors.into_iter().collect()
     }
 
     /// Returns the paths of the hooks that run before the container's process. They are read as strings, as device paths are.

@@ -24,6 +24,8 @@ fn gpu_containers() {
         ("none visible", env("NVIDIA_VISIBLE_DEVICES=none"), false),
         ("void visible", env("NVIDIA_VISIBLE_DEVICES=void"), false),
         ("an empty list visible", env("NVIDIA_VISIBLE_DEVICES="), false),
+        ("an old image, which NVIDIA's toolkit gives all GPUs", env("CUDA_VERSION=8.0"), true),
+        ("a GPU of Docker Swarm", env("DOCKER_RESOURCE_GPU=0"), true),
         ("a device node", json!({ "linux": { "devices": [{ "path": "/dev/nvidia0" }] } }), true),
         ("CDI's control node", json!({ "linux": { "devices": [{ "path": "/dev/nvidiactl" }] } }), true),
         ("a mounted device node", json!({ "mounts": [{ "destination": "/x", "source": "/dev/nvidia-uvm" }] }), true),

@@ -101,3 +101,18 @@ fn nothing_is_created_through_an_exchanged_directory() {
     });
     assert!(created > 0, "the directory was never open at the right time");
 }
+
+#[test]
+fn only_regular_files_are_opened() {
+    let (dir, rootfs) = rootfs(|_| {});
+    let path = |name: &str| dir.path().join("root").join(name);
+    rustix::fs::mknodat(CWD, path("pipe"), FileType::Fifo, Mode::from_raw_mode(0o644), 0).unwrap();
+    std::fs::write(path("file"), "x").unwrap();
+    std::os::unix::fs::symlink("/dev/zero", path("link")).unwrap();
+    // A pipe would be waited for, and a device has no end.
+    for name in ["pipe", "link", "."] {
+        assert!(open_regular(&path(name)).is_err() && rootfs.read(name, 10).is_err(), "{name}");
+    }
+    assert_eq!(read_text(open_regular(&path("file")).unwrap(), 10).unwrap(), "x");
+    assert_eq!(rootfs.read("file", 10).unwrap().unwrap(), "x");
+}
