@@ -23,7 +23,7 @@ pub(super) struct Options {
     /// GPU time in percent while no other container uses the GPU
     #[arg(long, value_name = "PERCENT")]
     cores_soft: Option<String>,
-    /// 0 is served before 1, the default
+    /// With 0, it never waits for others' turns while within its limit; default 1; no effect without `vgpu monitor`
     #[arg(long, value_name = "N")]
     priority: Option<String>,
     /// Let memory beyond the limit spill to the host, as far as the policy allows
