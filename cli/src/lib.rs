@@ -8,6 +8,7 @@ pub mod generate;
 mod human;
 pub mod inventory;
 pub mod monitor;
+mod origins;
 mod outcome;
 pub mod run;
 pub mod set;

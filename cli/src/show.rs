@@ -2,16 +2,21 @@
 
 use crate::config_args::ConfigArgs;
 use crate::human::{bytes, duration};
+use crate::origins::Origins;
 use crate::outcome::Outcome;
+use std::cmp::Reverse;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 use vgpu_monitor::container;
 use vgpu_monitor::observer::Observer;
 use vgpu_monitor::selection::{self, NotFound};
-use vgpu_monitor::snapshot::{ContainerState, Share, Snapshot};
+use vgpu_monitor::snapshot::{ContainerState, Gpu, Share, Snapshot, Unlimited};
+use vgpu_oci_hook::process::rootless_user;
 
 /// List containers with their limits and usage
+///
+/// Without CONTAINER, the processes on each GPU that belong to no container with limits follow below the containers.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Show only this container: its id or a prefix of it, or any of its names
@@ -39,6 +44,9 @@ impl Args {
             println!("{}", serde_json::to_string_pretty(&snapshot)?);
         } else {
             print!("{}", table(&snapshot));
+            if self.container.is_none() {
+                print!("{}", unlimited_table(&snapshot, &mut Origins::of_host(), rootless_user().is_none()));
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -62,7 +70,7 @@ fn sample_named(observer: &mut Observer, state_dir: &Path, name: &str) -> Result
 /// Returns a snapshot with rates, which take two samples, of the containers whose directories `is_wanted` accepts.
 pub(crate) fn sample(observer: &mut Observer, is_wanted: impl Fn(&Path) -> bool) -> Snapshot {
     let first = observer.sample_of(&is_wanted);
-    if first.containers.is_empty() {
+    if first.containers.is_empty() && first.gpus.iter().all(|gpu| gpu.unlimited.is_empty()) {
         return first;
     }
     std::thread::sleep(SAMPLE_INTERVAL);
@@ -84,18 +92,52 @@ fn table(snapshot: &Snapshot) -> String {
             rows.push(unknown);
         }
     }
-    let widths: [usize; 9] = std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
-    let line = |row: &[String; 9]| {
-        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        format!("{}\n", cells.join("  ").trim_end())
-    };
-    let mut text: String = rows.iter().map(line).collect();
+    let mut text = aligned(&rows);
     for container in &snapshot.containers {
         if let Some(reason) = &container.damaged {
             text += &format!("{}: {reason}\n", container.name());
         }
     }
     text
+}
+
+/// Letters of a command that are printed at most, so that a row fits a line. `/proc/PID/cmdline` has the rest.
+const MAX_COMMAND: usize = 60;
+
+/// Formats the processes on the GPUs that belong to no listed container, with a title above them; for each GPU the one with most memory
+/// first. Empty if there are none. `is_root`: all containers of the machine are listed, so the processes have no limits.
+fn unlimited_table(snapshot: &Snapshot, origins: &mut Origins, is_root: bool) -> String {
+    let title = if is_root { "WITHOUT LIMITS" } else { "IN NO CONTAINER OF THIS USER" };
+    let mut rows = vec![["PID", "USER", "GPU", "MEMORY", title].map(str::to_owned)];
+    for gpu in &snapshot.gpus {
+        let mut processes: Vec<&Unlimited> = gpu.unlimited.iter().collect();
+        processes.sort_by_key(|process| Reverse(process.held));
+        rows.extend(processes.into_iter().map(|process| unlimited_row(gpu, process, origins)));
+    }
+    if rows.len() == 1 { String::new() } else { format!("\n{}", aligned(&rows)) }
+}
+
+fn unlimited_row(gpu: &Gpu, process: &Unlimited, origins: &mut Origins) -> [String; 5] {
+    origins.look_up(process.pid);
+    let origin = origins.of(process.pid);
+    let command = if origin.command.is_empty() { process.name.clone() } else { origin.command };
+    let mut letters = command.chars();
+    let mut shown: String = letters.by_ref().take(MAX_COMMAND).collect();
+    if letters.next().is_some() {
+        shown.push('…');
+    }
+    let user = if origin.user.is_empty() { "-".to_owned() } else { origin.user };
+    [process.pid.to_string(), user, gpu.index.to_string(), process.held.map_or_else(|| "-".to_owned(), bytes), shown]
+}
+
+/// Formats rows with aligned columns, one in a line.
+fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
+    let widths: [usize; N] = std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
+    let line = |row: &[String; N]| {
+        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        format!("{}\n", cells.join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
 }
 
 fn row(snapshot: &Snapshot, container: &ContainerState, share: &Share) -> [String; 9] {
@@ -117,6 +159,32 @@ fn row(snapshot: &Snapshot, container: &ContainerState, share: &Share) -> [Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::origins::Origin;
+
+    #[test]
+    fn processes_without_limits_have_a_line_the_largest_first() {
+        let process = |pid, held| Unlimited { pid, name: "render".to_owned(), held, observed: None };
+        let gpu = |index, unlimited| Gpu { index, uuid: format!("GPU-{index}"), unlimited, ..Gpu::default() };
+        let gpus = vec![gpu(0, vec![process(7, None), process(8, Some(1 << 30))]), gpu(1, vec![process(9, Some(3 << 29))])];
+        let mut origins = Origins::of_host();
+        origins.source = |pid, _| match pid {
+            7 => Origin::default(),
+            8 => Origin { user: "ana".to_owned(), command: "train --epochs 90".to_owned() },
+            _ => Origin { user: "1000".to_owned(), command: "x".repeat(99) },
+        };
+        let snapshot = Snapshot { gpus, ..Snapshot::default() };
+        let expected = format!(
+            "\nPID  USER  GPU  MEMORY  WITHOUT LIMITS\n8    ana   0    1Gi     train --epochs 90\n\
+             7    -     0    -       render\n9    1000  1    1.5Gi   {}…\n",
+            "x".repeat(60)
+        );
+        assert_eq!(unlimited_table(&snapshot, &mut origins, true), expected);
+        assert!(
+            unlimited_table(&snapshot, &mut origins, false).contains("IN NO CONTAINER OF THIS USER\n"),
+            "root's containers may have them"
+        );
+        assert_eq!(unlimited_table(&Snapshot { gpus: vec![gpu(0, vec![])], ..Snapshot::default() }, &mut origins, true), "");
+    }
 
     #[test]
     fn a_container_without_known_gpus_has_a_line() {

@@ -4,7 +4,6 @@ mod detail;
 mod draw;
 mod help;
 mod history;
-mod processes;
 mod view;
 mod widgets;
 

@@ -1,5 +1,5 @@
 use super::*;
-use processes::Origin;
+use crate::origins::Origin;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};

@@ -1,7 +1,7 @@
 //! State of the view: the snapshot, its history, the order, the filter and the selected row.
 
 use super::history::History;
-use super::processes::Origins;
+use crate::origins::Origins;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEventKind};
 use std::cmp::Reverse;
 use std::collections::HashSet;

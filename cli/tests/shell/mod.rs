@@ -207,12 +207,14 @@ fn comparable(text: &str) -> Vec<String> {
 /// Returns the words of a line, without figures that differ each time. The limits that `vgpu set` prints do not.
 fn words(line: &str) -> String {
     let is_trace = line.starts_with("trace.json:");
+    let is_process = line.split_whitespace().nth(1) == Some("root");
     let is_limit = line.contains("of the GPU's time");
     let word = |word: &str| {
         let (digits, unit) = word.split_at(word.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(word.len()));
         let is_number = !digits.is_empty();
         match word {
             _ if is_limit => word.to_owned(),
+            _ if is_process && word.len() > 2 && digits == word => "PID".to_owned(),
             _ if is_number && (["%", "s", "m", "h", "d"].contains(&unit) || is_trace) => format!("N{unit}"),
             // Used, and the limit.
             _ if is_number && unit.starts_with('/') && unit.ends_with('%') => format!("N{unit}"),

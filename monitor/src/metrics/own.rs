@@ -2,7 +2,7 @@
 
 use super::sheet::{Labels, Sheet, labelled, names, newest};
 use super::tally::Tally;
-use crate::snapshot::{ContainerState, Share, Snapshot};
+use crate::snapshot::{ContainerState, Gpu, Share, Snapshot};
 use crate::violations::Kind;
 
 type Figure = fn(&Share) -> Option<f64>;
@@ -48,6 +48,18 @@ const COUNTERS: [(&str, &str, Figure); 4] = [
     }),
 ];
 
+type GpuFigure = fn(&Gpu) -> f64;
+
+/// Gauges of the processes on a GPU that belong to no container with limits.
+const UNLIMITED: [(&str, &str, GpuFigure); 2] = [
+    ("vgpu_unlimited_processes", "Processes on the GPU that belong to no container with limits", |gpu| gpu.unlimited.len() as f64),
+    (
+        "vgpu_unlimited_memory_bytes",
+        "Device memory of processes that belong to no container with limits, as far as NVML reports it",
+        |gpu| gpu.unlimited.iter().filter_map(|process| process.held).sum::<u64>() as f64,
+    ),
+];
+
 pub(super) fn write(sheet: &mut Sheet, snapshot: &Snapshot, tally: &impl Fn(&str) -> Tally) {
     let shares = labelled(snapshot, |container, _, share| share_labels(container, share, []));
     for (name, help, figure) in GAUGES {
@@ -74,10 +86,21 @@ pub(super) fn write(sheet: &mut Sheet, snapshot: &Snapshot, tally: &impl Fn(&str
     let containers: Vec<(Labels, &ContainerState)> = newest(containers, |(labels, _)| labels);
     write_containers(sheet, &containers);
     write_violations(sheet, &containers, tally);
+    write_unlimited(sheet, snapshot);
     let is_up = f64::from(u8::from(snapshot.nvml_error.is_none()));
     sheet.gauge("vgpu_nvml_up", "Whether NVML is available (0 or 1)").sample(&Labels::default(), is_up);
     let version = Labels::new([("version", env!("CARGO_PKG_VERSION"))]);
     sheet.gauge("vgpu_build_info", "Always 1, labelled with the version").sample(&version, 1.0);
+}
+
+/// Writes the figures of the processes without limits, of each GPU whose processes NVML lists.
+fn write_unlimited(sheet: &mut Sheet, snapshot: &Snapshot) {
+    let gpus = snapshot.gpus.iter().filter(|gpu| gpu.processes_known);
+    let labelled: Vec<(Labels, &Gpu)> = gpus.map(|gpu| (Labels::new([("device_uuid", gpu.uuid.as_str())]), gpu)).collect();
+    for (name, help, figure) in UNLIMITED {
+        let mut gauge = sheet.gauge(name, help);
+        labelled.iter().for_each(|(labels, gpu)| gauge.sample(labels, figure(gpu)));
+    }
 }
 
 /// Returns a container's labels, with `more`.

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::snapshot::{ContainerState, Gpu, Share};
+use crate::snapshot::{ContainerState, Gpu, Share, Unlimited};
 
 const ALL: Dialect = Dialect { scheduler: true, legacy: true };
 
@@ -98,6 +98,27 @@ fn values_come_from_the_snapshot() {
     }
     assert!(text.contains(r#"vgpu_violations_total{container="app",container_id="aaa",kind="over_limit""#));
     assert!(text.contains(r#"reason="limit"} 4"#));
+}
+
+#[test]
+fn processes_without_limits_are_counted_for_each_gpu() {
+    let process = |pid, held| Unlimited { pid, name: "fill".to_owned(), held, observed: None };
+    let mut snapshot = snapshot();
+    let values = |snapshot: &Snapshot| {
+        let text = rendered(snapshot, ALL);
+        let its = |line: &&str| line.starts_with("vgpu_unlimited_");
+        text.lines().filter(its).map(|line| line.replace(&snapshot.gpus[0].uuid, "GPU")).collect::<Vec<_>>()
+    };
+    let expected = |processes: u32, memory: u64| {
+        let line = |name, value| format!(r#"vgpu_unlimited_{name}{{device_uuid="GPU"}} {value}"#);
+        [line("processes", u64::from(processes)), line("memory_bytes", memory)]
+    };
+    assert_eq!(values(&snapshot), expected(0, 0));
+    snapshot.gpus[0].unlimited = vec![process(7, Some(1 << 30)), process(8, None), process(9, Some(1 << 20))];
+    snapshot.containers.clear();
+    assert_eq!(values(&snapshot), expected(3, (1 << 30) + (1 << 20)), "also without any container");
+    snapshot.gpus[0].processes_known = false;
+    assert_eq!(values(&snapshot), [""; 0], "unknown is not none");
 }
 
 #[test]

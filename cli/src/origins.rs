@@ -11,7 +11,7 @@ const MAX_FILE: u64 = 4096;
 
 /// What `/proc` says of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Origin {
+pub(crate) struct Origin {
     /// Name of the user, else the user's number. Empty if the process is gone.
     pub user: String,
     /// Command line. Empty if the process is gone or has none.
@@ -20,7 +20,7 @@ pub(super) struct Origin {
 
 /// Users by number, and processes that were looked up since [`Origins::forget`].
 #[derive(Debug)]
-pub(super) struct Origins {
+pub(crate) struct Origins {
     users: HashMap<u32, String>,
     known: HashMap<u32, Origin>,
     /// Looks a process up.
