@@ -156,7 +156,7 @@ fn refuse_limits_in_limits() -> Result<(), String> {
 
 /// Finds the policy's library.
 fn find_library(policy: &Policy) -> Result<PathBuf, Box<dyn Error>> {
-    let path = prepare::find_library(policy)?;
+    let path = vgpu_oci_hook::library::find(policy)?;
     // The loader separates the entries of LD_PRELOAD by these.
     if path.to_string_lossy().contains([' ', ':']) {
         return Err(format!("library: \"{}\": expected a path without spaces and colons", path.display()).into());

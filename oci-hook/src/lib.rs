@@ -15,6 +15,7 @@ pub mod hami_cache;
 pub mod hook;
 pub mod injected;
 mod journal;
+pub mod library;
 pub mod log;
 pub mod mounts;
 pub mod path;

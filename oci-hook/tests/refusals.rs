@@ -147,7 +147,26 @@ fn a_library_that_programs_cannot_load_is_refused() {
         fs::write(host.library(), "a text\n").unwrap();
         assert!(refused(&host, &limited(), "a text").contains("expected a 64-bit ELF library"));
         fs::write(host.library(), "").unwrap();
-        assert!(refused(&host, &limited(), "empty").contains("cannot read the library"));
+        assert!(refused(&host, &limited(), "empty").contains("expected a 64-bit ELF library"));
+        fs::write(host.library(), &vgpu_test_harness::stand_in()[..100]).unwrap();
+        assert!(refused(&host, &limited(), "cut off").contains("expected a complete library"));
+    }
+}
+
+/// The file's mount in the container does not have the flag.
+#[test]
+fn a_library_on_a_file_system_mounted_noexec_can_be_loaded() {
+    let script = r#"mount --bind "$LIBRARY" "$LIBRARY" && mount -o remount,bind,noexec "$LIBRARY" && exec "$@""#;
+    for runtime in runtimes() {
+        let host = host(runtime);
+        let inner = host.command();
+        let bundle = limited().shell("grep libvgpu.so /proc/self/mountinfo");
+        bundle.write();
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]).arg(inner.get_program()).args(inner.get_args());
+        command.env("LIBRARY", host.library()).env("VGPU_CONFIG", host.policy_file());
+        let seen = host.outcome(command.args(["run", "--bundle"]).arg(bundle.path()).arg("vgpu-test-noexec")).ok();
+        assert!(seen.contains("nosuid") && !seen.contains("noexec"), "{seen}");
     }
 }
 

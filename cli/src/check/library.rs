@@ -8,6 +8,7 @@ use object::elf;
 use object::read::elf::{ElfFile64, FileHeader};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use vgpu_oci_hook::library::flaw;
 
 const LIBRARY: &str = "library";
 /// glibc version of CentOS 7. No image with a CUDA that current drivers support has an older one.
@@ -22,7 +23,9 @@ pub(super) fn check_library(machine: &Machine, path: &Path, report: &mut Report)
         Ok(bytes) => bytes,
         Err(error) => return report.fail(LIBRARY, format!("{name}: {error}"), REINSTALL),
     };
+    let flaw = flaw(&file, bytes.len() as u64).ok().flatten();
     match requirements(&bytes) {
+        _ if flaw.is_some() => report.fail(LIBRARY, format!("{name}: expected {}", flaw.unwrap_or_default()), REINSTALL),
         Err(error) => report.fail(LIBRARY, format!("{name}: expected a 64-bit ELF library: {error}"), REINSTALL),
         Ok(required) if required.glibc > BASELINE.to_vec() => {
             report.fail(
@@ -46,8 +49,8 @@ pub(super) fn check_library(machine: &Machine, path: &Path, report: &mut Report)
             report.ok(LIBRARY, format!("{name}{real}, for glibc {} and later", dotted(&required.glibc)));
         }
     }
-    if let Some(problem) = permission_problem(&file) {
-        report.fail(LIBRARY, format!("{name} {problem}"), format!("chown root:root and chmod go-w; {REINSTALL}"));
+    for (problem, remedy) in permission_problems(&file) {
+        report.fail(LIBRARY, format!("{name} {problem}"), remedy.replace("FILE", &name.to_string()));
     }
     let mounts = system::mounts(machine);
     let mount = mounts.iter().filter(|mount| path.starts_with(&mount.at)).max_by_key(|mount| mount.at.len());
@@ -60,17 +63,25 @@ pub(super) fn check_library(machine: &Machine, path: &Path, report: &mut Report)
     }
 }
 
-/// Returns why a file cannot be trusted, or cannot be read by every user of a container.
-fn permission_problem(path: &Path) -> Option<String> {
-    let file = std::fs::metadata(path).ok()?;
-    let folder = std::fs::metadata(path.parent()?).ok()?;
-    match () {
-        () if file.uid() != 0 => Some(format!("is owned by user {}: expected root", file.uid())),
-        () if file.mode() & 0o022 != 0 => Some("is writable by users other than root".into()),
-        () if folder.uid() != 0 || folder.mode() & 0o022 != 0 => Some("is in a folder that users other than root can write to".into()),
-        () if file.mode() & 0o444 != 0o444 => Some("is not readable by all users; programs of other users would run without limits".into()),
-        () => None,
-    }
+/// Returns why a file cannot be trusted, or cannot be read by every user of a container, each with the remedy for `FILE`.
+fn permission_problems(path: &Path) -> Vec<(String, &'static str)> {
+    let status = |path: Option<&Path>| std::fs::metadata(path?).ok();
+    let (Some(file), Some(folder)) = (status(Some(path)), status(path.parent())) else { return Vec::new() };
+    let folder_problem = "is in a folder that users other than root can write to";
+    let read_problem = "is not readable by all users; programs of other users would run without limits";
+    [
+        (file.uid() != 0, format!("is owned by user {}: expected root", file.uid()), "chown root:root FILE"),
+        (file.mode() & 0o022 != 0, "is writable by users other than root".to_owned(), "chmod go-w FILE"),
+        (
+            folder.uid() != 0 || folder.mode() & 0o022 != 0,
+            folder_problem.to_owned(),
+            "chown root:root and chmod go-w the folder of FILE, or set `library` in the policy file to a path in another one",
+        ),
+        (file.mode() & 0o444 != 0o444, read_problem.to_owned(), "chmod a+r FILE"),
+    ]
+    .into_iter()
+    .filter_map(|(is_found, problem, remedy)| is_found.then_some((problem, remedy)))
+    .collect()
 }
 
 /// Formats a version as numbers between dots.
@@ -146,7 +157,19 @@ mod tests {
         assert!(messages().contains("expected a 64-bit ELF library"));
         std::fs::copy(std::env::current_exe().unwrap(), &path).unwrap();
         assert!(messages().contains("expected 2.17 or older"), "{}", messages());
-        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
-        assert!(messages().contains("is writable by") || messages().contains("is owned by user"), "{}", messages());
+        let remedies = |mode| {
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+            permission_problems(&path)
+                .into_iter()
+                .map(|(_, remedy)| remedy)
+                .filter(|remedy| remedy.starts_with("chmod"))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(remedies(0o644), [] as [&str; 0]);
+        assert_eq!(remedies(0o600), ["chmod a+r FILE"]);
+        assert_eq!(remedies(0o622), ["chmod go-w FILE", "chmod a+r FILE"]);
+        let cut_off = std::fs::read(&path).unwrap()[..4096].to_vec();
+        std::fs::write(&path, cut_off).unwrap();
+        assert!(messages().contains("expected a complete library"), "{}", messages());
     }
 }

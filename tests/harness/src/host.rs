@@ -10,8 +10,29 @@ use tempfile::TempDir;
 use crate::bundle::Bundle;
 use crate::runtime::Runtime;
 
-/// Content of the stub file: the start of a library, and a line of text.
-pub const STAND_IN: &str = "\x7fELF\x02 stands in for the library\n";
+/// Last line of the stub file.
+pub const STAND_IN: &str = "stands in for the library";
+
+/// Returns the content of the stub file: a library of one segment without any function, and a line of text.
+#[must_use]
+pub fn stand_in() -> Vec<u8> {
+    let text = format!("\n{STAND_IN}\n");
+    let machine = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+    let length = 64 + 56 + text.len() as u64;
+    let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+    file.resize(64 + 56, 0);
+    // A dynamic library, its machine, and where the program headers are.
+    for (at, number) in [(16, 3), (18, machine), (20, 1), (32, 64), (52, 64), (54, 56), (56, 1)] {
+        file[at] = number;
+    }
+    // One part to be loaded: all of the file, for reading.
+    (file[64], file[68]) = (1, 4);
+    for at in [96, 104] {
+        file[at..at + 8].copy_from_slice(&length.to_le_bytes());
+    }
+    file.extend(text.as_bytes());
+    file
+}
 
 /// Test host in a temporary folder.
 #[derive(Debug)]
@@ -93,7 +114,7 @@ impl Host {
     pub fn with_stand_in(runtime: Runtime, programs: &Path) -> Self {
         let mut host = Self::new(runtime, programs, Path::new("/"));
         host.library = host.dir.path().join("libvgpu.so");
-        fs::write(&host.library, STAND_IN).unwrap();
+        fs::write(&host.library, stand_in()).unwrap();
         let front = host.dir.path().join("front");
         fs::create_dir(&front).unwrap();
         for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {

@@ -16,5 +16,5 @@ mod host_rootfs;
 mod runtime;
 
 pub use bundle::Bundle;
-pub use host::{Container, Host, Outcome};
+pub use host::{Container, Host, Outcome, STAND_IN, stand_in};
 pub use runtime::{Runtime, can_run};
