@@ -6,7 +6,8 @@ use vgpu_monitor::snapshot::Share;
 
 use crate::human::bytes;
 
-/// Refuses what annotations cannot request either: a soft limit below the hard one or without one, and more memory than the GPU has.
+/// Refuses what annotations cannot request either: a soft limit below the hard one or without one, be it given now or before, and more
+/// memory than the GPU has.
 /// `total` is the GPU's memory in bytes, if it is known.
 pub(super) fn check(change: &Change, share: &Share, total: Option<u64>) -> Result<(), String> {
     if let Some(soft) = change.cores_soft.filter(|&soft| soft != 0) {
@@ -19,6 +20,13 @@ pub(super) fn check(change: &Change, share: &Share, total: Option<u64>) -> Resul
         if let Some(expected) = expected {
             return Err(format!("--gpucores-soft: {soft}: expected {expected}"));
         }
+    }
+    // A limit that is removed takes the soft one with it.
+    let kept_soft = share.cores_soft.filter(|_| change.cores_soft.is_none());
+    if let Some((hard, soft)) = change.cores.zip(kept_soft).filter(|(hard, soft)| hard > soft) {
+        return Err(format!(
+            "--gpucores: {hard}: expected at most the soft limit on GPU time, {soft}, or another soft one (--gpucores-soft)"
+        ));
     }
     match (change.memory, total) {
         (Some(Memory::Bytes(wanted)), Some(total)) if wanted.get() > total => {
@@ -78,6 +86,15 @@ mod tests {
             (soft(None, 0), None, None),
         ] {
             assert_eq!(check(&change, &share(held), None).err().as_deref(), expected, "{change:?}");
+        }
+        let hard = |cores, cores_soft| {
+            let change = Change { cores: Some(cores), cores_soft, ..Change::default() };
+            check(&change, &Share { cores_soft: Some(50), ..share(Some(30)) }, None)
+        };
+        let above = "--gpucores: 60: expected at most the soft limit on GPU time, 50, or another soft one (--gpucores-soft)";
+        assert_eq!(hard(60, None), Err(above.to_owned()), "the container has a soft limit of 50");
+        for (cores, soft) in [(50, None), (60, Some(70)), (60, Some(0)), (0, Some(0))] {
+            assert_eq!(hard(cores, soft), Ok(()), "{cores} {soft:?}");
         }
         let memory = |bytes| Change { memory: Bytes::new(bytes).map(Memory::Bytes), ..Change::default() };
         let error = check(&memory(999 << 30), &share(None), Some(80 << 30)).unwrap_err();
