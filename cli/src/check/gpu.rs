@@ -31,15 +31,25 @@ pub(super) fn check_devices(machine: &Machine, report: &mut Report) {
     let loaded = machine.path("/proc/driver/nvidia/version").exists();
     match nvml::load().and_then(|nvml| Ok((nvml.device_count()?, nvml))) {
         Ok((0, _)) => report.fail(GPUS, "NVML lists no GPU", "run nvidia-smi"),
-        Ok((count, nvml)) => (0..count).for_each(|index| match describe(&nvml, index) {
-            Ok(gpu) => report.ok(GPUS, format!("{index}: {gpu}")),
-            // For example, a GPU that fell off the bus. The others can still be shared.
-            Err(error) => report.warn(GPUS, format!("{index}: {error}"), "run nvidia-smi and read the kernel log"),
-        }),
+        Ok((count, nvml)) => report_gpus((0..count).map(|index| describe(&nvml, index)).collect(), report),
         Err(error) => {
             let remedy =
                 if loaded { "install libnvidia-ml.so.1 of the driver's version" } else { "install NVIDIA's driver, and run nvidia-smi" };
             report.fail(GPUS, format!("NVML: {}", nvml::explain(&error)), remedy);
+        }
+    }
+}
+
+/// Reports each GPU, in the order of NVML's indices. A broken one, for example one that fell off the bus, is a failure if there is no other
+/// that can be shared.
+fn report_gpus(gpus: Vec<Result<String, NvmlError>>, report: &mut Report) {
+    let is_any_usable = gpus.iter().any(Result::is_ok);
+    for (index, gpu) in gpus.into_iter().enumerate() {
+        let remedy = "run nvidia-smi and read the kernel log";
+        match gpu {
+            Ok(gpu) => report.ok(GPUS, format!("{index}: {gpu}")),
+            Err(error) if is_any_usable => report.warn(GPUS, format!("{index}: {error}"), remedy),
+            Err(error) => report.fail(GPUS, format!("{index}: {error}"), remedy),
         }
     }
 }
@@ -101,6 +111,20 @@ mod tests {
             assert_eq!(driver_version(text), Some(expected));
         }
         assert_eq!(driver_version(""), None);
+    }
+
+    #[test]
+    fn a_broken_gpu_is_a_failure_if_no_other_can_be_shared() {
+        let states = |gpus: &[bool]| {
+            let mut report = Report::default();
+            report_gpus(
+                gpus.iter().map(|&is_sound| if is_sound { Ok("H200".to_owned()) } else { Err(NvmlError::GpuLost) }).collect(),
+                &mut report,
+            );
+            (report.0.iter().map(|finding| finding.state).collect::<Vec<_>>(), report.passes(false))
+        };
+        assert_eq!(states(&[true, false]), (vec![State::Ok, State::Warn], true));
+        assert_eq!(states(&[false, false]), (vec![State::Fail, State::Fail], false));
     }
 
     #[test]
