@@ -15,6 +15,7 @@ pub fn doubts(request: &Request, policy: &Policy, inventory: Option<&Inventory>)
     let dialects = request.dialects.iter();
     let each = dialects.flat_map(|dialect| [&dialect.all].into_iter().chain(dialect.by_index.values()).chain(dialect.by_uuid.values()));
     let mut found: Vec<String> = each.filter_map(|gpu| memory(gpu, largest)).collect();
+    found.extend(request.above_all_time.iter().map(|setting| format!("{setting}: above 100 percent of GPU time, so it limits nothing")));
     let all = request.for_gpu(None, None);
     let has_memory = all.memory.is_some() || all.memory_percent.is_some() || policy.defaults.memory.is_some();
     if let Some(spill) = all.spill.filter(|_| !has_memory && policy.defaults.memory_percent.is_none()) {
@@ -47,8 +48,10 @@ mod tests {
         let gpu = Gpu { index: 0, uuid: "GPU-1".to_owned(), name: "H200".to_owned(), memory: 140 << 30, minor: None, mig: Vec::new() };
         let inventory = Inventory { gpus: vec![gpu] };
         let described = |settings: &[(&str, &str)], policy: &str| {
-            let annotations: BTreeMap<String, String> = settings.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
-            let env = BTreeMap::new();
+            let is_variable = |(key, _): &&(&str, &str)| !key.contains('/');
+            let owned = |(key, value): &(&str, &str)| ((*key).into(), (*value).into());
+            let env: BTreeMap<String, String> = settings.iter().filter(is_variable).map(owned).collect();
+            let annotations: BTreeMap<String, String> = settings.iter().filter(|setting| !is_variable(setting)).map(owned).collect();
             let request =
                 dialect::read(&Sources { annotations: &annotations, env: &env, container: None, alnair_limits: None, claims: &[] });
             doubts(&request.unwrap(), &Policy::parse(policy).unwrap(), Some(&inventory))
@@ -60,6 +63,11 @@ mod tests {
         assert_eq!(described(&[(memory, "1")], ""), [less]);
         let alone = "annotation nvidia.com/gpumem-oversubscribe: \"true\": without a limit on memory (nvidia.com/gpumem) it has no effect";
         assert_eq!(described(&[spill], ""), [alone]);
+        for key in ["CUDA_DEVICE_SM_LIMIT", "CUDA_DEVICE_SM_LIMIT_1", "CUDA_CORE_LIMIT", "ALNAIR_VGPU_COMPUTE_PERCENTILE"] {
+            let above = format!("environment variable {key}: \"500\": above 100 percent of GPU time, so it limits nothing");
+            assert_eq!(described(&[(key, "500")], ""), [above]);
+            assert_eq!(described(&[(key, "100")], ""), [] as [&str; 0], "the documented value for no limit");
+        }
         for (settings, policy) in
             [(&[(memory, "1024")][..], ""), (&[(memory, "999999"), spill], ""), (&[spill], "[defaults]\nmemory_percent = 50")]
         {

@@ -119,6 +119,8 @@ pub struct Request {
     pub opt_out: Option<Setting>,
     /// The setting that asks for no limit on GPU time.
     pub cores_opt_out: Option<Setting>,
+    /// The settings of more than 100 percent of GPU time, which limit nothing.
+    pub above_all_time: Vec<Setting>,
     /// The library's log level on stderr.
     pub log_level: Option<LogLevel>,
     /// Path in the container of the file that HAMi's monitor reads.

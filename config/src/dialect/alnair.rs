@@ -20,7 +20,7 @@ pub const LIMITS_FILE: &str = "limits";
 pub fn read(env: &BTreeMap<String, String>, limits: Option<&str>, request: &mut Request) -> Result<GpuRequests> {
     let mut requests = GpuRequests::default();
     if let Some(value) = env.get("ALNAIR_VGPU_COMPUTE_PERCENTILE") {
-        requests.all.cores = cores(Setting::environment("ALNAIR_VGPU_COMPUTE_PERCENTILE", value))?;
+        requests.all.cores = cores(Setting::environment("ALNAIR_VGPU_COMPUTE_PERCENTILE", value), request)?;
     }
     if let Some(value) = limits.and_then(|text| text.lines().find_map(|line| line.strip_prefix("vmem:"))) {
         let setting = Setting { origin: Origin::File, key: "vmem".to_owned(), value: value.to_owned() };

@@ -21,7 +21,7 @@ pub fn read(env: &BTreeMap<String, String>, request: &mut Request) -> Result<Gpu
         Ok(())
     })?;
     for_each_gpu(env, "CUDA_DEVICE_SM_LIMIT", &mut requests, |gpu, setting| {
-        gpu.cores = cores(setting)?;
+        gpu.cores = cores(setting, request)?;
         Ok(())
     })?;
     let get = |key: &str| env.get(key).map(|value| Setting::environment(key, value));

@@ -32,11 +32,11 @@ pub fn read(env: &BTreeMap<String, String>, request: &mut Request) -> Result<Gpu
         Ok(())
     })?;
     for_each_gpu(env, "CUDA_CORE_LIMIT", &mut requests, |gpu, setting| {
-        gpu.cores = cores(setting)?;
+        gpu.cores = cores(setting, request)?;
         Ok(())
     })?;
     for_each_gpu(env, "CUDA_CORE_SOFT_LIMIT", &mut requests, |gpu, setting| {
-        gpu.cores_soft = cores(setting)?;
+        gpu.cores_soft = cores(setting, request)?;
         Ok(())
     })?;
     let get = |key: &str| env.get(key).map(|value| Setting::environment(key, value));

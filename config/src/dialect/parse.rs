@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::error::Result;
 use crate::quantity::{Bytes, Percent, Units, number, percent_advice, percent_or_unlimited};
-use crate::request::{GpuRequest, GpuRequests};
+use crate::request::{GpuRequest, GpuRequests, Request};
 use crate::setting::{Setting, Sourced};
 
 /// Number of GPUs that an index can name.
@@ -51,10 +51,16 @@ pub(super) fn memory(setting: Setting, units: &Units) -> Result<Sourced<Bytes>> 
     }
 }
 
-/// Parses a percentage of GPU time where 0 and 100 or more mean no limit.
-pub(super) fn cores(setting: Setting) -> Result<Option<Sourced<Percent>>> {
+/// Parses a percentage of GPU time where 0 and 100 or more mean no limit. More than 100 is hardly meant, which `request` keeps.
+pub(super) fn cores(setting: Setting, request: &mut Request) -> Result<Option<Sourced<Percent>>> {
     let expected = "a non-negative integer (percent; 0 and 100 or more mean no limit)";
     match percent_or_unlimited(&setting.value) {
+        Some(None) => {
+            if setting.value != "0" && setting.value != "100" {
+                request.above_all_time.push(setting);
+            }
+            Ok(None)
+        }
         Some(value) => Ok(value.map(|value| Sourced { value, setting })),
         None => Err(setting.refused(percent_advice(&setting.value, expected))),
     }
