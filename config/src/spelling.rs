@@ -38,7 +38,8 @@ pub fn unknown_field(message: &str) -> Option<String> {
     Some(format!("unknown field `{unknown}`: {}", did_you_mean(meant)))
 }
 
-fn letters(name: &str) -> String {
+/// Returns the letters and digits of a name, in lower case.
+pub(crate) fn letters(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 

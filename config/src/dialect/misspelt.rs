@@ -1,6 +1,7 @@
 //! Keys that are almost those of a limit. Ignoring one would give the container the whole GPU in silence.
 //!
-//! Only near misses are found: `nvidia.com/` has annotations of many programs, and variables can have any name.
+//! Only near misses and some likely other names are found: `nvidia.com/` has annotations of many programs, and variables can have any
+//! name.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +10,40 @@ use crate::dialect::annotations::{
 };
 use crate::error::{Error, Result};
 use crate::setting::Setting;
-use crate::spelling::{did_you_mean, nearest};
+use crate::spelling::{did_you_mean, letters, nearest};
 
 /// Prefix of vgpu's annotations.
 const PREFIX: &str = "nvidia.com/";
 /// vgpu's annotations.
 const ANNOTATIONS: [&str; 12] =
     [MEMORY, MEMORY_PERCENT, CORES, CORES_SOFT, COUNT, USE_UUID, NOUSE_UUID, USE_TYPE, NOUSE_TYPE, PRIORITY, OVERSUBSCRIBE, EVICTABLE];
+/// Other names by which vgpu's annotations are likely called, without separators. NVIDIA's GPU Feature Discovery has labels such as
+/// `nvidia.com/gpu.memory`, whose name ends at the dot and is none of these.
+const ALIASES: [(&str, &str); 23] = [
+    ("core", CORES),
+    ("cores", CORES),
+    ("corespercentage", CORES),
+    ("coressoft", CORES_SOFT),
+    ("gpucorelimit", CORES),
+    ("gpucorepercentage", CORES),
+    ("gpucorespercentage", CORES),
+    ("gpucount", COUNT),
+    ("gpumemory", MEMORY),
+    ("gpumemorylimit", MEMORY),
+    ("gpumemorypercent", MEMORY_PERCENT),
+    ("gpumemorypercentage", MEMORY_PERCENT),
+    ("gpupriority", PRIORITY),
+    ("gpuram", MEMORY),
+    ("gpuvram", MEMORY),
+    ("mem", MEMORY),
+    ("memory", MEMORY),
+    ("memorypercentage", MEMORY_PERCENT),
+    ("mempercentage", MEMORY_PERCENT),
+    ("vgpucores", CORES),
+    ("vgpumem", MEMORY),
+    ("vgpumemory", MEMORY),
+    ("vram", MEMORY),
+];
 /// Variables that limit, of all dialects. Some may end in the index of a GPU.
 const VARIABLES: [&str; 9] = [
     "ALNAIR_VGPU_COMPUTE_PERCENTILE",
@@ -62,7 +90,11 @@ fn annotation(key: &str) -> Option<&'static str> {
     if known().any(|(_, known)| known == name) {
         return None;
     }
-    nearest(name, known(), ANNOTATION_TYPOS)
+    let letters = letters(name);
+    let alias = ALIASES.into_iter().find_map(|(alias, meant)| (alias == letters).then_some(meant));
+    // `vgpu.present` and others are GPU Feature Discovery's, as is `gpu.present`.
+    let is_label = |meant: &&str| *meant == COUNT && key[PREFIX.len()..].contains('.');
+    alias.or_else(|| nearest(name, known(), ANNOTATION_TYPOS)).filter(|meant| !is_label(meant))
 }
 
 /// Returns the variable that was probably meant.
@@ -97,6 +129,15 @@ mod tests {
             ("nvidia.com/use-gpuuid", USE_UUID),
             ("nvidia.com/gpus", COUNT),
             ("nvidia.com/gpusoft-cores", CORES_SOFT),
+            ("nvidia.com/gpumemory", MEMORY),
+            ("nvidia.com/gpu-memory", MEMORY),
+            ("nvidia.com/GPU_memory.main", MEMORY),
+            ("nvidia.com/memory", MEMORY),
+            ("nvidia.com/vgpu-memory", MEMORY),
+            ("nvidia.com/gpu-memory-percentage", MEMORY_PERCENT),
+            ("nvidia.com/cores", CORES),
+            ("nvidia.com/cores-soft", CORES_SOFT),
+            ("nvidia.com/vgpu-cores", CORES),
         ] {
             let annotations = BTreeMap::from([(key.to_owned(), "1024".to_owned())]);
             let message = check(&annotations, &BTreeMap::new()).unwrap_err().to_string();
@@ -114,9 +155,22 @@ mod tests {
 
     #[test]
     fn known_and_foreign_keys_are_left_alone() {
-        let foreign = ["gpu.present", "gpu.product", "gpumemory", "mig.strategy", "cuda.driver.major", "vgpu-mode", "gfd.timestamp"];
-        let foreign = foreign.map(|name| format!("{PREFIX}{name}"));
-        let others = ["hami.io/gpumems", "nvidia.com", "nvidia.com/", "example.com/gpumems", "gpumems", "cpu"].map(str::to_owned);
+        // GPU Feature Discovery's labels, and those of the GPU Operator.
+        let discovered = ["gpu.memory", "gpu.count", "gpu.replicas", "gpu.family", "gpu.compute.major", "gpu.machine", "gpu.mode"];
+        let more = ["mig-1g.5gb.memory", "mig-1g.5gb.count", "mps.capable", "vgpu.present", "sharing-strategy", "gpu-driver-upgrade-state"];
+        let foreign = ["gpu.present", "gpu.product", "mig.strategy", "cuda.driver.major", "vgpu-mode", "gfd.timestamp"];
+        let foreign = discovered.into_iter().chain(more).chain(foreign).map(|name| format!("{PREFIX}{name}"));
+        let others = [
+            "hami.io/gpumems",
+            "volcano.sh/vgpu-memory",
+            "amd.com/gpu-memory",
+            "nvidia.com",
+            "nvidia.com/",
+            "example.com/gpumems",
+            "gpumems",
+            "cpu",
+        ]
+        .map(str::to_owned);
         let known = ANNOTATIONS.into_iter().flat_map(|key| [key.to_owned(), format!("{key}.main")]);
         for key in known.chain(foreign).chain(others).chain(["x".repeat(100_000)]) {
             assert_eq!(annotation(&key), None, "{key}");

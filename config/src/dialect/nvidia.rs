@@ -25,13 +25,13 @@ pub fn read(env: &BTreeMap<String, String>, request: &mut Request) {
 /// [`VISIBLE`] gets all GPUs without it (`DevicesFromEnvvars` in the toolkit's `internal/config/image`).
 #[must_use]
 pub fn visible(env: &BTreeMap<String, String>) -> Visible {
-    let named = [VISIBLE, SWARM].iter().filter_map(|key| env.get(*key)).map(|value| Visible::parse(value));
+    let mut named = [VISIBLE, SWARM].iter().filter_map(|key| env.get(*key)).map(|value| Visible::parse(value));
     let unnamed = || match env.get(VISIBLE) {
         Some(value) => Visible::parse(value),
         None if is_legacy(env) => Visible::parse("all"),
         None => Visible::default(),
     };
-    named.filter(Visible::has_gpus).next().unwrap_or_else(unnamed)
+    named.find(Visible::has_gpus).unwrap_or_else(unnamed)
 }
 
 /// Returns whether the toolkit takes an image for one from before [`VISIBLE`] and [`CAPABILITIES`], by `CUDA_VERSION` without

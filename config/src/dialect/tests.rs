@@ -73,7 +73,7 @@ fn valid_settings() {
         ),
         (
             "annotations of other programs",
-            &[("nvidia.com/gpu.present", "true"), ("nvidia.com/gpumemory", "x")],
+            &[("nvidia.com/gpu.present", "true"), ("nvidia.com/gpu.memory", "x")],
             &[],
             (None, None, None, None),
         ),
