@@ -36,6 +36,8 @@ pub(super) struct Columns {
 const FIXED: usize = 13 + 9 + 5 + 4 + 5 + 8;
 /// Least width of both bars and the history together.
 const MIN_BARS: usize = 16;
+/// Least characters of a pod's name that are shown: those that Kubernetes adds to tell pods of one owner apart.
+const POD_END: usize = 5;
 /// Lines of the screen besides the list: the title, the selected row, the keys.
 const FRAME: usize = 3;
 
@@ -43,8 +45,9 @@ impl Columns {
     /// Shares the cells among the columns: first the names as completely as they fit, then bars and history.
     fn of(view: &View, width: u16) -> Self {
         let free = usize::from(width).saturating_sub(FIXED).max(36);
-        let longest = |form: usize| view.snapshot.containers.iter().map(|container| names(container)[form].chars().count() + 2).max();
-        let fitting = (0..3).filter_map(longest).find(|width| *width <= free - MIN_BARS);
+        let length = |container, form: usize| names(container)[form].chars().count() + 2;
+        let longest = |form| view.snapshot.containers.iter().map(|container| length(container, form)).max();
+        let fitting = (0..2).filter_map(longest).find(|width| *width <= free - MIN_BARS);
         let name = fitting.unwrap_or(free - MIN_BARS).max(14);
         let rest = free - name;
         let (memory, time, spark) = ((rest * 8 / 22).min(28), (rest * 6 / 22).min(24), (rest - rest * 8 / 22 - rest * 6 / 22).min(48));
@@ -213,20 +216,37 @@ fn first_that_fits<const N: usize>(texts: [String; N], width: usize) -> String {
     fit(fitting.or(texts.last()).map_or("", String::as_str), width)
 }
 
-/// Returns the forms of a container's name, the longest first: the whole one, without the namespace, and its last part. Of an ID, the last
-/// form is its beginning, as engines print it.
-fn names(container: &ContainerState) -> [String; 3] {
-    let part = |part: &Option<String>| printable(part.as_deref().unwrap_or_default());
-    let (pod, name) = (part(&container.pod), part(&container.container));
+/// Returns the name of a container's pod and its own, empty if it has none.
+fn parts(container: &ContainerState) -> [String; 2] {
+    [&container.pod, &container.container].map(|part| printable(part.as_deref().unwrap_or_default()))
+}
+
+/// Returns the forms of a container's name, the longest first: the whole one, and without the namespace. Of an ID, the last form is its
+/// beginning, as engines print it.
+fn names(container: &ContainerState) -> [String; 2] {
     let whole = container.name();
-    let last = match (name.is_empty(), pod.is_empty()) {
-        (false, _) => name.clone(),
-        (true, false) => pod.clone(),
-        (true, true) if container.is_named() => whole.clone(),
-        (true, true) => whole.chars().take(SHORT_ID).collect(),
+    let short = match parts(container) {
+        [pod, name] if pod.is_empty() && name.is_empty() && container.is_named() => whole.clone(),
+        [pod, name] if pod.is_empty() && name.is_empty() => whole.chars().take(SHORT_ID).collect(),
+        [pod, name] if pod.is_empty() || name.is_empty() => pod + &name,
+        [pod, name] => format!("{pod}/{name}"),
     };
-    let both = if pod.is_empty() || name.is_empty() { last.clone() } else { format!("{pod}/{name}") };
-    [whole, both, last]
+    [whole, short]
+}
+
+/// Returns a container's name in `width` cells: the longest form that fits, else the end of the pod's name and the container's. Containers
+/// of several pods often have one name, and pods of one owner differ at their ends.
+fn name_in(container: &ContainerState, width: usize) -> String {
+    let forms = names(container);
+    let [pod, name] = parts(container);
+    if pod.is_empty() || forms.iter().any(|form| form.chars().count() <= width) {
+        return first_that_fits(forms, width);
+    }
+    let name = if name.is_empty() { name } else { format!("/{name}") };
+    let room = width.saturating_sub(name.chars().count() + 1).max(POD_END);
+    let hidden = pod.chars().count().saturating_sub(room);
+    let mark = if hidden > 0 { "…" } else { "" };
+    fit(&format!("{mark}{}{name}", pod.chars().skip(hidden).collect::<String>()), width)
 }
 
 /// Draws the titles of the columns.
@@ -250,7 +270,7 @@ fn line(view: &View, row: &Row<'_>, columns: Columns) -> Line<'static> {
     let over_time = share.cores.zip(share.observed).is_some_and(|(cores, seen)| seen > f64::from(cores.max(share.lent)) + 25.0);
     let mark = if over || over_time || row.container.damaged.is_some() { "! " } else { "  " };
     let name_style = if mark == "! " { Style::new().fg(Color::Red) } else { Style::new() };
-    let name = first_that_fits(names(row.container), columns.name - 2);
+    let name = name_in(row.container, columns.name - 2);
     let mut spans = vec![Span::styled(format!("{mark}{name}"), name_style), Span::raw(" ")];
     spans.extend(bar(held as f64 / limit.max(1) as f64, columns.memory));
     spans.push(Span::raw(format!(

@@ -16,6 +16,7 @@ fn of(place: &str, gpu: u32) -> Key {
     Key::Share { place: place.to_owned(), uuid: uuid(gpu) }
 }
 
+/// Returns a share of two processes, of MiB and percent. It waits where it uses all of its time.
 fn share(gpu: u32, held: u64, limit: u64, cores: Option<u32>, used: f64) -> Share {
     let member = |pid| GpuProcess {
         pid: Some(pid),
@@ -32,13 +33,14 @@ fn share(gpu: u32, held: u64, limit: u64, cores: Option<u32>, used: f64) -> Shar
         memory_limit: Some(limit << 20),
         cores,
         charged: held << 20,
-        overhead: 1036 << 20,
+        overhead: if held > 0 { 1036 << 20 } else { 0 },
         held: Some(held << 20),
         utilization: Some(used),
-        throttled: Some(used * 2.0),
+        observed: Some(used),
+        throttled: Some(if cores.is_some_and(|cores| used >= f64::from(cores)) { 60.0 } else { 0.0 }),
         used_ns: 61_500_000_000,
         throttled_ns: 12_000_000_000,
-        processes: vec![member(40_017), member(40_018)],
+        processes: if held > 0 { vec![member(40_017), member(40_018)] } else { Vec::new() },
         ..Share::default()
     }
 }
@@ -65,7 +67,7 @@ fn stranger() -> Unlimited {
     Unlimited { pid: 4_194_304, name: "render".to_owned(), held: Some(51_000 << 20), observed: Some(42) }
 }
 
-/// Three containers on two GPUs, after `samples` samples.
+/// Three containers on two GPUs, after `samples` samples. The GPUs' figures are the sums of their containers' and the process's.
 fn demo(samples: u32) -> View {
     let mut view = View::new(Sort::Memory, String::new());
     view.origins.source = |pid, _| match pid {
@@ -75,27 +77,28 @@ fn demo(samples: u32) -> View {
     };
     for sample in 0..samples {
         let wave = f64::from(sample % 8) / 7.0;
-        let gpu = |index| Gpu {
+        let gpu = |index, used: u64, utilization| Gpu {
             index,
             uuid: uuid(index),
             name: "NVIDIA H200".to_owned(),
             memory: 143_771 << 20,
-            memory_used: Some(60_000 << 20),
-            utilization: Some(97),
+            memory_used: Some(used << 20),
+            utilization: Some(utilization),
             processes_known: true,
             unlimited: (index == 1).then(stranger).into_iter().collect(),
         };
-        let trainer = Share { first_refusal: Some(4400.0), refused: 3, ..share(0, 1020, 1024, Some(30), 30.0 * wave) };
+        let trainer = Share { first_refusal: Some(4400.0), refused: 3, ..share(0, 7_800, 8_192, Some(30), 30.0 * wave) };
         let containers = vec![
             container("c0ffee0123456789", ["team-a", "trainer-7d9c5b6f4-x2x7k", "train"], vec![trainer]),
             container(
                 "badcafe123456789",
                 ["", "", "notebook"],
-                vec![share(0, 4096, 16_384, Some(50), 12.0), share(1, 0, 16_384, Some(50), 0.0)],
+                vec![share(0, 12_288, 16_384, Some(50), 12.0), share(1, 0, 16_384, Some(50), 0.0)],
             ),
-            container("0123456789abcdef", ["", "", ""], vec![Share { throttled: None, ..share(1, 9000, 8192, None, 55.0) }]),
+            container("0123456789abcdef", ["", "", ""], vec![Share { throttled: None, ..share(1, 20_480, 24_576, None, 55.0) }]),
         ];
-        view.update(Snapshot { time: 5000.0, nvml_error: None, gpus: vec![gpu(0), gpu(1)], containers });
+        let gpus = vec![gpu(0, 7_800 + 12_288, (30.0 * wave) as u32 + 12), gpu(1, 20_480 + 51_000, 55 + 42)];
+        view.update(Snapshot { time: 5000.0, nvml_error: None, gpus, containers });
     }
     view
 }
@@ -258,6 +261,32 @@ fn help_reversal_and_filters_follow_the_keys() {
     view.snapshot.containers[2].engine_name = Some("Renderer".to_owned());
     view.filter = "render".to_owned();
     assert_eq!(view.rows(&uuid(1)).len(), 1, "the name that an engine gave it");
+}
+
+/// Pods of one owner have containers of one name.
+#[test]
+fn rows_of_pods_tell_them_apart() {
+    let mut view = View::new(Sort::Name, String::new());
+    let pods = ["inference-server-7d9c5b6f4-x2x7k", "inference-server-7d9c5b6f4-q8m4t", "web-0"];
+    let main = |pod: &str| container(pod, ["team-a", pod, "main"], vec![share(0, 2_000, 4_000, None, 1.0)]);
+    let sidecar = container("sidecar", ["team-a", pods[0], "a-container-of-a-long-name"], vec![share(0, 2_000, 4_000, None, 1.0)]);
+    view.update(Snapshot { containers: pods.map(main).into_iter().chain([sidecar]).collect(), ..Snapshot::default() });
+    let text = drawn(&view, 80, 24);
+    for name in ["…c5b6f4-x2x7k/main ", "…c5b6f4-q8m4t/main ", "  team-a/web-0/main ", "…x2x7k/a-containe…"] {
+        assert!(text.contains(name), "{name}: {text}");
+    }
+    assert!(drawn(&view, 200, 24).contains("team-a/inference-server-7d9c5b6f4-q8m4t/main "));
+}
+
+#[test]
+fn a_container_above_its_limit_is_marked() {
+    let mut view = View::new(Sort::Name, String::new());
+    let of_one = |held| container("one", ["", "", "one"], vec![share(0, held, 4_000, None, 1.0)]);
+    for (held, mark) in [(4_000, "\n  one "), (4_001, "\n! one ")] {
+        view.update(Snapshot { containers: vec![of_one(held)], ..Snapshot::default() });
+        let text = drawn(&view, 80, 24);
+        assert!(text.contains(mark), "{text}");
+    }
 }
 
 /// Names and GPUs are whole from 80 columns on: in the row, or below the list for the selected one.
