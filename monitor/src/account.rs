@@ -7,12 +7,14 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
 use vgpu_region::ledger::PAGE;
-use vgpu_region::map::{self, Census};
+use vgpu_region::map::Census;
 use vgpu_region::region::{self, Region, SLOTS, Slot};
 use vgpu_region::uuid::Uuid;
 
@@ -86,6 +88,12 @@ pub enum Unreadable {
     /// The header was overwritten, or has another version.
     #[error("the region's header is damaged")]
     Header,
+    /// Its mode, which is 0666 at first, no longer lets everybody read it.
+    #[error("the region's permissions were changed")]
+    Closed,
+    /// The container's processes hold so many locks on the file that the question which of its slots are in use takes too long.
+    #[error("the region has too many file locks")]
+    Locked,
     /// There is no file: its file system was mounted in another mount namespace.
     #[error("the region is not visible here: expected the mount namespace of the container engine")]
     Absent,
@@ -105,11 +113,12 @@ impl From<io::Error> for Unreadable {
 }
 
 impl Unreadable {
-    /// Returns whether the container's processes made it so: they can truncate and overwrite the file, and take a lease on it.
+    /// Returns whether the container's processes made it so: they can truncate and overwrite the file, take leases and locks on it, and
+    /// change its mode.
     #[must_use]
     pub fn is_tampered(&self) -> bool {
         match self {
-            Self::Truncated(_) | Self::Header | Self::Leased => true,
+            Self::Truncated(_) | Self::Header | Self::Leased | Self::Closed | Self::Locked => true,
             Self::Absent | Self::Io(_) => false,
         }
     }
@@ -119,6 +128,23 @@ impl Unreadable {
 const FIRST_ACCOUNTS: usize = 2;
 /// Size of the region up to the end of these accounts, in bytes.
 const FIRST_SIZE: usize = offset_of!(Region, gpus) + FIRST_ACCOUNTS * size_of::<region::GpuAccount>();
+
+/// Longest CPU time for asking which slots are in use. The kernel goes through all locks on the file for each question, and a tenant may
+/// take any number. All slots take 1 ms without them.
+const MAX_CENSUS: Duration = Duration::from_millis(10);
+/// Slots that are asked about between two looks at the CPU time.
+const SLOTS_BETWEEN_LOOKS: usize = 8;
+
+/// Returns the CPU time of the calling thread. Unlike the time of day, it does not pass while others have the processor.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Returns whether a region's mode keeps others from reading it, which only its owner can have set.
+fn is_closed(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.mode() & 0o004 == 0)
+}
 
 /// Buffer for reading one region after the other.
 #[derive(Debug)]
@@ -143,7 +169,11 @@ impl Reader {
     /// # Errors
     /// The region is damaged, or cannot be read.
     pub fn read(&mut self, path: &Path) -> Result<Account, Unreadable> {
-        self.read_file(&shared_file::open(path)?)
+        let file = shared_file::open(path).map_err(|error| match error.kind() {
+            ErrorKind::PermissionDenied if is_closed(path) => Unreadable::Closed,
+            _ => error.into(),
+        })?;
+        self.read_file(&file)
     }
 
     /// Reads an open region.
@@ -169,9 +199,22 @@ impl Reader {
             return Ok(self.account(&[]));
         }
         self.fill(file, start, used * size_of::<Slot>())?;
-        let census = Census::of(file.as_raw_fd());
-        let living: Vec<usize> = map::living(&self.0, &census).map(|(index, _)| index).collect();
+        let living = self.living(&Census::of(file.as_raw_fd()))?;
         Ok(self.account(&living))
+    }
+
+    /// Returns the indices of the slots whose processes are alive.
+    fn living(&self, census: &Census) -> Result<Vec<usize>, Unreadable> {
+        let (begin, mut found) = (cpu_time(), Vec::new());
+        for (index, slot) in self.0.used_slots() {
+            if index % SLOTS_BETWEEN_LOOKS == 0 && cpu_time().saturating_sub(begin) > MAX_CENSUS {
+                return Err(Unreadable::Locked);
+            }
+            if slot.pid.load(Relaxed) != 0 && !census.is_dead(index) {
+                found.push(index);
+            }
+        }
+        Ok(found)
     }
 
     fn bytes(&mut self) -> &mut [u8] {
@@ -237,6 +280,8 @@ mod tests {
     use std::ffi::CString;
     use std::fs::OpenOptions;
     use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::PermissionsExt;
+    use vgpu_region::map;
 
     const GPU: Uuid = Uuid([7; 16]);
 
@@ -318,6 +363,41 @@ mod tests {
         let error = Reader::default().read(&path).unwrap_err();
         assert!(matches!(error, Unreadable::Leased), "{error}");
         assert_eq!(shared_file::lease_holder(&path), format!("process {}", std::process::id()));
+    }
+
+    #[test]
+    fn regions_that_their_owner_closed_are_tampered_with() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, _member) = made(dir.path());
+        assert!(!is_closed(&path));
+        // Root may read it all the same, as the monitor's enforcing part may not.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(is_closed(&path) && Unreadable::Closed.is_tampered());
+    }
+
+    #[test]
+    fn a_region_with_very_many_locks_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, member) = made(dir.path());
+        let used = &member.region.slots_used;
+        used.store(SLOTS as u32, Relaxed);
+        member.region.slots.iter().for_each(|slot| slot.pid.store(1, Relaxed));
+        assert_eq!(Reader::default().read(&path).unwrap().processes.len(), 1);
+        // Every second byte, as neighbours are merged.
+        let holder = OpenOptions::new().write(true).open(&path).unwrap();
+        for place in 0..2_000 {
+            let lock = libc::flock {
+                l_type: libc::F_WRLCK as _,
+                l_whence: libc::SEEK_SET as _,
+                l_start: (1 << 30) + 2 * place,
+                l_len: 1,
+                l_pid: 0,
+            };
+            // SAFETY: the kernel reads the lock.
+            assert_eq!(unsafe { libc::fcntl(holder.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }, 0);
+        }
+        let error = Reader::default().read(&path).unwrap_err();
+        assert!(matches!(error, Unreadable::Locked) && error.is_tampered(), "{error}");
     }
 
     #[test]
