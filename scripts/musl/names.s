@@ -12,6 +12,7 @@ same lstat
 same mmap
 same open
 same openat
+same pread
 same readdir
 same stat
 
