@@ -20,8 +20,8 @@ use crate::processes::Process;
 use crate::snapshot::{ContainerState, Gpu, Share, Snapshot};
 use share::{ObservedGpu, Previous, Sampling};
 
-/// Time after which a failed NVML is loaded again.
-const NVML_RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// Time after which a failed NVML is loaded again. The driver may be installed after the monitor, as by NVIDIA's GPU Operator.
+const NVML_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Sampler of a host's GPUs and containers.
 #[derive(Debug)]
