@@ -1,6 +1,7 @@
 //! Which container a process belongs to. Only the kernel's word counts, as a process controls everything else.
 //!
-//! 1. The cgroup decides if the container has cgroups of its own: those of its first process, or one named after the container's ID.
+//! 1. The cgroup decides if the container has cgroups of its own: the one that the low-level runtime made for it, those of its first
+//!    process, or one named after the container's ID. The first process may have moved itself below the one that was made.
 //! 2. Otherwise the PID namespace decides, if the container has one of its own.
 //!    A program that `vgpu run` has started has only the cgroup that was made for it.
 //! 3. A process in the host's mount namespace, or in its PID namespace where the container has another one, is a program of the host
@@ -25,6 +26,8 @@ struct Identity {
     id: String,
     /// The container's first process.
     init: Option<Arc<Process>>,
+    /// The cgroups that the low-level runtime made for the container, by its state file.
+    made: Vec<String>,
     /// Whether this is a program without a container: its other cgroups, and its namespaces, are those of other programs, too.
     is_program: bool,
 }
@@ -37,15 +40,47 @@ struct RuntimeState {
     #[serde(alias = "init_process_start")]
     #[serde(rename = "process-start-time")]
     start_time: Option<u64>,
+    /// crun's, from the root of the hierarchy.
+    #[serde(default, rename = "cgroup-path")]
+    cgroup: Option<String>,
+    /// runc's, with the mount point: one for each controller, or one without a name.
+    #[serde(default, rename = "cgroup_paths")]
+    cgroups: HashMap<String, String>,
+}
+
+impl RuntimeState {
+    /// Reads a container's state file in the low-level runtime's directory for it.
+    fn read(dir: &Path) -> Option<Self> {
+        let text = ["state.json", "status"].iter().find_map(|name| fs::read(dir.join(name)).ok())?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    /// Returns the container's first process, if it still exists.
+    fn init(&self, processes: &mut ProcessTable) -> Option<Arc<Process>> {
+        processes.get(self.pid).filter(|found| self.start_time.is_none_or(|start_time| start_time == found.start_time))
+    }
+
+    /// Returns the container's cgroups, as `/proc/PID/cgroup` names them.
+    fn cgroups(&self) -> Vec<String> {
+        let of_runc = self.cgroups.iter().filter_map(|(controller, path)| {
+            let path = path.strip_prefix("/sys/fs/cgroup")?;
+            // A controller of version 1 has its own mount point.
+            let inside = if controller.is_empty() { path } else { path.get(1..)?.find('/').and_then(|at| path.get(at + 1..))? };
+            Some(inside.to_owned())
+        });
+        of_runc.chain(self.cgroup.clone()).filter(|path| path.starts_with('/') && path.len() > 1).collect()
+    }
 }
 
 impl Identity {
     /// Looks up a container's first process.
     fn find(record: &Record, processes: &mut ProcessTable) -> Self {
         let recorded = record.init.and_then(|init| processes.get(init.pid).filter(|found| found.start_time == init.start_time));
-        let mut from_runtime = || record.runtime_roots.iter().find_map(|root| init_from_runtime(&root.join(&record.id), processes));
-        let init = recorded.or_else(&mut from_runtime).filter(|init| !init.has_exited);
-        Self { id: record.id.clone(), init, is_program: record.program.is_some() }
+        let mut states = record.runtime_roots.iter().filter_map(|root| RuntimeState::read(&root.join(&record.id)));
+        let found = states.find_map(|state| Some((state.init(processes)?, state.cgroups())));
+        let made = found.as_ref().map(|(_, made)| made.clone()).unwrap_or_default();
+        let init = recorded.or(found.map(|(init, _)| init)).filter(|init| !init.has_exited);
+        Self { id: record.id.clone(), init, made, is_program: record.program.is_some() }
     }
 
     /// Returns this if the first process still exists, with what has changed of it.
@@ -53,21 +88,15 @@ impl Identity {
         let before = self.init.as_ref()?;
         let init = processes.get(before.pid).filter(|now| now.start_time == before.start_time && !now.has_exited)?;
         let is_same = Arc::ptr_eq(before, &init) || *before == init;
-        Some(if is_same { Arc::clone(self) } else { Arc::new(Self { id: self.id.clone(), init: Some(init), ..**self }) })
+        Some(if is_same { Arc::clone(self) } else { Arc::new(Self { init: Some(init), ..(**self).clone() }) })
     }
 
-    /// Returns the cgroups of the container's first process that may identify the container.
+    /// Returns the cgroups that may identify the container.
     fn cgroups(&self) -> impl Iterator<Item = &String> {
         let own = self.is_program.then(|| Program::cgroup_name(&self.id));
-        let all = self.init.iter().flat_map(|init| &init.cgroups);
+        let all = self.made.iter().chain(self.init.iter().flat_map(|init| &init.cgroups));
         all.filter(move |cgroup| own.as_ref().is_none_or(|own| cgroup.rsplit('/').next() == Some(own)))
     }
-}
-
-fn init_from_runtime(dir: &Path, processes: &mut ProcessTable) -> Option<Arc<Process>> {
-    let text = ["state.json", "status"].iter().find_map(|name| fs::read(dir.join(name)).ok())?;
-    let state: RuntimeState = serde_json::from_slice(&text).ok()?;
-    processes.get(state.pid).filter(|found| state.start_time.is_none_or(|start_time| start_time == found.start_time))
 }
 
 /// Mapping from processes to the containers of one sample.

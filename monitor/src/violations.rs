@@ -25,6 +25,9 @@ pub use types::{Kind, Offender, Violation};
 
 /// Consecutive samples before a finding counts.
 const MIN_SAMPLES: u32 = 3;
+/// Time after a violation that was due in which the next one of the same container is due at once. A program that starts anew whenever it is
+/// ended would use the grace time each time.
+const REPEAT: Duration = Duration::from_secs(300);
 /// Memory that the driver may take beyond the limit: the least for each container, in bytes.
 const CONTAINER_SLACK: u64 = 32 << 20;
 /// Memory that the driver may take beyond the limit for each process, in bytes.
@@ -66,6 +69,8 @@ pub struct ViolationDetector {
     grace: Duration,
     allowances: HashMap<Key, Allowance>,
     findings: HashMap<(Key, Subject), Finding>,
+    /// When a share's violation was due last.
+    due: HashMap<Key, Duration>,
     excuses: Excuses,
     time: TimeChecks,
 }
@@ -74,7 +79,14 @@ impl ViolationDetector {
     /// Returns a detector whose violations are due once they have lasted for `grace`.
     #[must_use]
     pub fn new(grace: Duration) -> Self {
-        Self { grace, allowances: HashMap::new(), findings: HashMap::new(), excuses: Excuses::default(), time: TimeChecks::default() }
+        Self {
+            grace,
+            allowances: HashMap::new(),
+            findings: HashMap::new(),
+            due: HashMap::new(),
+            excuses: Excuses::default(),
+            time: TimeChecks::default(),
+        }
     }
 
     /// Returns the violations that persist at `now`, a monotonic time.
@@ -101,12 +113,15 @@ impl ViolationDetector {
             snapshot.containers.iter().map(|container| (container.dir_name.as_str(), container.created)).collect();
         let exists = |key: &Key| existing.contains(&(key.0.as_str(), key.1));
         self.allowances.retain(|key, _| exists(key));
+        self.due.retain(|key, &mut at| exists(key) && now.saturating_sub(at) < REPEAT);
         self.time.retain(exists);
         violations
     }
 
     /// Counts one more sample of a finding. Returns whether it is new and whether it is due; `None` until it counts.
     fn count(&mut self, key: (Key, Subject), now: Duration, is_transient: bool) -> Option<(bool, bool)> {
+        let grace = if self.due.contains_key(&key.0) { Duration::ZERO } else { self.grace };
+        let of = key.0.clone();
         let finding = self.findings.entry(key).or_insert(Finding { since: now, samples: 0, is_reported: false, last: now });
         finding.last = now;
         if !is_transient || now.saturating_sub(finding.since) > MAX_TRANSIENT {
@@ -115,8 +130,9 @@ impl ViolationDetector {
         if finding.samples < MIN_SAMPLES && !finding.is_reported {
             return None;
         }
-        let is_due = finding.samples >= MIN_SAMPLES && now.saturating_sub(finding.since) >= self.grace;
+        let is_due = finding.samples >= MIN_SAMPLES && now.saturating_sub(finding.since) >= grace;
         if is_due {
+            self.due.insert(of, now);
             // A killed process takes a moment to exit; the next one is due after as many samples again.
             finding.samples = 0;
         }
@@ -175,7 +191,7 @@ impl ViolationDetector {
             return None;
         }
         let state = self.count((key.clone(), Subject::Time), now, false)?;
-        let offenders = self.time.offenders(share, key, state.1);
+        let offenders = self.time.offenders(share, key);
         Some(violation(container, share, Kind::OverTime, offenders, state))
     }
 }

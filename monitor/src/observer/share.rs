@@ -56,7 +56,9 @@ impl ObservedGpu {
         }
         let mut percent = HashMap::<usize, u32>::new();
         for (pid, used) in state.usage.iter().flat_map(|usage| &usage.percent) {
-            if let Some(index) = table.known(*pid).and_then(|process| owners.container_of(&process)) {
+            // NVML may report the time of a process that it does not list.
+            let process = table.known(*pid).or_else(|| table.get(*pid));
+            if let Some(index) = process.and_then(|process| owners.container_of(&process)) {
                 *percent.entry(index).or_default() += used;
             }
         }

@@ -7,7 +7,10 @@ fn process(cgroups: &[&str], pid_namespace: u64) -> Process {
 fn owners(inits: &[(&str, Option<Process>)]) -> ProcessOwners {
     let identities = inits
         .iter()
-        .map(|(id, init)| Arc::new(Identity { id: (*id).to_owned(), init: init.clone().map(Arc::new), is_program: id.starts_with("run-") }))
+        .map(|(id, init)| {
+            let made = if *id == "systemd" { vec!["/machine.slice/systemd.scope".to_owned()] } else { Vec::new() };
+            Arc::new(Identity { id: (*id).to_owned(), init: init.clone().map(Arc::new), made, is_program: id.starts_with("run-") })
+        })
         .collect();
     let dirs = inits.iter().map(|(id, _)| Path::new("/run/vgpu/containers").join(id).into_os_string()).collect();
     let this = process(&["/system.slice/vgpu-monitor.service"], 1);
@@ -93,10 +96,30 @@ fn containers_without_a_first_process_match_by_id() {
     }
 }
 
+/// A first process that writes cgroups, such as systemd's, moves itself below the container's own cgroup, and others beside it.
+#[test]
+fn a_container_has_all_cgroups_below_the_one_that_was_made_for_it() {
+    let init = process(&["/machine.slice/systemd.scope/init.scope"], 10);
+    let owners = owners(&[("systemd", Some(init.clone()))]);
+    for (description, process, expected) in [
+        ("the first process", init, Some(0)),
+        ("a process in a cgroup beside it", process(&["/machine.slice/systemd.scope/system.slice/x"], 10), Some(0)),
+        ("another container", process(&["/machine.slice/other.scope"], 20), None),
+    ] {
+        assert_eq!(owners.container_of(&process), expected, "{description}");
+    }
+}
+
 #[test]
 fn runtime_state_files_are_read() {
     let (this, mut processes) = (Process::read(std::process::id()).unwrap(), ProcessTable::default());
     let dir = tempfile::tempdir().unwrap();
+    let init_from_runtime = |dir: &Path, processes: &mut ProcessTable| RuntimeState::read(dir)?.init(processes);
+    let state = |text: &str| serde_json::from_str::<RuntimeState>(text).unwrap().cgroups();
+    assert_eq!(state(r#"{"pid":1,"cgroup-path":"/machine.slice/x.scope/container"}"#), ["/machine.slice/x.scope/container"]);
+    assert_eq!(state(r#"{"init_process_pid":1,"cgroup_paths":{"":"/sys/fs/cgroup/system.slice/x"}}"#), ["/system.slice/x"]);
+    assert_eq!(state(r#"{"init_process_pid":1,"cgroup_paths":{"cpu":"/sys/fs/cgroup/cpu,cpuacct/docker/x"}}"#), ["/docker/x"]);
+    assert_eq!(state(r#"{"pid":1,"cgroup-path":"/","cgroup_paths":{"cpu":"/sys/fs/cgroup/cpu","":"/elsewhere"}}"#), [""; 0]);
     let write = |name: &str, text: String| fs::write(dir.path().join(name), text).unwrap();
     write("status", format!(r#"{{"pid":{},"process-start-time":{},"cgroup-path":"/x"}}"#, this.pid, this.start_time));
     assert_eq!(init_from_runtime(dir.path(), &mut processes).map(|found| found.pid), Some(this.pid), "crun");

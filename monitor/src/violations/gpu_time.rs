@@ -2,12 +2,13 @@
 //!
 //! The library charges GPU time in memory that the container can write, so the charges prove nothing. NVML counts the time in which a process
 //! has a kernel on the GPU, a few times a second. Time beyond the limit adds up, and time below it is subtracted: a kernel that runs for
-//! seconds is paid for afterwards.
+//! seconds is paid for afterwards. The end of a process pays nothing: another one in its place goes on where it stopped. Only processes that
+//! use more than the container may are ever ended.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::types::{Identity, Key, Offender, offender};
+use super::types::{Key, Offender, offender};
 use crate::snapshot::{GpuProcess, Share};
 
 /// Time beyond the limit that is allowed as a part of the limit.
@@ -29,8 +30,6 @@ struct TimeCheck {
     /// Highest limit of late in percent, and when it applied last.
     limit: u32,
     limit_at: Duration,
-    /// Processes that were due to be ended.
-    due: Vec<Identity>,
 }
 
 impl TimeCheck {
@@ -41,14 +40,14 @@ impl TimeCheck {
         }
         let used = observed_ns.saturating_sub(self.observed_ns) as f64;
         let over = share.observed_over_ns.saturating_sub(self.over_ns) as f64;
-        let allowed = over * (f64::from(self.limit) * SLACK_FACTOR + SLACK_POINTS) / 100.0;
+        let allowed = over * self.allowed() / 100.0;
         self.excess_ns = (self.excess_ns + used - allowed).clamp(0.0, 2.0 * MAX_EXCESS_NS);
         (self.observed_ns, self.over_ns) = (observed_ns, share.observed_over_ns);
-        let is_there = |due: &Identity| share.processes.iter().any(|process| (process.pid, process.start_time) == (Some(due.0), due.1));
-        if !self.due.is_empty() && !self.due.iter().any(is_there) {
-            // Those who used the time are gone. Others do not pay for them.
-            (self.excess_ns, self.due) = (0.0, Vec::new());
-        }
+    }
+
+    /// Returns the GPU time that is allowed, in percent.
+    fn allowed(&self) -> f64 {
+        f64::from(self.limit) * SLACK_FACTOR + SLACK_POINTS
     }
 }
 
@@ -76,22 +75,19 @@ impl TimeChecks {
     }
 
     /// Returns the processes whose end brings a share back to its limit: those that used most of the GPU's time lately.
-    pub(super) fn offenders(&mut self, share: &Share, key: &Key, is_due: bool) -> Vec<Offender> {
-        let Some(check) = self.0.get_mut(key) else { return Vec::new() };
+    pub(super) fn offenders(&self, share: &Share, key: &Key) -> Vec<Offender> {
+        let Some(check) = self.0.get(key) else { return Vec::new() };
         let mut processes: Vec<&GpuProcess> =
             share.processes.iter().filter(|process| process.observed.is_some_and(|used| used > 0)).collect();
         processes.sort_by_key(|process| std::cmp::Reverse(process.observed));
         let mut left = processes.iter().filter_map(|process| process.observed).sum::<u32>();
         let mut chosen = Vec::new();
         for process in processes {
-            if left <= check.limit {
+            if f64::from(left) <= check.allowed() {
                 break;
             }
             left -= process.observed.unwrap_or(0);
             chosen.extend(offender(process));
-        }
-        if is_due {
-            check.due = chosen.iter().map(|offender| (offender.pid, offender.start_time)).collect();
         }
         chosen
     }

@@ -201,20 +201,38 @@ fn gpu_time_beyond_the_limit_is_a_violation() {
 }
 
 #[test]
-fn ended_processes_take_their_gpu_time_with_them() {
-    let (mut detector, mut used) = (ViolationDetector::new(Duration::ZERO), 0);
-    let due = (0..100).find(|&number| over_time(&mut detector, number..number + 1, &mut used, [91, 0]).iter().any(|one| one.is_due));
-    let due = due.expect("processes are due to be ended");
-    // The offender has been ended, and another process uses its share.
-    let rest = |number: u32| {
-        let other = GpuProcess { observed: Some(20), ..process(7, Some(9), 9) };
-        let observed_ns = Some(used + u64::from(number - due) * 100_000_000);
-        let observed_over_ns = u64::from(number) * 500_000_000;
-        snapshot(Share { cores: Some(20), observed_ns, observed_over_ns, ..share(1024, vec![other]) })
+fn the_end_of_a_process_pays_for_no_gpu_time() {
+    let is_due = |found: &[Violation]| found.iter().any(|one| one.is_due);
+    let due = |detector: &mut ViolationDetector, used: &mut u64, from: u32| {
+        let due = (from..from + 100).find(|&number| is_due(&over_time(detector, number..number + 1, used, [91, 0])));
+        due.expect("processes are due to be ended")
     };
-    for number in due + 1..due + 40 {
-        assert!(detector.detect(&rest(number), Duration::from_millis(500) * number).is_empty(), "{number}");
-    }
+    let (mut detector, mut used) = (ViolationDetector::new(GRACE), 0);
+    let first = due(&mut detector, &mut used, 0);
+    // The offender has been ended, and nobody uses the GPU until another one takes its place: that one has no grace.
+    over_time(&mut detector, first + 1..first + 3, &mut used, [0, 0]);
+    let second = due(&mut detector, &mut used, first + 3);
+    assert!(second <= first + 3 + 2 * MIN_SAMPLES, "{first}, {second}");
+    // A process that keeps to the limit is not ended for what others used, and in the end it is paid for.
+    let found: Vec<Violation> =
+        (second + 1..second + 60).flat_map(|number| over_time(&mut detector, number..number + 1, &mut used, [0, 20])).collect();
+    assert!(found.len() < 50 && found.iter().all(|one| one.offenders.is_empty()), "{found:?}");
+}
+
+#[test]
+fn a_repeated_violation_has_no_grace() {
+    let mut detector = ViolationDetector::new(GRACE);
+    let over = |pid| snapshot(share(1024, vec![process(pid, None, 2000)]));
+    let none = snapshot(share(1024, Vec::new()));
+    let due = |detector: &mut ViolationDetector, from: u32, pid| {
+        (from..from + 20).find(|&number| detected(detector, number, &[over(pid)]).iter().any(|one| one.is_due)).map(|number| number - from)
+    };
+    assert_eq!(due(&mut detector, 0, 1), Some(4), "the grace");
+    detected(&mut detector, 5, &[none.clone(), none.clone()]);
+    assert_eq!(due(&mut detector, 7, 2), Some(MIN_SAMPLES - 1), "a program that was started anew");
+    detected(&mut detector, 20, std::slice::from_ref(&none));
+    detected(&mut detector, 20 + 2 * REPEAT.as_secs() as u32, &[none]);
+    assert_eq!(due(&mut detector, 1000, 3), Some(4), "much later");
 }
 
 #[test]
