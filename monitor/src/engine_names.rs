@@ -91,7 +91,8 @@ impl EngineNames {
     }
 
     fn read(&mut self, engine: Engine, path: &Path) -> Option<Names> {
-        let file = File::open(path).ok()?;
+        // What it is is looked at afterwards: a pipe is not waited for.
+        let file = crate::shared_file::open(path).ok()?;
         let found = file.metadata().ok()?;
         let version = version(&found);
         if let Some((_, names)) = self.files.get(path).filter(|(known, _)| *known == version) {

@@ -12,8 +12,10 @@ use crate::spec::Spec;
 /// Capabilities with which the limits can be evaded: the first removes mounts, the second opens files by handle that are on the file
 /// system of a mounted file, and so the limits themselves.
 const EVADING: [Capability; 2] = [Capability::CAP_SYS_ADMIN, Capability::CAP_DAC_READ_SEARCH];
+/// With the host's processes in sight, this capability opens the host's root in their entries of `/proc`.
+const EVADING_WITH_HOST_PIDS: Capability = Capability::CAP_SYS_PTRACE;
 
-/// Returns what allows a container to evade its limits: one of two capabilities, or a volume over one of the mount points.
+/// Returns what allows a container to evade its limits: a capability, or a volume over one of the mount points.
 ///
 /// Another container with the same volume can remove the mount point, and the kernel then removes the mount. The kernel refuses that
 /// only to the container itself.
@@ -21,8 +23,11 @@ const EVADING: [Capability; 2] = [Capability::CAP_SYS_ADMIN, Capability::CAP_DAC
 pub fn limits_evadable_by(spec: &Spec) -> Option<String> {
     // crun accepts capability names in either case.
     let mut capabilities = spec.bounding_capabilities().filter_map(|name| name.to_ascii_uppercase().parse().ok());
-    if let Some(capability) = capabilities.find(|capability: &Capability| EVADING.contains(capability)) {
-        return Some(capability.to_string());
+    let has_host_pids = !spec.has_namespace("pid");
+    let evades = |capability: &Capability| EVADING.contains(capability) || has_host_pids && *capability == EVADING_WITH_HOST_PIDS;
+    if let Some(capability) = capabilities.find(evades) {
+        let host_pids = if capability == EVADING_WITH_HOST_PIDS { " in the host's PID namespace" } else { "" };
+        return Some(format!("{capability}{host_pids}"));
     }
     let volumes = spec.mounts().filter(|mount| mount.typ().as_deref() != Some("tmpfs"));
     let files = [paths::LIBRARY, paths::LD_SO_PRELOAD].map(Path::new);

@@ -106,9 +106,17 @@ impl Spec {
         self.strings("/linux/devices", "path").chain(mounted)
     }
 
-    /// Returns the major numbers of its devices, which may have any path in the container.
+    /// Returns the major numbers of its devices, which may have any path in the container, and of those whose nodes it may make and use.
     pub fn device_majors(&self) -> impl Iterator<Item = u64> {
-        self.list("/linux/devices").filter_map(|device| device.get("major")?.as_u64())
+        let is_allowed = |rule: &&Value| rule.get("allow").and_then(Value::as_bool) == Some(true);
+        let rules = self.list("/linux/resources/devices").filter(is_allowed);
+        self.list("/linux/devices").chain(rules).filter_map(|device| device.get("major")?.as_u64())
+    }
+
+    /// Returns whether the container has a namespace of this kind (`pid`, `mount`) that is not the host's.
+    #[must_use]
+    pub fn has_namespace(&self, kind: &str) -> bool {
+        self.strings("/linux/namespaces", "type").any(|found| found == kind)
     }
 
     /// Returns the minor numbers of its GPUs' device nodes. A node's own number counts, as it may have any path in the container; where no

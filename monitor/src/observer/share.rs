@@ -20,6 +20,10 @@ use crate::snapshot::{GpuProcess, Share, Unlimited};
 /// Shortest time over which rates are computed.
 pub(super) const MIN_RATE_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Processes of a share that only its account has and that are in a sample. The account is the container's to write, and samples are read
+/// by all parts.
+const MAX_UNLISTED: usize = 64;
+
 /// Process on a GPU.
 type Listed = (Holder, Arc<Process>);
 
@@ -175,7 +179,7 @@ impl Sampling<'_> {
         });
         let listed_pids: HashSet<u32> = self.listed().iter().map(|(_, process)| process.inner_pid).collect();
         let is_unlisted = |own: &&account::Process| charge(own, entry).total != 0 && !listed_pids.contains(&own.pid);
-        let unlisted = account.processes.iter().filter(is_unlisted).map(|own| {
+        let unlisted = account.processes.iter().filter(is_unlisted).take(MAX_UNLISTED).map(|own| {
             let Charge { total, overhead, .. } = charge(own, entry);
             GpuProcess { inner_pid: own.pid, charged: Some(total), overhead, is_transient: own.making_context, ..GpuProcess::default() }
         });

@@ -40,7 +40,12 @@ impl LogFiles {
         let timeline = open("timeline.log", OFlags::APPEND, alnair::TIMELINE_HEAD)?;
         let trace = open("trace.json", OFlags::empty(), chrome::HEAD)?;
         trace.set_len(0)?;
-        let budget = if container_files::is_in_memory(&trace)? { BUDGET_IN_MEMORY } else { BUDGET };
+        // Each of them may be on a file system of its own.
+        let mut are_in_memory = false;
+        for file in [&metrics, &timeline, &trace] {
+            are_in_memory |= container_files::is_in_memory(file)?;
+        }
+        let budget = if are_in_memory { BUDGET_IN_MEMORY } else { BUDGET };
         Ok(Self {
             metrics,
             left: budget.saturating_sub(timeline.metadata()?.len()),

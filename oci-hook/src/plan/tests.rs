@@ -37,6 +37,16 @@ fn gpu_containers() {
             json!({ "linux": { "devices": [{ "path": "/dev/x", "type": "c", "major": 195, "minor": 0 }] } }),
             true,
         ),
+        (
+            "the right to make and use nodes of the driver",
+            json!({ "linux": { "resources": { "devices": [{ "allow": true, "type": "c", "major": 195, "access": "rwm" }] } } }),
+            true,
+        ),
+        (
+            "the right to make nodes",
+            json!({ "linux": { "resources": { "devices": [{ "allow": false }, { "allow": true, "type": "c", "access": "m" }] } } }),
+            false,
+        ),
         ("a CDI device", json!({ "annotations": { "cdi.k8s.io/x": "nvidia.com/gpu=all" } }), true),
         ("another vendor's CDI device", json!({ "annotations": { "cdi.k8s.io/x": "vendor.com/net=0" } }), false),
         (

@@ -28,9 +28,14 @@ fn capabilities_and_volumes_that_allow_the_removal_of_mounts() {
         (json!(["cap_sys_admin"]), Some("CAP_SYS_ADMIN")),
         (json!(["CAP_CHOWN", "CAP_DAC_READ_SEARCH"]), Some("CAP_DAC_READ_SEARCH")),
         (json!(["CAP_CHOWN", "CAP_UNKNOWN", 1]), None),
+        (json!(["CAP_SYS_PTRACE"]), None),
         (json!(null), None),
     ] {
-        let spec = Spec::from(json!({ "process": { "capabilities": { "bounding": capabilities } } }));
+        let namespaces = json!([{ "type": "pid" }]);
+        let spec =
+            Spec::from(json!({ "process": { "capabilities": { "bounding": capabilities } }, "linux": { "namespaces": namespaces } }));
         assert_eq!(limits_evadable_by(&spec).as_deref(), expected, "{capabilities}");
     }
+    let spec = Spec::from(json!({ "process": { "capabilities": { "bounding": ["CAP_SYS_PTRACE"] } }, "linux": { "namespaces": [] } }));
+    assert_eq!(limits_evadable_by(&spec).as_deref(), Some("CAP_SYS_PTRACE in the host's PID namespace"));
 }

@@ -33,6 +33,20 @@ fn environment_and_parents_do_not_lift_the_limit() {
     }
 }
 
+/// The loader takes libraries of `LD_PRELOAD` before those of `/etc/ld.so.preload`, so their functions come before vgpu's.
+#[test]
+fn libraries_that_a_program_preloads_are_caught_with_both_ways() {
+    let kit = Kit::find();
+    for (runtime, way, host) in hosts(&kit) {
+        host.policy("intercept = \"both\"");
+        for library in ["libcuda.so.1", "libc.so.6"] {
+            let machine = Machine::simulated(&kit, &[]);
+            let script = format!("LD_PRELOAD={library} {PROGRAMS}/fill --chunk 16M --max 4G");
+            assert_limited(&machine, &format!("{runtime:?}, {way:?}, {library}"), &way.run(&host, limited(&machine).shell(&script)));
+        }
+    }
+}
+
 #[test]
 fn another_user_does_not_lift_the_limit() {
     let kit = Kit::find();
