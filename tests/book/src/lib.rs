@@ -2,8 +2,8 @@
 //!
 //! * [`generated`] are the pages of the chapter "reference" that the program of this crate writes: [`commands`], [`policy`], [`metrics`],
 //!   [`chart`].
-//! * [`literals`] and [`messages`] are what the sources of the shipped crates say to users; [`pages`] is what the book has. The tests
-//!   compare both.
+//! * [`literals`], [`scripts`] and [`messages`] are what the sources of the shipped crates, the web page and the package's scripts say to
+//!   users; [`pages`] is what the book has. The tests compare both.
 
 pub mod chart;
 pub mod commands;
@@ -14,3 +14,4 @@ pub mod messages;
 pub mod metrics;
 pub mod pages;
 pub mod policy;
+pub mod scripts;

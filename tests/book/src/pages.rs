@@ -38,6 +38,16 @@ impl Page {
         self.text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
+    /// Returns the pieces of code: the lines of its blocks, and code between backticks. What is apart by several spaces, as the columns of a
+    /// screen are, are pieces of their own, too.
+    pub fn pieces(&self) -> Vec<String> {
+        let lines: Vec<&str> = self.text.lines().collect();
+        let in_blocks = lines.split(|line| line.starts_with("```")).skip(1).step_by(2).flatten().map(|&line| line.to_owned());
+        let pieces = in_blocks.chain(lines.iter().flat_map(|line| code(line)));
+        let one_space = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        pieces.flat_map(|piece| piece.split("   ").map(one_space).chain([one_space(&piece)]).collect::<Vec<_>>()).collect()
+    }
+
     /// Returns the rows of the page's tables that begin with code, by cell.
     pub fn rows(&self) -> Vec<Vec<String>> {
         let rows = self.text.lines().filter(|line| line.starts_with("| `"));
@@ -45,8 +55,9 @@ impl Page {
     }
 }
 
-/// Returns the pieces of code in a line of Markdown. Code with backticks of its own is between double ones.
+/// Returns the pieces of code in a line of Markdown. Code with backticks of its own is between double ones. In tables, `\|` stands for `|`.
 pub fn code(line: &str) -> Vec<String> {
+    let line = line.replace("\\|", "|");
     let mut pieces = vec![];
     for (index, part) in line.split("``").enumerate() {
         if index % 2 == 1 {
@@ -65,5 +76,6 @@ mod tests {
     #[test]
     fn code_is_told_from_prose() {
         assert_eq!(code("| `a b`, ``c `d` e`` | f `g` |"), ["a b", "c `d` e", "g"]);
+        assert_eq!(code(r"| `a\|b` |"), ["a|b"]);
     }
 }

@@ -49,6 +49,45 @@ fn every_variable_and_key_of_the_code_stands_in_the_reference() {
     assert!(missing.is_empty(), "expected these names as code in docs/reference:\n{}", missing.join("\n"));
 }
 
+/// Words of the dialects that look like names and are values.
+const NO_NAMES: [&str; 3] = ["TRUE", "FALSE", "NVIDIA"];
+
+/// Returns whether a literal has the form of a variable without an underscore or of a key without a domain.
+fn is_bare_name(text: &str) -> bool {
+    let has_only = |is_one: fn(u8) -> bool| text.len() > 3 && text.bytes().all(is_one);
+    let is_key = || has_only(|byte| byte.is_ascii_lowercase() || byte == b'-') && text.contains('-') && text.trim_matches('-') == text;
+    (has_only(|byte| byte.is_ascii_uppercase()) || is_key()) && !NO_NAMES.contains(&text)
+}
+
+#[test]
+fn every_name_of_the_dialects_stands_in_the_reference() {
+    let packages = workspace::read(&root()).unwrap_or_else(|error| panic!("{error}"));
+    let page = chapter("reference").into_iter().find(|page| page.name == "reference/requests.md").expect("the page of requests");
+    let texts: Vec<String> = page.lines().flat_map(|line| code(&line)).collect();
+    let package = packages.iter().find(|package| package.name == "vgpu-config").expect("the package of the dialects");
+    let dialects = of_package(package, Literals::default()).into_iter().filter(|(file, _)| file.starts_with("dialect"));
+    let names: Vec<String> = dialects.flat_map(|(_, literals)| literals).filter(|text| is_bare_name(text)).collect();
+    for name in ["PFLOG", "gpu-fraction"] {
+        assert!(names.iter().any(|found| found == name), "expected {name} among the names of the dialects, found {names:?}");
+    }
+    let missing: Vec<&String> = names.iter().filter(|name| !texts.contains(name)).collect();
+    assert!(missing.is_empty(), "expected these names as code in docs/reference/requests.md: {missing:?}");
+}
+
+#[test]
+fn every_flag_of_the_runtime_and_the_hook_stands_in_the_reference() {
+    let packages = workspace::read(&root()).unwrap_or_else(|error| panic!("{error}"));
+    let page = chapter("reference").into_iter().find(|page| page.name == "reference/programs.md").expect("the page of the programs");
+    let texts = page.pieces();
+    let package = packages.iter().find(|package| package.name == "vgpu-oci-hook").expect("the package of both");
+    let literals: Vec<String> = of_package(package, Literals::default()).into_values().flatten().collect();
+    let flags: Vec<&str> = literals.iter().filter(|text| text.len() > 2 && text.starts_with("--")).map(String::as_str).collect();
+    assert!(flags.len() > 5, "only {flags:?} were found");
+    let stands = |flag: &&str| texts.iter().any(|text| text.split([' ', '[', ']', '|']).any(|word| word == flag.trim_end_matches('=')));
+    let missing: Vec<&str> = flags.into_iter().filter(|flag| !stands(flag)).collect();
+    assert!(missing.is_empty(), "expected these flags as code in docs/reference/programs.md: {missing:?}");
+}
+
 #[test]
 fn names_are_told_from_other_literals() {
     for text in ["CUDA_DEVICE_MEMORY_LIMIT", "VGPU_LOG", "NO_COLOR"] {
@@ -56,6 +95,9 @@ fn names_are_told_from_other_literals() {
     }
     for text in ["nvidia.com/gpumem", "hami.io/*", "gpu.vgpu/gone"] {
         assert!(is_key(text), "{text}");
+    }
+    for text in ["PFLOG", "gpu-fraction", "gpu-fraction-container-name"] {
+        assert!(is_bare_name(text), "{text}");
     }
     for text in ["GLIBC_", "SCMP_ACT_KILL", "OK", "text/plain; version=0.0.4", "/etc/x.y/z", "{}.x/y", "a b.c/d"] {
         assert!(!is_variable(text) && !is_key(text), "{text}");

@@ -1,26 +1,26 @@
-//! Every message that vgpu prints stands in the chapter "troubleshoot", or if it is no error, in "reference".
+//! Every message that vgpu prints stands in the chapter "troubleshoot", or if it is no error, in "reference/output.md".
 
 use std::collections::BTreeSet;
 
 use vgpu_architecture::workspace;
-use vgpu_book::messages::{Message, has_words, of_shipped};
+use vgpu_book::messages::{Message, has_words, of_scripts, of_shipped};
 use vgpu_book::pages::{chapter, code, root};
 
 fn messages() -> BTreeSet<Message> {
     let packages = workspace::read(&root()).unwrap_or_else(|error| panic!("{error}"));
-    let messages = of_shipped(&packages);
-    assert!(messages.len() > 300, "only {} messages were found", messages.len());
-    messages
+    let (messages, scripts) = (of_shipped(&packages), of_scripts());
+    assert!(messages.len() > 300 && scripts.len() > 30, "only {} and {} messages were found", messages.len(), scripts.len());
+    messages.into_iter().chain(scripts).collect()
 }
 
-/// Returns the texts in which messages may stand: pieces of code in "troubleshoot", lines of "reference".
+/// Returns the texts in which messages may stand: pieces of code in "troubleshoot" and in the page of other output, and the meanings of metrics.
 fn texts() -> Vec<String> {
-    let troubleshoot = chapter("troubleshoot").into_iter().flat_map(|page| {
-        let lines: Vec<String> = page.lines().collect();
-        let in_blocks = lines.split(|line| line.starts_with("```")).skip(1).step_by(2).flatten().cloned();
-        in_blocks.chain(lines.iter().flat_map(|line| code(line))).collect::<Vec<_>>()
+    let troubleshoot = chapter("troubleshoot").into_iter().flat_map(|page| page.pieces());
+    let reference = chapter("reference").into_iter().flat_map(|page| match page.name.as_str() {
+        "reference/output.md" => page.pieces(),
+        "reference/metrics.md" => page.rows().into_iter().filter_map(|mut row| row.pop()).collect(),
+        _ => vec![],
     });
-    let reference = chapter("reference").into_iter().flat_map(|page| page.lines().collect::<Vec<_>>());
     troubleshoot.chain(reference).collect()
 }
 
