@@ -14,6 +14,7 @@ use vgpu_monitor::snapshot::{ContainerState, Share};
 use vgpu_oci_hook::persistent;
 
 mod bounds;
+mod kept;
 
 /// Change the limits of a running container
 ///
@@ -24,7 +25,8 @@ mod bounds;
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
 pub struct Args {
     /// Container: its id or a prefix of it, its name, its pod's name, pod/container or namespace/pod/container
-    container: String,
+    #[arg(required_unless_present = "kept")]
+    container: Option<String>,
     /// Device memory per GPU: MiB, a quantity (4Gi), a percentage of the GPU's memory (25%), or "none"
     #[arg(long, value_name = "AMOUNT", value_parser = memory, group = "what")]
     gpumem: Option<Memory>,
@@ -41,6 +43,12 @@ pub struct Args {
     /// change lasts until the container ends, and ends what an earlier change with this option keeps
     #[arg(long)]
     persist: bool,
+    /// Forget what --persist keeps for the container, which may be gone. A running one is not changed
+    #[arg(long, group = "what", conflicts_with_all = ["gpumem", "gpucores", "gpucores_soft", "gpu", "persist", "kept"])]
+    forget: bool,
+    /// List the changes that --persist keeps, also for containers that are gone
+    #[arg(long, group = "what", conflicts_with_all = ["container", "gpumem", "gpucores", "gpucores_soft", "gpu", "persist"])]
+    kept: bool,
     #[command(flatten)]
     config: ConfigArgs,
 }
@@ -70,9 +78,14 @@ fn percent_soft(text: &str) -> Result<u32, String> {
 impl Args {
     /// Runs the subcommand.
     pub fn run(self) -> Outcome {
+        let name = self.container.as_deref().unwrap_or_default();
+        if self.kept || self.forget {
+            let state_dir = self.config.state_dir()?;
+            return if self.kept { kept::list(&state_dir) } else { kept::forget(&state_dir, name) };
+        }
         let state_dir = self.config.listed_state_dir()?;
         let containers = container::list(&state_dir, &mut Reader::default());
-        let container = selection::find(&containers, &self.container)?;
+        let container = selection::find(&containers, name)?;
         // Without a hard limit, a soft one means nothing.
         let cores_soft = self.gpucores_soft.or(self.gpucores.filter(|&cores| cores == 0));
         let requested = Change { memory: self.gpumem, cores: self.gpucores, cores_soft };
@@ -95,7 +108,9 @@ impl Args {
         }
         match container::read(&container.dir, &mut Reader::default()) {
             Some(changed) if self.persist => persistent::write(&state_dir, &changed.record)?,
-            _ => persistent::forget(&state_dir, &container.record)?,
+            _ => {
+                persistent::forget(&state_dir, &container.record.id)?;
+            }
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -26,6 +26,11 @@ pub(crate) fn container(bundle: &Bundle, policy: &Policy, id: &str, prepared: Op
         }
     }
     let Some(prepared) = prepared else { return };
+    if prepared.record.decided.is_some() {
+        log.warning(&format!(
+            "container {id} gets the limits that \"vgpu set --persist\" keeps for its ID, instead of those of its request"
+        ));
+    }
     if let Err(damaged) = Inventory::load(&policy.state_dir(process::rootless_user())) {
         log.warning(&format!("container {id} starts as without an inventory of GPUs: {damaged} (\"vgpu inventory\" writes a new one)"));
     }

@@ -45,6 +45,26 @@ fn limits_that_can_be_evaded_and_an_invalid_policy_are_logged() {
     });
 }
 
+/// A later container of the same id and bundle may be another one to its user.
+#[test]
+fn limits_that_are_kept_for_an_id_are_logged() {
+    each_way(|host, way| {
+        let bundle = || started(Bundle::new().annotation("nvidia.com/gpumem", "1024").with_id("vgpu-test-kept"));
+        let folder = tempfile::tempdir().unwrap();
+        let run = || way.run(host, bundle().placed_in(&folder.path().join("bundle")));
+        let outcome = run();
+        assert_eq!(outcome.log, "", "{way:?}");
+        let persistent = host.state_dir().join("persistent");
+        std::fs::create_dir(&persistent).unwrap();
+        let gpus = |mib: u64| serde_json::json!([{ "gpu": "all", "memory": mib << 20 }]);
+        let kept = serde_json::json!({ "bundle": folder.path().join("bundle"), "decided": gpus(1024), "limits": gpus(2048) });
+        std::fs::write(persistent.join("vgpu-test-kept"), kept.to_string()).unwrap();
+        let outcome = run();
+        assert!(outcome.log.contains("gets the limits that \\\"vgpu set --persist\\\" keeps"), "{way:?}: {outcome:#?}");
+        assert_eq!(outcome.ok(), "started\n", "{way:?}");
+    });
+}
+
 /// Runs a bundle on a machine whose journald is `socket`, in a mount namespace of its own.
 fn run_with_journal(host: &Host, way: Way, bundle: Bundle, socket: &std::path::Path) -> Outcome {
     let (bundle, inner) = match way {
