@@ -48,7 +48,10 @@ fi
 for program in changes charged churn fill race held intrude moves oversub spin steps storm tenant view ways; do
     put "$built/$program" "$kit/programs"
 done
-if [ ! "$kit/programs/ioctl.so" -nt tests/programs/src/load.c ] || [ ! "$kit/programs/ioctl.so" -nt tests/programs/src/ioctl.c ]; then
-    scripts/loads.sh "$kit/programs" "$kit/simgpu/libcuda.so.1"
-fi
+for source in scripts/loads.sh tests/programs/src/load.c tests/programs/src/runtime.c tests/programs/src/ioctl.c; do
+    # It is the last one that the script builds.
+    if [ ! "$kit/programs/ioctl.so" -nt "$source" ]; then
+        scripts/loads.sh "$kit/programs" "$kit/simgpu/libcuda.so.1"
+    fi
+done
 echo "$kit"
