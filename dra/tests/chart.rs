@@ -44,13 +44,16 @@ fn render(python: &Path, values: &Value) -> Vec<Value> {
 fn chart_renders_to_valid_manifests_whose_references_exist() {
     let Some(python) = python() else { return };
     let webhook = |mode: &str| json!({ "enabled": true, "tls": { "mode": mode, "secretName": "given", "caBundle": "Q0E=" } });
+    let scraped = json!({
+        "token": { "secretName": "given" }, "serviceMonitor": { "enabled": true, "labels": { "a": "b" } }, "dashboard": { "enabled": true },
+    });
     let strict = json!({
         "enabled": true, "tls": { "mode": "cert-manager" }, "clientCA": { "secretName": "given" }, "replicas": 1,
         "networkPolicy": { "from": [{ "ipBlock": { "cidr": "192.0.2.1/32" } }] },
     });
     let values = json!([
         {},
-        { "webhook": webhook("self"), "monitor": { "serviceMonitor": { "enabled": true, "labels": { "a": "b" } }, "dashboard": { "enabled": true } } },
+        { "webhook": webhook("self"), "monitor": scraped },
         { "webhook": webhook("cert-manager"), "dra": { "devices": "nodes", "mounts": ["/home/driver:/usr/local/nvidia"], "hooks": false } },
         { "webhook": strict, "image": { "digest": format!("sha256:{}", "0".repeat(64)) } },
         {
@@ -77,7 +80,7 @@ fn chart_renders_to_valid_manifests_whose_references_exist() {
         check_chart(&case, &all);
         check_tokens(&case, &all);
     }
-    let refused = json!([{ "dra": { "every": 0 } }, { "unknown": 1 }, { "install": { "runtime": "docker" } }, { "webhook": { "enabled": true, "tls": { "mode": "secret" } } }]);
+    let refused = json!([{ "dra": { "every": 0 } }, { "unknown": 1 }, { "install": { "runtime": "docker" } }, { "webhook": { "enabled": true, "tls": { "mode": "secret" } } }, { "monitor": { "serviceMonitor": { "enabled": true } } }]);
     for result in render(&python, &refused) {
         assert!(result["error"].is_string() || result["lint"] != json!([]), "{result}");
     }
@@ -137,7 +140,9 @@ fn check_workload(case: &str, object: &Value, spec: &Value, all: &[Value], stage
         "{case}: {}",
         text(object, "/metadata/name")
     );
-    for container in list(spec, "/containers") {
+    let containers = list(spec, "/containers");
+    assert!(!containers.is_empty(), "{case}: {} has no containers", text(object, "/metadata/name"));
+    for container in containers {
         check_probes(case, container);
         for program in list(container, "/command") {
             check_program(program.as_str().unwrap(), staged);
@@ -221,9 +226,11 @@ fn manages_certificate(configuration: &Value, all: &[Value]) -> bool {
 fn two_renderings_are_the_same() {
     let Some(python) = python() else { return };
     // As with GitOps, which renders the chart again and again.
-    let values = json!({ "webhook": { "enabled": true }, "monitor": { "token": { "secretName": "metrics" } } });
-    let both = render(&python, &json!([values, values]));
-    assert_eq!(both[0]["rendered"], both[1]["rendered"]);
+    for values in [json!({}), json!({ "webhook": { "enabled": true }, "monitor": { "token": { "secretName": "metrics" } } })] {
+        let both = render(&python, &json!([values, values]));
+        assert!(both[0]["rendered"].as_object().is_some_and(|files| !files.is_empty()), "{values}: {both:?}");
+        assert_eq!(both[0]["rendered"], both[1]["rendered"], "{values}");
+    }
 }
 
 /// Checks that a program that a container runs is in the image.
@@ -324,6 +331,29 @@ fn image_sees_only_nvml_of_the_nodes_libraries() {
     std::fs::remove_dir_all(&driver).unwrap();
     assert_eq!(lines.next().unwrap().unwrap(), "gone");
     assert!(waits.wait().unwrap().success());
+}
+
+#[test]
+fn monitor_makes_a_token_where_there_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let token = |folder: &Path| {
+        let mut command = Command::new("sh");
+        command.arg(packaging("image/monitor.sh")).envs([("WAIT", "no"), ("ENTER", "echo")]).env("TOKEN_DIR", folder);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "/usr/bin/vgpu monitor --token-file=/proc/self/fd/3/token\n");
+        std::fs::read_to_string(folder.join("token")).unwrap()
+    };
+    let folders = ["one", "other", "given"].map(|name| dir.path().join(name));
+    folders.iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
+    std::fs::write(folders[2].join("token"), "secret").unwrap();
+    let first = token(&folders[0]);
+    assert!(first.len() == 64 && first.chars().all(|c| c.is_ascii_hexdigit()), "{first}");
+    assert_eq!(token(&folders[0]), first, "another start of the container");
+    assert_ne!(token(&folders[1]), first);
+    assert_eq!(token(&folders[2]), "secret");
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(folders[0].join("token")).unwrap());
+    assert_eq!(mode & 0o777, 0o600);
 }
 
 #[test]

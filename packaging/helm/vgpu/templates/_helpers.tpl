@@ -22,10 +22,6 @@ app.kubernetes.io/instance: {{ $root.Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
-{{- define "vgpu.tokenSecret" -}}
-{{ .Values.monitor.token.secretName | default (printf "%s-monitor-token" (include "vgpu.name" .)) }}
-{{- end }}
-
 {{- define "vgpu.tlsSecret" -}}
 {{- if eq .Values.webhook.tls.mode "secret" }}{{ required "webhook.tls.secretName is required if webhook.tls.mode is secret" .Values.webhook.tls.secretName }}{{ else }}{{ include "vgpu.name" . }}-webhook-{{ ternary "own-tls" "tls" (eq .Values.webhook.tls.mode "self") }}{{ end }}
 {{- end }}
