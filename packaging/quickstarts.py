@@ -18,14 +18,18 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # The clean systems, and the pages that a reader follows on each, in this order.
 SYSTEMS = {
+    "readme": ["README.md"],
     "docker": [
-        "docs/install/README.md", "README.md", "docs/README.md", "docs/install/docker.md", "docs/ask/variables.md", "docs/ask/examples.md",
+        "docs/install/README.md", "docs/README.md", "docs/install/docker.md", "docs/ask/variables.md", "docs/ask/examples.md",
         "docs/operate/running.md", "docs/operate/monitoring.md", "docs/run.md", "docs/troubleshoot/README.md", "docs/operate/upgrade.md",
         "docs/operate/uninstall.md",
     ],
     "podman": ["docs/install/podman.md", "docs/install/cdi.md", "docs/install/crio.md"],
     "containerd": ["docs/install/containerd.md"],
 }  # fmt: skip
+
+# What a page says is there already, and the commands of root that provide it.
+BEFORE = {"readme": ["apt install docker.io"]}
 
 # What a script cannot run there, and why: the page, the command (a pattern of the shell), and the reason. Everything else runs.
 NOT_RUN = [
@@ -90,6 +94,9 @@ def reason(page, command):
 def write(system, folder):
     folder.mkdir(parents=True)
     count = 0
+    for command in BEFORE.get(system, []):
+        count += 1
+        (folder / f"{count:03}.command").write_text(f"before-{SYSTEMS[system][0]} root\n{command}\n")
     for page in SYSTEMS[system]:
         for number, user, command, output in commands(page):
             why = reason(page, command)
@@ -114,6 +121,7 @@ def check():
     wrong += [f"{page}, {command}: no such command in the book" for page, command, _ in NOT_RUN
               if not any(fnmatch.fnmatch(a, page) and fnmatch.fnmatch(b, command) for a, b in there)]  # fmt: skip
     wrong += [f"{shown}: no such command in the book" for shown, _ in INSTEAD if shown not in [command for _, command in there]]
+    wrong += [f"{system}: no such system" for system in BEFORE if system not in SYSTEMS]
     if wrong:
         sys.exit("\n".join(wrong))
 
