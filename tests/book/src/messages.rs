@@ -173,7 +173,9 @@ fn clauses(text: &str) -> impl Iterator<Item = &str> {
     let mut begins = places(&BEFORE, true);
     begins.push(0);
     begins.extend(
-        text.split_once(' ').filter(|(word, _)| word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')).map(|(word, _)| word.len() + 1),
+        text.split_once(' ')
+            .filter(|(word, _)| word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'))
+            .map(|(word, _)| word.len() + 1),
     );
     let mut ends = places(&BEHIND, false);
     ends.push(text.len());
