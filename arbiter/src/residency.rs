@@ -1,13 +1,17 @@
 //! Decides whose memory is on a GPU that has less than its tenants were promised. Times are µs.
 //!
-//! Nothing happens until a tenant finds the GPU full and asks for room. Then one evictable tenant after the other is told to leave, until
-//! nobody asks any more:
+//! Nothing happens until a tenant finds the GPU full and asks for room. Then one evictable tenant after the other is told to leave, and held
+//! out, until the one that asks asks no more:
 //!
 //! ```text
 //!  idle for 200 ms ──► first, the longest idle of them
 //!  busy ──► only after a quantum on the GPU, and never for a tenant of lower priority
-//!  nobody left ──► the request is refused
+//!  nobody left, everybody out that can be ──► the request is refused
 //! ```
+//!
+//! A tenant that has left cannot come back while its order stands. It is taken back once the one that it was given for has its room or was
+//! refused: so a large request is met in finite time or refused, and nobody takes the room of another. Of several that ask, each one that
+//! was served goes to the end of the queue.
 //!
 //! The quantum is [`MOVES_PER_QUANTUM`] times what the tenant's last move took, so that two tenants that do not fit together lose a
 //! twentieth to moving.
@@ -15,82 +19,35 @@
 //! A tenant says itself that it is at work, that it asks and that it has left. One that lies keeps others waiting for
 //! [`LEAVE_TIMEOUT_US`], and is then not asked for [`SKIPPED_US`].
 
-use std::fs::File;
-use std::mem::offset_of;
-use std::os::unix::fs::FileExt;
+mod orders;
+mod report;
+
+use std::cmp::Reverse;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use vgpu_region::limits::{GpuLimit, LimitsPage, Turn};
-use vgpu_region::region::{GpuAccount, Region, SLOTS, Slot};
 
 use crate::tuning::{BUSY_TICK_US, IDLE_US, LEAVE_TIMEOUT_US, MIN_QUANTUM_US, MOVES_PER_QUANTUM, QUIET_TICK_US, SKIPPED_US, STILL_ASKS_US};
+pub use report::{Report, Source};
 
-/// What a tenant says about its memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Number of requests for room so far.
-    pub room_wanted: u32,
-    /// Sum of its processes' calls.
-    pub calls: u32,
-    /// Pages on the GPU that are not on the host.
-    pub resident: u64,
-    /// Pages on the host.
-    pub out: u64,
-    /// Last order that each process with memory has followed.
-    pub left: Vec<u32>,
-}
+/// Pages that move in a millisecond, at least: 4 GB/s. What a tenant takes longer was spent on host memory, and is no part of its quantum.
+const PAGES_PER_MS: u64 = 1000;
+/// Time that a move takes besides, at most: the last kernel, and many small blocks.
+const OTHER_US: u64 = 500_000;
+/// Time that a tenant may take besides for each page that it has: its first move waits for host memory (H100: 16 GiB in 3.1 s).
+const US_PER_PAGE: u64 = 1;
 
-/// Source of a tenant's report.
-#[derive(Debug)]
-pub enum Source {
-    /// Region file, and the GPU's index in it.
-    File(File, usize),
-    /// For tests.
-    Memory(&'static std::sync::Mutex<Report>),
-}
-
-impl Source {
-    /// Returns the report. A tenant whose region is unreadable has nothing to say.
-    fn read(&self) -> Report {
-        match self {
-            Self::File(file, gpu) => read(file, *gpu).unwrap_or_default(),
-            Self::Memory(report) => report.lock().map(|report| report.clone()).unwrap_or_default(),
-        }
-    }
-}
-
-/// Reads a tenant's report from its region. Processes that have made no counted call have nothing that can move.
-fn read(file: &File, gpu: usize) -> Option<Report> {
-    let word = |at: usize| {
-        let mut bytes = [0; 4];
-        file.read_exact_at(&mut bytes, at as u64).ok().map(|()| u32::from_ne_bytes(bytes))
-    };
-    let account = offset_of!(Region, gpus) + gpu * size_of::<GpuAccount>();
-    let mut report = Report { room_wanted: word(account + offset_of!(GpuAccount, room_wanted))?, ..Report::default() };
-    let used = word(offset_of!(Region, slots_used))?.min(SLOTS as u32);
-    for slot in read_slots(file, used as usize)? {
-        let calls = slot.calls.load(Relaxed);
-        if let Some(charge) = slot.gpus.get(gpu).filter(|_| calls != 0) {
-            let (held, out) = (charge.charge.see().most(), charge.out.load(Relaxed));
-            report.calls = report.calls.wrapping_add(calls);
-            report.resident += held.saturating_sub(u64::from(out));
-            report.out += u64::from(out);
-            if held != 0 {
-                report.left.push(slot.left.load(Relaxed));
-            }
-        }
-    }
-    Some(report)
-}
-
-/// Returns a copy of the first slots of a region, whatever they contain.
-fn read_slots(file: &File, count: usize) -> Option<Vec<Slot>> {
-    // SAFETY: slots consist of atomics and integers, for which every bit pattern is valid.
-    let mut slots: Vec<Slot> = (0..count).map(|_| unsafe { std::mem::zeroed() }).collect();
-    // SAFETY: the vector owns these bytes, and nothing else refers to them.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(slots.as_mut_ptr().cast::<u8>(), size_of_val(&*slots)) };
-    file.read_exact_at(bytes, offset_of!(Region, slots) as u64).ok()?;
-    Some(slots)
+/// An order that stands.
+#[derive(Clone, Copy, Debug)]
+struct Order {
+    number: u32,
+    since_us: u64,
+    /// The tenant that has asked.
+    asking: &'static Turn,
+    /// Pages on the host, and pages on the GPU that may move, when it was given.
+    before: (u64, u64),
+    /// Whether it was followed: the tenant is held out.
+    is_followed: bool,
 }
 
 /// A container on a GPU whose memory is overcommitted.
@@ -102,12 +59,15 @@ pub struct Resident {
     pub turn: &'static Turn,
     source: Source,
     report: Report,
+    order: Option<Order>,
     /// Time of its last call.
     active_us: u64,
     /// Time of its last request.
     asked_us: u64,
-    /// Time since which it asks; 0 if it does not.
-    asks_since_us: u64,
+    /// Pages on the GPU that may move when it began to ask; `None` if it does not ask.
+    asks: Option<u64>,
+    /// Time since which it waits to be served.
+    queued_us: u64,
     /// Time since which its memory is on the GPU.
     in_since_us: u64,
     /// How long its last move took.
@@ -117,23 +77,16 @@ pub struct Resident {
 }
 
 impl Resident {
-    /// Returns a tenant. `limit` and `turn` are parts of the page.
+    /// Returns a tenant, and takes back what an arbiter before this one has ordered. `limit` and `turn` are parts of the page.
     #[must_use]
     pub fn new(page: &'static LimitsPage, limit: &'static GpuLimit, turn: &'static Turn, source: Source) -> Self {
         let report = source.read();
-        Self {
-            page,
-            limit,
-            turn,
-            source,
-            report,
-            active_us: 0,
-            asked_us: 0,
-            asks_since_us: 0,
-            in_since_us: 0,
-            move_us: 0,
-            skipped_until_us: 0,
-        }
+        let (active_us, asked_us, queued_us, in_since_us, move_us, skipped_until_us) = (0, 0, 0, 0, 0, 0);
+        let (order, asks) = (None, None);
+        let resident =
+            Self { page, limit, turn, source, report, order, active_us, asked_us, asks, queued_us, in_since_us, move_us, skipped_until_us };
+        resident.publish(0);
+        resident
     }
 
     /// Reads its report.
@@ -147,18 +100,22 @@ impl Resident {
         }
         if self.report.room_wanted != before.room_wanted {
             self.asked_us = now;
-            if self.asks_since_us == 0 {
-                self.asks_since_us = now;
+            if self.asks.is_none() {
+                (self.asks, self.queued_us) = (Some(before.resident), now);
             }
-        } else if now.saturating_sub(self.asked_us) > STILL_ASKS_US {
-            self.asks_since_us = 0;
+        } else if now.saturating_sub(self.asked_us) > STILL_ASKS_US
+            && let Some(had) = self.asks.take()
+            && had * 2 < self.report.resident
+        {
+            // The quantum of a newcomer begins when it has its memory.
+            self.in_since_us = now;
         }
     }
 
     /// Returns true if it can be told to leave at all.
     fn can_leave(&self, now: u64) -> bool {
         let is_evictable = self.limit.overcommit.load(Relaxed) == GpuLimit::EVICTABLE;
-        is_evictable && self.report.resident != 0 && self.report.out == 0 && now >= self.skipped_until_us
+        is_evictable && self.report.resident != 0 && self.order.is_none() && now >= self.skipped_until_us
     }
 
     /// Returns true if it is idle, or has been on the GPU for its quantum.
@@ -171,9 +128,43 @@ impl Resident {
         now.saturating_sub(self.active_us.max(self.in_since_us)) >= IDLE_US
     }
 
-    /// Returns true if all of its processes have followed an order.
-    fn has_left(&self, order: u32) -> bool {
-        self.report.left.iter().all(|&left| left == order)
+    /// Tells it to leave for another tenant, or for another of its own processes.
+    fn tell(&mut self, asking: &'static Turn, now: u64) {
+        let number = orders::next();
+        self.order = Some(Order { number, since_us: now, asking, before: (self.report.out, self.report.resident), is_followed: false });
+        self.publish(number);
+    }
+
+    /// Takes its order back.
+    fn release(&mut self) {
+        self.order = None;
+        self.publish(0);
+    }
+
+    /// Looks at its order. Returns true if that was followed or is taken back now.
+    fn follow(&mut self, now: u64) -> bool {
+        let Some(order) = self.order.filter(|order| !order.is_followed) else { return false };
+        let took_us = now.saturating_sub(order.since_us);
+        let (out, movable) = order.before;
+        if self.report.left.iter().all(|&left| orders::is_followed(order.number, left)) {
+            self.move_us = took_us.min(OTHER_US + movable * 1000 / PAGES_PER_MS);
+            self.order = Some(Order { is_followed: true, ..order });
+            if self.report.out <= out {
+                // It has nothing that can move.
+                self.skipped_until_us = now + SKIPPED_US;
+            }
+            // What made room for itself shall come back.
+            if self.report.out <= out || std::ptr::eq(order.asking, self.turn) {
+                self.release();
+            }
+            return true;
+        }
+        let is_late = took_us >= LEAVE_TIMEOUT_US + movable.saturating_mul(US_PER_PAGE);
+        if is_late {
+            self.skipped_until_us = now + SKIPPED_US;
+            self.release();
+        }
+        is_late
     }
 
     fn publish(&self, order: u32) {
@@ -182,84 +173,91 @@ impl Resident {
     }
 }
 
-/// Order that was given and is not yet followed.
-#[derive(Clone, Copy, Debug)]
-struct Order {
-    turn: &'static Turn,
-    number: u32,
-    since_us: u64,
-}
-
 /// Decides for one GPU.
 #[derive(Debug, Default)]
 pub struct Residency {
     /// Tenants of the GPU.
     pub residents: Vec<Resident>,
-    order: Option<Order>,
-    /// Number of the last order.
-    number: u32,
-    /// Time of the end of the last order.
+    /// Time at which the last order was followed or taken back.
     ended_us: u64,
 }
 
 impl Residency {
     /// Reads the tenants' reports, decides, and publishes orders. Returns the time until the next call.
     pub fn tick(&mut self, now: u64) -> u64 {
-        self.residents.iter_mut().for_each(|resident| resident.update(now));
-        if self.has_ended(now) {
+        for resident in &mut self.residents {
+            resident.update(now);
+            if resident.follow(now) {
+                self.ended_us = now;
+            }
+        }
+        self.release_held();
+        let is_leaving = |resident: &Resident| resident.order.is_some_and(|order| !order.is_followed);
+        // Who was just given room may not have taken it yet.
+        if !self.residents.iter().any(is_leaving) && now.saturating_sub(self.ended_us) >= STILL_ASKS_US {
             self.decide(now);
         }
-        let is_quiet = self.order.is_none() && self.residents.iter().all(|resident| resident.asks_since_us == 0);
+        let is_quiet = self.residents.iter().all(|resident| resident.order.is_none() && resident.asks.is_none());
         if is_quiet { QUIET_TICK_US } else { BUSY_TICK_US }
     }
 
-    /// Tells a tenant to leave, or refuses a request, if there is one.
+    /// Takes back the orders that were given for tenants that ask no more.
+    fn release_held(&mut self) {
+        let asking: Vec<*const Turn> =
+            self.residents.iter().filter(|resident| resident.asks.is_some()).map(|resident| &raw const *resident.turn).collect();
+        let is_over = |order: &Order| order.is_followed && !asking.contains(&(&raw const *order.asking));
+        self.residents.iter_mut().filter(|resident| resident.order.as_ref().is_some_and(is_over)).for_each(Resident::release);
+    }
+
+    /// Tells a tenant to leave, and refuses the requests for which nobody is left that can leave.
     fn decide(&mut self, now: u64) {
-        // The first to ask is served first. Who was just given room may not have taken it yet.
-        let asks = |resident: &&Resident| resident.asks_since_us != 0;
-        let Some(asking) = self.residents.iter().filter(asks).min_by_key(|resident| resident.asks_since_us) else { return };
-        if now.saturating_sub(self.ended_us) < STILL_ASKS_US {
-            return;
-        }
-        let gives_way = |other: &&Resident| other.is_idle(now) || other.page.priority() >= asking.page.priority();
-        let is_other = |other: &&Resident| !std::ptr::eq(other.turn, asking.turn);
-        let others = || self.residents.iter().filter(is_other).filter(|other| other.can_leave(now)).filter(gives_way);
-        let rank = |resident: &&Resident| (!resident.is_idle(now), std::cmp::Reverse(resident.page.priority()), resident.active_us);
-        if let Some(next) = others().filter(|other| other.may_be_told(now)).min_by_key(rank) {
-            // Never 0, which takes an order back.
-            self.number = self.number.wrapping_add(1).max(1);
-            next.publish(self.number);
-            self.order = Some(Order { turn: next.turn, number: self.number, since_us: now });
-        } else if others().next().is_none() {
-            asking.turn.no_room.store(asking.report.room_wanted, Release);
+        let mut queue: Vec<usize> = (0..self.residents.len()).filter(|&place| self.residents[place].asks.is_some()).collect();
+        queue.sort_by_key(|&place| self.residents[place].queued_us);
+        for place in queue {
+            let asking = self.residents[place].turn;
+            match self.next_to_leave(place, now) {
+                Ok(Some(next)) => {
+                    self.residents[next].tell(asking, now);
+                    self.residents[place].queued_us = now;
+                    return;
+                }
+                Ok(None) => {}
+                Err(Nobody) => {
+                    asking.no_room.store(self.residents[place].report.room_wanted, Release);
+                    self.residents[place].queued_us = now;
+                    let is_for = |resident: &&mut Resident| resident.order.is_some_and(|order| std::ptr::eq(order.asking, asking));
+                    self.residents.iter_mut().filter(is_for).for_each(Resident::release);
+                }
+            }
         }
     }
 
-    /// Returns true if no order is under way. Takes one back that is not followed for too long.
-    fn has_ended(&mut self, now: u64) -> bool {
-        let Some(order) = self.order else { return true };
-        if let Some(resident) = self.residents.iter_mut().find(|resident| std::ptr::eq(resident.turn, order.turn)) {
-            let took_us = now.saturating_sub(order.since_us);
-            let has_left = resident.has_left(order.number);
-            if !has_left && took_us < LEAVE_TIMEOUT_US {
-                return false;
-            }
-            if has_left {
-                resident.move_us = took_us;
-            } else {
-                resident.skipped_until_us = now + SKIPPED_US;
-            }
-            resident.publish(0);
+    /// Returns the tenant that is told to leave for the asking one; `None` if one can leave later.
+    fn next_to_leave(&self, asking: usize, now: u64) -> Result<Option<usize>, Nobody> {
+        let priority = self.residents[asking].page.priority();
+        let gives_way = |other: &Resident| other.is_idle(now) || other.page.priority() >= priority;
+        let others = || {
+            let others = self.residents.iter().enumerate().filter(|&(place, other)| place != asking && other.can_leave(now));
+            others.filter(|(_, other)| gives_way(other))
+        };
+        let rank = |&(_, other): &(usize, &Resident)| (!other.is_idle(now), Reverse(other.page.priority()), other.active_us);
+        if others().next().is_some() {
+            return Ok(others().filter(|(_, other)| other.may_be_told(now)).min_by_key(rank).map(|(place, _)| place));
         }
-        (self.order, self.ended_us) = (None, now);
-        true
+        // Idle processes of the container make room for one that waits to come back.
+        let own = &self.residents[asking];
+        if own.report.out != 0 && own.can_leave(now) && own.is_idle(now) { Ok(Some(asking)) } else { Err(Nobody) }
     }
 
     /// Takes all orders back.
     pub fn end(&mut self) {
-        self.residents.iter().for_each(|resident| resident.publish(0));
+        self.residents.iter_mut().for_each(Resident::release);
     }
 }
+
+/// Nobody is left that can leave.
+#[derive(Debug)]
+struct Nobody;
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,11 @@
+use std::ffi::CString;
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
 use vgpu_region::limits::{GpuLimit, LimitsPage, Selector, Turn};
+use vgpu_region::map;
 use vgpu_region::uuid::Uuid;
 
 use super::*;
@@ -20,6 +24,8 @@ struct Tenant {
     works: fn(u64) -> bool,
     /// Whether it follows orders.
     obeys: bool,
+    /// Whether it has memory that can move.
+    is_movable: bool,
     /// Whether its memory is on the GPU.
     is_in: bool,
     /// Order that it follows, and when that will be done.
@@ -36,7 +42,7 @@ impl Tenant {
         limit.overcommit.store(overcommit, Relaxed);
         let page = Box::leak(Box::new(LimitsPage::new([limit]).with_priority(priority)));
         let report = Box::leak(Box::new(Mutex::new(Report { calls: 1, left: vec![0], ..Report::default() })));
-        Self { page, report, pages, works, obeys: true, is_in: false, leaving: None, worked: 0, refused: 0 }
+        Self { page, report, pages, works, obeys: true, is_movable: true, is_in: false, leaving: None, worked: 0, refused: 0 }
     }
 
     fn turn(&self) -> &'static Turn {
@@ -57,14 +63,14 @@ impl Tenant {
         if let Some((order, done)) = self.leaving {
             if now >= done {
                 (self.leaving, report.left) = (None, vec![order]);
-                if std::mem::replace(&mut self.is_in, false) {
+                if self.is_movable && std::mem::replace(&mut self.is_in, false) {
                     *free += self.pages;
                     (report.resident, report.out) = (0, self.pages);
                 }
             }
             return;
         }
-        if !(self.works)(now) {
+        if !(self.works)(now) || (order != 0 && self.obeys && !self.is_in) {
             return;
         }
         if !self.is_in && *free >= self.pages {
@@ -159,11 +165,114 @@ fn a_tenant_that_does_not_leave_is_skipped_and_its_order_taken_back() {
 }
 
 #[test]
+fn a_request_that_never_fits_is_refused_once_all_are_out() {
+    let mut tenants = [
+        Tenant::new(GpuLimit::EVICTABLE, 1, 30, |now| now < 1_100_000),
+        Tenant::new(GpuLimit::EVICTABLE, 1, 30, |_| true),
+        Tenant::new(GpuLimit::OVERCOMMITTED, 1, 30, |_| true),
+        Tenant::new(GpuLimit::EVICTABLE, 1, 90, |now| now > 2_000_000),
+    ];
+    run(&mut tenants, 20);
+    assert!(tenants[3].refused > 0, "still waiting");
+    // The one that works is told once in each quantum at most, and works on.
+    assert_eq!(orders(&tenants), [true, true, false, false]);
+    assert!(tenants[1].worked > 15_000_000 && tenants[2].worked > 18_000_000, "{}", tenants[1].worked);
+}
+
+#[test]
+fn room_from_several_is_kept_for_the_one_that_asks() {
+    let mut tenants = [
+        Tenant::new(GpuLimit::EVICTABLE, 1, 50, |_| true),
+        Tenant::new(GpuLimit::EVICTABLE, 1, 50, |_| true),
+        Tenant::new(GpuLimit::EVICTABLE, 1, 90, |now| now > 2_000_000),
+    ];
+    run(&mut tenants, 60);
+    assert!(tenants.iter().all(|tenant| tenant.worked > 15_000_000 && tenant.refused == 0), "{}", tenants[2].worked);
+}
+
+#[test]
+fn a_tenant_without_memory_that_can_move_does_not_stand_in_the_way() {
+    let mut tenants = [
+        Tenant::new(GpuLimit::EVICTABLE, 1, 10, |now| now < 1_100_000),
+        Tenant::new(GpuLimit::EVICTABLE, 1, 60, |now| now < 1_200_000),
+        Tenant::new(GpuLimit::EVICTABLE, 1, 60, |now| now > 2_000_000),
+    ];
+    tenants[0].is_movable = false;
+    run(&mut tenants, 5);
+    assert_eq!(orders(&tenants), [true, true, false]);
+    assert!(tenants[2].worked > 2_000_000, "{}", tenants[2].worked);
+}
+
+#[test]
+fn one_that_asks_for_too_much_does_not_keep_the_others_waiting() {
+    let mut tenants = [
+        Tenant::new(GpuLimit::EVICTABLE, 1, 60, |now| now < 1_100_000),
+        Tenant::new(GpuLimit::EVICTABLE, 1, 200, |now| now > 1_500_000),
+        Tenant::new(GpuLimit::EVICTABLE, 1, 60, |now| now > 2_000_000),
+    ];
+    run(&mut tenants, 6);
+    assert!(tenants[1].refused > 0 && tenants[2].worked > 3_000_000, "{}", tenants[2].worked);
+}
+
+#[test]
+fn a_newcomer_has_a_quantum() {
+    let mut tenants = [60, 60].map(|pages| Tenant::new(GpuLimit::EVICTABLE, 1, pages, |_| true));
+    let mut newcomer = tenants[0].resident();
+    let report = |room_wanted, resident| Report { room_wanted, resident, calls: 1, left: vec![0], out: 0 };
+    for (now, now_says) in [(1_000_000, report(1, 2)), (1_020_000, report(2, 2)), (4_000_000, report(2, 60))] {
+        *tenants[0].report.lock().unwrap() = now_says;
+        newcomer.update(now);
+    }
+    assert!(!newcomer.may_be_told(4_100_000) && newcomer.asks.is_none());
+    // Who asks for a little more again and again has none.
+    for step in 0..40 {
+        *tenants[0].report.lock().unwrap() = Report { calls: 1 + step, ..report(2 + step / 10, 61) };
+        newcomer.update(4_100_000 + u64::from(step) * 100_000);
+    }
+    assert!(newcomer.may_be_told(8_100_000));
+    tenants[1].step(0, 0, &mut 0);
+}
+
+#[test]
+fn a_new_arbiter_takes_back_what_the_one_before_has_ordered() {
+    let tenant = Tenant::new(GpuLimit::EVICTABLE, 1, 60, |_| true);
+    tenant.turn().leave.store(7, Relaxed);
+    let _resident = tenant.resident();
+    assert_eq!(tenant.turn().leave.load(Relaxed), 0);
+}
+
+#[test]
+fn order_numbers_only_grow() {
+    let (first, second) = (orders::next(), orders::next());
+    assert!(first != 0 && orders::is_followed(first, second) && !orders::is_followed(second, first) && !orders::is_followed(first, 0));
+    // An arbiter that ran an hour ago had lower ones.
+    assert!(orders::is_followed(first - 16 * 3600, first) && orders::is_followed(u32::MAX, 1));
+}
+
+#[test]
+fn what_the_dead_had_is_not_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("region");
+    map::format(File::create(&path).unwrap().as_raw_fd()).unwrap();
+    let me = map::join(&CString::new(path.to_str().unwrap()).unwrap(), 1, 1).unwrap();
+    me.region.slots_used.store(3, Relaxed);
+    for (slot, out) in me.region.slots.iter().zip([0, 0, 30]) {
+        slot.calls.store(5, Relaxed);
+        slot.left.store(7, Relaxed);
+        slot.gpus[0].charge.reserve(&me.region.gpus[0].total, 30, 100).unwrap();
+        slot.gpus[0].overhead.store(4, Relaxed);
+        slot.gpus[0].out.store(out, Relaxed);
+    }
+    let report = report::read(&File::open(&path).unwrap(), 0);
+    assert_eq!(report, Some(Report { room_wanted: 0, calls: 5, resident: 26, out: 0, left: vec![7] }));
+}
+
+#[test]
 fn a_region_with_any_content_is_a_report() {
     let path = std::env::temp_dir().join(format!("vgpu-residency-{}", std::process::id()));
     for (bytes, is_readable) in [(vec![0xff; vgpu_region::region::SIZE], true), (vec![0xff; 100], false), (vec![], false)] {
         std::fs::write(&path, bytes).unwrap();
-        let report = read(&File::open(&path).unwrap(), 0);
+        let report = report::read(&File::open(&path).unwrap(), 0);
         assert_eq!(report.is_some(), is_readable);
     }
     std::fs::remove_file(path).unwrap();

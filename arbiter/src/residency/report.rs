@@ -1,0 +1,84 @@
+//! What a tenant says about its memory, in its region.
+
+use std::fs::File;
+use std::mem::offset_of;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering::Relaxed;
+
+use vgpu_region::map::Census;
+use vgpu_region::region::{GpuAccount, Region, SLOTS, Slot};
+
+/// What a tenant says about its memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Number of requests for room so far.
+    pub room_wanted: u32,
+    /// Sum of its living processes' calls.
+    pub calls: u32,
+    /// Pages on the GPU that may move, at most: those of processes whose memory is there, without contexts, modules and managed memory.
+    pub resident: u64,
+    /// Pages on the host.
+    pub out: u64,
+    /// Last order that each living process with memory has followed.
+    pub left: Vec<u32>,
+}
+
+/// Source of a tenant's report.
+#[derive(Debug)]
+pub enum Source {
+    /// Region file, and the GPU's index in it.
+    File(File, usize),
+    /// For tests.
+    Memory(&'static std::sync::Mutex<Report>),
+}
+
+impl Source {
+    /// Returns the report. A tenant whose region is unreadable has nothing to say.
+    pub fn read(&self) -> Report {
+        match self {
+            Self::File(file, gpu) => read(file, *gpu).unwrap_or_default(),
+            Self::Memory(report) => report.lock().map(|report| report.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+/// Reads a tenant's report from its region. Processes that have made no counted call have nothing that can move; what dead ones had, the
+/// driver has freed.
+pub fn read(file: &File, gpu: usize) -> Option<Report> {
+    let word = |at: usize| {
+        let mut bytes = [0; 4];
+        file.read_exact_at(&mut bytes, at as u64).ok().map(|()| u32::from_ne_bytes(bytes))
+    };
+    let account = offset_of!(Region, gpus) + gpu * size_of::<GpuAccount>();
+    let mut report = Report { room_wanted: word(account + offset_of!(GpuAccount, room_wanted))?, ..Report::default() };
+    let used = word(offset_of!(Region, slots_used))?.min(SLOTS as u32);
+    let census = Census::of(file.as_raw_fd());
+    for (index, slot) in read_slots(file, used as usize)?.iter().enumerate() {
+        let calls = slot.calls.load(Relaxed);
+        let Some(charge) = slot.gpus.get(gpu).filter(|charge| calls != 0 && charge.charge.see().most() != 0) else { continue };
+        if census.is_dead(index) {
+            continue;
+        }
+        let out = u64::from(charge.out.load(Relaxed));
+        let stays = u64::from(charge.overhead.load(Relaxed)) + u64::from(charge.managed.load(Relaxed));
+        report.calls = report.calls.wrapping_add(calls);
+        report.out += out;
+        // A process moves all of its memory or none.
+        if out == 0 {
+            report.resident += charge.charge.see().most().saturating_sub(stays);
+        }
+        report.left.push(slot.left.load(Relaxed));
+    }
+    Some(report)
+}
+
+/// Returns a copy of the first slots of a region, whatever they contain.
+fn read_slots(file: &File, count: usize) -> Option<Vec<Slot>> {
+    // SAFETY: slots consist of atomics and integers, for which every bit pattern is valid.
+    let mut slots: Vec<Slot> = (0..count).map(|_| unsafe { std::mem::zeroed() }).collect();
+    // SAFETY: the vector owns these bytes, and nothing else refers to them.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(slots.as_mut_ptr().cast::<u8>(), size_of_val(&*slots)) };
+    file.read_exact_at(bytes, offset_of!(Region, slots) as u64).ok()?;
+    Some(slots)
+}
