@@ -1,6 +1,7 @@
 //! Services of the kernel and the C library: clocks, sleep, memory, locks, log lines.
 
 pub mod clock;
+pub mod errno;
 pub mod futex;
 pub mod list;
 pub mod lock;

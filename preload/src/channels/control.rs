@@ -4,6 +4,7 @@ use core::ffi::{c_int, c_ulong, c_void};
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::os::errno;
 use vgpu_cuda_abi::resource_manager::{self as rm, ObjectHandle, RmStatus};
 
 /// Signature of `ioctl` with one argument, as `libcuda` calls it.
@@ -32,11 +33,7 @@ pub fn control<T>(descriptor: c_int, (client, object): (ObjectHandle, ObjectHand
         rm::Control { client, object, command, flags: 0, parameters: core::ptr::from_mut(parameters).cast(), size, status: u32::MAX };
     // _IOWR(type, number, size) of the kernel's ioctl.h.
     let request = 3 << 30 | (size_of::<rm::Control>() as u64) << 16 | u64::from(rm::IOCTL_TYPE) << 8 | u64::from(rm::CONTROL);
-    // SAFETY: errno belongs to this thread. The driver reads and writes the call and its parameters, whose size it is told.
-    unsafe {
-        let errno = *libc::__errno_location();
-        let result = ioctl(descriptor, request, (&raw mut call).cast::<c_void>());
-        *libc::__errno_location() = errno;
-        if result == 0 { call.status } else { u32::MAX }
-    }
+    // SAFETY: the driver reads and writes the call and its parameters, whose size it is told.
+    let result = errno::preserved(|| unsafe { ioctl(descriptor, request, (&raw mut call).cast::<c_void>()) });
+    if result == 0 { call.status } else { u32::MAX }
 }

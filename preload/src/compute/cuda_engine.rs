@@ -12,7 +12,7 @@ use crate::nvml_query;
 use crate::os::log::{self, Throttle};
 use crate::os::{clock, futex, tsc};
 use crate::trace::sink;
-use vgpu_cuda_abi::cuda::{Handle, NOT_READY, SUCCESS};
+use vgpu_cuda_abi::cuda::{Handle, NOT_READY, PER_THREAD_STREAM, SUCCESS};
 use vgpu_gpu_limiter::engine::{Engine, EventStatus, LaunchWait, Power};
 
 /// Default timer slack, by which a sleep lasts longer than requested, in nanoseconds (`PR_GET_TIMERSLACK` is 50 µs).
@@ -21,11 +21,6 @@ const TIMER_SLACK_NS: u64 = 50_000;
 /// Returns the duration to request for a sleep of about `duration_ns` nanoseconds.
 fn without_slack(duration_ns: u64) -> u64 {
     if duration_ns > 2 * TIMER_SLACK_NS { duration_ns - TIMER_SLACK_NS } else { duration_ns }
-}
-
-/// Converts a duration in nanoseconds.
-fn timespec(ns: u64) -> libc::timespec {
-    libc::timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ }
 }
 
 /// Limits the log lines about waits.
@@ -50,13 +45,7 @@ impl Engine for Cuda {
     }
 
     fn sleep(&self, duration_ns: u64) {
-        let time = timespec(without_slack(duration_ns));
-        // SAFETY: errno belongs to this thread, and the program may be about to read it. A signal only ends the sleep early.
-        unsafe {
-            let errno = *libc::__errno_location();
-            libc::nanosleep(&raw const time, core::ptr::null_mut());
-            *libc::__errno_location() = errno;
-        }
+        clock::nap(without_slack(duration_ns).cast_signed());
     }
 
     fn sleep_while(&self, word: &AtomicU32, value: u32, duration_ns: u64) {
@@ -73,20 +62,8 @@ impl Engine for Cuda {
 
     fn create_event(&self) -> Option<Handle> {
         let _relaxed = CaptureRelaxed::enter();
-        let foreign = driver::current_context() != self.context;
-        let (mut event, mut popped) = (core::ptr::null_mut(), core::ptr::null_mut());
-        // SAFETY: the context exists, as the stream that is about to be launched into is in it. A pushed context is popped.
-        unsafe {
-            if foreign && driver::context_push(self.context) != SUCCESS {
-                return None;
-            }
-            // Flags: with timing, without blocking waits.
-            let status = driver::event_create(&raw mut event, 0);
-            if foreign {
-                driver::context_pop(&raw mut popped);
-            }
-            (status == SUCCESS).then_some(event)
-        }
+        // SAFETY: the context lives, as the stream that is about to be launched into is in it.
+        unsafe { driver::create_event(self.context) }
     }
 
     fn record_event(&self, event: Handle, stream: Handle) -> bool {
@@ -107,21 +84,17 @@ impl Engine for Cuda {
 
     fn elapsed_ns(&self, from: Handle, to: Handle) -> Option<i64> {
         let _relaxed = CaptureRelaxed::enter();
-        let mut milliseconds = 0f32;
-        // SAFETY: the limiter's events, in a context that is not closed; the driver writes one number.
-        let status = unsafe { driver::event_elapsed(&raw mut milliseconds, from, to) };
-        (status == SUCCESS).then_some((f64::from(milliseconds) * 1e6) as i64)
+        // SAFETY: the limiter's events, in a context that is not closed.
+        unsafe { driver::elapsed_ns(from, to) }
     }
 
     fn can_record_in(&self, stream: Handle) -> bool {
         // The per-thread default stream differs for each thread, the legacy one belongs to the current context, and an event must not be
         // captured.
-        let mut capturing = 0;
-        stream as usize != 2
-            && (stream as usize > 2 || driver::current_context() == self.context)
-            // SAFETY: the stream is locked and not retired, so the program is not destroying it.
-            && unsafe { driver::is_capturing(stream, &raw mut capturing) == SUCCESS }
-            && capturing == 0
+        // The stream is locked and not retired, so the program is not destroying it.
+        stream != PER_THREAD_STREAM
+            && (stream as usize > PER_THREAD_STREAM as usize || driver::current_context() == self.context)
+            && !driver::is_captured(stream)
     }
 
     fn is_idle(&self, stream: Handle) -> bool {

@@ -6,7 +6,7 @@ use crate::compute::streams::State;
 use crate::compute::switcher;
 use crate::loader::driver;
 use crate::memory::objects::captures;
-use vgpu_cuda_abi::cuda::{Handle, SUCCESS, Status};
+use vgpu_cuda_abi::cuda::{Handle, Status};
 use vgpu_gpu_limiter::{batch_close, cost_model, launch};
 
 /// Makes a launch when the limit allows it, and measures it. `key` returns the key of its kind ([`cost_model::key`]).
@@ -55,9 +55,7 @@ fn limited(state: &'static State, handle: Handle, key: u64, is_collective: impl 
 /// Returns true if launches into the stream are recorded instead of run, or if the driver will refuse them because of a capture.
 #[inline]
 fn is_captured(stream: Handle) -> bool {
-    let mut capturing = 0;
-    // SAFETY: the program's own stream; the driver writes one integer.
-    captures::has_begun() && unsafe { driver::is_capturing(stream, &raw mut capturing) != SUCCESS || capturing != 0 }
+    captures::has_begun() && driver::is_captured(stream)
 }
 
 /// Called before other work than a launch follows in the stream, such as a copy or a wait.

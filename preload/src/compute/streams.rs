@@ -16,7 +16,7 @@ use crate::os::{log, mmap};
 use crate::session;
 use crate::session::{Session, State as Limits};
 use crate::trace::control;
-use vgpu_cuda_abi::cuda::{Device, Handle, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS, Status};
+use vgpu_cuda_abi::cuda::{Device, Handle, OPERATING_SYSTEM, OUT_OF_MEMORY, PER_THREAD_STREAM, SUCCESS, Status};
 use vgpu_gpu_limiter::account::Account;
 use vgpu_gpu_limiter::cost_model::CostModel;
 use vgpu_gpu_limiter::engine::{Engine, LEGACY_STREAM};
@@ -32,8 +32,6 @@ const STREAMS: usize = 1024;
 const PROBES: usize = 16;
 /// Most contexts with a meter.
 const METERS: usize = 64;
-/// Handle of the thread's own default stream, `CU_STREAM_PER_THREAD`.
-const PER_THREAD_STREAM: usize = 2;
 /// Id of an entry that is being written.
 const BEING_WRITTEN: u64 = 1;
 /// Id of an entry whose stream is gone.
@@ -254,7 +252,7 @@ impl State {
         self.meters.iter().filter_map(|place| unsafe { place.load(Acquire).as_ref() }).filter(|meter| !meter.is_closed())
     }
 
-    /// Returns true once: to the caller who is to start the thread that controls the GPU's scheduler.
+    /// Returns true to the first caller, which starts the thread that controls the GPU's scheduler.
     pub fn needs_switcher(&self) -> bool {
         !self.has_switcher.swap(true, AcqRel)
     }
@@ -317,7 +315,7 @@ fn number(handle: Handle) -> u64 {
     match handle as usize {
         // Odd, unlike any handle, and not one of the table's special ids.
         0 | LEGACY_STREAM => current_handle() as u64 | 1 << 61 | 1,
-        PER_THREAD_STREAM => number_of_own(handle),
+        _ if handle == PER_THREAD_STREAM => number_of_own(handle),
         _ => handle as u64,
     }
 }
@@ -340,28 +338,13 @@ fn thread_number() -> u64 {
 
 /// Returns a stream's context and its device, or `None` if there is no context.
 fn context_of(stream: Handle) -> Result<Option<(Handle, Device)>, Status> {
-    let (mut context, mut popped, mut device) = (core::ptr::null_mut(), core::ptr::null_mut(), 0);
-    // SAFETY: the program's own stream; the driver writes into variables of the documented types; a pushed context is popped.
-    let status = unsafe {
-        // The default streams belong to the current context.
-        if stream as usize <= PER_THREAD_STREAM || driver::stream_context(stream, &raw mut context) != SUCCESS {
-            context = driver::current_context();
-        }
-        if context.is_null() {
-            return Ok(None);
-        }
-        if context == driver::current_context() {
-            driver::current_device(&raw mut device)
-        } else {
-            match driver::context_push(context) {
-                SUCCESS => {
-                    let status = driver::current_device(&raw mut device);
-                    driver::context_pop(&raw mut popped);
-                    status
-                }
-                refused => refused,
-            }
-        }
-    };
-    if status == SUCCESS { Ok(Some((context, device))) } else { Err(status) }
+    let (context, mut device) = (driver::context_of(stream), 0);
+    if context.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the context of a stream that the program uses, or the current one; the driver writes one integer.
+    match unsafe { driver::in_context(context, || driver::current_device(&raw mut device)) }? {
+        SUCCESS => Ok(Some((context, device))),
+        status => Err(status),
+    }
 }

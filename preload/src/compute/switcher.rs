@@ -99,7 +99,7 @@ fn apply(state: &'static State, account: &'static Account, applied: &mut Applied
             );
         }
     }
-    // In a closed turn: the tenant wants the next. In an open one: it still needs it.
+    // While its turn is closed, the tenant asks for the next one; while it is open, it says that it still needs this one.
     let wants = match Turn::state(word) {
         Turn::CLOSED => applied.word != word && has_work(state, account),
         Turn::OPEN => WAITING_THREADS.load(Relaxed) != 0 && has_work(state, account),

@@ -244,6 +244,71 @@ pub fn current_context() -> Handle {
     context
 }
 
+/// Runs `work` with a context current.
+///
+/// # Errors
+/// The driver does not make the context current: its status. Then `work` did not run.
+///
+/// # Safety
+/// The context lives.
+pub unsafe fn in_context<T>(context: Handle, work: impl FnOnce() -> T) -> Result<T, Status> {
+    if context == current_context() {
+        return Ok(work());
+    }
+    let mut popped = core::ptr::null_mut();
+    // SAFETY: the caller's promise; what was pushed is popped, and the driver writes one handle.
+    unsafe {
+        match context_push(context) {
+            cuda::SUCCESS => {
+                let result = work();
+                context_pop(&raw mut popped);
+                Ok(result)
+            }
+            refused => Err(refused),
+        }
+    }
+}
+
+/// Returns the context of a stream of the program's; null if there is none. The default streams belong to the current context.
+pub fn context_of(stream: Handle) -> Handle {
+    let mut context = core::ptr::null_mut();
+    // SAFETY: the program's own stream; the driver writes one handle.
+    if stream as usize <= cuda::PER_THREAD_STREAM as usize || unsafe { stream_context(stream, &raw mut context) } != cuda::SUCCESS {
+        context = current_context();
+    }
+    context
+}
+
+/// Returns true if work in a stream of the program's is captured into a graph, or will be refused because of a capture.
+#[inline]
+pub fn is_captured(stream: Handle) -> bool {
+    let mut capturing = 0;
+    // SAFETY: the program's own stream; the driver writes one integer.
+    unsafe { is_capturing(stream, &raw mut capturing) != cuda::SUCCESS || capturing != 0 }
+}
+
+/// Creates an event with timing and without blocking waits. `None` if that fails.
+///
+/// # Safety
+/// The context lives.
+pub unsafe fn create_event(context: Handle) -> Option<Handle> {
+    let mut event = core::ptr::null_mut();
+    // SAFETY: the caller's promise; the driver writes one handle.
+    let status = unsafe { in_context(context, || event_create(&raw mut event, 0)) };
+    (status == Ok(cuda::SUCCESS)).then_some(event)
+}
+
+/// Returns the time from one finished event to another, in nanoseconds.
+///
+/// # Safety
+/// Both are events of one context, which lives.
+pub unsafe fn elapsed_ns(from: Handle, to: Handle) -> Option<i64> {
+    let mut milliseconds = 0f32;
+    // SAFETY: the caller's promise; the driver writes one number.
+    let status = unsafe { event_elapsed(&raw mut milliseconds, from, to) };
+    (status == cuda::SUCCESS).then_some((f64::from(milliseconds) * 1e6) as i64)
+}
+
 calls! { Nvml, nvml::FUNCTION_NOT_FOUND;
     /// Initialises NVML, which counts the calls.
     nvml_init = nvmlInit_v2();

@@ -31,69 +31,51 @@ struct Dynamic {
     value: usize,
 }
 
-/// Search for a function of the C library.
-struct Search {
-    /// Name of the function.
-    name: &'static CStr,
-    /// Address of the function; null until it is found.
-    found: *mut c_void,
+/// Calls `visit` with the description of each loaded object until it returns true. The objects stay loaded during the call.
+pub(super) fn each_object<F: FnMut(&libc::dl_phdr_info) -> bool>(mut visit: F) {
+    unsafe extern "C" fn forward<F: FnMut(&libc::dl_phdr_info) -> bool>(
+        info: *mut libc::dl_phdr_info,
+        _size: usize,
+        visit: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader passes a valid description, and `each_object` its own closure, which nobody else uses meanwhile.
+        unsafe { c_int::from((*visit.cast::<F>())(&*info)) }
+    }
+    // SAFETY: the callback gets the pointer to `visit`, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(forward::<F>), (&raw mut visit).cast()) };
+}
+
+/// Returns the path of a loaded object; empty if it has none.
+fn path(info: &libc::dl_phdr_info) -> &[u8] {
+    // SAFETY: a loaded object's name is a C string or null.
+    unsafe { if info.dlpi_name.is_null() { &[] } else { CStr::from_ptr(info.dlpi_name).to_bytes() } }
 }
 
 /// Returns the address of a function that glibc exports, from `libc`, `libdl` or `libpthread`; null if it is not loaded.
 pub fn in_libc(name: &'static CStr) -> *mut c_void {
-    let mut search = Search { name, found: core::ptr::null_mut() };
-    // SAFETY: the callback gets the pointer to `search`, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
-    search.found
+    let mut found = core::ptr::null_mut();
+    each_object(|info| {
+        let path = path(info);
+        let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+        if [&b"libc.so."[..], b"libdl.so.", b"libpthread.so."].iter().any(|library| file.starts_with(library)) {
+            // SAFETY: the object is loaded.
+            found = unsafe { find(info, name) };
+        }
+        !found.is_null()
+    });
+    found
 }
 
 /// Returns whether this library was loaded from a path below `folder`.
 pub fn is_loaded_from(folder: &'static str) -> bool {
-    let mut search = Own { folder, found: false };
-    // SAFETY: the callback gets the pointer to `search`, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(visit_own), (&raw mut search).cast()) };
-    search.found
-}
-
-/// Search for this library.
-struct Own {
-    /// Folder to compare with.
-    folder: &'static str,
-    /// Whether the library's path begins with the folder.
-    found: bool,
-}
-
-/// Callback of `dl_iterate_phdr`: examines one loaded object for [`is_loaded_from`].
-unsafe extern "C" fn visit_own(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a valid description, and `is_loaded_from` its own search.
-    let (info, search) = unsafe { (&*info, &mut *search.cast::<Own>()) };
-    let here = visit_own as *const () as usize;
-    // SAFETY: a loaded object's name is a C string or null.
-    unsafe {
-        let is_ours = contains(info, here);
-        if is_ours && !info.dlpi_name.is_null() {
-            search.found = CStr::from_ptr(info.dlpi_name).to_bytes().starts_with(search.folder.as_bytes());
-        }
-        c_int::from(is_ours)
-    }
-}
-
-/// Callback of `dl_iterate_phdr`: looks up the name in the C library.
-unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a valid description, and `in_libc` its own search.
-    let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
-    if info.dlpi_name.is_null() {
-        return 0;
-    }
-    // SAFETY: the name of a loaded object is a C string.
-    let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
-    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
-    if ![&b"libc.so."[..], b"libdl.so.", b"libpthread.so."].iter().any(|library| name.starts_with(library)) {
-        return 0;
-    }
-    // SAFETY: the object is loaded, and the loader's lock is held during the callback.
-    search.found = unsafe { find(info, search.name) };
-    c_int::from(!search.found.is_null())
+    let (here, mut is_below) = (is_loaded_from as *const () as usize, false);
+    each_object(|info| {
+        // SAFETY: the object is loaded.
+        let is_ours = unsafe { contains(info, here) };
+        is_below |= is_ours && path(info).starts_with(folder.as_bytes());
+        is_ours
+    });
+    is_below
 }
 
 /// Addresses of the tables in an object's dynamic section; 0 for those that it lacks.

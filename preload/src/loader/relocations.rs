@@ -3,7 +3,7 @@
 //! The library's relocations name the function; the words that they fill are what its calls go through. Other libraries' calls are not
 //! changed, and it does not matter in which order the libraries were loaded.
 
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_void};
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -37,23 +37,17 @@ pub(super) struct Search<'a> {
 /// Redirects the calls of `name` by the library that contains the address `within` to `function`. Stores the function that was called before
 /// in `original` first; it stays null if the library makes no such calls.
 pub fn redirect(within: *mut c_void, name: &'static CStr, function: *mut c_void, original: &AtomicPtr<c_void>) {
-    let mut search = Search { within: within as usize, name, function, original };
-    // SAFETY: the callback gets the pointer to `search`, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
-}
-
-/// Callback of `dl_iterate_phdr`: redirects the calls of the object that is searched for.
-unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a valid description, and `redirect` its own search.
-    let (info, search) = unsafe { (&*info, &*search.cast::<Search<'_>>()) };
-    // SAFETY: the object is loaded, and the loader's lock is held during the callback.
-    unsafe {
-        if !elf::contains(info, search.within) {
-            return 0;
+    let search = Search { within: within as usize, name, function, original };
+    elf::each_object(|info| {
+        // SAFETY: the object is loaded.
+        unsafe {
+            let is_searched = elf::contains(info, search.within);
+            if is_searched {
+                search.replace_all(info);
+            }
+            is_searched
         }
-        search.replace_all(info);
-    }
-    1
+    });
 }
 
 impl Search<'_> {

@@ -1,4 +1,4 @@
-//! Starts threads of the library's own, which containers without a mode that needs them do not have.
+//! Starts the library's own threads. Only containers with a compute limit or evictable memory have any.
 
 use core::ffi::{c_int, c_void};
 

@@ -1,10 +1,17 @@
 //! Clocks and sleep.
 
-/// Sleeps; a signal ends the sleep early.
+use super::errno;
+
+/// Converts a duration in nanoseconds.
+pub fn timespec(nanoseconds: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (nanoseconds / 1_000_000_000) as _, tv_nsec: (nanoseconds % 1_000_000_000) as _ }
+}
+
+/// Sleeps; a signal ends the sleep early. Leaves errno as it is.
 pub fn nap(nanoseconds: i64) {
-    let pause = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
+    let pause = timespec(nanoseconds.unsigned_abs());
     // SAFETY: the structure is valid; the remaining time is not requested.
-    unsafe { libc::nanosleep(&raw const pause, core::ptr::null_mut()) };
+    errno::preserved(|| unsafe { libc::nanosleep(&raw const pause, core::ptr::null_mut()) });
 }
 
 /// Returns nanoseconds of `CLOCK_MONOTONIC`.

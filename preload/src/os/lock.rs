@@ -11,7 +11,7 @@ use crate::os::clock::nap;
 #[derive(Debug)]
 pub struct Exclusive(AtomicU32);
 
-/// Guard of an [`Exclusive`]; dropping it frees the lock. Without a lock inside, an outer guard of the same thread has it.
+/// Guard of an [`Exclusive`]; dropping it frees the lock. Empty if the same thread holds the lock already.
 #[must_use]
 #[derive(Debug)]
 pub struct Held<'a>(Option<&'a Exclusive>);

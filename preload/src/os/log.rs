@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use vgpu_region::limits::LogLevel;
 
-use crate::os::clock;
+use crate::os::{clock, errno};
 
 /// Level up to which lines are written.
 static LEVEL: AtomicU32 = AtomicU32::new(LogLevel::Warn as u32);
@@ -49,12 +49,8 @@ pub fn line(level: LogLevel, message: fmt::Arguments<'_>) {
     if let Some(place) = line.bytes.get_mut(line.length) {
         *place = b'\n';
     }
-    // SAFETY: the buffer is longer than the line; errno belongs to this thread.
-    unsafe {
-        let errno = *libc::__errno_location();
-        libc::write(2, line.bytes.as_ptr().cast(), line.length + 1);
-        *libc::__errno_location() = errno;
-    }
+    // SAFETY: the buffer is longer than the line.
+    errno::preserved(|| unsafe { libc::write(2, line.bytes.as_ptr().cast(), line.length + 1) });
 }
 
 /// Returns this process's id.

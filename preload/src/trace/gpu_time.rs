@@ -19,18 +19,21 @@ use vgpu_cuda_abi::cuda::{Handle, NOT_READY, SUCCESS};
 const LANES: usize = 16;
 /// Number of pairs in a lane.
 const PAIRS: u32 = 4096;
-/// Number of the oldest pairs that are queried after each call.
-const FEW: u32 = 4;
+/// Most pairs, the oldest ones, that are queried after a call.
+const MAX_AFTER_CALL: u32 = 4;
 /// Largest distance from the anchor, in nanoseconds. The driver returns milliseconds as a 32-bit float: beyond a second that is coarser
 /// than 60 ns.
-const FAR: i64 = 1_000_000_000;
+const MAX_ANCHOR_DISTANCE_NS: i64 = 1_000_000_000;
 /// Start of a lane's clock in nanoseconds, so that work before its first event has a time too.
 const ORIGIN: u64 = 1 << 50;
 /// Shortest time between two harvests of all pairs while none is free, in nanoseconds.
-const PAUSE: u64 = 1_000_000;
+const FULL_HARVEST_INTERVAL_NS: u64 = 1_000_000;
+
+/// Sleep while another thread harvests a lane that is to be emptied, in nanoseconds.
+const HARVEST_WAIT_NS: i64 = 10_000;
 
 /// State of a pair: free, or being recorded.
-const TAKEN: u32 = 0;
+const NOT_RECORDED: u32 = 0;
 /// State of a pair: both events are in the stream.
 const IN_FLIGHT: u32 = 1;
 /// State of a pair: done, to be freed in order.
@@ -39,7 +42,7 @@ const FINISHED: u32 = 2;
 /// Pair of events around one piece of work.
 #[repr(C)]
 struct Pair {
-    /// [`TAKEN`], [`IN_FLIGHT`] or [`FINISHED`].
+    /// [`NOT_RECORDED`], [`IN_FLIGHT`] or [`FINISHED`].
     state: AtomicU32,
     /// Event before the work.
     start: AtomicPtr<core::ffi::c_void>,
@@ -66,9 +69,9 @@ struct Lane {
     /// Number of the oldest pair that is not free.
     tail: AtomicU32,
     /// Whether a thread harvests.
-    is_harvested: AtomicBool,
+    is_being_harvested: AtomicBool,
     /// Time of the last harvest that was made because no pair was free, in nanoseconds.
-    last_full: AtomicU64,
+    last_full_ns: AtomicU64,
     /// Clock of the lane; belongs to the thread that harvests.
     clock: UnsafeCell<Clock>,
     /// The pairs.
@@ -78,7 +81,7 @@ struct Lane {
 /// Lanes of this process. All zero is empty.
 pub struct Lanes([Lane; LANES]);
 
-// SAFETY: only the thread that set `is_harvested` uses `clock`; the rest is atomics.
+// SAFETY: only the thread that set `is_being_harvested` uses `clock`; the rest is atomics.
 unsafe impl Sync for Lane {}
 
 /// Pair of events whose first one is in the stream.
@@ -89,33 +92,18 @@ pub struct Timer {
     index: u8,
 }
 
-/// Returns whether work in the stream is captured into a graph, or will be refused because of a capture.
-pub fn is_captured(stream: Handle) -> bool {
-    let mut capturing = 0;
-    // SAFETY: the program's own stream; the driver writes one integer.
-    unsafe { driver::is_capturing(stream, &raw mut capturing) != SUCCESS || capturing != 0 }
-}
-
-/// Returns the context of a stream.
-fn context_of(stream: Handle) -> Handle {
-    let mut context = core::ptr::null_mut();
-    // SAFETY: the program's own stream; the driver writes one handle.
-    if stream as usize <= 2 || unsafe { driver::stream_context(stream, &raw mut context) } != SUCCESS {
-        context = driver::current_context();
-    }
-    context
-}
-
 impl Lanes {
     /// Records the first event of a pair. `None` if no pair is free or an event fails; then the work has no time.
     pub fn start(&'static self, ring: Option<&Ring>, stream: Handle) -> Option<Timer> {
         let _relaxed = CaptureRelaxed::enter();
-        let context = context_of(stream);
+        let context = driver::context_of(stream);
         let (index, lane) = self.of(context)?;
         let pair = lane.take(ring)?;
         for event in [&pair.start, &pair.end] {
             if event.load(Relaxed).is_null() {
-                event.store(create(context), Relaxed);
+                // SAFETY: the context lives, as the program is using a stream of it.
+                let created = unsafe { driver::create_event(context) };
+                event.store(created.unwrap_or(core::ptr::null_mut()), Relaxed);
             }
         }
         let (start, end) = (pair.start.load(Relaxed), pair.end.load(Relaxed));
@@ -140,7 +128,7 @@ impl Lanes {
     /// Writes the times of finished work: of `all` pairs, or of the oldest few.
     pub fn harvest(&self, ring: &Ring, all: bool) {
         for lane in self.0.iter().filter(|lane| lane.context.load(Acquire) != 0) {
-            lane.harvest(ring, if all { PAIRS } else { FEW });
+            lane.harvest(ring, if all { PAIRS } else { MAX_AFTER_CALL });
         }
     }
 
@@ -152,33 +140,13 @@ impl Lanes {
             }
             // Another thread's harvest takes moments.
             for _ in 0..1000 {
-                if !lane.is_harvested.swap(true, Acquire) {
+                if !lane.is_being_harvested.swap(true, Acquire) {
                     lane.empty();
                     break;
                 }
-                let pause = libc::timespec { tv_sec: 0, tv_nsec: 10_000 };
-                // SAFETY: the structure is valid; the rest of an interrupted sleep is not needed.
-                unsafe { libc::nanosleep(&raw const pause, core::ptr::null_mut()) };
+                clock::nap(HARVEST_WAIT_NS);
             }
         }
-    }
-}
-
-/// Creates an event in a context; null if that fails.
-fn create(context: Handle) -> Handle {
-    let is_foreign = driver::current_context() != context;
-    let (mut event, mut popped) = (core::ptr::null_mut(), core::ptr::null_mut());
-    // SAFETY: the context lives, as the program is using a stream of it. It is popped after it was pushed.
-    unsafe {
-        if is_foreign && driver::context_push(context) != SUCCESS {
-            return core::ptr::null_mut();
-        }
-        // Flags 0: with timing, without blocking waits.
-        let status = driver::event_create(&raw mut event, 0);
-        if is_foreign {
-            driver::context_pop(&raw mut popped);
-        }
-        if status == SUCCESS { event } else { core::ptr::null_mut() }
     }
 }
 
@@ -223,10 +191,10 @@ impl Lane {
             let head = self.head.load(Acquire);
             if head.wrapping_sub(self.tail.load(Acquire)) >= PAIRS {
                 let now = clock::monotonic();
-                if now.saturating_sub(self.last_full.load(Relaxed)) < PAUSE {
+                if now.saturating_sub(self.last_full_ns.load(Relaxed)) < FULL_HARVEST_INTERVAL_NS {
                     return None;
                 }
-                self.last_full.store(now, Relaxed);
+                self.last_full_ns.store(now, Relaxed);
                 self.harvest(ring?, PAIRS);
                 continue;
             }
@@ -237,27 +205,27 @@ impl Lane {
         None
     }
 
-    /// Forgets all events and frees the lane. Only for the thread that set `is_harvested`.
+    /// Forgets all events and frees the lane. Only for the thread that set `is_being_harvested`.
     fn empty(&self) {
         for pair in &self.pairs {
             pair.start.store(core::ptr::null_mut(), Relaxed);
             pair.end.store(core::ptr::null_mut(), Relaxed);
-            pair.state.store(TAKEN, Relaxed);
+            pair.state.store(NOT_RECORDED, Relaxed);
         }
-        // SAFETY: this thread has set `is_harvested`.
+        // SAFETY: this thread has set `is_being_harvested`.
         unsafe { *self.clock.get() = Clock { anchor: core::ptr::null_mut(), at: 0 } };
         self.tail.store(self.head.load(Relaxed), Release);
         self.context.store(0, Release);
-        self.is_harvested.store(false, Release);
+        self.is_being_harvested.store(false, Release);
     }
 
     /// Writes the times of finished work among the `most` oldest pairs, and frees pairs.
     fn harvest(&self, ring: &Ring, most: u32) {
-        if self.tail.load(Relaxed) == self.head.load(Relaxed) || self.is_harvested.swap(true, Acquire) {
+        if self.tail.load(Relaxed) == self.head.load(Relaxed) || self.is_being_harvested.swap(true, Acquire) {
             return;
         }
         let _relaxed = CaptureRelaxed::enter();
-        // SAFETY: this thread has set `is_harvested`.
+        // SAFETY: this thread has set `is_being_harvested`.
         let clock = unsafe { &mut *self.clock.get() };
         let (mut tail, head) = (self.tail.load(Relaxed), self.head.load(Acquire));
         for number in (0..head.wrapping_sub(tail).min(most)).map(|step| tail.wrapping_add(step)) {
@@ -272,7 +240,7 @@ impl Lane {
                         pair.state.store(FINISHED, Relaxed);
                     }
                     // Later pairs may have finished in other streams, but the next calls will see them soon.
-                    NOT_READY if most <= FEW => break,
+                    NOT_READY if most <= MAX_AFTER_CALL => break,
                     NOT_READY => {}
                     // An error of the context.
                     _ => pair.state.store(FINISHED, Relaxed),
@@ -283,11 +251,11 @@ impl Lane {
             && let Some(pair) = self.pair(tail)
             && pair.state.load(Acquire) == FINISHED
         {
-            pair.state.store(TAKEN, Relaxed);
+            pair.state.store(NOT_RECORDED, Relaxed);
             tail = tail.wrapping_add(1);
         }
         self.tail.store(tail, Release);
-        self.is_harvested.store(false, Release);
+        self.is_being_harvested.store(false, Release);
     }
 }
 
@@ -295,27 +263,21 @@ impl Clock {
     /// Returns the begin of a finished pair's work by this clock, and its duration, in nanoseconds.
     fn times(&mut self, pair: &Pair) -> Option<(u64, u64)> {
         let (start, end) = (pair.start.load(Relaxed), pair.end.load(Relaxed));
-        let took = between(start, end)?.max(0) as u64;
+        // SAFETY: events of one lane, whose context lives while a thread harvests it.
+        let elapsed = |from, to| unsafe { driver::elapsed_ns(from, to) };
+        let took = elapsed(start, end)?.max(0) as u64;
         if self.anchor.is_null() {
             (self.anchor, self.at) = (end, ORIGIN);
             pair.end.store(core::ptr::null_mut(), Relaxed);
             return Some((ORIGIN - took, took));
         }
-        let distance = between(self.anchor, start)?;
+        let distance = elapsed(self.anchor, start)?;
         let begin = self.at.saturating_add_signed(distance);
-        if distance > FAR {
+        if distance > MAX_ANCHOR_DISTANCE_NS {
             // No thread may record the anchor again, so the pair gets the old anchor instead.
             pair.end.store(self.anchor, Relaxed);
             (self.anchor, self.at) = (end, begin.saturating_add(took));
         }
         Some((begin, took))
     }
-}
-
-/// Returns the time from one finished event to another, in nanoseconds.
-fn between(from: Handle, to: Handle) -> Option<i64> {
-    let mut milliseconds = 0f32;
-    // SAFETY: events of one lane, in a context that lives; the driver writes one number.
-    let status = unsafe { driver::event_elapsed(&raw mut milliseconds, from, to) };
-    (status == SUCCESS).then_some((f64::from(milliseconds) * 1e6) as i64)
 }

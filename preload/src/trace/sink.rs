@@ -17,12 +17,13 @@ use vgpu_region::trace::{CAPTURED, FAILED, Kind, Ring, TIMED, What};
 
 use crate::entry_points;
 use crate::entry_points::names::COUNT;
+use crate::loader::driver;
 use crate::os::{clock, log, mmap};
 use crate::session;
 use crate::session::Session;
 use crate::trace::call::Call;
 use crate::trace::gpu_time::{Lanes, Timer};
-use crate::trace::{gpu_time, names};
+use crate::trace::names;
 use vgpu_cuda_abi::cuda::{SUCCESS, Status};
 
 /// State of this process's trace. Like the session it belongs to one process. All zero is valid.
@@ -137,7 +138,7 @@ pub fn begin(entry: usize, call: Call) -> Recording {
             trace.lanes.close(trace.ring());
         }
         if call.is_work {
-            recording.is_captured = gpu_time::is_captured(call.stream);
+            recording.is_captured = driver::is_captured(call.stream);
             if !recording.is_captured {
                 recording.timer = trace.lanes.start(trace.ring(), call.stream);
             }
