@@ -1,4 +1,4 @@
-//! Constants of the arbiter, each with the measurement or the reason behind it. Times are µs.
+//! Constants of the arbiter's policy, each with the measurement or the reason behind it. Times are µs.
 
 /// Length of a round, in which each tenant that is always busy has one turn. Handing the GPU over costs .3 to .5 ms (H100,
 /// `tests/gpu/results/hardware-scheduler.md`): two tenants lose under a hundredth.

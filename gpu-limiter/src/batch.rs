@@ -3,7 +3,7 @@
 use crate::cost_model::LaunchKind;
 use crate::engine::Handle;
 
-/// Most launches in a batch of mixed kinds. One event, and the accounting after it, then comes with fewer than one launch in a hundred.
+/// Most launches in a batch. One event, and the accounting after it, then comes with fewer than one launch in a hundred.
 pub const MAX_LAUNCHES: usize = 256;
 
 /// Where a batch begins on the GPU's timeline. Zero is [`BatchStart::PreviousEnd`].

@@ -1,4 +1,4 @@
-//! Tuned constants that more than one part of the limiter uses. Constants of one file are in that file.
+//! Tuned constants of the limiter as a whole. A constant of one mechanism is in that mechanism's file.
 
 /// A pause in a stream that is shorter than this counts as used, in nanoseconds. No other process can use the GPU in such a pause:
 /// handing it over and back takes twice 100 µs, and waking both processes takes as long again. A program that keeps the GPU waiting

@@ -26,7 +26,7 @@ pub struct Options {
     #[arg(long = "log-format", value_enum, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
     /// Least severe level to log (off, error, warn, info, debug, trace), or levels by target such as info,vgpu_monitor=debug.
-    /// Without it, RUST_LOG applies, and then info
+    /// Without it, RUST_LOG applies, and info where that is not set
     #[arg(long = "log-level", env = "VGPU_LOG", value_name = "LEVEL")]
     pub level: Option<String>,
 }
@@ -34,7 +34,7 @@ pub struct Options {
 /// Format of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// One line of text an event, on stderr. Coloured only on a terminal, unless NO_COLOR is set.
+    /// One line of text for each event, on stderr. Coloured only on a terminal, unless NO_COLOR is set.
     #[default]
     Text,
     /// One JSON object an event, one a line, on stderr.

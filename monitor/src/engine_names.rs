@@ -4,7 +4,6 @@
 //! chose its path and wrote its configuration. A file counts only if nobody but root and this process's user can write it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

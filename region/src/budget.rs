@@ -45,12 +45,6 @@ impl Micros {
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns / 1000)
     }
-
-    /// Converts to nanoseconds.
-    #[must_use]
-    pub const fn as_ns(self) -> u64 {
-        self.0 * 1000
-    }
 }
 
 impl core::ops::Add for Micros {
@@ -94,9 +88,9 @@ impl Rate {
 #[derive(Debug)]
 pub struct Budget {
     pub(crate) zero_at: AtomicU64,
-    /// GPU time charged since the container started, in nanoseconds. For display.
+    /// GPU time charged since the container started, in nanoseconds.
     pub used: AtomicU64,
-    /// Time for which launches were held back, summed over threads, in nanoseconds. For display.
+    /// Time for which launches were held back, summed over threads, in nanoseconds.
     pub waited: AtomicU64,
     /// The current or last lease: process and expiry.
     pub(crate) lease: AtomicU64,
@@ -106,7 +100,7 @@ pub struct Budget {
     pub activity: AtomicU64,
     /// Expected GPU time of the work in flight at the last of them, in nanoseconds.
     pub ahead: AtomicU64,
-    /// Word of the closed turn that a launch waits behind.
+    /// Word of the turn that a launch waits behind, or, while the turn is open, still needs.
     pub want: AtomicU64,
     /// Word of the turn that was applied: of a closed one, nothing of the container runs any more, or nearly so.
     pub drained: AtomicU64,

@@ -13,7 +13,7 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 use crate::storage::at_path;
 
-/// Certificate, private key and CA of clients, reloaded when a file changes: certificates are renewed while the webhook runs.
+/// Certificate, private key and CA of clients, reloaded when the certificate or the CA changes: they are renewed while the webhook runs.
 pub struct Tls {
     certificate: PathBuf,
     key: PathBuf,

@@ -61,7 +61,7 @@ struct Group {
     slice_us: u32,
 }
 
-/// What is known of the process. A fork leaves it to the parent.
+/// Groups and GPUs of this process. A forked child starts with an empty table.
 struct Table {
     /// Process that it belongs to.
     process: libc::pid_t,
@@ -262,7 +262,7 @@ pub fn switch(uuid: Uuid, off: bool) -> Outcome {
     each_group(uuid, |group| group.is_off != off, |group, subdevices| group.switch(subdevices, off))
 }
 
-/// Switches channels on that are on. Tells whether the driver allows it at all.
+/// Probe: switches on channels that are on, to learn whether the driver allows it.
 pub fn try_switch(uuid: Uuid) -> Outcome {
     each_group(uuid, |group| !group.is_off, |group, subdevices| group.switch(subdevices, false))
 }

@@ -1,4 +1,5 @@
-//! Arrays and mipmapped arrays. The driver tells the size of an array whose memory is mapped later, so it is asked about such a twin first.
+//! Arrays and mipmapped arrays. The driver tells the size only of an array whose memory is mapped later. It is asked for the
+//! size of a twin of that kind first.
 
 use vgpu_region::ledger::pages;
 
@@ -56,8 +57,8 @@ fn destroy_unseen(array: Handle, levels: u32) {
     unsafe { if levels == 0 { driver::array_destroy(array) } else { driver::mipmap_destroy(array) } };
 }
 
-/// Returns the bytes that such an array takes, and the most that it can take where it has to be aligned: from a twin without memory, else
-/// from a generous computation.
+/// Returns the bytes that such an array takes, and that size rounded up to its alignment: from a twin without memory, else from a generous
+/// computation.
 fn requirements(gpu: &Gpu, descriptor: &Array3dDescriptor, levels: u32) -> (u64, u64) {
     let twin = Array3dDescriptor { flags: descriptor.flags | ARRAY_DEFERRED, ..*descriptor };
     let mut handle = core::ptr::null_mut();

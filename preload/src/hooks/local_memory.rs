@@ -67,8 +67,8 @@ fn check(function: Handle, place: Option<&'static AtomicPtr<core::ffi::c_void>>)
     Ok(Some(Growth { function: place.map(|place| (place, function)), ..growth }))
 }
 
-/// Returns the local memory that each thread of a function or kernel needs, in bytes; 0 for a handle that is neither in the current
-/// context.
+/// Returns the local memory that each thread of a function or kernel needs, in bytes; 0 for a handle that is no function or kernel
+/// of the current context.
 pub fn size_of(function: Handle) -> u64 {
     let Ok(Current { gpu, .. }) = context_table::current() else { return 0 };
     let _capture = driver::CaptureRelaxed::enter();

@@ -53,7 +53,7 @@ pub fn release(call: impl FnOnce() -> Status, handle: u64) -> Status {
                 _ = add_one(handle, By::Handle);
             }
         };
-        // What an object keeps is given back by `part`.
+        // What an object keeps is given back when the object ends (`physical::release_object`).
         let give_back = |physical: Physical| {
             if !physical.is_object() {
                 give_back(handle, physical)

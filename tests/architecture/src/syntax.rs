@@ -1,4 +1,4 @@
-//! Questions about syntax that `syn` leaves to its users: names and attributes of items, and which `cfg` only tests have.
+//! Questions about syntax that `syn` leaves to its users: names and attributes of items, and which `cfg` predicates hold only in tests.
 
 use syn::punctuated::Punctuated;
 use syn::{Attribute, ImplItem, Item, Meta, Token, TraitItem, UseTree};

@@ -9,7 +9,7 @@ use crate::tenant::{Job, until};
 
 /// Requests before the measured ones: the first launches load code, and the library learns the cost of the kernel.
 const WARM_UP: usize = 10;
-/// A request that could not begin within this time of the last arrival counts as never answered.
+/// A request that could not begin within this time after the end of the measurement counts as never answered.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Time before an arrival that is spent awake, because sleeps end late.
 const AWAKE: Duration = Duration::from_micros(150);

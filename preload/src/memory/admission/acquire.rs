@@ -15,7 +15,7 @@
 //! * Pages are claimed before the driver is called, so processes that ask at once never get more than the limit together.
 //! * A record is removed before the driver frees its object, as the driver may give the same handle or address to another thread at once.
 //! * A process killed in between leaves a charge that is too high, never too low. The dead are given back when NVML no longer lists them.
-//! * No lock is held over a driver call.
+//! * No lock is held over a driver call here. The ways of the next paragraph hold one with a time limit.
 //!
 //! Four ways of taking memory do not fit and say why where they are: small allocations (`hooks::alloc`), stream-ordered memory near the
 //! limit (`hooks::ordered`), launches of graphs with memory on several GPUs (`hooks::graphs`), and memory that lies on the host

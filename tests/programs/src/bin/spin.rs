@@ -14,7 +14,7 @@ use vgpu_test_programs::arguments::Arguments;
 use vgpu_test_programs::cuda::{self, check, sys::*};
 use vgpu_test_programs::ptx::SPIN;
 
-/// Kernels that may be queued in a stream behind the running one.
+/// Launches, of all streams together, after which the host waits for an earlier one.
 const AHEAD: usize = 64;
 
 fn main() -> ExitCode {
@@ -71,7 +71,7 @@ fn launch(function: CUfunction, ns: u64, stream: CUstream) -> Result<(), CUresul
     check(unsafe { cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, arguments.as_mut_ptr(), null_mut()) })
 }
 
-/// Records an event and waits for the event [`AHEAD`] launches before it.
+/// Records an event and waits for the one that was recorded [`AHEAD`] calls before it.
 fn pace(stream: CUstream, marks: &mut VecDeque<CUevent>) -> Result<(), CUresult> {
     let mut event = null_mut();
     // SAFETY: the out-pointer is valid; each event is waited for and destroyed once.

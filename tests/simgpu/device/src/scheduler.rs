@@ -39,7 +39,7 @@ pub struct Span {
 }
 
 impl Slot {
-    /// Runs an operation of `duration` ns that was ready at `ready` on a GPU. Sleeps until it ends and returns its start and end. The
+    /// Runs an operation of `duration_ns` that was ready at `ready_ns` on a GPU. Sleeps until it ends and returns its start and end. The
     /// process still owns the GPU afterwards; call [`Slot::set_idle`] when it has no more work.
     pub fn run(&self, gpu: usize, ready_ns: u64, duration_ns: u64) -> (u64, u64) {
         let span = self.run_interruptible(gpu, ready_ns, duration_ns, &AtomicBool::new(false));
