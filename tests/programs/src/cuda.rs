@@ -60,6 +60,21 @@ pub unsafe fn symbol<F: Copy>(name: &CStr) -> F {
     *found.unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// Returns whether the driver has a function, which older ones may lack.
+#[must_use]
+pub fn has(name: &CStr) -> bool {
+    // SAFETY: only the symbol's address is looked up.
+    unsafe { sys::culib().get::<*mut c_void>(name.to_bytes_with_nul()) }.is_ok()
+}
+
+/// Checks that the driver has a function.
+///
+/// # Errors
+/// `CUDA_ERROR_NOT_SUPPORTED` if it has none.
+pub fn require(name: &CStr) -> Result<(), CUresult> {
+    if has(name) { Ok(()) } else { Err(CUresult::CUDA_ERROR_NOT_SUPPORTED) }
+}
+
 /// Returns the free and total bytes of the current GPU.
 ///
 /// # Errors

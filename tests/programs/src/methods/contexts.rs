@@ -4,7 +4,7 @@ use std::ptr::null_mut;
 
 use super::common::Allocate;
 use crate::cuda::sys::{self, CUcontext, CUresult};
-use crate::cuda::{check, symbol};
+use crate::cuda::{check, require, symbol};
 
 /// Number of contexts that shows whether they are limited or take nothing.
 const MOST: u32 = 256;
@@ -46,8 +46,14 @@ pub fn v3(ordinal: i32) -> Result<Allocate, CUresult> {
 }
 
 pub fn v4(ordinal: i32) -> Result<Allocate, CUresult> {
-    // SAFETY: the out-pointer is valid.
-    Ok(contexts(|context, ordinal| unsafe { sys::cuCtxCreate_v4(context, null_mut(), 0, ordinal) }, ordinal))
+    Ok(contexts(
+        |context, ordinal| match require(c"cuCtxCreate_v4") {
+            // SAFETY: the out-pointer is valid.
+            Ok(()) => unsafe { sys::cuCtxCreate_v4(context, null_mut(), 0, ordinal) },
+            Err(code) => code,
+        },
+        ordinal,
+    ))
 }
 
 /// Green contexts of the whole GPU.
@@ -58,6 +64,7 @@ pub fn green(ordinal: i32) -> Result<Allocate, CUresult> {
         if count > MOST {
             return Err(CUresult::CUDA_SUCCESS);
         }
+        require(c"cuGreenCtxCreate")?;
         let (mut description, mut green) = (null_mut(), null_mut());
         // SAFETY: all-zero is valid for the resource; the out-pointers are valid.
         unsafe {

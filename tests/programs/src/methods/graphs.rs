@@ -5,7 +5,7 @@ use std::ptr::{null, null_mut};
 
 use super::common::{Allocate, pool_properties, stream};
 use crate::cuda::sys::{self, CUgraph, CUresult, CUstream};
-use crate::cuda::{check, symbol};
+use crate::cuda::{check, require, symbol};
 
 fn empty() -> Result<CUgraph, CUresult> {
     let mut graph = null_mut();
@@ -47,6 +47,7 @@ pub fn alloc_node(ordinal: i32) -> Result<Allocate, CUresult> {
 pub fn any_node(ordinal: i32) -> Result<Allocate, CUresult> {
     let stream = stream()?;
     Ok(Box::new(move |bytes| {
+        require(c"cuGraphAddNode_v2")?;
         let (graph, mut node) = (empty()?, null_mut());
         // SAFETY: as above; the type names the union member that is set.
         unsafe {
@@ -131,6 +132,7 @@ pub fn captured_per_thread(_ordinal: i32) -> Result<Allocate, CUresult> {
 pub fn child_graph(ordinal: i32) -> Result<Allocate, CUresult> {
     let stream = stream()?;
     Ok(Box::new(move |bytes| {
+        require(c"cuGraphAddNode_v2")?;
         let (parent, graph, mut node) = (empty()?, empty()?, null_mut());
         add(graph, ordinal, bytes)?;
         // SAFETY: both graphs were just created; the type names the union member that is set.

@@ -4,9 +4,12 @@ use std::ptr::{null, null_mut};
 
 use vgpu_test_programs::crash_report::doing;
 use vgpu_test_programs::cuda::sys::{self, *};
-use vgpu_test_programs::cuda::{check, synchronize};
+use vgpu_test_programs::cuda::{check, has, symbol, synchronize};
 use vgpu_test_programs::methods::{granular, physical_properties, pool_properties};
 use vgpu_test_programs::random::Random;
+
+/// Signature of `cuCtxCreate_v2`.
+type CreateContext = unsafe extern "C" fn(*mut CUcontext, u32, CUdevice) -> CUresult;
 
 /// The failed call and its code.
 pub type Refused = (&'static str, CUresult);
@@ -232,7 +235,13 @@ impl Maker {
         let mut context = null_mut();
         // SAFETY: as the caller guarantees; the context was just pushed.
         unsafe {
-            result("cuCtxCreate", sys::cuCtxCreate_v4(&raw mut context, null_mut(), 0, self.ordinal))?;
+            let code = if has(c"cuCtxCreate_v4") {
+                sys::cuCtxCreate_v4(&raw mut context, null_mut(), 0, self.ordinal)
+            } else {
+                // Drivers before CUDA 12.5.
+                symbol::<CreateContext>(c"cuCtxCreate_v2")(&raw mut context, 0, self.ordinal)
+            };
+            result("cuCtxCreate", code)?;
             for _ in 0..random.below(20) {
                 match if random.below(2) == 0 { linear(random) } else { array(random, self.has("pyramid") && self.has("orphans")) } {
                     Ok(_) | Err((_, CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {}
