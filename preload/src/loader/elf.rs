@@ -68,7 +68,7 @@ pub fn in_libc(name: &'static CStr) -> *mut c_void {
 
 /// Returns whether this library was loaded from a path below `folder`.
 pub fn is_loaded_from(folder: &'static str) -> bool {
-    let (here, mut is_below) = (is_loaded_from as *const () as usize, false);
+    let (here, mut is_below) = (path as *const () as usize, false);
     each_object(|info| {
         // SAFETY: the object is loaded.
         let is_ours = unsafe { contains(info, here) };
