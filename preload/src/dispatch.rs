@@ -16,8 +16,9 @@ use crate::hooks::multicast::endpoint;
 use crate::hooks::*;
 use crate::image::{image_at, image_in_file};
 use crate::loader::{driver, symbols};
-use crate::memory::objects::{exports, physical};
+use crate::memory::objects::physical;
 use crate::residency::gate;
+use crate::residency::room::{may_repeat, with_room};
 use crate::table::entry_points;
 
 /// Makes the exported function of every entry.
@@ -89,8 +90,10 @@ macro_rules! handle {
     ($library:ident, $symbol:ident, $handler:path, [], $real:ident, ($($argument:ident),*)) => { $handler($real, $($argument),*) };
     (Cuda, $symbol:ident, $handler:path, [[$($passed:expr),*]], $real:ident, ($($argument:ident),*)) => {{
         const NEEDS_MEMORY: bool = needs_memory(stringify!($symbol));
+        const MAY_REPEAT: bool = NEEDS_MEMORY && may_repeat(stringify!($symbol));
         let call = move || $real($($argument),*);
-        $handler(move || if NEEDS_MEMORY { gate::pass(call) } else { call() }, $($passed),*)
+        let call = move || if NEEDS_MEMORY { gate::pass(call) } else { call() };
+        $handler(move || if MAY_REPEAT { with_room(None, call) } else { call() }, $($passed),*)
     }};
     (Nvml, $symbol:ident, $handler:path, [[$($passed:expr),*]], $real:ident, ($($argument:ident),*)) => {
         $handler(move || $real($($argument),*), $($passed),*)

@@ -4,11 +4,15 @@
 //! * [`blocks`]: linear memory that can move. It is physical memory that this library maps at addresses that it keeps reserved.
 //! * [`gate`]: no call that may touch device memory runs while memory is away. Calls count themselves in and out.
 //! * [`mover`]: the thread that moves memory out and in, as the arbiter says and as calls need it.
+//! * [`within`]: work in one of the process's contexts, or in all.
 //! * [`store`]: the memory on the host.
 //! * [`room`]: asks the arbiter for room when the device is full, though the container's limit is not.
+//! * [`heart`]: whether the arbiter lives. What a dead one has ordered is void.
 //!
 //! Invariants:
-//! * Memory is unmapped only after every call has left the gate, the GPU has finished its work, and every copy has succeeded.
+//! * Memory is unmapped only after every call has left the gate, the GPU has finished its work in every context, and every copy has
+//!   succeeded.
+//! * While the mover uses contexts, none is ended; while one is being ended, nothing moves.
 //! * The gate opens only when everything is back. A failed move out leaves the memory where it is; after a failed move in nothing is mapped,
 //!   so that the program gets a fault and no wrong word.
 //! * A process that comes back takes all of its memory or none, so two that come back never wait for each other.
@@ -18,6 +22,8 @@
 
 pub mod blocks;
 pub mod gate;
+mod heart;
 pub mod mover;
 pub mod room;
 mod store;
+pub mod within;

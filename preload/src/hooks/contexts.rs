@@ -14,7 +14,8 @@ use crate::memory::objects::context_table::Context;
 use crate::memory::objects::{address_map, arrays, checked_functions, context_table, libraries, linear};
 use crate::memory::reconcile::overhead;
 use crate::os::lock::{Exclusive, Held};
-use crate::residency::blocks;
+use crate::residency::room::with_room;
+use crate::residency::{blocks, gate, within};
 use crate::session;
 use crate::session::Gpu;
 use vgpu_cuda_abi::cuda::{Device, Handle, SUCCESS, Status};
@@ -40,7 +41,8 @@ impl Drop for Measuring {
 
 /// Makes a context with `call`: claims its known cost, or a guess, and charges what NVML measures. `handle` returns the new context.
 /// `undo` returns whether the context is gone: another thread may have retained it meanwhile and have memory in it.
-fn make(call: impl FnOnce() -> Status, device: Device, handle: impl Fn() -> Handle, undo: impl FnOnce() -> bool) -> Status {
+fn make(call: impl Fn() -> Status, device: Device, handle: impl Fn() -> Handle, undo: impl FnOnce() -> bool) -> Status {
+    let call = || with_room(Some(device), &call);
     with_device(device, call, |gpu, call| {
         let known = gpu.context_pages();
         // Until the claim is settled at the measured cost: others would take the guess for it.
@@ -60,7 +62,9 @@ fn make(call: impl FnOnce() -> Status, device: Device, handle: impl Fn() -> Hand
                 },
                 record: || {
                     let cost = known.unwrap_or_else(|| measure(gpu).unwrap_or(guess));
-                    context_table::remember(handle(), gpu, cost);
+                    if context_table::record(context_table::remember(handle(), gpu, cost)).is_none() {
+                        within::stay_for_good();
+                    }
                     Some(Taken::Overhead(cost))
                 },
                 undo: || {
@@ -96,7 +100,7 @@ fn lock_primary(device: Device) -> Option<Held<'static>> {
 }
 
 /// Retains a device's primary context. Of several threads that start at once, one makes the context and the others get it.
-pub unsafe fn retain_primary(call: impl FnOnce() -> Status, context: *mut Handle, device: Device) -> Status {
+pub unsafe fn retain_primary(call: impl Fn() -> Status, context: *mut Handle, device: Device) -> Status {
     if context.is_null() || is_active(device) {
         return call();
     }
@@ -124,6 +128,8 @@ fn is_active(device: Device) -> bool {
 /// no thread makes the next one before that.
 pub fn release_primary(call: impl FnOnce() -> Status, device: Device) -> Status {
     let (was_active, context) = (is_active(device), active_primary(device));
+    // Before the lock: memory that comes back may wait for room for long.
+    let _still = gate::keep_still();
     let _held = lock_primary(device);
     let mut is_gone = false;
     let status = changes::together(|| {
@@ -153,7 +159,7 @@ pub fn active_primary(device: Device) -> Handle {
 }
 
 /// Creates a context with `call`.
-pub unsafe fn create(call: impl FnOnce() -> Status, context: *mut Handle, device: Device) -> Status {
+pub unsafe fn create(call: impl Fn() -> Status, context: *mut Handle, device: Device) -> Status {
     if context.is_null() {
         return call();
     }
@@ -169,6 +175,7 @@ pub unsafe fn create(call: impl FnOnce() -> Status, context: *mut Handle, device
 /// Destroys a context with `call`.
 pub fn destroy(call: impl FnOnce() -> Status, context: Handle) -> Status {
     let Some((id, known)) = context_table::find(context) else { return call() };
+    let still = gate::keep_still();
     // Hidden before the call: the driver may give the handle to another thread before the contents of this context are given back.
     known.hide();
     let status = changes::together(|| {
@@ -180,6 +187,7 @@ pub fn destroy(call: impl FnOnce() -> Status, context: Handle) -> Status {
         }
         status
     });
+    drop(still);
     reconcile_rest(id);
     status
 }
@@ -195,7 +203,9 @@ fn reconcile_rest(id: u8) {
 /// Gives back a destroyed context's cost and everything that was allocated in it.
 pub fn forget(handle: Handle) {
     if let Some((id, known)) = context_table::find(handle) {
+        let still = gate::keep_still();
         changes::together(|| give_up(id, known));
+        drop(still);
         reconcile_rest(id);
     }
 }

@@ -7,8 +7,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::loader::driver;
 use crate::memory::granules::SMALL;
 use crate::memory::objects::context_table::Current;
+use crate::residency::room::with_room;
 use crate::residency::{blocks, gate, mover};
-use crate::session;
 use vgpu_cuda_abi::cuda::{ATTRIBUTE_VMM_SUPPORTED, DevicePtr, Status};
 
 /// Returns true if an allocation of `bytes` is made so that it can move. Starts the thread that moves it.
@@ -22,8 +22,7 @@ fn is_possible(current: &Current) -> bool {
     /// 0 if not yet known, 1 if possible, 2 if not.
     static POSSIBLE: AtomicU8 = AtomicU8::new(0);
     if POSSIBLE.load(Relaxed) == 0 {
-        let (Some(gate), Some(session)) = (gate::get(), session::ready()) else { return false };
-        let is_possible = driver::attribute_of(current.gpu.device, ATTRIBUTE_VMM_SUPPORTED) != 0 && mover::start_once(gate, session);
+        let is_possible = driver::attribute_of(current.gpu.device, ATTRIBUTE_VMM_SUPPORTED) != 0 && mover::start_once();
         POSSIBLE.store(if is_possible { 1 } else { 2 }, Relaxed);
     }
     POSSIBLE.load(Relaxed) == 1
@@ -34,8 +33,9 @@ fn is_possible(current: &Current) -> bool {
 /// # Safety
 /// `address` is valid for a write.
 pub unsafe fn make(current: Current, address: *mut DevicePtr, bytes: usize) -> Status {
+    let device = current.gpu.device;
     // SAFETY: the caller's promise.
-    gate::pass(|| unsafe { blocks::allocate(current.gpu.device, current.id, address, bytes) })
+    with_room(Some(device), || gate::pass(|| unsafe { blocks::allocate(device, current.id, address, bytes) }))
 }
 
 /// Frees memory that can move.

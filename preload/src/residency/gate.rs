@@ -10,20 +10,22 @@
 //! A call counts itself in before it reads the state, and the mover writes the state before it reads the counts, all sequentially
 //! consistent: so at least one of the two sees the other. Counts only grow, so a call costs two additions and no lock.
 //!
+//! A call that ends a context is inside from before the context is hidden until its records are gone ([`keep_still`]), so the mover never
+//! meets half of one. The driver's call passes the gate once more: an order that has closed it by then is declined.
+//!
 //! The gate is in a page that the kernel clears in a forked child, which has no memory on a GPU: for it the gate is open.
 
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-use vgpu_region::limits::GpuLimit;
+use vgpu_region::limits::{GpuLimit, Turn};
 use vgpu_region::region::Slot;
 
-use crate::memory::objects::context_table;
-use crate::os::{futex, mmap};
-use crate::residency::room::Request;
+use crate::os::{clock, futex, mmap};
+use crate::residency::heart::Heart;
 use crate::session::{self, Gpu, Session};
-use vgpu_cuda_abi::cuda::{OUT_OF_MEMORY, Status};
+use vgpu_cuda_abi::cuda::Status;
 
 /// The process has no memory that moves. All zero, as in a forked child.
 const OPEN: u32 = 0;
@@ -38,6 +40,12 @@ const OUT: u32 = 4;
 
 /// Longest sleep of a waiting call before it looks again, in nanoseconds.
 const LOOK_AGAIN_NS: u64 = 20_000_000;
+/// Most looks at figures that change with a move: two seconds.
+const MOST_LOOKS: u32 = 100;
+/// Longest wait of a context's end for the mover, which may be registering host memory in the context, in nanoseconds.
+const MOVER_PATIENCE_NS: u64 = 30_000_000_000;
+/// Sleep between two looks at the mover, in nanoseconds.
+const MOVER_LOOK_NS: i64 = 100_000;
 
 /// The gate.
 #[repr(C, align(4096))]
@@ -55,8 +63,14 @@ pub struct Gate {
     moves: AtomicU32,
     /// The process's slot, which tells the host that it is at work; null while the state is [`OPEN`].
     slot: AtomicPtr<Slot>,
-    /// Number of the order that is being followed, and the word that takes it back.
-    order: (AtomicU32, AtomicPtr<AtomicU32>),
+    /// Number of the order that is being followed, and the turn that it came with, which takes it back.
+    order: (AtomicU32, AtomicPtr<Turn>),
+    /// Whether the arbiter lives that gives orders.
+    heart: Heart,
+    /// Number of calls that are ending contexts.
+    ends: AtomicU32,
+    /// 1 while the mover uses contexts.
+    in_use: AtomicU32,
 }
 
 /// The gate of this process; null where the GPUs have no overcommitted memory.
@@ -88,13 +102,56 @@ pub fn is_evictable(gpu: &Gpu) -> bool {
     get().is_some() && gpu.limit.is_some_and(|limit| limit.overcommit.load(Relaxed) == GpuLimit::EVICTABLE)
 }
 
-/// Makes a call of the driver that may touch or take device memory: it waits until the process's memory is there, and for room if the
-/// device has none.
+/// Makes a call of the driver that may touch or take device memory: it waits until the process's memory is there.
 #[inline(always)]
-pub fn pass(call: impl Fn() -> Status) -> Status {
+pub fn pass(call: impl FnOnce() -> Status) -> Status {
     match get() {
         None => call(),
         Some(gate) => gate.pass(call),
+    }
+}
+
+/// While the returned guard lives, the process's memory is on the device, and the mover uses no context.
+pub fn keep_still() -> Option<Still<'static>> {
+    let gate = get()?;
+    // Counted before the look at the mover, which counts itself before it looks here: one of the two sees the other.
+    gate.ends.fetch_add(1, SeqCst);
+    let still = Still { _inside: gate.enter(), _ending: Ending(gate) };
+    let begin = clock::monotonic();
+    // Bounded: the work that the mover waits for may itself wait for this thread.
+    while gate.in_use.load(SeqCst) != 0 && clock::monotonic().saturating_sub(begin) < MOVER_PATIENCE_NS {
+        gate.stay();
+        clock::nap(MOVER_LOOK_NS);
+    }
+    Some(still)
+}
+
+/// See [`keep_still`]. It leaves the gate before the memory may move.
+#[derive(Debug)]
+pub struct Still<'a> {
+    /// Keeps the memory on the device.
+    _inside: Inside<'a>,
+    /// Keeps the mover from contexts.
+    _ending: Ending<'a>,
+}
+
+/// A call that ends a context; dropping it counts it out.
+#[derive(Debug)]
+struct Ending<'a>(&'a Gate);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.ends.fetch_sub(1, SeqCst);
+    }
+}
+
+/// The mover's use of contexts; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Using<'a>(&'a Gate);
+
+impl Drop for Using<'_> {
+    fn drop(&mut self) {
+        self.0.in_use.store(0, SeqCst);
     }
 }
 
@@ -112,17 +169,9 @@ impl Drop for Inside<'_> {
 impl Gate {
     /// See [`pass`].
     #[inline(never)]
-    fn pass(&self, call: impl Fn() -> Status) -> Status {
-        let mut request = None;
-        loop {
-            let inside = self.enter();
-            let status = call();
-            drop(inside);
-            // Outside of the gate: two processes that wait for room can both leave.
-            if status != OUT_OF_MEMORY || !self.find_room(&mut request) {
-                return status;
-            }
-        }
+    fn pass(&self, call: impl FnOnce() -> Status) -> Status {
+        let _inside = self.enter();
+        call()
     }
 
     /// Waits until the memory is there, and counts a call in.
@@ -159,40 +208,54 @@ impl Gate {
             futex::wake(&session.limits.turn_changes);
         }
         let state = self.state.load(SeqCst);
-        if state == LEAVING && !self.order_stands() {
+        if state == LEAVING && (self.ends.load(SeqCst) != 0 || !self.order_stands()) {
             self.stay();
         } else if state > IN {
             futex::wait(&self.state, state, LOOK_AGAIN_NS);
         }
     }
 
-    /// Asks the arbiter for room on the current device. Returns true if the call should be tried again.
-    #[cold]
-    fn find_room<'a>(&self, request: &mut Option<Request<'a>>) -> bool {
-        let current = context_table::current().ok().map(|current| current.gpu);
-        let gpu = current.or_else(|| session::ready()?.gpus().iter().find(|gpu| gpu.is_overcommitted()));
-        let gpu = gpu.filter(|gpu| gpu.is_overcommitted());
-        gpu.is_some_and(|gpu| request.get_or_insert_with(|| Request::new(gpu)).ask())
-    }
-
     /// Starts to count calls: the process's memory may move from now on.
     pub fn begin(&self, slot: &'static Slot) {
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Release);
+        // Calls before this one were not told to the host.
+        slot.calls.store(self.entered.load(Relaxed).max(1), Relaxed);
         _ = self.state.compare_exchange(OPEN, IN, SeqCst, SeqCst);
     }
 
-    /// Closes the gate to follow the order `number` in `word`. Returns false if the memory is not on the device.
-    pub fn close(&self, number: u32, word: &'static AtomicU32) -> bool {
+    /// Closes the gate to follow an order. Returns false if the memory is not on the device.
+    pub fn close(&self, number: u32, turn: &'static Turn) -> bool {
         self.order.0.store(number, Relaxed);
-        self.order.1.store(core::ptr::from_ref(word).cast_mut(), Relaxed);
+        self.order.1.store(core::ptr::from_ref(turn).cast_mut(), Relaxed);
         self.state.compare_exchange(IN, LEAVING, SeqCst, SeqCst).is_ok()
     }
 
-    /// Returns true while the order that is being followed was not taken back.
+    /// Returns true while the order that is being followed was not taken back, and its arbiter lives.
     pub fn order_stands(&self) -> bool {
-        // SAFETY: null, or a word of the limits page, which is never unmapped.
-        let word = unsafe { self.order.1.load(Relaxed).as_ref() };
-        word.is_some_and(|word| word.load(Acquire) == self.order.0.load(Relaxed))
+        // SAFETY: null, or a turn in the limits page, which is never unmapped.
+        let turn = unsafe { self.order.1.load(Relaxed).as_ref() };
+        turn.is_some_and(|turn| turn.leave.load(Acquire) == self.order.0.load(Relaxed)) && self.arbiter_lives()
+    }
+
+    /// Returns false if the arbiter's heart does not beat any more: its orders are void.
+    pub fn arbiter_lives(&self) -> bool {
+        let Some(session) = session::ready() else { return false };
+        let turns = session.gpus().iter().filter_map(|gpu| session.limits.turn(gpu.uuid));
+        // One arbiter writes all of them.
+        let beat = turns.fold(0, |sum: u32, turn| sum.wrapping_add(turn.beat.load(Relaxed)));
+        self.heart.is_alive(beat, clock::monotonic())
+    }
+
+    /// Begins to use contexts: for the mover, while the memory is on the device. `None` while a context is being ended.
+    pub fn use_contexts(&self) -> Option<Using<'_>> {
+        self.in_use.store(1, SeqCst);
+        let using = Using(self);
+        (self.ends.load(SeqCst) == 0).then_some(using)
+    }
+
+    /// Returns true while the gate is closed and nothing has moved yet.
+    pub fn is_leaving(&self) -> bool {
+        self.state.load(SeqCst) == LEAVING
     }
 
     /// Returns true while a call is inside.
@@ -213,6 +276,11 @@ impl Gate {
     pub fn begin_move_out(&self) -> bool {
         self.moves.fetch_add(1, SeqCst);
         self.state.compare_exchange(LEAVING, MOVING, SeqCst, SeqCst).is_ok()
+    }
+
+    /// Forgets that a call waits: the memory has been there for long, and the call has given up.
+    pub fn forget_wanted(&self) {
+        self.wanted.store(0, SeqCst);
     }
 
     /// Ends a move: the memory is on the device, or on the host.
@@ -244,10 +312,11 @@ impl Gate {
     }
 }
 
-/// Returns what `read` returns while no memory moves, or waits until none does. For figures that change with a move.
+/// Returns what `read` returns while no memory moves, or waits until none does. For figures that change with a move. Bounded: memory that
+/// finds no room to come back to begins to move again and again, without a change of the figures.
 pub fn at_rest<T>(read: impl Fn() -> T) -> T {
     let Some(gate) = get() else { return read() };
-    loop {
+    for _ in 0..MOST_LOOKS {
         let before = gate.moves.load(SeqCst);
         if gate.state.load(SeqCst) != MOVING {
             let value = read();
@@ -257,4 +326,5 @@ pub fn at_rest<T>(read: impl Fn() -> T) -> T {
         }
         futex::wait(&gate.state, MOVING, LOOK_AGAIN_NS);
     }
+    read()
 }

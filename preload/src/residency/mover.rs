@@ -7,36 +7,47 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use vgpu_region::ledger::pages;
 use vgpu_region::limits::{LogLevel, Turn};
 
+use crate::loader::driver::CaptureRelaxed;
 use crate::loader::{driver, threads};
 use crate::memory::objects::{captures, context_table};
 use crate::os::log::Throttle;
 use crate::os::{clock, futex, log};
 use crate::residency::blocks::{self, Block};
-use crate::residency::gate::{self, Gate};
+use crate::residency::gate::Gate;
 use crate::residency::room::Request;
 use crate::residency::store::Store;
-use crate::session::{self, Gpu, Session};
-use vgpu_cuda_abi::cuda::{DevicePtr, OUT_OF_MEMORY, SUCCESS, Status};
+use crate::residency::within::{self, in_context};
+use crate::session::{Gpu, Session};
+use vgpu_cuda_abi::cuda::{Device, OUT_OF_MEMORY, SUCCESS};
 
 /// Sleep between two looks while calls are under way, in nanoseconds.
 const POLL_NS: i64 = 50_000;
+/// Sleep before another try to follow an order, in nanoseconds.
+const RETRY_NS: u64 = 1_000_000;
 /// Longest sleep while the memory is on the device, in nanoseconds. A process without a call for so long is idle.
 const IDLE_NS: u64 = 1_000_000_000;
 /// Longest sleep while the memory is on the host, in nanoseconds.
 const OUT_NS: u64 = 20_000_000;
 /// Sleep after the arbiter found no room, in nanoseconds.
 const NO_ROOM_NS: i64 = 100_000_000;
+/// Time after which a call that waited for the memory, and did not come, has given up, in nanoseconds.
+const WANTED_NS: u64 = 100_000_000;
+/// Time after a failed try to get host memory until the next one, in nanoseconds.
+const NO_STORE_NS: u64 = 10_000_000_000;
+/// Host memory is made in multiples of this many bytes: blocks that are allocated meanwhile shall have a place, too.
+const STORE_STEP: usize = 64 << 20;
+/// Time without room from which on a process that comes back says so, in nanoseconds.
+const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// Limits the log lines about moves that failed.
 static FAILED: Throttle = Throttle::new();
 
 /// Starts the thread, unless the process has it. Returns false if it cannot have one.
-pub fn start_once(gate: &'static Gate, session: &'static Session) -> bool {
+pub fn start_once() -> bool {
     static STARTED: AtomicBool = AtomicBool::new(false);
     if STARTED.swap(true, AcqRel) {
         return true;
     }
-    gate.begin(session.membership.slot());
     // SAFETY: the thread takes nothing.
     let is_started = unsafe { threads::start(run, core::ptr::null_mut()) };
     if !is_started {
@@ -48,28 +59,24 @@ pub fn start_once(gate: &'static Gate, session: &'static Session) -> bool {
 
 /// The thread.
 extern "C" fn run(_: *mut c_void) -> *mut c_void {
-    let (Some(gate), Some(session)) = (gate::get(), session::ready()) else { return core::ptr::null_mut() };
-    let mut mover = Mover { gate, session, store: Store::new() };
+    let (Some(gate), Some(session)) = (crate::residency::gate::get(), crate::session::ready()) else { return core::ptr::null_mut() };
+    // Nothing that this thread does invalidates a capture of the program's.
+    let _relaxed = CaptureRelaxed::enter();
+    gate.begin(session.membership.slot());
+    let now = clock::monotonic();
+    let mut mover = Mover { gate, session, store: Store::new(), no_store_until: 0, called: (gate.calls(), now), came_back: now };
     let changes = &session.limits.turn_changes;
-    let mut calls = gate.calls();
     loop {
         // Read before the orders: a change in between ends the sleep at once.
         let seen = changes.load(Acquire);
-        if gate.is_out() && gate.is_wanted() {
-            mover.come_back();
-        } else if let Some(turn) = mover.order().filter(|_| !gate.is_wanted()) {
-            mover.follow(turn);
-        } else {
-            let before = core::mem::replace(&mut calls, gate.calls());
-            if before == calls && !gate.is_out() {
-                mover.prepare();
-            }
-            futex::wait(changes, seen, if gate.is_out() { OUT_NS } else { IDLE_NS });
+        let sleep = mover.step();
+        if sleep != 0 {
+            futex::wait(changes, seen, sleep);
         }
     }
 }
 
-/// State of the thread.
+/// State of the thread. Times are nanoseconds.
 struct Mover {
     /// The process's gate.
     gate: &'static Gate,
@@ -77,44 +84,117 @@ struct Mover {
     session: &'static Session,
     /// Memory on the host.
     store: Store,
+    /// Time until which no host memory is asked for, as there was none.
+    no_store_until: u64,
+    /// Number of calls so far, and the time since which it is that, or at which an idle process was last looked after.
+    called: (u32, u64),
+    /// Time at which the memory last came back.
+    came_back: u64,
 }
 
 impl Mover {
+    /// Does what is to be done now. Returns the longest sleep until the next step.
+    fn step(&mut self) -> u64 {
+        let (calls, now) = (self.gate.calls(), clock::monotonic());
+        if calls != self.called.0 {
+            self.called = (calls, now);
+        }
+        let order = self.order();
+        if self.gate.is_out() {
+            return self.step_out(order);
+        }
+        if self.gate.is_wanted() && now.saturating_sub(self.came_back) > WANTED_NS {
+            self.gate.forget_wanted();
+        }
+        match order {
+            Some(turn) if !self.gate.is_wanted() => self.follow(turn),
+            Some(_) => RETRY_NS,
+            None => {
+                self.do_when_idle(now);
+                IDLE_NS
+            }
+        }
+    }
+
+    /// The same while the memory is on the host.
+    fn step_out(&mut self, order: Option<&'static Turn>) -> u64 {
+        match order {
+            Some(turn) => {
+                self.has_left(turn.leave.load(Acquire));
+                0
+            }
+            // While the order stands the room is somebody else's.
+            None if self.gate.is_wanted() && !self.is_ordered() => {
+                self.come_back();
+                0
+            }
+            None => OUT_NS,
+        }
+    }
+
+    /// Ends what waits for an idle GPU, and makes host memory ahead of time, if others have needed room before.
+    fn do_when_idle(&mut self, now: u64) {
+        let is_idle = now.saturating_sub(self.called.1) >= IDLE_NS && self.session.membership.slot().left.load(Relaxed) != 0;
+        if (is_idle || blocks::are_given_up())
+            && let Some(_using) = self.gate.use_contexts()
+        {
+            blocks::end_given_up();
+            if is_idle {
+                self.called.1 = now;
+                self.prepare();
+            }
+        }
+    }
+
+    /// Returns the turns on the process's GPUs with an order.
+    fn orders(&self) -> impl Iterator<Item = &'static Turn> {
+        let turns = self.session.gpus().iter().filter_map(|gpu| self.session.limits.turn(gpu.uuid));
+        turns.filter(|turn| turn.leave.load(Acquire) != 0)
+    }
+
+    /// Returns true while an order stands, followed or not.
+    fn is_ordered(&self) -> bool {
+        self.orders().next().is_some() && self.gate.arbiter_lives()
+    }
+
     /// Returns the turn with an order that was not followed yet.
     fn order(&self) -> Option<&'static Turn> {
         let left = self.session.membership.slot().left.load(Relaxed);
-        let turns = self.session.gpus().iter().filter_map(|gpu| self.session.limits.turn(gpu.uuid));
-        turns.into_iter().find(|turn| ![0, left].contains(&turn.leave.load(Acquire)))
+        let mut newer = self.orders().filter(|turn| is_newer(turn.leave.load(Acquire), left));
+        newer.next().filter(|_| self.gate.arbiter_lives())
     }
 
-    /// Follows an order to leave, and says so.
-    fn follow(&mut self, turn: &'static Turn) {
+    /// Follows an order to leave, and says so. Returns the sleep until the next step: it may be possible a moment later, and the arbiter
+    /// takes the order back if it takes too long.
+    fn follow(&mut self, turn: &'static Turn) -> u64 {
         let order = turn.leave.load(Acquire);
-        let is_gone = self.gate.is_out() || (self.gate.close(order, &turn.leave) && self.leave());
-        if is_gone {
+        if order == 0 || !self.leave(order, turn) {
+            return RETRY_NS;
+        }
+        self.has_left(order);
+        0
+    }
+
+    /// Says that an order was followed, unless it was taken back by now.
+    fn has_left(&self, order: u32) {
+        if order != 0 {
             self.session.membership.slot().left.store(order, Release);
-        } else {
-            // It may be possible a moment later; the arbiter takes the order back if it takes too long.
-            clock::nap(POLL_NS * 20);
         }
     }
 
-    /// Moves all memory to the host. The gate is closed. Returns false if the memory stays, with the gate open again.
-    fn leave(&mut self) -> bool {
-        while self.gate.is_occupied() && self.gate.order_stands() {
-            clock::nap(POLL_NS);
-        }
-        // A wait for the context would invalidate a capture.
-        let is_ready = self.gate.order_stands() && !captures::may_go_on() && each_context(|| driver_status(driver::context_synchronize));
-        if !is_ready || !self.gate.begin_move_out() {
-            self.gate.stay();
+    /// Moves all memory to the host. Returns false if the memory stays, with the gate open.
+    fn leave(&mut self, order: u32, turn: &'static Turn) -> bool {
+        let gate = self.gate;
+        let Some(_using) = gate.use_contexts() else { return false };
+        // Host memory takes longer to make than to fill: the process works on meanwhile.
+        if captures::may_go_on() || within::must_stay() || !self.prepare() || !gate.close(order, turn) {
             return false;
         }
-        let is_out = self.prepare()
-            && self.copy(|to, from, bytes| {
-                // SAFETY: a block of this size, and room for it in the store, which is registered.
-                unsafe { driver::copy_to_host(to, from, bytes, core::ptr::null_mut()) }
-            });
+        if !self.drain() || !gate.begin_move_out() {
+            gate.stay();
+            return false;
+        }
+        let is_out = self.copy_out();
         if is_out {
             // SAFETY: all contents were copied, and the gate is closed.
             unsafe { blocks::take_all_off() };
@@ -122,56 +202,125 @@ impl Mover {
         } else if FAILED.allow() {
             log::line(LogLevel::Warn, format_args!("memory could not be moved to the host: it stays on the GPU"));
         }
-        self.gate.end_move(is_out);
+        gate.end_move(is_out);
         is_out
     }
 
-    /// Moves all memory back to the device. If there is no room, it asks for some, and tries again later.
+    /// Waits for calls and for the GPU, with the gate closed. Returns false if the memory has to stay.
+    fn drain(&self) -> bool {
+        while self.gate.is_occupied() {
+            if !self.gate.is_leaving() || !self.gate.order_stands() {
+                return false;
+            }
+            clock::nap(POLL_NS);
+        }
+        if !within::wait_for_all() {
+            return false;
+        }
+        blocks::end_given_up();
+        // More may have been allocated while there was made room for what there was.
+        total() <= self.store.size() && self.gate.order_stands()
+    }
+
+    /// Moves all memory back to the device. If there is no room, it asks for some, and tries again later. Returns with the memory still on the
+    /// host if there is an order.
     fn come_back(&mut self) {
-        let mut request = None;
+        let (mut request, begin) = (None, clock::monotonic());
         let status = loop {
             self.gate.begin_move_in();
-            let status = blocks::put_all_back().err().unwrap_or(SUCCESS);
-            let full = self.session.gpus().iter().find(|gpu| gate::is_evictable(gpu)).filter(|_| status == OUT_OF_MEMORY);
-            let Some(gpu) = full else { break status };
+            let Err((status, device)) = blocks::put_all_back() else { break SUCCESS };
+            if status != OUT_OF_MEMORY {
+                break status;
+            }
             self.gate.end_move(true);
-            if !request.get_or_insert_with(|| Request::new(gpu)).ask() {
+            if self.is_ordered() {
+                return;
+            }
+            if clock::monotonic().saturating_sub(begin) > PATIENCE_NS && FAILED.allow() {
+                log::line(LogLevel::Warn, format_args!("memory on the host waits for room on GPU {device}: nobody makes enough"));
+            }
+            if !self.ask(&mut request, device) {
                 clock::nap(NO_ROOM_NS);
                 request = None;
             }
         };
-        let is_back = status == SUCCESS
-            && self.copy(|from, to, bytes| {
-                // SAFETY: a block of this size, which is mapped again, and its contents in the store.
-                unsafe { driver::copy_from_host(to, from, bytes, core::ptr::null_mut()) }
-            });
-        if !is_back {
-            // A fault tells the program that its memory is lost; wrong words would not.
-            // SAFETY: the gate is closed, and the contents are lost.
-            unsafe { blocks::take_all_off() };
-            if FAILED.allow() {
-                log::line(LogLevel::Error, format_args!("memory could not be moved back to the GPU: CUDA error {status}"));
-            }
+        if status != SUCCESS || !self.copy_back() {
+            // What is lost must not be mapped again: the memory stays where it is.
+            within::stay_for_good();
+            log::line(LogLevel::Error, format_args!("memory could not be moved back to the GPU: CUDA error {status}"));
         }
         self.session.gpus().iter().for_each(|gpu| gpu.charge.out.store(0, Relaxed));
+        self.came_back = clock::monotonic();
         self.gate.end_move(false);
     }
 
-    /// Makes room on the host for all blocks. Returns false if there is none.
-    fn prepare(&mut self) -> bool {
-        let total = blocks::all().map(|block| block.bytes).sum();
-        total <= self.store.size() || blocks::all().next().is_none_or(|block| in_context(block, || self.store.prepare(total)))
+    /// Asks for room on a device. Returns false if there will be none.
+    fn ask(&self, request: &mut Option<Request<'static>>, device: Device) -> bool {
+        let Some(gpu) = self.session.gpu(device) else { return false };
+        request.take_if(|request| !request.is_on(device));
+        request.get_or_insert_with(|| Request::new(gpu)).ask()
     }
 
-    /// Copies all blocks with `copy(place in the store, address, bytes)`, and waits. Returns false if a copy failed.
-    fn copy(&self, copy: impl Fn(*mut c_void, DevicePtr, usize) -> Status) -> bool {
+    /// Makes room on the host for all blocks. Returns false if there is none. Contexts may be used.
+    fn prepare(&mut self) -> bool {
+        let total = total();
+        if total <= self.store.size() {
+            return true;
+        }
+        if clock::monotonic() < self.no_store_until {
+            return false;
+        }
+        let Some(block) = blocks::all().next() else { return true };
+        let bytes = total.checked_next_multiple_of(STORE_STEP);
+        let is_made = bytes.is_some_and(|bytes| in_context(block.context, || self.store.prepare(bytes)) == Some(true));
+        if !is_made {
+            self.no_store_until = clock::monotonic() + NO_STORE_NS;
+            log::line(LogLevel::Warn, format_args!("memory could not be moved to the host: it stays on the GPU"));
+        }
+        is_made
+    }
+
+    /// Calls `work` with each block and its place in the store. Blocks neither come nor go while they are away.
+    fn each(&self, mut work: impl FnMut(Block, *mut c_void)) {
         let mut offset = 0;
-        let are_begun = blocks::all().all(|block| {
-            let place = self.store.at(offset);
+        for block in blocks::all() {
+            work(block, self.store.at(offset));
             offset += block.bytes;
-            in_context(block, || copy(place, block.address, block.bytes) == SUCCESS)
+        }
+    }
+
+    /// Copies all blocks to the host. Returns false if a copy failed.
+    fn copy_out(&self) -> bool {
+        let mut is_copied = true;
+        self.each(|block, place| {
+            // SAFETY: the block's memory, and room for it in the store, which is registered.
+            let copy = || unsafe { driver::copy_to_host(place, block.address, block.bytes, core::ptr::null_mut()) };
+            is_copied &= in_context(block.context, copy) == Some(SUCCESS);
         });
-        are_begun & each_context(|| driver_status(driver::context_synchronize))
+        // Also after a failure: no copy may be under way when the gate opens.
+        contexts_of_blocks().filter(|&id| in_context(id, within::synchronize) != Some(SUCCESS)).count() == 0 && is_copied
+    }
+
+    /// Copies all blocks back. What cannot be copied is given up: a fault tells the program so; wrong words would not. Returns false if
+    /// something was.
+    fn copy_back(&self) -> bool {
+        let mut is_copied = true;
+        let mut lose = |block: Block| {
+            is_copied = false;
+            // SAFETY: the gate is closed, and no copy of the block is under way.
+            unsafe { block.lose() }
+        };
+        self.each(|block, place| {
+            // SAFETY: the block is mapped again, and its contents are in the store.
+            let copy = || unsafe { driver::copy_from_host(block.address, place, block.bytes, core::ptr::null_mut()) };
+            if in_context(block.context, copy) != Some(SUCCESS) {
+                lose(block);
+            }
+        });
+        for id in contexts_of_blocks().filter(|&id| in_context(id, within::synchronize) != Some(SUCCESS)) {
+            blocks::all().filter(|block| block.context == id).for_each(&mut lose);
+        }
+        is_copied
     }
 
     /// Publishes how much is on the host.
@@ -184,32 +333,30 @@ impl Mover {
     }
 }
 
-/// Returns whether a call of the driver without arguments succeeds.
-fn driver_status(call: unsafe fn() -> Status) -> bool {
-    // SAFETY: the call takes nothing.
-    unsafe { call() == SUCCESS }
+/// Returns the contexts that have blocks, by their places in the table.
+fn contexts_of_blocks() -> impl Iterator<Item = u8> {
+    let mut have = [false; 256];
+    blocks::all().for_each(|block| have.get_mut(usize::from(block.context)).into_iter().for_each(|has| *has = true));
+    (0..=u8::MAX).zip(have).filter(|&(_, has)| has).map(|(id, _)| id)
 }
 
-/// Runs `work` with a block's context current. Returns false without running it if the context is gone.
-fn in_context(block: Block, work: impl FnOnce() -> bool) -> bool {
-    let Some(context) = context_table::handle_of(block.context) else { return false };
-    let mut popped = core::ptr::null_mut();
-    // SAFETY: a living context: its end frees its blocks first. The driver writes one handle.
-    unsafe {
-        if driver::context_push(context) != SUCCESS {
-            return false;
-        }
-        let result = work();
-        driver::context_pop(&raw mut popped);
-        result
+/// Returns the size of all blocks in bytes.
+fn total() -> usize {
+    blocks::all().map(|block| block.bytes).sum()
+}
+
+/// Returns whether an order came after the one that was last followed; 0 is none. Numbers wrap around.
+fn is_newer(order: u32, left: u32) -> bool {
+    left == 0 || (order.wrapping_sub(left) as i32) > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_order_is_not_followed_again() {
+        assert!(is_newer(0x9000_0000, 0) && is_newer(8, 7) && is_newer(1, u32::MAX));
+        assert!(!is_newer(7, 7) && !is_newer(6, 7) && !is_newer(u32::MAX, 1));
     }
-}
-
-/// Runs `work` in each context that has blocks, until it returns false. Returns true if it never did.
-fn each_context(work: impl Fn() -> bool) -> bool {
-    let mut seen = [false; 256];
-    blocks::all().all(|block| {
-        let is_new = seen.get_mut(usize::from(block.context)).is_some_and(|seen| !core::mem::replace(seen, true));
-        !is_new || in_context(block, &work)
-    })
 }

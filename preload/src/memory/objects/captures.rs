@@ -16,8 +16,8 @@ static GOING_ON: AtomicU32 = AtomicU32::new(0);
 static WAITS: AtomicU32 = AtomicU32::new(0);
 /// Sleep between two looks at [`WAITS`], in nanoseconds.
 const LOOK_NS: i64 = 20_000;
-/// Most looks at [`WAITS`]: a second. The work that is waited for may itself wait for the thread that begins a capture.
-const MOST_LOOKS: u32 = 50_000;
+/// Longest wait for [`WAITS`], in nanoseconds. The work that is waited for may itself wait for the thread that begins a capture.
+const PATIENCE_NS: u64 = 1_000_000_000;
 /// Streams in which captures began, as far as there is room. Streams that joined a capture may be created and destroyed during it: NCCL's
 /// are.
 static ORIGINS: [AtomicPtr<c_void>; 64] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 64];
@@ -37,11 +37,11 @@ pub fn take_origin(stream: Handle) -> bool {
 pub fn one_more() {
     CAPTURES.store(true, Relaxed);
     GOING_ON.fetch_add(1, SeqCst);
-    for _ in 0..MOST_LOOKS {
-        if WAITS.load(SeqCst) == 0 {
-            break;
+    if WAITS.load(SeqCst) != 0 {
+        let begin = clock::monotonic();
+        while WAITS.load(SeqCst) != 0 && clock::monotonic().saturating_sub(begin) < PATIENCE_NS {
+            clock::nap(LOOK_NS);
         }
-        clock::nap(LOOK_NS);
     }
 }
 

@@ -1,0 +1,52 @@
+//! The process's contexts: work that the library does in one of them, or in all.
+
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::loader::driver;
+use crate::memory::objects::{captures, context_table};
+use vgpu_cuda_abi::cuda::{SUCCESS, Status};
+
+/// Set once a context was made for which the table had no place, or memory was lost.
+static MUST_STAY: AtomicBool = AtomicBool::new(false);
+
+/// Records that the process's memory must not move any more: a context is not in the table, so its work cannot be waited for, or memory was
+/// lost.
+pub fn stay_for_good() {
+    MUST_STAY.store(true, Relaxed);
+}
+
+/// Returns true if the process's memory must not move.
+pub fn must_stay() -> bool {
+    MUST_STAY.load(Relaxed)
+}
+
+/// Runs `work` with a context current, by its place in the table. Returns `None` without running it if the context is gone.
+pub fn in_context<T>(id: u8, work: impl FnOnce() -> T) -> Option<T> {
+    let context = context_table::handle_of(id)?;
+    let mut popped = core::ptr::null_mut();
+    // SAFETY: a living context: while contexts are used here none is ended (`gate::keep_still`), or the program promises it for a call of
+    // its own. The driver writes one handle.
+    unsafe {
+        if driver::context_push(context) != SUCCESS {
+            return None;
+        }
+        let result = work();
+        driver::context_pop(&raw mut popped);
+        Some(result)
+    }
+}
+
+/// Waits for the work in all of the process's contexts: any of them may use the memory of any other. Returns false if one cannot be waited
+/// for, or a capture may be going on, which a wait would invalidate.
+pub fn wait_for_all() -> bool {
+    let ids = (0..=u8::MAX).take_while(|&id| context_table::record(id).is_some());
+    let mut living = ids.filter(|&id| context_table::handle_of(id).is_some());
+    !must_stay() && living.all(|id| in_context(id, captures::wait_for_context) == Some(Some(SUCCESS)))
+}
+
+/// Waits for the work in the current context, during captures too.
+pub fn synchronize() -> Status {
+    // SAFETY: the call takes nothing.
+    unsafe { driver::context_synchronize() }
+}
