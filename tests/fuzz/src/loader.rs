@@ -11,7 +11,7 @@ use std::ptr::null_mut;
 
 use arbitrary::{Arbitrary, Unstructured};
 
-#[cfg_attr(not(test), expect(dead_code, reason = "the target uses a part of the library's file"))]
+#[expect(dead_code, reason = "the target uses a part of the library's file")]
 #[path = "../../../preload/src/loader/elf.rs"]
 mod elf;
 #[cfg_attr(not(test), expect(dead_code, reason = "the target uses a part of the library's file"))]
