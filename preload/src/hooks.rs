@@ -14,6 +14,7 @@ pub mod graph_contents;
 pub mod graph_nodes;
 pub mod graphs;
 pub mod green_contexts;
+pub mod handles;
 pub mod host_moves;
 pub mod init;
 pub mod ipc;

@@ -13,12 +13,13 @@
 //!
 //! The table is a macro that hands its rows to another one: `entry_points` takes the names, `trace` the recorders, `dispatch` the functions.
 
+pub mod mapped;
 pub mod nvml;
 
 /// Hands all rows of the table to the macro `$consumer`.
 macro_rules! entry_points {
     ($consumer:ident) => {
-        $crate::table::nvml::and_nvml! { $consumer
+        $crate::table::mapped::and_mapped! { $consumer
             // Look-up and initialisation.
             Cuda proc_address::v1[address, symbol, function] => (symbol: *const c_char, function: *mut *mut c_void, version: i32, flags:
                 u64) [count()]:
@@ -80,19 +81,18 @@ macro_rules! entry_points {
                 cuStreamEndCapture | cuStreamEndCapture_ptsz;
             Cuda pools::trim_graphs[] => (device: Device): cuDeviceGraphMemTrim;
             // Physical memory and its mappings.
-            Cuda vmm::create[handle, bytes, properties] => (handle: *mut u64, bytes: usize, properties: *const AllocationProp, flags: u64)
+            Cuda handles::create[handle, bytes, properties] => (handle: *mut u64, bytes: usize, properties: *const AllocationProp, flags: u64)
                 [allocate(handle, bytes)]:
                 cuMemCreate;
             Cuda ipc::release[handle] => (handle: u64) [free(handle)]: cuMemRelease;
-            Cuda vmm::counted[handle] => (handle: *mut u64, address: *mut c_void): cuMemRetainAllocationHandle;
+            Cuda handles::retain[handle, address] => (handle: *mut u64, address: *mut c_void): cuMemRetainAllocationHandle;
             Cuda vmm::map[address, bytes, handle] => (address: DevicePtr, bytes: usize, offset: usize, handle: u64, flags: u64): cuMemMap;
             Cuda ipc::unmap[address, bytes] => (address: DevicePtr, bytes: usize): cuMemUnmap;
             // Memory that crosses the border of a process.
             Cuda ipc::export[shareable, kind, || handle] => (shareable: *mut c_void, handle: u64, kind: i32, flags: u64):
                 cuMemExportToShareableHandle;
             Cuda ipc::export_linear[address] => (out: *mut c_void, address: DevicePtr): cuIpcGetMemHandle;
-            Cuda ipc::export[out, kind, || exports::key_of(address)] => (out: *mut c_void, address: DevicePtr, bytes: usize, kind: i32,
-                flags: u64):
+            Cuda handles::export_range[out, kind, address] => (out: *mut c_void, address: DevicePtr, bytes: usize, kind: i32, flags: u64):
                 cuMemGetHandleForAddressRange;
             Cuda ipc::import_physical[handle] => (handle: *mut u64, shareable: *mut c_void, kind: i32): cuMemImportFromShareableHandle;
             Cuda ipc::import[pool, driver::pool_destroy] => (pool: *mut Handle, shareable: *mut c_void, kind: i32, flags: u64):
@@ -371,23 +371,6 @@ macro_rules! entry_points {
                 Location, indices: *mut usize, location_count: usize, flags: u64, stream: Handle):
                 cuMemPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync | cuMemPrefetchBatchAsync_ptsz,
                 cuMemDiscardAndPrefetchBatchAsync_ptsz;
-            // What the driver answers only while the memory is mapped.
-            Cuda movable::ask[] => (value: *mut c_void, attribute: i32, address: DevicePtr): cuPointerGetAttribute, cuPointerSetAttribute;
-            Cuda movable::ask[] => (count: u32, attributes: *mut i32, values: *mut *mut c_void, address: DevicePtr):
-                cuPointerGetAttributes;
-            Cuda movable::ask[] => (stream: Handle, address: DevicePtr, value: u64, flags: u32):
-                cuStreamWriteValue32_v2, cuStreamWriteValue64_v2, cuStreamWriteValue32, cuStreamWriteValue64, cuStreamWriteValue32_v2_ptsz,
-                cuStreamWriteValue64_v2_ptsz, cuStreamWriteValue32_ptsz, cuStreamWriteValue64_ptsz;
-            Cuda movable::ask[] => (base: *mut DevicePtr, bytes: *mut usize, address: DevicePtr):
-                cuMemGetAddressRange_v2, cuMemGetAddressRange;
-            Cuda movable::ask[] => (texture: *mut u64, resource: *const c_void, how: *const c_void, view: *const c_void):
-                cuTexObjectCreate;
-            Cuda movable::ask[] => (node: *mut Handle, graph: Handle, after: *const Handle, count: usize, parameters: *const c_void,
-                context: Handle):
-                cuGraphAddMemcpyNode, cuGraphAddMemsetNode;
-            Cuda movable::ask[] => (node: Handle, parameters: *const c_void): cuGraphMemcpyNodeSetParams, cuGraphMemsetNodeSetParams;
-            Cuda movable::ask[] => (exec: Handle, node: Handle, parameters: *const c_void, context: Handle):
-                cuGraphExecMemcpyNodeSetParams, cuGraphExecMemsetNodeSetParams;
             // Memory and utilization as a program reads them.
             Cuda memory_info::info => (free: *mut usize, total: *mut usize): cuMemGetInfo_v2;
             Cuda memory_info::info_v1 => (free: *mut u32, total: *mut u32): cuMemGetInfo;

@@ -73,10 +73,13 @@ impl Classification {
         let text = |path: &Path| std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()));
         let hooked = match library {
             Some(library) => symbols::exported_names(library)?.into_iter().map(|name| (name, String::new())).collect(),
-            None => parse_hook_table(&text(&home.join("../../preload/src/table.rs"))?)
-                .into_iter()
-                .chain(parse_hook_table(&text(&home.join("../../preload/src/table/nvml.rs"))?))
-                .collect(),
+            None => {
+                let mut hooked = BTreeMap::new();
+                for file in ["table.rs", "table/mapped.rs", "table/nvml.rs"] {
+                    hooked.extend(parse_hook_table(&text(&home.join("../../preload/src").join(file))?));
+                }
+                hooked
+            }
         };
         let problem = |file: &str, error: toml_edit::de::Error| format!("{file}: {error}");
         let harmless: HarmlessFile =
