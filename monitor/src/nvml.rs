@@ -9,9 +9,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{NvmlLib, nvmlMemory_t};
-
-/// Name of the library. The unversioned one comes with development packages only.
-const LIBRARY: &str = "libnvidia-ml.so.1";
+use places::LIBRARY;
 
 /// Attempts at a list that grows between the call for its length and the call for its content.
 const ATTEMPTS: u32 = 5;

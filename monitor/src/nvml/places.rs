@@ -3,7 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::LIBRARY;
+/// Name of the library. The unversioned one comes with development packages only.
+pub(super) const LIBRARY: &str = "libnvidia-ml.so.1";
 
 /// Folders of the driver, below `/`: those of distributions, of WSL, of Google's Container-Optimized OS, and of the container in which
 /// NVIDIA's GPU Operator installs the driver. `packaging/image/driver.sh` has the same ones, in the same order.
