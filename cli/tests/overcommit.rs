@@ -83,6 +83,41 @@ fn tenants_that_do_not_fit_together_all_get_on() {
     }
 }
 
+/// The GPU has 512 MiB, of which two contexts take 128: more than 384 never fit. The other container works all the time, and comes back as
+/// soon as it may.
+#[test]
+fn what_can_never_fit_is_refused_while_others_work_on() {
+    let Some((host, machine)) = overcommitted() else { return };
+    let _monitor = Monitor::start(&host, &machine);
+    let other = tenant(&host, &machine, true);
+    let limited = || machine.bundle().annotation("nvidia.com/gpumem", "512").annotation("nvidia.com/gpumem-evictable", "true");
+    let outcome = Way::Wrapper.run(&host, limited().args(&["/programs/fill", "--chunk", "416M", "--max", "416M"]));
+    let filled = Fill::of(&outcome.stdout);
+    assert_eq!(filled.obtained, 0, "{outcome:#?}");
+    // What fits is still met: the other one makes room for it.
+    let outcome = Way::Wrapper.run(&host, limited().args(&["/programs/fill", "--chunk", "256M", "--max", "256M"]));
+    assert_eq!(Fill::of(&outcome.stdout).obtained, 256 << 20, "{outcome:#?}");
+    assert!(has_moved(&host, &other));
+    println!("{}", end(other));
+}
+
+/// A container that has only a context cannot make room. The arbiter finds that out, and goes on with the next one.
+#[test]
+fn a_tenant_that_has_nothing_to_move_is_no_obstacle() {
+    let Some((host, machine)) = overcommitted() else { return };
+    let _monitor = Monitor::start(&host, &machine);
+    let limited = || machine.bundle().annotation("nvidia.com/gpumem", LIMIT).annotation("nvidia.com/gpumem-evictable", "true");
+    let fill = |arguments: &[&str]| limited().args(&[&["/programs/fill"], arguments].concat());
+    // Small allocations share granules, and stay.
+    let mut small = Way::Wrapper.start(&host, fill(&["--chunk", "1M", "--max", "16M", "--hold", "600"]));
+    assert_eq!(Fill::of(&small.line()).obtained, 16 << 20);
+    let mut large = Way::Wrapper.start(&host, fill(&["--chunk", "16M", "--max", "240M", "--hold", "600"]));
+    assert_eq!(Fill::of(&large.line()).obtained, 240 << 20);
+    let outcome = Way::Wrapper.run(&host, fill(&["--chunk", "16M", "--max", "240M"]));
+    assert_eq!(Fill::of(&outcome.stdout).obtained, 240 << 20, "{outcome:#?}");
+    assert!(has_moved(&host, &large));
+}
+
 /// Containers are killed at any moment, also in the middle of moves, and others start in their place.
 #[test]
 fn killed_tenants_leave_the_others_right() {

@@ -20,6 +20,11 @@ fn every_word_is_right_after_moves() {
 }
 
 #[test]
+fn every_word_is_right_after_moves_under_several_contexts() {
+    run("moves", &["--moves", "100", "--threads", "3", "--blocks", "3", "--largest", "6M", "--pause", "500", "--contexts"]);
+}
+
+#[test]
 fn accounts_equal_nvml_after_moves() {
     run("churn", &["--moves", "--limit", "4G", "--processes", "2", "--threads", "2", "--steps", "300", "--rounds", "2"]);
 }

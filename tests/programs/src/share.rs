@@ -146,6 +146,25 @@ impl Orders {
         Ok(Self { stop, thread })
     }
 
+    /// Gives an order of an arbiter that is killed: nobody takes it back, and no heart beats.
+    ///
+    /// # Errors
+    /// A message that says what failed.
+    pub fn abandon(share: &Share) -> Result<(), String> {
+        let path = |name: &str| std::ffi::CString::new(share.folder().join(name).to_string_lossy().into_owned()).map_err(|e| e.to_string());
+        let limits = map::limits_for_change(&path("limits")?).map_err(|error| error.to_string())?;
+        let region = map::region(&path("region")?).map_err(|error| error.to_string())?;
+        let order = last_order(region) + 1;
+        for turn in region.gpus.iter().filter_map(|account| limits.turn_for(account.uuid()?)) {
+            turn.beat.fetch_add(1, Relaxed);
+            turn.leave.store(order, Relaxed);
+            limits.notify_turn(turn);
+        }
+        // SAFETY: the mapping is not used below.
+        unsafe { map::unmap(region) };
+        Ok(())
+    }
+
     /// Stops the thread, and returns the moves that processes have made.
     ///
     /// # Panics
@@ -157,9 +176,15 @@ impl Orders {
     }
 }
 
+/// Returns the last order that a process has followed: they follow only newer ones.
+fn last_order(region: &Region) -> u32 {
+    region.used_slots().map(|(_, slot)| slot.left.load(Relaxed)).max().unwrap_or(0)
+}
+
 /// Gives orders until `stop` is set. Returns the moves of all processes.
 fn give(limits: &LimitsPage, region: &Region, pause: Duration, stop: &AtomicBool, random: &mut Random) -> Moves {
-    let (mut moves, mut order) = (Moves::default(), 0);
+    let mut moves = Moves::default();
+    let mut order = last_order(region);
     // Large blocks, which are moved with long pauses, take long.
     let patience = (pause * 20).max(Duration::from_millis(200));
     while !stop.load(Relaxed) {
@@ -175,6 +200,7 @@ fn give(limits: &LimitsPage, region: &Region, pause: Duration, stop: &AtomicBool
             let wait = |until: &dyn Fn() -> bool| {
                 let begun = Instant::now();
                 while !until() && begun.elapsed() < patience && !stop.load(Relaxed) {
+                    turn.beat.fetch_add(1, Relaxed);
                     std::thread::sleep(Duration::from_micros(100));
                 }
             };

@@ -1,17 +1,19 @@
 //! Threads use device memory at random while it moves to the host and back, and check every word of it.
 //!
 //!     moves --library libvgpu.so [--moves N] [--threads T] [--blocks B] [--largest BYTES] [--limit BYTES] [--pause MICROSECONDS]
-//!           [--seed X] [--gpu ORDINAL]
-//!     moves --child [--threads T] [--blocks B] [--largest BYTES] [--seed X] [--gpu ORDINAL]
+//!           [--seed X] [--gpu ORDINAL] [--contexts]
+//!     moves --child [--threads T] [--blocks B] [--largest BYTES] [--seed X] [--gpu ORDINAL] [--contexts]
 //!
 //! The program acts as the arbiter: it tells a second process, which runs under the library, N times (default: 1000) to move its memory
 //! out, with pauses of up to `--pause` (default: 2000). Each call of that process that needs memory brings it back. Its T threads
 //! (default: 4), with up to B blocks each (default: 8) of up to `--largest` bytes (default: 8M), allocate, fill, copy, launch, replay
-//! graphs, ask about addresses, verify and free. At the end its account has to be that of a process without allocations. The second form
+//! graphs, ask about addresses, verify and free, also while the GPU uses a block. With `--contexts`, which needs memory that can move, they
+//! use blocks in a context that did not allocate them, too. At last the arbiter leaves an order behind and is gone. At the end its account has to be that of a process without allocations. The second form
 //! is that process alone, which works until its input ends.
 //!
 //! Prints one line of JSON; `mean_ms` is the time from an order until `mean_mib` are out, with the calls and kernels that it waits for. Status 1 if a word is wrong or a call fails.
 
+mod context;
 mod work;
 
 use std::io::{BufRead, BufReader, Write};
@@ -61,6 +63,9 @@ fn run(arguments: &Arguments) -> Result<String, String> {
         }
     }
     let took = begun.elapsed().as_secs_f64();
+    // It must not wait for an arbiter that is gone.
+    Orders::abandon(&share)?;
+    std::thread::sleep(Duration::from_millis(200));
     let mut input = child.stdin.take().ok_or("no input")?;
     writeln!(input, "end").map_err(|error| error.to_string())?;
     let said = line()?;

@@ -9,14 +9,32 @@ use vgpu_test_programs::cuda::{self, check, sys::*};
 use vgpu_test_programs::ptx::SPIN;
 use vgpu_test_programs::random::Random;
 
+use crate::context::Context;
+
 /// Unit of the blocks' sizes in bytes. Small blocks share a granule, and do not move.
 const UNIT: u64 = 64 << 10;
+/// Size in bytes above which a block can be used in every context.
+const SHARED_ABOVE: usize = 2 << 20;
 
-/// An allocation that has one word throughout.
+/// An allocation that has one word throughout, or as many as it is long.
 struct Block {
     address: u64,
     words: usize,
     value: u32,
+    /// Whether each word is the value with its index, so that a part in a wrong place is found.
+    is_indexed: bool,
+}
+
+impl Block {
+    /// Returns the word that is right at an index.
+    fn word(&self, at: usize) -> u32 {
+        if self.is_indexed { self.value ^ at as u32 } else { self.value }
+    }
+
+    /// Records that it has one word throughout.
+    fn set(&mut self, value: u32) {
+        (self.value, self.is_indexed) = (value, false);
+    }
 }
 
 /// What a thread uses.
@@ -27,6 +45,8 @@ struct Worker {
     blocks: Vec<Block>,
     stream: CUstream,
     event: CUevent,
+    /// Another context, with a stream.
+    other: Option<(Context, CUstream)>,
     function: CUfunction,
     /// Replayed fill of a block: its address, and the value.
     graph: Option<(CUgraphExec, u64, u32)>,
@@ -39,10 +59,11 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     let (gpu, seed) = (arguments.number("gpu", 0) as i32, arguments.number("seed", 1));
     let most = (arguments.number("blocks", 8) as usize, arguments.number("largest", 8 << 20));
     let mut line = String::new();
+    let other = arguments.has("contexts").then(|| Context::create(gpu).expect("another context"));
     let result = std::thread::scope(|scope| {
         let start = |number| {
             let (stop, seed) = (&stop, seed * 100 + number);
-            scope.spawn(move || work(gpu, seed, most, stop))
+            scope.spawn(move || work(gpu, seed, most, other, stop))
         };
         let threads: Vec<_> = (0..arguments.number("threads", 4)).map(start).collect();
         println!("ready");
@@ -67,9 +88,12 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 }
 
 /// Works until `stop`. Returns the numbers of steps and of checked words.
-fn work(gpu: i32, seed: u64, most: (usize, u64), stop: &AtomicBool) -> Result<(u64, u64), String> {
+fn work(gpu: i32, seed: u64, most: (usize, u64), other: Option<Context>, stop: &AtomicBool) -> Result<(u64, u64), String> {
     let failed = |what: &str, code| format!("seed {seed}: {what}: {}", cuda::name(code));
     let mut worker = Worker::new(gpu, seed, most).map_err(|code| failed("start", code))?;
+    if let Some(other) = other {
+        worker.other = Some((other, other.stream().map_err(|code| failed("another context", code))?));
+    }
     let mut steps = 0;
     let result = loop {
         if stop.load(Relaxed) {
@@ -102,7 +126,7 @@ impl Worker {
             check(cuModuleLoadData(&raw mut module, SPIN.as_ptr().cast()))?;
             check(cuModuleGetFunction(&raw mut function, module, c"spin".as_ptr()))?;
         }
-        Ok(Self { random: Random::new(seed), most, blocks: Vec::new(), stream, event, function, graph: None, checked: 0 })
+        Ok(Self { random: Random::new(seed), most, blocks: Vec::new(), stream, event, other: None, function, graph: None, checked: 0 })
     }
 
     /// Does something at random.
@@ -111,7 +135,7 @@ impl Worker {
         if self.blocks.is_empty() {
             return self.allocate().map_err(of("allocate"));
         }
-        match self.random.below(10) {
+        match self.random.below(12) {
             0..=2 if self.blocks.len() < self.most.0 => self.allocate().map_err(of("allocate")),
             0 => self.free().map_err(of("free")),
             1 | 2 => self.fill().map_err(of("fill")),
@@ -120,6 +144,8 @@ impl Worker {
             5 => self.launch().map_err(of("launch")),
             6 => self.replay().map_err(of("replay")),
             7 => self.ask().map_err(of("ask about an address")),
+            8 => self.fill_elsewhere().map_err(of("fill in another context")),
+            9 => self.free_in_flight().map_err(of("free with work in flight")),
             _ => self.verify_one().map_err(of("verify")),
         }
     }
@@ -141,7 +167,7 @@ impl Worker {
             }
             check(cuMemsetD32Async(address, value, words, self.stream))?;
         }
-        self.blocks.push(Block { address, words, value });
+        self.blocks.push(Block { address, words, value, is_indexed: false });
         Ok(())
     }
 
@@ -149,10 +175,7 @@ impl Worker {
         let place = self.any();
         let block = self.blocks.swap_remove(place);
         self.verify(&block)?;
-        if let Some((exec, ..)) = self.graph.take_if(|(_, address, _)| *address == block.address) {
-            // SAFETY: a graph of this thread's, whose work has finished.
-            check(unsafe { cuGraphExecDestroy(exec) })?;
-        }
+        self.drop_graph(&block)?;
         // SAFETY: a block of this thread's.
         check(unsafe { cuMemFree_v2(block.address) })
     }
@@ -160,9 +183,68 @@ impl Worker {
     fn fill(&mut self) -> Result<(), CUresult> {
         let (place, value) = (self.any(), self.random.draw() as u32);
         let block = &mut self.blocks[place];
-        block.value = value;
+        block.set(value);
         // SAFETY: a block of this thread's, of this length.
         check(unsafe { cuMemsetD32Async(block.address, value, block.words, self.stream) })
+    }
+
+    /// Fills a block in a context that did not allocate it, behind a kernel. Nobody waits for it but the thread's own stream.
+    fn fill_elsewhere(&mut self) -> Result<(), CUresult> {
+        let (place, value, event, own) = (self.any(), self.random.draw() as u32, self.event, self.stream);
+        let block = &mut self.blocks[place];
+        let Some((other, stream)) = self.other.filter(|_| block.words * 4 > SHARED_ABOVE) else { return Ok(()) };
+        block.set(value);
+        let (address, words) = (block.address, block.words);
+        self.spin(own)?;
+        // SAFETY: a block of this thread's, of this length; the events say what comes after what.
+        unsafe {
+            check(cuEventRecord(event, own))?;
+            other.run(|| {
+                check(cuStreamWaitEvent(stream, event, 0))?;
+                check(cuMemsetD32Async(address, value, words, stream))
+            })?;
+            let mut done = null_mut();
+            other.run(|| {
+                check(cuEventCreate(&raw mut done, 2))?;
+                check(cuEventRecord(done, stream))
+            })?;
+            check(cuStreamWaitEvent(own, done, 0))?;
+            check(cuEventDestroy_v2(done))
+        }
+    }
+
+    /// Frees a block that a kernel and a fill still use, with another context current if there is one: the call waits for both.
+    fn free_in_flight(&mut self) -> Result<(), CUresult> {
+        let place = self.any();
+        let block = self.blocks.swap_remove(place);
+        self.drop_graph(&block)?;
+        self.spin(self.stream)?;
+        // SAFETY: a block of this thread's, of this length, which is not used afterwards.
+        unsafe {
+            check(cuMemsetD32Async(block.address, block.value, block.words, self.stream))?;
+            let free = || check(cuMemFree_v2(block.address));
+            match self.other {
+                Some((other, _)) if block.words * 4 > SHARED_ABOVE => other.run(free),
+                _ => free(),
+            }
+        }
+    }
+
+    /// Destroys the graph that fills a block, if there is one.
+    fn drop_graph(&mut self, block: &Block) -> Result<(), CUresult> {
+        match self.graph.take_if(|(_, address, _)| *address == block.address) {
+            // SAFETY: a graph of this thread's.
+            Some((exec, ..)) => check(unsafe { cuGraphExecDestroy(exec) }),
+            None => Ok(()),
+        }
+    }
+
+    /// Launches a kernel of up to 200 µs.
+    fn spin(&mut self, stream: CUstream) -> Result<(), CUresult> {
+        let ns = self.random.below(200_000);
+        let mut arguments = [(&raw const ns).cast_mut().cast()];
+        // SAFETY: the argument is the one that `spin` takes.
+        check(unsafe { cuLaunchKernel(self.function, 1, 1, 1, 1, 1, 1, 0, stream, arguments.as_mut_ptr(), null_mut()) })
     }
 
     /// Makes two blocks equal as far as the shorter one reaches, and the rest of the longer one too.
@@ -174,7 +256,10 @@ impl Worker {
         let words = self.blocks[to].words.min(self.blocks[from].words);
         let (value, target, source) = (self.blocks[from].value, self.blocks[to].address, self.blocks[from].address);
         let rest = self.blocks[to].words - words;
-        self.blocks[to].value = value;
+        if rest != 0 && self.blocks[from].is_indexed {
+            return Ok(());
+        }
+        (self.blocks[to].value, self.blocks[to].is_indexed) = (value, self.blocks[from].is_indexed);
         // SAFETY: blocks of this thread's, which are at least as long.
         unsafe {
             check(cuMemcpyDtoDAsync_v2(target, source, words * 4, self.stream))?;
@@ -184,8 +269,8 @@ impl Worker {
 
     fn upload(&mut self) -> Result<(), CUresult> {
         let (place, value) = (self.any(), self.random.draw() as u32);
-        self.blocks[place].value = value;
-        let words = vec![value; self.blocks[place].words];
+        (self.blocks[place].value, self.blocks[place].is_indexed) = (value, true);
+        let words: Vec<u32> = (0..self.blocks[place].words).map(|at| self.blocks[place].word(at)).collect();
         // SAFETY: a block of this thread's, of this length.
         unsafe {
             check(cuStreamSynchronize(self.stream))?;
@@ -194,11 +279,9 @@ impl Worker {
     }
 
     fn launch(&mut self) -> Result<(), CUresult> {
-        let ns = self.random.below(200_000);
-        let mut arguments = [(&raw const ns).cast_mut().cast()];
-        // SAFETY: the argument is the one that `spin` takes.
+        self.spin(self.stream)?;
+        // SAFETY: this thread's own event and stream.
         unsafe {
-            check(cuLaunchKernel(self.function, 1, 1, 1, 1, 1, 1, 0, self.stream, arguments.as_mut_ptr(), null_mut()))?;
             check(cuEventRecord(self.event, self.stream))?;
             check(cuEventSynchronize(self.event))
         }
@@ -231,7 +314,7 @@ impl Worker {
             return Ok(());
         };
         let Some(block) = self.blocks.iter_mut().find(|block| block.address == address) else { return Ok(()) };
-        block.value = value;
+        block.set(value);
         // SAFETY: a graph of this thread's, which fills a living block.
         check(unsafe { cuGraphLaunch(exec, self.stream) })
     }
@@ -267,8 +350,8 @@ impl Worker {
             check(cuMemcpyDtoH_v2(words.as_mut_ptr().cast(), block.address, block.words * 4))?;
         }
         self.checked += words.len() as u64;
-        if let Some(at) = words.iter().position(|word| *word != block.value) {
-            eprintln!("word {at} of {} at {:#x}: {:#x}, expected {:#x}", block.words, block.address, words[at], block.value);
+        if let Some(at) = (0..words.len()).find(|&at| words[at] != block.word(at)) {
+            eprintln!("word {at} of {} at {:#x}: {:#x}, expected {:#x}", block.words, block.address, words[at], block.word(at));
             return Err(CUresult::CUDA_ERROR_ASSERT);
         }
         Ok(())
@@ -281,6 +364,9 @@ impl Worker {
         }
         // SAFETY: this thread's own objects, whose work has finished.
         unsafe {
+            if let Some((_, stream)) = self.other {
+                check(cuStreamDestroy_v2(stream))?;
+            }
             check(cuEventDestroy_v2(self.event))?;
             check(cuStreamDestroy_v2(self.stream))
         }
