@@ -3,7 +3,7 @@
 //! 1. The cgroup decides if the container has cgroups of its own: the one that the low-level runtime made for it, those of its first
 //!    process, or one named after the container's ID. The first process may have moved itself below the one that was made.
 //! 2. Otherwise the PID namespace decides, if the container has one of its own.
-//!    A program that `vgpu run` has started has only the cgroup that was made for it.
+//!    A program that `vgpu run` has started has only the cgroup that was made for it, or, where none could be made, its first process.
 //! 3. A process in the host's mount namespace, or in its PID namespace where the container has another one, is a program of the host
 //!    whatever its cgroup: no process leaves a container for these namespaces.
 
@@ -152,7 +152,8 @@ impl ProcessOwners {
     /// Returns the index of the container that a process belongs to.
     #[must_use]
     pub fn container_of(&self, process: &Process) -> Option<usize> {
-        self.by_cgroup(process).or_else(|| self.by_namespace(process))
+        let is_first_of = || self.index.programs.get(&(process.pid, process.start_time)).copied();
+        self.by_cgroup(process).or_else(|| self.by_namespace(process)).or_else(is_first_of)
     }
 
     /// Returns the first process of the container at `index`.
@@ -199,6 +200,8 @@ struct Index {
     by_id: HashMap<String, usize>,
     /// Containers by their PID namespace. `None` if several have it, or if the container is identified by its cgroups alone.
     by_namespace: HashMap<u64, Option<usize>>,
+    /// Programs without a container by PID and start time of their first process.
+    programs: HashMap<(u32, u64), usize>,
 }
 
 impl Index {
@@ -224,7 +227,9 @@ impl Index {
             let only = Some(index).filter(|index| !has_own_cgroup.contains(index));
             by_namespace.entry(init.pid_namespace).and_modify(|found| *found = None).or_insert(only);
         }
-        Self { by_id: unknown.map(|(index, identity)| (identity.id.clone(), index)).collect(), by_cgroup, by_namespace }
+        let programs = inits().filter(|(index, _)| identities.get(*index).is_some_and(|identity| identity.is_program));
+        let programs = programs.map(|(index, init)| ((init.pid, init.start_time), index)).collect();
+        Self { programs, by_id: unknown.map(|(index, identity)| (identity.id.clone(), index)).collect(), by_cgroup, by_namespace }
     }
 
     /// Returns the container without a first process after which a component of the path is named: `ID`, `ID.scope`, or `PREFIX-ID.scope`.

@@ -66,14 +66,15 @@ fn programs_of_the_host_have_no_owner() {
 /// The program has the namespaces of the host, and in all but one hierarchy the cgroup of its user's session.
 #[test]
 fn a_program_without_a_container_has_only_its_own_cgroup() {
-    let program = process(&["/user.slice/session-1.scope", "/user.slice/session-1.scope/vgpu-run-7-9"], 1);
-    let of_other_namespace = process(&["/user.slice"], 5);
+    let program = Process { pid: 7, ..process(&["/user.slice/session-1.scope", "/user.slice/session-1.scope/vgpu-run-7-9"], 1) };
+    let of_other_namespace = Process { pid: 8, ..process(&["/user.slice"], 5) };
     let owners = owners(&[("run-7-9", Some(program.clone())), ("run-8-9", Some(of_other_namespace.clone()))]);
     for (description, process, expected) in [
         ("its own process", program, Some(0)),
         ("a process in a cgroup below its own", process(&["/user.slice/session-1.scope/vgpu-run-7-9/x"], 1), Some(0)),
         ("another program of the session", process(&["/user.slice/session-1.scope"], 1), None),
-        ("a program without a cgroup of its own", of_other_namespace, None),
+        ("the first process of a program without a cgroup of its own", of_other_namespace, Some(1)),
+        ("another process in its namespace", process(&["/user.slice"], 5), None),
         ("a cgroup named after it elsewhere", process(&["/elsewhere/vgpu-run-7-9"], 1), None),
     ] {
         assert_eq!(owners.container_of(&process), expected, "{description}");
