@@ -14,7 +14,7 @@ pub struct ConfigArgs {
     /// Policy file (default: $VGPU_CONFIG, or /etc/vgpu/config.toml)
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
-    /// State directory (default: the policy's, else /run/vgpu; for other users than root /run/user/UID/vgpu, or /tmp/vgpu-UID if
+    /// State directory (default: the policy's, else /run/vgpu; for users other than root /run/user/UID/vgpu, or /tmp/vgpu-UID if
     /// /run/user/UID does not exist)
     #[arg(long, value_name = "FOLDER")]
     state_dir: Option<PathBuf>,

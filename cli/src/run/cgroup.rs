@@ -11,7 +11,7 @@ use vgpu_oci_hook::record::Program;
 const CONTROLLERS: [&str; 2] = ["freezer", "pids"];
 
 /// Moves this process into a new cgroup below its own, so that the limits of its own cgroup still apply. Returns the directory; `None`
-/// for other users than root, whose programs no monitor sees, and if there can be no cgroup, which is reported on stderr.
+/// for users other than root, whose programs no monitor sees, and if there can be no cgroup, which is reported on stderr.
 pub(super) fn enter(id: &str) -> Option<PathBuf> {
     if rootless_user().is_some() {
         return None;

@@ -20,7 +20,7 @@ pub(super) struct Options {
     /// GPU time in percent, 1 to 99
     #[arg(long, value_name = "PERCENT")]
     cores: Option<String>,
-    /// GPU time in percent while no other container uses the GPU
+    /// GPU time in percent while no other program or container wants it
     #[arg(long, value_name = "PERCENT")]
     cores_soft: Option<String>,
     /// With 0, it never waits for others' turns while within its limit; default 1; no effect without `vgpu monitor`
