@@ -24,12 +24,15 @@ impl Context {
         Ok(Self(context))
     }
 
-    /// Makes a stream in it.
-    pub fn stream(self) -> Result<CUstream, CUresult> {
-        let mut stream = null_mut();
-        // SAFETY: the out-pointer is valid.
-        self.run(|| check(unsafe { cuStreamCreate(&raw mut stream, 1) }))?;
-        Ok(stream)
+    /// Makes a stream and an event in it.
+    pub fn stream(self) -> Result<(CUstream, CUevent), CUresult> {
+        let (mut stream, mut event) = (null_mut(), null_mut());
+        // SAFETY: the out-pointers are valid.
+        self.run(|| unsafe {
+            check(cuStreamCreate(&raw mut stream, 1))?;
+            check(cuEventCreate(&raw mut event, 2))
+        })?;
+        Ok((stream, event))
     }
 
     /// Does something while it is current.

@@ -45,8 +45,8 @@ struct Worker {
     blocks: Vec<Block>,
     stream: CUstream,
     event: CUevent,
-    /// Another context, with a stream.
-    other: Option<(Context, CUstream)>,
+    /// Another context, with a stream and an event.
+    other: Option<(Context, CUstream, CUevent)>,
     function: CUfunction,
     /// Replayed fill of a block: its address, and the value.
     graph: Option<(CUgraphExec, u64, u32)>,
@@ -92,7 +92,8 @@ fn work(gpu: i32, seed: u64, most: (usize, u64), other: Option<Context>, stop: &
     let failed = |what: &str, code| format!("seed {seed}: {what}: {}", cuda::name(code));
     let mut worker = Worker::new(gpu, seed, most).map_err(|code| failed("start", code))?;
     if let Some(other) = other {
-        worker.other = Some((other, other.stream().map_err(|code| failed("another context", code))?));
+        let (stream, event) = other.stream().map_err(|code| failed("another context", code))?;
+        worker.other = Some((other, stream, event));
     }
     let mut steps = 0;
     let result = loop {
@@ -192,7 +193,7 @@ impl Worker {
     fn fill_elsewhere(&mut self) -> Result<(), CUresult> {
         let (place, value, event, own) = (self.any(), self.random.draw() as u32, self.event, self.stream);
         let block = &mut self.blocks[place];
-        let Some((other, stream)) = self.other.filter(|_| block.words * 4 > SHARED_ABOVE) else { return Ok(()) };
+        let Some((other, stream, done)) = self.other.filter(|_| block.words * 4 > SHARED_ABOVE) else { return Ok(()) };
         block.set(value);
         let (address, words) = (block.address, block.words);
         self.spin(own)?;
@@ -201,15 +202,10 @@ impl Worker {
             check(cuEventRecord(event, own))?;
             other.run(|| {
                 check(cuStreamWaitEvent(stream, event, 0))?;
-                check(cuMemsetD32Async(address, value, words, stream))
-            })?;
-            let mut done = null_mut();
-            other.run(|| {
-                check(cuEventCreate(&raw mut done, 2))?;
+                check(cuMemsetD32Async(address, value, words, stream))?;
                 check(cuEventRecord(done, stream))
             })?;
-            check(cuStreamWaitEvent(own, done, 0))?;
-            check(cuEventDestroy_v2(done))
+            check(cuStreamWaitEvent(own, done, 0))
         }
     }
 
@@ -224,7 +220,7 @@ impl Worker {
             check(cuMemsetD32Async(block.address, block.value, block.words, self.stream))?;
             let free = || check(cuMemFree_v2(block.address));
             match self.other {
-                Some((other, _)) if block.words * 4 > SHARED_ABOVE => other.run(free),
+                Some((other, ..)) if block.words * 4 > SHARED_ABOVE => other.run(free),
                 _ => free(),
             }
         }
@@ -364,7 +360,8 @@ impl Worker {
         }
         // SAFETY: this thread's own objects, whose work has finished.
         unsafe {
-            if let Some((_, stream)) = self.other {
+            if let Some((_, stream, event)) = self.other {
+                check(cuEventDestroy_v2(event))?;
                 check(cuStreamDestroy_v2(stream))?;
             }
             check(cuEventDestroy_v2(self.event))?;
