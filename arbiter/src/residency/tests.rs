@@ -234,6 +234,32 @@ fn a_newcomer_has_a_quantum() {
 }
 
 #[test]
+fn idle_processes_make_room_for_another_of_their_container() {
+    let tenant = Tenant::new(GpuLimit::EVICTABLE, 1, 60, |_| true);
+    // One process is out and asks, another is in and idle.
+    let says = |room_wanted, resident, out, left: [u32; 2]| {
+        *tenant.report.lock().unwrap() = Report { room_wanted, calls: 1, resident, out, left: left.to_vec() };
+    };
+    says(0, 60, 60, [0, 0]);
+    let mut residency = Residency { residents: vec![tenant.resident()], ..Residency::default() };
+    for now in 1..20 {
+        says(now, 60, 60, [0, 0]);
+        residency.tick(1_000_000 + u64::from(now) * 20_000);
+    }
+    let order = tenant.turn().leave.load(Relaxed);
+    assert!(order != 0 && tenant.turn().no_room.load(Relaxed) == 0);
+    says(20, 0, 120, [order, order]);
+    residency.tick(1_400_000);
+    assert_eq!(tenant.turn().leave.load(Relaxed), 0, "what made room for itself comes back");
+    // Nobody is left.
+    for now in 21..30 {
+        says(now, 0, 120, [order, order]);
+        residency.tick(1_000_000 + u64::from(now) * 20_000);
+    }
+    assert!(tenant.turn().leave.load(Relaxed) == 0 && tenant.turn().no_room.load(Relaxed) != 0);
+}
+
+#[test]
 fn a_new_arbiter_takes_back_what_the_one_before_has_ordered() {
     let tenant = Tenant::new(GpuLimit::EVICTABLE, 1, 60, |_| true);
     tenant.turn().leave.store(7, Relaxed);
