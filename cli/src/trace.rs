@@ -68,9 +68,9 @@ impl Counts {
         }
         self.timed += u64::from(event.gpu.is_some());
         match event.kind {
-            Kind::Kernel => (self.launches, self.kernels) = (self.launches + 1, self.kernels.saturating_add(event.amount)),
-            Kind::Graph if event.amount == 0 => self.graphs_unknown += 1,
-            Kind::Graph => (self.launches, self.in_graphs) = (self.launches + 1, self.in_graphs.saturating_add(event.amount)),
+            Kind::Kernel => (self.launches, self.kernels) = (self.launches + 1, self.kernels.saturating_add(event.size)),
+            Kind::Graph if event.size == 0 => self.graphs_unknown += 1,
+            Kind::Graph => (self.launches, self.in_graphs) = (self.launches + 1, self.in_graphs.saturating_add(event.size)),
             Kind::Copy => self.copies += 1,
             Kind::Fill => self.fills += 1,
             Kind::Allocate => self.allocations += 1,

@@ -74,6 +74,6 @@ pub fn timeline(event: &Event) -> Option<String> {
         _ => return None,
     };
     let name = if event.kind == Kind::Init { Some("cuInit") } else { name(&event.call) }?;
-    let bytes = if event.kind == Kind::Free { 0 } else { event.amount };
-    Some(format!("name:{name}, start:{}, burst:{}, bytes:{bytes}, kind:{kind}\n", event.begin, event.took / 1000))
+    let bytes = if event.kind == Kind::Free { 0 } else { event.size };
+    Some(format!("name:{name}, start:{}, burst:{}, bytes:{bytes}, kind:{kind}\n", event.begin_ns, event.took_ns / 1000))
 }

@@ -82,15 +82,15 @@ fn on_host(event: &Event) -> (&str, &'static str) {
 fn details(event: &Event) -> serde_json::Value {
     let hex = |value: u64| format!("{value:#x}");
     let mut details = match event.kind {
-        Kind::Kernel => json!({ "kernel": &*event.name, "kernels": event.amount, "stream": hex(event.place) }),
-        Kind::Graph => json!({ "kernels": event.amount, "stream": hex(event.place) }),
-        Kind::Copy => json!({ "bytes": event.amount, "direction": direction(event), "stream": hex(event.place) }),
-        Kind::Fill => json!({ "elements": event.amount, "stream": hex(event.place) }),
-        Kind::Allocate => json!({ "bytes": event.amount, "address": hex(event.place) }),
-        Kind::Free => json!({ "address": hex(event.place) }),
-        Kind::Refused => json!({ "bytes": event.amount }),
-        Kind::Synchronize | Kind::Budget | Kind::Turn => json!({ "stream": hex(event.place) }),
-        Kind::Start => json!({ "program": &*event.name, "since_1970_ns": event.begin.to_string() }),
+        Kind::Kernel => json!({ "kernel": &*event.name, "kernels": event.size, "stream": hex(event.target) }),
+        Kind::Graph => json!({ "kernels": event.size, "stream": hex(event.target) }),
+        Kind::Copy => json!({ "bytes": event.size, "direction": direction(event), "stream": hex(event.target) }),
+        Kind::Fill => json!({ "elements": event.size, "stream": hex(event.target) }),
+        Kind::Allocate => json!({ "bytes": event.size, "address": hex(event.target) }),
+        Kind::Free => json!({ "address": hex(event.target) }),
+        Kind::Refused => json!({ "bytes": event.size }),
+        Kind::Synchronize | Kind::Budget | Kind::Turn => json!({ "stream": hex(event.target) }),
+        Kind::Start => json!({ "program": &*event.name, "since_1970_ns": event.begin_ns.to_string() }),
         Kind::Init | Kind::Other => json!({}),
     };
     if let Some(details) = details.as_object_mut() {
@@ -137,7 +137,7 @@ impl<W: Write> Writer<W> {
 
     /// Returns the number of a stream's track, which is named on first use. `None` above the limit.
     fn track(&mut self, event: &Event) -> io::Result<Option<u64>> {
-        let key = (event.pid, event.what.context, event.place);
+        let key = (event.pid, event.what.context, event.target);
         if let Some(track) = self.tracks.get(&key) {
             return Ok(Some(*track));
         }
@@ -146,7 +146,7 @@ impl<W: Write> Writer<W> {
         }
         let track = FIRST_TRACK + self.tracks.len() as u64;
         self.tracks.insert(key, track);
-        self.label("thread_name", event.pid, track, &format!("GPU: context {}, stream {:#x}", event.what.context, event.place))?;
+        self.label("thread_name", event.pid, track, &format!("GPU: context {}, stream {:#x}", event.what.context, event.target))?;
         Ok(Some(track))
     }
 
@@ -156,9 +156,9 @@ impl<W: Write> Writer<W> {
     /// Writing fails.
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
         // Readers store times as doubles, whose resolution since 1970 would be a quarter of a microsecond.
-        let base = *self.base.get_or_insert((event.begin - event.begin % HOUR).saturating_sub(HOUR));
+        let base = *self.base.get_or_insert((event.begin_ns - event.begin_ns % HOUR).saturating_sub(HOUR));
         let since = |nanos: u64| micros(nanos.saturating_sub(base));
-        let (pid, thread, ts) = (event.pid, event.thread, since(event.begin));
+        let (pid, thread, ts) = (event.pid, event.thread, since(event.begin_ns));
         if event.kind == Kind::Start && self.names.len() < MAX_TRACKS {
             self.names.insert(pid, event.name.to_string());
             self.label("process_name", pid, 0, &event.name)?;
@@ -168,7 +168,7 @@ impl<W: Write> Writer<W> {
         let head = format!(r#""name":{name},"cat":"{category}","pid":{pid},"tid":{thread},"ts":{ts}"#);
         match event.kind {
             Kind::Start | Kind::Refused => self.put(&format!(r#"{{"ph":"i","s":"t",{head},"args":{args}}}"#))?,
-            _ => self.put(&format!(r#"{{"ph":"X",{head},"dur":{},"args":{args}}}"#, micros(event.took)))?,
+            _ => self.put(&format!(r#"{{"ph":"X",{head},"dur":{},"args":{args}}}"#, micros(event.took_ns)))?,
         }
         let Some((begin, took)) = event.gpu else { return Ok(()) };
         let Some(track) = self.track(event)? else { return Ok(()) };

@@ -20,13 +20,13 @@ pub struct Event {
     /// Name of the kernel or of the process. Empty if unknown.
     pub name: Arc<str>,
     /// Begin on the host in nanoseconds since 1970.
-    pub begin: u64,
+    pub begin_ns: u64,
     /// Duration on the host in nanoseconds.
-    pub took: u64,
+    pub took_ns: u64,
     /// Stream or address.
-    pub place: u64,
+    pub target: u64,
     /// Size or count, see [`Kind`].
-    pub amount: u64,
+    pub size: u64,
     /// Begin on the GPU by the host's clock, in nanoseconds since 1970, and duration on the GPU in nanoseconds.
     pub gpu: Option<(u64, u64)>,
 }

@@ -235,7 +235,19 @@ impl Rings {
                 _ => Arc::clone(&self.none),
             };
             let call = self.call(slot, what.call);
-            each(Event { pid, thread: (thread_and_pid >> 32) as u32, kind, what, call, name, begin, took, place, amount, gpu });
+            each(Event {
+                pid,
+                thread: (thread_and_pid >> 32) as u32,
+                kind,
+                what,
+                call,
+                name,
+                begin_ns: begin,
+                took_ns: took,
+                target: place,
+                size: amount,
+                gpu,
+            });
         }
         count
     }

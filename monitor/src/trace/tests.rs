@@ -76,7 +76,7 @@ fn records_are_read_once_and_in_order() {
     assert_eq!(drained(&mut rings, false), []);
     region.ring.ran(first, 500, 100);
     let found = drained(&mut rings, false);
-    let short: Vec<_> = found.iter().map(|event| (event.kind, event.begin, event.place, event.amount, event.gpu)).collect();
+    let short: Vec<_> = found.iter().map(|event| (event.kind, event.begin_ns, event.target, event.size, event.gpu)).collect();
     let expected = [(Kind::Kernel, 1_000_010, 7, 1, Some((1_000_010, 100))), (Kind::Allocate, 1_000_020, 0x1000, 4096, None)];
     assert_eq!(short, expected);
     assert_eq!((&*found[0].call, &*found[0].name, found[0].pid, found[0].thread), ("cuLaunchKernel", "gemm", 77, 78));
@@ -139,7 +139,7 @@ fn a_pass_is_bounded_and_fair() {
     }
     let mut rings = Rings::open(&region.folder.path().join(REGION), true).unwrap();
     let passes: Vec<Vec<Event>> = std::iter::repeat_with(|| drained(&mut rings, false)).take_while(|found| !found.is_empty()).collect();
-    let (lengths, begins): (Vec<usize>, Vec<u64>) = passes.iter().map(|found| (found.len(), found[0].place)).unzip();
+    let (lengths, begins): (Vec<usize>, Vec<u64>) = passes.iter().map(|found| (found.len(), found[0].target)).unzip();
     assert_eq!(lengths, vec![PASS; (full.len() - 1) * CAPACITY / PASS], "no more rings than can be traced at once");
     assert_eq!(begins[..4], [0, 0, 0, PASS as u64], "each ring in its turn");
     assert_eq!(rings.lost, 0);
@@ -194,9 +194,21 @@ fn garbage_is_read_safely() {
     assert_eq!((drained(&mut rings, true), rings.totals().len()), (Vec::new(), 0));
 }
 
-fn event(kind: Kind, call: &str, name: &str, what: What, amount: u64) -> Event {
+fn event(kind: Kind, call: &str, name: &str, what: What, size: u64) -> Event {
     let (begin, gpu) = (1_663_174_503_143_895_116, (what.flags & TIMED != 0).then_some((1_663_174_503_143_900_000, 2_500)));
-    Event { pid: 7, thread: 8, kind, what, call: call.into(), name: name.into(), begin, took: 4_336_641_999, place: 16, amount, gpu }
+    Event {
+        pid: 7,
+        thread: 8,
+        kind,
+        what,
+        call: call.into(),
+        name: name.into(),
+        begin_ns: begin,
+        took_ns: 4_336_641_999,
+        target: 16,
+        size,
+        gpu,
+    }
 }
 
 #[test]

@@ -23,7 +23,7 @@ const SUBDEVICES: usize = 2 * MAX_GPUS;
 const DRIVER_SLICE_US: u32 = 2_048;
 /// Longest wait for another thread, in nanoseconds. A control takes a millisecond. A thread that loses the lock by this would still use the
 /// table, so it is longer than any control.
-const PATIENCE: u64 = 60_000_000_000;
+const LOCK_TIMEOUT_NS: u64 = 60_000_000_000;
 
 /// A GPU, as an object of a client.
 #[derive(Clone, Copy)]
@@ -95,7 +95,7 @@ static LOCK: Exclusive = Exclusive::new();
 
 /// Runs `body` with the table.
 fn with_table<T>(body: impl FnOnce(&mut Table) -> T) -> T {
-    let _held: Held<'_> = LOCK.take(PATIENCE);
+    let _held: Held<'_> = LOCK.take(LOCK_TIMEOUT_NS);
     // SAFETY: the lock is held, and `body`, which is in this file, does not come back here.
     let table = unsafe { &mut *TABLE.0.get() };
     // SAFETY: the call takes nothing.

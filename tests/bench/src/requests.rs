@@ -10,9 +10,9 @@ use crate::tenant::{Job, until};
 /// Requests before the measured ones: the first launches load code, and the library learns the cost of the kernel.
 const WARM_UP: usize = 10;
 /// A request that could not begin within this time after the end of the measurement counts as never answered.
-const PATIENCE: Duration = Duration::from_secs(20);
+const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
 /// Time before an arrival that is spent awake, because sleeps end late.
-const AWAKE: Duration = Duration::from_micros(150);
+const SPIN_BEFORE: Duration = Duration::from_micros(150);
 
 /// Returns random times of arrival in seconds, `per_second` on average, sorted, the same in each run.
 pub fn arrivals(per_second: f64, seconds: f64) -> Vec<f64> {
@@ -50,22 +50,22 @@ pub fn requests(job: &Job) -> Result<()> {
     }
     until(job.start_ms);
     let start = Instant::now();
-    let mut waits = Vec::with_capacity(arrivals.len());
+    let mut latencies = Vec::with_capacity(arrivals.len());
     for arrival in arrivals {
         let arrival = start + Duration::from_secs_f64(arrival);
-        if start.elapsed().as_secs_f64() > job.seconds + PATIENCE.as_secs_f64() {
-            waits.push(f64::INFINITY);
+        if start.elapsed().as_secs_f64() > job.seconds + GIVE_UP_AFTER.as_secs_f64() {
+            latencies.push(f64::INFINITY);
             continue;
         }
-        std::thread::sleep(arrival.saturating_duration_since(Instant::now()).saturating_sub(AWAKE));
+        std::thread::sleep(arrival.saturating_duration_since(Instant::now()).saturating_sub(SPIN_BEFORE));
         while Instant::now() < arrival {
             std::hint::spin_loop();
         }
         answer()?;
-        waits.push(arrival.elapsed().as_secs_f64() * 1e6);
+        latencies.push(arrival.elapsed().as_secs_f64() * 1e6);
     }
-    for wait in waits {
-        println!("wait {wait:.1}");
+    for latency in latencies {
+        println!("wait {latency:.1}");
     }
     Ok(())
 }
