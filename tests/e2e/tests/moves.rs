@@ -21,7 +21,10 @@ fn every_word_is_right_after_moves() {
 
 #[test]
 fn every_word_is_right_after_moves_under_several_contexts() {
-    run("moves", &["--moves", "100", "--threads", "3", "--blocks", "3", "--largest", "6M", "--pause", "500", "--contexts"]);
+    run(
+        "moves",
+        &["--moves", "100", "--threads", "3", "--blocks", "3", "--largest", "6M", "--pause", "500", "--limit", "4G", "--contexts"],
+    );
 }
 
 #[test]

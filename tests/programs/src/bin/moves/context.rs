@@ -24,6 +24,24 @@ impl Context {
         Ok(Self(context))
     }
 
+    /// Makes a context with memory that can move, and destroys it while the memory may be away. Not if there is no room for it.
+    pub fn make_and_end(gpu: i32) -> Result<(), CUresult> {
+        let own = match Self::create(gpu) {
+            Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY) => return Ok(()),
+            own => own?,
+        };
+        let mut address = 0;
+        // SAFETY: the out-pointer is valid, and the block is as long as the fill.
+        let filled = own.run(|| unsafe {
+            check(cuMemAlloc_v2(&raw mut address, 4 << 20))?;
+            check(cuMemsetD32Async(address, 1, 1 << 20, null_mut()))
+        });
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        // SAFETY: this function's own context.
+        check(unsafe { cuCtxDestroy_v2(own.0) })?;
+        if filled == Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY) { Ok(()) } else { filled }
+    }
+
     /// Makes a stream and an event in it.
     pub fn stream(self) -> Result<(CUstream, CUevent), CUresult> {
         let (mut stream, mut event) = (null_mut(), null_mut());

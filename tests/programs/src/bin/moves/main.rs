@@ -5,13 +5,15 @@
 //!     moves --child [--threads T] [--blocks B] [--largest BYTES] [--seed X] [--gpu ORDINAL] [--contexts]
 //!
 //! The program acts as the arbiter: it tells a second process, which runs under the library, N times (default: 1000) to move its memory
-//! out, with pauses of up to `--pause` (default: 2000). Each call of that process that needs memory brings it back. Its T threads
-//! (default: 4), with up to B blocks each (default: 8) of up to `--largest` bytes (default: 8M), allocate, fill, copy, launch, replay
-//! graphs, ask about addresses, verify and free, also while the GPU uses a block. With `--contexts`, which needs memory that can move, they
-//! use blocks in a context that did not allocate them, too. At last the arbiter leaves an order behind and is gone. At the end its account has to be that of a process without allocations. The second form
-//! is that process alone, which works until its input ends.
+//! out, with pauses of up to `--pause` (default: 2000). Each call of that process that needs memory brings it back. Its T threads (default:
+//! 4), with up to B blocks each (default: 8) of up to `--largest` bytes (default: 8M), allocate, fill, copy, launch, replay graphs, ask
+//! about addresses, verify and free, also while the GPU uses a block. With `--contexts`, which needs memory that can move, they use blocks
+//! in a context that did not allocate them, and make and destroy contexts, too. At last the arbiter leaves an order behind and is gone. At
+//! the end its account has to be that of a process without allocations. The second form is that process alone, which works until its input
+//! ends.
 //!
-//! Prints one line of JSON; `mean_ms` is the time from an order until `mean_mib` are out, with the calls and kernels that it waits for. Status 1 if a word is wrong or a call fails.
+//! Prints one line of JSON; `mean_ms` is the time from an order until `mean_mib` are out, with the calls and kernels that it waits for.
+//! Status 1 if a word is wrong or a call fails.
 
 mod context;
 mod work;

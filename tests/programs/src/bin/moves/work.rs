@@ -39,6 +39,7 @@ impl Block {
 
 /// What a thread uses.
 struct Worker {
+    gpu: i32,
     random: Random,
     /// Most blocks, and the size of the largest one in bytes.
     most: (usize, u64),
@@ -127,7 +128,7 @@ impl Worker {
             check(cuModuleLoadData(&raw mut module, SPIN.as_ptr().cast()))?;
             check(cuModuleGetFunction(&raw mut function, module, c"spin".as_ptr()))?;
         }
-        Ok(Self { random: Random::new(seed), most, blocks: Vec::new(), stream, event, other: None, function, graph: None, checked: 0 })
+        Ok(Self { gpu, random: Random::new(seed), most, blocks: Vec::new(), stream, event, other: None, function, graph: None, checked: 0 })
     }
 
     /// Does something at random.
@@ -145,6 +146,7 @@ impl Worker {
             5 => self.launch().map_err(of("launch")),
             6 => self.replay().map_err(of("replay")),
             7 => self.ask().map_err(of("ask about an address")),
+            8 if self.other.is_some() && self.random.below(8) == 0 => Context::make_and_end(self.gpu).map_err(of("end a context")),
             8 => self.fill_elsewhere().map_err(of("fill in another context")),
             9 => self.free_in_flight().map_err(of("free with work in flight")),
             _ => self.verify_one().map_err(of("verify")),
