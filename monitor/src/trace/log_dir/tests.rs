@@ -12,7 +12,19 @@ fn open(dir: &Path) -> io::Result<LogFiles> {
 fn event() -> Event {
     let what = What::default();
     let call = "cuMemAlloc_v2".into();
-    Event { pid: 7, thread: 8, kind: Kind::Allocate, what, call, name: "".into(), begin: 9, took: 10, place: 11, amount: 12, gpu: None }
+    Event {
+        pid: 7,
+        thread: 8,
+        kind: Kind::Allocate,
+        what,
+        call,
+        name: "".into(),
+        begin_ns: 9,
+        took_ns: 10,
+        target: 11,
+        size: 12,
+        gpu: None,
+    }
 }
 
 fn sizes(dir: &Path) -> u64 {
