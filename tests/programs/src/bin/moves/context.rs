@@ -14,11 +14,12 @@ unsafe impl Send for Context {}
 impl Context {
     /// Creates the context, which is not made current.
     pub fn create(gpu: i32) -> Result<Self, CUresult> {
+        type Create = unsafe extern "C" fn(*mut CUcontext, u32, i32) -> CUresult;
         let (mut context, mut popped) = (null_mut(), null_mut());
         cuda::start(gpu)?;
-        // SAFETY: the out-pointers are valid.
+        // SAFETY: the version that all drivers have, with its signature; the out-pointers are valid.
         unsafe {
-            check(cuCtxCreate_v4(&raw mut context, null_mut(), 0, gpu))?;
+            check(cuda::symbol::<Create>(c"cuCtxCreate_v2")(&raw mut context, 0, gpu))?;
             check(cuCtxPopCurrent_v2(&raw mut popped))?;
         }
         Ok(Self(context))
