@@ -1,17 +1,17 @@
 //! Decides whose memory is on a GPU that has less than its tenants were promised. Times are µs.
 //!
-//! Nothing happens until a tenant finds the GPU full and asks for room. Then one evictable tenant after the other is told to leave, and held
-//! out, until the one that asks asks no more:
+//! Nothing happens until a tenant finds the GPU full and asks for room. Evictable tenants are then told to leave, one after another, and are
+//! held out until that tenant stops asking:
 //!
 //! ```text
-//!  idle for 200 ms ──► first, the longest idle of them
+//!  idle for 200 ms ──► first, the longest idle one before the others
 //!  busy ──► only after a quantum on the GPU, and never for a tenant of lower priority
-//!  nobody left, everybody out that can be ──► the request is refused
+//!  no tenant can leave ──► the request is refused
 //! ```
 //!
 //! A tenant that has left cannot come back while its order stands. It is taken back once the one that it was given for has its room or was
-//! refused: so a large request is met in finite time or refused, and nobody takes the room of another. Of several that ask, each one that
-//! was served goes to the end of the queue.
+//! refused. So a large request is met or refused in finite time, and no tenant takes room that was made for another. Tenants that ask wait in
+//! a queue; one that was served goes to its end.
 //!
 //! The quantum is [`MOVES_PER_QUANTUM`] times what the tenant's last move took, so that two tenants that do not fit together lose a
 //! twentieth to moving.
@@ -209,7 +209,7 @@ impl Residency {
         self.residents.iter_mut().filter(|resident| resident.order.as_ref().is_some_and(is_over)).for_each(Resident::release);
     }
 
-    /// Tells a tenant to leave, and refuses the requests for which nobody is left that can leave.
+    /// Tells one tenant to leave, and refuses each request for which no tenant can leave.
     fn decide(&mut self, now: u64) {
         let mut queue: Vec<usize> = (0..self.residents.len()).filter(|&place| self.residents[place].asks.is_some()).collect();
         queue.sort_by_key(|&place| self.residents[place].queued_us);
@@ -222,7 +222,7 @@ impl Residency {
                     return;
                 }
                 Ok(None) => {}
-                Err(Nobody) => {
+                Err(NoCandidate) => {
                     asking.no_room.store(self.residents[place].report.room_wanted, Release);
                     self.residents[place].queued_us = now;
                     let is_for = |resident: &&mut Resident| resident.order.is_some_and(|order| std::ptr::eq(order.asking, asking));
@@ -233,7 +233,7 @@ impl Residency {
     }
 
     /// Returns the tenant that is told to leave for the asking one; `None` if one can leave later.
-    fn next_to_leave(&self, asking: usize, now: u64) -> Result<Option<usize>, Nobody> {
+    fn next_to_leave(&self, asking: usize, now: u64) -> Result<Option<usize>, NoCandidate> {
         let priority = self.residents[asking].page.priority();
         let gives_way = |other: &Resident| other.is_idle(now) || other.page.priority() >= priority;
         let others = || {
@@ -246,7 +246,7 @@ impl Residency {
         }
         // Idle processes of the container make room for one that waits to come back.
         let own = &self.residents[asking];
-        if own.report.out != 0 && own.can_leave(now) && own.is_idle(now) { Ok(Some(asking)) } else { Err(Nobody) }
+        if own.report.out != 0 && own.can_leave(now) && own.is_idle(now) { Ok(Some(asking)) } else { Err(NoCandidate) }
     }
 
     /// Takes all orders back.
@@ -255,9 +255,9 @@ impl Residency {
     }
 }
 
-/// Nobody is left that can leave.
+/// No tenant can leave.
 #[derive(Debug)]
-struct Nobody;
+struct NoCandidate;
 
 #[cfg(test)]
 mod tests;

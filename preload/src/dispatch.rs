@@ -18,7 +18,7 @@ use crate::image::{image_at, image_in_file};
 use crate::loader::{driver, symbols};
 use crate::memory::objects::physical;
 use crate::residency::gate;
-use crate::residency::room::{may_repeat, with_room};
+use crate::residency::room::{contains, may_repeat, with_room};
 use crate::table::entry_points;
 
 /// Makes the exported function of every entry.
@@ -70,19 +70,7 @@ macro_rules! hook {
 /// Returns whether a function of the driver may touch or take device memory. Those that only wait do not: what they wait for has passed
 /// the gate.
 const fn needs_memory(symbol: &str) -> bool {
-    const WAITS: &[u8] = b"Synchronize";
-    let (symbol, mut at) = (symbol.as_bytes(), 0);
-    while at + WAITS.len() <= symbol.len() {
-        let mut same = 0;
-        while same < WAITS.len() && symbol[at + same] == WAITS[same] {
-            same += 1;
-        }
-        if same == WAITS.len() {
-            return false;
-        }
-        at += 1;
-    }
-    true
+    !contains(symbol, "Synchronize")
 }
 
 /// Calls a row's handler: with the driver's function and all arguments, or with the program's call and what the row passes.

@@ -37,7 +37,7 @@ const TAKERS: &[&str] = &[
 pub const fn may_repeat(symbol: &str) -> bool {
     let mut part = 0;
     while part < TAKERS.len() {
-        if contains(symbol.as_bytes(), TAKERS[part].as_bytes()) {
+        if contains(symbol, TAKERS[part]) {
             return true;
         }
         part += 1;
@@ -45,9 +45,9 @@ pub const fn may_repeat(symbol: &str) -> bool {
     false
 }
 
-/// Returns true if `text` contains `part`.
-const fn contains(text: &[u8], part: &[u8]) -> bool {
-    let mut at = 0;
+/// Returns true if `text` contains `part`; at compile time, too.
+pub const fn contains(text: &str, part: &str) -> bool {
+    let (text, part, mut at) = (text.as_bytes(), part.as_bytes(), 0);
     while at + part.len() <= text.len() {
         let mut same = 0;
         while same < part.len() && text[at + same] == part[same] {
