@@ -163,7 +163,8 @@ pub unsafe fn allocate(device: Device, context: u8, address: *mut DevicePtr, byt
 /// Waits for the work in the current context, as `cuMemFree` does.
 fn wait_like_free() -> Status {
     captures::wait_for_context().unwrap_or_else(|| {
-        // The driver's own free waits too, and invalidates a capture only if the program's free of its own memory would.
+        // The driver's own free waits too (seen on the simulated GPU only for so small a block), and invalidates a capture only if the
+        // program's free of its own memory would.
         let mut small = 0;
         // SAFETY: the driver writes the address, which nobody else sees.
         unsafe {
