@@ -13,6 +13,9 @@ const LIMIT: u64 = 1024 * MIB;
 /// Seconds after which a container's command is ended.
 const TIMEOUT_S: &str = "90";
 
+/// The limit of the frameworks, in MiB.
+const FRAMEWORK_MIB: u64 = 4096;
+
 /// A machine and the programs it has.
 #[derive(Debug)]
 pub struct Trials<'a> {
@@ -26,6 +29,27 @@ struct Python {
     program: PathBuf,
     /// Its installation folder.
     home: PathBuf,
+}
+
+impl Python {
+    /// Shows its installation folder in a container, which shows `/usr` and `/opt` already.
+    fn shown(&self, bundle: Bundle) -> Bundle {
+        if ["/usr", "/opt"].iter().any(|shown| self.home.starts_with(shown)) {
+            return bundle;
+        }
+        bundle.bind(&self.home, &self.home.to_string_lossy(), &["ro"])
+    }
+}
+
+/// What `tests/gpu/frameworks.py` prints, of what is checked here.
+#[derive(Debug, serde::Deserialize)]
+struct Framework {
+    /// Total bytes, if the framework tells.
+    total: Option<u64>,
+    /// Bytes that it obtained.
+    obtained: u64,
+    /// The error that refused more, or `no`.
+    refused: String,
 }
 
 impl<'a> Trials<'a> {
@@ -98,12 +122,34 @@ impl<'a> Trials<'a> {
     /// Runs a PyTorch program, where PyTorch is installed.
     pub fn pytorch(&self, report: &mut Report, host: &Host, way: Way) {
         let Some(python) = &self.python else { return };
-        let mut bundle = self.bundle(1024);
-        if !["/usr", "/opt"].iter().any(|shown| python.home.starts_with(shown)) {
-            bundle = bundle.bind(&python.home, &python.home.to_string_lossy(), &["ro"]);
-        }
         let (program, script) = (python.program.to_string_lossy(), format!("{PROGRAMS}/torch_share.py"));
-        self.fill(report, host, way, bundle, "PyTorch", &[&program, "-B", &script]);
+        self.fill(report, host, way, python.shown(self.bundle(1024)), "PyTorch", &[&program, "-B", &script]);
+    }
+
+    /// Runs the frameworks that are installed with PyTorch, which compute and then allocate until they are refused.
+    pub fn frameworks(&self, report: &mut Report, host: &Host, way: Way) {
+        let Some(python) = &self.python else { return };
+        let (program, script) = (python.program.to_string_lossy(), format!("{PROGRAMS}/frameworks.py"));
+        for name in ["JAX", "CuPy", "Numba", "Triton", "cuda.bindings"] {
+            let bundle = python.shown(self.bundle(FRAMEWORK_MIB));
+            let (outcome, peak) = self.run(host, way, bundle, &["/usr/bin/env", "HOME=/tmp", &program, "-B", &script, name]);
+            let answer = outcome.stdout.lines().find(|line| line.starts_with('{')).unwrap_or_default();
+            let mut row = Row { program: name.to_owned(), peak: Some(peak), ..Row::default() };
+            match serde_json::from_str::<Framework>(answer) {
+                Ok(answer) => {
+                    (row.total, row.obtained, row.refusal) = (answer.total, Some(answer.obtained), answer.refused);
+                    let is_held = row.refusal != "no" && answer.obtained <= FRAMEWORK_MIB * MIB && peak <= FRAMEWORK_MIB * MIB;
+                    if !is_held || answer.total.is_some_and(|total| total != FRAMEWORK_MIB * MIB) || answer.obtained < 128 * MIB {
+                        row.wrong.push(format!("expected to be refused at {FRAMEWORK_MIB} MiB"));
+                    }
+                }
+                Err(error) => row.wrong.push(format!("{error}, {}: {}", outcome.status, last_line(&outcome.stderr))),
+            }
+            if !row.wrong.is_empty() {
+                report.note(&format!("Failed: {name}"), &format!("{}\n{}\n{}", outcome.stdout, outcome.stderr, outcome.log));
+            }
+            report.row(&row);
+        }
     }
 
     /// Runs a program that needs 1.5 times its share and may spill the rest to the host.
@@ -155,6 +201,9 @@ impl<'a> Trials<'a> {
         }
         self.runtime_api(report, host, way);
         self.pytorch(report, host, way);
+        if intercept == "both" {
+            self.frameworks(report, host, way);
+        }
         self.nvidia_smi(report, host, way);
     }
 
