@@ -1,5 +1,6 @@
 //! Services of the kernel and the C library: clocks, sleep, memory, locks, log lines.
 
+pub mod cgroup;
 pub mod clock;
 pub mod errno;
 pub mod futex;

@@ -1,6 +1,7 @@
 //! Creates a limits page and a region in a folder, to run a program under the library without a container:
 //! `mkshare DIR MEMORY_BYTES CORES`, then `VGPU_DIR=DIR LD_PRELOAD=libvgpu.so program`. Several pairs are for the first GPU, the second GPU, and so
-//! on. `mkshare show DIR` prints the accounts. If `VGPU_TRACED` is set, the program is traced too; if `VGPU_DEBUG` is set, the log level is debug.
+//! on. `mkshare show DIR` prints the accounts. If `VGPU_TRACED` is set, the program is traced too; if `VGPU_DEBUG` is set, the log level is debug; if
+//! `VGPU_EVICTABLE` is set, its memory may move to the host.
 
 use std::ffi::CString;
 use std::os::fd::AsRawFd;
@@ -25,6 +26,9 @@ fn make(folder: &Path, figures: &[&str]) {
         let limit = GpuLimit::new(if figures.len() == 2 { Selector::All } else { Selector::Index(index as u32) });
         limit.memory.store(pair[0].parse().expect("bytes"), Relaxed);
         limit.cores.store(pair[1].parse().expect("percent"), Relaxed);
+        if std::env::var_os("VGPU_EVICTABLE").is_some() {
+            limit.overcommit.store(GpuLimit::EVICTABLE, Relaxed);
+        }
         limit
     });
     let level = if std::env::var_os("VGPU_DEBUG").is_some() { LogLevel::Debug } else { LogLevel::Warn };

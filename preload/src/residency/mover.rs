@@ -11,14 +11,14 @@ use crate::loader::driver::CaptureRelaxed;
 use crate::loader::{driver, threads};
 use crate::memory::objects::{captures, context_table};
 use crate::os::log::Throttle;
-use crate::os::{clock, futex, log};
+use crate::os::{cgroup, clock, futex, log};
 use crate::residency::blocks::{self, Block};
 use crate::residency::gate::Gate;
 use crate::residency::room::Request;
-use crate::residency::store::Store;
+use crate::residency::store::{Grown, Store};
 use crate::residency::within::{self, in_context};
 use crate::session::{Gpu, Session};
-use vgpu_cuda_abi::cuda::{Device, OUT_OF_MEMORY, SUCCESS};
+use vgpu_cuda_abi::cuda::{Device, DevicePtr, OUT_OF_MEMORY, SUCCESS};
 
 /// Sleep between two looks while calls are under way, in nanoseconds.
 const POLL_NS: i64 = 50_000;
@@ -34,8 +34,9 @@ const NO_ROOM_NS: i64 = 100_000_000;
 const WANTED_NS: u64 = 100_000_000;
 /// Time after a failed try to get host memory until the next one, in nanoseconds.
 const NO_STORE_NS: u64 = 10_000_000_000;
-/// Host memory is made in multiples of this many bytes: blocks that are allocated meanwhile shall have a place, too.
-const STORE_STEP: usize = 64 << 20;
+/// Part of the host memory that the container may still use, as a divisor, that stays free when host memory is made for a move: the kernel
+/// ends a process of a container that has none left.
+const HOST_RESERVE: u64 = 4;
 /// Time without room from which on a process that comes back says so, in nanoseconds.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
@@ -132,16 +133,19 @@ impl Mover {
         }
     }
 
-    /// Ends what waits for an idle GPU, and makes host memory ahead of time, if others have needed room before.
+    /// Ends what waits for an idle GPU, and keeps as much host memory ready as could leave now. Stops for a call and for an order.
     fn do_when_idle(&mut self, now: u64) {
-        let is_idle = now.saturating_sub(self.called.1) >= IDLE_NS && self.session.membership.slot().left.load(Relaxed) != 0;
+        let is_idle = now.saturating_sub(self.called.1) >= IDLE_NS;
         if (is_idle || blocks::are_given_up())
             && let Some(_using) = self.gate.use_contexts()
         {
             blocks::end_given_up();
-            if is_idle {
+            if is_idle && !captures::may_go_on() {
+                let (gate, calls) = (self.gate, self.called.0);
                 self.called.1 = now;
-                self.prepare();
+                let may_go_on = |this: &Self| gate.calls() == calls && this.order().is_none();
+                self.prepare(may_go_on);
+                self.with_store(|store, this| store.shrink(total(), || may_go_on(this)));
             }
         }
     }
@@ -187,7 +191,8 @@ impl Mover {
         let gate = self.gate;
         let Some(_using) = gate.use_contexts() else { return false };
         // Host memory takes longer to make than to fill: the process works on meanwhile.
-        if captures::may_go_on() || within::must_stay() || !self.prepare() || !gate.close(order, turn) {
+        let may_go_on = |_: &Self| turn.leave.load(Acquire) == order && gate.arbiter_lives();
+        if captures::may_go_on() || within::must_stay() || !self.prepare(may_go_on) || !gate.close(order, turn) {
             return false;
         }
         if !self.drain() || !gate.begin_move_out() {
@@ -261,30 +266,59 @@ impl Mover {
         request.get_or_insert_with(|| Request::new(gpu)).ask()
     }
 
-    /// Makes room on the host for all blocks. Returns false if there is none. Contexts may be used.
-    fn prepare(&mut self) -> bool {
-        let total = total();
+    /// Makes as much host memory as all blocks need, while `may_go_on`. Returns false if they have no room. Contexts may be used.
+    fn prepare(&mut self, may_go_on: impl Fn(&Self) -> bool) -> bool {
+        let (total, now) = (total(), clock::monotonic());
         if total <= self.store.size() {
             return true;
         }
-        if clock::monotonic() < self.no_store_until {
+        let missing = (total - self.store.size()) as u64;
+        if now < self.no_store_until || !self.may_take(missing) {
             return false;
         }
-        let Some(block) = blocks::all().next() else { return true };
-        let bytes = total.checked_next_multiple_of(STORE_STEP);
-        let is_made = bytes.is_some_and(|bytes| in_context(block.context, || self.store.prepare(bytes)) == Some(true));
-        if !is_made {
-            self.no_store_until = clock::monotonic() + NO_STORE_NS;
+        let most = self.session.gpus().iter().filter_map(Gpu::memory_limit).sum::<u64>() as usize;
+        if self.with_store(|store, this| store.grow(total, most, || may_go_on(this))) == Some(Grown::NoMemory) {
+            self.no_store_until = now + NO_STORE_NS;
             log::line(LogLevel::Warn, format_args!("memory could not be moved to the host: it stays on the GPU"));
         }
-        is_made
+        total <= self.store.size()
     }
 
-    /// Calls `work` with each block and its place in the store. Blocks neither come nor go while they are away.
-    fn each(&self, mut work: impl FnMut(Block, *mut c_void)) {
+    /// Runs `work` with the store and a current context. Returns `None` without running it if the process has no context.
+    fn with_store<T>(&mut self, work: impl FnOnce(&mut Store, &Self) -> T) -> Option<T> {
+        let mut store = core::mem::replace(&mut self.store, Store::new());
+        let result = within::any().and_then(|context| in_context(context, || work(&mut store, self)));
+        self.store = store;
+        result
+    }
+
+    /// Returns true if the container may use `bytes` more of the host's memory and has a part left then.
+    fn may_take(&mut self, bytes: u64) -> bool {
+        let left = cgroup::memory_left();
+        let most = left - left / HOST_RESERVE;
+        if bytes > most {
+            self.no_store_until = clock::monotonic() + NO_STORE_NS;
+            let [wanted, most, left] = [bytes, most, left].map(|bytes| bytes >> 20);
+            log::line(
+                LogLevel::Warn,
+                format_args!(
+                    "{wanted} MiB of host memory to move memory to: expected at most {most} of the {left} MiB that the container may still use"
+                ),
+            );
+        }
+        bytes <= most
+    }
+
+    /// Calls `work` with each block, the parts of its addresses, their places in the store, and their lengths. Blocks neither come nor go
+    /// while they are away.
+    fn each(&self, mut work: impl FnMut(Block, DevicePtr, *mut c_void, usize)) {
         let mut offset = 0;
         for block in blocks::all() {
-            work(block, self.store.at(offset));
+            let mut address = block.address;
+            for (place, bytes) in self.store.parts(offset, block.bytes) {
+                work(block, address, place, bytes);
+                address += bytes as u64;
+            }
             offset += block.bytes;
         }
     }
@@ -292,9 +326,9 @@ impl Mover {
     /// Copies all blocks to the host. Returns false if a copy failed.
     fn copy_out(&self) -> bool {
         let mut is_copied = true;
-        self.each(|block, place| {
+        self.each(|block, address, place, bytes| {
             // SAFETY: the block's memory, and room for it in the store, which is registered.
-            let copy = || unsafe { driver::copy_to_host(place, block.address, block.bytes, core::ptr::null_mut()) };
+            let copy = || unsafe { driver::copy_to_host(place, address, bytes, core::ptr::null_mut()) };
             is_copied &= in_context(block.context, copy) == Some(SUCCESS);
         });
         // Also after a failure: no copy may be under way when the gate opens.
@@ -310,9 +344,9 @@ impl Mover {
             // SAFETY: the gate is closed, and no copy of the block is under way.
             unsafe { block.lose() }
         };
-        self.each(|block, place| {
+        self.each(|block, address, place, bytes| {
             // SAFETY: the block is mapped again, and its contents are in the store.
-            let copy = || unsafe { driver::copy_from_host(block.address, place, block.bytes, core::ptr::null_mut()) };
+            let copy = || unsafe { driver::copy_from_host(address, place, bytes, core::ptr::null_mut()) };
             if in_context(block.context, copy) != Some(SUCCESS) {
                 lose(block);
             }

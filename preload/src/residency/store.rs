@@ -1,7 +1,7 @@
 //! Host memory for a process's blocks: anonymous pages, present and registered with the driver, so that copies run at the bus's speed.
 //!
 //! Registering takes longer than a move (H100: 16 GiB in 1.8 s to touch and 1.3 s to register, and .35 s to copy), so it is done ahead of
-//! time, while the process is idle.
+//! time, while the process is idle. It is done in steps, so that a call that comes meanwhile waits for one step at most.
 
 use core::ffi::c_void;
 
@@ -9,67 +9,131 @@ use crate::loader::driver;
 use crate::os::mmap;
 use vgpu_cuda_abi::cuda::{REGISTER_PORTABLE, SUCCESS};
 
-/// The memory. It grows, and is given back when the process ends.
+/// Bytes that are registered at once: 12 ms on an H100.
+const STEP: usize = 64 << 20;
+
+/// The memory. Its first `size` bytes are registered, each [`STEP`] alone.
 #[derive(Debug)]
 pub struct Store {
     /// First byte; null while there is none.
     start: *mut c_void,
-    /// Size in bytes.
+    /// Bytes of addresses.
+    mapped: usize,
+    /// Bytes that are registered.
     size: usize,
+}
+
+/// What became of a [`Store::grow`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grown {
+    /// It is large enough.
+    Enough,
+    /// It was stopped before it was.
+    Stopped,
+    /// There is no memory.
+    NoMemory,
 }
 
 impl Store {
     /// Returns a store without memory.
     pub const fn new() -> Self {
-        Self { start: core::ptr::null_mut(), size: 0 }
+        Self { start: core::ptr::null_mut(), mapped: 0, size: 0 }
     }
 
-    /// Makes room for `bytes`. A context has to be current. Returns false if there is no memory.
-    pub fn prepare(&mut self, bytes: usize) -> bool {
-        if bytes <= self.size {
-            return true;
+    /// Makes it at least `bytes` long, in steps, while `may_go_on`. `most` is what it may be asked for later, in bytes: addresses are kept for
+    /// as much. A context has to be current.
+    pub fn grow(&mut self, bytes: usize, most: usize, may_go_on: impl Fn() -> bool) -> Grown {
+        let Some(wanted) = bytes.checked_next_multiple_of(STEP) else { return Grown::NoMemory };
+        if wanted > self.mapped && !self.map(wanted.max(most)) {
+            return Grown::NoMemory;
         }
-        self.release();
-        let start = mmap::map_anonymous(bytes);
-        if start.is_null() {
-            return false;
+        while self.size < wanted {
+            if !may_go_on() {
+                return Grown::Stopped;
+            }
+            // SAFETY: a part of the mapping, which nothing else refers to. The driver makes its pages present.
+            if unsafe { driver::host_register(self.at(self.size), STEP, REGISTER_PORTABLE) } != SUCCESS {
+                return Grown::NoMemory;
+            }
+            self.size += STEP;
         }
-        // SAFETY: a fresh mapping of this size, which nothing else refers to. Both are advice: the driver makes pages present if need be.
-        let is_registered = unsafe {
-            libc::madvise(start, bytes, libc::MADV_HUGEPAGE);
-            libc::madvise(start, bytes, libc::MADV_DONTFORK);
-            driver::host_register(start, bytes, REGISTER_PORTABLE) == SUCCESS
-        };
-        (self.start, self.size) = (start, bytes);
-        if !is_registered {
-            self.unmap();
-        }
-        is_registered
+        Grown::Enough
     }
 
-    /// Returns the size in bytes.
+    /// Gives back the steps that `bytes` do not need, while `may_go_on`. A context has to be current.
+    pub fn shrink(&mut self, bytes: usize, may_go_on: impl Fn() -> bool) {
+        while self.size >= bytes.saturating_add(STEP) && may_go_on() {
+            self.give_back_a_step();
+        }
+    }
+
+    /// Returns the registered bytes.
     pub fn size(&self) -> usize {
         self.size
     }
 
+    /// Returns the parts of the `bytes` bytes from `offset` on that were registered at once, with their lengths. Whether the driver copies
+    /// across two registrations is documented nowhere.
+    pub fn parts(&self, offset: usize, bytes: usize) -> impl Iterator<Item = (*mut c_void, usize)> {
+        let (mut from, end) = (offset, offset + bytes);
+        core::iter::from_fn(move || {
+            let to = end.min((from / STEP + 1) * STEP);
+            let part = (to > from).then(|| (self.at(from), to - from));
+            from = to;
+            part
+        })
+    }
+
     /// Returns the address of the byte at `offset`.
-    pub fn at(&self, offset: usize) -> *mut c_void {
+    fn at(&self, offset: usize) -> *mut c_void {
         self.start.wrapping_byte_add(offset)
     }
 
-    /// Gives the memory back.
-    fn release(&mut self) {
-        if self.size != 0 {
-            // SAFETY: memory that was registered; no copy is under way.
-            unsafe { driver::host_unregister(self.start) };
-            self.unmap();
+    /// Maps `bytes` bytes of addresses, and gives back what there was.
+    fn map(&mut self, bytes: usize) -> bool {
+        while self.size != 0 {
+            self.give_back_a_step();
         }
+        if self.mapped != 0 {
+            // SAFETY: the store's own mapping, with no references left.
+            unsafe { libc::munmap(self.start, self.mapped) };
+            *self = Self::new();
+        }
+        let start = mmap::map_anonymous(bytes);
+        if !start.is_null() {
+            // SAFETY: advice on a fresh mapping of this size.
+            unsafe {
+                libc::madvise(start, bytes, libc::MADV_HUGEPAGE);
+                libc::madvise(start, bytes, libc::MADV_DONTFORK);
+            }
+            (self.start, self.mapped) = (start, bytes);
+        }
+        !start.is_null()
     }
 
-    /// Unmaps the memory.
-    fn unmap(&mut self) {
-        // SAFETY: the store's own mapping, with no references left.
-        unsafe { libc::munmap(self.start, self.size) };
-        *self = Self::new();
+    /// Gives the last step back to the system.
+    fn give_back_a_step(&mut self) {
+        self.size -= STEP;
+        // SAFETY: a part that was registered at once; no copy is under way.
+        unsafe {
+            driver::host_unregister(self.at(self.size));
+            libc::madvise(self.at(self.size), STEP, libc::MADV_DONTNEED);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_part_crosses_a_step() {
+        let store = Store { start: core::ptr::without_provenance_mut(STEP), mapped: 4 * STEP, size: 4 * STEP };
+        let parts = |offset, bytes| store.parts(offset, bytes).map(|(at, bytes)| (at.addr() - STEP, bytes)).collect::<Vec<_>>();
+        assert_eq!(parts(0, STEP), [(0, STEP)]);
+        assert_eq!(parts(5, 10), [(5, 10)]);
+        assert_eq!(parts(STEP - 1, 2), [(STEP - 1, 1), (STEP, 1)]);
+        assert_eq!(parts(STEP / 2, 2 * STEP), [(STEP / 2, STEP / 2), (STEP, STEP), (2 * STEP, STEP / 2)]);
+        assert_eq!(parts(7, 0), []);
     }
 }

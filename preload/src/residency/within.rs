@@ -37,6 +37,12 @@ pub fn in_context<T>(id: u8, work: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
+/// Returns one of the process's contexts, by its place in the table.
+pub fn any() -> Option<u8> {
+    let ids = (0..=u8::MAX).take_while(|&id| context_table::record(id).is_some());
+    ids.into_iter().find(|&id| context_table::handle_of(id).is_some())
+}
+
 /// Waits for the work in all of the process's contexts: any of them may use the memory of any other. Returns false if one cannot be waited
 /// for, or a capture may be going on, which a wait would invalidate.
 pub fn wait_for_all() -> bool {

@@ -1,7 +1,12 @@
 //! Memory that moves to the host and back under a program that uses it, without a container. The programs check each word and their
 //! accounts. `make moves` makes many more moves.
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
 use vgpu_e2e::{Kit, Machine};
+use vgpu_test_programs::share::Share;
 
 /// Runs a program under the library on a simulated GPU.
 fn run(program: &str, arguments: &[&str]) {
@@ -30,4 +35,28 @@ fn every_word_is_right_after_moves_under_several_contexts() {
 #[test]
 fn accounts_equal_nvml_after_moves() {
     run("churn", &["--moves", "--limit", "4G", "--processes", "2", "--threads", "2", "--steps", "300", "--rounds", "2"]);
+}
+
+/// A process that does nothing makes the host memory for its first move before somebody asks for room: mappings that are not copied to children
+/// (`dc`) are the library's.
+#[test]
+fn an_idle_process_has_host_memory_before_its_first_move() {
+    let kit = Kit::find();
+    let machine = Machine::simulated(&kit, &["total=16G"]);
+    let share = Share::evictable(4 << 30).unwrap();
+    let mut program = machine.program("fill");
+    program.args(["--chunk", "64M", "--max", "256M", "--hold", "600"]).stdout(Stdio::piped());
+    let mut child = share.limits(kit.library().to_str().unwrap(), &mut program).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let maps = format!("/proc/{}/smaps", child.id());
+    let is_made = || std::fs::read_to_string(&maps).unwrap().lines().any(|line| line.starts_with("VmFlags") && line.contains(" dc"));
+    let begun = Instant::now();
+    while !is_made() && begun.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let has_made = is_made();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(has_made, "no host memory: {line}");
 }
