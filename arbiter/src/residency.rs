@@ -14,7 +14,7 @@
 //! a queue; one that was served goes to its end.
 //!
 //! The quantum is [`MOVES_PER_QUANTUM`] times what the tenant's last move took, so that two tenants that do not fit together lose a
-//! twentieth to moving.
+//! thirtieth to moving. Meanwhile it stands by: it makes the host memory for its move.
 //!
 //! A tenant says itself that it is at work, that it asks and that it has left. One that lies keeps others waiting for
 //! [`LEAVE_TIMEOUT_US`], and is then not asked for [`SKIPPED_US`].
@@ -83,6 +83,7 @@ impl Resident {
         let report = source.read();
         let (active_us, asked_us, queued_us, in_since_us, move_us, skipped_until_us) = (0, 0, 0, 0, 0, 0);
         let (order, asks) = (None, None);
+        turn.stand_by.store(0, Relaxed);
         let resident =
             Self { page, limit, turn, source, report, order, active_us, asked_us, asks, queued_us, in_since_us, move_us, skipped_until_us };
         resident.publish(0);
@@ -192,6 +193,7 @@ impl Residency {
             }
         }
         self.release_held();
+        self.let_stand_by();
         let is_leaving = |resident: &Resident| resident.order.is_some_and(|order| !order.is_followed);
         // Who was just given room may not have taken it yet.
         if !self.residents.iter().any(is_leaving) && now.saturating_sub(self.ended_us) >= STILL_ASKS_US {
@@ -199,6 +201,18 @@ impl Residency {
         }
         let is_quiet = self.residents.iter().all(|resident| resident.order.is_none() && resident.asks.is_none());
         if is_quiet { QUIET_TICK_US } else { BUSY_TICK_US }
+    }
+
+    /// Lets tenants stand by while others ask for room.
+    fn let_stand_by(&mut self) {
+        let asking = self.residents.iter().filter(|resident| resident.asks.is_some()).count();
+        for resident in &self.residents {
+            let others = asking - usize::from(resident.asks.is_some());
+            let stands_by = u32::from(others != 0 && resident.report.resident != 0);
+            if resident.turn.stand_by.swap(stands_by, Relaxed) < stands_by {
+                resident.page.notify_turn(resident.turn);
+            }
+        }
     }
 
     /// Takes back the orders that were given for tenants that ask no more.
@@ -251,7 +265,10 @@ impl Residency {
 
     /// Takes all orders back.
     pub fn end(&mut self) {
-        self.residents.iter_mut().for_each(Resident::release);
+        for resident in &mut self.residents {
+            resident.turn.stand_by.store(0, Relaxed);
+            resident.release();
+        }
     }
 }
 

@@ -64,5 +64,5 @@ pub const LEAVE_TIMEOUT_US: u64 = 5_000_000;
 pub const SKIPPED_US: u64 = 10_000_000;
 /// Shortest time that a busy tenant stays on the GPU after it came back.
 pub const MIN_QUANTUM_US: u64 = 2_000_000;
-/// Quantum of a busy tenant, in moves: out and in again cost two of forty, a twentieth.
-pub const MOVES_PER_QUANTUM: u64 = 40;
+/// Quantum of a busy tenant, in moves: out and in again cost two of sixty, a thirtieth.
+pub const MOVES_PER_QUANTUM: u64 = 60;

@@ -14,6 +14,8 @@ pub type Handle = *mut c_void;
 pub const SUCCESS: Status = 0;
 /// `CUDA_ERROR_OUT_OF_MEMORY`
 pub const OUT_OF_MEMORY: Status = 2;
+/// `CUDA_ERROR_DEINITIALIZED`: the driver is shutting down.
+pub const DEINITIALIZED: Status = 4;
 /// `CUDA_ERROR_NOT_SUPPORTED`
 pub const NOT_SUPPORTED: Status = 801;
 /// `CUDA_ERROR_OPERATING_SYSTEM`

@@ -303,3 +303,22 @@ fn a_region_with_any_content_is_a_report() {
     }
     std::fs::remove_file(path).unwrap();
 }
+
+/// A busy tenant makes its host memory before it is told to leave, and only if somebody asks.
+#[test]
+fn busy_tenants_stand_by_while_another_asks() {
+    let mut tenants = [60, 60].map(|pages| Tenant::new(GpuLimit::EVICTABLE, 1, pages, |_| true));
+    let mut residency = Residency { residents: tenants.iter().map(Tenant::resident).collect(), ..Residency::default() };
+    let stand_by = |tenants: &[Tenant; 2]| [0, 1].map(|number: usize| tenants[number].turn().stand_by.load(Relaxed));
+    let mut free = 100;
+    tenants[0].step(1_000_000, 10_000, &mut free);
+    residency.tick(1_000_000);
+    assert_eq!(stand_by(&tenants), [0, 0]);
+    for now in [1_010_000, 1_020_000] {
+        tenants.iter_mut().for_each(|tenant| tenant.step(now, 10_000, &mut free));
+        residency.tick(now);
+    }
+    assert_eq!((stand_by(&tenants), orders(&tenants)), ([1, 0], vec![false, false]));
+    residency.end();
+    assert_eq!(stand_by(&tenants), [0, 0]);
+}

@@ -208,7 +208,7 @@ impl Gate {
             futex::wake(&session.limits.turn_changes);
         }
         let state = self.state.load(SeqCst);
-        if state == LEAVING && (self.ends.load(SeqCst) != 0 || !self.order_stands()) {
+        if state == LEAVING && (self.is_ending() || !self.order_stands()) {
             self.stay();
         } else if state > IN {
             futex::wait(&self.state, state, LOOK_AGAIN_NS);
@@ -250,7 +250,12 @@ impl Gate {
     pub fn use_contexts(&self) -> Option<Using<'_>> {
         self.in_use.store(1, SeqCst);
         let using = Using(self);
-        (self.ends.load(SeqCst) == 0).then_some(using)
+        (!self.is_ending()).then_some(using)
+    }
+
+    /// Returns true while a context is being ended.
+    pub fn is_ending(&self) -> bool {
+        self.ends.load(SeqCst) != 0
     }
 
     /// Returns true while the gate is closed and nothing has moved yet.

@@ -18,7 +18,7 @@ use crate::residency::room::Request;
 use crate::residency::store::{Grown, Store};
 use crate::residency::within::{self, in_context};
 use crate::session::{Gpu, Session};
-use vgpu_cuda_abi::cuda::{Device, DevicePtr, OUT_OF_MEMORY, SUCCESS};
+use vgpu_cuda_abi::cuda::{DEINITIALIZED, Device, DevicePtr, OUT_OF_MEMORY, SUCCESS};
 
 /// Sleep between two looks while calls are under way, in nanoseconds.
 const POLL_NS: i64 = 50_000;
@@ -133,27 +133,36 @@ impl Mover {
         }
     }
 
-    /// Ends what waits for an idle GPU, and keeps as much host memory ready as could leave now. Stops for a call and for an order.
+    /// Ends what waits for an idle GPU, and keeps as much host memory ready as could leave now: while the process is idle, until its next
+    /// call; and while others wait for room.
     fn do_when_idle(&mut self, now: u64) {
-        let is_idle = now.saturating_sub(self.called.1) >= IDLE_NS;
-        if (is_idle || blocks::are_given_up())
-            && let Some(_using) = self.gate.use_contexts()
-        {
-            blocks::end_given_up();
-            if is_idle && !captures::may_go_on() {
-                let (gate, calls) = (self.gate, self.called.0);
-                self.called.1 = now;
-                let may_go_on = |this: &Self| gate.calls() == calls && this.order().is_none();
-                self.prepare(may_go_on);
-                self.with_store(|store, this| store.shrink(total(), || may_go_on(this)));
-            }
+        let (is_idle, stands_by) =
+            (now.saturating_sub(self.called.1) >= IDLE_NS, self.turns().any(|turn| turn.stand_by.load(Relaxed) != 0));
+        if !is_idle && !stands_by && !blocks::are_given_up() {
+            return;
         }
+        let Some(_using) = self.gate.use_contexts() else { return };
+        blocks::end_given_up();
+        if (!is_idle && !stands_by) || captures::may_go_on() {
+            return;
+        }
+        let (gate, calls) = (self.gate, self.called.0);
+        let may_go_on = |this: &Self| (stands_by || gate.calls() == calls) && this.order().is_none();
+        self.prepare(may_go_on);
+        if is_idle {
+            self.called.1 = now;
+            self.with_store(|store, this| store.shrink(total(), || may_go_on(this)));
+        }
+    }
+
+    /// Returns the turns on the process's GPUs.
+    fn turns(&self) -> impl Iterator<Item = &'static Turn> {
+        self.session.gpus().iter().filter_map(|gpu| self.session.limits.turn(gpu.uuid))
     }
 
     /// Returns the turns on the process's GPUs with an order.
     fn orders(&self) -> impl Iterator<Item = &'static Turn> {
-        let turns = self.session.gpus().iter().filter_map(|gpu| self.session.limits.turn(gpu.uuid));
-        turns.filter(|turn| turn.leave.load(Acquire) != 0)
+        self.turns().filter(|turn| turn.leave.load(Acquire) != 0)
     }
 
     /// Returns true while an order stands, followed or not.
@@ -241,10 +250,10 @@ impl Mover {
             if self.is_ordered() {
                 return;
             }
-            if clock::monotonic().saturating_sub(begin) > PATIENCE_NS && FAILED.allow() {
-                log::line(LogLevel::Warn, format_args!("memory on the host waits for room on GPU {device}: nobody makes enough"));
-            }
             if !self.ask(&mut request, device) {
+                if clock::monotonic().saturating_sub(begin) > PATIENCE_NS && FAILED.allow() {
+                    log::line(LogLevel::Warn, format_args!("memory on the host waits for room on GPU {device}: nobody makes enough"));
+                }
                 clock::nap(NO_ROOM_NS);
                 request = None;
             }
@@ -252,7 +261,10 @@ impl Mover {
         if status != SUCCESS || !self.copy_back() {
             // What is lost must not be mapped again: the memory stays where it is.
             within::stay_for_good();
-            log::line(LogLevel::Error, format_args!("memory could not be moved back to the GPU: CUDA error {status}"));
+            // At the process's end the driver is gone before the last calls are.
+            if status != DEINITIALIZED {
+                log::line(LogLevel::Error, format_args!("memory could not be moved back to the GPU: CUDA error {status}"));
+            }
         }
         self.session.gpus().iter().for_each(|gpu| gpu.charge.out.store(0, Relaxed));
         self.came_back = clock::monotonic();
@@ -277,7 +289,7 @@ impl Mover {
             return false;
         }
         let most = self.session.gpus().iter().filter_map(Gpu::memory_limit).sum::<u64>() as usize;
-        if self.with_store(|store, this| store.grow(total, most, || may_go_on(this))) == Some(Grown::NoMemory) {
+        if self.with_store(|store, this| store.grow(total, most, || may_go_on(this) && !this.gate.is_ending())) == Some(Grown::NoMemory) {
             self.no_store_until = now + NO_STORE_NS;
             log::line(LogLevel::Warn, format_args!("memory could not be moved to the host: it stays on the GPU"));
         }

@@ -28,7 +28,9 @@ pub struct Turn {
     pub leave: AtomicU32,
     /// Last request for room ([`GpuAccount::room_wanted`](crate::region::GpuAccount::room_wanted)) that was refused: nobody can leave.
     pub no_room: AtomicU32,
-    reserved: [u64; 2],
+    /// Not 0 while another container waits for room, for evictable ones: they will have to leave, and make host memory although they are busy.
+    pub stand_by: AtomicU32,
+    reserved: [u32; 3],
 }
 
 impl Turn {

@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+"""Measures PyTorch programs whose memory moves to the host while others need the GPU's.
+
+    beyond.py check FOLDER [PART]...    creates the containers' files in FOLDER, runs the parts (default: all) and prints tables
+    beyond.py worker                    a program: reads commands from its input, and answers each with a line of JSON
+
+Parts: `idle` moves an idle program of 16 GiB for another one. `two` and `three` run as many training programs, of which one fits, and
+compare their results with those that they have alone. `notebooks` runs six programs, two of which fit, that each work for a second now and
+then. `fits` compares a program that may move with one that may not, while nothing moves. A program without the library takes the rest of
+the GPU in `two`, `three` and `notebooks`. FOLDER/kit has libvgpu.so, mkshare and vgpu-bench.
+"""
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+
+GIB = 1 << 30
+WORDS = 16 << 20
+PARTS = ("idle", "two", "three", "notebooks", "fits")
+
+
+class Worker:
+    """A program, and the commands that it obeys."""
+
+    def __init__(self):
+        import torch
+        self.torch, self.blocks = torch, []
+        self.small = torch.zeros(1, device="cuda")
+        self.step = None
+
+    def fill(self, number):
+        return self.torch.arange(WORDS, dtype=self.torch.int32, device="cuda").mul_(number + 1)
+
+    def take(self, gib):
+        """Takes memory in blocks of 64 MiB. Returns the longest time that one took."""
+        longest = 0.0
+        for _ in range(int(float(gib) * GIB / WORDS / 4)):
+            begin = time.monotonic()
+            self.blocks.append(self.fill(len(self.blocks)))
+            self.torch.cuda.synchronize()
+            longest = max(longest, time.monotonic() - begin)
+        return longest
+
+    def touch(self):
+        self.small.add_(1).item()
+
+    def free(self):
+        self.blocks.clear()
+        self.torch.cuda.empty_cache()
+
+    def check(self):
+        """Returns the number of blocks with a wrong word."""
+        return sum(not bool((block == self.fill(number)).all()) for number, block in enumerate(self.blocks))
+
+    def work(self, seconds):
+        end = time.monotonic() + float(seconds)
+        while time.monotonic() < end:
+            self.blocks[0].add_(1).sub_(1)
+            self.torch.cuda.synchronize()
+
+    def train(self, mode, steps):
+        """Trains, changing one block in each step. Returns the loss, and the sum of the block that was changed last."""
+        import loops
+        torch = self.torch
+        if self.step is None:
+            made = loops.make()
+            self.step = made["train-graph" if mode == "graph" else "train"]()
+        for number in range(int(steps)):
+            self.step()
+            self.blocks[number % len(self.blocks)].add_(number)
+            torch.cuda.synchronize()
+        return [float(self.blocks[0].double().sum()), float(self.blocks[-1].double().sum())]
+
+    def costs(self):
+        """Returns the time in µs of an allocation with its free (2 and 64 MiB), a launch, and a training step; medians of many."""
+        import ctypes
+        import loops
+        torch, cuda, at = self.torch, ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64()
+
+        def allocate(size):
+            cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(size))
+            cuda.cuMemFree_v2(at)
+
+        step = loops.make()["train"]()
+
+        def train():
+            step()
+            torch.cuda.synchronize()
+
+        def median(work, count):
+            times = []
+            for _ in range(count):
+                begin = time.perf_counter()
+                work()
+                times.append(time.perf_counter() - begin)
+            return sorted(times)[count // 2] * 1e6
+
+        small = self.small
+        result = []
+        for work, count in [(lambda: allocate(2 << 20), 1000), (lambda: allocate(64 << 20), 500), (lambda: small.add_(1), 5000), (train, 300)]:
+            median(work, 20)
+            torch.cuda.synchronize()
+            result.append(median(work, count))
+            torch.cuda.synchronize()
+        return result
+
+
+def worker():
+    program = Worker()
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        word, *arguments = line.split()
+        begin = time.monotonic()
+        try:
+            answer = getattr(program, word)(*arguments)
+        except Exception as error:
+            answer = f"{type(error).__name__}: {str(error)[:80]}"
+        print(json.dumps({"answer": answer, "seconds": time.monotonic() - begin}), flush=True)
+
+
+class Program:
+    """A worker from outside."""
+
+    def __init__(self, work, name, gib=None, evictable=True):
+        env = dict(os.environ)
+        if gib:
+            folder = f"{work}/containers/{name}"
+            subprocess.run([f"{work}/kit/mkshare", folder, str(int(gib * GIB)), "0"], check=True, env=env | ({"VGPU_EVICTABLE": "1"} if evictable else {}))
+            env.update(VGPU_DIR=folder, LD_PRELOAD=f"{work}/kit/libvgpu.so")
+        self.process = subprocess.Popen([sys.executable, __file__, "worker"], env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def ready(self):
+        self.process.stdout.readline()
+        return self
+
+    def ask(self, *words):
+        self.tell(*words)
+        return self.hear()
+
+    def tell(self, *words):
+        self.process.stdin.write(" ".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+
+    def hear(self):
+        line = self.process.stdout.readline()
+        return json.loads(line) if line else {"answer": "ended", "seconds": float("nan")}
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def start(work, count, gib, **options):
+    programs = [Program(work, f"{time.monotonic_ns()}-{n}", gib, **options) for n in range(count)]
+    return [program.ready() for program in programs]
+
+
+def free_gib():
+    words = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()[0]) / 1024
+
+
+def idle(work):
+    free = free_gib()
+    (one,), (other,) = start(work, 1, 40), start(work, 1, free)
+    one.ask("take", 16)
+    resident = min(one.ask("touch")["seconds"] for _ in range(20))
+    print("| move | out for another's allocation, s | first call afterwards, s | the same while resident, s |\n|---|---|---|---|", flush=True)
+    for move in range(4):
+        time.sleep(9 if move == 0 else 3)
+        out = other.ask("take", free - 8)["answer"]
+        other.ask("free")
+        back = one.ask("touch")["seconds"]
+        print(f"| {move + 1} | {out if isinstance(out, str) else f'{out:.3f}'} | {back:.3f} | {resident:.6f} |", flush=True)
+    wrong = one.ask("check")["answer"]
+    print(f"\nBlocks with a wrong word: {wrong}", flush=True)
+    one.end(), other.end()
+    return wrong != 0
+
+
+def filler(work, gib):
+    """Takes all but so much of the GPU, without the library."""
+    program = Program(work, "filler").ready()
+    program.ask("take", free_gib() - gib)
+    return program
+
+
+def two(work):
+    return train(work, ("caching", "graph"), 12)
+
+
+def three(work):
+    return train(work, ("caching", "graph", "caching"), 10)
+
+
+def train(work, modes, seconds):
+    each, room = 20, 34
+    rest = filler(work, room)
+    alone, results, steps = 0.0, [], []
+    for mode in modes:
+        program, = start(work, 1, None)
+        program.ask("take", each)
+        program.ask("train", mode, 5)
+        steps.append(int(seconds * 20 / program.ask("train", mode, 20)["seconds"]))
+        answer = program.ask("train", mode, steps[-1])
+        alone += answer["seconds"]
+        results.append(answer["answer"])
+        program.end()
+    programs = start(work, len(modes), 30)
+    for program, mode in zip(programs, modes):
+        for command in (("take", each), ("train", mode, 5), ("train", mode, 20)):
+            program.ask(*command)
+    begin = time.monotonic()
+    for program, mode, count in zip(programs, modes, steps):
+        program.tell("train", mode, count)
+    answers = [program.hear()["answer"] for program in programs]
+    together = time.monotonic() - begin
+    print(f"\nTraining programs ({', '.join(modes)}) with {each} GiB each where {room} GiB are left: alone one after the other {alone:.1f} s, "
+          f"together {together:.1f} s, ratio {alone / together:.3f}; results as alone: {answers == results}", flush=True)
+    if answers != results:
+        print(answers, results)
+    for program in programs + [rest]:
+        program.end()
+    return answers != results
+
+
+def notebooks(work, seconds=45):
+    each, room = 8, 22
+    rest = filler(work, room)
+    programs = start(work, 6, 16)
+    for program in programs:
+        program.ask("take", each)
+    resident = programs[-1].ask("touch")["seconds"]
+    waits, end, lock = [], time.monotonic() + seconds, threading.Lock()
+
+    def use(program, seed):
+        chance = random.Random(seed)
+        while time.monotonic() < end:
+            time.sleep(chance.expovariate(1 / 12))
+            wait = program.ask("touch")["seconds"]
+            program.ask("work", 1)
+            with lock:
+                waits.append(wait)
+
+    threads = [threading.Thread(target=use, args=(program, seed)) for seed, program in enumerate(programs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wrong = sum(program.ask("check")["answer"] != 0 for program in programs)
+    waits.sort()
+    at = [waits[min(len(waits) - 1, int(part * len(waits)))] for part in (0.5, 0.95, 1)]
+    print(f"\nSix notebooks of {each} GiB where {room} GiB are left, a second of work each 13 s: {len(waits)} waits for memory, median "
+          f"{at[0]:.3f} s, 95th percentile {at[1]:.3f}, longest {at[2]:.3f}; resident {resident:.6f}; programs with a wrong word: {wrong}", flush=True)
+    for program in programs + [rest]:
+        program.end()
+    return wrong
+
+
+def fits(work):
+    print("\n| program | allocate and free 2 MiB, us | 64 MiB, us | a launch, us | training step, us |\n|---|---|---|---|---|", flush=True)
+    for _ in range(3):
+        for name, options in (("not evictable", {"evictable": False}), ("evictable", {})):
+            program, = start(work, 1, 30, **options)
+            figures = program.ask("costs")["answer"]
+            print(f"| {name} | " + " | ".join(f"{figure:.1f}" for figure in figures) + " |", flush=True)
+            program.end()
+    return 0
+
+
+def check(work, *parts):
+    os.makedirs(f"{work}/containers")
+    arbiter = subprocess.Popen([f"{work}/kit/vgpu-bench", "arbiter", f"{work}/containers"], stdin=subprocess.PIPE)
+    wrong = sum(globals()[part](work) for part in parts or PARTS)
+    arbiter.communicate()
+    return wrong != 0
+
+
+if __name__ == "__main__":
+    sys.exit(check(*sys.argv[2:]) if sys.argv[1] == "check" else worker())
