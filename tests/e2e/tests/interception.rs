@@ -1,6 +1,8 @@
 //! Interception: a program is limited, whichever way it reaches the driver.
 
-use vgpu_e2e::{Fill, Kit, MIB, Machine, hosts, loads};
+use std::path::Path;
+
+use vgpu_e2e::{Fill, Kit, MIB, Machine, PROGRAMS, Way, hosts, loads};
 
 /// The folder in which NVIDIA's tools mount the driver.
 const DRIVER: &str = "/usr/local/nvidia/lib64";
@@ -26,6 +28,41 @@ fn every_way_to_the_driver_is_limited() {
                 assert!(fill.nvml_total.is_none_or(|total| total == 1024 * MIB), "{case}");
                 assert!(fill.obtained > 128 * MIB && watch.peak(0) <= 1024 * MIB, "{case}");
             }
+        }
+    }
+}
+
+/// What is linked in the container to the replaced library, as Triton does with a module for each program, depends on it if it calls the
+/// driver: it gets vgpu's functions and the driver's others. A name that no driver has stays undefined.
+#[test]
+fn what_is_linked_in_the_container_is_limited() {
+    let kit = Kit::find();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../programs/src").canonicalize().unwrap();
+    // The linker's own --as-needed is what Ubuntu's compiler passes.
+    let script = |linker: &str, flags: &str, run: &str| {
+        let link = format!("cc -fuse-ld={linker} -DLINKED -Wl,--as-needed /source/load.c -L{DRIVER} -l:libcuda.so.1");
+        format!(
+            "set -e; {link} {flags} -o /tmp/out; readelf -d /tmp/out | grep -c 'NEEDED.*libcuda.so.1'; LD_LIBRARY_PATH={DRIVER} {run}; \
+             ! {link} -DcuGetErrorName=cuNobodyHasThis -o /tmp/not 2>/tmp/said; grep -c 'undefined reference to .cuNobodyHasThis' /tmp/said"
+        )
+    };
+    let module = ("-DPLUGIN -shared -fPIC", format!("{PROGRAMS}/load /tmp/out"));
+    for (runtime, way, host) in hosts(&kit).filter(|(_, way, _)| *way == Way::Wrapper) {
+        for (intercept, linker, (flags, run)) in [
+            ("replace", "bfd", &module),
+            ("replace", "gold", &module),
+            ("both", "bfd", &module),
+            ("both", "gold", &("", "/tmp/out".to_owned())),
+            ("replace", "bfd", &("", "/tmp/out".to_owned())),
+        ] {
+            host.policy(&format!("intercept = {intercept:?}"));
+            let machine = Machine::simulated(&kit, &[]);
+            let bundle = machine.bundle().bind(&kit.simgpu(), DRIVER, &["ro"]).bind(&source, "/source", &["ro"]);
+            let outcome = way.run(&host, bundle.annotation("nvidia.com/gpumem", "1024").shell(&script(linker, flags, run)));
+            let case = format!("{runtime:?}, {intercept}, {linker} {flags}: {outcome:#?}");
+            assert!(outcome.status.success() && outcome.stdout.starts_with("1\n{") && outcome.stdout.ends_with("\n1\n"), "{case}");
+            let fill = Fill::of(&outcome.stdout);
+            assert_eq!((fill.total, fill.error.as_str()), (1024 * MIB, "CUDA_ERROR_OUT_OF_MEMORY"), "{case}");
         }
     }
 }
