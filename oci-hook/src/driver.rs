@@ -44,7 +44,7 @@ pub fn replace(rootfs: &Rootfs, fronts: &[MountSource], library_path: &str, is_p
     }
     // Symbolic links among the driver's libraries are followed, but never out of the root file system.
     let root = Root::from_fd(rootfs.try_clone()?);
-    let directories = locations::directories(&root, rootfs, library_path);
+    let directories = locations::directories(&root, rootfs, library_path, is_preloaded);
     let mut is_replaced = false;
     for front in fronts {
         is_replaced |= replace_library(&root, rootfs, front, &directories)?;

@@ -13,7 +13,7 @@ use crate::injected::DRIVER_LIBRARIES;
 use crate::rootfs::{Rootfs, fd_path};
 
 /// Directories that the loader searches, and those into which NVIDIA's tools mount.
-pub const DEFAULT_DIRECTORIES: [&str; 12] = [
+pub const DEFAULT_DIRECTORIES: [&str; 11] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
     "/usr/lib64",
@@ -24,18 +24,23 @@ pub const DEFAULT_DIRECTORIES: [&str; 12] = [
     "/lib",
     "/usr/local/nvidia/lib64",
     "/usr/local/nvidia/lib",
-    "/usr/local/cuda/compat",
     "/usr/lib/wsl/lib",
 ];
+
+/// Directory of a newer driver library in images, which programs use on a host with an older driver (CUDA's forward compatibility).
+const COMPATIBILITY: &str = "/usr/local/cuda/compat";
 
 /// Directories of libraries below a mounted directory.
 const SUBDIRECTORIES: [&str; 7] =
     ["", "/lib", "/lib64", "/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"];
 
-/// Returns the directories to search, in order: the default ones, those in `library_path`, and those that are mounted.
-pub fn directories(root: &Root, rootfs: &Rootfs, library_path: &str) -> Vec<String> {
-    let mut directories: Vec<String> = DEFAULT_DIRECTORIES.map(str::to_owned).to_vec();
-    directories.extend(library_path.split([':', ';']).filter(|directory| directory.starts_with('/')).map(str::to_owned));
+/// Returns the directories to search, in order: those in `library_path`, as for the loader, the default ones, and those that are mounted.
+/// Where the library is also preloaded (`is_preloaded`), the image's newer driver library is left alone, for programs that choose it when
+/// they start: replaced, it would be the host's.
+pub fn directories(root: &Root, rootfs: &Rootfs, library_path: &str, is_preloaded: bool) -> Vec<String> {
+    let named = library_path.split([':', ';']).filter(|directory| directory.starts_with('/'));
+    let mut directories: Vec<String> = named.chain(DEFAULT_DIRECTORIES).map(str::to_owned).collect();
+    directories.extend((!is_preloaded).then(|| COMPATIBILITY.to_owned()));
     for mounted in mount_points(rootfs) {
         let Some(path) = mounted.to_str() else { continue };
         if ["/proc", "/sys", "/dev", paths::DRIVER].iter().any(|other| mounted.starts_with(other)) {

@@ -66,6 +66,19 @@ pub fn in_libc(name: &'static CStr) -> *mut c_void {
     found
 }
 
+/// Returns whether an address lies in this library.
+pub fn is_ours(address: *const c_void) -> bool {
+    let (here, mut is_ours) = (path as *const () as usize, false);
+    each_object(|info| {
+        // SAFETY: the object is loaded.
+        let is_this = unsafe { contains(info, here) };
+        // SAFETY: as above.
+        is_ours |= is_this && unsafe { contains(info, address as usize) };
+        is_this
+    });
+    is_ours
+}
+
 /// Returns whether this library was loaded from a path below `folder`.
 pub fn is_loaded_from(folder: &'static str) -> bool {
     let (here, mut is_below) = (path as *const () as usize, false);

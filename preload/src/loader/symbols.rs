@@ -6,7 +6,7 @@
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use super::{by_address, dlsym};
+use super::{by_address, dlsym, elf};
 use crate::entry_points::library::Library;
 use crate::entry_points::names::{self, COUNT};
 
@@ -50,12 +50,15 @@ fn load_for(entry: usize) -> Option<*mut c_void> {
     (!address.is_null()).then_some(address)
 }
 
-/// Opens a library of the driver; null if that fails.
+/// Opens a library of the driver; null if that fails. It is the one that the program gets by name: an image may have another one than the
+/// host's (CUDA's forward compatibility), and functions of two do not work together. Where the name is a replacement's, in which this
+/// library's functions are found, it is the library that the replacement stands for.
 fn dlopen(library: Library, flags: i32) -> *mut c_void {
-    let renamed = library.renamed();
-    // SAFETY: a C string.
-    let is_renamed = unsafe { libc::access(renamed.as_ptr(), libc::R_OK) } == 0;
-    dlsym::real_dlopen(if is_renamed { renamed } else { library.soname() }, flags)
+    let named = dlsym::real_dlopen(library.soname(), flags);
+    // SAFETY: a handle just opened, and a C string.
+    let found = |entry| unsafe { dlsym::real_dlsym(named, names::name(entry)) };
+    let is_replaced = || (0..COUNT).find(|&entry| names::library(entry) == library).is_some_and(|first| elf::is_ours(found(first)));
+    if named.is_null() || is_replaced() { dlsym::real_dlopen(library.renamed(), flags) } else { named }
 }
 
 /// Returns whether the library of an entry is loaded, by the program or by this library.

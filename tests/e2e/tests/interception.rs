@@ -66,3 +66,38 @@ fn what_is_linked_in_the_container_is_limited() {
         }
     }
 }
+
+/// A program that gets the image's own driver library, as with CUDA's forward compatibility on a host with an older driver, is limited: vgpu
+/// calls the same library as the program. The program chooses it when it starts, or the container's environment does.
+#[test]
+fn programs_with_the_images_driver_library_are_limited() {
+    let kit = Kit::find();
+    let older = kit.clone().playing("535");
+    let newer = std::fs::read(kit.clone().playing("next").simgpu().join("libcuda.so.1")).unwrap();
+    for (runtime, way, host) in hosts(&kit).filter(|(_, way, _)| *way == Way::Wrapper) {
+        for (intercept, by, folder) in [
+            ("preload", "program", "/usr/local/cuda/compat"),
+            ("both", "program", "/usr/local/cuda/compat"),
+            ("both", "program", "/opt/driver"),
+            ("preload", "environment", "/usr/local/cuda/compat"),
+            ("both", "environment", "/usr/local/cuda/compat"),
+            ("replace", "environment", "/usr/local/cuda/compat"),
+        ] {
+            host.policy(&format!("intercept = {intercept:?}"));
+            let machine = Machine::simulated(&older, &[]);
+            let mut bundle = machine.bundle().bind(&older.simgpu(), DRIVER, &["ro"]).annotation("nvidia.com/gpumem", "1024");
+            bundle = bundle.file(&format!("{folder}/libcuda.so.1"), &newer);
+            let chosen = format!("LD_LIBRARY_PATH={folder}:{DRIVER}");
+            let (inside, env) = if by == "program" { (format!("LD_LIBRARY_PATH={DRIVER}"), &*chosen) } else { (chosen.clone(), "") };
+            if let Some(variables) = bundle.spec["process"]["env"].as_array_mut() {
+                variables.retain(|variable| !variable.as_str().is_some_and(|variable| variable.starts_with("LD_LIBRARY_PATH=")));
+                variables.push(inside.into());
+            }
+            let outcome = way.run(&host, bundle.shell(&format!("{env} {PROGRAMS}/load version; {env} {PROGRAMS}/load dlopen")));
+            let case = format!("{runtime:?}, {intercept}, {folder} by the {by}: {outcome:#?}");
+            assert!(outcome.stdout.starts_with("13060\n{"), "{case}");
+            let fill = Fill::of(&outcome.stdout);
+            assert_eq!((fill.total, fill.error.as_str()), (1024 * MIB, "CUDA_ERROR_OUT_OF_MEMORY"), "{case}");
+        }
+    }
+}

@@ -4,6 +4,7 @@
  *     linked              linked to libcuda.so.1                                       (cc -DLINKED)
  *     load dlopen | deepbind | dlmopen    loads it like that and looks functions up with dlsym
  *     load procaddress    asks the driver for each, as the CUDA runtime does
+ *     load version        allocates nothing, and prints the driver's version
  *     load newer          allocates nothing, and prints which functions it finds that only a driver newer than vgpu has, and some others
  *     load PLUGIN.so      loads a plugin linked to libcuda.so.1 with RTLD_DEEPBIND      (the plugin: cc -DLINKED -DPLUGIN -shared)
  */
@@ -121,6 +122,12 @@ int main(int count, char **arguments)
     if (!driver || strchr(how, '/')) {
         fprintf(stderr, "%s: %s\n", how, dlerror());
         return 1;
+    }
+    if (!strcmp(how, "version")) {
+        int (*ask)(int *) = (int (*)(int *))dlsym(driver, "cuDriverGetVersion"), version = 0;
+
+        printf("%d\n", ask && !ask(&version) ? version : -1);
+        return fflush(stdout);
     }
     if (!strcmp(how, "newer"))
         return run_newer(driver);
