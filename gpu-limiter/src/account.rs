@@ -11,14 +11,8 @@ use crate::cost_model::CostModel;
 use crate::gang_phase::GangPhase;
 use crate::off_times::OffTimes;
 use crate::power::ClockCompensation;
+use crate::tuning::{MIN_PAUSE_NS, PERIOD_NS};
 use crate::turns::{TurnState, Turns};
-
-/// Time after which a process ends its lease if another process of the container has asked for one, in nanoseconds.
-const MAX_LEASE_NS: u64 = 10_000_000;
-/// Time by which a lease outlasts the expected end of the work in flight.
-const LEASE_SLACK: Micros = Micros(500);
-/// Most work in flight that was admitted because it overlaps other streams' work, in nanoseconds.
-const MAX_OVERLAPPED_NS: u64 = 3_000_000;
 
 /// The account.
 #[derive(Debug)]
@@ -48,10 +42,6 @@ pub struct Account {
     pub(crate) turns: Turns,
     /// The current gang phase.
     pub(crate) phase: GangPhase,
-    /// Host time at which the last work in flight is expected to end, in nanoseconds. Without overlapped batches.
-    in_flight_until: AtomicU64,
-    /// Expected GPU time of overlapped batches in flight, in nanoseconds.
-    overlapped_ns: AtomicU64,
     /// Factor by which GPU time is charged.
     pub(crate) compensation: ClockCompensation,
     /// When the process's channels were off, or it was frozen.
@@ -62,9 +52,6 @@ pub struct Account {
 
 /// Longest time between two calls of [`Account::watch`] while the process runs, in nanoseconds.
 pub const WATCH_NS: u64 = 100_000_000;
-/// Time without a call of [`Account::watch`] from which the process counts as frozen, in nanoseconds. Five periods, so that one late
-/// wake-up is not taken for it. Not ablated.
-const FROZEN_NS: u64 = 500_000_000;
 
 /// Whether a launch may be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,8 +93,6 @@ impl Account {
             mps_percent: 0,
             turns,
             phase: GangPhase::default(),
-            in_flight_until: zero(),
-            overlapped_ns: zero(),
             compensation: ClockCompensation::new(),
             off_times,
             watched_at: zero(),
@@ -123,10 +108,10 @@ impl Account {
         self.watched_at.store(now, Relaxed);
     }
 
-    /// Returns true if the process was frozen, and [`Account::watch`] has not been called since.
+    /// Returns true if the process was frozen, and [`Account::watch`] has not been called since. One late wake-up is not taken for it.
     pub(crate) fn is_watch_late(&self, now: u64) -> bool {
         let watched_at = self.watched_at.load(Relaxed);
-        watched_at != 0 && now.saturating_sub(watched_at) > FROZEN_NS
+        watched_at != 0 && now.saturating_sub(watched_at) > 5 * WATCH_NS
     }
 
     /// Records that the process's channels were switched off at `now`: the GPU does none of its work until [`Account::set_on`].
@@ -176,13 +161,8 @@ impl Account {
         self.budget.charge_scaled(gpu_ns, self.compensation.charged_ns(gpu_ns), rate);
     }
 
-    /// Adds a batch that was closed. Its stream is expected to be idle from `idle_from` on.
-    pub(crate) fn add_in_flight(&self, batch: &Batch, idle_from: u64) {
-        match batch.is_overlapped {
-            // Overlapped work must not justify further overlap: there would be no end of it.
-            true => _ = self.overlapped_ns.fetch_add(batch.expected_ns, AcqRel),
-            false => _ = self.in_flight_until.fetch_max(idle_from, AcqRel),
-        }
+    /// Adds a batch that was closed.
+    pub(crate) fn add_in_flight(&self, batch: &Batch) {
         let before_ns = self.in_flight_ns.fetch_add(batch.expected_ns, AcqRel);
         self.budget.ahead.store(before_ns + batch.expected_ns, Relaxed);
         self.budget.activity.fetch_add(1, Relaxed);
@@ -193,25 +173,7 @@ impl Account {
     pub(crate) fn remove_in_flight(&self, batch: &Batch) {
         let before_ns = self.in_flight_ns.fetch_sub(batch.expected_ns, AcqRel);
         self.budget.ahead.store(before_ns.saturating_sub(batch.expected_ns), Relaxed);
-        if before_ns <= batch.expected_ns {
-            self.in_flight_until.store(0, Relaxed);
-        }
-        if batch.is_overlapped {
-            self.overlapped_ns.fetch_sub(batch.expected_ns, AcqRel);
-        }
         self.unknown_batches.fetch_sub(u32::from(batch.has_unknown_cost), AcqRel);
-    }
-
-    /// Returns true if no more overlapped work may be launched before it is known whether the present one does run concurrently.
-    pub(crate) fn is_overlap_full(&self) -> bool {
-        self.overlapped_ns.load(Acquire) > MAX_OVERLAPPED_NS
-    }
-
-    /// Returns true if work that ends at `end` is over before the work in flight in another stream. It then takes no time of its
-    /// own. If it does, because both cannot run at once, it is charged afterwards. Other processes and containers gain nothing by it and come
-    /// first.
-    pub(crate) fn may_overlap(&self, end: u64) -> bool {
-        end <= self.in_flight_until.load(Acquire) && !self.is_overlap_full() && !self.turns.are_taken() && !self.is_yielding.load(Relaxed)
     }
 
     /// Returns true if a launch of unknown cost is in flight.
@@ -266,7 +228,7 @@ impl Account {
             match self.lease_began_at.load(Relaxed) {
                 // A process that was refused comes first.
                 0 => return Some(Admission::YieldToOther),
-                since if now.saturating_sub(since) > MAX_LEASE_NS => self.is_yielding.store(true, Relaxed),
+                since if now.saturating_sub(since) > PERIOD_NS => self.is_yielding.store(true, Relaxed),
                 _ => {}
             }
         }
@@ -276,7 +238,7 @@ impl Account {
             }
             return Some(Admission::YieldToOther);
         }
-        let until = now_us + Micros::from_ns(in_flight_ns + cost_ns) + LEASE_SLACK;
+        let until = now_us + Micros::from_ns(in_flight_ns + cost_ns + MIN_PAUSE_NS);
         if !self.budget.acquire_lease(self.process, now_us, until) {
             self.lease_began_at.store(0, Relaxed);
             return Some(Admission::LeasedByOther);

@@ -7,24 +7,15 @@ use crate::batch_close::close_all;
 use crate::engine::{Engine, LaunchWait};
 use crate::launch::Launch;
 use crate::stream::RING;
-use crate::tuning::{MAX_BURST_NS, MAX_IN_FLIGHT_IN_TURN_NS, PERIOD_NS, SWITCHED_CREDIT_PER_PERCENT_NS};
+use crate::tuning::{MAX_BURST_NS, MIN_PAUSE_NS, PERIOD_NS, ROUND_US};
 
-/// Shortest nap, in nanoseconds; the longest is two periods. A nap costs about 6 µs of CPU time. A change of the limit ends it, except a wait
-/// for a turn.
-const MIN_NAP_NS: u64 = 500_000;
-/// Longest nap while a turn may begin, in nanoseconds.
+/// Shortest nap for budget, in nanoseconds; the longest is two periods. A nap costs about 6 µs of CPU time. A change of the limit ends it,
+/// except a wait for a turn.
+const MIN_NAP_NS: u64 = MIN_PAUSE_NS;
+/// Longest nap while something else may end it: another container's turn, another process's lease. In nanoseconds.
 const MAX_SHORT_NAP_NS: u64 = 2 * MIN_NAP_NS;
-/// Shortest nap for the last launches of a turn, in nanoseconds.
-const MIN_DRAIN_NAP_NS: u64 = 60_000;
-/// The last launches count as finished this much before their expected end, in nanoseconds. A nap is late by as much, and the next container
-/// needs longer than that to begin.
-const HANDOVER_NS: u64 = 50_000;
-/// Nap while another process of the container comes first, in nanoseconds.
-const YIELD_NAP_NS: u64 = 300_000;
-/// Longest wait for the end of another process's lease, in nanoseconds.
-const MAX_LEASE_WAIT_NS: u64 = 3 * YIELD_NAP_NS;
-/// First nap until a launch of unknown cost is measured, in nanoseconds; each further one is twice as long.
-const FIRST_MEASUREMENT_NAP_NS: u64 = 20_000;
+/// Shortest nap while the end of work in flight is awaited, in nanoseconds.
+const FIRST_NAP_NS: u64 = 20_000;
 /// Time without any finished work after which one launch is made on credit, in nanoseconds. The work in flight may wait for this launch
 /// (kernels that wait for each other, or for the host), and would never end. Longer if the launch would queue behind unfinished work.
 const STUCK_AFTER_NS: u64 = 250_000_000;
@@ -68,9 +59,10 @@ impl Launch<'_> {
         let turns = &self.meter.account.turns;
         match (turns.are_taken(), turns.is_switched()) {
             (false, _) => 0,
-            // One more launch is ahead, so that the GPU does not idle between two long kernels.
-            (true, true) => SWITCHED_CREDIT_PER_PERCENT_NS * i64::from(self.rate.percent()) + self.cost_ns as i64,
-            (true, false) => MAX_IN_FLIGHT_IN_TURN_NS as i64,
+            // What accrues in a round of turns: a turn ends in the middle of a kernel, so work launched ahead delays no other tenant. And one more
+            // launch, so that the GPU does not idle between two long kernels.
+            (true, true) => ROUND_US as i64 * 1_000 / 100 * i64::from(self.rate.percent()) + self.cost_ns as i64,
+            (true, false) => MAX_BURST_NS,
         }
     }
 
@@ -90,7 +82,7 @@ impl Launch<'_> {
         let account = self.meter.account;
         let mut wait = Wait {
             min_balance_ns: -self.credit_ns(),
-            measurement_nap_ns: FIRST_MEASUREMENT_NAP_NS,
+            measurement_nap_ns: FIRST_NAP_NS,
             for_budget: false,
             for_turn: false,
             last_harvested: (self.meter.harvested_batches.load(Relaxed), began_at),
@@ -146,19 +138,16 @@ impl Launch<'_> {
             Admission::Granted if has_room(self) => Step::Launch,
             Admission::Granted => Step::Nap(MIN_NAP_NS),
             Admission::LeasedByOther => {
-                engine.wait_for_change(&account.budget.lease_ends, observed.lease_ends, MAX_LEASE_WAIT_NS);
+                engine.wait_for_change(&account.budget.lease_ends, observed.lease_ends, MAX_SHORT_NAP_NS);
                 Step::Retry
             }
-            Admission::YieldToOther if observed.in_flight_ns != 0 => Step::Nap(YIELD_NAP_NS / 2),
-            Admission::YieldToOther => Step::Nap(YIELD_NAP_NS),
+            Admission::YieldToOther => Step::Nap(MIN_NAP_NS / 2),
             Admission::TurnClosed if !wait.for_turn => {
                 close_all(engine, self.meter);
                 wait.for_turn = true;
                 Step::Retry
             }
             Admission::TurnClosed => self.drain(engine, observed),
-            // Another thread has launched into its stream meanwhile, and this launch can overlap that work.
-            Admission::OverBudget(_) if wait.for_budget && has_room(self) && self.may_overlap(observed.now) => Step::Launch,
             Admission::OverBudget(time_ns) => self.wait_for_budget(engine, wait, time_ns, observed),
         }
     }
@@ -176,7 +165,7 @@ impl Launch<'_> {
         }
         account.compensation.update(engine, account.budget, &account.turns, observed.now);
         // A nap of two periods at most: the limit may rise meanwhile, and work in flight may turn out cheaper than expected.
-        let nap_ns = time_ns.clamp(MIN_NAP_NS, if account.is_overlap_full() { MIN_NAP_NS } else { 2 * PERIOD_NS });
+        let nap_ns = time_ns.clamp(MIN_NAP_NS, 2 * PERIOD_NS);
         match account.turns.turn() {
             Some(turn) if account.turns.are_taken() => {
                 engine.wait_for_change(&turn.word, account.turns.word(), nap_ns.min(MAX_SHORT_NAP_NS));
@@ -186,27 +175,17 @@ impl Launch<'_> {
         }
     }
 
-    /// The turn is over, or full: drains the work in flight, or waits for the next turn.
+    /// The turn is over, or full: waits for the end of the work in flight, or for the next turn.
     fn drain(&self, engine: &impl Engine, observed: &Observed) -> Step {
         let (account, in_flight_ns) = (self.meter.account, observed.in_flight_ns);
         let Some(turn) = account.turns.turn() else { return Step::Retry };
-        let (word, is_over) = (account.turns.word(), account.turns.is_over());
+        if in_flight_ns == 0 {
+            engine.wait_for_change(&turn.word, account.turns.word(), PERIOD_NS);
+            return Step::Retry;
+        }
+        // The arbiter has to learn at once that it is drained. The end of the last batch was seen late by up to a nap, so less may be left.
         let left_ns = in_flight_ns.saturating_sub(observed.now.saturating_sub(self.meter.known_until.load(Relaxed)));
-        if is_over && left_ns > HANDOVER_NS {
-            // The end of the last batch was seen late by up to a nap, so less may be left.
-            return Step::Nap(left_ns.saturating_sub(MAX_SHORT_NAP_NS).clamp(MIN_DRAIN_NAP_NS, MAX_SHORT_NAP_NS));
-        }
-        if is_over {
-            account.budget.drained.store(u64::from(word), Relaxed);
-        }
-        // If the work in flight fills the turn, the arbiter has to learn at once that it is drained after the turn's end.
-        let timeout_ns = match in_flight_ns {
-            0 => PERIOD_NS,
-            _ if is_over => MIN_NAP_NS,
-            _ => (in_flight_ns / 4).clamp(2 * MIN_DRAIN_NAP_NS, MAX_SHORT_NAP_NS),
-        };
-        engine.wait_for_change(&turn.word, word, timeout_ns);
-        Step::Retry
+        Step::Nap((left_ns / 2).clamp(FIRST_NAP_NS, MAX_SHORT_NAP_NS))
     }
 
     /// Returns true if nothing has finished for so long that the work in flight may be waiting for this launch.

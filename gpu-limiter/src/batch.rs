@@ -56,8 +56,6 @@ pub struct Batch {
     pub has_unknown_cost: bool,
     /// The launching thread had just been held back, and needs a while until it launches at full speed.
     pub follows_wake: bool,
-    /// The batch was admitted only because it overlaps work in flight in another stream.
-    pub is_overlapped: bool,
     /// All its launches are of one kind.
     pub is_uniform: bool,
     /// One of its launches may wait for other GPUs.
@@ -74,8 +72,6 @@ pub struct Batch {
     pub loading_ns: u64,
     /// Time within the batch in which the GPU idled because the host had just been woken, in nanoseconds. Not charged.
     pub wake_lag_ns: u64,
-    /// Total time by which the host was late, excused or not, in nanoseconds.
-    pub total_lag_ns: u64,
     /// Result of the harvester's last query.
     pub last_query: LastQuery,
     /// Kinds of the first [`MAX_LAUNCHES`] launches.
@@ -102,7 +98,7 @@ impl Batch {
 
     /// Empties the batch; it keeps its events.
     pub fn clear(&mut self) {
-        (self.count, self.expected_ns, self.loading_ns, self.wake_lag_ns, self.total_lag_ns) = (0, 0, 0, 0, 0);
+        (self.count, self.expected_ns, self.loading_ns, self.wake_lag_ns) = (0, 0, 0, 0);
         (self.start, self.end) = (BatchStart::PreviousEnd, BatchEnd::Event);
         (self.was_found_idle, self.has_unknown_cost) = (false, false);
         (self.follows_wake, self.is_collective, self.is_host_bound) = (false, false, false);

@@ -6,13 +6,7 @@ use crate::batch::{BatchEnd, MAX_LAUNCHES};
 use crate::engine::{Engine, Handle, LEGACY_STREAM};
 use crate::meter::Meter;
 use crate::stream::{RING, Stream, StreamGuard};
-use crate::tuning::MIN_PAUSE_NS;
-
-/// Time without a harvest after which a wait for an event harvests, in nanoseconds.
-const HARVEST_INTERVAL_NS: u64 = 1_000_000;
-/// With at most this many launches in a batch, the driver does not make the program wait for too many launches in flight. It accepts about
-/// a thousand in each stream (NVIDIA's developer forum, thread 68937).
-const MAX_UNTHROTTLED_LAUNCHES: u32 = 512;
+use crate::tuning::{BATCH_NS, MIN_PAUSE_NS};
 
 /// Closes a stream's batch because something else follows in the stream: a copy, a wait for another stream, a host function. Its time is not
 /// GPU time of the kernels.
@@ -53,16 +47,15 @@ pub(crate) fn has_paused(
     now: u64,
     is_idle: impl FnOnce() -> bool,
 ) -> bool {
-    let (batch, state) = guard.open();
+    let state = guard.open().1;
     if now < state.idle_from.saturating_add(MIN_PAUSE_NS) {
         return false;
     }
     if is_idle() {
         return true;
     }
-    // The launches of the fast path followed a pause if they are the only work left, the program launched nothing for long before them,
-    // and it was not the driver that made it wait because too many launches were in flight.
-    if !state.has_fast_launches || now.saturating_sub(state.clock_read_at) < MIN_PAUSE_NS || batch.count > MAX_UNTHROTTLED_LAUNCHES {
+    // The launches of the fast path followed a pause if they are the only work left, and the program launched nothing for long before them.
+    if !state.has_fast_launches || now.saturating_sub(state.clock_read_at) < MIN_PAUSE_NS {
         return false;
     }
     if let Some(rate) = meter.account.rate() {
@@ -83,7 +76,7 @@ pub fn before_wait<'a>(engine: &impl Engine, meter: &Meter, streams: impl Iterat
                 let is_measured = close_open_batch(engine, meter, stream, handle, &mut guard);
                 guard.open().1.tail_was_guessed &= !is_measured;
             }
-            guard.open().1.host.begin_wait(engine.now_approx());
+            guard.open().1.wait_began_at = engine.now_approx();
             stream.is_awaited.store(true, Relaxed);
         }
     }
@@ -121,7 +114,7 @@ fn harvest_in_flight(engine: &impl Engine, meter: &Meter) {
 
 /// Called after the program has waited for an event. Other threads may go on launching, so this harvests only now and then.
 pub fn after_event(engine: &impl Engine, meter: &Meter) {
-    if engine.now_approx().saturating_sub(meter.known_until.load(Relaxed)) > HARVEST_INTERVAL_NS {
+    if engine.now_approx().saturating_sub(meter.known_until.load(Relaxed)) > BATCH_NS {
         harvest_in_flight(engine, meter);
     }
 }
@@ -135,10 +128,7 @@ pub fn after_wait<'a>(engine: &impl Engine, meter: &Meter, streams: impl Iterato
             && let Some(mut guard) = stream.visit()
             && guard.open().0.count == 0
         {
-            let state = guard.open().1;
-            state.idle_from = engine.now_approx();
-            state.host.end_wait(state.idle_from);
-            state.program_waited = true;
+            guard.open().1.end_wait(engine.now_approx());
         }
     }
 }
@@ -165,9 +155,7 @@ pub(crate) fn close_batch(
         return;
     }
     let (batch, state) = guard.open();
-    if !batch.is_overlapped {
-        meter.account.phase.advance_leader(state.phase);
-    }
+    meter.account.phase.advance_leader(state.phase);
     let guest_ns = stream.guest_ns.swap(0, Relaxed);
     if guest_ns != 0 {
         // The kinds of other threads' launches are unknown: no cost can be learned from the batch, and loading did not delay those launches.
@@ -183,7 +171,7 @@ pub(crate) fn close_batch(
         (state.max_launches, state.tail_was_guessed, state.is_interrupted) = (1, true, true);
     }
     state.has_fast_launches = false;
-    meter.account.add_in_flight(batch, state.idle_from);
+    meter.account.add_in_flight(batch);
     stream.has_open_batch.store(false, Relaxed);
     guard.close();
 }

@@ -9,25 +9,12 @@ use crate::engine::Engine;
 use crate::meter::Meter;
 use crate::stream::Stream;
 use crate::timeline::Timeline;
+use crate::tuning::{EVENT_NS, OWN_DIVISOR};
 
-/// GPU time of the event that ends a batch, in nanoseconds (H200, driver 580: 2.0 µs with kernels of 1 µs to 200 µs).
-const EVENT_NS: u64 = 2_000;
-/// Host time that the limiter takes for each batch while the GPU has nothing left to do, in nanoseconds (H200 and H100, host-bound PyTorch
-/// loops). It is not charged where the GPU waits for the host.
-const OWN_BATCH_NS: u64 = 5_000;
-/// Largest part of a batch that counts as the limiter's own time, as a divisor.
-const MAX_OWN_DIVISOR: u64 = 32;
-/// Host time that the limiter takes for each launch, as a divisor of the time from one launch to the next. The more the program does in
-/// between, the less of the limiter's memory is left in the caches (host of an H200: 0.2 µs in 15 µs and 0.7 µs in 28 µs).
-const OWN_LAUNCH_DIVISOR: u64 = 50;
-/// Smallest and largest value of that time, in nanoseconds.
-const OWN_LAUNCH_RANGE_NS: (u64, u64) = (200, 700);
 /// Number of batches in a row from one stream after which it counts as the only one.
 const LONE_STREAM_BATCHES: u32 = 16;
 /// Running time after which work is charged before it has finished, in nanoseconds.
 const CHARGE_RUNNING_AFTER_NS: u64 = 2_000_000;
-/// Largest number of streams that share a batch's cost when costs are learned.
-const MAX_SHARING_STREAMS: u64 = 16;
 
 /// Interval of a finished batch on the timeline.
 struct Span {
@@ -150,17 +137,16 @@ impl Meter {
     fn learn(&self, batch: &Batch, span: &Span, own_ns: u64, is_crowded: bool) {
         // A batch that other streams' work overlaps says little about its launches. They take at least the batch's part of all streams that
         // run side by side, and at most the time for which it lay there, though it may be charged with unfinished work of others.
-        let streams = u64::from(self.stream_count.load(Relaxed)).clamp(1, MAX_SHARING_STREAMS);
+        let streams = u64::from(self.stream_count.load(Relaxed)).max(1);
         let alone_ns = span.length_ns.saturating_sub(span.overhead_ns);
         let measured_ns = own_ns.clamp(alone_ns / streams, alone_ns);
-        let is_steady = !is_crowded && batch.total_lag_ns < span.length_ns / 16;
         // In a uniform batch one launch stands for all.
         let (divisor, kinds) = if batch.is_uniform { (u64::from(batch.count.max(1)), 1) } else { (1, batch.count) };
         match batch.kinds.get(..kinds as usize) {
             Some(&[kind]) if batch.is_collective => self.account.costs.learn_collective(kind, alone_ns / divisor),
             // The time added to the timeline counts: four streams' launches side by side take a quarter each. A pause that counts as used is
             // no part of the cost, or the next pause would look shorter than it is.
-            Some(kinds) if is_steady && !batch.is_collective && (!batch.was_found_idle || measured_ns < batch.expected_ns) => {
+            Some(kinds) if !is_crowded && !batch.is_collective && (!batch.was_found_idle || measured_ns < batch.expected_ns) => {
                 self.account.costs.learn(kinds, measured_ns / divisor)
             }
             _ => {}
@@ -196,30 +182,6 @@ fn overhead_ns(batch: &Batch, length_ns: u64) -> u64 {
     if batch.end == BatchEnd::Guessed {
         return 0;
     }
-    let host_ns = if batch.is_host_bound { own_host_ns(length_ns, batch.count) } else { 0 };
+    let host_ns = if batch.is_host_bound { length_ns / OWN_DIVISOR } else { 0 };
     batch.wake_lag_ns + host_ns + EVENT_NS
-}
-
-/// Returns the host time that the limiter took in a batch of this length and number of launches, in nanoseconds.
-fn own_host_ns(length_ns: u64, launches: u32) -> u64 {
-    let launches = u64::from(launches.max(1));
-    let (least, most) = OWN_LAUNCH_RANGE_NS;
-    (OWN_BATCH_NS + launches * (length_ns / launches / OWN_LAUNCH_DIVISOR).clamp(least, most)).min(length_ns / MAX_OWN_DIVISOR)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Measured on an H200 by switching the limit on and off in one process, for batches of four steps of an MLP and of one training step.
-    #[test]
-    fn own_host_time_matches_the_measured_one() {
-        for (name, length_ns, launches, measured_ns) in [("MLP", 1_404_000, 96, 26_000_u64), ("training step", 3_375_000, 120, 82_000)] {
-            let own_ns = own_host_ns(length_ns, launches);
-            assert!(own_ns.abs_diff(measured_ns) < length_ns / 150, "{name}: {own_ns} of {length_ns} ns, measured {measured_ns}");
-        }
-        assert_eq!(own_host_ns(2_000_000, 0), 5_700, "a batch with other threads' launches");
-        assert_eq!(own_host_ns(32_000, 100), 1_000, "bounded by a part of the batch");
-        assert_eq!(own_host_ns(0, 1), 0);
-    }
 }

@@ -6,10 +6,10 @@
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Threads that are held back together resume within this time, in nanoseconds.
-const RESUME_WINDOW_NS: u64 = 1_000_000;
-/// A stream that lags the leader by at most this much was launched into at the same time, in nanoseconds.
-const MAX_LAG_NS: u64 = 1_600_000;
+use crate::tuning::{BATCH_NS, MIN_PAUSE_NS};
+
+/// A stream that lags the leader by at most two batches was launched into at the same time. In nanoseconds.
+const MAX_LAG_NS: u64 = 2 * BATCH_NS;
 
 /// The current phase of the process's streams on one GPU.
 #[derive(Debug, Default)]
@@ -31,10 +31,10 @@ pub struct PhaseProgress {
 }
 
 impl GangPhase {
-    /// Begins the next phase, unless another thread that was held back has just begun it.
+    /// Begins the next phase, unless another thread that was held back has just begun it: those held back together resume in a moment.
     pub fn begin_next(&self, now: u64) {
         let began_at = self.began_at.load(Relaxed);
-        if now.saturating_sub(began_at) > RESUME_WINDOW_NS && self.began_at.compare_exchange(began_at, now, AcqRel, Relaxed).is_ok() {
+        if now.saturating_sub(began_at) > MIN_PAUSE_NS && self.began_at.compare_exchange(began_at, now, AcqRel, Relaxed).is_ok() {
             self.members_before.store(self.members.swap(0, Relaxed), Relaxed);
             self.leader_ns.store(0, Relaxed);
             self.number.fetch_add(1, AcqRel);

@@ -10,11 +10,8 @@ use crate::cost_model::LaunchKind;
 use crate::engine::{Engine, Handle, SUCCESS, Status};
 use crate::meter::Meter;
 use crate::stream::{FastGuard, Stream, StreamGuard, StreamState};
-use crate::tuning::MIN_PAUSE_NS;
+use crate::tuning::{BATCH_NS, MIN_PAUSE_NS};
 
-/// Expected GPU time at which a batch is closed, in nanoseconds. Long enough that its event (2 µs) does not matter, short enough that its
-/// measured time is known soon.
-pub(crate) const BATCH_NS: u64 = 800_000;
 /// Batch growth factor: how many times as many launches the next batch may have.
 const GROWTH: u32 = 4;
 /// After a pause with a guessed end, a batch is also closed at random, after one in this many times the launches since the pause: the last
@@ -79,10 +76,6 @@ pub(crate) struct Launch<'a> {
     /// Host time at which the clock was last read for this launch, in nanoseconds.
     pub now: u64,
     pub rate: Rate,
-    /// Host time at which its stream runs out of work.
-    pub idle_from: u64,
-    /// It was admitted only because it overlaps work in flight in another stream.
-    pub is_overlapped: bool,
     /// It was admitted without budget, alone.
     pub is_on_credit: bool,
     /// It has waited until another launch of unknown cost was measured.
@@ -125,8 +118,6 @@ impl<'a> Launch<'a> {
             is_cost_known: cost_ns.is_some() || is_collective,
             cost_ns: cost_ns.map_or(UNKNOWN_COST_NS, u64::from),
             rate,
-            idle_from: u64::MAX,
-            is_overlapped: false,
             is_on_credit: false,
             waited_for_measurement: false,
             is_collective,
@@ -185,7 +176,7 @@ impl<'a> Launch<'a> {
             phase.join(&mut state.phase);
         }
         state.phase.given_ns += self.cost_ns;
-        if batch.count == 1 && !batch.is_overlapped {
+        if batch.count == 1 {
             phase.advance_leader(state.phase);
         }
         let launched_at = if batch.follows_wake { self.excuse_lag(engine, batch, state) } else { self.now };
@@ -218,10 +209,9 @@ impl<'a> Launch<'a> {
         if launched_at.saturating_sub(self.now) > SLOW_CALL_NS && self.has_blocked(engine) {
             launched_at = self.now;
         }
-        let lag_ns = launched_at.saturating_sub(state.idle_from);
-        let excused_ns = lag_ns.min(state.lag_allowance_ns);
+        let excused_ns = launched_at.saturating_sub(state.idle_from).min(state.lag_allowance_ns);
         state.lag_allowance_ns -= excused_ns;
-        (batch.wake_lag_ns, batch.total_lag_ns) = (batch.wake_lag_ns + excused_ns, batch.total_lag_ns + lag_ns);
+        batch.wake_lag_ns += excused_ns;
         launched_at
     }
 }

@@ -12,7 +12,7 @@
 //! | [`stream`], `batch`, [`batch_close`] | a stream's launches in batches, each closed by an event |
 //! | [`meter`], `timeline`, `charge`, `off_times` | the measured time of batches, and what is charged for it |
 //! | `gang_phase`, `idle_gaps` | streams side by side |
-//! | `host_bound`, `power` | hosts that do not keep up; clock compensation |
+//! | `power` | clock compensation |
 //! | `tuning` | constants of several modules |
 //!
 //! Times and durations are nanoseconds. Times of the host are those of [`engine::Engine::now`]; positions on a GPU's timeline have an arbitrary
@@ -28,7 +28,6 @@ pub mod cost_model;
 pub mod engine;
 mod fast_path;
 mod gang_phase;
-mod host_bound;
 mod idle_gaps;
 pub mod launch;
 pub mod meter;
@@ -37,7 +36,7 @@ mod power;
 mod prepare;
 pub mod stream;
 mod timeline;
-mod tuning;
+pub mod tuning;
 pub mod turns;
 
 #[cfg(test)]

@@ -13,15 +13,12 @@ use vgpu_region::budget::Rate;
 
 use crate::account::Account;
 use crate::engine::{Engine, Handle};
-use crate::stream::{Stream, StreamGuard};
+use crate::stream::{SPINS, Stream, StreamGuard};
 use crate::timeline::{BatchProgress, Timeline};
+use crate::tuning::MIN_PAUSE_NS;
 
 /// Most streams of one context that are measured separately.
 pub const MAX_STREAMS: usize = 256;
-/// Time for which the first harvest after frozen time waits for the thread that notices it, in nanoseconds.
-const WATCHER_NS: u64 = 1_000_000;
-/// Number of times to check for the end of another thread's harvest.
-const SPINS: u32 = 1_000;
 
 /// The meter of one context.
 #[derive(Debug)]
@@ -237,7 +234,7 @@ impl Meter {
         }
         if self.account.is_watch_late(engine.now_approx()) {
             // The thread that notices frozen time runs in a moment.
-            engine.sleep(WATCHER_NS);
+            engine.sleep(2 * MIN_PAUSE_NS);
         }
         // SAFETY: this is the harvester.
         let timeline = unsafe { &mut *self.timeline.get() };

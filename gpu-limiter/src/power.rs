@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use vgpu_region::budget::Budget;
 
 use crate::engine::{Engine, Power};
+use crate::tuning::{POWER_ROOT, REST_PER_MILLE};
 use crate::turns::Turns;
 
 /// Period of the updates, in nanoseconds: NVML's power is a mean over one second.
@@ -22,8 +23,6 @@ const MAX_PERIOD_NS: u64 = PERIOD_NS / 4 * 5;
 const MIN_USE_DIVISOR: u64 = 6;
 /// NVML's utilization may exceed the time used by one part in this many (matmuls on an H200: a tenth). Any excess is use by others.
 const UTILIZATION_ERROR_DIVISOR: u64 = 4;
-/// Power draw at rest with the clock up, in thousandths of the default limit (H200: 124 W of 700 W).
-const REST_PER_MILLE: u64 = 175;
 /// Lowest default power limit of a GPU that is compensated, in milliwatts. Smaller GPUs draw a larger part at rest; none was measured.
 const MIN_LIMIT_MW: u32 = 300_000;
 /// Fixed-point factor of 1.
@@ -103,9 +102,8 @@ fn slowdown(power: Power, used_ns: u64, passed_ns: u64) -> u32 {
         return ONE;
     }
     let excess = (drawn_mw.saturating_mul(u64::from(ONE)) / available_mw).min(MAX_RATIO) - u64::from(ONE);
-    // Power grows with the speed to the power of 2.4 (three H200s and an H100, matmuls at 10 to 90%: 2.1 to 3). This fraction is within one
-    // percent of the root.
-    (u64::from(ONE) * (24 * u64::from(ONE) + 17 * excess) / (24 * u64::from(ONE) + 7 * excess)) as u32
+    let (whole, over, under) = POWER_ROOT;
+    (u64::from(ONE) * (whole * u64::from(ONE) + over * excess) / (whole * u64::from(ONE) + under * excess)) as u32
 }
 
 #[cfg(test)]

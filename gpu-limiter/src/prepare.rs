@@ -7,19 +7,10 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use crate::batch::{BatchEnd, BatchStart, MAX_LAUNCHES};
 use crate::batch_close::{close_batch, ensure_event, has_paused};
 use crate::engine::Engine;
-use crate::launch::{BATCH_NS, Launch};
+use crate::launch::Launch;
 use crate::stream::{RING, StreamGuard, StreamState};
-use crate::tuning::MIN_PAUSE_NS;
+use crate::tuning::{BATCH_NS, MIN_PAUSE_NS, WAKE_ALLOWANCE_NS};
 
-/// A batch is closed with the first launch after this time, however small it is, in nanoseconds: it is not charged before.
-const MAX_OPEN_NS: u64 = 4_000_000;
-/// The same in a turn. Shorter, because the arbiter counts batches to see which container is active.
-const MAX_OPEN_IN_TURN_NS: u64 = 1_000_000;
-/// Time that a host may lose in a burst until it launches as fast as before its nap, in nanoseconds. It is not charged, as the GPU had nothing
-/// to do (hosts of H200s: .2 ms after a nap of 2 ms, .5 ms after one of 10 ms).
-const WAKE_ALLOWANCE_NS: u64 = 200_000;
-/// Time from the start event of a batch to its first launch, in nanoseconds.
-const START_EVENT_NS: u64 = 3_400;
 /// Sleep while another thread has the lock of the overflow stream, in nanoseconds, and the number of sleeps.
 const OVERFLOW_LOCK_SLEEP_NS: u64 = 20_000;
 const OVERFLOW_LOCK_TRIES: u32 = 5_000;
@@ -98,8 +89,7 @@ impl<'a> Launch<'a> {
         let was_held = self.wait_unless_others_go_on(engine, guard, before.is_overflow);
         let (batch, state) = guard.open();
         if batch.count == 0 {
-            batch.is_overlapped = self.is_overlapped;
-            batch.is_host_bound = state.host.is_host_bound() && !self.meter.has_concurrent_streams();
+            batch.is_host_bound = state.is_host_bound && !self.meter.has_concurrent_streams();
         }
         self.set_bounds(state);
         let is_idle = self.stream.closed_batches() == 0 || engine.is_idle(self.handle);
@@ -111,11 +101,11 @@ impl<'a> Launch<'a> {
         // After a wait of the program the stream is always idle, and so it is when a launch waited for the last one to be measured.
         let is_telling = !was_delayed && !state.is_interrupted && before.is_cost_known && !state.program_waited && !before.has_paused;
         if is_telling {
-            state.host.observe(is_idle);
+            state.is_host_bound = is_idle;
         }
         state.program_waited = false;
         if was_held {
-            state.host.resume(self.now);
+            state.resumed_at = self.now;
         }
         // The pause before this batch is not the program's GPU time: it was held back, or it paused, or the driver may have loaded a new
         // function or waited for another stream's.
@@ -132,17 +122,13 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// Waits for admission, unless the stream may catch up with others of its gang phase or overlap their work. Returns true if the launch was
-    /// held back, or others of its phase were.
+    /// Waits for admission, unless the stream may catch up with others of its gang phase. Returns true if the launch was held back, or others
+    /// of its phase were.
     #[inline(always)]
     fn wait_unless_others_go_on(&mut self, engine: &impl Engine, guard: &mut StreamGuard<'_>, is_overflow: bool) -> bool {
         let account = self.meter.account;
-        let state = guard.open().1;
-        let progress = state.phase;
-        self.idle_from = state.idle_from;
-        let goes_on = !is_overflow
-            && self.stream.closed_batches() < RING - 2
-            && (account.phase.may_catch_up(progress, self.cost_ns) || self.may_overlap(self.now));
+        let progress = guard.open().1.phase;
+        let goes_on = !is_overflow && self.stream.closed_batches() < RING - 2 && account.phase.may_catch_up(progress, self.cost_ns);
         (!goes_on && self.wait(engine)) || account.phase.is_new(progress)
     }
 
@@ -150,8 +136,8 @@ impl<'a> Launch<'a> {
     #[inline(always)]
     fn set_bounds(&self, state: &mut StreamState) {
         let account = self.meter.account;
-        let in_turns = account.turns.are_taken();
-        state.close_at = self.now + if in_turns { MAX_OPEN_IN_TURN_NS } else { MAX_OPEN_NS };
+        // However small it is then: it is not charged before. In turns the arbiter counts batches to see which container is active.
+        state.close_at = self.now + if account.turns.are_taken() { BATCH_NS } else { 4 * BATCH_NS };
         state.capacity_ns = if self.is_on_credit { 0 } else { BATCH_NS / account.phase.stream_count() };
     }
 
@@ -166,15 +152,9 @@ impl<'a> Launch<'a> {
         let is_recorded = engine.record_event(batch.start_event, self.handle);
         batch.start = if is_recorded { BatchStart::Event } else { BatchStart::PreviousEnd };
         state.is_interrupted = !is_recorded;
-        state.idle_from = self.now + START_EVENT_NS;
+        state.idle_from = self.now;
         state.lag_allowance_ns = if was_held { WAKE_ALLOWANCE_NS } else { 0 };
         // Few launches at first: if the program pauses after them, they are measured. Not needed if the limiter caused the pause.
         (state.max_launches, state.launches_since_pause) = (if was_paused_by_us { MAX_LAUNCHES as u32 } else { 1 }, 0);
-    }
-
-    /// Returns true if the launch is over before the work in flight in another stream. Records that in the launch.
-    pub fn may_overlap(&mut self, now: u64) -> bool {
-        self.is_overlapped = self.is_cost_known && self.meter.account.may_overlap(self.idle_from.max(now).saturating_add(self.cost_ns));
-        self.is_overlapped
     }
 }

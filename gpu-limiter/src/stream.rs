@@ -10,7 +10,6 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 use crate::batch::Batch;
 use crate::fast_path::FastPath;
 use crate::gang_phase::PhaseProgress;
-use crate::host_bound::HostBound;
 
 /// Most closed batches of one stream that wait to be harvested.
 pub(crate) const RING: u32 = 32;
@@ -20,8 +19,8 @@ const UNLOCKED: u32 = 0;
 const LAUNCHING: u32 = 1;
 /// Lock word while another thread closes the batch. This takes one or two microseconds.
 const VISITED: u32 = 2;
-/// Number of times to check for the end of a visit.
-const SPINS: u32 = 1_000;
+/// Number of times to check for the end of another thread's visit or harvest.
+pub(crate) const SPINS: u32 = 1_000;
 
 /// A stream. All zero is an unused one. The part that the fast path needs is in one cache line.
 #[repr(C, align(64))]
@@ -76,12 +75,25 @@ pub(crate) struct StreamState {
     pub launches_since_pause: u32,
     /// Time by which the host may still be late after it was held back, in nanoseconds. Not charged.
     pub lag_allowance_ns: u64,
-    /// Evidence of whether the GPU waits for the host most of the time.
-    pub host: HostBound,
+    /// The GPU waits for the host: it had run out of work before the last batch, or the program's last wait was short.
+    pub is_host_bound: bool,
+    /// Host time at which the program last resumed after a wait or a nap, and began to wait, in nanoseconds.
+    pub resumed_at: u64,
+    pub wait_began_at: u64,
     /// The program has waited for everything in the stream since the last batch.
     pub program_waited: bool,
     /// Progress in the current gang phase.
     pub phase: PhaseProgress,
+}
+
+impl StreamState {
+    /// The program has waited for everything in the stream, until `now`. If that took less than a quarter of the time for which it worked
+    /// before, the GPU waits for the host.
+    pub fn end_wait(&mut self, now: u64) {
+        let (worked, waited) = (self.wait_began_at.saturating_sub(self.resumed_at), now.saturating_sub(self.wait_began_at));
+        self.is_host_bound = waited < worked / 4;
+        (self.idle_from, self.resumed_at, self.program_waited) = (now, now, true);
+    }
 }
 
 const _: () = assert!(core::mem::offset_of!(Stream, lock_word) + size_of::<AtomicU32>() <= 64, "the fast path needs one cache line");

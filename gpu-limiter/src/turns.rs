@@ -6,14 +6,12 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 use vgpu_region::limits::{LimitsPage, Turn};
 use vgpu_region::uuid::Uuid;
 
-use crate::tuning::MAX_IN_FLIGHT_IN_TURN_NS;
+use crate::tuning::{MAX_BURST_NS, PERIOD_NS};
 
 /// The arbiter counts as stopped when its heartbeat has stood still for this long, in nanoseconds.
 const HEARTBEAT_TIMEOUT_NS: u64 = 100_000_000;
 /// Highest share that can be lent, in percent. With 100 the container would not be limited, and no longer be measured.
 const MAX_LENT_PERCENT: u32 = 99;
-/// Time between two searches for an arbiter, in nanoseconds.
-const SEARCH_PERIOD_NS: u64 = 10_000_000;
 
 /// Whether launches may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +99,7 @@ impl Turns {
         if now < self.next_search_at.load(Relaxed) {
             return None;
         }
-        self.next_search_at.store(now + SEARCH_PERIOD_NS, Relaxed);
+        self.next_search_at.store(now + PERIOD_NS, Relaxed);
         let turn = self.page.turn(self.uuid)?;
         self.turn.store(core::ptr::from_ref(turn).cast_mut(), Release);
         Some(turn)
@@ -157,8 +155,7 @@ impl Turns {
                 let passed_ns = now.saturating_sub(self.began_at.load(Relaxed));
                 // Letting the GPU idle helps no container, so the last launch may outlast the turn; and a turn that is over but not closed goes on, because
                 // the arbiter is late.
-                if passed_ns + in_flight_ns < length_ns && in_flight_ns < MAX_IN_FLIGHT_IN_TURN_NS
-                    || passed_ns > length_ns && in_flight_ns == 0
+                if passed_ns + in_flight_ns < length_ns && in_flight_ns < MAX_BURST_NS as u64 || passed_ns > length_ns && in_flight_ns == 0
                 {
                     TurnState::Open
                 } else {

@@ -40,7 +40,7 @@ pub fn shared_for<const N: usize>(length: u64, percent: u32, kernels: [u64; N], 
             looks[process] = now
                 + match account.admit(now, kernels[process], wants[process], rate) {
                     Admission::Granted if ends[process].is_none() => {
-                        account.add_in_flight(&batches[process], 0);
+                        account.add_in_flight(&batches[process]);
                         (ends[process], wants[process]) = (Some(now + kernels[process]), 0);
                         0
                     }
