@@ -9,10 +9,10 @@
 //! * [`residency`] decides whose memory is on a GPU that has less than was promised.
 //! * [`tenant`] is one container on one GPU, through its limits page, which it cannot write, and its region, which it can.
 //! * [`service`] finds the containers, sleeps, and runs one scheduler for each GPU.
-//! * [`tuning`] has the constants.
+//! * [`tuning`] has the constants of memory; those of time are in `vgpu_gpu_limiter::tuning`.
 //!
 //! Nothing depends on the arbiter: a tenant that does not hear from it for a tenth of a second continues within its limit. The arbiter
-//! depends on no tenant: one that does not leave the GPU is skipped after [`tuning::DRAIN_TIMEOUT_US`], and its region is read as its own
+//! depends on no tenant: one that does not leave the GPU is skipped after [`tenant::DRAIN_TIMEOUT_US`], and its region is read as its own
 //! claim.
 
 pub mod residency;

@@ -16,27 +16,24 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use vgpu_gpu_limiter::tuning::{MIN_TURN_US, OVERLAP_US, ROUND_US, SHORT_SLICE_US};
 use vgpu_region::budget::MAX_SAVED_IN_TURNS_NS;
 use vgpu_region::limits::Turn;
 
-use crate::tenant::Tenant;
-use crate::tuning::{
-    DIVIDED_FROM, DRAIN_TIMEOUT_US, INTERACTIVE_WINDOW_US, LENT_DIVISOR, LONG_SLICE_US, MIN_TURN_US, OVERLAP_US, ROUND_US, SAMPLE_US,
-    SHORT_SLICE_US, START_GRACE_US,
-};
+use crate::tenant::{DRAIN_TIMEOUT_US, Tenant};
 
-const _: () = assert!(ROUND_US / 4 * 1000 + 8_000_000 < MAX_SAVED_IN_TURNS_NS, "half of a round at half of the GPU, and twice 4 ms");
-/// Largest lag in virtual time behind the tenant that has had most, in rounds.
-const MAX_LAG_ROUNDS: f64 = 2.0;
-/// Time by which the next turn opens before the expected end of the last one's work, where that has to finish, in µs. Values from 120 to 400
-/// made no difference to the throughput of two tenants, and shortened the waits of a small one (H200).
-const HANDOVER_LEAD_US: u64 = 250;
-/// Polling interval while a closed turn drains, in µs.
-const DRAIN_POLL_US: u64 = 100;
+const _: () = assert!(ROUND_US / 4 * 1000 + 10_000_000 < MAX_SAVED_IN_TURNS_NS, "half of a round at half of the GPU, and two bursts");
+/// Part of its limit, as a divisor, that a tenant may use beyond it while turns divide the whole GPU, and at least a percentage point: the
+/// turns' lengths are exact, and a budget that is off by a hundredth would cut them short.
+const LENT_DIVISOR: u32 = 10;
 /// Polling interval during turns, in µs.
 const TICK_US: u64 = 1_500;
-/// Polling interval without turns, in µs.
-const IDLE_TICK_US: u64 = 5_000;
+/// Polling interval without turns, and period of the samples that tell tenants that are always busy from those that work now and then, in µs.
+const SAMPLE_US: u64 = 10_000;
+/// Polling interval while a closed turn drains, in µs.
+const DRAIN_POLL_US: u64 = 100;
+/// Time since a tenant that works now and then was last at work, up to which busy ones keep short slices, in µs.
+const INTERACTIVE_WINDOW_US: u64 = 10_000_000;
 
 /// A turn: the tenant's index, and its begin and end in µs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -102,7 +99,7 @@ impl Scheduler {
         self.publish(now, &takers);
         if takers.len() < 2 {
             self.free(now);
-            return IDLE_TICK_US;
+            return SAMPLE_US;
         }
         // Without work nothing is switched: each change costs a process a millisecond.
         let is_work = takers.iter().any(|&index| self.tenants[index].has_work(now));
@@ -178,11 +175,11 @@ impl Scheduler {
         // the others nearly all of their share.
         let has_interactive = self.tenants.iter().any(works_now_and_then) && !self.tenants.iter().any(is_unlimited);
         let active = self.tenants.iter().filter(|tenant| tenant.is_active(now)).count();
-        let is_divided = takers.len() > 1 && self.total_weight(takers) >= DIVIDED_FROM;
+        let is_divided = takers.len() > 1 && self.total_weight(takers) >= 100 - 100 / LENT_DIVISOR;
         for (index, tenant) in self.tenants.iter().enumerate() {
             tenant.set_slice(match () {
                 () if tenant.is_interactive => 0,
-                () if stuck > usize::from(tenant.is_stuck) => LONG_SLICE_US,
+                () if stuck > usize::from(tenant.is_stuck) => 2 * MIN_TURN_US as u32,
                 () if has_interactive => SHORT_SLICE_US,
                 () => 0,
             });
@@ -207,7 +204,7 @@ impl Scheduler {
         // A tenant that is behind, because it rested in its own turns, does not wait for the end of a long one.
         let lead = tenant.virtual_time + (now - open.since) as f64 / weight - self.tenants[next].virtual_time;
         let is_ahead = lead > ROUND_US as f64 / f64::from(self.total_weight(takers).max(1)) && now >= open.since + MIN_TURN_US;
-        let is_at_work = tenant.is_at_work(now) || now < open.since + START_GRACE_US;
+        let is_at_work = tenant.is_at_work(now) || now < open.since + 2 * TICK_US;
         if now < open.until && is_at_work && !is_ahead {
             return TICK_US.min(open.until - now).max(1);
         }
@@ -244,7 +241,7 @@ impl Scheduler {
             && !tenant.has_applied()
         {
             // Switching off takes a millisecond, and work that should be over by then is left to the GPU's scheduler: both run for a moment.
-            let left = if tenant.is_switched() { 1 } else { tenant.busy_until().saturating_sub(now + HANDOVER_LEAD_US) };
+            let left = if tenant.is_switched() { 1 } else { tenant.busy_until().saturating_sub(now + OVERLAP_US / 2) };
             if left > 0 && now < closed + DRAIN_TIMEOUT_US {
                 return left.clamp(DRAIN_POLL_US / 2, DRAIN_POLL_US);
             }
@@ -276,7 +273,7 @@ impl Scheduler {
     fn open_next(&mut self, now: u64, takers: &[usize]) -> u64 {
         // A tenant that took part without work has not saved up virtual time either.
         let most = takers.iter().map(|&index| self.tenants[index].virtual_time).fold(0.0, f64::max);
-        let lag = MAX_LAG_ROUNDS * ROUND_US as f64 / f64::from(self.total_weight(takers).max(1));
+        let lag = 2.0 * ROUND_US as f64 / f64::from(self.total_weight(takers).max(1));
         for &index in takers {
             self.tenants[index].virtual_time = self.tenants[index].virtual_time.max(most - lag);
         }

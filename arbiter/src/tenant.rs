@@ -1,17 +1,12 @@
 //! One container on one GPU, as the arbiter sees it.
 
 use std::fs::File;
-use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
+use vgpu_gpu_limiter::tuning::{AVERAGING_US, BUSY_FROM, INTERACTIVE_UP_TO};
 use vgpu_region::budget::Budget;
 use vgpu_region::limits::{GpuLimit, LimitsPage, Turn};
-
-use crate::tuning::{
-    ACTIVE_WINDOW_US, AVERAGING_US, BUSY_DEMAND, BUSY_USE, DRAIN_TIMEOUT_US, IDLE_AFTER_US, IDLE_SAMPLES_AT_FIRST, INTERACTIVE_DEMAND,
-    INTERACTIVE_USE,
-};
 
 /// Source of a tenant's budget.
 ///
@@ -43,43 +38,40 @@ struct Report {
     controls: u64,
 }
 
-/// First of the words that are read, and their number.
-const FIRST_WORD: usize = offset_of!(Budget, used);
-const WORDS: usize = (offset_of!(Budget, controls) - FIRST_WORD) / 8 + 1;
+impl Report {
+    fn of(budget: &Budget) -> Self {
+        Self {
+            used: budget.used.load(Relaxed),
+            waited: budget.waited.load(Relaxed),
+            activity: budget.activity.load(Relaxed),
+            ahead: budget.ahead.load(Relaxed),
+            want: budget.want.load(Relaxed),
+            applied: budget.drained.load(Relaxed),
+            controls: budget.controls.load(Relaxed),
+        }
+    }
+}
 
 impl Source {
     fn read(&self) -> Report {
         match self {
-            Self::Memory(budget) => Report {
-                used: budget.used.load(Relaxed),
-                waited: budget.waited.load(Relaxed),
-                activity: budget.activity.load(Relaxed),
-                ahead: budget.ahead.load(Relaxed),
-                want: budget.want.load(Relaxed),
-                applied: budget.drained.load(Relaxed),
-                controls: budget.controls.load(Relaxed),
-            },
+            Self::Memory(budget) => Report::of(budget),
             Self::File(file, offset) => {
-                let mut words = [[0; 8]; WORDS];
+                let mut copy = Budget::default();
+                // SAFETY: the copy owns these bytes. It consists of atomics, for which every bit pattern is valid.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(&mut copy).cast::<u8>(), size_of::<Budget>()) };
                 // A tenant whose region is unreadable claims nothing, and so never gets a turn.
-                if file.read_exact_at(words.as_flattened_mut(), offset + FIRST_WORD as u64).is_err() {
-                    return Report::default();
-                }
-                let word = |at: usize| words.get((at - FIRST_WORD) / 8).map_or(0, |word| u64::from_ne_bytes(*word));
-                Report {
-                    used: word(offset_of!(Budget, used)),
-                    waited: word(offset_of!(Budget, waited)),
-                    activity: word(offset_of!(Budget, activity)),
-                    ahead: word(offset_of!(Budget, ahead)),
-                    want: word(offset_of!(Budget, want)),
-                    applied: word(offset_of!(Budget, drained)),
-                    controls: word(offset_of!(Budget, controls)),
-                }
+                if file.read_exact_at(bytes, *offset).is_ok() { Report::of(&copy) } else { Report::default() }
             }
         }
     }
 }
 
+/// Longest wait for a tenant to leave the GPU, or to come to it, in µs. After that the others get turns, and the GPU's scheduler shares it
+/// between them and what is left of that tenant's work. A tenant that was at work within this time is active.
+pub const DRAIN_TIMEOUT_US: u64 = 50_000;
+/// Time without a launch after the expected end of a tenant's work, after which the tenant is idle, in µs.
+const IDLE_AFTER_US: u64 = 1_000;
 /// Upper limit of the work in flight that a tenant's claim is trusted for, in µs.
 const MAX_IN_FLIGHT_US: u64 = 200_000;
 /// Time after which overdue work no longer counts, in µs, as a killed process never reports its end.
@@ -114,8 +106,8 @@ pub struct Tenant {
     demand: f64,
     /// Time for which it waited for budget, not yet in a sample, in µs.
     waited_us: f64,
-    /// Number of samples so far.
-    samples: u32,
+    /// Sum of the times between samples so far, at most the averaging time, in µs.
+    sampled_for_us: f64,
     /// Time of the last sample in µs, 0 before the first.
     sampled_us: u64,
     /// Report of that time.
@@ -143,7 +135,7 @@ impl Tenant {
             use_rate: 0.0,
             demand: 0.0,
             waited_us: 0.0,
-            samples: 0,
+            sampled_for_us: 0.0,
             sampled_us: 0,
             sampled: report,
             virtual_time: 0.0,
@@ -199,9 +191,10 @@ impl Tenant {
             return;
         }
         let passed_us = (now - before_us) as f64;
-        // At first the mean of all samples, and of a few in which it did nothing.
-        self.samples = self.samples.saturating_add(1);
-        let part = (passed_us / AVERAGING_US).max(1.0 / f64::from(self.samples.saturating_add(IDLE_SAMPLES_AT_FIRST))).min(1.0);
+        // At first the mean of all samples, and of a short time in which it did nothing: one that is busy from its first moment on counts as
+        // busy after .3 s.
+        self.sampled_for_us = (self.sampled_for_us + passed_us).min(AVERAGING_US);
+        let part = (passed_us / (self.sampled_for_us + AVERAGING_US / 5.0).min(AVERAGING_US)).min(1.0);
         let rate = |before: u64, after: u64| (after.saturating_sub(before) as f64 / 1_000.0 / passed_us).min(1.0);
         self.use_rate += part * (rate(before.used, self.report.used) - self.use_rate);
         // Between two samples a tenant that works now and then has launched, too; what counts is whether it has work at this moment.
@@ -215,13 +208,9 @@ impl Tenant {
         self.demand += part * (demand - self.demand);
         let share = f64::from(self.weight().unwrap_or(100)) / 100.0;
         // Priority 0 holds for a tenant's own share, and for no more.
-        if self.page.priority() == 0 {
-            self.is_interactive = self.use_rate <= share * BUSY_USE;
-        } else if self.is_interactive {
-            self.is_interactive = self.use_rate < share * BUSY_USE && self.demand < BUSY_DEMAND;
-        } else {
-            self.is_interactive = self.use_rate < share * INTERACTIVE_USE && self.demand < INTERACTIVE_DEMAND;
-        }
+        let has_priority = self.page.priority() == 0;
+        let bound = if self.is_interactive || has_priority { BUSY_FROM } else { INTERACTIVE_UP_TO };
+        self.is_interactive = self.use_rate < share * bound && (has_priority || self.demand < bound);
     }
 
     /// Returns the work in flight that its claim is trusted for, in µs.
@@ -249,7 +238,7 @@ impl Tenant {
     /// Returns true if it was seen at work lately. `now` in µs.
     #[must_use]
     pub fn is_active(&self, now: u64) -> bool {
-        self.last_active_us != 0 && now.saturating_sub(self.last_active_us) < ACTIVE_WINDOW_US
+        self.last_active_us != 0 && now.saturating_sub(self.last_active_us) < DRAIN_TIMEOUT_US
     }
 
     /// Returns the expected end of the work in flight, in µs.

@@ -6,7 +6,6 @@ use vgpu_region::uuid::Uuid;
 
 use super::*;
 use crate::tenant::Source;
-use crate::tuning::DRAIN_TIMEOUT_US;
 
 /// Tenant that behaves as the library does, on the test's clock.
 struct SimulatedTenant {
