@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use vgpu_region::budget::{Budget, MAX_SAVED_IN_TURNS_NS, MAX_SAVED_NS, Micros, Rate};
-use vgpu_region::limits::GpuLimit;
+use vgpu_region::limits::{GpuLimit, Turn};
 
 use crate::batch::Batch;
 use crate::cost_model::CostModel;
@@ -21,9 +21,9 @@ pub struct Account {
     pub budget: &'static Budget,
     limit: &'static GpuLimit,
     /// Expected GPU time of this process's closed and unharvested batches, in nanoseconds.
-    pub(crate) in_flight_ns: AtomicU64,
+    pub in_flight_ns: AtomicU64,
     /// Number of these batches that have a launch of unknown cost.
-    unknown_batches: AtomicU32,
+    pub(crate) unknown_batches: AtomicU32,
     /// Costs of launches.
     pub(crate) costs: &'static CostModel,
     /// Number of this process in the container, from 1.
@@ -39,13 +39,13 @@ pub struct Account {
     /// Share that NVIDIA's MPS enforces for this process, in percent; 0 if it does not.
     mps_percent: u32,
     /// The container's turns.
-    pub(crate) turns: Turns,
+    pub turns: Turns,
     /// The current gang phase.
     pub(crate) phase: GangPhase,
     /// Factor by which GPU time is charged.
     pub(crate) compensation: ClockCompensation,
     /// When the process's channels were off, or it was frozen.
-    off_times: &'static OffTimes,
+    pub off_times: &'static OffTimes,
     /// Host time of the last call of [`Account::watch`], in nanoseconds; 0 before the first.
     watched_at: AtomicU64,
 }
@@ -114,31 +114,6 @@ impl Account {
         watched_at != 0 && now.saturating_sub(watched_at) > 5 * WATCH_NS
     }
 
-    /// Records that the process's channels were switched off at `now`: the GPU does none of its work until [`Account::set_on`].
-    pub fn set_off(&self, now: u64) {
-        self.off_times.begin(now);
-    }
-
-    /// Records that the process's channels were switched on again at `now`.
-    pub fn set_on(&self, now: u64) {
-        self.off_times.end(now);
-    }
-
-    /// Returns for how long the process's channels were off, or it was frozen, between two times of the host's clock, in nanoseconds.
-    pub fn off_ns_between(&self, from: u64, until: u64) -> u64 {
-        self.off_times.between(from, until)
-    }
-
-    /// Returns the container's turns.
-    pub fn turns(&self) -> &Turns {
-        &self.turns
-    }
-
-    /// Returns true if the process has work in flight.
-    pub fn has_work(&self) -> bool {
-        self.in_flight_ns.load(Acquire) != 0
-    }
-
     /// Sets the share that NVIDIA's MPS enforces for this process, in percent; 0 if the process is not a client of MPS.
     #[must_use]
     pub fn with_mps(self, percent: u32) -> Self {
@@ -148,7 +123,7 @@ impl Account {
     /// Returns the share in force, or `None` without a limit.
     #[inline]
     pub fn rate(&self) -> Option<Rate> {
-        Rate::new(self.limit.cores_limit()?.max(self.turns.lent_percent()))
+        Rate::new(self.limit.cores_limit()?.max(self.turns.seen.lent_percent.load(Relaxed)))
     }
 
     #[cfg(test)]
@@ -176,11 +151,6 @@ impl Account {
         self.unknown_batches.fetch_sub(u32::from(batch.has_unknown_cost), AcqRel);
     }
 
-    /// Returns true if a launch of unknown cost is in flight.
-    pub(crate) fn has_unknown_in_flight(&self) -> bool {
-        self.unknown_batches.load(Acquire) != 0
-    }
-
     /// Decides whether a launch of about `cost_ns` nanoseconds may be made now. The balance after the work in flight has to be above
     /// `min_balance_ns`.
     pub(crate) fn admit(&self, now: u64, cost_ns: u64, min_balance_ns: i64, rate: Rate) -> Admission {
@@ -190,7 +160,7 @@ impl Account {
         }
         let in_flight_ns = self.in_flight_ns.load(Acquire);
         let turn = self.turns.poll(now, in_flight_ns);
-        if self.turns.is_switched() && self.turns.is_over() {
+        if self.turns.is_switched.load(Relaxed) && Turn::state(self.turns.word()) == Turn::CLOSED {
             // The launch need not wait; the arbiter has to know of it.
             self.budget.want.store(u64::from(self.turns.word()), Relaxed);
         }

@@ -57,7 +57,7 @@ impl Launch<'_> {
     /// for work that is launched ahead.
     fn credit_ns(&self) -> i64 {
         let turns = &self.meter.account.turns;
-        match (turns.are_taken(), turns.is_switched()) {
+        match (turns.are_taken(), turns.is_switched.load(Relaxed)) {
             (false, _) => 0,
             // What accrues in a round of turns: a turn ends in the middle of a kernel, so work launched ahead delays no other tenant. And one more
             // launch, so that the GPU does not idle between two long kernels.
@@ -69,7 +69,7 @@ impl Launch<'_> {
     /// Returns the balance that a launch needs that had to wait, in nanoseconds: the budget for one burst.
     fn burst_ns(&self) -> i64 {
         let (turns, percent) = (&self.meter.account.turns, i64::from(self.rate.percent()));
-        match (turns.are_taken(), turns.is_switched()) {
+        match (turns.are_taken(), turns.is_switched.load(Relaxed)) {
             (false, _) => (PERIOD_NS as i64 / 100 * percent).min(MAX_BURST_NS),
             (true, true) => -self.credit_ns(),
             (true, false) => 0,
@@ -98,7 +98,7 @@ impl Launch<'_> {
             let now = engine.now();
             self.now = now;
             // Read before the limit: a change in between ends the nap at once.
-            let (changes, seen_changes) = account.turns.page().changes();
+            let (changes, seen_changes) = account.turns.page.changes();
             // The limit may have been lifted meanwhile.
             let Some(rate) = account.rate() else { break };
             self.rate = rate;
@@ -130,7 +130,7 @@ impl Launch<'_> {
         let account = self.meter.account;
         let has_room = |launch: &Self| launch.stream.closed_batches() < RING - 2;
         match admission {
-            Admission::Granted if !self.is_cost_known && account.has_unknown_in_flight() => {
+            Admission::Granted if !self.is_cost_known && account.unknown_batches.load(Acquire) != 0 => {
                 self.waited_for_measurement = true;
                 wait.measurement_nap_ns = (wait.measurement_nap_ns * 2).min(MIN_NAP_NS);
                 Step::Nap(wait.measurement_nap_ns / 2)

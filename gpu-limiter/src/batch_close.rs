@@ -30,28 +30,24 @@ fn close_open_batch(engine: &impl Engine, meter: &Meter, stream: &Stream, handle
         state.is_interrupted |= now >= state.idle_from.saturating_add(MIN_PAUSE_NS);
         return false;
     }
-    batch.was_found_idle = now >= state.idle_from && engine.is_idle(handle);
-    let is_idle = batch.was_found_idle;
-    let has_paused = has_paused(engine, meter, stream, guard, now, || is_idle);
+    let has_paused = has_paused(engine, meter, stream, (guard, handle), now);
     close_batch(engine, meter, stream, handle, guard, if has_paused { BatchEnd::Guessed } else { BatchEnd::Event });
     !has_paused
 }
 
-/// Returns true if the stream was idle for longer than [`MIN_PAUSE_NS`], just now or before the last launches of the fast path. `is_idle`
-/// tells whether it is idle now.
+/// Returns true if the stream was idle for longer than [`MIN_PAUSE_NS`], just now or before the last launches of the fast path.
 pub(crate) fn has_paused(
     engine: &impl Engine,
     meter: &Meter,
     stream: &Stream,
-    guard: &mut StreamGuard<'_>,
+    (guard, handle): (&mut StreamGuard<'_>, Handle),
     now: u64,
-    is_idle: impl FnOnce() -> bool,
 ) -> bool {
     let state = guard.open().1;
     if now < state.idle_from.saturating_add(MIN_PAUSE_NS) {
         return false;
     }
-    if is_idle() {
+    if engine.is_idle(handle) {
         return true;
     }
     // The launches of the fast path followed a pause if they are the only work left, and the program launched nothing for long before them.
@@ -81,7 +77,7 @@ pub fn before_wait<'a>(engine: &impl Engine, meter: &Meter, streams: impl Iterat
         }
     }
     // The work of other streams may finish before the wait does. An event in the legacy stream would wait for all of them.
-    if meter.has_concurrent_streams() {
+    if meter.has_concurrent_streams.load(Relaxed) {
         meter.for_each_open_batch(engine, |stream, handle, guard| {
             if handle as usize > LEGACY_STREAM {
                 close_open_batch(engine, meter, stream, handle, guard);

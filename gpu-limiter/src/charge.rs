@@ -11,11 +11,6 @@ use crate::stream::Stream;
 use crate::timeline::Timeline;
 use crate::tuning::{EVENT_NS, OWN_DIVISOR};
 
-/// Number of batches in a row from one stream after which it counts as the only one.
-const LONE_STREAM_BATCHES: u32 = 16;
-/// Running time after which work is charged before it has finished, in nanoseconds.
-const CHARGE_RUNNING_AFTER_NS: u64 = 2_000_000;
-
 /// Interval of a finished batch on the timeline.
 struct Span {
     /// Time for which it lay in its stream, in nanoseconds.
@@ -69,7 +64,7 @@ impl Meter {
     /// Returns for how long the process's channels were off between two positions on the timeline, in nanoseconds.
     fn off_ns(&self, timeline: &Timeline, from: u64, until: u64) -> u64 {
         match (timeline.offset.host_time(from), timeline.offset.host_time(until)) {
-            (Some(from), Some(until)) => self.account.off_ns_between(from, until),
+            (Some(from), Some(until)) => self.account.off_times.between(from, until),
             _ => 0,
         }
     }
@@ -79,16 +74,12 @@ impl Meter {
     pub(crate) fn charge_batch(&self, engine: &impl Engine, timeline: &mut Timeline, rate: Rate, stream: &Stream, times: (u64, u64, u64)) {
         // SAFETY: only the harvester has the timeline.
         let Some(batch) = (unsafe { stream.oldest() }) else { return };
-        timeline.batches_in_row = if core::ptr::eq(timeline.last_stream, stream) { timeline.batches_in_row.saturating_add(1) } else { 0 };
-        timeline.last_stream = stream;
-        let is_concurrent = timeline.batches_in_row <= LONE_STREAM_BATCHES && self.stream_count.load(Relaxed) > 1;
+        let is_concurrent = !core::ptr::eq(timeline.last_stream, stream) && self.stream_count.load(Relaxed) > 1;
         self.has_concurrent_streams.store(is_concurrent, Relaxed);
+        timeline.last_stream = stream;
         let (_, start, end) = times;
-        if batch.end == BatchEnd::Event {
-            timeline.offset.observe_end(engine.now_approx(), end);
-            if batch.start == BatchStart::Event {
-                timeline.offset.observe_start(batch.started_at, start.saturating_sub(batch.loading_ns));
-            }
+        if batch.end == BatchEnd::Event && batch.start == BatchStart::Event {
+            timeline.offset.observe_start(batch.started_at, start.saturating_sub(batch.loading_ns));
         }
         let mut span = timeline.span(batch, times);
         // The GPU did none of the process's work meanwhile.
@@ -96,8 +87,9 @@ impl Meter {
         span.length_ns = span.length_ns.saturating_sub(off_ns);
         span.new_ns = span.new_ns.saturating_sub(self.off_ns(timeline, span.new_from, end));
         // The driver shares the GPU between this work and another container's: the expected time counts, not the time in the stream.
-        let is_crowded =
-            self.account.turns.is_crowded() && !batch.has_unknown_cost && span.length_ns > batch.expected_ns + batch.expected_ns / 2;
+        let is_crowded = self.account.turns.seen.is_crowded.load(Relaxed)
+            && !batch.has_unknown_cost
+            && span.length_ns > batch.expected_ns + batch.expected_ns / 2;
         let own_ns = self.own_ns(batch, &span, is_crowded);
         self.charge_measured(timeline, rate, own_ns);
         timeline.enter(batch, &span, own_ns);
@@ -144,11 +136,8 @@ impl Meter {
         let (divisor, kinds) = if batch.is_uniform { (u64::from(batch.count.max(1)), 1) } else { (1, batch.count) };
         match batch.kinds.get(..kinds as usize) {
             Some(&[kind]) if batch.is_collective => self.account.costs.learn_collective(kind, alone_ns / divisor),
-            // The time added to the timeline counts: four streams' launches side by side take a quarter each. A pause that counts as used is
-            // no part of the cost, or the next pause would look shorter than it is.
-            Some(kinds) if !is_crowded && !batch.is_collective && (!batch.was_found_idle || measured_ns < batch.expected_ns) => {
-                self.account.costs.learn(kinds, measured_ns / divisor)
-            }
+            // The time added to the timeline counts: four streams' launches side by side take a quarter each.
+            Some(kinds) if !is_crowded && !batch.is_collective => self.account.costs.learn(kinds, measured_ns / divisor),
             _ => {}
         }
     }
@@ -162,12 +151,12 @@ impl Meter {
         }
     }
 
-    /// Charges work that has been running for long, or refunds that charge if nothing is running any more.
+    /// Charges running work, or refunds that charge if nothing is running any more.
     pub(crate) fn charge_running(&self, engine: &impl Engine, timeline: &mut Timeline, rate: Rate, is_running: bool) {
         let since = self.known_until.load(Relaxed);
-        let ran_until = |now: u64| now.saturating_sub(since).saturating_sub(self.account.off_ns_between(since, now));
+        let ran_until = |now: u64| now.saturating_sub(since).saturating_sub(self.account.off_times.between(since, now));
         let due_ns = if is_running { ran_until(engine.now()) } else { 0 };
-        if due_ns > timeline.charged_early_ns && due_ns > CHARGE_RUNNING_AFTER_NS {
+        if due_ns > timeline.charged_early_ns {
             self.account.charge((due_ns - timeline.charged_early_ns) as i64, rate);
             timeline.charged_early_ns = due_ns;
         } else if !is_running && timeline.charged_early_ns != 0 {

@@ -23,7 +23,8 @@ pub const MAX_STREAMS: usize = 256;
 /// The meter of one context.
 #[derive(Debug)]
 pub struct Meter {
-    context: AtomicU64,
+    /// The context.
+    pub context: Handle,
     /// Account that is charged.
     pub account: &'static Account,
     /// Set when the context is destroyed: its events must not be used any more.
@@ -37,6 +38,7 @@ pub struct Meter {
     /// Host time up to which the context's GPU time is known, in nanoseconds: the last harvest of a batch, or the start of the work in flight
     /// if that is later. Running work is charged from here on.
     pub(crate) known_until: AtomicU64,
+    /// The last two batches were of different streams.
     pub(crate) has_concurrent_streams: AtomicBool,
     /// Number of harvested batches. A waiting launch sees whether work finishes.
     pub(crate) harvested_batches: AtomicU64,
@@ -60,7 +62,7 @@ impl Meter {
     /// Returns a meter of the context with this handle, which charges `account`.
     pub fn new(context: u64, account: &'static Account) -> Self {
         Self {
-            context: AtomicU64::new(context),
+            context: context as Handle,
             account,
             is_closed: AtomicBool::new(false),
             is_harvesting: AtomicBool::new(false),
@@ -81,7 +83,7 @@ impl Meter {
 
     /// Returns true if this is the open meter of the context.
     pub fn measures(&self, context: Handle) -> bool {
-        self.context.load(Acquire) == context as u64 && !self.is_closed()
+        self.context == context && !self.is_closed()
     }
 
     /// Calls `close` for all streams with an open batch. Done before a wait: the batches will be finished after it, and nothing would show when.
@@ -120,16 +122,6 @@ impl Meter {
     /// Returns true if launches into one of the streams are in no closed batch yet.
     pub fn has_open_batch(&self) -> bool {
         self.streams().any(|stream| stream.has_open_batch.load(Relaxed))
-    }
-
-    /// Returns true if more than one stream had batches lately.
-    pub(crate) fn has_concurrent_streams(&self) -> bool {
-        self.has_concurrent_streams.load(Relaxed)
-    }
-
-    /// Returns the context's handle.
-    pub fn context(&self) -> Handle {
-        self.context.load(Relaxed) as Handle
     }
 
     /// Returns the stream shared by all streams for which [`Meter::stream`] has no place. Each launch into it is measured separately. Returns
@@ -223,7 +215,7 @@ impl Meter {
         unfinished_ns
     }
 
-    /// Charges finished batches, and work that has been running for long. Does nothing while another thread does it.
+    /// Charges finished batches, and running work. Does nothing while another thread does it.
     pub(crate) fn harvest(&self, engine: &impl Engine, rate: Rate) {
         if self.is_harvesting.swap(true, Acquire) {
             return;

@@ -1,7 +1,7 @@
 //! When the process's channels were off, or the process was frozen, and where that lies on the GPU's clock.
 //!
 //! The GPU does none of the process's work meanwhile, although events before and after it measure that time, too. The times are known by the
-//! host's clock, and batches by the GPU's: `ClockOffset` bounds the distance between the two by what was seen of start and end events.
+//! host's clock, and batches by the GPU's: `ClockOffset` bounds the distance between the two by what was seen of start events.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -97,55 +97,26 @@ impl OffTime {
     }
 }
 
-/// Distance from a GPU's timeline to the host's clock, in nanoseconds.
-#[derive(Debug)]
+/// Distance from a GPU's timeline to the host's clock, in nanoseconds. A start event is reached only after it was recorded, and in an idle
+/// stream at once: the largest distance seen is about the true one.
+#[derive(Debug, Default)]
 pub(crate) struct ClockOffset {
-    /// A start event is reached only after it was recorded.
-    least: Option<i64>,
-    /// An end event is reached before it is seen.
-    most: Option<i64>,
+    pub least: Option<i64>,
     /// Host time of the last observation.
-    seen_at: u64,
+    pub seen_at: u64,
 }
 
 impl ClockOffset {
-    /// Returns an unknown distance.
-    pub const fn new() -> Self {
-        Self { least: None, most: None, seen_at: 0 }
-    }
-
-    /// Observes that the event at `position` was recorded at `host`, or before.
+    /// Observes that the event at `position` was recorded at `host`, or before. The clocks may have drifted since the last observation.
     pub fn observe_start(&mut self, host: u64, position: u64) {
-        self.drift(host);
-        let offset = host.wrapping_sub(position) as i64;
-        self.least = Some(self.least.map_or(offset, |least| least.max(offset)));
-    }
-
-    /// Observes that the event at `position` was seen at `host`.
-    pub fn observe_end(&mut self, host: u64, position: u64) {
-        self.drift(host);
-        let offset = host.wrapping_sub(position) as i64;
-        self.most = Some(self.most.map_or(offset, |most| most.min(offset)));
-    }
-
-    /// Widens the bounds by what the clocks may have drifted since the last observation.
-    fn drift(&mut self, host: u64) {
-        let drift_ns = (host.saturating_sub(self.seen_at) / DRIFT_DIVISOR) as i64;
-        if self.seen_at != 0 {
-            self.least = self.least.map(|least| least.saturating_sub(drift_ns));
-            self.most = self.most.map(|most| most.saturating_add(drift_ns));
-        }
+        let (offset, drift_ns) = (host.wrapping_sub(position) as i64, (host.saturating_sub(self.seen_at) / DRIFT_DIVISOR) as i64);
+        self.least = Some(self.least.map_or(offset, |least| least.saturating_sub(drift_ns).max(offset)));
         self.seen_at = self.seen_at.max(host);
     }
 
-    /// Returns the host time of a position; `None` before the first observation. A start event in an idle stream is reached at once, so the
-    /// lower bound is the better one.
+    /// Returns the host time of a position; `None` before the first observation.
     pub fn host_time(&self, position: u64) -> Option<u64> {
-        let offset = match (self.least, self.most) {
-            (Some(least), Some(most)) => least.min(most),
-            (known, other) => known.or(other)?,
-        };
-        Some(position.wrapping_add(offset as u64))
+        Some(position.wrapping_add(self.least? as u64))
     }
 }
 
@@ -191,16 +162,14 @@ mod tests {
     }
 
     #[test]
-    fn bounds_of_the_offset_meet_between_start_and_end() {
-        let mut offset = ClockOffset::new();
+    fn the_offset_is_that_of_the_start_seen_soonest() {
+        let mut offset = ClockOffset::default();
         assert_eq!(offset.host_time(5), None);
         // The true offset is 1,000.
-        offset.observe_end(5_400, 4_000);
-        assert_eq!(offset.host_time(4_000), Some(5_400));
         offset.observe_start(2_900, 2_000);
         offset.observe_start(3_990, 3_000);
         assert_eq!(offset.host_time(4_000), Some(4_990), "the later start bounds it best");
-        // The GPU's clock is slow: both bounds follow it.
+        // The GPU's clock is slow: the bound follows it.
         for second in 1..100_u64 {
             let host = second * 1_000_000_000;
             offset.observe_start(host, host - 1_000 - second * 10_000);

@@ -81,13 +81,13 @@ fn measure(engine: &impl Engine, turns: &Turns, used_ns: u64, passed_ns: u64) ->
     if used_ns < passed_ns / MIN_USE_DIVISOR {
         return ONE;
     }
-    let Some(power) = engine.power(turns.uuid()).filter(|power| power.default_limit_mw >= MIN_LIMIT_MW) else { return ONE };
+    let Some(power) = engine.power(turns.uuid).filter(|power| power.default_limit_mw >= MIN_LIMIT_MW) else { return ONE };
     let alone = slowdown(power, used_ns, passed_ns);
     if alone == ONE {
         return ONE;
     }
     // Others may use the GPU without turns.
-    let Some(percent) = engine.busy_percent(turns.uuid()) else { return ONE };
+    let Some(percent) = engine.busy_percent(turns.uuid) else { return ONE };
     let busy_ns = passed_ns / 100 * u64::from(percent);
     if busy_ns > used_ns.saturating_add(used_ns / UTILIZATION_ERROR_DIVISOR) { slowdown(power, busy_ns, passed_ns) } else { alone }
 }

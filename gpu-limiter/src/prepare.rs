@@ -15,22 +15,12 @@ use crate::tuning::{BATCH_NS, MIN_PAUSE_NS, WAKE_ALLOWANCE_NS};
 const OVERFLOW_LOCK_SLEEP_NS: u64 = 20_000;
 const OVERFLOW_LOCK_TRIES: u32 = 5_000;
 
-/// The launch and its stream before the wait for admission.
-#[derive(Clone, Copy)]
-struct Before {
-    is_cost_known: bool,
-    is_overflow: bool,
-    /// The stream had been idle for longer than [`MIN_PAUSE_NS`].
-    has_paused: bool,
-}
-
 impl<'a> Launch<'a> {
     /// Waits until the launch may be made, and prepares to measure it.
     #[cold]
     #[inline(never)]
     pub fn prepare(&mut self, engine: &impl Engine) {
         self.now = engine.now();
-        let is_cost_known = self.is_cost_known;
         let is_overflow = self.stream.is_overflow.load(Relaxed);
         let Some(mut guard) = self.guard.take().or_else(|| if is_overflow { self.lock_overflow(engine) } else { None }) else {
             // Another thread launches into this stream right now. Its batch measures this launch too.
@@ -41,20 +31,19 @@ impl<'a> Launch<'a> {
         };
         let (batch, state) = guard.open();
         state.is_interrupted |= is_overflow;
-        let before = Before { is_cost_known, is_overflow, has_paused: self.now >= state.idle_from + MIN_PAUSE_NS };
         // Checked before any wait: afterwards the stream is idle because this launch waited.
         if batch.count != 0 || self.stream.guest_ns.load(Relaxed) != 0 {
             self.close_previous(engine, &mut guard);
         }
         if guard.open().0.count == 0 || self.stream.closed_batches() >= RING - 1 {
-            self.begin_batch(engine, &mut guard, before);
+            self.begin_batch(engine, &mut guard, is_overflow);
             if self.is_unmeasurable {
                 return;
             }
         }
         let (batch, state) = guard.open();
         if batch.count == 0 {
-            batch.follows_wake = self.is_cost_known && state.lag_allowance_ns != 0 && !self.meter.has_concurrent_streams();
+            batch.follows_wake = self.is_cost_known && state.lag_allowance_ns != 0 && !self.meter.has_concurrent_streams.load(Relaxed);
         }
         self.guard = Some(guard);
     }
@@ -73,7 +62,7 @@ impl<'a> Launch<'a> {
     /// Closes the open batch if this launch must not be measured with it.
     #[inline(always)]
     fn close_previous(&self, engine: &impl Engine, guard: &mut StreamGuard<'_>) {
-        let has_paused = has_paused(engine, self.meter, self.stream, guard, self.now, || engine.is_idle(self.handle));
+        let has_paused = has_paused(engine, self.meter, self.stream, (guard, self.handle), self.now);
         // A long launch, or one of unknown cost, gets a batch of its own.
         let is_separate = !self.is_cost_known || self.cost_ns >= BATCH_NS || guard.open().0.must_not_mix(self.kind, self.is_collective);
         let state = guard.open().1;
@@ -85,11 +74,13 @@ impl<'a> Launch<'a> {
 
     /// Waits for admission and begins a batch, if the open one is empty.
     #[inline(always)]
-    fn begin_batch(&mut self, engine: &impl Engine, guard: &mut StreamGuard<'_>, before: Before) {
-        let was_held = self.wait_unless_others_go_on(engine, guard, before.is_overflow);
+    fn begin_batch(&mut self, engine: &impl Engine, guard: &mut StreamGuard<'_>, is_overflow: bool) {
+        let had_paused = self.now >= guard.open().1.idle_from + MIN_PAUSE_NS;
+        let was_cost_known = self.is_cost_known;
+        let was_held = self.wait_unless_others_go_on(engine, guard, is_overflow);
         let (batch, state) = guard.open();
         if batch.count == 0 {
-            batch.is_host_bound = state.is_host_bound && !self.meter.has_concurrent_streams();
+            batch.is_host_bound = state.is_host_bound && !self.meter.has_concurrent_streams.load(Relaxed);
         }
         self.set_bounds(state);
         let is_idle = self.stream.closed_batches() == 0 || engine.is_idle(self.handle);
@@ -99,7 +90,7 @@ impl<'a> Launch<'a> {
         }
         let was_delayed = was_held || self.waited_for_measurement;
         // After a wait of the program the stream is always idle, and so it is when a launch waited for the last one to be measured.
-        let is_telling = !was_delayed && !state.is_interrupted && before.is_cost_known && !state.program_waited && !before.has_paused;
+        let is_telling = !was_delayed && !state.is_interrupted && was_cost_known && !state.program_waited && !had_paused;
         if is_telling {
             state.is_host_bound = is_idle;
         }
@@ -109,7 +100,7 @@ impl<'a> Launch<'a> {
         }
         // The pause before this batch is not the program's GPU time: it was held back, or it paused, or the driver may have loaded a new
         // function or waited for another stream's.
-        let follows_pause = (was_delayed || before.has_paused || !before.is_cost_known) && is_idle;
+        let follows_pause = (was_delayed || had_paused || !was_cost_known) && is_idle;
         let needs_start = batch.count == 0 && (state.is_interrupted || follows_pause);
         if batch.count == 0
             && !(ensure_event(engine, &mut batch.end_event) && (!needs_start || ensure_event(engine, &mut batch.start_event)))
@@ -118,7 +109,7 @@ impl<'a> Launch<'a> {
             return;
         }
         if needs_start {
-            self.record_start(engine, guard, was_held, was_delayed && !before.is_overflow);
+            self.record_start(engine, guard, was_held, was_delayed && !is_overflow);
         }
     }
 

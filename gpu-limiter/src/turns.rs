@@ -25,143 +25,93 @@ pub enum TurnState {
 /// The turns on one GPU as seen by this process.
 #[derive(Debug)]
 pub struct Turns {
-    page: &'static LimitsPage,
-    uuid: Uuid,
+    /// The container's limits page.
+    pub page: &'static LimitsPage,
+    /// The GPU.
+    pub uuid: Uuid,
+    /// The process's channels are switched off outside its turns: launches need not wait for a turn.
+    pub is_switched: AtomicBool,
+    pub(crate) seen: Seen,
+}
+
+/// What was seen at the last poll.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
     turn: AtomicPtr<Turn>,
+    next_search_at: AtomicU64,
     heartbeat: AtomicU32,
     heartbeat_at: AtomicU64,
-    word: AtomicU32,
+    /// The turn's word, and host time at which it was first seen, in nanoseconds.
+    pub word: AtomicU32,
     began_at: AtomicU64,
-    lent_percent: AtomicU32,
-    next_search_at: AtomicU64,
-    is_crowded: AtomicBool,
-    is_switched: AtomicBool,
+    /// Share lent by the arbiter, in percent.
+    pub lent_percent: AtomicU32,
+    /// Another container had work on the GPU outside its turns.
+    pub is_crowded: AtomicBool,
 }
 
 impl Turns {
     /// Returns the turns on the GPU with this UUID.
     pub fn new(page: &'static LimitsPage, uuid: Uuid) -> Self {
-        let (zero, long) = (|| AtomicU32::new(0), || AtomicU64::new(0));
-        let turn = AtomicPtr::new(core::ptr::null_mut());
-        Self {
-            page,
-            uuid,
-            turn,
-            heartbeat: zero(),
-            heartbeat_at: long(),
-            word: zero(),
-            began_at: long(),
-            lent_percent: zero(),
-            next_search_at: long(),
-            is_crowded: AtomicBool::new(false),
-            is_switched: AtomicBool::new(false),
-        }
-    }
-
-    /// Sets whether the process's channels are switched off outside its turns. Then launches need not wait for a turn.
-    pub fn set_switched(&self, is_switched: bool) {
-        self.is_switched.store(is_switched, Relaxed);
-    }
-
-    /// Returns true if the process's channels are switched off outside its turns.
-    pub fn is_switched(&self) -> bool {
-        self.is_switched.load(Relaxed)
+        Self { page, uuid, is_switched: AtomicBool::new(false), seen: Seen::default() }
     }
 
     /// Returns the arbiter's entry for the GPU unless its heartbeat has stood still for a tenth of a second.
     pub fn living(&self, now: u64) -> Option<&'static Turn> {
         let turn = self.turn().or_else(|| self.search(now))?;
         let heartbeat = turn.beat.load(Relaxed);
-        if self.heartbeat.swap(heartbeat, Relaxed) != heartbeat {
-            self.heartbeat_at.store(now, Relaxed);
+        if self.seen.heartbeat.swap(heartbeat, Relaxed) != heartbeat {
+            self.seen.heartbeat_at.store(now, Relaxed);
         }
-        (now.saturating_sub(self.heartbeat_at.load(Relaxed)) <= HEARTBEAT_TIMEOUT_NS).then_some(turn)
-    }
-
-    /// Returns the GPU's UUID.
-    pub fn uuid(&self) -> Uuid {
-        self.uuid
-    }
-
-    /// Returns the limits page.
-    pub fn page(&self) -> &'static LimitsPage {
-        self.page
+        (now.saturating_sub(self.seen.heartbeat_at.load(Relaxed)) <= HEARTBEAT_TIMEOUT_NS).then_some(turn)
     }
 
     /// Returns the arbiter's entry for the GPU, if one was found. Its word can be waited on.
-    pub fn turn(&self) -> Option<&'static Turn> {
+    pub(crate) fn turn(&self) -> Option<&'static Turn> {
         // SAFETY: null, or a pointer into the page, which is never unmapped.
-        unsafe { self.turn.load(Acquire).as_ref() }
+        unsafe { self.seen.turn.load(Acquire).as_ref() }
     }
 
     /// Searches for the arbiter's entry, once in each period.
     fn search(&self, now: u64) -> Option<&'static Turn> {
-        if now < self.next_search_at.load(Relaxed) {
+        if now < self.seen.next_search_at.load(Relaxed) {
             return None;
         }
-        self.next_search_at.store(now + PERIOD_NS, Relaxed);
+        self.seen.next_search_at.store(now + PERIOD_NS, Relaxed);
         let turn = self.page.turn(self.uuid)?;
-        self.turn.store(core::ptr::from_ref(turn).cast_mut(), Release);
+        self.seen.turn.store(core::ptr::from_ref(turn).cast_mut(), Release);
         Some(turn)
     }
 
-    /// Returns the share lent by the arbiter at the last poll, in percent.
-    #[inline]
-    pub fn lent_percent(&self) -> u32 {
-        self.lent_percent.load(Relaxed)
-    }
-
     /// Returns the turn's word at the last poll.
-    pub fn word(&self) -> u32 {
-        self.word.load(Relaxed)
-    }
-
-    /// Returns true if the turn was over at the last poll.
-    pub fn is_over(&self) -> bool {
-        Turn::state(self.word()) == Turn::CLOSED
+    pub(crate) fn word(&self) -> u32 {
+        self.seen.word.load(Relaxed)
     }
 
     /// Returns true if containers took turns at the last poll.
-    pub fn are_taken(&self) -> bool {
+    pub(crate) fn are_taken(&self) -> bool {
         Turn::state(self.word()) != Turn::FREE
-    }
-
-    /// Returns true if another container had work on the GPU outside its turns at the last poll.
-    pub fn is_crowded(&self) -> bool {
-        self.is_crowded.load(Relaxed)
     }
 
     /// Polls the arbiter: returns whether launches may pass with `in_flight_ns` nanoseconds of work in flight.
     pub fn poll(&self, now: u64, in_flight_ns: u64) -> TurnState {
-        let Some(turn) = self.living(now) else {
-            self.lent_percent.store(0, Relaxed);
-            self.is_crowded.store(false, Relaxed);
-            self.word.store(0, Relaxed);
-            return TurnState::Open;
-        };
-        let word = turn.word.load(Acquire);
-        self.lent_percent.store(turn.lent.load(Relaxed).min(MAX_LENT_PERCENT), Relaxed);
-        self.is_crowded.store(turn.crowded.load(Relaxed) != 0, Relaxed);
-        if self.word.swap(word, Relaxed) != word {
-            self.began_at.store(now, Relaxed);
+        let living = self.living(now);
+        let (word, lent, crowded) = living
+            .map_or((0, 0, 0), |turn| (turn.word.load(Acquire), turn.lent.load(Relaxed).min(MAX_LENT_PERCENT), turn.crowded.load(Relaxed)));
+        self.seen.lent_percent.store(lent, Relaxed);
+        self.seen.is_crowded.store(crowded != 0, Relaxed);
+        if self.seen.word.swap(word, Relaxed) != word {
+            self.seen.began_at.store(now, Relaxed);
         }
-        if self.is_switched() {
-            return TurnState::Open;
-        }
+        let Some(turn) = living.filter(|_| !self.is_switched.load(Relaxed)) else { return TurnState::Open };
+        let length_ns = u64::from(turn.length.load(Relaxed)) * 1000;
+        let passed_ns = now.saturating_sub(self.seen.began_at.load(Relaxed));
+        // Letting the GPU idle helps no container, so the last launch may outlast the turn; and a turn that is over but not closed goes on, because
+        // the arbiter is late.
+        let has_room = passed_ns + in_flight_ns < length_ns && in_flight_ns < MAX_BURST_NS as u64;
         match Turn::state(word) {
-            Turn::CLOSED => TurnState::Closed(word),
-            Turn::OPEN => {
-                let length_ns = u64::from(turn.length.load(Relaxed)) * 1000;
-                let passed_ns = now.saturating_sub(self.began_at.load(Relaxed));
-                // Letting the GPU idle helps no container, so the last launch may outlast the turn; and a turn that is over but not closed goes on, because
-                // the arbiter is late.
-                if passed_ns + in_flight_ns < length_ns && in_flight_ns < MAX_BURST_NS as u64 || passed_ns > length_ns && in_flight_ns == 0
-                {
-                    TurnState::Open
-                } else {
-                    TurnState::Closed(word)
-                }
-            }
+            Turn::OPEN if has_room || passed_ns > length_ns && in_flight_ns == 0 => TurnState::Open,
+            Turn::OPEN | Turn::CLOSED => TurnState::Closed(word),
             _ => TurnState::Open,
         }
     }
@@ -183,7 +133,7 @@ mod tests {
         turn.beat.store(1, Relaxed);
         turn.word.store(4 + Turn::CLOSED, Relaxed);
         turn.lent.store(100, Relaxed);
-        assert_eq!((turns.poll(12 * MS, 0), turns.lent_percent()), (TurnState::Closed(5), 99));
+        assert_eq!((turns.poll(12 * MS, 0), turns.seen.lent_percent.load(Relaxed)), (TurnState::Closed(5), 99));
         turn.word.store(8 + Turn::OPEN, Relaxed);
         turn.length.store(10_000, Relaxed);
         assert_eq!(turns.poll(13 * MS, 0), TurnState::Open);
@@ -192,10 +142,10 @@ mod tests {
         assert_eq!(turns.poll(24 * MS, 0), TurnState::Open, "the arbiter is late, and nothing runs");
         turn.word.store(12 + Turn::CLOSED, Relaxed);
         assert_eq!(turns.poll(111 * MS, 0), TurnState::Closed(13));
-        assert_eq!((turns.poll(113 * MS, 0), turns.lent_percent()), (TurnState::Open, 0), "no heartbeat for 100 ms");
+        assert_eq!((turns.poll(113 * MS, 0), turns.seen.lent_percent.load(Relaxed)), (TurnState::Open, 0), "no heartbeat for 100 ms");
         turn.beat.store(2, Relaxed);
         assert_eq!(turns.poll(114 * MS, 0), TurnState::Closed(13), "the arbiter is back");
-        turns.set_switched(true);
+        turns.is_switched.store(true, Relaxed);
         assert_eq!((turns.poll(115 * MS, 0), turns.are_taken()), (TurnState::Open, true), "the GPU's scheduler holds the work back");
     }
 }

@@ -97,7 +97,7 @@ pub fn new_stream() -> *mut Stream {
 /// Gives the process a turn of a second, or updates the arbiter's heartbeat.
 pub fn give_turn(process: &Process) {
     let turns = &process.meter.account.turns;
-    let turn = turns.page().turn_for(turns.uuid()).unwrap();
+    let turn = turns.page.turn_for(turns.uuid).unwrap();
     turn.length.store(1_000_000, Relaxed);
     turn.word.store(4 + Turn::OPEN, Relaxed);
     turn.beat.fetch_add(1, Relaxed);

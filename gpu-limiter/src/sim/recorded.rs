@@ -143,7 +143,7 @@ impl<'a> World<'a> {
         let (length, lent) = (self.random.below(20_000) as u32, [0, 0, 50][self.random.below(3) as usize]);
         let (crowded, opens) = (self.random.below(2) as u32, self.gpu.now() + self.random.below(20 * MS));
         let all_turns = || self.processes.iter().map(|(process, _)| &process.meter.account.turns);
-        let turns: Vec<&'static Turn> = all_turns().filter_map(|turns| turns.page().turn_for(turns.uuid())).collect();
+        let turns: Vec<&'static Turn> = all_turns().filter_map(|turns| turns.page.turn_for(turns.uuid)).collect();
         let set = move |turns: &[&Turn], word: u32| {
             for turn in turns {
                 turn.length.store(length, Relaxed);

@@ -114,6 +114,11 @@ fn loading_beside_another_stream_is_not_charged_but_its_kernels_are() {
         let (used, charged) = (gpu.used(start, gpu.now()), process.meter.account.budget.used.load(Relaxed));
         let share = used as f64 / (gpu.now() - start) as f64 * 100.0;
         println!("{} us: {share:.2}%, used {used}, charged {charged}", loading / US);
-        assert!(charged.abs_diff(used) < used / 18 && share < 50.6, "{} us: {share:.2}%, used {used}, charged {charged}", loading / US);
+        // One that lasts at the end may be charged in advance.
+        assert!(
+            charged.abs_diff(used) < used / 18 + loading && share < 50.6,
+            "{} us: {share:.2}%, used {used}, charged {charged}",
+            loading / US
+        );
     }
 }

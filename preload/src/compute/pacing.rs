@@ -48,7 +48,7 @@ fn limited(state: &'static State, handle: Handle, key: u64, is_collective: impl 
             Err(status) => return status,
         },
     };
-    let engine = Cuda { context: meter.context() };
+    let engine = Cuda { context: meter.context };
     launch::launch(&engine, meter, (stream, handle), key, is_collective, call).unwrap_or_else(streams::no_memory)
 }
 
@@ -65,7 +65,7 @@ pub fn interrupt(handle: Handle) {
         && !is_captured(handle)
         && let Some((stream, meter)) = state.find(handle)
     {
-        batch_close::interrupt(&Cuda { context: meter.context() }, meter, stream, handle);
+        batch_close::interrupt(&Cuda { context: meter.context }, meter, stream, handle);
     }
 }
 

@@ -68,7 +68,7 @@ extern "C" fn run(state: *mut c_void) -> *mut c_void {
 /// Applies what the arbiter says about one GPU. Returns the longest time until the next look at its heartbeat, in nanoseconds.
 fn apply(state: &'static State, account: &'static Account, applied: &mut Applied) -> u64 {
     account.watch(clock::monotonic());
-    let (turns, budget) = (account.turns(), account.budget);
+    let (turns, budget) = (&account.turns, account.budget);
     let living = turns.living(clock::monotonic());
     if applied.is_allowed == Some(false) {
         // The driver may have refused while the channels were off: they must not stay so.
@@ -79,16 +79,16 @@ fn apply(state: &'static State, account: &'static Account, applied: &mut Applied
     }
     let (word, slice_us) = living.map_or((0, 0), |turn| (turn.word.load(Acquire), turn.slice_us.load(Relaxed)));
     let outcome = match applied.is_allowed {
-        None => groups::try_switch(turns.uuid()),
+        None => groups::try_switch(turns.uuid),
         Some(_) => Outcome::Done,
     };
     let is_off = Turn::state(word) == Turn::CLOSED;
-    let outcome = if is_applied(outcome, applied) { groups::set_slice(turns.uuid(), slice_us) } else { outcome };
+    let outcome = if is_applied(outcome, applied) { groups::set_slice(turns.uuid, slice_us) } else { outcome };
     let outcome = if is_applied(outcome, applied) { switch(account, is_off, applied) } else { outcome };
     let is_allowed = is_applied(outcome, applied);
     if applied.is_allowed != Some(is_allowed) {
         applied.is_allowed = Some(is_allowed);
-        turns.set_switched(is_allowed);
+        turns.is_switched.store(is_allowed, Relaxed);
         budget.controls.store(if is_allowed { Budget::SWITCHES } else { Budget::REFUSED }, Relaxed);
         if !is_allowed {
             log::line(
@@ -139,11 +139,11 @@ fn is_applied(outcome: Outcome, applied: &Applied) -> bool {
 /// No function of CUDA is called here: one that waits for room in a channel that is off would wait for this thread.
 fn switch(account: &Account, off: bool, applied: &mut Applied) -> Outcome {
     let begin = clock::monotonic();
-    let outcome = groups::switch(account.turns().uuid(), off);
+    let outcome = groups::switch(account.turns.uuid, off);
     if !matches!(outcome, Outcome::Refused(_)) && core::mem::replace(&mut applied.is_off, off) != off {
         // The GPU stops, or starts, at some time during the call.
         let at = begin.midpoint(clock::monotonic());
-        if off { account.set_off(at) } else { account.set_on(at) }
+        if off { account.off_times.begin(at) } else { account.off_times.end(at) }
     }
     outcome
 }
@@ -151,7 +151,7 @@ fn switch(account: &Account, off: bool, applied: &mut Applied) -> Outcome {
 /// Returns true if the process has work on a GPU, as far as its threads have noticed.
 fn has_work(state: &'static State, account: &'static Account) -> bool {
     let is_open = |meter: &Meter| core::ptr::eq(meter.account, account) && meter.has_open_batch();
-    account.has_work() || state.open_meters().any(is_open)
+    account.in_flight_ns.load(Acquire) != 0 || state.open_meters().any(is_open)
 }
 
 impl State {

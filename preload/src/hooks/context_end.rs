@@ -16,7 +16,7 @@ fn charge_rest(call: impl FnOnce() -> Status, context: Handle) -> Status {
         && let Some(rate) = account.rate()
     {
         let end = clock::monotonic();
-        let took = end.saturating_sub(begin).saturating_sub(account.off_ns_between(begin, end));
+        let took = end.saturating_sub(begin).saturating_sub(account.off_times.between(begin, end));
         account.charge(took.saturating_sub(expected) as i64, rate);
     }
     status

@@ -26,7 +26,7 @@ pub fn settle_after(wait: impl FnOnce() -> Status) -> Status {
 #[inline]
 pub fn stream(wait: impl FnOnce() -> Status, stream: Handle) -> Status {
     let Some((known, meter)) = streams::known().and_then(|state| state.find(stream)) else { return settle_after(wait) };
-    let engine = Cuda { context: meter.context() };
+    let engine = Cuda { context: meter.context };
     batch_close::before_wait(&engine, meter, [known].into_iter());
     let status = settle_after(wait);
     batch_close::after_wait(&engine, meter, [known].into_iter());
@@ -38,7 +38,7 @@ pub fn stream(wait: impl FnOnce() -> Status, stream: Handle) -> Status {
 pub fn event(wait: impl FnOnce() -> Status) -> Status {
     let status = settle_after(wait);
     if let Some(meter) = streams::known().and_then(|state| state.known_meter(driver::current_context())) {
-        batch_close::after_event(&Cuda { context: meter.context() }, meter);
+        batch_close::after_event(&Cuda { context: meter.context }, meter);
     }
     status
 }
@@ -47,7 +47,7 @@ pub fn event(wait: impl FnOnce() -> Status) -> Status {
 #[inline]
 pub fn context(wait: impl FnOnce() -> Status, context: Handle) -> Status {
     let Some(meter) = streams::known().and_then(|state| state.known_meter(context)) else { return settle_after(wait) };
-    let engine = Cuda { context: meter.context() };
+    let engine = Cuda { context: meter.context };
     batch_close::before_wait(&engine, meter, meter.streams());
     let status = settle_after(wait);
     batch_close::after_wait(&engine, meter, meter.streams());
