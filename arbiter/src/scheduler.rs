@@ -177,18 +177,20 @@ impl Scheduler {
         let active = self.tenants.iter().filter(|tenant| tenant.is_active(now)).count();
         let is_divided = takers.len() > 1 && self.total_weight(takers) >= 100 - 100 / LENT_DIVISOR;
         for (index, tenant) in self.tenants.iter().enumerate() {
+            let is_crowded = stuck > usize::from(tenant.is_stuck);
+            tenant.turn.crowded.store(is_crowded.into(), Relaxed);
             tenant.set_slice(match () {
                 () if tenant.is_interactive => 0,
-                () if stuck > usize::from(tenant.is_stuck) => 2 * MIN_TURN_US as u32,
+                // With the driver's slice of 2 ms, one that does not react gets a tenth of the GPU beside this one (computed).
+                () if is_crowded => 2 * MIN_TURN_US as u32,
                 () if has_interactive => SHORT_SLICE_US,
                 () => 0,
             });
-            tenant.set_crowded(stuck > usize::from(tenant.is_stuck));
             let is_alone = active == usize::from(tenant.is_active(now));
             let soft = if is_alone { tenant.limit.cores_soft.load(Relaxed).min(100) } else { 0 };
             let limit = tenant.weight().unwrap_or(0);
             let in_turns = if is_divided && takers.contains(&index) { limit + (limit / LENT_DIVISOR).max(1) } else { 0 };
-            tenant.lend(soft.max(in_turns));
+            tenant.turn.lent.store(soft.max(in_turns), Relaxed);
         }
     }
 

@@ -63,7 +63,7 @@ pub fn run(dir: &Path, gpus_of: &dyn Fn(&Path) -> Vec<Uuid>, stop: &AtomicBool, 
     }
     arbiter.memory.values_mut().for_each(Residency::end);
     for tenant in arbiter.gpus.values_mut().flat_map(|scheduler| &mut scheduler.tenants) {
-        tenant.lend(0);
+        tenant.turn.lent.store(0, Relaxed);
         tenant.set_slice(0);
         tenant.set_turn(Turn::FREE, 0, 0);
     }

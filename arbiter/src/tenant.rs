@@ -172,9 +172,9 @@ impl Tenant {
         }
         // Finished work is reported at the program's next launch or wait, and that of a killed program never.
         let due_us = match Turn::state(word) {
-            Turn::CLOSED | Turn::OPEN if self.is_switched() && !self.has_applied() => self.observed.1,
-            Turn::CLOSED if !self.has_applied() => self.observed.1,
             Turn::FREE if !self.is_switched() => self.busy_until_us,
+            Turn::CLOSED if !self.has_applied() => self.observed.1,
+            Turn::OPEN if self.is_switched() && !self.has_applied() => self.observed.1,
             _ => now,
         };
         self.is_stuck = self.report.ahead != 0 && (DRAIN_TIMEOUT_US..STUCK_EXPIRY_US).contains(&now.saturating_sub(due_us));
@@ -221,18 +221,14 @@ impl Tenant {
     /// Returns true if the tenant has, or wants, work on the GPU. `now` in µs.
     #[must_use]
     pub fn has_work(&self, now: u64) -> bool {
-        self.is_busy(now) || self.wants_turn()
+        let word = self.turn.word.load(Relaxed);
+        now < self.busy_until_us || Turn::state(word) != Turn::FREE && self.report.want == u64::from(word)
     }
 
     /// Returns true if the tenant uses its open turn. `now` in µs.
     #[must_use]
     pub fn is_at_work(&self, now: u64) -> bool {
         (self.has_applied() || !self.is_switched()) && self.has_work(now)
-    }
-
-    /// Returns whether the tenant should have work in flight, or has launched lately. `now` in µs.
-    fn is_busy(&self, now: u64) -> bool {
-        now < self.busy_until_us
     }
 
     /// Returns true if it was seen at work lately. `now` in µs.
@@ -245,12 +241,6 @@ impl Tenant {
     #[must_use]
     pub fn busy_until(&self) -> u64 {
         self.busy_until_us.saturating_sub(IDLE_AFTER_US)
-    }
-
-    /// Returns whether a launch waits for the tenant's turn.
-    fn wants_turn(&self) -> bool {
-        let word = self.turn.word.load(Relaxed);
-        Turn::state(word) != Turn::FREE && self.report.want == u64::from(word)
     }
 
     /// Returns whether the tenant reports that it has applied the turn's word: that nothing of it runs, if the turn is closed.
@@ -280,15 +270,5 @@ impl Tenant {
         if self.turn.slice_us.swap(slice_us, Relaxed) != slice_us {
             self.page.notify_turn(self.turn);
         }
-    }
-
-    /// Publishes whether other tenants have work on the GPU outside their turns.
-    pub fn set_crowded(&self, crowded: bool) {
-        self.turn.crowded.store(u32::from(crowded), Relaxed);
-    }
-
-    /// Lends the tenant a share, in percent. 0 is none.
-    pub fn lend(&self, percent: u32) {
-        self.turn.lent.store(percent, Relaxed);
     }
 }
