@@ -151,12 +151,16 @@ fn check_workload(case: &str, object: &Value, spec: &Value, all: &[Value], stage
     }
 }
 
-/// Checks that programs that serve have probes.
+/// Checks that programs that serve have probes, and that the monitor, which enforces, is not started again because HTTP does not answer.
 fn check_probes(case: &str, container: &Value) {
     let program = list(container, "/command").last().and_then(Value::as_str).unwrap_or_default().rsplit('/').next().unwrap();
     for probe in ["livenessProbe", "readinessProbe"] {
         let must_have = ["vgpu-dra", "vgpu-webhook"].contains(&program);
         assert!(!must_have || container[probe]["httpGet"]["path"] == "/healthz", "{case}: {program} has no {probe}");
+    }
+    let has = |probe| !container[probe].is_null();
+    if program == "monitor.sh" {
+        assert!(has("readinessProbe") && !has("livenessProbe") && !has("startupProbe"), "{case}: {container}");
     }
 }
 

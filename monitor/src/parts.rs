@@ -21,6 +21,7 @@ mod pulse;
 pub mod supervisor;
 mod system;
 mod tenant;
+mod watchdog;
 mod writer;
 
 use std::io;

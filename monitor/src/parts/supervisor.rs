@@ -16,6 +16,7 @@ use super::mailbox::{Mailbox, Reader};
 use super::publication::{PartStatus, Publication, Status, uptime};
 use super::pulse::{Monitor, Pulse};
 use super::system::ServiceManager;
+use super::watchdog::Watchdog;
 use crate::capabilities;
 use crate::http::{CredentialFiles, Credentials};
 use crate::settings::Settings;
@@ -37,6 +38,8 @@ const MIN_BACK_OFF: Duration = Duration::from_millis(100);
 const MAX_BACK_OFF: Duration = Duration::from_secs(10);
 /// Time for all parts to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time without a look at the parts after which the supervisor ends itself, and with it all parts, so that who started it starts it again.
+const OWN_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Runs the parts until `stop` is set. The HTTP part answers on `listener`, with the credentials in `files`.
 ///
@@ -53,7 +56,9 @@ pub fn run(settings: Settings, listener: TcpListener, files: CredentialFiles, st
     let mut parts: Vec<Supervised> = wanted.map(Supervised::new).collect();
     let mut manager = ServiceManager::default();
     let mut reported = None::<Instant>;
+    let watchdog = Watchdog::start(OWN_TIMEOUT, end_hanging)?;
     while !stop.load(Relaxed) {
+        watchdog.feed();
         parts.iter_mut().for_each(|part| part.look(&shared));
         if reported.is_none_or(|reported| reported.elapsed() >= REPORT_INTERVAL) {
             reported = Some(Instant::now());
@@ -66,6 +71,13 @@ pub fn run(settings: Settings, listener: TcpListener, files: CredentialFiles, st
     manager.stopping();
     stop_all(parts);
     Ok(())
+}
+
+/// Ends this process, and with it all parts, because it hangs. Does not wait for the log, which may be what it hangs in.
+fn end_hanging() {
+    thread::spawn(|| error!(seconds = OWN_TIMEOUT.as_secs(), "the supervisor hangs; ending the monitor"));
+    thread::sleep(Duration::from_secs(1));
+    std::process::abort();
 }
 
 /// Lets the parts open as many files as the operator allows: two of them keep files of each container open.
