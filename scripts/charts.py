@@ -290,9 +290,11 @@ def costs():
         # An empty library has the same ratio where the difference is noise.
         rows.append([words, ns(cells[1]), f"{cells[3].split()[0].lstrip('0')} times (an empty library: {cells[5].split()[0].lstrip('0')})", where])
     first = row(table("scale.md", "", HOST), "10 (5)")
+    replaced = [row(table("create.md", "", HOST), kind)[3] for kind in ["runc", 'vgpu, `"preload"`', 'vgpu, `"both"`']]
     rows += [
         ["PyTorch matmul, no limit", "", found("compute.md", r"matmul (-[0-9.]+ \([0-9.]+\)%), training step \+0.2") + ", in brackets the error", compute("pytorch") + ", build A"],
         ["start of a container, median", first[2].split(" / ")[0] + " ms", first[2].split(" / ")[1] + " ms", "[scale.md](../../tests/e2e/results/scale.md), 10 containers, simulated GPU"],
+        ["the same with a driver, with `intercept` as `\"preload\"`, and as `\"both\"`", f"{replaced[0]} ms", f"{replaced[1]} and {replaced[2]} ms", "[create.md](../../tests/e2e/results/create.md), load 4 to 5, simulated GPU"],
         ["CPU of a container at 50%, kernels of 2 ms", "", row(table("compute.md", EXACT), "2 ms")[7] + " of a core", compute("after-the-simplification-of-2026-11-24") + ", library C"],
         ["turns for busy tenants", "", found("sharing.md", r"Jain 1.00000 \(build 4\). The arbiter took ([.0-9]+ to [.0-9]+%) of a core") + " of a core", sharing + ", H200"],
     ]  # fmt: skip

@@ -36,7 +36,7 @@ fn assert_ended(script: &str, kind: &str) {
 
 #[test]
 fn a_program_with_a_name_that_is_not_utf_8_is_ended() {
-    let fill = "exec \"$loader\" --library-path /simgpu /programs/fill --chunk 64M --max 2G --hold 600";
+    let fill = "exec \"$loader\" --library-path /usr/local/vgpu/driver:/simgpu /programs/fill --chunk 64M --max 2G --hold 600";
     assert_ended(&format!("loader=$(printf '/tmp/x\\377\\376'); {LOADER} && {fill}"), "over_limit");
 }
 

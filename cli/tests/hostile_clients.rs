@@ -19,7 +19,7 @@ const IDLE: usize = 1500;
 /// Starts a program without the library.
 fn bypass(host: &Host, machine: &Machine) -> Running {
     let script = r"sed 's#/etc/ld.so.preload#/etc/ld.so.nothing#' /lib64/ld-linux-x86-64.so.2 > /tmp/ld && chmod 755 /tmp/ld && \
-        exec /tmp/ld --library-path /simgpu /programs/fill --chunk 64M --max 256M --hold 600";
+        exec /tmp/ld --library-path /usr/local/vgpu/driver:/simgpu /programs/fill --chunk 64M --max 256M --hold 600";
     let bundle = machine.bundle().annotation("nvidia.com/gpumem", "1024").args(&["/bin/sh", "-c", script]);
     let mut running = Way::Wrapper.start(host, bundle);
     let _ = Fill::of(&running.line());

@@ -116,9 +116,9 @@ fn tenants_of_one_gpu_take_turns() {
     }
 }
 
-/// Script of a bypass: a dynamic loader that ignores /etc/ld.so.preload.
+/// Script of a bypass: a dynamic loader that ignores /etc/ld.so.preload, and the driver's own library.
 const BYPASS: &str = r"sed 's#/etc/ld.so.preload#/etc/ld.so.nothing#' /lib64/ld-linux-x86-64.so.2 > /tmp/ld && chmod 755 /tmp/ld && \
-    exec /tmp/ld --library-path /simgpu /programs/fill --chunk 64M --max 2G --hold 600";
+    exec /tmp/ld --library-path /usr/local/vgpu/driver:/simgpu /programs/fill --chunk 64M --max 2G --hold 600";
 
 #[test]
 fn only_the_process_that_bypasses_is_killed() {

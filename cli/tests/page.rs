@@ -10,9 +10,9 @@ use common::{Monitor, ready};
 use vgpu_e2e::{Browser, Machine, Running, Way};
 use vgpu_test_harness::{Bundle, Host};
 
-/// A loader that ignores /etc/ld.so.preload, so that the process bypasses the library.
+/// A loader that ignores /etc/ld.so.preload, and the driver's own library, so that the process bypasses the library.
 const BYPASS: &str = r"sed 's#/etc/ld.so.preload#/etc/ld.so.nothing#' /lib64/ld-linux-x86-64.so.2 > /tmp/ld && chmod 755 /tmp/ld && \
-    exec /tmp/ld --library-path /simgpu /programs/fill --chunk 64M --max 256M --hold 600";
+    exec /tmp/ld --library-path /usr/local/vgpu/driver:/simgpu /programs/fill --chunk 64M --max 256M --hold 600";
 /// Name that is HTML.
 const MARKUP: &str = "<img src=x onerror=document.title='broken'>";
 

@@ -141,7 +141,7 @@ fn violations_stay_counted() {
     let monitor = Monitor::start(&host, &machine);
     let before = all_run(&monitor, &BTreeMap::new());
     let script = r"sed 's#/etc/ld.so.preload#/etc/ld.so.nothing#' /lib64/ld-linux-x86-64.so.2 > /tmp/ld && chmod 755 /tmp/ld && \
-        /tmp/ld --library-path /simgpu /programs/fill --chunk 64M --max 256M --hold 5; exec sleep 600";
+        /tmp/ld --library-path /usr/local/vgpu/driver:/simgpu /programs/fill --chunk 64M --max 256M --hold 5; exec sleep 600";
     let bundle = machine.bundle().annotation("nvidia.com/gpumem", "1024").args(&["/bin/sh", "-c", script]);
     let running = Way::Wrapper.start(&host, bundle);
     let count = || {

@@ -92,11 +92,11 @@ impl Default for Policy {
 #[serde(rename_all = "lowercase")]
 pub enum Intercept {
     /// Through `/etc/ld.so.preload`.
-    #[default]
     Preload,
     /// As a replacement mounted over the driver's libraries.
     Replace,
     /// Both ways.
+    #[default]
     Both,
 }
 

@@ -7,6 +7,7 @@ use super::*;
 #[test]
 fn an_empty_file_has_the_defaults() {
     assert_eq!(Policy::parse(""), Ok(Policy::default()));
+    assert_eq!(Policy::default().intercept, Intercept::Both);
 }
 
 #[test]

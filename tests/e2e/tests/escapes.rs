@@ -39,7 +39,7 @@ fn libraries_that_a_program_preloads_are_caught_with_both_ways() {
     let kit = Kit::find();
     for (runtime, way, host) in hosts(&kit) {
         host.policy("intercept = \"both\"");
-        for library in ["libcuda.so.1", "libc.so.6"] {
+        for library in ["libcuda.so.1", "libc.so.6", "/usr/local/vgpu/driver/libcuda.so.1"] {
             let machine = Machine::simulated(&kit, &[]);
             let script = format!("LD_PRELOAD={library} {PROGRAMS}/fill --chunk 16M --max 4G");
             assert_limited(&machine, &format!("{runtime:?}, {way:?}, {library}"), &way.run(&host, limited(&machine).shell(&script)));

@@ -82,9 +82,9 @@ fn figures(report: &mut Report, kit: &Kit, machine: &Machine) {
     report.row("GPU time, limit 0.30", &cells, (charged - share).abs() <= POINT && (share - 0.3).abs() <= POINT);
 }
 
-/// Runs a program with a loader that ignores the preload list.
+/// Runs a program with a loader that ignores the preload list, and with the driver's own library.
 const BYPASS: &str = r#"sed 's#/etc/ld.so.preload#/etc/ld.so.nothing#' /lib64/ld-linux-x86-64.so.2 > /tmp/ld && chmod 755 /tmp/ld && \
-    exec /tmp/ld --library-path "$LD_LIBRARY_PATH" /programs/fill --chunk 64M --max "$TAKE" --hold 30"#;
+    exec /tmp/ld --library-path "/usr/local/vgpu/driver:$LD_LIBRARY_PATH" /programs/fill --chunk 64M --max "$TAKE" --hold 30"#;
 
 /// Runs programs that bypass the library, above and below their container's limit, next to one that does not.
 fn bypass(report: &mut Report, kit: &Kit, machine: &Machine, policy: &str) {

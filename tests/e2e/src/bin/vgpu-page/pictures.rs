@@ -8,9 +8,9 @@ use std::time::Duration;
 use vgpu_e2e::{Browser, Kit, Machine, Monitor, Running, Way, host};
 use vgpu_test_harness::{Host, Runtime};
 
-/// A loader that ignores /etc/ld.so.preload, so that the process bypasses the library.
+/// A loader that ignores /etc/ld.so.preload, and the driver's own library, so that the process bypasses the library.
 const BYPASS: &str = r"sed 's#/etc/ld.so.preload#/etc/ld.so.nothing#' /lib64/ld-linux-x86-64.so.2 > /tmp/ld && chmod 755 /tmp/ld && \
-    exec /tmp/ld --library-path /simgpu /programs/fill --chunk 64M --max 256M --hold 86400";
+    exec /tmp/ld --library-path /usr/local/vgpu/driver:/simgpu /programs/fill --chunk 64M --max 256M --hold 86400";
 
 /// Pod, container, memory limit, limit on GPU time, and the shell's command line. Loads come and go, so that there is a history.
 const CONTAINERS: [(&str, &str, &str, &str, &str); 6] = [

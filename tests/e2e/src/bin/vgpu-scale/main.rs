@@ -22,9 +22,9 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 /// Time after which a bypass counts as never noticed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A dynamic loader that ignores /etc/ld.so.preload, so that the process bypasses the library.
+/// A dynamic loader that ignores /etc/ld.so.preload, and the driver's own library, so that the process bypasses the library.
 const BYPASS: &str = r"sed 's#/etc/ld.so.preload#/etc/ld.so.nothing#' /lib64/ld-linux-x86-64.so.2 > /tmp/ld && chmod 755 /tmp/ld && \
-    exec /tmp/ld --library-path /simgpu /programs/fill --chunk 64M --max 128M --hold 600";
+    exec /tmp/ld --library-path /usr/local/vgpu/driver:/simgpu /programs/fill --chunk 64M --max 128M --hold 600";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
