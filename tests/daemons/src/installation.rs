@@ -12,7 +12,7 @@ pub const PROBE: &str = "ls /usr/local/vgpu 2>/dev/null; cat /etc/ld.so.preload 
     (echo x > /usr/local/vgpu/limits) 2>/dev/null && echo written; echo end";
 
 /// Output of [`PROBE`] in a limited container.
-pub const IS_LIMITED: &str = "libvgpu.so\nlimits\nregion\n/usr/local/vgpu/libvgpu.so\nend\n";
+pub const IS_LIMITED: &str = "driver\nlibvgpu.so\nlimits\nregion\n/usr/local/vgpu/libvgpu.so\nend\n";
 
 /// Output of [`PROBE`] in a container without limits.
 pub const IS_UNLIMITED: &str = "end\n";
