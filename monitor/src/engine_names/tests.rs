@@ -50,6 +50,22 @@ fn dockers_names_are_read_where_docker_keeps_them() {
     assert_eq!(name(&mut names, &record), None, "another container's file");
 }
 
+/// A pipe without a writer would be waited for.
+#[test]
+fn a_pipe_in_place_of_an_engines_file_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let docker = record(&dir, "run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby");
+    let file = dir.path().join("data/containers").join(ID).join("config.v2.json");
+    let mounts = json!([{ "destination": "/etc/hostname", "type": "bind", "source": file.with_file_name("hostname") }]);
+    write(&docker.bundle.join("config.json"), &json!({ "mounts": mounts }));
+    let mut names = EngineNames::default();
+    write(&file, &json!({ "ID": ID, "Name": "/web", "State": {} }));
+    assert_eq!(name(&mut names, &docker), Some(("web".to_owned(), Engine::Docker)));
+    fs::remove_file(&file).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+    assert_eq!(name(&mut names, &docker), None);
+}
+
 #[test]
 fn podmans_names_are_read_from_its_storage() {
     let dir = tempfile::tempdir().unwrap();

@@ -58,6 +58,27 @@ fn shares_and_rates_come_from_the_account() {
     unsafe { map::unmap(member.region) };
 }
 
+/// All that a container's account claims is charged, and few of its processes are in a sample.
+#[test]
+fn processes_that_only_an_account_has_are_bounded() {
+    let host = Host::new();
+    let (inventory, uuids) = Host::inventory(1);
+    crate::inventory::write(host.path(), &inventory).unwrap();
+    host.container("c", "app", "web", &[GpuLimits { memory_percent: Some(25), ..GpuLimits::none(Which::All) }]);
+    let path = std::ffi::CString::new(host.dir("c").join(REGION).as_os_str().as_bytes()).unwrap();
+    let members: Vec<_> = (0..100).map(|number| map::join(&path, 1000 + number, 5).unwrap()).collect();
+    for member in &members {
+        let place = member.region.gpu(uuids[0]).unwrap();
+        member.slot().gpus[place].charge.reserve(&member.region.gpus[place].total, 7, 100_000).unwrap();
+    }
+    let mut observer = Observer::new(host.path());
+    observer.set_inventory(inventory);
+    let share = observer.sample().containers.remove(0).gpus.remove(0);
+    assert_eq!((share.charged, share.processes.len()), (100 * 7 * 4096, 64));
+    // SAFETY: the regions are not used after this.
+    members.into_iter().for_each(|member| unsafe { map::unmap(member.region) });
+}
+
 #[test]
 fn what_is_kept_is_not_that_of_the_next_container() {
     let host = Host::new();

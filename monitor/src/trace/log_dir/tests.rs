@@ -81,6 +81,28 @@ fn files_in_memory_have_a_smaller_budget() {
     assert_eq!(open(dir.path()).unwrap().left, BUDGET_IN_MEMORY);
 }
 
+/// Whichever of the files is in memory while the others are not. Needs the right to mount.
+#[test]
+fn one_file_in_memory_is_enough_for_the_smaller_budget() {
+    for name in ["metrics.log", "timeline.log", "trace.json"] {
+        let (dir, Ok(memory)) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new_in("/dev/shm")) else {
+            return eprintln!("SKIPPED: expected a tmpfs at /dev/shm");
+        };
+        if open(dir.path()).unwrap().left == BUDGET_IN_MEMORY {
+            return eprintln!("SKIPPED: expected a folder for temporary files that is not in memory");
+        }
+        let path = dir.path().join("logs").join(name);
+        fs::copy(&path, memory.path()).unwrap();
+        let mount = |arguments: &[&Path]| std::process::Command::new("/bin/sh").args(["-c", "\"$@\" 2>&-", "sh"]).args(arguments).status();
+        if !mount(&[Path::new("mount"), Path::new("--bind"), memory.path(), &path]).is_ok_and(|status| status.success()) {
+            return eprintln!("SKIPPED: expected the right to mount");
+        }
+        let left = open(dir.path()).map(|logs| logs.left);
+        assert!(mount(&[Path::new("umount"), &path]).unwrap().success());
+        assert_eq!(left.unwrap(), BUDGET_IN_MEMORY, "{name}");
+    }
+}
+
 /// What a former writer appended counts.
 #[test]
 fn a_full_timeline_leaves_no_budget() {
