@@ -33,6 +33,11 @@ pub fn is_sandbox(spec: &Spec, id: &str, policy: &Policy, state_dir: &Path) -> b
     spec.is_sandbox(id) && !has_gpu(spec, policy, state_dir)
 }
 
+/// Returns whether this machine has NVIDIA's driver.
+fn is_driver_loaded() -> bool {
+    ["/proc/driver/nvidia", "/dev/dxg"].iter().any(|path| Path::new(path).exists())
+}
+
 /// Returns whether the container gets a GPU, in any of the known ways.
 #[must_use]
 pub fn has_gpu(spec: &Spec, policy: &Policy, state_dir: &Path) -> bool {
@@ -43,6 +48,7 @@ pub fn has_gpu(spec: &Spec, policy: &Policy, state_dir: &Path) -> bool {
     nvidia::visible(&spec.env()).has_gpus()
         || spec.device_paths().any(|path| is_nvidia(path) || is_extra(path))
         || spec.device_majors().any(|major| major == NVIDIA_MAJOR)
+        || spec.may_use_all_devices() && is_driver_loaded()
         || spec.hook_paths().any(|path| path.contains("nvidia-container"))
         || spec.annotations().iter().any(|(key, value)| key.starts_with(CDI_PREFIX) && value.contains(CDI_VENDOR))
         || spec.mounts().any(|mount| is_claim(&mount) || lists_device(&mount))

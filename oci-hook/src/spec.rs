@@ -113,6 +113,18 @@ impl Spec {
         self.list("/linux/devices").chain(rules).filter_map(|device| device.get("major")?.as_u64())
     }
 
+    /// Returns whether the container may read or write every character device whose node it makes, without a device of its own: a rule
+    /// names no major number (`a *:* rwm`).
+    pub fn may_use_all_devices(&self) -> bool {
+        let text = |rule: &Value, key, default| rule.get(key).and_then(Value::as_str).unwrap_or(default).to_owned();
+        self.list("/linux/resources/devices").any(|rule| {
+            let is_any = rule.get("major").and_then(Value::as_i64).is_none_or(|major| major < 0);
+            let is_allowed = rule.get("allow").and_then(Value::as_bool) == Some(true);
+            let is_character = ["a", "c", "u"].contains(&&*text(rule, "type", "a"));
+            is_allowed && is_any && is_character && text(rule, "access", "rwm").contains(['r', 'w'])
+        })
+    }
+
     /// Returns whether the container has a namespace of this kind (`pid`, `mount`) that is not the host's.
     #[must_use]
     pub fn has_namespace(&self, kind: &str) -> bool {

@@ -62,6 +62,26 @@ fn gpu_containers() {
     assert!(!is_gpu(json!({ "linux": { "devices": [{ "path": "/dev/simgpu" }] } }), ""));
 }
 
+/// It counts as a GPU where there are some, which a test cannot tell.
+#[test]
+fn rules_for_all_devices() {
+    for (rule, expected) in [
+        (json!({ "allow": true, "access": "rwm" }), true),
+        (json!({ "allow": true, "type": "a" }), true),
+        (json!({ "allow": true, "type": "c", "major": -1, "minor": -1, "access": "rw" }), true),
+        (json!({ "allow": true, "type": "c", "major": null, "access": "r" }), true),
+        (json!({ "allow": false, "access": "rwm" }), false),
+        (json!({ "allow": true, "type": "b", "access": "rwm" }), false),
+        // Docker's and containerd's own: nodes may be made, and not used.
+        (json!({ "allow": true, "type": "c", "access": "m" }), false),
+        (json!({ "allow": true, "type": "c", "major": 136, "access": "rwm" }), false),
+    ] {
+        let spec = Spec::from(json!({ "linux": { "resources": { "devices": [{ "allow": false }, rule] } } }));
+        assert_eq!(spec.may_use_all_devices(), expected, "{rule}");
+        assert!(!expected || is_gpu(spec.json, "") == is_driver_loaded(), "{rule}");
+    }
+}
+
 #[test]
 fn sandboxes_have_no_gpu() {
     let sandbox = |more: Value| {
