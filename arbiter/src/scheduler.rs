@@ -44,9 +44,10 @@ struct Open {
 }
 
 /// State of the turns on a GPU.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Stage {
     /// No turns: all tenants may launch.
+    #[default]
     Free,
     /// A turn is open.
     Turn(Open),
@@ -57,7 +58,7 @@ enum Stage {
 }
 
 /// Scheduler of one GPU.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Scheduler {
     /// Tenants of the GPU.
     pub tenants: Vec<Tenant>,
@@ -66,21 +67,11 @@ pub struct Scheduler {
     sample_at: u64,
 }
 
-impl Default for Scheduler {
-    fn default() -> Self {
-        Self { tenants: Vec::new(), stage: Stage::Free, heartbeat: 0, sample_at: 0 }
-    }
-}
-
 impl Scheduler {
     /// Removes the tenants for which `keep` returns false, adds the `new` ones, and starts over without a turn.
     pub fn replace_tenants(&mut self, keep: impl Fn(&Tenant) -> bool, new: Vec<Tenant>) {
         self.tenants.retain(|tenant| keep(tenant));
-        let least = self.tenants.iter().map(|tenant| tenant.virtual_time).fold(f64::INFINITY, f64::min);
-        for mut tenant in new {
-            tenant.virtual_time = if least.is_finite() { least } else { 0.0 };
-            self.tenants.push(tenant);
-        }
+        self.tenants.extend(new);
         self.stage = Stage::Free;
     }
 
@@ -90,11 +81,11 @@ impl Scheduler {
         let before = self.takers();
         self.observe(now);
         let takers = self.takers();
-        // A tenant that did not take part has not saved up virtual time.
-        let least = before.iter().map(|&index| self.tenants[index].virtual_time).fold(f64::INFINITY, f64::min);
-        for &index in takers.iter().filter(|index| !before.contains(index)) {
-            let virtual_time = &mut self.tenants[index].virtual_time;
-            *virtual_time = if least.is_finite() { virtual_time.max(least) } else { *virtual_time };
+        // A tenant that did not take part, or is new, has not saved up virtual time.
+        if let Some(least) = before.iter().map(|&index| self.tenants[index].virtual_time).reduce(f64::min) {
+            for &index in takers.iter().filter(|index| !before.contains(index)) {
+                self.tenants[index].virtual_time = self.tenants[index].virtual_time.max(least);
+            }
         }
         self.publish(now, &takers);
         if takers.len() < 2 {

@@ -34,8 +34,6 @@ pub struct Account {
     is_yielding: AtomicBool,
     /// The process has ended its lease since [`Account::take_lease_end`] was last called.
     has_ended_lease: AtomicBool,
-    /// Number of threads that wait for budget.
-    pub(crate) waiting_threads: AtomicU32,
     /// Share that NVIDIA's MPS enforces for this process, in percent; 0 if it does not.
     mps_percent: u32,
     /// The container's turns.
@@ -89,7 +87,6 @@ impl Account {
             lease_began_at: zero(),
             is_yielding: AtomicBool::new(false),
             has_ended_lease: AtomicBool::new(false),
-            waiting_threads: AtomicU32::new(0),
             mps_percent: 0,
             turns,
             phase: GangPhase::default(),

@@ -157,7 +157,6 @@ impl Launch<'_> {
     fn wait_for_budget(&self, engine: &impl Engine, wait: &mut Wait, time_ns: u64, observed: &Observed) -> Step {
         let account = self.meter.account;
         let is_first = !core::mem::replace(&mut wait.for_budget, true);
-        account.waiting_threads.fetch_add(u32::from(is_first), Relaxed);
         wait.min_balance_ns = self.burst_ns();
         if is_first {
             close_all(engine, self.meter);
@@ -205,7 +204,6 @@ impl Launch<'_> {
     fn end_wait(&self, engine: &impl Engine, wait: &Wait, began_at: u64) -> bool {
         let account = self.meter.account;
         if wait.for_budget {
-            account.waiting_threads.fetch_sub(1, Relaxed);
             account.phase.begin_next(self.now);
             account.budget.waited.fetch_add(self.now.saturating_sub(began_at), Relaxed);
         }
