@@ -1,36 +1,38 @@
 //! The tuned constants of the limiter and the arbiter.
 //!
-//! "Simulated" is the mean absolute error of `sim::matrix`, in points of share: .50 with these values (2026-11-24). H100 and H200: measured,
-//! `tests/gpu/results`. Other constants of the two crates are bounds, which normal work does not meet or a factor of two in which changes
-//! nothing, or they are made from these.
+//! "Simulated" is the mean absolute error of `sim::matrix` in points of share, .50 with these values (2026-11-24). Figures of an H100 or
+//! H200 are from `tests/gpu/results`. Other constants of the two crates are made from these, or are bounds: normal work does not meet them, or
+//! half and twice of them change nothing in the simulation.
 
 /// A pause in a stream that is shorter than this counts as used, in nanoseconds. No other process can use the GPU in such a pause:
 /// handing it over and back takes twice 100 µs, and waking both processes takes as long again. A program that keeps the GPU waiting
-/// for short moments therefore gets its share of what it would get done alone. Simulated .50 with half of it, .51 with twice.
+/// for short moments therefore gets its share of what it would get done alone. Simulated .50 with half of it and with twice: it says what is
+/// charged.
 pub const MIN_PAUSE_NS: u64 = 500_000;
 
 /// Expected GPU time at which a batch is closed, in nanoseconds. Long enough that its event does not matter, short enough that its measured
-/// time is known soon. Simulated .57 with half of it and twice as many events; .51 with 1 ms.
+/// time is known soon. Simulated .74 with half of it, .48 with twice.
 pub const BATCH_NS: u64 = 800_000;
 
 /// Time in which the budget for one burst accrues, in nanoseconds. Longer bursts cost the host less (75 µs each, host of an H200), shorter
-/// ones are smoother. Simulated .58 with 5 ms and twice as many sleeps; .55 with 20 ms, and -1.4 points with kernels of 100 ms.
+/// ones are smoother. Simulated .58 with 5 ms and twice as many sleeps; .54 with 20 ms.
 pub const PERIOD_NS: u64 = 10_000_000;
 
-/// Longest burst, in nanoseconds: with bursts of 9 ms, shares of 100 ms had a standard deviation of 2.6 points (H200). Simulated .54 with
-/// 3 ms, .49 with 9 ms.
+/// Longest burst, in nanoseconds: with bursts of 9 ms, shares of 100 ms had a standard deviation of 2.6 points (H200). Simulated .53 with
+/// 3 ms, .50 with 9 ms.
 pub const MAX_BURST_NS: i64 = 5_000_000;
 
 /// GPU time of the event that ends a batch, in nanoseconds (H200, driver 580: 2.0 µs with kernels of 1 µs to 200 µs). Not charged. Simulated
-/// .54 with half of it.
+/// .58 without, .53 with half of it.
 pub const EVENT_NS: u64 = 2_000;
 
 /// Part of a host-bound batch, as a divisor, that is the limiter's own time on the host. Not charged. An H200's host, with the limit switched
-/// on and off in one process: 26 µs of 1.40 ms (MLP), 82 µs of 3.38 ms (training step).
+/// on and off in one process: 26 µs of 1.40 ms (MLP), 82 µs of 3.38 ms (training step). Simulated .59 without,
+/// .55 with 30, .49 with 60.
 pub const OWN_DIVISOR: u64 = 40;
 
 /// Time that a host may lose in a burst until it launches as fast as before its nap, in nanoseconds. It is not charged, as the GPU had nothing
-/// to do (hosts of H200s: .2 ms after a nap of 2 ms, .5 ms after one of 10 ms). Simulated .59 without, .52 with half of it, .56 with twice.
+/// to do (hosts of H200s: .2 ms after a nap of 2 ms, .5 ms after one of 10 ms). Simulated .60 without, .51 with half of it, .55 with twice.
 pub const WAKE_ALLOWANCE_NS: u64 = 200_000;
 
 /// Power draw at rest with the clock up, in thousandths of the default limit (H200: 124 W of 700 W).
