@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-use vgpu_gpu_limiter::tuning::{AVERAGING_US, BUSY_FROM, INTERACTIVE_UP_TO};
+use vgpu_gpu_limiter::tuning::{AVERAGING_US, BUSY_FROM};
 use vgpu_region::budget::Budget;
 use vgpu_region::limits::{GpuLimit, LimitsPage, Turn};
 
@@ -209,7 +209,8 @@ impl Tenant {
         let share = f64::from(self.weight().unwrap_or(100)) / 100.0;
         // Priority 0 holds for a tenant's own share, and for no more.
         let has_priority = self.page.priority() == 0;
-        let bound = if self.is_interactive || has_priority { BUSY_FROM } else { INTERACTIVE_UP_TO };
+        // The distance between the two prevents frequent changes.
+        let bound = if self.is_interactive || has_priority { BUSY_FROM } else { BUSY_FROM * 2.0 / 3.0 };
         self.is_interactive = self.use_rate < share * bound && (has_priority || self.demand < bound);
     }
 

@@ -7,15 +7,13 @@ use crate::batch_close::close_all;
 use crate::engine::{Engine, LaunchWait};
 use crate::launch::Launch;
 use crate::stream::RING;
-use crate::tuning::{MAX_BURST_NS, MIN_PAUSE_NS, PERIOD_NS, ROUND_US};
+use crate::tuning::{FIRST_NAP_NS, MAX_BURST_NS, MIN_PAUSE_NS, PERIOD_NS, ROUND_US};
 
 /// Shortest nap for budget, in nanoseconds; the longest is two periods. A nap costs about 6 µs of CPU time. A change of the limit ends it,
 /// except a wait for a turn.
 const MIN_NAP_NS: u64 = MIN_PAUSE_NS;
 /// Longest nap while something else may end it: another container's turn, another process's lease. In nanoseconds.
 const MAX_SHORT_NAP_NS: u64 = 2 * MIN_NAP_NS;
-/// Shortest nap while the end of work in flight is awaited, in nanoseconds.
-const FIRST_NAP_NS: u64 = 20_000;
 /// Time without any finished work after which one launch is made on credit, in nanoseconds. The work in flight may wait for this launch
 /// (kernels that wait for each other, or for the host), and would never end. Longer if the launch would queue behind unfinished work.
 const STUCK_AFTER_NS: u64 = 250_000_000;
