@@ -39,7 +39,9 @@ impl Timeline {
         let may_fill_gaps = batch.end != BatchEnd::Guessed && !batch.is_collective && start < self.charged_until;
         let filled_ns = if may_fill_gaps { self.gaps.fill_from(start) } else { 0 };
         let length_ns = end - start;
-        Span { length_ns, overhead_ns: overhead_ns(batch, length_ns), new_from, end, new_ns: end.saturating_sub(new_from) + filled_ns }
+        let own_host_ns = if batch.is_host_bound { length_ns / OWN_DIVISOR } else { 0 };
+        let overhead_ns = if batch.end == BatchEnd::Guessed { 0 } else { batch.wake_lag_ns + own_host_ns + EVENT_NS };
+        Span { length_ns, overhead_ns, new_from, end, new_ns: end.saturating_sub(new_from) + filled_ns }
     }
 
     /// Enters a batch that was charged with `charged_ns`.
@@ -164,13 +166,4 @@ impl Meter {
             timeline.charged_early_ns = 0;
         }
     }
-}
-
-/// Returns the part of a batch that is not the program's own work, in nanoseconds.
-fn overhead_ns(batch: &Batch, length_ns: u64) -> u64 {
-    if batch.end == BatchEnd::Guessed {
-        return 0;
-    }
-    let host_ns = if batch.is_host_bound { length_ns / OWN_DIVISOR } else { 0 };
-    batch.wake_lag_ns + host_ns + EVENT_NS
 }

@@ -22,11 +22,6 @@ const UNKNOWN_COST_NS: u64 = 200_000;
 /// A launch call that takes longer than this did something else first, such as loading the function. In nanoseconds.
 const SLOW_CALL_NS: u64 = 100_000;
 
-/// Returns true once in `period` moments, in an order that a program cannot predict.
-fn is_one_in(period: u32, now: u64) -> bool {
-    (now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).is_multiple_of(period.into())
-}
-
 /// Makes a launch by `call` when it may be made, and measures it. `key` is the key of its kind; `is_collective` tells whether it may wait for
 /// other GPUs. Returns `None`, without a launch, if there is no way to measure it.
 #[inline]
@@ -149,11 +144,6 @@ impl<'a> Launch<'a> {
         })
     }
 
-    /// Returns true if a launch call that took long did so because it waited for its work, as with `CUDA_LAUNCH_BLOCKING`.
-    fn has_blocked(&self, engine: &impl Engine) -> bool {
-        engine.is_idle(self.handle)
-    }
-
     /// Called after the launch call. Adds the launch to the batch if the driver accepted it.
     #[inline]
     pub fn end(&mut self, engine: &impl Engine, is_accepted: bool) {
@@ -183,8 +173,8 @@ impl<'a> Launch<'a> {
         state.idle_from = state.idle_from.max(launched_at) + self.cost_ns;
         if !self.is_cost_known && batch.start == BatchStart::Event && batch.count == 1 {
             let call_ns = engine.now().saturating_sub(self.now);
-            // The function was loaded first, while the stream was idle.
-            batch.loading_ns = if call_ns > SLOW_CALL_NS && !self.has_blocked(engine) { call_ns } else { 0 };
+            // The function was loaded first, while the stream was idle. A call that waits for its work (`CUDA_LAUNCH_BLOCKING`) leaves it idle.
+            batch.loading_ns = if call_ns > SLOW_CALL_NS && !engine.is_idle(self.handle) { call_ns } else { 0 };
         }
         let is_random_close = state.tail_was_guessed && is_random_close(state, batch.count, engine.now_approx());
         if batch.count >= state.max_launches || batch.expected_ns >= state.capacity_ns || !self.is_cost_known || is_random_close {
@@ -206,7 +196,7 @@ impl<'a> Launch<'a> {
     #[inline(always)]
     fn excuse_lag(&self, engine: &impl Engine, batch: &mut Batch, state: &mut StreamState) -> u64 {
         let mut launched_at = engine.now_approx();
-        if launched_at.saturating_sub(self.now) > SLOW_CALL_NS && self.has_blocked(engine) {
+        if launched_at.saturating_sub(self.now) > SLOW_CALL_NS && engine.is_idle(self.handle) {
             launched_at = self.now;
         }
         let excused_ns = launched_at.saturating_sub(state.idle_from).min(state.lag_allowance_ns);
@@ -216,8 +206,9 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// Returns true at random, ever more rarely with the number of launches since the pause.
+/// Returns true ever more rarely with the number of launches since the pause, in an order that a program cannot predict.
 #[inline(always)]
 fn is_random_close(state: &StreamState, launches: u32, now: u64) -> bool {
-    is_one_in(state.launches_since_pause.saturating_add(launches).saturating_mul(RANDOM_CLOSE_PERIOD), now)
+    let period = state.launches_since_pause.saturating_add(launches).saturating_mul(RANDOM_CLOSE_PERIOD);
+    (now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).is_multiple_of(period.into())
 }

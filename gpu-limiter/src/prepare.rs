@@ -8,7 +8,7 @@ use crate::batch::{BatchEnd, BatchStart, MAX_LAUNCHES};
 use crate::batch_close::{close_batch, ensure_event, has_paused};
 use crate::engine::Engine;
 use crate::launch::Launch;
-use crate::stream::{RING, StreamGuard, StreamState};
+use crate::stream::{RING, StreamGuard};
 use crate::tuning::{BATCH_NS, MIN_PAUSE_NS, WAKE_ALLOWANCE_NS};
 
 /// Sleep while another thread has the lock of the overflow stream, in nanoseconds, and the number of sleeps.
@@ -77,12 +77,18 @@ impl<'a> Launch<'a> {
     fn begin_batch(&mut self, engine: &impl Engine, guard: &mut StreamGuard<'_>, is_overflow: bool) {
         let had_paused = self.now >= guard.open().1.idle_from + MIN_PAUSE_NS;
         let was_cost_known = self.is_cost_known;
-        let was_held = self.wait_unless_others_go_on(engine, guard, is_overflow);
+        let account = self.meter.account;
+        let progress = guard.open().1.phase;
+        let goes_on = !is_overflow && self.stream.closed_batches() < RING - 2 && account.phase.may_catch_up(progress, self.cost_ns);
+        // This launch was held back, or others of its gang phase were.
+        let was_held = (!goes_on && self.wait(engine)) || account.phase.is_new(progress);
         let (batch, state) = guard.open();
         if batch.count == 0 {
             batch.is_host_bound = state.is_host_bound && !self.meter.has_concurrent_streams.load(Relaxed);
         }
-        self.set_bounds(state);
+        // However small it is then: it is not charged before. In turns the arbiter counts batches to see which container is active.
+        state.close_at = self.now + if account.turns.are_taken() { BATCH_NS } else { 4 * BATCH_NS };
+        state.capacity_ns = if self.is_on_credit { 0 } else { BATCH_NS / account.phase.stream_count() };
         let is_idle = self.stream.closed_batches() == 0 || engine.is_idle(self.handle);
         if !is_idle {
             // The last launches take longer than expected: the host is not late.
@@ -111,25 +117,6 @@ impl<'a> Launch<'a> {
         if needs_start {
             self.record_start(engine, guard, was_held, was_delayed && !is_overflow);
         }
-    }
-
-    /// Waits for admission, unless the stream may catch up with others of its gang phase. Returns true if the launch was held back, or others
-    /// of its phase were.
-    #[inline(always)]
-    fn wait_unless_others_go_on(&mut self, engine: &impl Engine, guard: &mut StreamGuard<'_>, is_overflow: bool) -> bool {
-        let account = self.meter.account;
-        let progress = guard.open().1.phase;
-        let goes_on = !is_overflow && self.stream.closed_batches() < RING - 2 && account.phase.may_catch_up(progress, self.cost_ns);
-        (!goes_on && self.wait(engine)) || account.phase.is_new(progress)
-    }
-
-    /// Sets the bounds of the batch that begins.
-    #[inline(always)]
-    fn set_bounds(&self, state: &mut StreamState) {
-        let account = self.meter.account;
-        // However small it is then: it is not charged before. In turns the arbiter counts batches to see which container is active.
-        state.close_at = self.now + if account.turns.are_taken() { BATCH_NS } else { 4 * BATCH_NS };
-        state.capacity_ns = if self.is_on_credit { 0 } else { BATCH_NS / account.phase.stream_count() };
     }
 
     /// Records the start event of the batch. `was_paused_by_us` says that the pause before it was not the program's.
