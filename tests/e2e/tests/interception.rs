@@ -78,7 +78,7 @@ fn programs_with_the_images_driver_library_are_limited() {
         for (intercept, by, folder) in [
             ("preload", "program", "/usr/local/cuda/compat"),
             ("both", "program", "/usr/local/cuda/compat"),
-            ("both", "program", "/opt/driver"),
+            ("both", "program", "/driver"),
             ("preload", "environment", "/usr/local/cuda/compat"),
             ("both", "environment", "/usr/local/cuda/compat"),
             ("replace", "environment", "/usr/local/cuda/compat"),
