@@ -11,6 +11,9 @@ use crate::stream::Stream;
 use crate::timeline::Timeline;
 use crate::tuning::{EVENT_NS, OWN_DIVISOR};
 
+/// Number of batches in a row from one stream after which it counts as the only one.
+const LONE_STREAM_BATCHES: u32 = 16;
+
 /// Interval of a finished batch on the timeline.
 struct Span {
     /// Time for which it lay in its stream, in nanoseconds.
@@ -76,9 +79,10 @@ impl Meter {
     pub(crate) fn charge_batch(&self, engine: &impl Engine, timeline: &mut Timeline, rate: Rate, stream: &Stream, times: (u64, u64, u64)) {
         // SAFETY: only the harvester has the timeline.
         let Some(batch) = (unsafe { stream.oldest() }) else { return };
-        let is_concurrent = !core::ptr::eq(timeline.last_stream, stream) && self.stream_count.load(Relaxed) > 1;
-        self.has_concurrent_streams.store(is_concurrent, Relaxed);
+        timeline.batches_in_row = if core::ptr::eq(timeline.last_stream, stream) { timeline.batches_in_row.saturating_add(1) } else { 0 };
         timeline.last_stream = stream;
+        let is_concurrent = timeline.batches_in_row <= LONE_STREAM_BATCHES && self.stream_count.load(Relaxed) > 1;
+        self.has_concurrent_streams.store(is_concurrent, Relaxed);
         let (_, start, end) = times;
         if batch.end == BatchEnd::Event && batch.start == BatchStart::Event {
             timeline.offset.observe_start(batch.started_at, start.saturating_sub(batch.loading_ns));

@@ -38,7 +38,7 @@ pub struct Meter {
     /// Host time up to which the context's GPU time is known, in nanoseconds: the last harvest of a batch, or the start of the work in flight
     /// if that is later. Running work is charged from here on.
     pub(crate) known_until: AtomicU64,
-    /// The last two batches were of different streams.
+    /// More than one stream had batches lately.
     pub(crate) has_concurrent_streams: AtomicBool,
     /// Number of harvested batches. A waiting launch sees whether work finishes.
     pub(crate) harvested_batches: AtomicU64,

@@ -41,6 +41,8 @@ pub struct Timeline {
     pub offset: ClockOffset,
     /// Stream of the last batch.
     pub last_stream: *const Stream,
+    /// Number of batches in a row from that stream.
+    pub batches_in_row: u32,
 }
 
 impl Timeline {
@@ -55,6 +57,7 @@ impl Timeline {
             charged_early_ns: 0,
             offset: ClockOffset { least: None, seen_at: 0 },
             last_stream: core::ptr::null(),
+            batches_in_row: 0,
         }
     }
 
