@@ -9,7 +9,10 @@ use crate::engine::Engine;
 use crate::meter::Meter;
 use crate::stream::Stream;
 use crate::timeline::Timeline;
-use crate::tuning::{EVENT_NS, OWN_DIVISOR};
+use crate::tuning::{BATCH_NS, EVENT_NS, OWN_DIVISOR};
+
+/// Running time after which work is charged before it has finished, in nanoseconds: most batches end sooner.
+const CHARGE_RUNNING_AFTER_NS: u64 = 2 * BATCH_NS;
 
 /// Number of batches in a row from one stream after which it counts as the only one.
 const LONE_STREAM_BATCHES: u32 = 16;
@@ -142,8 +145,11 @@ impl Meter {
         let (divisor, kinds) = if batch.is_uniform { (u64::from(batch.count.max(1)), 1) } else { (1, batch.count) };
         match batch.kinds.get(..kinds as usize) {
             Some(&[kind]) if batch.is_collective => self.account.costs.learn_collective(kind, alone_ns / divisor),
-            // The time added to the timeline counts: four streams' launches side by side take a quarter each.
-            Some(kinds) if !is_crowded && !batch.is_collective => self.account.costs.learn(kinds, measured_ns / divisor),
+            // The time added to the timeline counts: four streams' launches side by side take a quarter each. A pause that counts as used is
+            // no part of the cost, or the next pause would look shorter than it is.
+            Some(kinds) if !is_crowded && !batch.is_collective && (!batch.was_found_idle || measured_ns < batch.expected_ns) => {
+                self.account.costs.learn(kinds, measured_ns / divisor)
+            }
             _ => {}
         }
     }
@@ -157,12 +163,12 @@ impl Meter {
         }
     }
 
-    /// Charges running work, or refunds that charge if nothing is running any more.
+    /// Charges work that has been running for long, or refunds that charge if nothing is running any more.
     pub(crate) fn charge_running(&self, engine: &impl Engine, timeline: &mut Timeline, rate: Rate, is_running: bool) {
         let since = self.known_until.load(Relaxed);
         let ran_until = |now: u64| now.saturating_sub(since).saturating_sub(self.account.off_times.between(since, now));
         let due_ns = if is_running { ran_until(engine.now()) } else { 0 };
-        if due_ns > timeline.charged_early_ns {
+        if due_ns > timeline.charged_early_ns && due_ns > CHARGE_RUNNING_AFTER_NS {
             self.account.charge((due_ns - timeline.charged_early_ns) as i64, rate);
             timeline.charged_early_ns = due_ns;
         } else if !is_running && timeline.charged_early_ns != 0 {

@@ -215,7 +215,7 @@ impl Meter {
         unfinished_ns
     }
 
-    /// Charges finished batches, and running work. Does nothing while another thread does it.
+    /// Charges finished batches, and work that has been running for long. Does nothing while another thread does it.
     pub(crate) fn harvest(&self, engine: &impl Engine, rate: Rate) {
         if self.is_harvesting.swap(true, Acquire) {
             return;

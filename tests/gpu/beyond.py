@@ -233,13 +233,16 @@ def notebooks(work, seconds=45):
     programs = start(work, 6, 16)
     for program in programs:
         program.ask("take", each)
+    programs[-1].ask("touch")
     resident = programs[-1].ask("touch")["seconds"]
+    # Each makes its host memory while it is idle.
+    time.sleep(12)
     waits, end, lock = [], time.monotonic() + seconds, threading.Lock()
 
     def use(program, seed):
         chance = random.Random(seed)
         while time.monotonic() < end:
-            time.sleep(chance.expovariate(1 / 12))
+            time.sleep(min(chance.expovariate(1 / 12), 20))
             wait = program.ask("touch")["seconds"]
             program.ask("work", 1)
             with lock:
