@@ -14,8 +14,8 @@ use vgpu_region::uuid::Uuid;
 const GPU: Uuid = Uuid([3; 16]);
 /// Most tenants and steps of an execution.
 const MOST: (usize, usize) = (4, 64);
-/// Longest time until the scheduler wants to be called again, in µs.
-const LONGEST: u64 = 5_000;
+/// Longest time until the scheduler wants to be called again, in µs: a sampling period.
+const LONGEST: u64 = 10_000;
 
 /// Limits of a tenant.
 #[derive(Arbitrary, Debug)]
