@@ -252,7 +252,10 @@ impl Mover {
             }
             if !self.ask(&mut request, device) {
                 if clock::monotonic().saturating_sub(begin) > PATIENCE_NS && FAILED.allow() {
-                    log::line(LogLevel::Warn, format_args!("memory on the host waits for room on GPU {device}: nobody makes enough"));
+                    log::line(
+                        LogLevel::Warn,
+                        format_args!("memory on the host waits for room on GPU {device}: no container can make enough"),
+                    );
                 }
                 clock::nap(NO_ROOM_NS);
                 request = None;
