@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A tenant that has left cannot come back while its order stands. It is taken back once the one that it was given for has its room or was
-//! refused. So a large request is met or refused in finite time, and no tenant takes room that was made for another. Tenants that ask wait in
-//! a queue; one that was served goes to its end.
+//! refused. So a large request is met or refused in finite time, and no tenant takes room that was made for another. A tenant that others
+//! leave for knows it, and its memory comes back while theirs leaves. Tenants that ask wait in a queue; one that was served goes to its end.
 //!
 //! The quantum is [`MOVES_PER_QUANTUM`] times what the tenant's last move took, so that two tenants that do not fit together lose a
 //! thirtieth to moving. Meanwhile it stands by: it makes the host memory for its move.
@@ -84,6 +84,7 @@ impl Resident {
         let (active_us, asked_us, queued_us, in_since_us, move_us, skipped_until_us) = (0, 0, 0, 0, 0, 0);
         let (order, asks) = (None, None);
         turn.stand_by.store(0, Relaxed);
+        turn.served.store(0, Relaxed);
         let resident =
             Self { page, limit, turn, source, report, order, active_us, asked_us, asks, queued_us, in_since_us, move_us, skipped_until_us };
         resident.publish(0);
@@ -199,6 +200,7 @@ impl Residency {
         if !self.residents.iter().any(is_leaving) && now.saturating_sub(self.ended_us) >= STILL_ASKS_US {
             self.decide(now);
         }
+        self.tell_served();
         let is_quiet = self.residents.iter().all(|resident| resident.order.is_none() && resident.asks.is_none());
         if is_quiet { QUIET_TICK_US } else { BUSY_TICK_US }
     }
@@ -212,6 +214,15 @@ impl Residency {
             if resident.turn.stand_by.swap(stands_by, Relaxed) < stands_by {
                 resident.page.notify_turn(resident.turn);
             }
+        }
+    }
+
+    /// Tells tenants whether others leave for them: memory that comes back follows the memory that leaves, piece by piece.
+    fn tell_served(&self) {
+        for resident in &self.residents {
+            let is_for = |order: Order| std::ptr::eq(order.asking, resident.turn);
+            let is_served = self.residents.iter().any(|other| other.order.is_some_and(is_for));
+            resident.turn.served.store(u32::from(is_served), Release);
         }
     }
 
@@ -267,6 +278,7 @@ impl Residency {
     pub fn end(&mut self) {
         for resident in &mut self.residents {
             resident.turn.stand_by.store(0, Relaxed);
+            resident.turn.served.store(0, Relaxed);
             resident.release();
         }
     }

@@ -4,18 +4,20 @@
 //! * [`blocks`]: linear memory that can move. It is physical memory that this library maps at addresses that it keeps reserved.
 //! * [`gate`]: no call that may touch device memory runs while memory is away. Calls count themselves in and out.
 //! * [`mover`]: the thread that moves memory out and in, as the arbiter says and as calls need it.
+//! * [`transfer`]: copies of blocks to the host and back.
 //! * [`within`]: work in one of the process's contexts, or in all.
 //! * [`store`]: the memory on the host.
 //! * [`room`]: asks the arbiter for room when the device is full, though the container's limit is not.
 //! * [`heart`]: whether the arbiter lives. What a dead one has ordered is void.
 //!
 //! Invariants:
-//! * Memory is unmapped only after every call has left the gate, the GPU has finished its work in every context, and every copy has
+//! * A block is unmapped only after every call has left the gate, the GPU has finished its work in every context, and its copy has
 //!   succeeded.
 //! * While the mover uses contexts, none is ended; while one is being ended, nothing moves.
-//! * The gate opens only when everything is back. A failed move out leaves the memory where it is; after a failed move in nothing is mapped,
-//!   so that the program gets a fault and no wrong word.
-//! * A process that comes back takes all of its memory or none, so two that come back never wait for each other.
+//! * The gate opens only when everything is back. A block that cannot be copied to the host stays; one that cannot be copied back is not
+//!   mapped, so that the program gets a fault and no wrong word.
+//! * A process that comes back keeps a part of its memory on the device only while others leave for it, as the arbiter says; at any other
+//!   time it takes all or nothing. So two that come back never wait for each other.
 //!
 //! What does not move stays charged and on the device: contexts, modules, arrays, small allocations, pools, managed memory, and memory of
 //! the program's own virtual memory management.
@@ -26,4 +28,5 @@ mod heart;
 pub mod mover;
 pub mod room;
 mod store;
+mod transfer;
 pub mod within;

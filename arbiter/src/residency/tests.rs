@@ -322,3 +322,24 @@ fn busy_tenants_stand_by_while_another_asks() {
     residency.end();
     assert_eq!(stand_by(&tenants), [0, 0]);
 }
+
+/// A tenant may keep what it finds only while another leaves for it, or is held out for it.
+#[test]
+fn the_one_that_others_leave_for_is_served() {
+    let mut tenants = [60, 60].map(|pages| Tenant::new(GpuLimit::EVICTABLE, 1, pages, |now| now % 4_000_000 < 1_500_000));
+    let mut residency = Residency { residents: tenants.iter().map(Tenant::resident).collect(), ..Residency::default() };
+    let (mut free, mut was_served) = (100, false);
+    for now in (1_000_000..20_000_000).step_by(10_000) {
+        tenants.iter_mut().for_each(|tenant| tenant.step(now, 10_000, &mut free));
+        residency.tick(now);
+        for [one, other] in [[0, 1], [1, 0]] {
+            let is_served = tenants[one].turn().served.load(Relaxed) != 0;
+            let other_leaves = tenants[other].turn().leave.load(Relaxed) != 0;
+            assert_eq!(is_served, other_leaves, "at {now}");
+            was_served |= is_served;
+        }
+    }
+    assert!(was_served);
+    residency.end();
+    assert!(tenants.iter().all(|tenant| tenant.turn().served.load(Relaxed) == 0));
+}

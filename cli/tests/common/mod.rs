@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use vgpu_e2e::{Kit, Machine, host};
 use vgpu_test_harness::{Host, Runtime, can_run};
 
-/// Timeout of every wait, long enough for a busy machine.
-pub const TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeout of every wait, long enough for a busy machine: memory that moves stays for sixty times what its last move took.
+pub const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Returns the command `vgpu` for a host with simulated GPUs.
 pub fn vgpu(host: &Host, machine: &Machine) -> Command {

@@ -26,6 +26,8 @@ static DETAILS: Table = Table::new();
 static GIVEN_UP: AtomicU32 = AtomicU32::new(0);
 /// Bit of a word in [`DETAILS`]: the block was freed, and ends once the GPU's work can be waited for.
 const IS_GIVEN_UP: u64 = 1 << 63;
+/// Bit of a word in [`DETAILS`]: the host has the block's contents, and the device may have them, too.
+const IS_STORED: u64 = 1 << 62;
 
 /// A block.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +48,7 @@ impl Block {
 
     /// Returns the block at an address, with size and context from a word.
     fn unpack(address: DevicePtr, word: u64) -> Self {
-        Self { address, bytes: (((word & !IS_GIVEN_UP) >> 8) * GRANULE) as usize, context: word as u8 }
+        Self { address, bytes: (((word & !(IS_GIVEN_UP | IS_STORED)) >> 8) * GRANULE) as usize, context: word as u8 }
     }
 
     /// Returns the ordinal of its device.
@@ -67,16 +69,33 @@ impl Block {
         unsafe { driver::unmap(self.address, self.bytes) == SUCCESS && driver::physical_release(handle.swap(0, Release)) == SUCCESS }
     }
 
-    /// Creates and maps its physical memory, unless it is there.
+    /// Takes it off the device, after its contents were copied to the host. A block that the driver does not unmap stays.
+    ///
+    /// # Safety
+    /// The gate is closed, and the copy has ended.
+    pub unsafe fn leave(self) {
+        // SAFETY: the caller's promise.
+        if let Some(word) = DETAILS.get(self.address).filter(|_| unsafe { self.take_off() }) {
+            word.fetch_or(IS_STORED, AcqRel);
+        }
+    }
+
+    /// Creates and maps its physical memory. Returns false if it is there.
     ///
     /// # Errors
     /// The driver's status, and the device.
-    fn put_back(self) -> Result<(), (Status, Device)> {
-        let (Some(place), Some(device)) = (BLOCKS.get(self.address), self.device()) else { return Ok(()) };
-        if place.load(Acquire) == 0 {
-            place.store(create_at(self.address, self.bytes, device).map_err(|status| (status, device))?, Release);
+    pub fn put_back(self) -> Result<bool, (Status, Device)> {
+        let (Some(place), Some(device)) = (BLOCKS.get(self.address), self.device()) else { return Ok(false) };
+        if place.load(Acquire) != 0 {
+            return Ok(false);
         }
-        Ok(())
+        place.store(create_at(self.address, self.bytes, device).map_err(|status| (status, device))?, Release);
+        Ok(true)
+    }
+
+    /// Returns true if its memory is not on the device.
+    pub fn is_away(self) -> bool {
+        BLOCKS.get(self.address).is_some_and(|handle| handle.load(Acquire) == 0)
     }
 
     /// Gives up contents that could not be copied back: a fault tells the program that they are lost; wrong words would not.
@@ -256,20 +275,17 @@ fn can_use(peer: Device, device: Device) -> bool {
     unsafe { driver::can_access_peer(&raw mut can, peer, device) == SUCCESS && can != 0 }
 }
 
-/// Takes all blocks off the device. A block that the driver does not unmap stays.
+/// Takes off the device again what has come back to it since the last move out.
 ///
 /// # Safety
-/// Their contents were copied, and the gate is closed.
-pub unsafe fn take_all_off() {
-    // SAFETY: the caller's promise.
-    all().for_each(|block| _ = unsafe { block.take_off() });
+/// The gate is closed, and no copy is under way.
+pub unsafe fn take_back_off() {
+    let stored = DETAILS.iter().filter(|(_, word)| word.load(Acquire) & IS_STORED != 0);
+    // SAFETY: the contents are still on the host, and the caller's promise.
+    stored.for_each(|(address, word)| _ = unsafe { Block::unpack(address, word.load(Acquire)).take_off() });
 }
 
-/// Creates physical memory for all blocks that are away, and maps it.
-///
-/// # Errors
-/// The driver's status, and the device of the block that it refused. Then none of them is on a device.
-pub fn put_all_back() -> Result<(), (Status, Device)> {
-    // SAFETY: the gate is closed, and the contents are still on the host.
-    all().try_for_each(Block::put_back).inspect_err(|_| unsafe { take_all_off() })
+/// Records that the contents on the host are not the blocks' any more.
+pub fn forget_stored() {
+    DETAILS.iter().for_each(|(_, word)| _ = word.fetch_and(!IS_STORED, AcqRel));
 }

@@ -8,7 +8,7 @@ use vgpu_region::ledger::pages;
 use vgpu_region::limits::{LogLevel, Turn};
 
 use crate::loader::driver::CaptureRelaxed;
-use crate::loader::{driver, threads};
+use crate::loader::threads;
 use crate::memory::objects::{captures, context_table};
 use crate::os::log::Throttle;
 use crate::os::{cgroup, clock, futex, log};
@@ -16,9 +16,10 @@ use crate::residency::blocks::{self, Block};
 use crate::residency::gate::Gate;
 use crate::residency::room::Request;
 use crate::residency::store::{Grown, Store};
+use crate::residency::transfer::{self, MovedIn};
 use crate::residency::within::{self, in_context};
 use crate::session::{Gpu, Session};
-use vgpu_cuda_abi::cuda::{DEINITIALIZED, Device, DevicePtr, OUT_OF_MEMORY, SUCCESS};
+use vgpu_cuda_abi::cuda::{DEINITIALIZED, Device, SUCCESS};
 
 /// Sleep between two looks while calls are under way, in nanoseconds.
 const POLL_NS: i64 = 50_000;
@@ -208,14 +209,12 @@ impl Mover {
             gate.stay();
             return false;
         }
-        let is_out = self.copy_out();
-        if is_out {
-            // SAFETY: all contents were copied, and the gate is closed.
-            unsafe { blocks::take_all_off() };
-            self.count_out();
-        } else if FAILED.allow() {
+        // SAFETY: the gate is closed, the work has ended, and the store is large enough.
+        if !unsafe { transfer::move_out(&self.store) } && FAILED.allow() {
             log::line(LogLevel::Warn, format_args!("memory could not be moved to the host: it stays on the GPU"));
         }
+        self.count_out();
+        let is_out = blocks::all().any(Block::is_away);
         gate.end_move(is_out);
         is_out
     }
@@ -242,12 +241,20 @@ impl Mover {
         let (mut request, begin) = (None, clock::monotonic());
         let status = loop {
             self.gate.begin_move_in();
-            let Err((status, device)) = blocks::put_all_back() else { break SUCCESS };
-            if status != OUT_OF_MEMORY {
-                break status;
+            // SAFETY: the gate is closed, and the blocks were moved out to the store.
+            let device = match unsafe { transfer::move_in(&self.store) } {
+                MovedIn::All => break SUCCESS,
+                MovedIn::Failed(status) => break status,
+                MovedIn::NoRoom(device) => device,
+            };
+            let is_ordered = self.is_ordered();
+            if is_ordered || !self.is_served(device) {
+                // SAFETY: the gate is closed, and the move has waited for its copies.
+                unsafe { blocks::take_back_off() };
             }
+            self.count_out();
             self.gate.end_move(true);
-            if self.is_ordered() {
+            if is_ordered {
                 return;
             }
             if !self.ask(&mut request, device) {
@@ -261,7 +268,7 @@ impl Mover {
                 request = None;
             }
         };
-        if status != SUCCESS || !self.copy_back() {
+        if status != SUCCESS {
             // What is lost must not be mapped again: the memory stays where it is.
             within::stay_for_good();
             // At the process's end the driver is gone before the last calls are.
@@ -269,9 +276,17 @@ impl Mover {
                 log::line(LogLevel::Error, format_args!("memory could not be moved back to the GPU: CUDA error {status}"));
             }
         }
+        blocks::forget_stored();
         self.session.gpus().iter().for_each(|gpu| gpu.charge.out.store(0, Relaxed));
         self.came_back = clock::monotonic();
         self.gate.end_move(false);
+    }
+
+    /// Returns true while others leave a device for this container: what has come back stays there, and the rest follows as they make room.
+    /// At any other time two processes that hold a part each would wait for each other.
+    fn is_served(&self, device: Device) -> bool {
+        let turn = self.session.gpu(device).and_then(|gpu| self.session.limits.turn(gpu.uuid));
+        turn.is_some_and(|turn| turn.served.load(Acquire) != 0) && self.gate.arbiter_lives()
     }
 
     /// Asks for room on a device. Returns false if there will be none.
@@ -324,69 +339,14 @@ impl Mover {
         bytes <= most
     }
 
-    /// Calls `work` with each block, the parts of its addresses, their places in the store, and their lengths. Blocks neither come nor go
-    /// while they are away.
-    fn each(&self, mut work: impl FnMut(Block, DevicePtr, *mut c_void, usize)) {
-        let mut offset = 0;
-        for block in blocks::all() {
-            let mut address = block.address;
-            for (place, bytes) in self.store.parts(offset, block.bytes) {
-                work(block, address, place, bytes);
-                address += bytes as u64;
-            }
-            offset += block.bytes;
-        }
-    }
-
-    /// Copies all blocks to the host. Returns false if a copy failed.
-    fn copy_out(&self) -> bool {
-        let mut is_copied = true;
-        self.each(|block, address, place, bytes| {
-            // SAFETY: the block's memory, and room for it in the store, which is registered.
-            let copy = || unsafe { driver::copy_to_host(place, address, bytes, core::ptr::null_mut()) };
-            is_copied &= in_context(block.context, copy) == Some(SUCCESS);
-        });
-        // Also after a failure: no copy may be under way when the gate opens.
-        contexts_of_blocks().filter(|&id| in_context(id, within::synchronize) != Some(SUCCESS)).count() == 0 && is_copied
-    }
-
-    /// Copies all blocks back. What cannot be copied is given up: a fault tells the program so; wrong words would not. Returns false if
-    /// something was.
-    fn copy_back(&self) -> bool {
-        let mut is_copied = true;
-        let mut lose = |block: Block| {
-            is_copied = false;
-            // SAFETY: the gate is closed, and no copy of the block is under way.
-            unsafe { block.lose() }
-        };
-        self.each(|block, address, place, bytes| {
-            // SAFETY: the block is mapped again, and its contents are in the store.
-            let copy = || unsafe { driver::copy_from_host(address, place, bytes, core::ptr::null_mut()) };
-            if in_context(block.context, copy) != Some(SUCCESS) {
-                lose(block);
-            }
-        });
-        for id in contexts_of_blocks().filter(|&id| in_context(id, within::synchronize) != Some(SUCCESS)) {
-            blocks::all().filter(|block| block.context == id).for_each(&mut lose);
-        }
-        is_copied
-    }
-
     /// Publishes how much is on the host.
     fn count_out(&self) {
         let of = |gpu: &Gpu| {
             let is_there = |block: &Block| context_table::gpu_of(block.context).is_some_and(|there| there.device == gpu.device);
-            blocks::all().filter(is_there).map(|block| pages(block.bytes as u64)).sum()
+            blocks::all().filter(is_there).filter(|block| block.is_away()).map(|block| pages(block.bytes as u64)).sum()
         };
         self.session.gpus().iter().for_each(|gpu| gpu.charge.out.store(of(gpu), Relaxed));
     }
-}
-
-/// Returns the contexts that have blocks, by their places in the table.
-fn contexts_of_blocks() -> impl Iterator<Item = u8> {
-    let mut have = [false; 256];
-    blocks::all().for_each(|block| have.get_mut(usize::from(block.context)).into_iter().for_each(|has| *has = true));
-    (0..=u8::MAX).zip(have).filter(|&(_, has)| has).map(|(id, _)| id)
 }
 
 /// Returns the size of all blocks in bytes.
