@@ -58,16 +58,18 @@ fn overcommitted() -> Option<(Host, Machine)> {
 
 #[test]
 fn a_program_gets_its_whole_limit_while_others_are_idle() {
-    let Some((host, machine)) = overcommitted() else { return };
-    let _monitor = Monitor::start(&host, &machine);
-    let limited = || machine.bundle().annotation("nvidia.com/gpumem", LIMIT).annotation("nvidia.com/gpumem-evictable", "true");
-    let fill = ["/programs/fill", "--chunk", "16M", "--max", "4G"];
-    let mut idle = Way::Wrapper.start(&host, limited().args(&[&fill[..], &["--hold", "600"]].concat()));
-    let first = Fill::of(&idle.line());
-    let outcome = Way::Wrapper.run(&host, limited().args(&fill));
-    let second = Fill::of(&outcome.stdout);
-    assert_eq!((first.obtained, second.obtained), (384 << 20, 384 << 20), "{outcome:#?}");
-    wait_for("the idle container has moved", || has_moved(&host, &idle).then_some(()));
+    for api in ["cuMemAlloc", "expandable"] {
+        let Some((host, machine)) = overcommitted() else { return };
+        let _monitor = Monitor::start(&host, &machine);
+        let limited = || machine.bundle().annotation("nvidia.com/gpumem", LIMIT).annotation("nvidia.com/gpumem-evictable", "true");
+        let fill = ["/programs/fill", "--api", api, "--chunk", "16M", "--max", "4G"];
+        let mut idle = Way::Wrapper.start(&host, limited().args(&[&fill[..], &["--hold", "600"]].concat()));
+        let first = Fill::of(&idle.line());
+        let outcome = Way::Wrapper.run(&host, limited().args(&fill));
+        let second = Fill::of(&outcome.stdout);
+        assert_eq!((first.obtained, second.obtained), (384 << 20, 384 << 20), "{outcome:#?}");
+        wait_for("the idle container has moved", || has_moved(&host, &idle).then_some(()));
+    }
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub const MAP: i32 = 1;
 
 /// `CUarrayMapInfo`
 #[repr(C)]
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct MapInfo {
     /// `resourceType`: array or mipmapped array.
     pub resource_kind: i32,

@@ -1,7 +1,9 @@
 //! Memory beyond the card: the memory of an evictable container moves to the host while others need the GPU's, and comes back to the same
 //! addresses before the next call that needs it.
 //!
-//! * [`blocks`]: linear memory that can move. It is physical memory that this library maps at addresses that it keeps reserved.
+//! * [`block`]: memory that can move: physical memory, mapped at an address that stays reserved while it is away.
+//! * [`blocks`]: linear memory that can move, which the library makes of such blocks, and all blocks.
+//! * [`mappings`]: memory of the program's own virtual memory management that can move.
 //! * [`gate`]: no call that may touch device memory runs while memory is away. Calls count themselves in and out.
 //! * [`mover`]: the thread that moves memory out and in, as the arbiter says and as calls need it.
 //! * [`transfer`]: copies of blocks to the host and back.
@@ -19,12 +21,14 @@
 //! * A process that comes back keeps a part of its memory on the device only while others leave for it, as the arbiter says; at any other
 //!   time it takes all or nothing. So two that come back never wait for each other.
 //!
-//! What does not move stays charged and on the device: contexts, modules, arrays, small allocations, pools, managed memory, and memory of
-//! the program's own virtual memory management.
+//! What does not move stays charged and on the device: contexts, modules, arrays, small allocations, pools, managed memory, and physical
+//! memory of the program's that is exported, or has not one mapping.
 
+mod block;
 pub mod blocks;
 pub mod gate;
 mod heart;
+mod mappings;
 pub mod mover;
 pub mod room;
 mod store;

@@ -84,15 +84,16 @@ macro_rules! entry_points {
             Cuda handles::create[handle, bytes, properties] => (handle: *mut u64, bytes: usize, properties: *const AllocationProp, flags: u64)
                 [allocate(handle, bytes)]:
                 cuMemCreate;
-            Cuda ipc::release[handle] => (handle: u64) [free(handle)]: cuMemRelease;
-            Cuda handles::retain[handle, address] => (handle: *mut u64, address: *mut c_void): cuMemRetainAllocationHandle;
-            Cuda vmm::map[address, bytes, handle] => (address: DevicePtr, bytes: usize, offset: usize, handle: u64, flags: u64): cuMemMap;
-            Cuda ipc::unmap[address, bytes] => (address: DevicePtr, bytes: usize): cuMemUnmap;
+            Cuda handles::release => (handle: u64) [free(handle)]: cuMemRelease;
+            Cuda handles::retain => (handle: *mut u64, address: *mut c_void): cuMemRetainAllocationHandle;
+            Cuda handles::map => (address: DevicePtr, bytes: usize, offset: usize, handle: u64, flags: u64): cuMemMap;
+            Cuda handles::unmap => (address: DevicePtr, bytes: usize): cuMemUnmap;
+            Cuda handles::properties => (properties: *mut c_void, handle: u64): cuMemGetAllocationPropertiesFromHandle;
             // Memory that crosses the border of a process.
-            Cuda ipc::export[shareable, kind, || handle] => (shareable: *mut c_void, handle: u64, kind: i32, flags: u64):
+            Cuda handles::export => (shareable: *mut c_void, handle: u64, kind: i32, flags: u64):
                 cuMemExportToShareableHandle;
             Cuda ipc::export_linear[address] => (out: *mut c_void, address: DevicePtr): cuIpcGetMemHandle;
-            Cuda handles::export_range[out, kind, address] => (out: *mut c_void, address: DevicePtr, bytes: usize, kind: i32, flags: u64):
+            Cuda handles::export_range => (out: *mut c_void, address: DevicePtr, bytes: usize, kind: i32, flags: u64):
                 cuMemGetHandleForAddressRange;
             Cuda ipc::import_physical[handle] => (handle: *mut u64, shareable: *mut c_void, kind: i32): cuMemImportFromShareableHandle;
             Cuda ipc::import[pool, driver::pool_destroy] => (pool: *mut Handle, shareable: *mut c_void, kind: i32, flags: u64):
@@ -103,17 +104,17 @@ macro_rules! entry_points {
             Cuda ipc::import[memory, driver::external_destroy] => (memory: *mut Handle, description: *const c_void): cuImportExternalMemory;
             Cuda ipc::restore[arguments] => (pid: i32, arguments: *mut RestoreArgs): cuCheckpointProcessRestore;
             // What keeps physical memory besides handles and mappings.
-            Cuda multicast::map_array[list, count] => (list: *mut MapInfo, count: u32, stream: Handle):
+            Cuda handles::map_array => (list: *mut MapInfo, count: u32, stream: Handle):
                 cuMemMapArrayAsync, cuMemMapArrayAsync_ptsz;
             Cuda multicast::create[handle] => (handle: *mut u64, properties: *const c_void): cuMulticastCreate;
             Cuda multicast::grow[] => (object: u64, device: i32): cuMulticastAddDevice;
-            Cuda multicast::bind[object, offset, Some(handle)] => (object: u64, offset: usize, handle: u64, handle_offset: usize, bytes:
+            Cuda handles::bind => (object: u64, offset: usize, handle: u64, handle_offset: usize, bytes:
                 usize, flags: u64):
                 cuMulticastBindMem;
             Cuda multicast::bind[object, offset, physical::mapped_at(address)] => (object: u64, offset: usize, address: DevicePtr, bytes:
                 usize, flags: u64):
                 cuMulticastBindAddr;
-            Cuda multicast::bind[object, offset, Some(handle)] => (object: u64, device: Device, offset: usize, handle: u64, handle_offset:
+            Cuda handles::bind_v2 => (object: u64, device: Device, offset: usize, handle: u64, handle_offset:
                 usize, bytes: usize, flags: u64):
                 cuMulticastBindMem_v2;
             Cuda multicast::bind[object, offset, physical::mapped_at(address)] => (object: u64, device: Device, offset: usize, address:
@@ -123,7 +124,7 @@ macro_rules! entry_points {
                 cuMulticastUnbind;
             Cuda multicast::grow[] => (endpoint: u32, what: *const c_void): cuLogicalEndpointCreate, cuLogicalEndpointAddDevice;
             Cuda multicast::grow[] => (endpoint: u32, shareable: *const c_void, kind: i32): cuLogicalEndpointImport;
-            Cuda multicast::bind[endpoint(id), offset, Some(handle)] => (id: u32, device: Device, offset: usize, handle: u64, handle_offset:
+            Cuda handles::bind_endpoint => (id: u32, device: Device, offset: usize, handle: u64, handle_offset:
                 u64, bytes: u64, flags: u64):
                 cuLogicalEndpointBindMem;
             Cuda multicast::bind[endpoint(id), offset, physical::mapped_at(address)] => (id: u32, device: Device, offset: usize, address:

@@ -9,20 +9,25 @@ use crate::memory::granules::SMALL;
 use crate::memory::objects::context_table::Current;
 use crate::residency::room::with_room;
 use crate::residency::{blocks, gate, mover};
+use crate::session::Gpu;
 use vgpu_cuda_abi::cuda::{ATTRIBUTE_VMM_SUPPORTED, DevicePtr, Status};
 
 /// Returns true if an allocation of `bytes` is made so that it can move. Starts the thread that moves it.
 #[inline]
 pub fn is_for(current: &Current, bytes: u64) -> bool {
-    bytes > SMALL && current.context.is_some() && gate::is_evictable(current.gpu) && is_possible(current)
+    bytes > SMALL && current.context.is_some() && is_possible_on(current.gpu)
 }
 
-/// Returns true if the device can map memory, and the process has the thread.
-fn is_possible(current: &Current) -> bool {
+/// Returns true if memory on this GPU may move, the device can map memory, and the process has the thread.
+#[inline]
+pub fn is_possible_on(gpu: &Gpu) -> bool {
     /// 0 if not yet known, 1 if possible, 2 if not.
     static POSSIBLE: AtomicU8 = AtomicU8::new(0);
+    if !gate::is_evictable(gpu) {
+        return false;
+    }
     if POSSIBLE.load(Relaxed) == 0 {
-        let is_possible = driver::attribute_of(current.gpu.device, ATTRIBUTE_VMM_SUPPORTED) != 0 && mover::start_once();
+        let is_possible = driver::attribute_of(gpu.device, ATTRIBUTE_VMM_SUPPORTED) != 0 && mover::start_once();
         POSSIBLE.store(if is_possible { 1 } else { 2 }, Relaxed);
     }
     POSSIBLE.load(Relaxed) == 1

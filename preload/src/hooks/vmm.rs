@@ -8,8 +8,8 @@ use crate::memory::ledger::changes;
 use crate::memory::objects::address_map::{Block, Kind};
 use crate::memory::objects::physical::{HANDLES, MAPPINGS, add_one, drop_one, give_back, keep, unkeep};
 use crate::memory::objects::physical_counts::{By, Physical};
-use crate::memory::objects::{address_map, linear, physical};
-use vgpu_cuda_abi::cuda::{AllocationProp, DevicePtr, LOCATION_DEVICE, OUT_OF_MEMORY, SUCCESS, Status};
+use crate::memory::objects::{address_map, linear, physical, virtual_handles};
+use vgpu_cuda_abi::cuda::{AllocationProp, DevicePtr, INVALID_VALUE, LOCATION_DEVICE, OUT_OF_MEMORY, SUCCESS, Status};
 
 /// `cuMemCreate`
 pub unsafe fn create(call: impl FnOnce() -> Status, handle: *mut u64, bytes: usize, properties: *const AllocationProp) -> Status {
@@ -27,16 +27,21 @@ pub unsafe fn create(call: impl FnOnce() -> Status, handle: *mut u64, bytes: usi
             HANDLES.insert(*handle, physical.pack()).then_some(Taken::Object(taken))
         };
         // SAFETY: as above.
-        let undo = || unsafe { release_unseen(handle) };
+        let undo = || unsafe {
+            virtual_handles::end(*handle);
+            release_unseen(handle)
+        };
         acquire(gpu, Operation { estimate: Estimate::AtMost(taken), call, record, undo })
     })
 }
 
-/// Releases a handle that cannot be recorded.
+/// Takes a handle back that cannot be recorded, and releases it, unless the driver has never given it.
 unsafe fn release_unseen(handle: *mut u64) {
     // SAFETY: as the caller promises.
     unsafe {
-        driver::physical_release(*handle);
+        if !virtual_handles::is_one(*handle) {
+            driver::physical_release(*handle);
+        }
         *handle = 0;
     }
 }
@@ -45,6 +50,12 @@ unsafe fn release_unseen(handle: *mut u64) {
 pub fn release(call: impl FnOnce() -> Status, handle: u64) -> Status {
     changes::together(|| {
         let dropped = drop_one(handle, By::Handle);
+        let call = || match dropped {
+            // The library releases the driver's handle, once nothing refers to the memory any more.
+            Some(_) if virtual_handles::is_one(handle) => SUCCESS,
+            None if virtual_handles::is_one(handle) => INVALID_VALUE,
+            _ => call(),
+        };
         let ends_object = dropped.is_some_and(|physical| physical.is_unreferenced() && physical.is_object());
         let put_back = |physical: Physical| {
             if physical.is_unreferenced() {
@@ -72,6 +83,11 @@ pub unsafe fn counted(call: impl FnOnce() -> Status, handle: *mut u64) -> Status
     }
     // SAFETY: the driver has just written the handle, and the program has not seen it.
     unsafe {
+        if let Some(own) = virtual_handles::number_of(*handle) {
+            // It is counted here, and the driver's handle has one reference.
+            driver::physical_release(*handle);
+            *handle = own;
+        }
         let first = Physical { granules: 0, device: 0, handles: 1, mappings: 0 };
         match add_one(*handle, By::Handle) {
             Ok(true) => return SUCCESS,

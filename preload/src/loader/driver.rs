@@ -125,6 +125,8 @@ calls! { Cuda, cuda::NOT_FOUND;
     unmap = cuMemUnmap(address: DevicePtr, bytes: usize);
     /// Lets devices use a mapping.
     set_access = cuMemSetAccess(address: DevicePtr, bytes: usize, list: *const cuda::AccessDesc, count: usize);
+    /// Returns how a device may use a mapping.
+    get_access = cuMemGetAccess(flags: *mut u64, location: *const cuda::Location, address: DevicePtr);
     /// Returns whether a device can use another's memory.
     can_access_peer = cuDeviceCanAccessPeer(can: *mut i32, device: Device, peer: Device);
     /// Pins and maps host memory.

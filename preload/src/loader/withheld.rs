@@ -23,7 +23,7 @@ const KNOWN: &[u8] = b"cuDeviceRegisterAsyncNotification\0cuDeviceUnregisterAsyn
     cuGLMapBufferObjectAsync_v2\0cuGLMapBufferObjectAsync_v2_ptsz\0cuGLUnmapBufferObjectAsync\0cuGraphAddMemAllocNode\0\
     cuGraphMemAllocNodeGetParams\0cuGraphMemcpyNodeGetParams\0cuGraphMemsetNodeGetParams\0\
     cuMemAllocHost\0cuMemAllocHost_v2\0cuMemDiscardBatchAsync\0cuMemDiscardBatchAsync_ptsz\0\
-    cuMemGetAllocationGranularity\0cuMemGetAllocationPropertiesFromHandle\0cuMemHostAlloc\0cuSignalExternalSemaphoresAsync\0\
+    cuMemGetAllocationGranularity\0cuMemHostAlloc\0cuSignalExternalSemaphoresAsync\0\
     cuSignalExternalSemaphoresAsync_ptsz\0cuStreamAttachMemAsync\0cuStreamAttachMemAsync_ptsz\0cuTensorMapSetAllocationClass\0\
     cudbgEnableLaunchBlocking\0";
 /// Limits the warnings.

@@ -23,3 +23,4 @@ pub mod reservoirs;
 pub mod slots;
 pub mod small_arrays;
 pub mod usual_pool;
+pub mod virtual_handles;

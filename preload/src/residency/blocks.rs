@@ -1,128 +1,56 @@
-//! Linear memory that can move: physical memory, mapped at addresses that stay reserved while it is away.
+//! Linear memory that can move, which the library makes, and all blocks.
 //!
 //! On an H100 an allocation made this way costs what `cuMemAlloc` costs (2 MiB: 134 µs, 64 MiB: 185 µs, with its free).
 
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use crate::loader::driver;
 use crate::memory::granules::GRANULE;
 use crate::memory::objects::captures;
 use crate::memory::objects::context_table;
 use crate::memory::objects::handle_map::Table;
+use crate::residency::block::{Block, access_of_all, create_at, plain};
+use crate::residency::mappings;
 use crate::residency::within::in_context;
-use crate::session;
-use vgpu_cuda_abi::cuda::{
-    ACCESS_READ_WRITE, AccessDesc, AllocationProp, Device, DevicePtr, INVALID_VALUE, LOCATION_DEVICE, Location, OUT_OF_MEMORY, SUCCESS,
-    Status, WholeAllocationProp,
-};
-use vgpu_region::MAX_GPUS;
+use vgpu_cuda_abi::cuda::{Device, DevicePtr, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, Status};
 
-/// Addresses of the blocks, and the handles of their physical memory; 0 while it is away.
+/// Addresses of the blocks, and the words with the driver's handles.
 static BLOCKS: Table = Table::new();
-/// Addresses of the blocks, and their [`Block`]s.
+/// Addresses of the blocks, and their sizes and contexts.
 static DETAILS: Table = Table::new();
 /// Number of blocks that were freed and could not be waited for.
 static GIVEN_UP: AtomicU32 = AtomicU32::new(0);
 /// Bit of a word in [`DETAILS`]: the block was freed, and ends once the GPU's work can be waited for.
 const IS_GIVEN_UP: u64 = 1 << 63;
-/// Bit of a word in [`DETAILS`]: the host has the block's contents, and the device may have them, too.
-const IS_STORED: u64 = 1 << 62;
 
-/// A block.
-#[derive(Clone, Copy, Debug)]
-pub struct Block {
-    /// First address.
-    pub address: DevicePtr,
-    /// Size in bytes, a multiple of [`GRANULE`].
-    pub bytes: usize,
-    /// Context that it was allocated in, by its place in the table of contexts.
-    pub context: u8,
+/// Returns size and context in a word.
+fn pack(bytes: usize, context: u8) -> u64 {
+    (bytes as u64 / GRANULE) << 8 | u64::from(context)
 }
 
-impl Block {
-    /// Returns size and context in a word.
-    fn pack(self) -> u64 {
-        (self.bytes as u64 / GRANULE) << 8 | u64::from(self.context)
-    }
+/// Returns the block at an address, with size and context from a word.
+fn unpack(address: DevicePtr, details: u64) -> Option<Block> {
+    let (bytes, context) = ((((details & !IS_GIVEN_UP) >> 8) * GRANULE) as usize, details as u8);
+    let device = context_table::gpu_of(context)?.device;
+    Some(Block { address, bytes, context, device, handle: 0, word: BLOCKS.get(address)? })
+}
 
-    /// Returns the block at an address, with size and context from a word.
-    fn unpack(address: DevicePtr, word: u64) -> Self {
-        Self { address, bytes: (((word & !(IS_GIVEN_UP | IS_STORED)) >> 8) * GRANULE) as usize, context: word as u8 }
+/// Removes a block's records, its memory and its address.
+///
+/// # Safety
+/// As [`Block::take_off`].
+unsafe fn end(block: Block) {
+    // The one that removes the record ends the block.
+    let Some(details) = DETAILS.remove(block.address) else { return };
+    if details & IS_GIVEN_UP != 0 {
+        GIVEN_UP.fetch_sub(1, AcqRel);
     }
-
-    /// Returns the ordinal of its device.
-    fn device(self) -> Option<Device> {
-        context_table::gpu_of(self.context).map(|gpu| gpu.device)
-    }
-
-    /// Unmaps and releases its physical memory. Returns false if the driver does not unmap it.
-    ///
-    /// # Safety
-    /// The program and the GPU use the block no more, or its contents were copied and the gate is closed.
-    unsafe fn take_off(self) -> bool {
-        let Some(handle) = BLOCKS.get(self.address) else { return true };
-        if handle.load(Acquire) == 0 {
-            return true;
-        }
-        // SAFETY: mapped by this library, and the caller's promise.
-        unsafe { driver::unmap(self.address, self.bytes) == SUCCESS && driver::physical_release(handle.swap(0, Release)) == SUCCESS }
-    }
-
-    /// Takes it off the device, after its contents were copied to the host. A block that the driver does not unmap stays.
-    ///
-    /// # Safety
-    /// The gate is closed, and the copy has ended.
-    pub unsafe fn leave(self) {
-        // SAFETY: the caller's promise.
-        if let Some(word) = DETAILS.get(self.address).filter(|_| unsafe { self.take_off() }) {
-            word.fetch_or(IS_STORED, AcqRel);
-        }
-    }
-
-    /// Creates and maps its physical memory. Returns false if it is there.
-    ///
-    /// # Errors
-    /// The driver's status, and the device.
-    pub fn put_back(self) -> Result<bool, (Status, Device)> {
-        let (Some(place), Some(device)) = (BLOCKS.get(self.address), self.device()) else { return Ok(false) };
-        if place.load(Acquire) != 0 {
-            return Ok(false);
-        }
-        place.store(create_at(self.address, self.bytes, device).map_err(|status| (status, device))?, Release);
-        Ok(true)
-    }
-
-    /// Returns true if its memory is not on the device.
-    pub fn is_away(self) -> bool {
-        BLOCKS.get(self.address).is_some_and(|handle| handle.load(Acquire) == 0)
-    }
-
-    /// Gives up contents that could not be copied back: a fault tells the program that they are lost; wrong words would not.
-    ///
-    /// # Safety
-    /// The gate is closed.
-    pub unsafe fn lose(self) {
-        // SAFETY: no call uses the block, and nothing is left in it.
-        unsafe { self.take_off() };
-    }
-
-    /// Removes its records, its memory and its address.
-    ///
-    /// # Safety
-    /// As [`Block::take_off`].
-    unsafe fn end(self) {
-        // The one that removes the record ends the block.
-        let Some(word) = DETAILS.remove(self.address) else { return };
-        if word & IS_GIVEN_UP != 0 {
-            GIVEN_UP.fetch_sub(1, AcqRel);
-        }
-        // SAFETY: the caller's promise; nothing is mapped at the address any more.
-        unsafe {
-            if self.take_off() {
-                BLOCKS.remove(self.address);
-                driver::unreserve(self.address, self.bytes);
-            }
+    // SAFETY: the caller's promise; nothing is mapped at the address any more.
+    unsafe {
+        if block.take_off() {
+            BLOCKS.remove(block.address);
+            driver::unreserve(block.address, block.bytes);
         }
     }
 }
@@ -135,12 +63,17 @@ pub fn is_one(address: DevicePtr) -> bool {
 
 /// Returns true if an address lies in memory that can move.
 pub fn contains(address: DevicePtr) -> bool {
-    all().any(|block| (block.address..block.address + block.bytes as u64).contains(&address))
+    own().any(|block| (block.address..block.address + block.bytes as u64).contains(&address))
 }
 
-/// Returns all blocks. Exact while the gate is closed and no call is inside.
+/// Returns all blocks that move: the library's own, and the program's that were chosen. Exact while the gate is closed and no call is inside.
 pub fn all() -> impl Iterator<Item = Block> {
-    DETAILS.iter().map(|(address, word)| Block::unpack(address, word.load(Acquire)))
+    own().chain(mappings::all())
+}
+
+/// Returns the blocks that the library has made.
+fn own() -> impl Iterator<Item = Block> {
+    DETAILS.iter().filter_map(|(address, details)| unpack(address, details.load(Acquire)))
 }
 
 /// Allocates memory that can move, in the context with place `context` in the table, on `device`.
@@ -157,17 +90,13 @@ pub unsafe fn allocate(device: Device, context: u8, address: *mut DevicePtr, byt
         if status != SUCCESS {
             return status;
         }
-        let block = Block { address: at, bytes, context };
-        let status = match create_at(at, bytes, device) {
-            Ok(handle) if BLOCKS.insert(at, handle) => {
-                if DETAILS.insert(at, block.pack()) {
+        let status = match create_at(at, bytes, &plain(device), access_of_all(device)) {
+            Ok(handle) => {
+                if BLOCKS.insert(at, handle) && DETAILS.insert(at, pack(bytes, context)) {
                     *address = at;
                     return SUCCESS;
                 }
-                block.end();
-                return OUT_OF_MEMORY;
-            }
-            Ok(handle) => {
+                BLOCKS.remove(at);
                 driver::unmap(at, bytes);
                 driver::physical_release(handle);
                 OUT_OF_MEMORY
@@ -198,14 +127,14 @@ fn wait_like_free() -> Status {
 /// Frees the block at `address`. As `cuMemFree` does, it waits for the work in the block's context first. Where that needs memory, because a
 /// stream is captured, and there is none, the block ends later.
 pub fn free(address: DevicePtr) -> Status {
-    let Some(word) = DETAILS.get(address).filter(|word| word.load(Acquire) & IS_GIVEN_UP == 0) else { return INVALID_VALUE };
-    let block = Block::unpack(address, word.load(Acquire));
+    let Some(details) = DETAILS.get(address).filter(|details| details.load(Acquire) & IS_GIVEN_UP == 0) else { return INVALID_VALUE };
+    let Some(block) = unpack(address, details.load(Acquire)) else { return INVALID_VALUE };
     match in_context(block.context, wait_like_free).unwrap_or(SUCCESS) {
         // SAFETY: the program gave the block up, and the GPU has finished its work, or the context is gone.
-        SUCCESS => unsafe { block.end() },
+        SUCCESS => unsafe { end(block) },
         OUT_OF_MEMORY => {
             GIVEN_UP.fetch_add(1, AcqRel);
-            word.fetch_or(IS_GIVEN_UP, AcqRel);
+            details.fetch_or(IS_GIVEN_UP, AcqRel);
         }
         status => return status,
     }
@@ -222,12 +151,12 @@ pub fn end_given_up() {
     if !are_given_up() {
         return;
     }
-    for (address, word) in DETAILS.iter() {
-        let word = word.load(Acquire);
-        let block = Block::unpack(address, word);
-        if word & IS_GIVEN_UP != 0 && in_context(block.context, captures::wait_for_context) == Some(Some(SUCCESS)) {
+    for (address, details) in DETAILS.iter() {
+        let details = details.load(Acquire);
+        let Some(block) = unpack(address, details) else { continue };
+        if details & IS_GIVEN_UP != 0 && in_context(block.context, captures::wait_for_context) == Some(Some(SUCCESS)) {
             // SAFETY: the program gave the block up, and the GPU has finished its work.
-            unsafe { block.end() };
+            unsafe { end(block) };
         }
     }
 }
@@ -235,44 +164,7 @@ pub fn end_given_up() {
 /// Frees the blocks of a context that was destroyed, by its place in the table: with it the driver frees only its own allocations.
 pub fn forget_context(id: u8) {
     // SAFETY: the context is gone, and the GPU's work in it with it.
-    all().filter(|block| block.context == id).for_each(|block| unsafe { block.end() });
-}
-
-/// Creates physical memory and maps it at a reserved address, for its own device and for those that can use its memory. Returns its handle.
-fn create_at(address: DevicePtr, bytes: usize, device: Device) -> Result<u64, Status> {
-    let (mut handle, properties) = (0, WholeAllocationProp { begin: AllocationProp::of_device(device), rest: [0; 2] });
-    let mut list = [AccessDesc::default(); MAX_GPUS];
-    let mut count = 0;
-    let devices = session::ready().map_or(0, |session| session.gpus().len()) as Device;
-    for (place, peer) in list.iter_mut().zip((0..devices).filter(|&peer| peer == device || can_use(peer, device))) {
-        *place = AccessDesc { location: Location { kind: LOCATION_DEVICE, id: peer }, flags: ACCESS_READ_WRITE };
-        count += 1;
-    }
-    // SAFETY: the driver reads the properties and the list, which has `count` entries, and writes the handle. The address is reserved and
-    // free. What was made is undone in reverse.
-    unsafe {
-        let mut status = driver::physical_create(&raw mut handle, bytes, &raw const properties, 0);
-        if status != SUCCESS {
-            return Err(status);
-        }
-        status = driver::map(address, bytes, 0, handle, 0);
-        if status == SUCCESS {
-            status = driver::set_access(address, bytes, list.as_ptr(), count);
-            if status == SUCCESS {
-                return Ok(handle);
-            }
-            driver::unmap(address, bytes);
-        }
-        driver::physical_release(handle);
-        Err(status)
-    }
-}
-
-/// Returns true if a device can use another's memory.
-fn can_use(peer: Device, device: Device) -> bool {
-    let mut can = 0;
-    // SAFETY: the driver writes one integer.
-    unsafe { driver::can_access_peer(&raw mut can, peer, device) == SUCCESS && can != 0 }
+    own().filter(|block| block.context == id).for_each(|block| unsafe { end(block) });
 }
 
 /// Takes off the device again what has come back to it since the last move out.
@@ -280,12 +172,11 @@ fn can_use(peer: Device, device: Device) -> bool {
 /// # Safety
 /// The gate is closed, and no copy is under way.
 pub unsafe fn take_back_off() {
-    let stored = DETAILS.iter().filter(|(_, word)| word.load(Acquire) & IS_STORED != 0);
     // SAFETY: the contents are still on the host, and the caller's promise.
-    stored.for_each(|(address, word)| _ = unsafe { Block::unpack(address, word.load(Acquire)).take_off() });
+    all().filter(|block| block.is_stored()).for_each(|block| _ = unsafe { block.take_off() });
 }
 
 /// Records that the contents on the host are not the blocks' any more.
 pub fn forget_stored() {
-    DETAILS.iter().for_each(|(_, word)| _ = word.fetch_and(!IS_STORED, AcqRel));
+    all().for_each(Block::forget_stored);
 }

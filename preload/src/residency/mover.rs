@@ -9,11 +9,13 @@ use vgpu_region::limits::{LogLevel, Turn};
 
 use crate::loader::driver::CaptureRelaxed;
 use crate::loader::threads;
-use crate::memory::objects::{captures, context_table};
+use crate::memory::objects::captures;
 use crate::os::log::Throttle;
 use crate::os::{cgroup, clock, futex, log};
-use crate::residency::blocks::{self, Block};
+use crate::residency::block::Block;
+use crate::residency::blocks;
 use crate::residency::gate::Gate;
+use crate::residency::mappings;
 use crate::residency::room::Request;
 use crate::residency::store::{Grown, Store};
 use crate::residency::transfer::{self, MovedIn};
@@ -231,6 +233,7 @@ impl Mover {
             return false;
         }
         blocks::end_given_up();
+        mappings::choose();
         // More may have been allocated while there was made room for what there was.
         total() <= self.store.size() && self.gate.order_stands()
     }
@@ -298,6 +301,7 @@ impl Mover {
 
     /// Makes as much host memory as all blocks need, while `may_go_on`. Returns false if they have no room. Contexts may be used.
     fn prepare(&mut self, may_go_on: impl Fn(&Self) -> bool) -> bool {
+        mappings::choose();
         let (total, now) = (total(), clock::monotonic());
         if total <= self.store.size() {
             return true;
@@ -342,8 +346,8 @@ impl Mover {
     /// Publishes how much is on the host.
     fn count_out(&self) {
         let of = |gpu: &Gpu| {
-            let is_there = |block: &Block| context_table::gpu_of(block.context).is_some_and(|there| there.device == gpu.device);
-            blocks::all().filter(is_there).filter(|block| block.is_away()).map(|block| pages(block.bytes as u64)).sum()
+            let is_out = |block: &Block| block.device == gpu.device && block.is_away();
+            blocks::all().filter(is_out).map(|block| pages(block.bytes as u64)).sum()
         };
         self.session.gpus().iter().for_each(|gpu| gpu.charge.out.store(of(gpu), Relaxed));
     }

@@ -3,7 +3,8 @@
 use core::ffi::c_void;
 
 use crate::loader::driver;
-use crate::residency::blocks::{self, Block};
+use crate::residency::block::Block;
+use crate::residency::blocks;
 use crate::residency::store::Store;
 use crate::residency::within::{self, in_context};
 use vgpu_cuda_abi::cuda::{Device, DevicePtr, NOT_FOUND, OUT_OF_MEMORY, SUCCESS, Status};
@@ -74,11 +75,11 @@ pub unsafe fn move_in(store: &Store) -> MovedIn {
         let status = match block.put_back() {
             Ok(true) => copy(store, block, offset, from_host),
             Ok(false) => SUCCESS,
-            Err((OUT_OF_MEMORY, device)) => {
-                result = MovedIn::NoRoom(device);
+            Err(OUT_OF_MEMORY) => {
+                result = MovedIn::NoRoom(block.device);
                 break;
             }
-            Err((status, _)) => status,
+            Err(status) => status,
         };
         if status != SUCCESS {
             // Another part of the block may be on its way.

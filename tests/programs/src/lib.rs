@@ -5,6 +5,7 @@ pub mod arguments;
 pub mod costs;
 pub mod crash_report;
 pub mod cuda;
+pub mod mapping;
 pub mod methods;
 pub mod nvml;
 pub mod ptx;

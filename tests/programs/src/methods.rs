@@ -65,6 +65,7 @@ pub const METHODS: &[Method] = &[
     coarse("keeppool", "own pool that keeps what is freed: each chunk freed and taken again", LARGE, ordered::retained),
     coarse("duringcapture", "cuMemAllocAsync, while another stream is captured", LARGE, ordered::during_capture),
     exact("vmm", "cuMemCreate, cuMemMap, cuMemRelease", LARGE, physical::mapped),
+    coarse("expandable", "cuMemCreate, cuMemMap, cuMemSetAccess", LARGE, physical::expandable),
     exact("handles", "cuMemCreate", LARGE, physical::unmapped),
     exact("array", "cuArrayCreate", ALL, arrays::two_dimensional),
     exact("array3d", "cuArray3DCreate", ALL, arrays::three_dimensional),

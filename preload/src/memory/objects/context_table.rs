@@ -175,6 +175,12 @@ pub fn costs(gpu: &Gpu) -> u32 {
     living_on(gpu).fold(0, |sum, (_, context)| sum.saturating_add(context.cost.load(Relaxed)))
 }
 
+/// Returns the place of a living context on a GPU.
+pub fn any_on(gpu: &Gpu) -> Option<u8> {
+    let (handle, _) = living_on(gpu).next()?;
+    (0..=u8::MAX).find(|&id| handle_of(id) == Some(handle))
+}
+
 /// Iterates over the living contexts on a GPU: handles and records.
 fn living_on(gpu: &Gpu) -> impl Iterator<Item = (Handle, &'static Context)> {
     let contexts = CONTEXTS.iter().take(USED.load(Acquire)).map(|context| (context.handle.load(Acquire), context));

@@ -9,6 +9,7 @@ use crate::memory::granules::GRANULE;
 use crate::memory::ledger::account;
 use crate::memory::objects::handle_map::Table;
 use crate::memory::objects::physical_counts::{By, MOST, Physical};
+use crate::memory::objects::virtual_handles;
 use crate::session;
 use vgpu_cuda_abi::cuda::{Device, DevicePtr, OUT_OF_MEMORY, SUCCESS, Status};
 
@@ -82,6 +83,7 @@ pub fn give_back(handle: u64, physical: Physical) {
     if physical.is_object() {
         forget_owner(handle);
     }
+    virtual_handles::end(handle);
     if let Some(gpu) = session::ready().and_then(|session| session.gpu(physical.device)) {
         account::release(gpu, pages(u64::from(physical.granules) * GRANULE));
     }

@@ -3,6 +3,7 @@
 use super::common::{Allocate, granular, physical_properties};
 use crate::cuda::check;
 use crate::cuda::sys::{self, CUmemAllocationProp, CUresult};
+use crate::mapping::Mapping;
 
 /// Creates physical memory of `bytes` bytes, rounded up to the granularity. Returns the handle and the rounded size.
 pub fn create(bytes: usize, properties: &CUmemAllocationProp) -> Result<(u64, usize), CUresult> {
@@ -16,6 +17,11 @@ pub fn create(bytes: usize, properties: &CUmemAllocationProp) -> Result<(u64, us
 pub fn unmapped(ordinal: i32) -> Result<Allocate, CUresult> {
     let properties = physical_properties(ordinal);
     Ok(Box::new(move |bytes| create(bytes, &properties).map(|(_, bytes)| bytes as u64)))
+}
+
+/// Physical memory that the GPU may use, with a handle, as PyTorch's expandable segments have it.
+pub fn expandable(ordinal: i32) -> Result<Allocate, CUresult> {
+    Ok(Box::new(move |bytes| Ok(Mapping::make(ordinal, bytes)?.bytes as u64)))
 }
 
 /// Physical memory that only its mapping keeps.

@@ -6,8 +6,8 @@
 //!
 //! The program acts as the arbiter: it tells a second process, which runs under the library, N times (default: 1000) to move its memory
 //! out, with pauses of up to `--pause` (default: 2000). Each call of that process that needs memory brings it back. Its T threads (default:
-//! 4), with up to B blocks each (default: 8) of up to `--largest` bytes (default: 8M), allocate, fill, copy, launch, replay graphs, ask
-//! about addresses, verify and free, also while the GPU uses a block. With `--contexts`, which needs memory that can move, they use blocks
+//! 4), with up to B blocks each (default: 8) of up to `--largest` bytes (default: 8M), allocate or map, fill, copy, launch, replay graphs,
+//! ask about addresses and handles, verify and free, also while the GPU uses a block. With `--contexts`, which needs memory that can move, they use blocks
 //! in a context that did not allocate them, and make and destroy contexts, too. At last the arbiter leaves an order behind and is gone. At
 //! the end its account has to be that of a process without allocations. The second form is that process alone, which works until its input
 //! ends.

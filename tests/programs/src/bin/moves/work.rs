@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use vgpu_test_programs::arguments::Arguments;
 use vgpu_test_programs::cuda::{self, check, sys::*};
+use vgpu_test_programs::mapping::Mapping;
 use vgpu_test_programs::ptx::SPIN;
 use vgpu_test_programs::random::Random;
 
@@ -23,6 +24,8 @@ struct Block {
     value: u32,
     /// Whether each word is the value with its index, so that a part in a wrong place is found.
     is_indexed: bool,
+    /// What it was mapped with, unless the driver has allocated it.
+    mapping: Option<Mapping>,
 }
 
 impl Block {
@@ -34,6 +37,12 @@ impl Block {
     /// Records that it has one word throughout.
     fn set(&mut self, value: u32) {
         (self.value, self.is_indexed) = (value, false);
+    }
+
+    /// Frees it. If it is mapped, nothing uses it any more.
+    fn free(self) -> Result<(), CUresult> {
+        // SAFETY: an allocation of this program's.
+        self.mapping.map_or_else(|| check(unsafe { cuMemFree_v2(self.address) }), Mapping::end)
     }
 }
 
@@ -77,6 +86,8 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     });
     match result {
         Ok((steps, checked)) => {
+            // Memory that seemed to be kept by an export is given back when somebody asks how much is free.
+            let _ = cuda::start(gpu).and_then(|_| cuda::memory());
             println!("\"steps\":{steps},\"checked\":{checked}");
             let _ = std::io::stdin().read_line(&mut line);
             ExitCode::SUCCESS
@@ -160,18 +171,34 @@ impl Worker {
 
     fn allocate(&mut self) -> Result<(), CUresult> {
         let bytes = (self.random.below(self.most.1 / UNIT) + 1) * UNIT;
-        let (mut address, value) = (0, self.random.draw() as u32);
-        let words = bytes as usize / 4;
-        // SAFETY: the out-pointer is valid, and the block is as long as the fill.
-        unsafe {
-            match cuMemAlloc_v2(&raw mut address, bytes as usize) {
-                CUresult::CUDA_ERROR_OUT_OF_MEMORY => return if self.blocks.is_empty() { Ok(()) } else { self.free() },
-                code => check(code)?,
-            }
-            check(cuMemsetD32Async(address, value, words, self.stream))?;
+        let (value, words) = (self.random.draw() as u32, bytes as usize / 4);
+        let made = if self.random.below(3) == 0 { self.map(bytes as usize) } else { Self::take(bytes as usize) };
+        let (address, mapping) = match made {
+            Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY) => return if self.blocks.is_empty() { Ok(()) } else { self.free() },
+            made => made?,
+        };
+        self.blocks.push(Block { address, words, value, is_indexed: false, mapping });
+        // SAFETY: the block is as long as the fill.
+        check(unsafe { cuMemsetD32Async(address, value, words, self.stream) })
+    }
+
+    /// Allocates memory.
+    fn take(bytes: usize) -> Result<(u64, Option<Mapping>), CUresult> {
+        let mut address = 0;
+        // SAFETY: the out-pointer is valid.
+        check(unsafe { cuMemAlloc_v2(&raw mut address, bytes) })?;
+        Ok((address, None))
+    }
+
+    /// Maps memory. Some keep its handle, as PyTorch does, some release it, as llama.cpp does, and a few export it, which then stays.
+    fn map(&mut self, bytes: usize) -> Result<(u64, Option<Mapping>), CUresult> {
+        let mut mapping = Mapping::make(self.gpu, bytes)?;
+        match self.random.below(8) {
+            0..3 => mapping.release()?,
+            3 => mapping.share()?,
+            _ => {}
         }
-        self.blocks.push(Block { address, words, value, is_indexed: false });
-        Ok(())
+        Ok((mapping.address, Some(mapping)))
     }
 
     fn free(&mut self) -> Result<(), CUresult> {
@@ -179,8 +206,7 @@ impl Worker {
         let block = self.blocks.swap_remove(place);
         self.verify(&block)?;
         self.drop_graph(&block)?;
-        // SAFETY: a block of this thread's.
-        check(unsafe { cuMemFree_v2(block.address) })
+        block.free()
     }
 
     fn fill(&mut self) -> Result<(), CUresult> {
@@ -214,6 +240,9 @@ impl Worker {
     /// Frees a block that a kernel and a fill still use, with another context current if there is one: the call waits for both.
     fn free_in_flight(&mut self) -> Result<(), CUresult> {
         let place = self.any();
+        if self.blocks[place].mapping.is_some() {
+            return Ok(());
+        }
         let block = self.blocks.swap_remove(place);
         self.drop_graph(&block)?;
         self.spin(self.stream)?;
@@ -288,8 +317,8 @@ impl Worker {
     /// Replays a graph that fills a block, or makes it. Another block is freed in the middle of the capture, which may not end it.
     fn replay(&mut self) -> Result<(), CUresult> {
         let Some((exec, address, value)) = self.graph else {
-            let freed = if self.blocks.len() > 1 {
-                let place = self.any();
+            let place = self.any();
+            let freed = if self.blocks.len() > 1 && self.blocks[place].mapping.is_none() {
                 let block = self.blocks.swap_remove(place);
                 self.verify(&block)?;
                 block.address
@@ -328,7 +357,10 @@ impl Worker {
             check(cuMemGetAddressRange_v2(&raw mut base, &raw mut size, inside))?;
         }
         let is_right = kind == 2 && base == self.blocks[place].address && size >= self.blocks[place].words * 4;
-        if is_right { Ok(()) } else { Err(CUresult::CUDA_ERROR_ASSERT) }
+        if !is_right {
+            return Err(CUresult::CUDA_ERROR_ASSERT);
+        }
+        self.blocks[place].mapping.as_ref().map_or(Ok(()), Mapping::ask)
     }
 
     fn verify_one(&mut self) -> Result<(), CUresult> {

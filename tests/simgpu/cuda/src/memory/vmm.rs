@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::os::fd::FromRawFd;
 
-use cudarc::driver::sys::{CUmemAllocationProp, CUresult};
+use cudarc::driver::sys::{CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUresult};
 use simgpu_device::Visibility;
 
 use crate::driver::{Driver, State, driver, state};
@@ -246,6 +246,7 @@ api! {
         for start in state.mappings_in(address, size as u64)? {
             let Some(gone) = state.memory.remove(start) else { continue };
             unmap_view(start, gone.size);
+            state.memory.vmm.access.retain(|&(mapping, _), _| mapping != start);
             if let Kind::Mapped(handle) = gone.kind {
                 state.drop_mapping(driver, handle)?;
             }
@@ -253,15 +254,23 @@ api! {
         Ok(())
     }
 
-    fn cuMemSetAccess(address: u64, size: usize, _descriptors: *const c_void, _count: usize) {
+    fn cuMemSetAccess(address: u64, size: usize, descriptors: *const CUmemAccessDesc, count: usize) {
         driver()?;
-        state()?.mappings_in(address, size as u64).map(|_| ())
+        let mut state = state()?;
+        for start in state.mappings_in(address, size as u64)? {
+            for number in 0..count {
+                let descriptor = get(descriptors.wrapping_add(number))?;
+                state.memory.vmm.access.insert((start, descriptor.location.id), descriptor.flags as u64);
+            }
+        }
+        Ok(())
     }
 
-    fn cuMemGetAccess(flags: *mut u64, _location: *const c_void, address: u64) {
+    fn cuMemGetAccess(flags: *mut u64, location: *const CUmemLocation, address: u64) {
         let state = state()?;
-        state.memory.containing(address).filter(|(_, found)| matches!(found.kind, Kind::Mapped(_))).ok_or(INVALID_VALUE)?;
-        put(flags, 3)
+        let found = state.memory.containing(address).filter(|(_, found)| matches!(found.kind, Kind::Mapped(_)));
+        let (start, _) = found.ok_or(INVALID_VALUE)?;
+        put(flags, state.memory.vmm.access.get(&(start, get(location)?.id)).copied().unwrap_or(0))
     }
 
     fn cuMemExportToShareableHandle(out: *mut c_void, handle: u64, kind: u32, flags: u64) {

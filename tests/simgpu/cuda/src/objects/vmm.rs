@@ -59,5 +59,7 @@ unsafe impl Send for Physical {}
 pub struct Vmm {
     pub live: Handles<Physical>,
     pub reserved: BTreeMap<u64, u64>,
+    /// Flags of access by start of the mapping and device.
+    pub access: BTreeMap<(u64, i32), u64>,
     pub exported: Vec<ExportedMemory>,
 }
