@@ -37,6 +37,28 @@ fn accounts_equal_nvml_after_moves() {
     run("churn", &["--moves", "--limit", "4G", "--processes", "2", "--threads", "2", "--steps", "300", "--rounds", "2"]);
 }
 
+/// The driver's answers to a program that manages memory itself are the same where that memory can move: the program has the library's
+/// handles then.
+#[test]
+fn handles_that_can_move_behave_as_the_drivers() {
+    let kit = Kit::find();
+    let answers = |share: Option<&Share>| {
+        let machine = Machine::simulated(&kit, &["total=16G"]);
+        let mut program = machine.program("../simgpu/conformance");
+        program.arg("vmm");
+        let program = match share {
+            Some(share) => share.limits(kit.library().to_str().unwrap(), &mut program),
+            None => &mut program,
+        };
+        let output = program.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let native = answers(None);
+    assert!(native.contains("retain: CUDA_SUCCESS"), "{native}");
+    assert_eq!(answers(Some(&Share::evictable(16 << 30).unwrap())), native);
+}
+
 /// A process that does nothing makes the host memory for its first move before somebody asks for room: mappings that are not copied to children
 /// (`dc`) are the library's.
 #[test]
