@@ -34,7 +34,7 @@ reproducible:
 fuzz:
 	@scripts/fuzz.sh $(if $(EXECUTIONS),-n $(EXECUTIONS),-s $(or $(SECONDS),60)) $(TARGETS)
 
-# Moves a program's memory to the host and back 10,000 times, on the simulated GPU; ten minutes.
+# Moves a program's memory to the host and back 10,000 times, on the simulated GPU; four minutes.
 moves:
 	@scripts/moves.sh
 
