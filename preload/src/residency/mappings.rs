@@ -23,7 +23,8 @@ const TAKES_PART: u64 = 1 << 61;
 /// that was exported, or that its own device may not use. The memory of all is on the device.
 pub fn choose() {
     for (address, handle, word) in virtual_ones() {
-        if can_move(address, handle) {
+        let took_part = word.load(Acquire) & TAKES_PART != 0;
+        if can_move(address, handle, took_part) {
             word.fetch_or(TAKES_PART, AcqRel);
         } else {
             word.fetch_and(!TAKES_PART, AcqRel);
@@ -50,10 +51,12 @@ fn virtual_ones() -> impl Iterator<Item = (DevicePtr, u64, &'static AtomicU64)> 
     })
 }
 
-/// Returns true if the mapping at an address is the only reference to the memory besides handles, and covers it.
-fn can_move(address: DevicePtr, handle: u64) -> bool {
+/// Returns true if the mapping at an address is the only reference to the memory besides handles, and covers it, and can be copied: in some
+/// context, with access. The driver is asked for the access once.
+fn can_move(address: DevicePtr, handle: u64, has_access: bool) -> bool {
     let Some(physical) = HANDLES.get(handle).map(|record| Physical::unpack(record.load(Acquire))) else { return false };
-    let is_readable = access_at(address, physical.device..physical.device + 1) != 0;
     let is_whole = address_map::get(address).is_some_and(|block| block.kind == Kind::Mapping && block.granules == physical.granules);
-    is_whole && is_readable && physical.mappings == 1 && !is_exported(handle)
+    let has_context = || session::ready().and_then(|session| session.gpu(physical.device)).and_then(context_table::any_on).is_some();
+    let has_access = || has_access || access_at(address, physical.device..physical.device + 1) != 0;
+    is_whole && physical.mappings == 1 && !is_exported(handle) && has_context() && has_access()
 }
