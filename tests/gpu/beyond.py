@@ -4,7 +4,7 @@
     beyond.py check FOLDER [PART]...    creates the containers' files in FOLDER, runs the parts (default: all) and prints tables
     beyond.py worker                    a program: reads commands from its input, and answers each with a line of JSON
 
-Parts: `idle` moves an idle program of 16 GiB for another one. `two` and `three` run as many training programs, of which one fits, and
+Parts: `idle` moves an idle program of 16 GiB for another one, with each of two allocators. `two` and `three` run as many training programs, of which one fits, and
 compare their results with those that they have alone. `notebooks` runs six programs, two of which fit, that each work for a second now and
 then. `fits` compares a program that may move with one that may not, while nothing moves. A program without the library takes the rest of
 the GPU in `two`, `three` and `notebooks`. FOLDER/kit has libvgpu.so, mkshare and vgpu-bench.
@@ -124,8 +124,10 @@ def worker():
 class Program:
     """A worker from outside."""
 
-    def __init__(self, work, name, gib=None, evictable=True):
+    def __init__(self, work, name, gib=None, evictable=True, mode="caching"):
         env = dict(os.environ)
+        if mode == "expandable":
+            env["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
         if gib:
             folder = f"{work}/containers/{name}"
             subprocess.run([f"{work}/kit/mkshare", folder, str(int(gib * GIB)), "0"], check=True, env=env | ({"VGPU_EVICTABLE": "1"} if evictable else {}))
@@ -164,17 +166,21 @@ def free_gib():
 
 
 def idle(work):
+    print("| allocator, move | out for another's allocation, s | first call afterwards, s | the same while resident, s |\n|---|---|---|---|", flush=True)
+    return sum(idle_with(work, mode) for mode in ("caching", "expandable"))
+
+
+def idle_with(work, mode):
     free = free_gib()
-    (one,), (other,) = start(work, 1, 40), start(work, 1, free)
+    (one,), (other,) = start(work, 1, 40, mode=mode), start(work, 1, free)
     one.ask("take", 16)
     resident = min(one.ask("touch")["seconds"] for _ in range(20))
-    print("| move | out for another's allocation, s | first call afterwards, s | the same while resident, s |\n|---|---|---|---|", flush=True)
     for move in range(4):
         time.sleep(9 if move == 0 else 3)
         out = other.ask("take", free - 8)["answer"]
         other.ask("free")
         back = one.ask("touch")["seconds"]
-        print(f"| {move + 1} | {out if isinstance(out, str) else f'{out:.3f}'} | {back:.3f} | {resident:.6f} |", flush=True)
+        print(f"| {mode}, {move + 1} | {out if isinstance(out, str) else f'{out:.3f}'} | {back:.3f} | {resident:.6f} |", flush=True)
     wrong = one.ask("check")["answer"]
     print(f"\nBlocks with a wrong word: {wrong}", flush=True)
     one.end(), other.end()
@@ -189,11 +195,11 @@ def filler(work, gib):
 
 
 def two(work):
-    return train(work, ("caching", "graph"), 12)
+    return train(work, ("caching", "graph"), 12) + train(work, ("expandable", "expandable"), 12)
 
 
 def three(work):
-    return train(work, ("caching", "graph", "caching"), 10)
+    return train(work, ("caching", "graph", "expandable"), 10)
 
 
 def train(work, modes, seconds):
@@ -201,7 +207,7 @@ def train(work, modes, seconds):
     rest = filler(work, room)
     alone, results, steps = 0.0, [], []
     for mode in modes:
-        program, = start(work, 1, None)
+        program, = start(work, 1, None, mode=mode)
         program.ask("take", each)
         program.ask("train", mode, 5)
         steps.append(int(seconds * 20 / program.ask("train", mode, 20)["seconds"]))
@@ -209,7 +215,7 @@ def train(work, modes, seconds):
         alone += answer["seconds"]
         results.append(answer["answer"])
         program.end()
-    programs = start(work, len(modes), 30)
+    programs = [program for mode in modes for program in start(work, 1, 30, mode=mode)]
     for program, mode in zip(programs, modes):
         for command in (("take", each), ("train", mode, 5), ("train", mode, 20)):
             program.ask(*command)
