@@ -82,7 +82,7 @@ pub unsafe fn properties(real: unsafe extern "C" fn(*mut c_void, u64) -> Status,
 
 /// `cuMemRetainAllocationHandle`. The driver gives no handle of memory from `cuMemAlloc` either.
 pub unsafe fn retain(real: unsafe extern "C" fn(*mut u64, *mut c_void) -> Status, handle: *mut u64, address: *mut c_void) -> Status {
-    if blocks::contains(address as DevicePtr) {
+    if blocks::range_of(address as DevicePtr).is_some() {
         return INVALID_VALUE;
     }
     // SAFETY: the program's own call, and as the caller promises.
@@ -98,7 +98,7 @@ pub unsafe fn export_range(
     kind: i32,
     flags: u64,
 ) -> Status {
-    if blocks::contains(address) {
+    if blocks::range_of(address).is_some() {
         return NOT_SUPPORTED;
     }
     // SAFETY: the program's own call, and as the caller promises.

@@ -1,6 +1,7 @@
 //! Linear memory of evictable containers, which the library makes so that it can move ([`crate::residency`]). Allocations that share a
 //! granule are the driver's own and stay on the device.
 
+use core::ffi::c_void;
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -10,7 +11,7 @@ use crate::memory::objects::context_table::Current;
 use crate::residency::room::with_room;
 use crate::residency::{blocks, gate, mover};
 use crate::session::Gpu;
-use vgpu_cuda_abi::cuda::{ATTRIBUTE_VMM_SUPPORTED, DevicePtr, Status};
+use vgpu_cuda_abi::cuda::{ATTRIBUTE_RANGE_SIZE, ATTRIBUTE_RANGE_START, ATTRIBUTE_VMM_SUPPORTED, DevicePtr, SUCCESS, Status};
 
 /// Returns true if an allocation of `bytes` is made so that it can move. Starts the thread that moves it.
 #[inline]
@@ -52,4 +53,59 @@ pub fn free(address: DevicePtr) -> Status {
 #[inline]
 pub fn ask(call: impl FnOnce() -> Status) -> Status {
     call()
+}
+
+/// `cuMemGetAddressRange_v2`. The driver knows the mappings that an allocation consists of.
+pub unsafe fn range(call: impl FnOnce() -> Status, base: *mut DevicePtr, bytes: *mut usize, address: DevicePtr) -> Status {
+    let status = call();
+    if status == SUCCESS
+        && let Some((first, size)) = blocks::range_of(address)
+    {
+        // SAFETY: the program's own, to which the driver has just written, or null.
+        unsafe {
+            base.as_mut().into_iter().for_each(|base| *base = first);
+            bytes.as_mut().into_iter().for_each(|bytes| *bytes = size);
+        }
+    }
+    status
+}
+
+/// `cuPointerGetAttribute`, with the same answers.
+pub unsafe fn attribute(call: impl FnOnce() -> Status, value: *mut c_void, attribute: i32, address: DevicePtr) -> Status {
+    let status = call();
+    if status == SUCCESS {
+        // SAFETY: as the caller promises.
+        unsafe { correct(value, attribute, address) };
+    }
+    status
+}
+
+/// `cuPointerGetAttributes`
+pub unsafe fn attributes(
+    call: impl FnOnce() -> Status,
+    count: u32,
+    attributes: *const i32,
+    values: *const *mut c_void,
+    address: DevicePtr,
+) -> Status {
+    let status = call();
+    if status == SUCCESS {
+        // SAFETY: the driver has just read the lists of this length, and has written to where they point.
+        (0..count as usize).for_each(|place| unsafe { correct(values.add(place).read(), attributes.add(place).read(), address) });
+    }
+    status
+}
+
+/// Corrects the range in the value of an attribute.
+///
+/// # Safety
+/// The driver has just written the value.
+unsafe fn correct(value: *mut c_void, attribute: i32, address: DevicePtr) {
+    if !matches!(attribute, ATTRIBUTE_RANGE_START | ATTRIBUTE_RANGE_SIZE) || value.is_null() {
+        return;
+    }
+    if let Some((first, size)) = blocks::range_of(address) {
+        // SAFETY: both values are 64 bits long.
+        unsafe { value.cast::<u64>().write(if attribute == ATTRIBUTE_RANGE_START { first } else { size as u64 }) };
+    }
 }

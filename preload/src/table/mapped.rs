@@ -5,14 +5,18 @@ macro_rules! and_mapped {
     ($consumer:ident $($rows:tt)*) => {
         $crate::table::nvml::and_nvml! { $consumer
             $($rows)*
-            Cuda movable::ask[] => (value: *mut c_void, attribute: i32, address: DevicePtr): cuPointerGetAttribute, cuPointerSetAttribute;
-            Cuda movable::ask[] => (count: u32, attributes: *mut i32, values: *mut *mut c_void, address: DevicePtr):
+            Cuda movable::attribute[value, attribute, address] => (value: *mut c_void, attribute: i32, address: DevicePtr):
+                cuPointerGetAttribute;
+            Cuda movable::ask[] => (value: *const c_void, attribute: i32, address: DevicePtr): cuPointerSetAttribute;
+            Cuda movable::attributes[count, attributes, values, address] => (count: u32, attributes: *mut i32, values: *mut *mut c_void,
+                address: DevicePtr):
                 cuPointerGetAttributes;
             Cuda movable::ask[] => (stream: Handle, address: DevicePtr, value: u64, flags: u32):
                 cuStreamWriteValue32_v2, cuStreamWriteValue64_v2, cuStreamWriteValue32, cuStreamWriteValue64, cuStreamWriteValue32_v2_ptsz,
                 cuStreamWriteValue64_v2_ptsz, cuStreamWriteValue32_ptsz, cuStreamWriteValue64_ptsz;
-            Cuda movable::ask[] => (base: *mut DevicePtr, bytes: *mut usize, address: DevicePtr):
-                cuMemGetAddressRange_v2, cuMemGetAddressRange;
+            Cuda movable::range[base, bytes, address] => (base: *mut DevicePtr, bytes: *mut usize, address: DevicePtr):
+                cuMemGetAddressRange_v2;
+            Cuda movable::ask[] => (base: *mut u32, bytes: *mut u32, address: u32): cuMemGetAddressRange;
             Cuda movable::ask[] => (texture: *mut u64, resource: *const c_void, how: *const c_void, view: *const c_void):
                 cuTexObjectCreate;
             Cuda movable::ask[] => (offset: *mut usize, texture: Handle, address: DevicePtr, bytes: usize): cuTexRefSetAddress_v2;

@@ -32,6 +32,13 @@ fn every_word_is_right_after_moves_under_several_contexts() {
     );
 }
 
+/// An allocation of more than 1 GiB consists of several blocks.
+#[test]
+fn every_word_of_a_large_allocation_is_right() {
+    let large = ["--smallest", "1030M", "--largest", "1040M", "--limit", "4G"];
+    run("moves", &[&["--moves", "2", "--threads", "1", "--blocks", "2", "--pause", "200000"], &large[..]].concat());
+}
+
 #[test]
 fn accounts_equal_nvml_after_moves() {
     run("churn", &["--moves", "--limit", "4G", "--processes", "2", "--threads", "2", "--steps", "300", "--rounds", "2"]);

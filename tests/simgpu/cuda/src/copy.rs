@@ -25,8 +25,11 @@ enum Location {
 
 fn locate(state: &State, address: u64, bytes: usize) -> CudaResult<Location> {
     let Some((start, allocation)) = state.memory.containing(address) else { return Ok(Location::Pageable) };
-    if address + bytes as u64 > start + allocation.size {
-        return Err(INVALID_VALUE);
+    // Mappings that lie side by side are one range, as PyTorch's expandable segments need it.
+    let mut end = start + allocation.size;
+    while end < address + bytes as u64 {
+        let next = state.memory.containing(end).filter(|(_, next)| matches!(next.kind, Kind::Mapped(_)));
+        end = next.filter(|_| matches!(allocation.kind, Kind::Mapped(_))).map(|(start, next)| start + next.size).ok_or(INVALID_VALUE)?;
     }
     Ok(if matches!(allocation.kind, Kind::Host { .. }) { Location::Pinned } else { Location::Device })
 }

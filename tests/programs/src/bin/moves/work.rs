@@ -1,5 +1,6 @@
 //! The process whose memory moves.
 
+use std::ops::RangeInclusive;
 use std::process::ExitCode;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -46,12 +47,20 @@ impl Block {
     }
 }
 
+/// How much a thread takes.
+#[derive(Clone)]
+struct Most {
+    /// Number of blocks.
+    blocks: usize,
+    /// Their sizes in bytes.
+    sizes: RangeInclusive<u64>,
+}
+
 /// What a thread uses.
 struct Worker {
     gpu: i32,
     random: Random,
-    /// Most blocks, and the size of the largest one in bytes.
-    most: (usize, u64),
+    most: Most,
     blocks: Vec<Block>,
     stream: CUstream,
     event: CUevent,
@@ -67,12 +76,15 @@ struct Worker {
 pub fn run(arguments: &Arguments) -> ExitCode {
     let stop = AtomicBool::new(false);
     let (gpu, seed) = (arguments.number("gpu", 0) as i32, arguments.number("seed", 1));
-    let most = (arguments.number("blocks", 8) as usize, arguments.number("largest", 8 << 20));
+    let most = Most {
+        blocks: arguments.number("blocks", 8) as usize,
+        sizes: arguments.number("smallest", UNIT)..=arguments.number("largest", 8 << 20),
+    };
     let mut line = String::new();
     let other = arguments.has("contexts").then(|| Context::create(gpu).expect("another context"));
     let result = std::thread::scope(|scope| {
         let start = |number| {
-            let (stop, seed) = (&stop, seed * 100 + number);
+            let (stop, seed, most) = (&stop, seed * 100 + number, most.clone());
             scope.spawn(move || work(gpu, seed, most, other, stop))
         };
         let threads: Vec<_> = (0..arguments.number("threads", 4)).map(start).collect();
@@ -100,7 +112,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 }
 
 /// Works until `stop`. Returns the numbers of steps and of checked words.
-fn work(gpu: i32, seed: u64, most: (usize, u64), other: Option<Context>, stop: &AtomicBool) -> Result<(u64, u64), String> {
+fn work(gpu: i32, seed: u64, most: Most, other: Option<Context>, stop: &AtomicBool) -> Result<(u64, u64), String> {
     let failed = |what: &str, code| format!("seed {seed}: {what}: {}", cuda::name(code));
     let mut worker = Worker::new(gpu, seed, most).map_err(|code| failed("start", code))?;
     if let Some(other) = other {
@@ -129,7 +141,7 @@ fn work(gpu: i32, seed: u64, most: (usize, u64), other: Option<Context>, stop: &
 }
 
 impl Worker {
-    fn new(gpu: i32, seed: u64, most: (usize, u64)) -> Result<Self, CUresult> {
+    fn new(gpu: i32, seed: u64, most: Most) -> Result<Self, CUresult> {
         cuda::start(gpu)?;
         let (mut stream, mut event, mut module, mut function) = (null_mut(), null_mut(), null_mut(), null_mut());
         // SAFETY: the out-pointers are valid, and the image is NUL-terminated.
@@ -149,7 +161,7 @@ impl Worker {
             return self.allocate().map_err(of("allocate"));
         }
         match self.random.below(12) {
-            0..=2 if self.blocks.len() < self.most.0 => self.allocate().map_err(of("allocate")),
+            0..=2 if self.blocks.len() < self.most.blocks => self.allocate().map_err(of("allocate")),
             0 => self.free().map_err(of("free")),
             1 | 2 => self.fill().map_err(of("fill")),
             3 => self.copy().map_err(of("copy")),
@@ -170,7 +182,8 @@ impl Worker {
     }
 
     fn allocate(&mut self) -> Result<(), CUresult> {
-        let bytes = (self.random.below(self.most.1 / UNIT) + 1) * UNIT;
+        let (least, most) = (self.most.sizes.start() / UNIT, self.most.sizes.end() / UNIT);
+        let bytes = (self.random.below(most - least + 1) + least) * UNIT;
         let (value, words) = (self.random.draw() as u32, bytes as usize / 4);
         let made = if self.random.below(3) == 0 { self.map(bytes as usize) } else { Self::take(bytes as usize) };
         let (address, mapping) = match made {
@@ -346,21 +359,26 @@ impl Worker {
         check(unsafe { cuGraphLaunch(exec, self.stream) })
     }
 
-    /// Asks what the driver tells only of memory that is there.
+    /// Asks what the driver tells only of memory that is there. It tells the size that was allocated.
     fn ask(&mut self) -> Result<(), CUresult> {
         let place = self.any();
-        let (inside, mut kind, mut base, mut size) = (self.blocks[place].address + 4096, 0_i32, 0, 0);
-        let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+        let Block { address, words, mapping, .. } = &self.blocks[place];
+        let inside = address + self.random.below(*words as u64 * 4);
+        let (mut kind, mut base, mut size, mut start, mut length) = (0_i32, 0, 0, 0_u64, 0_u64);
+        let mut asked = [CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE];
+        let mut answers = [(&raw mut start).cast(), (&raw mut length).cast()];
         // SAFETY: the out-pointers are valid.
         unsafe {
-            check(cuPointerGetAttribute((&raw mut kind).cast(), attribute, inside))?;
+            check(cuPointerGetAttribute((&raw mut kind).cast(), CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, inside))?;
+            check(cuPointerGetAttributes(2, asked.as_mut_ptr(), answers.as_mut_ptr(), inside))?;
             check(cuMemGetAddressRange_v2(&raw mut base, &raw mut size, inside))?;
         }
-        let is_right = kind == 2 && base == self.blocks[place].address && size >= self.blocks[place].words * 4;
-        if !is_right {
+        let bytes = mapping.as_ref().map_or(words * 4, |mapping| mapping.bytes);
+        if kind != 2 || (base, size) != (*address, bytes) || (start, length as usize) != (*address, bytes) {
+            eprintln!("range of {inside:#x}: {base:#x} {size} and {start:#x} {length}, expected {address:#x} {bytes}");
             return Err(CUresult::CUDA_ERROR_ASSERT);
         }
-        self.blocks[place].mapping.as_ref().map_or(Ok(()), Mapping::ask)
+        mapping.as_ref().map_or(Ok(()), Mapping::ask)
     }
 
     fn verify_one(&mut self) -> Result<(), CUresult> {
