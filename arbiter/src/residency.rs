@@ -217,10 +217,10 @@ impl Residency {
         }
     }
 
-    /// Tells tenants whether others leave for them: memory that comes back follows the memory that leaves, piece by piece.
+    /// Tells tenants whether others are leaving for them: memory that comes back follows the memory that leaves, piece by piece.
     fn tell_served(&self) {
         for resident in &self.residents {
-            let is_for = |order: Order| std::ptr::eq(order.asking, resident.turn);
+            let is_for = |order: Order| !order.is_followed && std::ptr::eq(order.asking, resident.turn);
             let is_served = self.residents.iter().any(|other| other.order.is_some_and(is_for));
             resident.turn.served.store(u32::from(is_served), Release);
         }

@@ -16,7 +16,6 @@ use crate::hooks::multicast::endpoint;
 use crate::hooks::*;
 use crate::image::{image_at, image_in_file};
 use crate::loader::{driver, symbols};
-use crate::memory::objects::physical;
 use crate::residency::gate;
 use crate::residency::room::{contains, may_repeat, with_room};
 use crate::table::entry_points;

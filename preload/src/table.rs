@@ -111,13 +111,13 @@ macro_rules! entry_points {
             Cuda handles::bind => (object: u64, offset: usize, handle: u64, handle_offset: usize, bytes:
                 usize, flags: u64):
                 cuMulticastBindMem;
-            Cuda multicast::bind[object, offset, physical::mapped_at(address)] => (object: u64, offset: usize, address: DevicePtr, bytes:
+            Cuda handles::bind_range[object, offset as u64, address, bytes as u64] => (object: u64, offset: usize, address: DevicePtr, bytes:
                 usize, flags: u64):
                 cuMulticastBindAddr;
             Cuda handles::bind_v2 => (object: u64, device: Device, offset: usize, handle: u64, handle_offset:
                 usize, bytes: usize, flags: u64):
                 cuMulticastBindMem_v2;
-            Cuda multicast::bind[object, offset, physical::mapped_at(address)] => (object: u64, device: Device, offset: usize, address:
+            Cuda handles::bind_range[object, offset as u64, address, bytes as u64] => (object: u64, device: Device, offset: usize, address:
                 DevicePtr, bytes: usize, flags: u64):
                 cuMulticastBindAddr_v2;
             Cuda multicast::unbind[object, device, offset, bytes] => (object: u64, device: i32, offset: usize, bytes: usize):
@@ -127,7 +127,7 @@ macro_rules! entry_points {
             Cuda handles::bind_endpoint => (id: u32, device: Device, offset: usize, handle: u64, handle_offset:
                 u64, bytes: u64, flags: u64):
                 cuLogicalEndpointBindMem;
-            Cuda multicast::bind[endpoint(id), offset, physical::mapped_at(address)] => (id: u32, device: Device, offset: usize, address:
+            Cuda handles::bind_range[endpoint(id), offset as u64, address, bytes] => (id: u32, device: Device, offset: usize, address:
                 DevicePtr, bytes: u64, flags: u64):
                 cuLogicalEndpointBindAddr;
             Cuda multicast::unbind[endpoint(id), device, offset, bytes] => (id: u32, device: Device, offset: usize, bytes: usize):

@@ -229,7 +229,8 @@ pub fn forget(client: ObjectHandle, object: ObjectHandle) {
                 *group = NO_GROUP;
             } else if let Some(place) = channel {
                 group.count -= 1;
-                group.channels.swap(place, group.count);
+                let last = group.channels.get(group.count).copied().unwrap_or_default();
+                group.channels.get_mut(place).into_iter().for_each(|channel| *channel = last);
             }
         }
         for subdevice in subdevices.iter_mut().filter(|subdevice| subdevice.client == client) {

@@ -164,6 +164,8 @@ pub unsafe fn create(call: impl Fn() -> Status, context: *mut Handle, device: De
         return call();
     }
     let undo = || {
+        // The mover has seen it.
+        let _still = gate::keep_still();
         // SAFETY: the context was just created, and the program has not seen it.
         unsafe { driver::discard(context, driver::context_destroy) };
         true

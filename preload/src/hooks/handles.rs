@@ -4,7 +4,7 @@
 use core::ffi::c_void;
 
 use crate::hooks::{ipc, movable, multicast, vmm};
-use crate::memory::objects::{exports, virtual_handles};
+use crate::memory::objects::{exports, physical, virtual_handles};
 use crate::residency::room::with_room;
 use crate::residency::{blocks, gate};
 use crate::session;
@@ -71,7 +71,7 @@ pub unsafe fn export(
     // SAFETY: the program's own call.
     let call = || unsafe { real(shareable, virtual_handles::real(handle), kind, flags) };
     // SAFETY: as the caller promises.
-    gate::pass(|| unsafe { ipc::export(call, shareable, kind, || handle) })
+    gate::pass(|| unsafe { ipc::export(call, shareable, kind, || core::iter::once(handle)) })
 }
 
 /// `cuMemGetAllocationPropertiesFromHandle`
@@ -102,7 +102,7 @@ pub unsafe fn export_range(
         return NOT_SUPPORTED;
     }
     // SAFETY: the program's own call, and as the caller promises.
-    gate::pass(|| unsafe { ipc::export(|| real(out, address, bytes, kind, flags), out, kind, || exports::key_of(address)) })
+    gate::pass(|| unsafe { ipc::export(|| real(out, address, bytes, kind, flags), out, kind, || exports::keys_in(address, bytes as u64)) })
 }
 
 /// `cuMulticastBindMem`
@@ -117,7 +117,7 @@ pub unsafe fn bind(
 ) -> Status {
     // SAFETY: the program's own call.
     let call = || unsafe { real(object, offset, virtual_handles::real(handle), handle_offset, bytes, flags) };
-    gate::pass(|| multicast::bind(call, object, offset, Some(handle)))
+    gate::pass(|| multicast::bind(call, object, core::iter::once((offset as u64, handle))))
 }
 
 /// `cuMulticastBindMem_v2`
@@ -134,7 +134,7 @@ pub unsafe fn bind_v2(
 ) -> Status {
     // SAFETY: the program's own call.
     let call = || unsafe { real(object, device, offset, virtual_handles::real(handle), handle_offset, bytes, flags) };
-    gate::pass(|| multicast::bind(call, object, offset, Some(handle)))
+    gate::pass(|| multicast::bind(call, object, core::iter::once((offset as u64, handle))))
 }
 
 /// `cuLogicalEndpointBindMem`
@@ -151,7 +151,16 @@ pub unsafe fn bind_endpoint(
 ) -> Status {
     // SAFETY: the program's own call.
     let call = || unsafe { real(id, device, offset, virtual_handles::real(handle), handle_offset, bytes, flags) };
-    gate::pass(|| multicast::bind(call, multicast::endpoint(id), offset, Some(handle)))
+    gate::pass(|| multicast::bind(call, multicast::endpoint(id), core::iter::once((offset as u64, handle))))
+}
+
+/// `cuMulticastBindAddr` and its other forms: all memory that is mapped in the range is kept. Memory of `cuMemAlloc` is not the driver's to
+/// bind.
+pub fn bind_range(call: impl FnOnce() -> Status, object: u64, offset: u64, address: DevicePtr, bytes: u64) -> Status {
+    if blocks::range_of(address).is_some() {
+        return INVALID_VALUE;
+    }
+    multicast::bind(call, object, physical::mapped_in(address, bytes).map(|(from, handle)| (offset + from, handle)))
 }
 
 /// `cuMemMapArrayAsync`, one tile after another where a handle of the library's is among them.

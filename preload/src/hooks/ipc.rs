@@ -65,12 +65,16 @@ fn free_physical(handle: Option<u64>, call: impl FnOnce() -> Status) -> Status {
     free_shared(gpu, by, freed, call)
 }
 
-/// `cuMemExportToShareableHandle`, and `cuMemGetHandleForAddressRange`, which makes descriptors for other drivers. `key` is of the memory.
-pub unsafe fn export(call: impl FnOnce() -> Status, shareable: *mut c_void, kind: i32, key: impl FnOnce() -> u64) -> Status {
+/// `cuMemExportToShareableHandle`, and `cuMemGetHandleForAddressRange`, which makes descriptors for other drivers. `keys` are of the memory.
+pub unsafe fn export<Keys>(call: impl FnOnce() -> Status, shareable: *mut c_void, kind: i32, keys: impl FnOnce() -> Keys) -> Status
+where
+    Keys: Iterator<Item = u64>,
+{
     let status = call();
     if status == SUCCESS {
         // SAFETY: the driver has just written a handle of this kind.
-        record(key(), unsafe { mark_of(shareable, kind) });
+        let mark = unsafe { mark_of(shareable, kind) };
+        keys().for_each(|key| record(key, mark));
     }
     status
 }

@@ -8,16 +8,18 @@ use crate::memory::objects::physical::{self, add, remove};
 use vgpu_cuda_abi::cuda::{SUCCESS, Status};
 use vgpu_cuda_abi::descriptors::{MAP, MapInfo};
 
-/// `cuMulticastBindMem`, `cuLogicalEndpointBindMem`, and the forms for addresses with the handle mapped at the address. Recorded before
-/// the call, as another thread may release the handle during it.
-pub fn bind(call: impl FnOnce() -> Status, object: u64, offset: usize, handle: Option<u64>) -> Status {
-    let is_new = match handle.map_or(Ok(false), |handle| add(object, offset as u64, handle)) {
+/// `cuMulticastBindMem`, `cuLogicalEndpointBindMem`, and the forms for addresses. `kept` are offsets in the object, and the handles of the
+/// memory. Recorded before the call, as another thread may release a handle during it.
+pub fn bind(call: impl FnOnce() -> Status, object: u64, mut kept: impl Iterator<Item = (u64, u64)>) -> Status {
+    let Some((offset, handle)) = kept.next() else { return call() };
+    let is_new = match add(object, offset, handle) {
         Ok(is_new) => is_new,
         Err(status) => return status,
     };
-    let status = call();
+    // At most as deep as there is room for keepers.
+    let status = bind(call, object, kept);
     if status != SUCCESS && is_new {
-        remove(|owner, there, what| owner == object && there == offset as u64 && Some(what) == handle);
+        remove(|owner, there, what| (owner, there, what) == (object, offset, handle));
     }
     status
 }
@@ -81,6 +83,7 @@ pub fn destroy_endpoint(call: impl FnOnce() -> Status, id: u32) -> Status {
 mod tests {
     use super::*;
     use crate::memory::objects::physical::{KEEPERS, forget_owner};
+    use core::iter::once;
     use core::sync::atomic::Ordering::Relaxed;
 
     #[test]
@@ -88,9 +91,9 @@ mod tests {
         let handle = 0x7000_0001;
         physical::record_for_test(handle, 3);
         assert_eq!([add(0x51, 0, handle), add(0x51, 0, handle), add(0x52, 4096, handle)], [Ok(true), Ok(false), Ok(true)]);
-        assert_eq!(bind(|| 1, 0x51, 0, Some(handle)), 1);
+        assert_eq!(bind(|| 1, 0x51, once((0, handle))), 1);
         assert!(KEEPERS.iter().any(|keeper| keeper.owner.load(Relaxed) == 0x51), "the first binding stays when the second fails");
-        assert_eq!(bind(|| 1, 0x53, 0, Some(handle)), 1);
+        assert_eq!(bind(|| 1, 0x53, once((0, handle))), 1);
         physical::release_for_test(handle);
         assert!(physical::charged(handle).is_some());
         assert_eq!(unbind(|| SUCCESS, 0x52, 1, 0, 8192), SUCCESS);
@@ -117,7 +120,7 @@ mod tests {
             physical::record_for_test(memory, 2);
             // SAFETY: as above.
             assert_eq!(unsafe { create(call, object_at) }, SUCCESS);
-            assert_eq!(bind(|| SUCCESS, OBJECT, 0, Some(memory)), SUCCESS);
+            assert_eq!(bind(|| SUCCESS, OBJECT, once((0, memory))), SUCCESS);
         };
         make();
         assert_eq!(vmm::map(|| SUCCESS, at, bytes, OBJECT), SUCCESS);
@@ -141,7 +144,7 @@ mod tests {
     fn a_logical_endpoint_keeps_the_memory_bound_to_it() {
         let handle = 0x7000_0301;
         physical::record_for_test(handle, 3);
-        assert_eq!(bind(|| SUCCESS, endpoint(7), 0, Some(handle)), SUCCESS);
+        assert_eq!(bind(|| SUCCESS, endpoint(7), once((0, handle))), SUCCESS);
         physical::release_for_test(handle);
         assert_eq!(unbind(|| SUCCESS, endpoint(8), 0, 0, 8192), SUCCESS);
         assert_eq!(unbind(|| SUCCESS, 7, 0, 0, 8192), SUCCESS, "another object with that number");

@@ -107,7 +107,12 @@ pub fn map(call: impl FnOnce() -> Status, address: DevicePtr, bytes: usize, hand
     };
     let status = call();
     if status == SUCCESS && is_charged {
-        MAPPINGS.insert(address, handle);
+        if !MAPPINGS.insert(address, handle) {
+            // SAFETY: just mapped by this call.
+            unsafe { driver::unmap(address, bytes) };
+            unkeep(handle);
+            return OUT_OF_MEMORY;
+        }
         let granules = (bytes as u64).div_ceil(GRANULE) as u32;
         linear::record(address, Block { count: 1, granules, context: 0, kind: Kind::Mapping });
     } else if is_charged {

@@ -127,8 +127,13 @@ pub fn access_of_all(device: Device) -> u64 {
     users.fold(0, |access, user| access | access_of(user, u64::from(ACCESS_READ_WRITE as u32)))
 }
 
+/// Returns true if a device may read and write a mapping.
+pub fn has_all_access(address: DevicePtr, device: Device) -> bool {
+    access_at(address, device..device + 1) == access_of(device, u64::from(ACCESS_READ_WRITE as u32))
+}
+
 /// Returns the access that some devices have to a mapping.
-pub fn access_at(address: DevicePtr, devices: Range<Device>) -> u64 {
+fn access_at(address: DevicePtr, devices: Range<Device>) -> u64 {
     let flags_for = |device| {
         let (mut flags, location) = (0, Location { kind: LOCATION_DEVICE, id: device });
         // SAFETY: the driver reads the location and writes the flags.

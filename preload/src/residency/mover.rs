@@ -68,7 +68,7 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     let _relaxed = CaptureRelaxed::enter();
     gate.begin(session.membership.slot());
     let now = clock::monotonic();
-    let mut mover = Mover { gate, session, store: Store::new(), no_store_until: 0, called: (gate.calls(), now), came_back: now };
+    let mut mover = Mover { gate, session, store: Store::new(), no_store_until: 0, called: (gate.calls(), now), chosen: 0, came_back: now };
     let changes = &session.limits.turn_changes;
     loop {
         // Read before the orders: a change in between ends the sleep at once.
@@ -92,6 +92,8 @@ struct Mover {
     no_store_until: u64,
     /// Number of calls so far, and the time since which it is that, or at which an idle process was last looked after.
     called: (u32, u64),
+    /// Number of calls at which the program's mappings were last looked at.
+    chosen: u32,
     /// Time at which the memory last came back.
     came_back: u64,
 }
@@ -301,7 +303,10 @@ impl Mover {
 
     /// Makes as much host memory as all blocks need, while `may_go_on`. Returns false if they have no room. Contexts may be used.
     fn prepare(&mut self, may_go_on: impl Fn(&Self) -> bool) -> bool {
-        mappings::choose();
+        if self.chosen != self.gate.calls() {
+            self.chosen = self.gate.calls();
+            mappings::choose();
+        }
         let (total, now) = (total(), clock::monotonic());
         if total <= self.store.size() {
             return true;

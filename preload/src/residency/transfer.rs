@@ -33,7 +33,8 @@ pub unsafe fn move_out(store: &Store) -> bool {
     let contexts = Contexts::of_blocks();
     let (mut copied, mut offset, mut count, mut bytes) = (blocks::all(), 0, 0, 0);
     let mut end_batch = |count| {
-        let is_copied = contexts.failing().next().is_none();
+        // To the end: no copy may be under way when the gate opens.
+        let is_copied = contexts.failing().count() == 0;
         if is_copied {
             // SAFETY: the gate is closed, and the copies of these blocks have ended.
             copied.by_ref().take(count).for_each(|block| unsafe { block.leave() });

@@ -34,6 +34,7 @@ macro_rules! and_mapped {
             Cuda movable::ask[] => (exec: Handle, node: Handle, parameters: *const c_void, context: Handle):
                 cuGraphExecMemcpyNodeSetParams, cuGraphExecMemsetNodeSetParams;
             Cuda movable::ask[] => (exec: Handle, node: Handle, parameters: *const c_void): cuGraphExecBatchMemOpNodeSetParams;
+            Cuda movable::ask[] => (address: DevicePtr, bytes: usize): cuMemAddressFree;
             Cuda movable::ask[] => (flags: *mut u64, location: *const Location, address: DevicePtr): cuMemGetAccess;
             Cuda movable::ask[] => (address: DevicePtr, bytes: usize, list: *const AccessDesc, count: usize): cuMemSetAccess;
         }

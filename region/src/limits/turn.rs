@@ -30,7 +30,7 @@ pub struct Turn {
     pub no_room: AtomicU32,
     /// Not 0 while another container waits for room, for evictable ones: they will have to leave, and make host memory although they are busy.
     pub stand_by: AtomicU32,
-    /// Not 0 while others leave for this container, or are held out for it: it may keep what room it finds until it has enough.
+    /// Not 0 while another container is leaving for this one, which may keep what room it finds meanwhile.
     pub served: AtomicU32,
     reserved: [u32; 2],
 }

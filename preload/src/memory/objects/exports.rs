@@ -20,7 +20,9 @@ pub fn is_exported(key: u64) -> bool {
 /// Records an export with the mark of its descriptor.
 pub fn record(key: u64, by: u64) {
     match EXPORTED.get(key) {
-        None => _ = EXPORTED.insert(key, by),
+        None if EXPORTED.insert(key, by) => {}
+        // Without a record it must not move: it counts as kept for good.
+        None => _ = physical::keep(key),
         Some(known) if is_kept(known.load(Relaxed)) => known.store(if by == BY_NAME { known.load(Relaxed) } else { BY_SEVERAL }, Relaxed),
         Some(known) => known.store(by, Relaxed),
     }
@@ -33,6 +35,13 @@ pub fn record(key: u64, by: u64) {
 pub unsafe fn mark_of(out: *const c_void, kind: i32) -> u64 {
     // SAFETY: the driver has just written an integer there.
     if kind == 1 { mark(unsafe { out.cast::<i32>().read_unaligned() }) } else { BY_NAME }
+}
+
+/// Returns the keys of what a range is part of: physical memory that is mapped there, or an allocation.
+pub fn keys_in(address: DevicePtr, bytes: u64) -> impl Iterator<Item = u64> {
+    let mapped = move || physical::mapped_in(address, bytes).map(|(_, handle)| handle);
+    let allocation = mapped().next().is_none().then(|| key_of(address));
+    mapped().chain(allocation)
 }
 
 /// Returns the key of the allocation or the physical memory that an address lies in.

@@ -60,6 +60,16 @@ pub fn mapped_at(address: DevicePtr) -> Option<u64> {
     MAPPINGS.get(address).map(|handle| handle.load(Acquire))
 }
 
+/// Returns offsets from `address` and handles of the mappings that a range touches. The first may begin before it.
+pub fn mapped_in(address: DevicePtr, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
+    MAPPINGS.iter().filter_map(move |(start, handle)| {
+        let handle = handle.load(Acquire);
+        let (_, granules) = charged(handle)?;
+        let touches = start < address.saturating_add(bytes) && address < start + u64::from(granules) * GRANULE;
+        touches.then_some((start.saturating_sub(address), handle))
+    })
+}
+
 /// Counts one more keeper of the memory, as a mapping. Returns `Ok(false)` if the memory is not charged here.
 ///
 /// # Errors
@@ -179,4 +189,27 @@ pub fn release_object(owner: u64, call: impl FnOnce() -> Status) -> Status {
         rename(owner | RELEASING, owner)
     }
     status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_touches_all_mappings_that_it_meets() {
+        let (first, start) = (0x7000_0401, 0x7e00_0000_0000);
+        for (place, handle) in (first..first + 3).enumerate() {
+            record_for_test(handle, 2);
+            MAPPINGS.insert(start + place as u64 * 2 * GRANULE, handle);
+        }
+        let touched = |from: u64, bytes: u64| {
+            let mut touched: Vec<_> = mapped_in(start + from, bytes).collect();
+            touched.sort_unstable();
+            touched
+        };
+        assert_eq!(touched(0, 6 * GRANULE), [(0, first), (2 * GRANULE, first + 1), (4 * GRANULE, first + 2)]);
+        assert_eq!(touched(GRANULE, 1), [(0, first)]);
+        assert_eq!(touched(GRANULE, GRANULE + 1), [(0, first), (GRANULE, first + 1)]);
+        assert_eq!(touched(6 * GRANULE, GRANULE), []);
+    }
 }

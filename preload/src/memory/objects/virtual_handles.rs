@@ -48,9 +48,14 @@ pub fn is_one(handle: u64) -> bool {
     handle & !REAL == TAG
 }
 
-/// Returns the driver's handle of a handle of the program's; 0 for a number of memory that has ended. The memory is on the device.
+/// Returns the driver's handle of a handle of the program's; 0 for a number of memory that has ended, or is lost. For calls inside the gate.
 pub fn real(handle: u64) -> u64 {
-    if is_one(handle) { word(handle).map_or(0, |word| word.load(Acquire) & REAL) } else { handle }
+    if is_one(handle) { word(handle).map_or(0, |word| there(word.load(Acquire))) } else { handle }
+}
+
+/// Returns the driver's handle in a word; 0 while there is none.
+fn there(word: u64) -> u64 {
+    if word & IS_AWAY == 0 { word & REAL } else { 0 }
 }
 
 /// Returns the word of a number.
@@ -71,9 +76,10 @@ pub fn properties(number: u64, device: Device) -> WholeAllocationProp {
 
 /// Ends a number whose memory nothing refers to any more. Other handles are the driver's to end.
 pub fn end(handle: u64) {
-    if let Some(word) = Some(handle).filter(|&handle| is_one(handle)).and_then(|number| REALS.remove(number)) {
-        // SAFETY: the library's own reference. The memory is on the device, as the program's call has passed the gate.
-        unsafe { driver::physical_release(word & REAL) };
+    let word = Some(handle).filter(|&handle| is_one(handle)).and_then(|number| REALS.remove(number));
+    if let Some(real) = word.map(there).filter(|&real| real != 0) {
+        // SAFETY: the library's own reference, and the last one.
+        unsafe { driver::physical_release(real) };
     }
 }
 
