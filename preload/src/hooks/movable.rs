@@ -55,19 +55,20 @@ pub fn ask(call: impl FnOnce() -> Status) -> Status {
     call()
 }
 
-/// `cuMemGetAddressRange_v2`. The driver knows the mappings that an allocation consists of.
+/// `cuMemGetAddressRange_v2`. The driver knows the blocks that an allocation consists of.
 pub unsafe fn range(call: impl FnOnce() -> Status, base: *mut DevicePtr, bytes: *mut usize, address: DevicePtr) -> Status {
     let status = call();
-    if status == SUCCESS
-        && let Some((first, size)) = blocks::range_of(address)
-    {
-        // SAFETY: the program's own, to which the driver has just written, or null.
-        unsafe {
-            base.as_mut().into_iter().for_each(|base| *base = first);
-            bytes.as_mut().into_iter().for_each(|bytes| *bytes = size);
-        }
+    if status != SUCCESS {
+        return status;
     }
-    status
+    // SAFETY: the program's own, to which the driver has just written, or null.
+    let (base, bytes) = unsafe { (base.as_mut(), bytes.as_mut()) };
+    let range = base.as_ref().map_or_else(|| blocks::range_of(address), |base| blocks::range_from(**base));
+    if let Some((first, size)) = range {
+        base.into_iter().for_each(|base| *base = first);
+        bytes.into_iter().for_each(|bytes| *bytes = size);
+    }
+    SUCCESS
 }
 
 /// `cuPointerGetAttribute`, with the same answers.

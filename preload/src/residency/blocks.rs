@@ -144,6 +144,13 @@ pub fn range_of(address: DevicePtr) -> Option<(DevicePtr, usize)> {
     allocations().find(|allocation| allocation.contains(address)).map(|allocation| (allocation.address, allocation.asked))
 }
 
+/// Returns the same for the first address of a block, without a search.
+pub fn range_from(block: DevicePtr) -> Option<(DevicePtr, usize)> {
+    BLOCKS.get(block)?;
+    let mut before = (0..=block / LARGEST as u64).map(|number| block - number * LARGEST as u64);
+    before.find_map(|address| Some((address, Allocation::unpack(address, ALLOCATIONS.get(address)?.load(Acquire)).asked)))
+}
+
 /// Returns all blocks that move: the library's own, and the program's that were chosen. Exact while the gate is closed and no call is inside.
 pub fn all() -> impl Iterator<Item = Block> {
     allocations().flat_map(Allocation::blocks).chain(mappings::all())
