@@ -93,7 +93,8 @@ impl Table {
 
     /// Returns the places of a key and of its value.
     fn find(&self, key: u64) -> Option<(&AtomicU64, &AtomicU64)> {
-        let buckets = self.buckets()?;
+        // Programs free address 0, and 0 and 1 are marks of places.
+        let buckets = self.buckets().filter(|_| key > 1)?;
         (0..self.probes.load(Acquire)).find_map(|probe| {
             let bucket = buckets.get(Self::place(key, probe))?;
             bucket.keys.iter().zip(&bucket.values).find(|(place, _)| place.load(Acquire) == key)
@@ -142,6 +143,7 @@ mod tests {
         assert_eq!(table.iter().count(), 0);
         assert!(table.insert(16, 1) && table.insert(16, 2));
         assert_eq!((table.remove(16), table.remove(16)), (Some(2), None));
+        assert!([0, 1].into_iter().all(|no_key| table.get(no_key).is_none() && table.remove(no_key).is_none()));
     }
 
     #[test]
