@@ -323,7 +323,7 @@ fn busy_tenants_stand_by_while_another_asks() {
     assert_eq!(stand_by(&tenants), [0, 0]);
 }
 
-/// A tenant may keep what it finds only while another is leaving for it.
+/// A tenant may keep a part of its room only while another tenant is making room for it.
 #[test]
 fn the_one_that_others_leave_for_is_served() {
     let mut tenants = [60, 60].map(|pages| Tenant::new(GpuLimit::EVICTABLE, 1, pages, |now| now % 4_000_000 < 1_500_000));

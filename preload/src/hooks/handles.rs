@@ -105,6 +105,11 @@ pub unsafe fn export_range(
     gate::pass(|| unsafe { ipc::export(|| real(out, address, bytes, kind, flags), out, kind, || exports::keys_in(address, bytes as u64)) })
 }
 
+/// Binds memory to an object with `call`, which takes the driver's handle.
+fn bind_one(object: u64, offset: u64, handle: u64, call: impl FnOnce(u64) -> Status) -> Status {
+    gate::pass(|| multicast::bind(|| call(virtual_handles::real(handle)), object, core::iter::once((offset, handle))))
+}
+
 /// `cuMulticastBindMem`
 pub unsafe fn bind(
     real: unsafe extern "C" fn(u64, usize, u64, usize, usize, u64) -> Status,
@@ -116,8 +121,7 @@ pub unsafe fn bind(
     flags: u64,
 ) -> Status {
     // SAFETY: the program's own call.
-    let call = || unsafe { real(object, offset, virtual_handles::real(handle), handle_offset, bytes, flags) };
-    gate::pass(|| multicast::bind(call, object, core::iter::once((offset as u64, handle))))
+    bind_one(object, offset as u64, handle, |handle| unsafe { real(object, offset, handle, handle_offset, bytes, flags) })
 }
 
 /// `cuMulticastBindMem_v2`
@@ -133,8 +137,7 @@ pub unsafe fn bind_v2(
     flags: u64,
 ) -> Status {
     // SAFETY: the program's own call.
-    let call = || unsafe { real(object, device, offset, virtual_handles::real(handle), handle_offset, bytes, flags) };
-    gate::pass(|| multicast::bind(call, object, core::iter::once((offset as u64, handle))))
+    bind_one(object, offset as u64, handle, |handle| unsafe { real(object, device, offset, handle, handle_offset, bytes, flags) })
 }
 
 /// `cuLogicalEndpointBindMem`
@@ -150,8 +153,8 @@ pub unsafe fn bind_endpoint(
     flags: u64,
 ) -> Status {
     // SAFETY: the program's own call.
-    let call = || unsafe { real(id, device, offset, virtual_handles::real(handle), handle_offset, bytes, flags) };
-    gate::pass(|| multicast::bind(call, multicast::endpoint(id), core::iter::once((offset as u64, handle))))
+    let call = |handle| unsafe { real(id, device, offset, handle, handle_offset, bytes, flags) };
+    bind_one(multicast::endpoint(id), offset as u64, handle, call)
 }
 
 /// `cuMulticastBindAddr` and its other forms: all memory that is mapped in the range is kept. Memory of `cuMemAlloc` is not the driver's to
@@ -160,7 +163,7 @@ pub fn bind_range(call: impl FnOnce() -> Status, object: u64, offset: u64, addre
     if blocks::range_of(address).is_some() {
         return INVALID_VALUE;
     }
-    multicast::bind(call, object, physical::mapped_in(address, bytes).map(|(from, handle)| (offset + from, handle)))
+    multicast::bind(call, object, physical::mapped_in(address, bytes).map(|(from, handle)| (offset.saturating_add(from), handle)))
 }
 
 /// `cuMemMapArrayAsync`, one tile after another where a handle of the library's is among them.

@@ -161,7 +161,7 @@ pub fn create_at(address: DevicePtr, bytes: usize, properties: &WholeAllocationP
         count += 1;
     }
     // SAFETY: the driver reads the properties and the list, which has `count` entries, and writes the handle. The address is reserved and
-    // free. What was made is undone in reverse.
+    // free. A failure undoes the steps before it, the last one first.
     unsafe {
         let mut status = driver::physical_create(&raw mut handle, bytes, properties, 0);
         if status != SUCCESS {

@@ -85,14 +85,14 @@ impl Allocation {
             if BLOCKS.insert(address, real) {
                 return Ok(());
             }
-            // SAFETY: just made, and seen by nobody.
+            // SAFETY: the program does not know the address yet.
             unsafe {
                 driver::unmap(address, bytes);
                 driver::physical_release(real);
             }
             Err(OUT_OF_MEMORY)
         });
-        // SAFETY: nobody has seen the address.
+        // SAFETY: the program does not know the address yet.
         made.inspect_err(|_| _ = unsafe { self.take_apart() })
     }
 
@@ -164,7 +164,7 @@ pub unsafe fn allocate(device: Device, context: u8, address: *mut DevicePtr, ask
     let Some(bytes) = asked.checked_next_multiple_of(GRANULE as usize) else { return OUT_OF_MEMORY };
     end_given_up();
     let mut at = 0;
-    // SAFETY: the driver writes the address; what was made is undone in reverse. The caller's promise holds for the last write.
+    // SAFETY: the driver writes the address; a failure undoes the steps before it, the last one first. The caller's promise holds for the last write.
     unsafe {
         let status = driver::reserve(&raw mut at, bytes, 0, 0, 0);
         if status != SUCCESS {

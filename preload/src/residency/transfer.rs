@@ -10,7 +10,7 @@ use crate::residency::within::{self, in_context};
 use vgpu_cuda_abi::cuda::{Device, DevicePtr, NOT_FOUND, OUT_OF_MEMORY, SUCCESS, Status};
 
 /// Bytes that are copied before they are taken off the device, at least. A process that waits for the room can take them while the next
-/// are copied: 5 ms on an H100, where the bus moves 50 GB/s in each direction.
+/// are copied: 5 ms at the 50 GB/s that an H100 has moved in one direction. Both at once were not measured.
 const BATCH: usize = 256 << 20;
 
 /// What became of a move to the device.

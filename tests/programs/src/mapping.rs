@@ -24,7 +24,7 @@ impl Mapping {
     pub fn make(gpu: i32, bytes: usize) -> Result<Self, CUresult> {
         let mut made = Self { address: 0, bytes: bytes.next_multiple_of(GRANULE), handle: 0 };
         let location = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: gpu };
-        // SAFETY: plain structures, which are valid when zero; the pointers are to variables. What was made is undone in reverse.
+        // SAFETY: the structures are plain data, for which zero is valid, and all pointers are to local variables.
         unsafe {
             let mut properties: CUmemAllocationProp = std::mem::zeroed();
             properties.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
