@@ -200,7 +200,7 @@ impl Tenant {
         // Between two samples a tenant that works now and then has launched, too; what counts is whether it has work at this moment.
         let is_free = Turn::state(self.turn.word.load(Relaxed)) == Turn::FREE;
         let has_work = if self.is_switched() && is_free { self.report.ahead != 0 } else { self.has_work(now) };
-        // A wait is reported when it is over: a long one counts in the samples after that.
+        // A nap is reported when it is over: a long one counts in the samples after that.
         self.waited_us = (self.waited_us + self.report.waited.saturating_sub(before.waited) as f64 / 1_000.0).min(MAX_WAITED_US);
         let waited_us = self.waited_us.min(passed_us);
         self.waited_us -= waited_us;

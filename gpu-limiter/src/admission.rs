@@ -94,6 +94,10 @@ impl Launch<'_> {
                 (self.is_cost_known, self.cost_ns) = (true, u64::from(cost_ns));
             }
             let now = engine.now();
+            // At each nap: the arbiter has to see that a long wait goes on.
+            if wait.for_budget {
+                account.budget.waited.fetch_add(now.saturating_sub(self.now), Relaxed);
+            }
             self.now = now;
             // Read before the limit: a change in between ends the nap at once.
             let (changes, seen_changes) = account.turns.page.changes();
@@ -203,7 +207,6 @@ impl Launch<'_> {
         let account = self.meter.account;
         if wait.for_budget {
             account.phase.begin_next(self.now);
-            account.budget.waited.fetch_add(self.now.saturating_sub(began_at), Relaxed);
         }
         let has_waited = wait.for_budget || wait.for_turn;
         if has_waited {

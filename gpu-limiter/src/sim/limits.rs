@@ -1,6 +1,6 @@
 //! The limit as a whole: shares, charges, and waits of single processes.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::batch_close;
 use crate::engine::Engine;
@@ -39,6 +39,22 @@ fn a_change_of_the_limit_ends_waits_for_budget() {
             late / US
         );
     }
+}
+
+/// The arbiter has to see that a tenant with long kernels is always busy, long before its next launch goes.
+#[test]
+fn a_wait_for_budget_is_told_while_it_lasts() {
+    let (gpu, process) = (Gpu::new(), Process::new(budget(), 10, 1));
+    let stream = process.stream(0);
+    process.launch(&gpu, stream, 1, 100 * MS);
+    gpu.synchronize(gpu::stream(1));
+    let account = process.meter.account;
+    let told: &'static AtomicU64 = Box::leak(Box::default());
+    let middle = gpu.now() + 400 * MS;
+    *gpu.scheduled.borrow_mut() = Some((middle, Box::new(move || told.store(account.budget.waited.load(Relaxed), Relaxed))));
+    process.launch(&gpu, stream, 1, 100 * MS);
+    assert!(gpu.now() > middle + 300 * MS);
+    assert!((350 * MS..=400 * MS).contains(&told.load(Relaxed)), "{} ms", told.load(Relaxed) / MS);
 }
 
 #[test]
