@@ -231,7 +231,7 @@ pub fn end_given_up() {
         return;
     }
     for allocation in allocations().filter(|allocation| allocation.is_given_up) {
-        if in_context(allocation.context, captures::wait_for_context) == Some(Some(SUCCESS)) {
+        if in_context(allocation.context, captures::wait_for_context) == Ok(Some(SUCCESS)) {
             // SAFETY: the program gave it up, and the GPU has finished its work.
             unsafe { allocation.end() };
         }

@@ -326,7 +326,7 @@ impl Mover {
     /// Runs `work` with the store and a current context. Returns `None` without running it if the process has no context.
     fn with_store<T>(&mut self, work: impl FnOnce(&mut Store, &Self) -> T) -> Option<T> {
         let mut store = core::mem::replace(&mut self.store, Store::new());
-        let result = within::any().and_then(|context| in_context(context, || work(&mut store, self)));
+        let result = within::any().and_then(|context| in_context(context, || work(&mut store, self)).ok());
         self.store = store;
         result
     }

@@ -7,7 +7,7 @@ use crate::residency::block::Block;
 use crate::residency::blocks;
 use crate::residency::store::Store;
 use crate::residency::within::{self, in_context};
-use vgpu_cuda_abi::cuda::{Device, DevicePtr, NOT_FOUND, OUT_OF_MEMORY, SUCCESS, Status};
+use vgpu_cuda_abi::cuda::{Device, DevicePtr, OUT_OF_MEMORY, SUCCESS, Status};
 
 /// Bytes that are copied before they are taken off the device, at least. A process that waits for the room can take them while the next
 /// are copied: 5 ms at the 50 GB/s that an H100 has moved in one direction. Both at once were not measured.
@@ -108,7 +108,7 @@ fn copy(store: &Store, block: Block, offset: usize, copy: impl Fn(DevicePtr, *mu
         address += bytes as u64;
         status
     });
-    in_context(block.context, || statuses.find(|status| *status != SUCCESS).unwrap_or(SUCCESS)).unwrap_or(NOT_FOUND)
+    in_context(block.context, || statuses.find(|status| *status != SUCCESS).unwrap_or(SUCCESS)).unwrap_or_else(|status| status)
 }
 
 /// The contexts that have blocks, by their places in the table.
@@ -125,6 +125,6 @@ impl Contexts {
     /// Waits for the work in each one. Returns those in which it failed, with the driver's status.
     fn failing(&self) -> impl Iterator<Item = (u8, Status)> {
         let ids = (0..=u8::MAX).zip(&self.0).filter(|&(_, has)| *has).map(|(id, _)| id);
-        ids.map(|id| (id, in_context(id, within::synchronize).unwrap_or(NOT_FOUND))).filter(|&(_, status)| status != SUCCESS)
+        ids.map(|id| (id, in_context(id, within::synchronize).unwrap_or_else(|status| status))).filter(|&(_, status)| status != SUCCESS)
     }
 }

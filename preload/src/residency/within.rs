@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::loader::driver;
 use crate::memory::objects::{captures, context_table};
-use vgpu_cuda_abi::cuda::{SUCCESS, Status};
+use vgpu_cuda_abi::cuda::{NOT_FOUND, SUCCESS, Status};
 
 /// Set once a context was made for which the table had no place, or memory was lost.
 static MUST_STAY: AtomicBool = AtomicBool::new(false);
@@ -21,20 +21,15 @@ pub fn must_stay() -> bool {
     MUST_STAY.load(Relaxed)
 }
 
-/// Runs `work` with a context current, by its place in the table. Returns `None` without running it if the context is gone.
-pub fn in_context<T>(id: u8, work: impl FnOnce() -> T) -> Option<T> {
-    let context = context_table::handle_of(id)?;
-    let mut popped = core::ptr::null_mut();
+/// Runs `work` with a context current, by its place in the table.
+///
+/// # Errors
+/// The context is gone, or the driver does not make it current: its status. Then `work` did not run.
+pub fn in_context<T>(id: u8, work: impl FnOnce() -> T) -> Result<T, Status> {
+    let context = context_table::handle_of(id).ok_or(NOT_FOUND)?;
     // SAFETY: a living context: while contexts are used here none is ended (`gate::keep_still`), or the program promises it for a call of
-    // its own. The driver writes one handle.
-    unsafe {
-        if driver::context_push(context) != SUCCESS {
-            return None;
-        }
-        let result = work();
-        driver::context_pop(&raw mut popped);
-        Some(result)
-    }
+    // its own.
+    unsafe { driver::in_context(context, work) }
 }
 
 /// Returns one of the process's contexts, by its place in the table.
@@ -48,7 +43,7 @@ pub fn any() -> Option<u8> {
 pub fn wait_for_all() -> bool {
     let ids = (0..=u8::MAX).take_while(|&id| context_table::record(id).is_some());
     let mut living = ids.filter(|&id| context_table::handle_of(id).is_some());
-    !must_stay() && living.all(|id| in_context(id, captures::wait_for_context) == Some(Some(SUCCESS)))
+    !must_stay() && living.all(|id| in_context(id, captures::wait_for_context) == Ok(Some(SUCCESS)))
 }
 
 /// Waits for the work in the current context, during captures too.

@@ -75,10 +75,10 @@ impl Mapping {
         if is_right { Ok(()) } else { Err(CUresult::CUDA_ERROR_ASSERT) }
     }
 
-    /// Exports the memory and imports it again, which gives the handle that the program has.
+    /// Exports the memory and imports it again.
     ///
     /// # Errors
-    /// The driver's status, or `CUDA_ERROR_ASSERT`.
+    /// The driver's status.
     pub fn share(&self) -> Result<(), CUresult> {
         use std::os::fd::{FromRawFd, OwnedFd};
         let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -88,9 +88,8 @@ impl Mapping {
             check(cuMemExportToShareableHandle((&raw mut descriptor).cast(), self.handle, kind, 0))?;
             let _open = OwnedFd::from_raw_fd(descriptor);
             check(cuMemImportFromShareableHandle(&raw mut handle, std::ptr::with_exposed_provenance_mut(descriptor as usize), kind))?;
-            check(cuMemRelease(handle))?;
+            check(cuMemRelease(handle))
         }
-        if handle == self.handle { Ok(()) } else { Err(CUresult::CUDA_ERROR_ASSERT) }
     }
 
     /// Gives everything back. Nothing uses the memory any more.
