@@ -111,7 +111,7 @@ pub struct Budget {
     /// Whether a process of the container switches its channel groups as the arbiter says: 0 while unknown, [`Budget::SWITCHES`], or
     /// [`Budget::REFUSED`].
     pub controls: AtomicU64,
-    reserved: [AtomicU64; 117],
+    reserved: [AtomicU64; 109],
 }
 
 impl Default for Budget {

@@ -1,6 +1,6 @@
 //! The accounting region: a file shared by the processes of one container, and read by the host.
 
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 use core::sync::atomic::{
     AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
 };
@@ -38,6 +38,24 @@ pub struct GpuAccount {
     padding: [u32; 1],
     /// The compute budget.
     pub budget: Budget,
+    /// Moves of memory to the host.
+    pub moves_out: Moves,
+    /// Moves of memory back to the GPU.
+    pub moves_in: Moves,
+    reserved: [u64; 2],
+}
+
+/// Moves of memory in one direction since the container started, by all of its processes. A move of several GPUs' memory counts for each of
+/// them.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Moves {
+    /// Number of moves that have ended.
+    pub count: AtomicU64,
+    /// Memory that they moved, in bytes.
+    pub bytes: AtomicU64,
+    /// Time that they took, in nanoseconds. Out: for copies and unmapping. In: from the first try on, with the wait for room.
+    pub took: AtomicU64,
 }
 
 /// State: no uncharged call of this process is in progress.
@@ -105,8 +123,9 @@ pub struct Region {
 
 /// Size of the file in bytes.
 pub const SIZE: usize = size_of::<Region>();
-const _: () = assert!(size_of::<Slot>() == 64 + 32 * MAX_GPUS && size_of::<GpuAccount>() == 64 + size_of::<Budget>());
-const _: () = assert!(size_of::<Budget>() == 1024);
+const _: () = assert!(size_of::<Slot>() == 64 + 32 * MAX_GPUS && size_of::<GpuAccount>() == 64 + 1024);
+// The moves have a cache line that was a reserved part of the budget.
+const _: () = assert!(size_of::<Budget>() == 1024 - 64 && offset_of!(GpuAccount, moves_out) == 64 + size_of::<Budget>());
 
 /// Returns the first bytes of a new file. The rest of its [`SIZE`] is zero.
 #[must_use]
@@ -233,6 +252,15 @@ impl GpuAccount {
     #[must_use]
     pub fn uuid(&self) -> Option<Uuid> {
         (self.claimed.load(Acquire) == 2).then(|| Uuid::from_words([self.uuid[0].load(Relaxed), self.uuid[1].load(Relaxed)]))
+    }
+}
+
+impl Moves {
+    /// Counts a move of `bytes` bytes that took `took` nanoseconds.
+    pub fn add(&self, bytes: u64, took: u64) {
+        self.count.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.took.fetch_add(took, Relaxed);
     }
 }
 

@@ -213,11 +213,13 @@ impl Mover {
             gate.stay();
             return false;
         }
+        let begin = clock::monotonic();
         // SAFETY: the gate is closed, the work has ended, and the store is large enough.
         if !unsafe { transfer::move_out(&self.store) } && FAILED.allow() {
             log::line(LogLevel::Warn, format_args!("memory could not be moved to the host: it stays on the GPU"));
         }
         self.count_out();
+        self.count_move(true, begin);
         let is_out = blocks::all().any(Block::is_away);
         gate.end_move(is_out);
         is_out
@@ -281,6 +283,7 @@ impl Mover {
                 log::line(LogLevel::Error, format_args!("memory could not be moved back to the GPU: CUDA error {status}"));
             }
         }
+        self.count_move(false, begin);
         blocks::forget_stored();
         self.session.gpus().iter().for_each(|gpu| gpu.charge.out.store(0, Relaxed));
         self.came_back = clock::monotonic();
@@ -350,12 +353,27 @@ impl Mover {
 
     /// Publishes how much is on the host.
     fn count_out(&self) {
-        let of = |gpu: &Gpu| {
-            let is_out = |block: &Block| block.device == gpu.device && block.is_away();
-            blocks::all().filter(is_out).map(|block| pages(block.bytes as u64)).sum()
-        };
+        let of = |gpu| pages(bytes_on(gpu, Block::is_away));
         self.session.gpus().iter().for_each(|gpu| gpu.charge.out.store(of(gpu), Relaxed));
     }
+
+    /// Counts a move that began at `begin` and has ended, on each GPU whose memory it has moved. The blocks that left are known
+    /// until their contents on the host are forgotten.
+    fn count_move(&self, is_out: bool, begin: u64) {
+        let end = clock::monotonic();
+        for gpu in self.session.gpus() {
+            let bytes = bytes_on(gpu, |block| block.is_stored() && block.is_away() == is_out);
+            let moves = if is_out { &gpu.account.moves_out } else { &gpu.account.moves_in };
+            if bytes != 0 {
+                moves.add(bytes, end.saturating_sub(begin));
+            }
+        }
+    }
+}
+
+/// Returns the size of the blocks of a GPU that `is_one` chooses, in bytes.
+fn bytes_on(gpu: &Gpu, is_one: impl Fn(Block) -> bool) -> u64 {
+    blocks::all().filter(|block| block.device == gpu.device && is_one(*block)).map(|block| block.bytes as u64).sum()
 }
 
 /// Returns the size of all blocks in bytes.

@@ -150,3 +150,14 @@ fn memory_of_dead_processes_is_released() {
     assert_eq!((region.gpus[gpu].total.pages(), region.gpus[gpu].spilled.pages()), (20, 14));
     assert!(!region.recover(gpu, |index, _, _| index == 1));
 }
+
+#[test]
+fn moves_are_added_up_by_direction() {
+    let region = fresh();
+    let account = &region.gpus[region.gpu(Uuid([1; 16])).unwrap()];
+    account.moves_out.add(100, 7);
+    account.moves_out.add(50, 5);
+    account.moves_in.add(100, 9);
+    let figures = |moves: &Moves| [&moves.count, &moves.bytes, &moves.took].map(|figure| figure.load(Relaxed));
+    assert_eq!((figures(&account.moves_out), figures(&account.moves_in)), ([2, 150, 12], [1, 100, 9]));
+}
