@@ -76,7 +76,7 @@ impl Counts {
             Kind::Allocate => self.allocations += 1,
             Kind::Free => self.frees += 1,
             Kind::Budget | Kind::Turn => self.waits += 1,
-            Kind::Start | Kind::Synchronize | Kind::Refused | Kind::Init | Kind::Other => {}
+            Kind::Start | Kind::Synchronize | Kind::Refused | Kind::Init | Kind::Other | Kind::MoveOut | Kind::MoveIn => {}
         }
     }
 }

@@ -56,11 +56,15 @@ pub enum Kind {
     Init = 12,
     /// Another call, which is only counted.
     Other = 13,
+    /// Memory of `amount` bytes was moved to the host from the GPU with ordinal `place`.
+    MoveOut = 14,
+    /// Memory of `amount` bytes was moved back to the GPU with ordinal `place`, after the wait for room there.
+    MoveIn = 15,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Start,
         Self::Kernel,
         Self::Graph,
@@ -74,6 +78,8 @@ impl Kind {
         Self::Refused,
         Self::Init,
         Self::Other,
+        Self::MoveOut,
+        Self::MoveIn,
     ];
 
     /// Returns the kind with this number.

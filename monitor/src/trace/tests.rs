@@ -275,6 +275,34 @@ fn traces_have_process_slices_and_arrows() {
 }
 
 #[test]
+fn traces_have_moves_with_their_memory() {
+    let mut out = Writer::new(Vec::new()).unwrap();
+    for (kind, bytes) in [(Kind::MoveOut, 4096), (Kind::MoveIn, 2048)] {
+        let moved = event(kind, "", "", What::default(), bytes);
+        assert_eq!(alnair::timeline(&moved), None);
+        out.event(&moved).unwrap();
+    }
+    let text = String::from_utf8(out.finish().unwrap()).unwrap();
+    let events: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
+    let short = |event: &serde_json::Value| [&event["name"], &event["dur"], &event["args"]].map(serde_json::Value::clone);
+    let expected = |name: &str, bytes: u64| [name.into(), 4_336_641.999.into(), serde_json::json!({ "bytes": bytes, "gpu": 16 })];
+    assert_eq!(short(&events[1]), expected("memory to the host", 4096));
+    assert_eq!(short(&events[2]), expected("memory to the GPU", 2048));
+}
+
+/// A newer library may record more.
+#[test]
+fn records_of_unknown_kinds_are_ignored() {
+    let region = Region::new();
+    let number = region.push(Kind::Free, What::default(), 10, [1, 0]);
+    region.ring.records[number as usize].what.store(What { kind: u8::MAX, ..What::default() }.word(), Relaxed);
+    region.push(Kind::MoveIn, What::default(), 20, [0, 4096]);
+    let mut rings = region.rings(true);
+    let found: Vec<_> = drained(&mut rings, true).iter().map(|event| (event.kind, event.size)).collect();
+    assert_eq!((found, rings.lost), (vec![(Kind::MoveIn, 4096)], 0));
+}
+
+#[test]
 fn empty_traces_have_one_event() {
     let text = String::from_utf8(Writer::new(Vec::new()).unwrap().finish().unwrap()).unwrap();
     let events: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();

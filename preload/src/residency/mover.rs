@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use vgpu_region::ledger::pages;
 use vgpu_region::limits::{LogLevel, Turn};
+use vgpu_region::trace::Kind;
 
 use crate::loader::driver::CaptureRelaxed;
 use crate::loader::threads;
@@ -21,6 +22,7 @@ use crate::residency::store::{Grown, Store};
 use crate::residency::transfer::{self, MovedIn};
 use crate::residency::within::{self, in_context};
 use crate::session::{Gpu, Session};
+use crate::trace::sink;
 use vgpu_cuda_abi::cuda::{DEINITIALIZED, Device, SUCCESS};
 
 /// Sleep between two looks while calls are under way, in nanoseconds.
@@ -357,15 +359,16 @@ impl Mover {
         self.session.gpus().iter().for_each(|gpu| gpu.charge.out.store(of(gpu), Relaxed));
     }
 
-    /// Counts a move that began at `begin` and has ended, on each GPU whose memory it has moved. The blocks that left are known
+    /// Counts and traces a move that began at `begin` and has ended, on each GPU whose memory it has moved. The blocks that left are known
     /// until their contents on the host are forgotten.
     fn count_move(&self, is_out: bool, begin: u64) {
         let end = clock::monotonic();
         for gpu in self.session.gpus() {
             let bytes = bytes_on(gpu, |block| block.is_stored() && block.is_away() == is_out);
-            let moves = if is_out { &gpu.account.moves_out } else { &gpu.account.moves_in };
+            let (moves, kind) = if is_out { (&gpu.account.moves_out, Kind::MoveOut) } else { (&gpu.account.moves_in, Kind::MoveIn) };
             if bytes != 0 {
                 moves.add(bytes, end.saturating_sub(begin));
+                sink::span(kind, gpu.device as u64, begin, end, bytes);
             }
         }
     }

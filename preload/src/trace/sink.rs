@@ -196,9 +196,10 @@ fn count(ring: &Ring, call: u8, took: u64) -> u8 {
     call
 }
 
-/// Records something other than a call of the driver that lasted from `begin` to `end`, in nanoseconds of `CLOCK_MONOTONIC`.
+/// Records something other than a call of the driver that lasted from `begin` to `end`, in nanoseconds of `CLOCK_MONOTONIC`. `place` and
+/// `amount` are as [`Kind`] says.
 #[cold]
-pub fn span(kind: Kind, stream: u64, begin: u64, end: u64, amount: u64) {
+pub fn span(kind: Kind, place: u64, begin: u64, end: u64, amount: u64) {
     let Some(trace) = traced() else { return };
     let took = end.saturating_sub(begin);
     let mut what = What { kind: kind as u8, ..What::default() };
@@ -206,7 +207,7 @@ pub fn span(kind: Kind, stream: u64, begin: u64, end: u64, amount: u64) {
         // The call began before there was a trace, so it is counted here.
         what.call = trace.ring().map_or(0, |ring| count(ring, ring.call(b"cuInit"), took));
     }
-    push(trace, what, (begin, took), [stream, amount]);
+    push(trace, what, (begin, took), [place, amount]);
 }
 
 /// Records that the memory limit refused `bytes` bytes.
