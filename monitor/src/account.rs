@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 use vgpu_region::ledger::PAGE;
 use vgpu_region::map::Census;
 use vgpu_region::region::{self, Region, SLOTS, Slot};
@@ -44,12 +45,34 @@ pub struct GpuAccount {
     pub spilled: u64,
     /// Bytes of `charged` that the live processes have moved to the host.
     pub moved_out: u64,
+    /// Moves to the host.
+    pub moves_out: Moves,
+    /// Moves back to the GPU.
+    pub moves_in: Moves,
     /// Charged GPU time in nanoseconds.
     pub used: u64,
     /// Time for which launches were delayed, summed over threads, in nanoseconds.
     pub waited: u64,
     /// Number of batches of launches.
     pub activity: u64,
+}
+
+/// Moves of the container's memory in one direction since it started, also by processes that have ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moves {
+    /// Number of moves.
+    pub count: u64,
+    /// Memory that they moved, in bytes.
+    pub bytes: u64,
+    /// Time that they took, in nanoseconds; that of moves back with the wait for room.
+    pub took_ns: u64,
+}
+
+impl From<&region::Moves> for Moves {
+    fn from(moves: &region::Moves) -> Self {
+        let [count, bytes, took_ns] = [&moves.count, &moves.bytes, &moves.took].map(|figure| figure.load(Relaxed));
+        Self { count, bytes, took_ns }
+    }
 }
 
 /// Live process with a slot in the region.
@@ -248,6 +271,8 @@ impl Reader {
                 first_refusal: account.first_refusal.load(Relaxed),
                 spilled: held(account.spilled.bytes(), &|slot| slot.gpus.get(index).map_or(0, |charge| charge.spill.most())),
                 moved_out: held(account.total.bytes(), &|slot| slot.gpus.get(index).map_or(0, |charge| charge.out.load(Relaxed).into())),
+                moves_out: (&account.moves_out).into(),
+                moves_in: (&account.moves_in).into(),
                 used: account.budget.used.load(Relaxed),
                 waited: account.budget.waited.load(Relaxed),
                 activity: account.budget.activity.load(Relaxed),

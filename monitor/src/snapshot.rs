@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::account::Moves;
 use crate::engine_names::Engine;
 use crate::text::display_name;
 
@@ -124,6 +125,10 @@ pub struct Share {
     pub spilled: u64,
     /// Part of `charged` that was moved to the host while others need the GPU's memory, in bytes.
     pub moved_out: u64,
+    /// Moves of its memory to the host so far.
+    pub moves_out: Moves,
+    /// Moves of its memory back to the GPU so far.
+    pub moves_in: Moves,
     /// Memory that the container's processes hold according to NVML, in bytes. `None` if unknown.
     pub held: Option<u64>,
     /// Number of memory requests refused by the limit.

@@ -273,10 +273,13 @@ function drawShare(view, share) {
   if (open.has(share.id)) drawDetail(view, share);
 }
 
+const moves = figures => `${figures.count}, ${bytes(figures.bytes)} in ${(figures.took_ns / 1e9).toFixed(1)} s`;
+
 function drawDetail(view, share) {
   const rows = [
     ["Container ID", share.container_id], ["Priority", `${share.priority}`], ["Limits changed", `${share.changes} times`],
     ["Memory by its account", bytes(share.charged)], ["Memory by NVML", share.held === null ? "?" : bytes(share.held)], ["Spilled to the host", bytes(share.spilled)], ["Moved to the host", bytes(share.moved_out)],
+    ["Moves to the host", moves(share.moves_out)], ["Moves back", moves(share.moves_in)],
     ["Time while others are idle", share.time_soft === null ? "as the limit" : `up to ${share.time_soft}%`], ["Launches held back", percent(share.waits)],
     ["Refused requests", share.first_refusal === null ? `${share.refused}` : `${share.refused}, first ${duration(head.now - share.first_refusal)} ago`],
     ["Limited by", share.is_mps ? "MPS" : "vgpu"],

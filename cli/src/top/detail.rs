@@ -5,6 +5,7 @@ use super::widgets::{fit, spark};
 use crate::human::{bytes, duration};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
+use vgpu_monitor::account::Moves;
 use vgpu_monitor::snapshot::{ContainerState, GpuProcess, Share};
 
 /// Formats what a row stands for; no lines if it does not exist.
@@ -115,7 +116,7 @@ fn figures(share: &Share, now: f64) -> Vec<String> {
     let soft = share.cores_soft.map_or_else(String::new, |percent| format!(", up to {percent}% while idle"));
     let percent = |figure: Option<f64>| figure.map_or_else(|| "?".to_owned(), |percent| format!("{percent:.1}%"));
     let first_refusal = share.first_refusal.map_or_else(String::new, |at| format!(", first {} ago", duration(now - at)));
-    vec![
+    let mut lines = vec![
         format!(
             "  memory   limit {}   NVML {held}   charged {} (overhead {}, managed {})",
             share.memory_limit.map_or_else(none, bytes),
@@ -142,5 +143,14 @@ fn figures(share: &Share, now: f64) -> Vec<String> {
             share.throttled_ns as f64 / 1e9,
             share.turn_changes
         ),
-    ]
+    ];
+    if share.moves_out.count != 0 {
+        lines.insert(2, format!("           moves out {}   moves in {}", moves(share.moves_out), moves(share.moves_in)));
+    }
+    lines
+}
+
+/// Formats the number of moves, their memory and their time.
+fn moves(moves: Moves) -> String {
+    format!("{} ({} in {:.1} s)", moves.count, bytes(moves.bytes), moves.took_ns as f64 / 1e9)
 }

@@ -4,6 +4,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::crossterm::event::{MouseButton, MouseEventKind};
+use vgpu_monitor::account::Moves;
 use vgpu_monitor::snapshot::{ContainerState, Gpu, GpuProcess, Share, Snapshot, Unlimited};
 use view::{Key, Target};
 
@@ -137,6 +138,20 @@ fn screens_of_two_sizes_match_their_snapshots() {
     assert_eq!(view.detail, Some(of("c0ffee0123456789", 0)), "the first row is selected from the start");
     compare("detail-80x24.txt", &drawn(&view, 80, 24));
     compare("detail-200x50.txt", &drawn(&view, 200, 50));
+}
+
+#[test]
+fn details_have_the_moves_of_a_container_that_has_moved() {
+    let mut view = demo(1);
+    press(&mut view, &[KeyCode::Down, KeyCode::Enter]);
+    assert!(!drawn(&view, 80, 24).contains("moves out"));
+    let mut snapshot = view.snapshot.clone();
+    let share = &mut snapshot.containers[0].gpus[0];
+    share.moves_out = Moves { count: 12, bytes: 36 << 30, took_ns: 4_100_000_000 };
+    share.moves_in = Moves { count: 11, bytes: 33 << 30, took_ns: 3_900_000_000 };
+    view.update(snapshot);
+    let text = drawn(&view, 80, 24);
+    assert!(text.contains("\n           moves out 12 (36Gi in 4.1 s)   moves in 11 (33Gi in 3.9 s)\n"), "{text}");
 }
 
 #[test]

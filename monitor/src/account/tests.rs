@@ -24,9 +24,14 @@ fn charges_of_a_process_are_read() {
     charge.overhead.store(4, Relaxed);
     account.refused.store(3, Relaxed);
     account.budget.used.store(5_000, Relaxed);
+    account.moves_out.add(300, 9);
+    account.moves_out.add(200, 6);
+    account.moves_in.add(300, 8);
     let read = Reader::default().read(&path).unwrap();
     let gpu = read.gpus[0];
     assert_eq!((gpu.uuid, gpu.charged, gpu.refused, gpu.used), (GPU, 10 * PAGE, 3, 5_000));
+    let moves = (Moves { count: 2, bytes: 500, took_ns: 15 }, Moves { count: 1, bytes: 300, took_ns: 8 });
+    assert_eq!((gpu.moves_out, gpu.moves_in), moves);
     assert_eq!(read.processes.len(), 1);
     let process = &read.processes[0];
     assert_eq!((process.pid, process.since), (42, 1000));
@@ -35,6 +40,7 @@ fn charges_of_a_process_are_read() {
     unsafe { map::unmap(member.region) };
     let read = Reader::default().read(&path).unwrap();
     assert_eq!((read.processes.len(), read.gpus[0].charged), (0, 0), "dead processes are not counted");
+    assert_eq!((read.gpus[0].moves_out, read.gpus[0].moves_in), moves, "what was moved stays moved");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::sheet::{Labels, Sheet, labelled, names, newest};
 use super::tally::Tally;
+use crate::account::Moves;
 use crate::snapshot::{ContainerState, Gpu, Share, Snapshot};
 use crate::violations::Kind;
 
@@ -48,6 +49,21 @@ const COUNTERS: [(&str, &str, Figure); 4] = [
     }),
 ];
 
+type MovesFigure = fn(&Moves) -> f64;
+
+/// Counters of a share's moves, with a label for the direction.
+const MOVES: [(&str, &str, MovesFigure); 3] = [
+    ("vgpu_memory_moves_total", "Moves of the container's memory to the host (out) and back to the GPU (in)", |moves| moves.count as f64),
+    ("vgpu_memory_moved_bytes_total", "Memory of the container moved to the host (out) and back to the GPU (in)", |moves| {
+        moves.bytes as f64
+    }),
+    (
+        "vgpu_memory_move_seconds_total",
+        "Time of the moves of the container's memory to the host (out) and back to the GPU (in, with the wait for room)",
+        |moves| moves.took_ns as f64 / 1e9,
+    ),
+];
+
 type GpuFigure = fn(&Gpu) -> f64;
 
 /// Gauges of the processes on a GPU that belong to no container with limits.
@@ -78,6 +94,7 @@ pub(super) fn write(sheet: &mut Sheet, snapshot: &Snapshot, tally: &impl Fn(&str
             }
         }
     }
+    write_moves(sheet, &shares);
     let mut refused = sheet.counter("vgpu_memory_refused_total", "Memory requests refused");
     for (_, container, share) in &shares {
         refused.sample(&share_labels(container, share, [("reason", "limit")]), share.refused as f64);
@@ -91,6 +108,19 @@ pub(super) fn write(sheet: &mut Sheet, snapshot: &Snapshot, tally: &impl Fn(&str
     sheet.gauge("vgpu_nvml_up", "Whether NVML is available (0 or 1)").sample(&Labels::default(), is_up);
     let version = Labels::new([("version", env!("CARGO_PKG_VERSION"))]);
     sheet.gauge("vgpu_build_info", "Always 1, labelled with the version").sample(&version, 1.0);
+}
+
+/// Writes the moves of each share.
+fn write_moves(sheet: &mut Sheet, shares: &[(Labels, &ContainerState, &Share)]) {
+    let of = |&(_, container, share): &(Labels, &ContainerState, &Share)| {
+        [("out", share.moves_out), ("in", share.moves_in)]
+            .map(|(direction, moves)| (share_labels(container, share, [("direction", direction)]), moves))
+    };
+    let moves: Vec<(Labels, Moves)> = shares.iter().flat_map(of).collect();
+    for (name, help, figure) in MOVES {
+        let mut counter = sheet.counter(name, help);
+        moves.iter().for_each(|(labels, moves)| counter.sample(labels, figure(moves)));
+    }
 }
 
 /// Writes the figures of the processes without limits, of each GPU whose processes NVML lists.

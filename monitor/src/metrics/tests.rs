@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
+use crate::account::Moves;
 use crate::snapshot::{ContainerState, Gpu, Share, Unlimited};
 
 const ALL: Dialect = Dialect { scheduler: true, legacy: true };
@@ -29,6 +30,8 @@ fn snapshot() -> Snapshot {
         used_ns: 2_500_000_000,
         throttled_ns: 1_500_000_000,
         turn_changes: 9,
+        moves_out: Moves { count: 12, bytes: 600, took_ns: 4_250_000_000 },
+        moves_in: Moves { count: 11, bytes: 550, took_ns: 3_500_000_000 },
         utilization: Some(29.5),
         last_kernel: Some(97.5),
         ..Share::default()
@@ -71,6 +74,8 @@ fn values_come_from_the_snapshot() {
     let pod = r#"web-\"0\"\\\n"#;
     let gpu = "GPU-01234567-89ab-cdef-0123-456789abcdef";
     let of_app = format!(r#"{{container="app",container_id="aaa",device_uuid="{gpu}",namespace="default",pod="{pod}"}}"#);
+    let moves = |direction| of_app.replace(",namespace", &format!(r#",direction="{direction}",namespace"#));
+    let (out, back) = (moves("out"), moves("in"));
     let hami = format!(r#"{{container="app",device_uuid="{gpu}",namespace="default",pod="{pod}",vdevice_index="0",zone="vGPU"}}"#);
     for line in [
         format!("vgpu_throttled_seconds_total{of_app} 1.5"),
@@ -79,6 +84,12 @@ fn values_come_from_the_snapshot() {
         format!("vgpu_memory_held_bytes{of_app} 690"),
         format!("vgpu_compute_limit_ratio{of_app} 0.3"),
         format!("vgpu_turn_changes_total{of_app} 9"),
+        format!("vgpu_memory_moves_total{out} 12"),
+        format!("vgpu_memory_moves_total{back} 11"),
+        format!("vgpu_memory_moved_bytes_total{out} 600"),
+        format!("vgpu_memory_moved_bytes_total{back} 550"),
+        format!("vgpu_memory_move_seconds_total{out} 4.25"),
+        format!("vgpu_memory_move_seconds_total{back} 3.5"),
         format!("hami_vgpu_memory_used_bytes{hami} 700"),
         format!("hami_vgpu_memory_context_bytes{hami} 518"),
         format!("hami_vgpu_memory_buffer_bytes{hami} 182"),

@@ -130,6 +130,8 @@ impl Sampling<'_> {
             managed: sum(|charge| charge.managed),
             spilled: figures.map_or(0, |gpu| gpu.spilled),
             moved_out: figures.map_or(0, |gpu| gpu.moved_out),
+            moves_out: figures.map(|gpu| gpu.moves_out).unwrap_or_default(),
+            moves_in: figures.map(|gpu| gpu.moves_in).unwrap_or_default(),
             held: self.held(),
             refused: figures.map_or(0, |gpu| gpu.refused),
             first_refusal: figures.map(|gpu| gpu.first_refusal).filter(|&at| at != 0).map(|at| at as f64 / 1e9),

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::events::{Event, Key};
+use crate::account::Moves;
 use crate::metrics::Tally;
 use crate::snapshot::{ContainerState, Gpu, Share, Unlimited};
 use crate::violations::Kind;
@@ -81,6 +82,8 @@ struct Figures {
     held: Option<u64>,
     spilled: u64,
     moved_out: u64,
+    moves_out: Moves,
+    moves_in: Moves,
     time: Option<f64>,
     time_limit: Option<u32>,
     time_soft: Option<u32>,
@@ -102,6 +105,8 @@ pub fn share(id: u64, container: &ContainerState, share: Option<&Share>, index: 
         held: share.held,
         spilled: share.spilled,
         moved_out: share.moved_out,
+        moves_out: share.moves_out,
+        moves_in: share.moves_in,
         time: share.utilization.map(f64::round),
         time_limit: share.cores,
         time_soft: share.cores_soft,
