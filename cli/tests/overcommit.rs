@@ -35,6 +35,17 @@ fn has_moved(host: &Host, running: &Running) -> bool {
     has_moved
 }
 
+/// Returns what the metrics say of a container's moves in a direction: their number, bytes, and seconds.
+fn moves(monitor: &Monitor, id: &str, direction: &str) -> Option<[f64; 3]> {
+    let (text, direction) = (monitor.get("/metrics"), format!("direction=\"{direction}\""));
+    let figure = |name: &str| {
+        let name = format!("vgpu_memory_{name}_total{{");
+        let line = text.lines().find(|line| line.starts_with(&name) && line.contains(id) && line.contains(&direction))?;
+        line.rsplit(' ').next()?.parse().ok()
+    };
+    Some([figure("moves")?, figure("moved_bytes")?, figure("move_seconds")?])
+}
+
 /// Ends a container's work, and returns what it printed.
 fn end(mut running: Running) -> String {
     running.say("end");
@@ -75,11 +86,29 @@ fn a_program_gets_its_whole_limit_while_others_are_idle() {
 #[test]
 fn tenants_that_do_not_fit_together_all_get_on() {
     let Some((host, machine)) = overcommitted() else { return };
-    let _monitor = Monitor::start(&host, &machine);
+    let monitor = Monitor::start(&host, &machine);
     let tenants = [true, true, true].map(|is_evictable| tenant(&host, &machine, is_evictable));
     wait_for("each has moved", || tenants.iter().all(|tenant| has_moved(&host, tenant)).then_some(()));
-    let shown = stdout(vgpu(&host, &machine).args(["show", "--json", &tenants[0].id]));
-    assert!(shown.contains("\"moved_out\""), "{shown}");
+    let id = &tenants[0].id;
+    for direction in ["out", "in"] {
+        wait_for("the metrics have its moves", || {
+            moves(&monitor, id, direction).filter(|figures| figures.iter().all(|&figure| figure > 0.0))
+        });
+    }
+    let shown: serde_json::Value = serde_json::from_str(&stdout(vgpu(&host, &machine).args(["show", "--json", id]))).unwrap();
+    let share = &shown["containers"][0]["gpus"][0];
+    assert!(share["moved_out"].is_u64(), "{share}");
+    for (moves, figure) in ["moves_out", "moves_in"].iter().flat_map(|moves| ["count", "bytes", "took_ns"].map(|figure| (moves, figure))) {
+        assert!(share[moves][figure].as_u64() > Some(0), "{moves} {figure}: {share}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.json");
+    for name in ["memory to the host", "memory to the GPU"] {
+        wait_for("a trace has a move", || {
+            stdout(vgpu(&host, &machine).args(["trace", id, "--seconds", "2", "-o"]).arg(&file));
+            std::fs::read_to_string(&file).unwrap().contains(name).then_some(())
+        });
+    }
     for tenant in tenants {
         println!("{}", end(tenant));
     }
