@@ -3,15 +3,19 @@
 
     beyond.py check FOLDER [PART]...    creates the containers' files in FOLDER, runs the parts (default: all) and prints tables
     beyond.py worker                    a program: reads commands from its input, and answers each with a line of JSON
+    beyond.py JAX | CuPy                a program: works with pauses, and prints a result
 
 Parts: `idle` moves an idle program of 16 GiB for another one, with each of two allocators. `two` and `three` run as many training programs, of which one fits, and
 compare their results with those that they have alone. `notebooks` runs six programs, two of which fit, that each work for a second now and
-then. `fits` compares a program that may move with one that may not, while nothing moves. A program without the library takes the rest of
-the GPU in `two`, `three` and `notebooks`. FOLDER/kit has libvgpu.so, mkshare and vgpu-bench.
+then. `swap` lets two programs of 36 GiB, one of which fits, work in turn. `frameworks` compares what programs of other frameworks print
+natively and while their memory moves; the variable LLAMA may have the command of one more. `fits` compares a program that may move with one
+that may not, while nothing moves. A program without the library takes the rest of the GPU in all but `idle` and `fits`. FOLDER/kit has
+libvgpu.so, mkshare and vgpu-bench.
 """
 import json
 import os
 import random
+import struct
 import subprocess
 import sys
 import threading
@@ -19,7 +23,9 @@ import time
 
 GIB = 1 << 30
 WORDS = 16 << 20
-PARTS = ("idle", "two", "three", "notebooks", "fits")
+# Offset of the counters of moves on the first GPU, each way: number, bytes, nanoseconds (region/src/region.rs).
+MOVES = 64 + 1024
+PARTS = ("idle", "two", "three", "notebooks", "swap", "frameworks", "fits")
 
 
 class Worker:
@@ -108,6 +114,43 @@ class Worker:
         return result
 
 
+def rounds(step, wait, result):
+    """Works for a moment, and pauses for longer than it takes to count as idle, six times."""
+    for _ in range(6):
+        for _ in range(50):
+            step()
+        wait()
+        time.sleep(0.6)
+    print(result(), flush=True)
+
+
+def with_jax():
+    import jax
+    import jax.numpy as jnp
+    held = [jax.random.normal(jax.random.key(seed), (1 << 28,)) for seed in range(4)]
+    state = {"x": jnp.zeros((1 << 28,))}
+    add = jax.jit(lambda x, y: x * 0.5 + y)
+
+    def step(number=iter(range(1 << 30))):
+        state["x"] = add(state["x"], held[next(number) % 4])
+
+    rounds(step, lambda: state["x"].block_until_ready(), lambda: [float(part) for part in state["x"][:: 1 << 24]])
+
+
+def with_cupy():
+    import cupy
+    held = [cupy.arange(seed, seed + (1 << 28), dtype=cupy.float32) for seed in range(4)]
+    state = {"x": cupy.zeros(1 << 28, dtype=cupy.float32)}
+
+    def step(number=iter(range(1 << 30))):
+        state["x"] = state["x"] * cupy.float32(0.5) + held[next(number) % 4]
+
+    rounds(step, cupy.cuda.Device().synchronize, lambda: state["x"][:: 1 << 24].tolist())
+
+
+FRAMEWORKS = {"JAX": with_jax, "CuPy": with_cupy}
+
+
 def worker():
     program = Worker()
     print(json.dumps("ready"), flush=True)
@@ -122,17 +165,18 @@ def worker():
 
 
 class Program:
-    """A worker from outside."""
+    """A worker, or another program, from outside."""
 
-    def __init__(self, work, name, gib=None, evictable=True, mode="caching"):
-        env = dict(os.environ)
+    def __init__(self, work, name, gib=None, evictable=True, mode="caching", command=(sys.executable, __file__, "worker")):
+        env, self.region = dict(os.environ), None
         if mode == "expandable":
             env["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
         if gib:
             folder = f"{work}/containers/{name}"
             subprocess.run([f"{work}/kit/mkshare", folder, str(int(gib * GIB)), "0"], check=True, env=env | ({"VGPU_EVICTABLE": "1"} if evictable else {}))
+            self.region = f"{folder}/region"
             env.update(VGPU_DIR=folder, LD_PRELOAD=f"{work}/kit/libvgpu.so")
-        self.process = subprocess.Popen([sys.executable, __file__, "worker"], env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = subprocess.Popen(command, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def ready(self):
         self.process.stdout.readline()
@@ -149,6 +193,13 @@ class Program:
     def hear(self):
         line = self.process.stdout.readline()
         return json.loads(line) if line else {"answer": "ended", "seconds": float("nan")}
+
+    def moves(self):
+        """Formats how often, and how fast, its memory has moved so far."""
+        with open(self.region, "rb") as region:
+            figures = struct.unpack_from("<6Q", region.read(MOVES + 48), MOVES)
+        return ", ".join(f"{name} {count} times, {size / GIB:.1f} GiB in {took / 1e9:.2f} s"
+                         for name, (count, size, took) in (("out", figures[:3]), ("in", figures[3:])))
 
     def end(self):
         self.process.stdin.close()
@@ -182,6 +233,7 @@ def idle_with(work, mode):
         back = one.ask("touch")["seconds"]
         print(f"| {mode}, {move + 1} | {out if isinstance(out, str) else f'{out:.3f}'} | {back:.3f} | {resident:.6f} |", flush=True)
     wrong = one.ask("check")["answer"]
+    print(f"\nMoves: {one.moves()}.", flush=True)
     print(f"\nBlocks with a wrong word: {wrong}", flush=True)
     one.end(), other.end()
     return wrong != 0
@@ -226,6 +278,8 @@ def train(work, modes, seconds):
     together = time.monotonic() - begin
     print(f"\nTraining programs ({', '.join(modes)}) with {each} GiB each where {room} GiB are left: alone one after the other {alone:.1f} s, "
           f"together {together:.1f} s, ratio {alone / together:.3f}; results as alone: {answers == results}", flush=True)
+    for program in programs:
+        print(f"* {program.moves()}")
     if answers != results:
         print(answers, results)
     for program in programs + [rest]:
@@ -264,8 +318,52 @@ def notebooks(work, seconds=45):
     at = [waits[min(len(waits) - 1, int(part * len(waits)))] for part in (0.5, 0.95, 1)]
     print(f"\nSix notebooks of {each} GiB where {room} GiB are left, a second of work each 13 s: {len(waits)} waits for memory, median "
           f"{at[0]:.3f} s, 95th percentile {at[1]:.3f}, longest {at[2]:.3f}; resident {resident:.6f}; programs with a wrong word: {wrong}", flush=True)
+    for program in programs:
+        print(f"* {program.moves()}")
     for program in programs + [rest]:
         program.end()
+    return wrong
+
+
+def swap(work):
+    each, room = 36, 42
+    rest = filler(work, room)
+    programs = start(work, 2, 60)
+    for program in programs:
+        program.ask("take", each)
+    waits = []
+    for number in range(8):
+        # Longer than a move of both takes, and than host memory takes to make.
+        time.sleep(20 if number < 2 else 4)
+        waits.append(programs[number % 2].ask("touch")["seconds"])
+    wrong = sum(program.ask("check")["answer"] != 0 for program in programs)
+    print(f"\nTwo programs of {each} GiB where {room} GiB are left, in turn: waits of {', '.join(f'{wait:.2f}' for wait in waits)} s; programs with "
+          f"a wrong word: {wrong}")
+    for program in programs:
+        print(f"* {program.moves()}", flush=True)
+    for program in programs + [rest]:
+        program.end()
+    return wrong
+
+
+def frameworks(work):
+    commands = {name: [sys.executable, __file__, name] for name in FRAMEWORKS}
+    if "LLAMA" in os.environ:
+        commands["llama.cpp"] = os.environ["LLAMA"].split()
+    wrong, rest = 0, filler(work, 34)
+    other, = start(work, 1, 30)
+    print("\n| program | as natively | moves |\n|---|---|---|")
+    for name, command in commands.items():
+        native = Program(work, name, command=command).process.communicate()[0]
+        program = Program(work, name, 30, command=command)
+        while program.process.poll() is None:
+            other.ask("take", 20)
+            other.ask("free")
+            time.sleep(0.3)
+        same = native == program.process.stdout.read() != ""
+        wrong += not same
+        print(f"| {name} | {same} | {program.moves()} |", flush=True)
+    other.end(), rest.end()
     return wrong
 
 
@@ -289,4 +387,4 @@ def check(work, *parts):
 
 
 if __name__ == "__main__":
-    sys.exit(check(*sys.argv[2:]) if sys.argv[1] == "check" else worker())
+    sys.exit(check(*sys.argv[2:]) if sys.argv[1] == "check" else (FRAMEWORKS | {"worker": worker})[sys.argv[1]]())

@@ -251,7 +251,8 @@ impl Mover {
         let status = loop {
             self.gate.begin_move_in();
             // SAFETY: the gate is closed, and the blocks were moved out to the store.
-            let device = match unsafe { transfer::move_in(&self.store) } {
+            let move_in = || unsafe { transfer::move_in(&self.store) };
+            let device = match self.without_room().map_or_else(move_in, MovedIn::NoRoom) {
                 MovedIn::All => break SUCCESS,
                 MovedIn::Failed(status) => break status,
                 MovedIn::NoRoom(device) => device,
@@ -297,6 +298,13 @@ impl Mover {
     fn is_served(&self, device: Device) -> bool {
         let turn = self.session.gpu(device).and_then(|gpu| self.session.limits.turn(gpu.uuid));
         turn.is_some_and(|turn| turn.served.load(Acquire) != 0) && self.gate.arbiter_lives()
+    }
+
+    /// Returns a device with less room than the memory that is away from it needs, unless others are leaving it for this container. A try
+    /// would copy what fits and take it off again, which holds up those who work there.
+    fn without_room(&self) -> Option<Device> {
+        let lacks = |gpu: &&Gpu| bytes_on(gpu, Block::is_away) > within::free_on(gpu) && !self.is_served(gpu.device);
+        self.session.gpus().iter().find(lacks).map(|gpu| gpu.device)
     }
 
     /// Asks for room on a device. Returns false if there will be none.

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::loader::driver;
 use crate::memory::objects::{captures, context_table};
+use crate::session::Gpu;
 use vgpu_cuda_abi::cuda::{NOT_FOUND, SUCCESS, Status};
 
 /// Set once a context was made for which the table had no place, or memory was lost.
@@ -36,6 +37,15 @@ pub fn in_context<T>(id: u8, work: impl FnOnce() -> T) -> Result<T, Status> {
 pub fn any() -> Option<u8> {
     let ids = (0..=u8::MAX).take_while(|&id| context_table::record(id).is_some());
     ids.into_iter().find(|&id| context_table::handle_of(id).is_some())
+}
+
+/// Returns the free memory of a GPU in bytes, of which the driver needs a context to tell; without one, more than any has.
+pub fn free_on(gpu: &Gpu) -> u64 {
+    let (mut free, mut total) = (usize::MAX, 0);
+    // SAFETY: the driver writes two integers, or none if it fails.
+    let ask = || unsafe { driver::memory_info(&raw mut free, &raw mut total) };
+    _ = context_table::any_on(gpu).map(|id| in_context(id, ask));
+    free as u64
 }
 
 /// Waits for the work in all of the process's contexts: any of them may use the memory of any other. Returns false if one cannot be waited

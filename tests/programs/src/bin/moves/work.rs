@@ -311,10 +311,12 @@ impl Worker {
         let (place, value) = (self.any(), self.random.draw() as u32);
         (self.blocks[place].value, self.blocks[place].is_indexed) = (value, true);
         let words: Vec<u32> = (0..self.blocks[place].words).map(|at| self.blocks[place].word(at)).collect();
-        // SAFETY: a block of this thread's, of this length.
+        // In the thread's stream: `cuMemcpyHtoD` of pageable memory may return before its last part has arrived, and nothing in another stream
+        // waits for that.
+        // SAFETY: a block of this thread's, of this length; the words live until they were copied.
         unsafe {
-            check(cuStreamSynchronize(self.stream))?;
-            check(cuMemcpyHtoD_v2(self.blocks[place].address, words.as_ptr().cast(), words.len() * 4))
+            check(cuMemcpyHtoDAsync_v2(self.blocks[place].address, words.as_ptr().cast(), words.len() * 4, self.stream))?;
+            check(cuStreamSynchronize(self.stream))
         }
     }
 
@@ -398,8 +400,18 @@ impl Worker {
             check(cuMemcpyDtoH_v2(words.as_mut_ptr().cast(), block.address, block.words * 4))?;
         }
         self.checked += words.len() as u64;
-        if let Some(at) = (0..words.len()).find(|&at| words[at] != block.word(at)) {
-            eprintln!("word {at} of {} at {:#x}: {:#x}, expected {:#x}", block.words, block.address, words[at], block.word(at));
+        let wrong: Vec<usize> = (0..words.len()).filter(|&at| words[at] != block.word(at)).collect();
+        if let (Some(&first), Some(&last)) = (wrong.first(), wrong.last()) {
+            let Block { address, value, is_indexed, mapping, .. } = block;
+            eprintln!(
+                "{} words of {} at {address:#x} are wrong, the first at {first}: {:#x}, expected {:#x}; the last at {last}: {:#x}; value {value:#x}, \
+                 indexed {is_indexed}, {mapping:?}",
+                wrong.len(),
+                words.len(),
+                words[first],
+                block.word(first),
+                words[last]
+            );
             return Err(CUresult::CUDA_ERROR_ASSERT);
         }
         Ok(())
