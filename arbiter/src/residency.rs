@@ -114,6 +114,11 @@ impl Resident {
         }
     }
 
+    /// Returns true if it has asked for room since the last report.
+    fn asks_anew(&self) -> bool {
+        self.source.room_wanted() != self.report.room_wanted
+    }
+
     /// Returns true if it can be told to leave at all.
     fn can_leave(&self, now: u64) -> bool {
         let is_evictable = self.limit.overcommit.load(Relaxed) == GpuLimit::EVICTABLE;
@@ -182,11 +187,16 @@ pub struct Residency {
     pub residents: Vec<Resident>,
     /// Time at which the last order was followed or taken back.
     ended_us: u64,
+    /// Time until which nobody is looked at who does not ask for room.
+    quiet_until_us: u64,
 }
 
 impl Residency {
     /// Reads the tenants' reports, decides, and publishes orders. Returns the time until the next call.
     pub fn tick(&mut self, now: u64) -> u64 {
+        if now < self.quiet_until_us && !self.residents.iter().any(Resident::asks_anew) {
+            return BUSY_TICK_US;
+        }
         for resident in &mut self.residents {
             resident.update(now);
             if resident.follow(now) {
@@ -202,7 +212,8 @@ impl Residency {
         }
         self.tell_served();
         let is_quiet = self.residents.iter().all(|resident| resident.order.is_none() && resident.asks.is_none());
-        if is_quiet { QUIET_TICK_US } else { BUSY_TICK_US }
+        self.quiet_until_us = if is_quiet { now + QUIET_TICK_US } else { 0 };
+        BUSY_TICK_US
     }
 
     /// Lets tenants stand by while others ask for room.

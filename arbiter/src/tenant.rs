@@ -59,7 +59,7 @@ impl Source {
             Self::File(file, offset) => {
                 let mut copy = Budget::default();
                 // SAFETY: the copy owns these bytes. It consists of atomics, for which every bit pattern is valid.
-                let bytes = unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(&mut copy).cast::<u8>(), size_of::<Budget>()) };
+                let bytes = unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(&mut copy).cast::<u8>(), Budget::USED_BYTES) };
                 // A tenant whose region is unreadable claims nothing, and so never gets a turn.
                 if file.read_exact_at(bytes, *offset).is_ok() { Report::of(&copy) } else { Report::default() }
             }

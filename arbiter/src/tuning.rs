@@ -2,10 +2,10 @@
 
 // Memory beyond the card: policy and bounds, none of them ablated.
 
-/// Time between two looks at the tenants of a GPU whose memory is overcommitted, while somebody asks for room. A request is repeated twice
-/// as often.
+/// Time between two looks at the tenants of a GPU whose memory is overcommitted while somebody asks for room, and between two looks whether
+/// somebody does. A request is repeated twice as often.
 pub const BUSY_TICK_US: u64 = 20_000;
-/// The same while nobody does. A hostile tenant makes each look as expensive as one at 1,024 processes.
+/// Time between two looks at all of them while nobody asks. A hostile tenant makes each look as expensive as one at 1,024 processes.
 pub const QUIET_TICK_US: u64 = 100_000;
 /// Time without a call after which a tenant is idle and leaves first when others need room.
 pub const IDLE_US: u64 = 200_000;

@@ -140,6 +140,8 @@ impl Budget {
     pub const SWITCHES: u64 = 1;
     /// Value of [`Budget::controls`]: the driver refused.
     pub const REFUSED: u64 = 2;
+    /// Bytes from the first on that have a meaning.
+    pub const USED_BYTES: usize = core::mem::offset_of!(Self, reserved);
 
     /// Returns the GPU time that may be used now, in nanoseconds; negative is debt. Between minus [`MAX_DEBT_NS`] at this rate and
     /// [`MAX_SAVED_NS`].

@@ -5,7 +5,7 @@
     beyond.py worker                    a program: reads commands from its input, and answers each with a line of JSON
     beyond.py JAX | CuPy                a program: works with pauses, and prints a result
 
-Parts: `idle` moves an idle program of 16 GiB for another one, with each of two allocators. `two` and `three` run as many training programs, of which one fits, and
+Parts: `idle` moves an idle program of 16 GiB for another one, with each of two allocators. `two`, `expandable` and `three` run training programs, of which one fits, and
 compare their results with those that they have alone. `notebooks` runs six programs, two of which fit, that each work for a second now and
 then. `swap` lets two programs of 36 GiB, one of which fits, work in turn. `frameworks` compares what programs of other frameworks print
 natively and while their memory moves; the variable LLAMA may have the command of one more. `fits` compares a program that may move with one
@@ -25,7 +25,7 @@ GIB = 1 << 30
 WORDS = 16 << 20
 # Offset of the counters of moves on the first GPU, each way: number, bytes, nanoseconds (region/src/region.rs).
 MOVES = 64 + 1024
-PARTS = ("idle", "two", "three", "notebooks", "swap", "frameworks", "fits")
+PARTS = ("idle", "two", "expandable", "three", "notebooks", "swap", "frameworks", "fits")
 
 
 class Worker:
@@ -139,11 +139,11 @@ def with_jax():
 
 def with_cupy():
     import cupy
-    held = [cupy.arange(seed, seed + (1 << 28), dtype=cupy.float32) for seed in range(4)]
+    held = [cupy.arange(seed, seed + (1 << 28), dtype=cupy.float32) for seed in range(16)]
     state = {"x": cupy.zeros(1 << 28, dtype=cupy.float32)}
 
     def step(number=iter(range(1 << 30))):
-        state["x"] = state["x"] * cupy.float32(0.5) + held[next(number) % 4]
+        state["x"] = state["x"] * cupy.float32(0.5) + held[next(number) % 16]
 
     rounds(step, cupy.cuda.Device().synchronize, lambda: state["x"][:: 1 << 24].tolist())
 
@@ -206,8 +206,9 @@ class Program:
         self.process.wait()
 
 
-def start(work, count, gib, **options):
-    programs = [Program(work, f"{time.monotonic_ns()}-{n}", gib, **options) for n in range(count)]
+def start(work, count, gib, modes=("caching",), **options):
+    """Starts so many programs with each allocator at the same time."""
+    programs = [Program(work, f"{time.monotonic_ns()}", gib, mode=mode, **options) for mode in modes for _ in range(count)]
     return [program.ready() for program in programs]
 
 
@@ -223,7 +224,7 @@ def idle(work):
 
 def idle_with(work, mode):
     free = free_gib()
-    (one,), (other,) = start(work, 1, 40, mode=mode), start(work, 1, free)
+    (one,), (other,) = start(work, 1, 40, [mode]), start(work, 1, free)
     one.ask("take", 16)
     resident = min(one.ask("touch")["seconds"] for _ in range(20))
     for move in range(4):
@@ -247,7 +248,11 @@ def filler(work, gib):
 
 
 def two(work):
-    return train(work, ("caching", "graph"), 12) + train(work, ("expandable", "expandable"), 12)
+    return train(work, ("caching", "graph"), 16)
+
+
+def expandable(work):
+    return train(work, ("expandable", "expandable"), 16)
 
 
 def three(work):
@@ -258,8 +263,7 @@ def train(work, modes, seconds):
     each, room = 20, 34
     rest = filler(work, room)
     alone, results, steps = 0.0, [], []
-    for mode in modes:
-        program, = start(work, 1, None, mode=mode)
+    for program, mode in zip(start(work, 1, None, modes), modes):
         program.ask("take", each)
         program.ask("train", mode, 5)
         steps.append(int(seconds * 20 / program.ask("train", mode, 20)["seconds"]))
@@ -267,7 +271,7 @@ def train(work, modes, seconds):
         alone += answer["seconds"]
         results.append(answer["answer"])
         program.end()
-    programs = [program for mode in modes for program in start(work, 1, 30, mode=mode)]
+    programs = start(work, 1, 30, modes)
     for program, mode in zip(programs, modes):
         for command in (("take", each), ("train", mode, 5), ("train", mode, 20)):
             program.ask(*command)
@@ -351,13 +355,13 @@ def frameworks(work):
     if "LLAMA" in os.environ:
         commands["llama.cpp"] = os.environ["LLAMA"].split()
     wrong, rest = 0, filler(work, 34)
-    other, = start(work, 1, 30)
+    other, = start(work, 1, 40)
     print("\n| program | as natively | moves |\n|---|---|---|")
     for name, command in commands.items():
         native = Program(work, name, command=command).process.communicate()[0]
         program = Program(work, name, 30, command=command)
         while program.process.poll() is None:
-            other.ask("take", 20)
+            other.ask("take", 32)
             other.ask("free")
             time.sleep(0.3)
         same = native == program.process.stdout.read() != ""

@@ -41,18 +41,31 @@ impl Source {
             Self::Memory(report) => report.lock().map(|report| report.clone()).unwrap_or_default(),
         }
     }
+
+    /// Returns the number of requests for room in the report, without the rest.
+    pub fn room_wanted(&self) -> u32 {
+        match self {
+            Self::File(file, gpu) => room_wanted(file, *gpu).unwrap_or_default(),
+            Self::Memory(report) => report.lock().map(|report| report.room_wanted).unwrap_or_default(),
+        }
+    }
+}
+
+/// Reads a word of a region.
+fn word(file: &File, at: usize) -> Option<u32> {
+    let mut bytes = [0; 4];
+    file.read_exact_at(&mut bytes, at as u64).ok().map(|()| u32::from_ne_bytes(bytes))
+}
+
+fn room_wanted(file: &File, gpu: usize) -> Option<u32> {
+    word(file, offset_of!(Region, gpus) + gpu * size_of::<GpuAccount>() + offset_of!(GpuAccount, room_wanted))
 }
 
 /// Reads a tenant's report from its region. Processes that have made no counted call have nothing that can move; what dead ones had, the
 /// driver has freed.
 pub fn read(file: &File, gpu: usize) -> Option<Report> {
-    let word = |at: usize| {
-        let mut bytes = [0; 4];
-        file.read_exact_at(&mut bytes, at as u64).ok().map(|()| u32::from_ne_bytes(bytes))
-    };
-    let account = offset_of!(Region, gpus) + gpu * size_of::<GpuAccount>();
-    let mut report = Report { room_wanted: word(account + offset_of!(GpuAccount, room_wanted))?, ..Report::default() };
-    let used = word(offset_of!(Region, slots_used))?.min(SLOTS as u32);
+    let mut report = Report { room_wanted: room_wanted(file, gpu)?, ..Report::default() };
+    let used = word(file, offset_of!(Region, slots_used))?.min(SLOTS as u32);
     let census = Census::of(file.as_raw_fd());
     for (index, slot) in read_slots(file, used as usize)?.iter().enumerate() {
         let calls = slot.calls.load(Relaxed);

@@ -234,6 +234,20 @@ fn a_newcomer_has_a_quantum() {
 }
 
 #[test]
+fn a_request_is_seen_before_the_next_look_at_all_tenants() {
+    let [idle, asking] = [1, 1].map(|calls| {
+        let tenant = Tenant::new(GpuLimit::EVICTABLE, 1, 60, |_| true);
+        *tenant.report.lock().unwrap() = Report { calls, resident: 60, left: vec![0], ..Report::default() };
+        tenant
+    });
+    let mut residency = Residency { residents: vec![idle.resident(), asking.resident()], ..Residency::default() };
+    residency.tick(2_000_000);
+    asking.report.lock().unwrap().room_wanted = 1;
+    residency.tick(2_000_000 + BUSY_TICK_US);
+    assert!(idle.turn().leave.load(Relaxed) != 0);
+}
+
+#[test]
 fn idle_processes_make_room_for_another_of_their_container() {
     let tenant = Tenant::new(GpuLimit::EVICTABLE, 1, 60, |_| true);
     // One process is out and asks, another is in and idle.
