@@ -100,6 +100,8 @@ pub struct Tenant {
     observed: (u32, u64),
     /// Whether it works now and then, well within its share. Such a tenant takes no turns.
     pub is_interactive: bool,
+    /// Whether it had work until the end of its last turn.
+    pub uses_turns: bool,
     /// Part of the GPU's time that it used lately, by its own account.
     use_rate: f64,
     /// Part of the time for which it had work lately, or waited for budget.
@@ -132,8 +134,9 @@ impl Tenant {
             is_stuck: false,
             observed: (0, 0),
             is_interactive: true,
+            uses_turns: true,
             use_rate: 0.0,
-            demand: 0.0,
+            demand: 1.0,
             waited_us: 0.0,
             sampled_for_us: 0.0,
             sampled_us: 0,
@@ -187,9 +190,11 @@ impl Tenant {
     pub fn sample(&mut self, now: u64) {
         let (before_us, before) = (self.sampled_us, self.sampled);
         (self.sampled_us, self.sampled) = (now, self.report);
-        if before_us == 0 || now <= before_us {
+        if before_us == 0 || now <= before_us || self.report.activity == 0 {
             return;
         }
+        // From its first work on it counts as busy, until it was seen to be idle for half of the time.
+        self.is_interactive &= self.sampled_for_us != 0.0;
         let passed_us = (now - before_us) as f64;
         // At first the mean of all samples, and of a short time in which it did nothing: one that is busy from its first moment on counts as
         // busy after .3 s.
@@ -204,7 +209,8 @@ impl Tenant {
         self.waited_us = (self.waited_us + self.report.waited.saturating_sub(before.waited) as f64 / 1_000.0).min(MAX_WAITED_US);
         let waited_us = self.waited_us.min(passed_us);
         self.waited_us -= waited_us;
-        let demand = if has_work { 1.0 } else { waited_us / passed_us };
+        // In turns, one that works now and then has work for most of the time, as it waits for its turn. It needs little of that.
+        let demand = if has_work && (is_free || self.uses_turns) { 1.0 } else { waited_us / passed_us };
         self.demand += part * (demand - self.demand);
         let share = f64::from(self.weight().unwrap_or(100)) / 100.0;
         // Priority 0 holds for a tenant's own share, and for no more.

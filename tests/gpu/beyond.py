@@ -5,9 +5,9 @@
     beyond.py worker                    a program: reads commands from its input, and answers each with a line of JSON
     beyond.py JAX | CuPy                a program: works with pauses, and prints a result
 
-Parts: `idle` moves an idle program of 16 GiB for another one, with each of two allocators. `two`, `expandable` and `three` run training programs, of which one fits, and
-compare their results with those that they have alone. `notebooks` runs six programs, two of which fit, that each work for a second now and
-then. `swap` lets two programs of 36 GiB, one of which fits, work in turn. `frameworks` compares what programs of other frameworks print
+Parts: `idle` moves an idle program of 16 GiB for another one, with each of two allocators. `two`, `expandable` and `three` run training
+programs, of which one fits, and compare their results with those that they have alone. `notebooks` runs six programs, two of which fit, that
+each work for a second now and then. `swap` lets two programs of 40 GiB, one of which fits, work in turn. `frameworks` compares what programs of other frameworks print
 natively and while their memory moves; the variable LLAMA may have the command of one more. `fits` compares a program that may move with one
 that may not, while nothing moves. A program without the library takes the rest of the GPU in all but `idle` and `fits`. FOLDER/kit has
 libvgpu.so, mkshare and vgpu-bench.
@@ -330,15 +330,15 @@ def notebooks(work, seconds=45):
 
 
 def swap(work):
-    each, room = 36, 42
+    each, room = 40, 46
     rest = filler(work, room)
     programs = start(work, 2, 60)
     for program in programs:
         program.ask("take", each)
     waits = []
     for number in range(8):
-        # Longer than a move of both takes, and than host memory takes to make.
-        time.sleep(20 if number < 2 else 4)
+        # At first longer than host memory takes to make.
+        time.sleep(14 if number == 0 else 4)
         waits.append(programs[number % 2].ask("touch")["seconds"])
     wrong = sum(program.ask("check")["answer"] != 0 for program in programs)
     print(f"\nTwo programs of {each} GiB where {room} GiB are left, in turn: waits of {', '.join(f'{wait:.2f}' for wait in waits)} s; programs with "

@@ -18,8 +18,8 @@ const LENGTHS: [f64; 5] = [200.0, 2_000.0, 10_000.0, 100_000.0, f64::INFINITY];
 const BUSY_LIMIT: u32 = 70;
 /// Several busy tenants beside it: lengths of their kernels in µs, and limits in percent.
 const SEVERAL: [&[(f64, u32)]; 2] = [&[(200.0, 30), (2_000.0, 70)], &[(200.0, 25), (2_000.0, 25), (100_000.0, 20)]];
-/// Time for which busy tenants run before the first request can arrive, in ms.
-const LEAD_MS: u64 = 1_500;
+/// Time for which busy tenants run before the first request can arrive, in ms. The tenant with the requests warms up meanwhile.
+const LEAD_MS: u64 = 2_500;
 /// Time for which busy tenants go on launching after the last request can arrive, in seconds.
 const REST: f64 = 1.0;
 

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use vgpu_test_programs::cuda;
 
 use crate::kernel::{self, Kernels, Result};
-use crate::tenant::{Job, until};
+use crate::tenant::{Job, now_ms, until};
 
-/// Requests before the measured ones: the first launches load code, and the library learns the cost of the kernel.
-const WARM_UP: usize = 10;
+/// Rest between the warm-up and the time from which requests can arrive, in ms.
+const REST_MS: u128 = 500;
 /// A request that could not begin within this time after the end of the measurement counts as never answered.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
 /// Time before an arrival that is spent awake, because sleeps end late.
@@ -44,9 +44,9 @@ pub fn requests(job: &Job) -> Result<()> {
         cuda::synchronize()
     };
     let arrivals = arrivals(job.per_second, job.seconds);
-    for _ in 0..WARM_UP {
+    // Servers warm up: they are busy before they answer.
+    while now_ms() + REST_MS < job.start_ms {
         answer()?;
-        std::thread::sleep(Duration::from_millis(5));
     }
     until(job.start_ms);
     let start = Instant::now();

@@ -69,10 +69,14 @@ pub fn calibrate() -> Result<()> {
     Ok(())
 }
 
+/// Returns the wall-clock time in ms since 1970.
+pub fn now_ms() -> u128 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_millis())
+}
+
 /// Sleeps until a wall-clock time in ms since 1970.
 pub fn until(start_ms: u128) {
-    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_millis());
-    while start_ms > now() {
+    while start_ms > now_ms() {
         std::thread::sleep(Duration::from_micros(200));
     }
 }
