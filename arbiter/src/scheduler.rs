@@ -201,7 +201,10 @@ impl Scheduler {
         if now < open.until && is_at_work && !is_ahead {
             return TICK_US.min(open.until - now).max(1);
         }
-        self.tenants[open.index].uses_turns = is_at_work;
+        // One whose channels are not on yet has shown nothing.
+        if tenant.has_applied() || !tenant.is_switched() {
+            self.tenants[open.index].uses_turns = is_at_work;
+        }
         if self.tenants[open.index].is_switched() && self.tenants[next].is_switched() {
             self.begin(now, takers, next);
             let Stage::Turn(next) = self.stage else { return TICK_US };

@@ -136,11 +136,13 @@ fn busy_tenants_are_switched_and_interactive_ones_are_not() {
     let third = Tenant::start(&host, &machine, "third", "20", "periodic --ns 1000000 --every 50 --seconds 600");
     let has_short_slice = |tenant: &Tenant<'_>| tenant.process().slice_ns == 100_000;
     wait_for("short slices", || (has_short_slice(&low) && has_short_slice(&high)).then_some(()));
+    // It takes turns until it is known.
+    let times_off = third.process().times_off;
     low.is_switched();
     high.is_switched();
     wait_for_shares([&low, &high, &third], |[low, high, third]| low > 0.15 && high > 0.45 && third > 0.005);
     let third = third.process();
-    assert_eq!((third.times_off, third.slice_ns), (0, OWN_SLICE));
+    assert_eq!((third.times_off, third.slice_ns), (times_off, OWN_SLICE));
 }
 
 /// The time for which a tenant's channels are off is none of its GPU time, and nothing else is refunded for it.
