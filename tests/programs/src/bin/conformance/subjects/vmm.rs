@@ -109,7 +109,6 @@ fn shareable(report: &mut Report, mut properties: CUmemAllocationProp) {
         report.code("export", cuMemExportToShareableHandle((&raw mut fd).cast(), handle, posix, 0));
         report.code("import", cuMemImportFromShareableHandle(&raw mut imported, std::ptr::without_provenance_mut(fd as usize), posix));
         report.growth("import in the same process costs");
-        report.answer("gives the same handle", imported == handle);
         libc::close(fd);
         report.code("release", cuMemRelease(handle));
         report.growth("released the first");
