@@ -187,14 +187,14 @@ pub struct Residency {
     pub residents: Vec<Resident>,
     /// Time at which the last order was followed or taken back.
     ended_us: u64,
-    /// Time until which nobody is looked at who does not ask for room.
-    quiet_until_us: u64,
+    /// Time of the next look at all tenants, unless one asks for room before.
+    next_look_us: u64,
 }
 
 impl Residency {
     /// Reads the tenants' reports, decides, and publishes orders. Returns the time until the next call.
     pub fn tick(&mut self, now: u64) -> u64 {
-        if now < self.quiet_until_us && !self.residents.iter().any(Resident::asks_anew) {
+        if now < self.next_look_us && !self.residents.iter().any(Resident::asks_anew) {
             return BUSY_TICK_US;
         }
         for resident in &mut self.residents {
@@ -212,7 +212,7 @@ impl Residency {
         }
         self.tell_served();
         let is_quiet = self.residents.iter().all(|resident| resident.order.is_none() && resident.asks.is_none());
-        self.quiet_until_us = if is_quiet { now + QUIET_TICK_US } else { 0 };
+        self.next_look_us = if is_quiet { now + QUIET_TICK_US } else { 0 };
         BUSY_TICK_US
     }
 

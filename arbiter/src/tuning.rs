@@ -5,7 +5,7 @@
 /// Time between two looks at the tenants of a GPU whose memory is overcommitted while somebody asks for room, and between two looks whether
 /// somebody does. A request is repeated twice as often.
 pub const BUSY_TICK_US: u64 = 20_000;
-/// Time between two looks at all of them while nobody asks. A hostile tenant makes each look as expensive as one at 1,024 processes.
+/// Time between two looks at all tenants while none asks for room. A look reads every process's slot: up to 1,024 of a hostile tenant.
 pub const QUIET_TICK_US: u64 = 100_000;
 /// Time without a call after which a tenant is idle and leaves first when others need room.
 pub const IDLE_US: u64 = 200_000;
