@@ -9,6 +9,7 @@
 //! * [`transfer`]: copies of blocks to the host and back.
 //! * [`within`]: work in one of the process's contexts, or in all.
 //! * [`store`]: the memory on the host.
+//! * [`counters`]: figures about moves.
 //! * [`room`]: asks the arbiter for room when the device is full, though the container's limit is not.
 //! * [`heart`]: whether the arbiter lives. What a dead one has ordered is void.
 //!
@@ -26,6 +27,7 @@
 
 mod block;
 pub mod blocks;
+mod counters;
 pub mod gate;
 mod heart;
 mod mappings;

@@ -4,9 +4,7 @@ use core::ffi::c_void;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use vgpu_region::ledger::pages;
 use vgpu_region::limits::{LogLevel, Turn};
-use vgpu_region::trace::Kind;
 
 use crate::loader::driver::CaptureRelaxed;
 use crate::loader::threads;
@@ -15,6 +13,7 @@ use crate::os::log::Throttle;
 use crate::os::{cgroup, clock, futex, log};
 use crate::residency::block::Block;
 use crate::residency::blocks;
+use crate::residency::counters::{self, bytes_on};
 use crate::residency::gate::Gate;
 use crate::residency::mappings;
 use crate::residency::room::Request;
@@ -22,7 +21,6 @@ use crate::residency::store::{Grown, Store};
 use crate::residency::transfer::{self, MovedIn};
 use crate::residency::within::{self, in_context};
 use crate::session::{Gpu, Session};
-use crate::trace::sink;
 use vgpu_cuda_abi::cuda::{DEINITIALIZED, Device, SUCCESS};
 
 /// Sleep between two looks while calls are under way, in nanoseconds.
@@ -220,8 +218,8 @@ impl Mover {
         if !unsafe { transfer::move_out(&self.store) } && FAILED.allow() {
             log::line(LogLevel::Warn, format_args!("memory could not be moved to the host: it stays on the GPU"));
         }
-        self.count_out();
-        self.count_move(true, begin);
+        counters::publish_out(self.session);
+        counters::count_move(self.session, true, begin);
         let is_out = blocks::all().any(Block::is_away);
         gate.end_move(is_out);
         is_out
@@ -262,7 +260,7 @@ impl Mover {
                 // SAFETY: the gate is closed, and the move has waited for its copies.
                 unsafe { blocks::take_back_off() };
             }
-            self.count_out();
+            counters::publish_out(self.session);
             self.gate.end_move(true);
             if is_ordered {
                 return;
@@ -286,7 +284,7 @@ impl Mover {
                 log::line(LogLevel::Error, format_args!("memory could not be moved back to the GPU: CUDA error {status}"));
             }
         }
-        self.count_move(false, begin);
+        counters::count_move(self.session, false, begin);
         blocks::forget_stored();
         self.session.gpus().iter().for_each(|gpu| gpu.charge.out.store(0, Relaxed));
         self.came_back = clock::monotonic();
@@ -360,31 +358,6 @@ impl Mover {
         }
         bytes <= most
     }
-
-    /// Publishes how much is on the host.
-    fn count_out(&self) {
-        let of = |gpu| pages(bytes_on(gpu, Block::is_away));
-        self.session.gpus().iter().for_each(|gpu| gpu.charge.out.store(of(gpu), Relaxed));
-    }
-
-    /// Counts and traces a move that began at `begin` and has ended, on each GPU whose memory it has moved. The blocks that left are known
-    /// until their contents on the host are forgotten.
-    fn count_move(&self, is_out: bool, begin: u64) {
-        let end = clock::monotonic();
-        for gpu in self.session.gpus() {
-            let bytes = bytes_on(gpu, |block| block.is_stored() && block.is_away() == is_out);
-            let (moves, kind) = if is_out { (&gpu.account.moves_out, Kind::MoveOut) } else { (&gpu.account.moves_in, Kind::MoveIn) };
-            if bytes != 0 {
-                moves.add(bytes, end.saturating_sub(begin));
-                sink::span(kind, gpu.device as u64, begin, end, bytes);
-            }
-        }
-    }
-}
-
-/// Returns the size of the blocks of a GPU that `is_one` chooses, in bytes.
-fn bytes_on(gpu: &Gpu, is_one: impl Fn(Block) -> bool) -> u64 {
-    blocks::all().filter(|block| block.device == gpu.device && is_one(*block)).map(|block| block.bytes as u64).sum()
 }
 
 /// Returns the size of all blocks in bytes.
