@@ -14,7 +14,8 @@
 //! leave for knows it, and its memory comes back while theirs leaves. Tenants that ask wait in a queue; one that was served goes to its end.
 //!
 //! The quantum is [`MOVES_PER_QUANTUM`] times what the tenant's last move took, so that two tenants that do not fit together lose a
-//! thirtieth to moving. Meanwhile it stands by: it makes the host memory for its move.
+//! thirtieth to moving. Meanwhile it stands by: it makes the host memory for its move. An idle tenant copies its memory there as well while
+//! others are out, so that it makes room at once when they come back.
 //!
 //! A tenant says itself that it is at work, that it asks and that it has left. One that lies keeps others waiting for
 //! [`LEAVE_TIMEOUT_US`], and is then not asked for [`SKIPPED_US`].
@@ -216,12 +217,17 @@ impl Residency {
         BUSY_TICK_US
     }
 
-    /// Lets tenants stand by while others ask for room.
+    /// Lets tenants stand by: while others ask for room; and idle ones while others are out, but not while these need the bus to come back.
     fn let_stand_by(&mut self) {
         let asking = self.residents.iter().filter(|resident| resident.asks.is_some()).count();
+        let is_short = asking == 0 && self.residents.iter().any(|resident| resident.report.out != 0);
         for resident in &self.residents {
-            let others = asking - usize::from(resident.asks.is_some());
-            let stands_by = u32::from(others != 0 && resident.report.resident != 0);
+            let stands_by = match () {
+                () if resident.report.resident == 0 => 0,
+                () if asking > usize::from(resident.asks.is_some()) => Turn::MAKE_HOST_MEMORY,
+                () if is_short => Turn::COPY_AHEAD,
+                () => 0,
+            };
             if resident.turn.stand_by.swap(stands_by, Relaxed) < stands_by {
                 resident.page.notify_turn(resident.turn);
             }

@@ -337,6 +337,26 @@ fn busy_tenants_stand_by_while_another_asks() {
     assert_eq!(stand_by(&tenants), [0, 0]);
 }
 
+/// An idle tenant copies its memory ahead while another is out, but not while that one comes back.
+#[test]
+fn idle_tenants_copy_ahead_while_another_is_out() {
+    let works = |now: u64| !(2_000_000..12_000_000).contains(&now);
+    let mut tenants = [Tenant::new(GpuLimit::EVICTABLE, 1, 60, works), Tenant::new(GpuLimit::EVICTABLE, 1, 60, |now| now < 8_000_000)];
+    let mut residency = Residency { residents: tenants.iter().map(Tenant::resident).collect(), ..Residency::default() };
+    let (mut free, mut seen) = (100, Vec::new());
+    for now in (1_000_000..16_000_000).step_by(10_000) {
+        tenants.iter_mut().for_each(|tenant| tenant.step(now, 10_000, &mut free));
+        residency.tick(now);
+        let stand_by = [0, 1].map(|number: usize| tenants[number].turn().stand_by.load(Relaxed));
+        if seen.last() != Some(&stand_by) {
+            seen.push(stand_by);
+        }
+    }
+    let (make, copy) = (Turn::MAKE_HOST_MEMORY, Turn::COPY_AHEAD);
+    // The second asks and gets room, and is the one that is idle; then the first comes back.
+    assert_eq!(seen, [[make, 0], [0, 0], [0, copy], [0, make], [0, 0], [copy, 0]]);
+}
+
 /// A tenant may keep a part of its room only while another tenant is making room for it.
 #[test]
 fn the_one_that_others_leave_for_is_served() {

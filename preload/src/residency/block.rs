@@ -62,7 +62,7 @@ impl Block {
     pub unsafe fn leave(self) {
         // SAFETY: the caller's promise.
         if unsafe { self.take_off() } {
-            self.word.fetch_or(IS_STORED, AcqRel);
+            self.set_stored();
         }
     }
 
@@ -98,6 +98,11 @@ impl Block {
     /// Returns true if the host has its contents.
     pub fn is_stored(self) -> bool {
         self.word.load(Acquire) & IS_STORED != 0
+    }
+
+    /// Records that the host has its contents.
+    pub fn set_stored(self) {
+        self.word.fetch_or(IS_STORED, AcqRel);
     }
 
     /// Records that the contents on the host are not the block's any more.

@@ -33,7 +33,7 @@ const OPEN: u32 = 0;
 const IN: u32 = 1;
 /// The mover waits for calls and for the GPU. Nothing has moved yet.
 const LEAVING: u32 = 2;
-/// Memory is moving, out or in.
+/// Memory is moving, out or in, or is copied ahead.
 const MOVING: u32 = 3;
 /// All memory is on the host.
 const OUT: u32 = 4;
@@ -295,6 +295,19 @@ impl Gate {
         futex::wake(&self.state);
     }
 
+    /// Closes the gate to copy memory that stays on the device. Returns false, with the gate open, if a call has entered since there were
+    /// `calls`, or is inside.
+    pub fn begin_copy(&self, calls: u32) -> bool {
+        if self.state.compare_exchange(IN, MOVING, SeqCst, SeqCst).is_err() {
+            return false;
+        }
+        let is_untouched = self.calls() == calls && !self.is_occupied();
+        if !is_untouched {
+            self.end_move(false);
+        }
+        is_untouched
+    }
+
     /// Begins to move in.
     pub fn begin_move_in(&self) {
         self.moves.fetch_add(1, SeqCst);
@@ -313,7 +326,7 @@ impl Gate {
 
     /// Returns the number of calls that have entered.
     pub fn calls(&self) -> u32 {
-        self.entered.load(Relaxed)
+        self.entered.load(SeqCst)
     }
 }
 

@@ -68,7 +68,16 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     let _relaxed = CaptureRelaxed::enter();
     gate.begin(session.membership.slot());
     let now = clock::monotonic();
-    let mut mover = Mover { gate, session, store: Store::new(), no_store_until: 0, called: (gate.calls(), now), chosen: 0, came_back: now };
+    let mut mover = Mover {
+        gate,
+        session,
+        store: Store::new(),
+        no_store_until: 0,
+        called: (gate.calls(), now),
+        chosen: 0,
+        copied_ahead: None,
+        came_back: now,
+    };
     let changes = &session.limits.turn_changes;
     loop {
         // Read before the orders: a change in between ends the sleep at once.
@@ -94,6 +103,8 @@ struct Mover {
     called: (u32, u64),
     /// Number of calls at which the program's mappings were last looked at.
     chosen: u32,
+    /// Number of calls at which contents were copied ahead. They are void after any other call.
+    copied_ahead: Option<u32>,
     /// Time at which the memory last came back.
     came_back: u64,
 }
@@ -103,7 +114,7 @@ impl Mover {
     fn step(&mut self) -> u64 {
         let (calls, now) = (self.gate.calls(), clock::monotonic());
         if calls != self.called.0 {
-            self.called = (calls, now);
+            (self.called, self.copied_ahead) = ((calls, now), None);
         }
         let order = self.order();
         if self.gate.is_out() {
@@ -139,10 +150,9 @@ impl Mover {
     }
 
     /// Ends what waits for an idle GPU, and keeps as much host memory ready as could leave now: while the process is idle, until its next
-    /// call; and while others wait for room.
+    /// call; and while others wait for room. An idle process whose room others will need copies its memory there, too.
     fn do_when_idle(&mut self, now: u64) {
-        let (is_idle, stands_by) =
-            (now.saturating_sub(self.called.1) >= IDLE_NS, self.turns().any(|turn| turn.stand_by.load(Relaxed) != 0));
+        let (is_idle, stands_by) = (now.saturating_sub(self.called.1) >= IDLE_NS, self.stands_by(Turn::MAKE_HOST_MEMORY));
         if !is_idle && !stands_by && !blocks::are_given_up() {
             return;
         }
@@ -153,11 +163,46 @@ impl Mover {
         }
         let (gate, calls) = (self.gate, self.called.0);
         let may_go_on = |this: &Self| (stands_by || gate.calls() == calls) && this.order().is_none();
-        self.prepare(may_go_on);
+        let has_store = self.prepare(may_go_on);
         if is_idle {
             self.called.1 = now;
             self.with_store(|store, this| store.shrink(total(), || may_go_on(this)));
+            if has_store {
+                self.copy_ahead(calls);
+            }
         }
+    }
+
+    /// Copies the memory of a process without a call since there were `calls` to the host, where it stays valid until the next call: one
+    /// that leaves before that is only taken off the device. A call waits for one batch at most.
+    fn copy_ahead(&mut self, calls: u32) {
+        let may_go_on = |this: &Self| this.stands_by(Turn::COPY_AHEAD) && this.order().is_none();
+        let is_begun = self.copied_ahead == Some(calls);
+        if !may_go_on(self) || is_begun && blocks::all().all(Block::is_stored) {
+            return;
+        }
+        if !is_begun {
+            // What is waited for may need calls of the program's, so the gate is open.
+            if !within::wait_for_all() || blocks::are_given_up() {
+                return;
+            }
+            blocks::forget_stored();
+            self.copied_ahead = Some(calls);
+        }
+        let mut outward = transfer::outward(&self.store);
+        while may_go_on(self) && self.gate.begin_copy(calls) {
+            // SAFETY: the gate is closed, no call has entered since the work has ended, and the store is large enough.
+            let has_more = unsafe { outward.batch(Block::set_stored) };
+            self.gate.end_move(false);
+            if !matches!(has_more, Ok(true)) {
+                return;
+            }
+        }
+    }
+
+    /// Returns true if the arbiter asks for `what` of [`Turn::stand_by`].
+    fn stands_by(&self, what: u32) -> bool {
+        self.turns().any(|turn| turn.stand_by.load(Relaxed) == what) && self.gate.arbiter_lives()
     }
 
     /// Returns the turns on the process's GPUs.
@@ -236,8 +281,12 @@ impl Mover {
         if !within::wait_for_all() {
             return false;
         }
-        blocks::end_given_up();
-        mappings::choose();
+        // What was copied ahead is what there is.
+        if self.copied_ahead != Some(self.gate.calls()) {
+            blocks::end_given_up();
+            mappings::choose();
+            blocks::forget_stored();
+        }
         // More may have been allocated while there was made room for what there was.
         total() <= self.store.size() && self.gate.order_stands()
     }

@@ -24,40 +24,79 @@ pub enum MovedIn {
     Failed(Status),
 }
 
-/// Copies all blocks to the host, in batches, and takes each batch off the device. Returns false if a copy failed: its batch and what would
-/// come after it stay.
+/// A copy of all blocks to the host, in batches.
+pub struct Outward<'a, I> {
+    /// Where they are copied to.
+    store: &'a Store,
+    /// The contexts in which they are copied.
+    contexts: Contexts,
+    /// The blocks that come next.
+    blocks: I,
+    /// The blocks of the next batch, once more.
+    copied: I,
+    /// Place of the next block in the store.
+    offset: usize,
+}
+
+/// Begins a copy of all blocks to the host. The blocks must be the same until it ends.
+pub fn outward(store: &Store) -> Outward<'_, impl Iterator<Item = Block>> {
+    Outward { store, contexts: Contexts::of_blocks(), blocks: blocks::all(), copied: blocks::all(), offset: 0 }
+}
+
+/// A copy failed. What its batch has copied counts as not copied.
+#[derive(Clone, Copy, Debug)]
+pub struct CopyFailed;
+
+impl<I: Iterator<Item = Block>> Outward<'_, I> {
+    /// Copies the next batch, except blocks whose contents the host has, and calls `then` with each of its blocks. Returns false after the
+    /// last one.
+    ///
+    /// # Errors
+    /// A copy failed, and `then` was not called.
+    ///
+    /// # Safety
+    /// The gate is closed, the GPU's work has ended, and the store is as large as all blocks.
+    pub unsafe fn batch(&mut self, then: impl FnMut(Block)) -> Result<bool, CopyFailed> {
+        let (mut count, mut bytes) = (0, 0);
+        while bytes < BATCH
+            && let Some(block) = self.blocks.next()
+        {
+            if !block.is_stored() {
+                // SAFETY: the block's memory, and room for it in the store.
+                let to_host = |address, place, bytes| unsafe { driver::copy_to_host(place, address, bytes, core::ptr::null_mut()) };
+                if copy(self.store, block, self.offset, to_host) != SUCCESS {
+                    // No copy may be under way when the gate opens.
+                    self.contexts.failing().for_each(drop);
+                    return Err(CopyFailed);
+                }
+                bytes += block.bytes;
+            }
+            (self.offset, count) = (self.offset + block.bytes, count + 1);
+        }
+        // To the end: no copy may be under way when the gate opens.
+        if self.contexts.failing().count() != 0 {
+            return Err(CopyFailed);
+        }
+        self.copied.by_ref().take(count).for_each(then);
+        Ok(count != 0)
+    }
+}
+
+/// Copies all blocks to the host that it does not have, and takes each batch off the device. Returns false if a copy failed: its batch and
+/// what would come after it stay.
 ///
 /// # Safety
-/// The gate is closed, the GPU's work has ended, and the store is as large as all blocks.
+/// As [`Outward::batch`].
 pub unsafe fn move_out(store: &Store) -> bool {
-    let contexts = Contexts::of_blocks();
-    let (mut copied, mut offset, mut count, mut bytes) = (blocks::all(), 0, 0, 0);
-    let mut end_batch = |count| {
-        // To the end: no copy may be under way when the gate opens.
-        let is_copied = contexts.failing().count() == 0;
-        if is_copied {
-            // SAFETY: the gate is closed, and the copies of these blocks have ended.
-            copied.by_ref().take(count).for_each(|block| unsafe { block.leave() });
-        }
-        is_copied
-    };
-    for block in blocks::all() {
-        // SAFETY: the block's memory, and room for it in the store.
-        let to_host = |address, place, bytes| unsafe { driver::copy_to_host(place, address, bytes, core::ptr::null_mut()) };
-        if copy(store, block, offset, to_host) != SUCCESS {
-            // No copy may be under way when the gate opens.
-            contexts.failing().for_each(drop);
-            return false;
-        }
-        (offset, count, bytes) = (offset + block.bytes, count + 1, bytes + block.bytes);
-        if bytes >= BATCH {
-            if !end_batch(count) {
-                return false;
-            }
-            (count, bytes) = (0, 0);
+    let mut outward = outward(store);
+    loop {
+        // SAFETY: the caller's promise; the copies of a batch have ended when its blocks leave.
+        match unsafe { outward.batch(|block| block.leave()) } {
+            Ok(true) => {}
+            Ok(false) => return true,
+            Err(CopyFailed) => return false,
         }
     }
-    end_batch(count)
 }
 
 /// Puts the blocks that are away back on the device, one after another, and copies their contents. What cannot be copied is given up: a

@@ -28,7 +28,8 @@ pub struct Turn {
     pub leave: AtomicU32,
     /// Last request for room ([`GpuAccount::room_wanted`](crate::region::GpuAccount::room_wanted)) that was refused: nobody can leave.
     pub no_room: AtomicU32,
-    /// Not 0 while another container waits for room, for evictable ones: they will have to leave, and make host memory although they are busy.
+    /// What evictable containers do before they are told to leave: 0, [`MAKE_HOST_MEMORY`](Self::MAKE_HOST_MEMORY) or
+    /// [`COPY_AHEAD`](Self::COPY_AHEAD).
     pub stand_by: AtomicU32,
     /// Not 0 while another container is leaving for this one, which may keep what room it finds meanwhile.
     pub served: AtomicU32,
@@ -42,6 +43,11 @@ impl Turn {
     pub const CLOSED: u32 = 1;
     /// State during this container's turn.
     pub const OPEN: u32 = 2;
+
+    /// While another container waits for room: those that have some make host memory, although they are busy.
+    pub const MAKE_HOST_MEMORY: u32 = 1;
+    /// While another container is out, and none waits for room: idle ones copy their memory to the host, too, as they will be told to leave.
+    pub const COPY_AHEAD: u32 = 2;
 
     /// Returns the state in a word: one of the three.
     #[must_use]

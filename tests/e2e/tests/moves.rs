@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use vgpu_e2e::{Kit, Machine};
-use vgpu_test_programs::share::Share;
+use vgpu_test_programs::share::{Orders, Share};
 
 /// Runs a program under the library on a simulated GPU.
 fn run(program: &str, arguments: &[&str]) {
@@ -29,6 +29,30 @@ fn every_word_is_right_after_moves_under_several_contexts() {
     run(
         "moves",
         &["--moves", "100", "--threads", "3", "--blocks", "3", "--largest", "6M", "--pause", "500", "--limit", "4G", "--contexts"],
+    );
+}
+
+/// A program that rests copies its memory ahead. The order comes before, meanwhile, afterwards, or after the next work.
+#[test]
+fn every_word_is_right_after_copies_ahead() {
+    run(
+        "moves",
+        &[
+            "--moves",
+            "12",
+            "--threads",
+            "2",
+            "--blocks",
+            "3",
+            "--smallest",
+            "1M",
+            "--largest",
+            "32M",
+            "--pause",
+            "5000000",
+            "--rest",
+            "2500",
+        ],
     );
 }
 
@@ -66,10 +90,10 @@ fn handles_that_can_move_behave_as_the_drivers() {
     assert_eq!(answers(Some(&Share::evictable(16 << 30).unwrap())), native);
 }
 
-/// A process that does nothing makes the host memory for its first move before somebody asks for room: mappings that are not copied to children
-/// (`dc`) are the library's.
+/// A process that does nothing makes the host memory for its first move before somebody asks for room, and copies its memory there when
+/// it is told that it will have to leave.
 #[test]
-fn an_idle_process_has_host_memory_before_its_first_move() {
+fn an_idle_process_copies_its_memory_ahead() {
     let kit = Kit::find();
     let machine = Machine::simulated(&kit, &["total=16G"]);
     let share = Share::evictable(4 << 30).unwrap();
@@ -78,14 +102,32 @@ fn an_idle_process_has_host_memory_before_its_first_move() {
     let mut child = share.limits(kit.library().to_str().unwrap(), &mut program).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let maps = format!("/proc/{}/smaps", child.id());
-    let is_made = || std::fs::read_to_string(&maps).unwrap().lines().any(|line| line.starts_with("VmFlags") && line.contains(" dc"));
-    let begun = Instant::now();
-    while !is_made() && begun.elapsed() < Duration::from_secs(30) {
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    let has_made = is_made();
+    let wait_for = |is_so: &dyn Fn(u64) -> bool| {
+        let begun = Instant::now();
+        while !host_memory(child.id()).is_some_and(is_so) && begun.elapsed() < Duration::from_secs(60) {
+            Orders::let_copy_ahead(&share).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        host_memory(child.id())
+    };
+    let copied = wait_for(&|kib| kib >= 256 << 10);
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(has_made, "no host memory: {line}");
+    assert_eq!(copied, Some(256 << 10), "{line}");
+}
+
+/// Returns how much of a process's host memory for moves is in use, in KiB; `None` while it has none. The mappings that are not copied to
+/// children (`dc`) are the library's, and the simulated driver does not make their pages present.
+fn host_memory(pid: u32) -> Option<u64> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).ok()?;
+    let (mut used, mut found) = (0, None);
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("Rss:") => used = words.next()?.parse().ok()?,
+            Some("VmFlags:") if words.any(|flag| flag == "dc") => found = Some(found.unwrap_or(0) + used),
+            _ => {}
+        }
+    }
+    found
 }

@@ -10,11 +10,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use vgpu_region::limits::{GpuLimit, LimitsPage, Selector};
+use vgpu_region::limits::{GpuLimit, LimitsPage, Selector, Turn};
 use vgpu_region::map::{self, Census};
 use vgpu_region::region::Region;
 
 use crate::random::Random;
+
+/// Time between two beats of an arbiter's heart.
+const HEARTBEAT: Duration = Duration::from_millis(100);
 
 /// The folder, which is removed on drop.
 pub struct Share(TempDir);
@@ -151,18 +154,23 @@ impl Orders {
     /// # Errors
     /// A message that says what failed.
     pub fn abandon(share: &Share) -> Result<(), String> {
-        let path = |name: &str| std::ffi::CString::new(share.folder().join(name).to_string_lossy().into_owned()).map_err(|e| e.to_string());
-        let limits = map::limits_for_change(&path("limits")?).map_err(|error| error.to_string())?;
-        let region = map::region(&path("region")?).map_err(|error| error.to_string())?;
-        let order = last_order(region) + 1;
-        for turn in region.gpus.iter().filter_map(|account| limits.turn_for(account.uuid()?)) {
+        for_each_turn(share, |limits, turn, region| {
             turn.beat.fetch_add(1, Relaxed);
-            turn.leave.store(order, Relaxed);
+            turn.leave.store(last_order(region) + 1, Relaxed);
             limits.notify_turn(turn);
-        }
-        // SAFETY: the mapping is not used below.
-        unsafe { map::unmap(region) };
-        Ok(())
+        })
+    }
+
+    /// Asks the processes to copy their memory to the host while they are idle, as a living arbiter does.
+    ///
+    /// # Errors
+    /// A message that says what failed.
+    pub fn let_copy_ahead(share: &Share) -> Result<(), String> {
+        for_each_turn(share, |limits, turn, _| {
+            turn.beat.fetch_add(1, Relaxed);
+            turn.stand_by.store(Turn::COPY_AHEAD, Relaxed);
+            limits.notify_turn(turn);
+        })
     }
 
     /// Stops the thread, and returns the moves that processes have made.
@@ -174,6 +182,18 @@ impl Orders {
         self.stop.store(true, Relaxed);
         self.thread.join().expect("the thread does not panic")
     }
+}
+
+/// Calls `change` with the turn on each GPU that processes of the share use, its page, and the region.
+fn for_each_turn(share: &Share, change: impl Fn(&LimitsPage, &Turn, &Region)) -> Result<(), String> {
+    let path = |name: &str| std::ffi::CString::new(share.folder().join(name).to_string_lossy().into_owned()).map_err(|e| e.to_string());
+    let limits = map::limits_for_change(&path("limits")?).map_err(|error| error.to_string())?;
+    let region = map::region(&path("region")?).map_err(|error| error.to_string())?;
+    let turns = region.gpus.iter().filter_map(|account| limits.turn_for(account.uuid()?));
+    turns.for_each(|turn| change(limits, turn, region));
+    // SAFETY: the mapping is not used below.
+    unsafe { map::unmap(region) };
+    Ok(())
 }
 
 /// Returns the last order that a process has followed: they follow only newer ones.
@@ -192,6 +212,8 @@ fn give(limits: &LimitsPage, region: &Region, pause: Duration, stop: &AtomicBool
             let Some(turn) = account.uuid().and_then(|uuid| limits.turn_for(uuid)) else { continue };
             order += 1;
             turn.beat.fetch_add(1, Relaxed);
+            // A program that rests copies its memory ahead, before the order or until it comes.
+            turn.stand_by.store(Turn::COPY_AHEAD, Relaxed);
             turn.no_room.store(account.room_wanted.load(Relaxed), Relaxed);
             turn.leave.store(order, Relaxed);
             limits.notify_turn(turn);
@@ -215,7 +237,12 @@ fn give(limits: &LimitsPage, region: &Region, pause: Duration, stop: &AtomicBool
             limits.notify_turn(turn);
             wait(&|| pages_out().all(|pages| pages == 0));
         }
-        std::thread::sleep(pause.mul_f64(random.below(1000) as f64 / 1000.0));
+        let (begun, pause) = (Instant::now(), pause.mul_f64(random.below(1000) as f64 / 1000.0));
+        while let Some(left) = pause.checked_sub(begun.elapsed()) {
+            let turns = region.gpus.iter().filter_map(|account| limits.turn_for(account.uuid()?));
+            turns.for_each(|turn| _ = turn.beat.fetch_add(1, Relaxed));
+            std::thread::sleep(left.min(HEARTBEAT));
+        }
     }
     moves
 }

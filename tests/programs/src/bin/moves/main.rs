@@ -1,14 +1,15 @@
 //! Threads use device memory at random while it moves to the host and back, and check every word of it.
 //!
 //!     moves --library libvgpu.so [--moves N] [--threads T] [--blocks B] [--smallest BYTES] [--largest BYTES] [--limit BYTES]
-//!           [--pause MICROSECONDS] [--seed X] [--gpu ORDINAL] [--contexts]
+//!           [--pause MICROSECONDS] [--rest MS] [--seed X] [--gpu ORDINAL] [--contexts]
 //!     moves --child [--threads T] [--blocks B] [--smallest BYTES] [--largest BYTES] [--seed X] [--gpu ORDINAL] [--contexts]
 //!
 //! The program acts as the arbiter: it tells a second process, which runs under the library, N times (default: 1000) to move its memory
 //! out, with pauses of up to `--pause` (default: 2000). Each call of that process that needs memory brings it back. Its T threads (default:
 //! 4), with up to B blocks each (default: 8) of `--smallest` (default: 64K) to `--largest` bytes (default: 8M), allocate or map, fill, copy,
 //! launch, replay graphs, ask about addresses and handles, verify and free, also while the GPU uses a block. With `--contexts`, which needs
-//! memory that can move, they use blocks in a context that did not allocate them, and make and destroy contexts, too. At last the arbiter
+//! memory that can move, they use blocks in a context that did not allocate them, and make and destroy contexts, too. With `--rest` all
+//! threads rest together for so long after each 300 ms of work: after a second the process copies its memory ahead. At last the arbiter
 //! leaves an order behind and is gone. At the end its account has to be that of a process without allocations. The second form is that
 //! process alone, which works until its input ends.
 //!

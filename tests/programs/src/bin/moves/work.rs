@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::process::ExitCode;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use vgpu_test_programs::arguments::Arguments;
 use vgpu_test_programs::cuda::{self, check, sys::*};
@@ -15,6 +16,8 @@ use crate::context::Context;
 
 /// Unit of the blocks' sizes in bytes. Small blocks share a granule, and do not move.
 const UNIT: u64 = 64 << 10;
+/// Time for which the threads work between two rests.
+const WORK_TIME: Duration = Duration::from_millis(300);
 /// Size in bytes above which a block can be used in every context.
 const SHARED_ABOVE: usize = 2 << 20;
 
@@ -80,12 +83,13 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         blocks: arguments.number("blocks", 8) as usize,
         sizes: arguments.number("smallest", UNIT)..=arguments.number("largest", 8 << 20),
     };
+    let rest = Duration::from_millis(arguments.number("rest", 0));
     let mut line = String::new();
     let other = arguments.has("contexts").then(|| Context::create(gpu).expect("another context"));
     let result = std::thread::scope(|scope| {
         let start = |number| {
             let (stop, seed, most) = (&stop, seed * 100 + number, most.clone());
-            scope.spawn(move || work(gpu, seed, most, other, stop))
+            scope.spawn(move || work(gpu, seed, most, other, rest, stop))
         };
         let threads: Vec<_> = (0..arguments.number("threads", 4)).map(start).collect();
         println!("ready");
@@ -111,8 +115,15 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
+/// Returns the time until the end of a rest, in which no thread works; `None` outside of one, and without rests.
+fn rest_left(rest: Duration) -> Option<Duration> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let into_period = Duration::from_nanos((now.as_nanos() % (rest + WORK_TIME).as_nanos()) as u64);
+    rest.checked_sub(into_period).filter(|left| !left.is_zero())
+}
+
 /// Works until `stop`. Returns the numbers of steps and of checked words.
-fn work(gpu: i32, seed: u64, most: Most, other: Option<Context>, stop: &AtomicBool) -> Result<(u64, u64), String> {
+fn work(gpu: i32, seed: u64, most: Most, other: Option<Context>, rest: Duration, stop: &AtomicBool) -> Result<(u64, u64), String> {
     let failed = |what: &str, code| format!("seed {seed}: {what}: {}", cuda::name(code));
     let mut worker = Worker::new(gpu, seed, most).map_err(|code| failed("start", code))?;
     if let Some(other) = other {
@@ -130,7 +141,7 @@ fn work(gpu: i32, seed: u64, most: Most, other: Option<Context>, stop: &AtomicBo
         steps += 1;
         if steps % 50 == 0 {
             // Idle for a moment: memory may be away at the next step.
-            std::thread::sleep(std::time::Duration::from_micros(worker.random.below(3000)));
+            std::thread::sleep(rest_left(rest).unwrap_or(Duration::from_micros(worker.random.below(3000))));
         }
     };
     if let Err(error) = &result {
