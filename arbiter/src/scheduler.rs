@@ -79,7 +79,7 @@ impl Scheduler {
     pub fn tick(&mut self, now: u64) -> u64 {
         self.heartbeat = self.heartbeat.wrapping_add(1);
         let before = self.takers();
-        self.observe(now);
+        let is_sampled = self.observe(now);
         let takers = self.takers();
         // A tenant that did not take part, or is new, has not saved up virtual time.
         if let Some(least) = before.iter().map(|&index| self.tenants[index].virtual_time).reduce(f64::min) {
@@ -87,7 +87,10 @@ impl Scheduler {
                 self.tenants[index].virtual_time = self.tenants[index].virtual_time.max(least);
             }
         }
-        self.publish(now, &takers);
+        // Not more often: each write to a page that a tenant's processes read costs as much as a read of its report.
+        if is_sampled {
+            self.publish(now, &takers);
+        }
         if takers.len() < 2 {
             self.free(now);
             return SAMPLE_US;
@@ -117,22 +120,23 @@ impl Scheduler {
         }
     }
 
-    /// Reads the reports: of all tenants when a sample is due, else of those that have, or had, the turn.
-    fn observe(&mut self, now: u64) {
+    /// Reads the reports: of all tenants when a sample is due, else of those that have, or had, the turn. Returns whether one was due.
+    fn observe(&mut self, now: u64) -> bool {
         let is_sampled = now >= self.sample_at;
         if is_sampled {
             self.sample_at = now + SAMPLE_US;
         }
         let holders = self.holders();
         for (index, tenant) in self.tenants.iter_mut().enumerate() {
-            tenant.turn.beat.store(self.heartbeat, Relaxed);
             if is_sampled || holders.contains(&index) {
                 tenant.update(now);
             }
             if is_sampled {
+                tenant.turn.beat.store(self.heartbeat, Relaxed);
                 tenant.sample(now);
             }
         }
+        is_sampled
     }
 
     /// Returns the indices of the tenants whose turn is open or just ended; `usize::MAX` where there is none.
@@ -155,7 +159,7 @@ impl Scheduler {
         indices.iter().filter_map(|&index| self.tenants[index].weight()).sum()
     }
 
-    /// Publishes what is not a turn: shares that are lent, slices, and whether others are on the GPU outside their turns.
+    /// Publishes, with each sample, what is not a turn: shares that are lent, slices, and whether others are on the GPU outside their turns.
     fn publish(&self, now: u64, takers: &[usize]) {
         let stuck = self.tenants.iter().filter(|tenant| tenant.is_stuck).count();
         let is_unlimited = |tenant: &Tenant| tenant.weight().is_none();

@@ -136,8 +136,11 @@ impl<'a> Arbiter<'a> {
 
 /// Returns a tenant for each of the container's GPUs that it uses for the first time, also of its memory if that is overcommitted.
 fn new_tenants(container: &mut Container, gpus: impl FnOnce() -> Vec<Uuid>) -> Vec<(Uuid, Tenant, Option<Resident>)> {
-    let Some(accounts) = read_accounts(&container.region) else { return Vec::new() };
     let is_new = |uuid: Uuid| !container.known_gpus.contains(&uuid.0);
+    if !container.gpus.is_empty() && !container.gpus.iter().any(|&gpu| is_new(gpu)) {
+        return Vec::new();
+    }
+    let Some(accounts) = read_accounts(&container.region) else { return Vec::new() };
     container.asked_for = container.asked_for.saturating_sub(1);
     if container.gpus.is_empty() && container.asked_for == 0 && accounts.iter().filter_map(GpuAccount::uuid).any(is_new) {
         (container.gpus, container.asked_for) = (gpus(), SCANS_BETWEEN_QUESTIONS);
