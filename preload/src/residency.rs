@@ -5,7 +5,7 @@
 //! * [`blocks`]: linear memory that can move, which the library makes of such blocks, and all blocks.
 //! * [`mappings`]: memory of the program's own virtual memory management that can move.
 //! * [`gate`]: no call that may touch device memory runs while memory is away. Calls count themselves in and out.
-//! * [`mover`]: the thread that moves memory out and in, as the arbiter says and as calls need it.
+//! * [`mover`]: the thread that moves memory out and in, as the arbiter says and as calls need it, and copies it ahead while it is idle.
 //! * [`transfer`]: copies of blocks to the host and back.
 //! * [`within`]: work in one of the process's contexts, or in all.
 //! * [`store`]: the memory on the host.
@@ -16,6 +16,7 @@
 //! Invariants:
 //! * A block is unmapped only after every call has left the gate, the GPU has finished its work in every context, and its copy has
 //!   succeeded.
+//! * What was copied ahead counts only if no call has entered the gate since the GPU's work had ended before the copy.
 //! * While the mover uses contexts, none is ended; while one is being ended, nothing moves.
 //! * The gate opens only when everything is back. A block that cannot be copied to the host stays; one that cannot be copied back is not
 //!   mapped, so that the program gets a fault and no wrong word.

@@ -6,8 +6,8 @@
     beyond.py JAX | CuPy                a program: works with pauses, and prints a result
 
 Parts: `idle` moves an idle program of 16 GiB for another one, with each of two allocators. `two`, `expandable` and `three` run training
-programs, of which one fits, and compare their results with those that they have alone. `notebooks` runs six programs, two of which fit, that
-each work for a second now and then. `swap` lets two programs of 40 GiB, one of which fits, work in turn. `frameworks` compares what programs
+programs, of which one fits, and compare their results with those that they have alone. `notebooks` and `eight` run programs, two of which fit, that
+each work for a second now and then. `peers` moves a program that uses two GPUs. `swap` lets two programs of 40 GiB, one of which fits, work in turn. `frameworks` compares what programs
 of other frameworks print natively and while their memory moves; the variable LLAMA may have the command of one more. `fits` compares a program
 that may move with one that may not, while nothing moves. A program without the library takes the rest of the GPU in all but `idle` and `fits`.
 FOLDER/kit has libvgpu.so, mkshare and vgpu-bench.
@@ -25,7 +25,7 @@ GIB = 1 << 30
 WORDS = 16 << 20
 # Offset of the counters of moves on the first GPU, each way: number, bytes, nanoseconds (region/src/region.rs).
 MOVES = 64 + 1024
-PARTS = ("idle", "two", "expandable", "three", "notebooks", "swap", "frameworks", "fits")
+PARTS = ("idle", "two", "expandable", "three", "notebooks", "swap", "frameworks", "fits")  # without `eight` and `peers`, which need more than usual
 
 
 class Worker:
@@ -37,8 +37,8 @@ class Worker:
         self.small = torch.zeros(1, device="cuda")
         self.step = None
 
-    def fill(self, number):
-        return self.torch.arange(WORDS, dtype=self.torch.int32, device="cuda").mul_(number + 1)
+    def fill(self, number, device="cuda"):
+        return self.torch.arange(WORDS, dtype=self.torch.int32, device=device).mul_(number + 1)
 
     def take(self, gib):
         """Takes memory in blocks of 64 MiB. Returns the longest time that one took."""
@@ -50,6 +50,19 @@ class Worker:
             longest = max(longest, time.monotonic() - begin)
         return longest
 
+    def span(self, gib):
+        """Takes memory in blocks of 64 MiB, one on the first GPU, the next on the second."""
+        self.blocks = [self.fill(number, f"cuda:{number % 2}") for number in range(int(float(gib) * GIB / WORDS / 4))]
+
+    def exchange(self, seconds):
+        """Copies blocks to the other GPU. Returns the number of copies, and of those with a wrong word."""
+        copies, wrong, end = 0, 0, time.monotonic() + float(seconds)
+        while time.monotonic() < end:
+            number, copies = copies % len(self.blocks), copies + 1
+            other = f"cuda:{(number + 1) % 2}"
+            wrong += not bool((self.blocks[number].to(other) == self.fill(number, other)).all())
+        return copies, wrong
+
     def touch(self):
         self.small.add_(1).item()
 
@@ -59,7 +72,7 @@ class Worker:
 
     def check(self):
         """Returns the number of blocks with a wrong word."""
-        return sum(not bool((block == self.fill(number)).all()) for number, block in enumerate(self.blocks))
+        return sum(not bool((block == self.fill(number, block.device)).all()) for number, block in enumerate(self.blocks))
 
     def work(self, seconds):
         end = time.monotonic() + float(seconds)
@@ -167,8 +180,10 @@ def worker():
 class Program:
     """A worker, or another program, from outside."""
 
-    def __init__(self, work, name, gib=None, evictable=True, mode="caching", command=(sys.executable, __file__, "worker")):
+    def __init__(self, work, name, gib=None, evictable=True, mode="caching", gpu=None, command=(sys.executable, __file__, "worker")):
         env, self.region = dict(os.environ), None
+        if gpu is not None:
+            env["CUDA_VISIBLE_DEVICES"] = str(gpu)
         if mode == "expandable":
             env["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
         if gib:
@@ -212,8 +227,8 @@ def start(work, count, gib, modes=("caching",), **options):
     return [program.ready() for program in programs]
 
 
-def free_gib():
-    words = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+def free_gib(gpu=os.environ.get("CUDA_VISIBLE_DEVICES", "0")):
+    words = ["nvidia-smi", "-i", str(gpu), "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()[0]) / 1024
 
 
@@ -291,10 +306,18 @@ def train(work, modes, seconds):
     return answers != results
 
 
-def notebooks(work, seconds=45):
-    each, room = 8, 22
+def notebooks(work):
+    return ask_now_and_then(work, 6, 8, 22, pause=12, seconds=45)
+
+
+def eight(work):
+    """Needs 256 GiB of host memory."""
+    return ask_now_and_then(work, 8, 28, 62, pause=59, seconds=200)
+
+
+def ask_now_and_then(work, count, each, room, pause, seconds):
     rest = filler(work, room)
-    programs = start(work, 6, 16)
+    programs = start(work, count, each + 8)
     for program in programs:
         program.ask("take", each)
     programs[-1].ask("touch")
@@ -305,8 +328,8 @@ def notebooks(work, seconds=45):
 
     def use(program, seed):
         chance = random.Random(seed)
-        while time.monotonic() < end:
-            time.sleep(min(chance.expovariate(1 / 12), 20))
+        while time.monotonic() + (rests := chance.expovariate(1 / pause)) < end:
+            time.sleep(rests)
             wait = program.ask("touch")["seconds"]
             program.ask("work", 1)
             with lock:
@@ -320,11 +343,32 @@ def notebooks(work, seconds=45):
     wrong = sum(program.ask("check")["answer"] != 0 for program in programs)
     waits.sort()
     at = [waits[min(len(waits) - 1, int(part * len(waits)))] for part in (0.5, 0.95, 1)]
-    print(f"\nSix notebooks of {each} GiB where {room} GiB are left, a second of work each 13 s: {len(waits)} waits for memory, median "
+    print(f"\n{count} notebooks of {each} GiB where {room} GiB are left, a second of work each {pause + 1} s: {len(waits)} waits for memory, median "
           f"{at[0]:.3f} s, 95th percentile {at[1]:.3f}, longest {at[2]:.3f}; resident {resident:.6f}; programs with a wrong word: {wrong}", flush=True)
     for program in programs:
         print(f"* {program.moves()}")
     for program in programs + [rest]:
+        program.end()
+    return wrong
+
+
+def peers(work):
+    """Needs two GPUs."""
+    one, = start(work, 1, 24)
+    one.ask("span", 16)
+    others = [start(work, 1, free_gib(gpu) + 8, gpu=gpu)[0] for gpu in (0, 1)]
+    copies = wrong = 0
+    for number in range(8):
+        answer = one.ask("exchange", 1)["answer"]
+        copies, wrong = copies + answer[0], wrong + answer[1]
+        time.sleep(2)
+        other = others[number % 2]
+        other.ask("take", free_gib(number % 2) + 4)
+        other.ask("free")
+    wrong += one.ask("check")["answer"]
+    print(f"\nA program with 8 GiB on each of two GPUs, one of which another needs: {copies} copies between the two, with a wrong word: {wrong}")
+    print(f"* on the first: {one.moves()}")
+    for program in [one] + others:
         program.end()
     return wrong
 
