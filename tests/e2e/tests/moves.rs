@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 use vgpu_e2e::{Kit, Machine};
 use vgpu_test_programs::share::{Orders, Share};
 
-/// Runs a program under the library on a simulated GPU.
-fn run(program: &str, arguments: &[&str]) {
+/// Runs a program under the library on a simulated GPU. Returns what it prints.
+fn run(program: &str, arguments: &[&str]) -> String {
     let kit = Kit::find();
     let machine = Machine::simulated(&kit, &["total=16G"]);
     let seed = vgpu_e2e::seed();
     let output = machine.program(program).arg("--library").arg(kit.library()).args(arguments).args(["--seed", &seed]).output().unwrap();
-    println!("{}", String::from_utf8_lossy(&output.stdout));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    println!("{said}");
     assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    said
 }
 
 #[test]
@@ -66,6 +68,16 @@ fn every_word_of_a_large_allocation_is_right() {
 #[test]
 fn accounts_equal_nvml_after_moves() {
     run("churn", &["--moves", "--limit", "4G", "--processes", "2", "--threads", "2", "--steps", "300", "--rounds", "2"]);
+}
+
+/// Processes are killed in the middle of moves, and arbiters too. Another process's words, and the accounts, are right all the same.
+#[test]
+fn killed_processes_leave_the_others_right() {
+    let said = run("moves", &["--kills", "24", "--threads", "2", "--blocks", "3", "--largest", "8M", "--limit", "4G"]);
+    let counts: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&counts["kills"], &counts["arbiter_deaths"]), (&18.into(), &6.into()));
+    let in_a_move = ["pending", "out"].map(|of| counts[of].as_u64().unwrap());
+    assert_ne!(in_a_move, [0, 0], "no process was killed in the middle of a move");
 }
 
 /// The driver's answers to a program that manages memory itself are the same where that memory can move: the program has the library's

@@ -116,6 +116,54 @@ impl Share {
     }
 }
 
+/// The files of a share, mapped until this process ends.
+pub struct Pages {
+    limits: &'static LimitsPage,
+    region: &'static Region,
+    census: Census,
+}
+
+impl Pages {
+    /// Maps the files.
+    ///
+    /// # Errors
+    /// A message that says what failed.
+    pub fn map(share: &Share) -> Result<Pages, String> {
+        let path = |name: &str| std::ffi::CString::new(share.folder().join(name).to_string_lossy().into_owned()).map_err(|e| e.to_string());
+        let limits = map::limits_for_change(&path("limits")?).map_err(|error| error.to_string())?;
+        let region = map::region(&path("region")?).map_err(|error| error.to_string())?;
+        Ok(Pages { limits, region, census: Census::open(&path("region")?) })
+    }
+
+    /// Returns how far a living process is; `None` if it has no slot.
+    #[must_use]
+    pub fn progress(&self, pid: u32) -> Option<Progress> {
+        let (_, slot) = map::living(self.region, &self.census).find(|(_, slot)| slot.pid.load(Relaxed) == pid)?;
+        let followed = slot.left.load(Relaxed);
+        // Only who gives orders makes a place for a turn.
+        let mut turns = self.region.gpus.iter().filter_map(|account| self.limits.turn(account.uuid()?));
+        let is_pending = |turn: &Turn| ![0, followed].contains(&turn.leave.load(Relaxed));
+        let out: u64 = slot.gpus.iter().map(|charge| u64::from(charge.out.load(Relaxed))).sum();
+        Some(Progress { calls: slot.calls.load(Relaxed), is_ordered: turns.any(is_pending), out: out * vgpu_region::ledger::PAGE })
+    }
+
+    /// Returns the turn on each GPU that processes of the share use, for who gives orders.
+    fn turns(&self) -> impl Iterator<Item = &Turn> {
+        self.region.gpus.iter().filter_map(|account| self.limits.turn_for(account.uuid()?))
+    }
+}
+
+/// How far a process is with orders to move its memory to the host.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Number of its calls that needed device memory, modulo 2³².
+    pub calls: u32,
+    /// Whether an order stands that it has not followed.
+    pub is_ordered: bool,
+    /// Its memory on the host, in bytes; memory on its way back counts, memory on its way out does not.
+    pub out: u64,
+}
+
 /// A thread that tells the processes of a share to move their memory to the host, again and again, as an arbiter does. Each call that needs
 /// memory brings it back.
 pub struct Orders {
@@ -140,9 +188,7 @@ impl Orders {
     /// # Errors
     /// A message that says what failed.
     pub fn start(share: &Share, pause: Duration, seed: u64) -> Result<Self, String> {
-        let path = |name: &str| std::ffi::CString::new(share.folder().join(name).to_string_lossy().into_owned()).map_err(|e| e.to_string());
-        let limits = map::limits_for_change(&path("limits")?).map_err(|error| error.to_string())?;
-        let region = map::region(&path("region")?).map_err(|error| error.to_string())?;
+        let Pages { limits, region, .. } = Pages::map(share)?;
         let stop = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&stop);
         let thread = std::thread::spawn(move || give(limits, region, pause, &is_over, &mut Random::new(seed)));
@@ -186,13 +232,10 @@ impl Orders {
 
 /// Calls `change` with the turn on each GPU that processes of the share use, its page, and the region.
 fn for_each_turn(share: &Share, change: impl Fn(&LimitsPage, &Turn, &Region)) -> Result<(), String> {
-    let path = |name: &str| std::ffi::CString::new(share.folder().join(name).to_string_lossy().into_owned()).map_err(|e| e.to_string());
-    let limits = map::limits_for_change(&path("limits")?).map_err(|error| error.to_string())?;
-    let region = map::region(&path("region")?).map_err(|error| error.to_string())?;
-    let turns = region.gpus.iter().filter_map(|account| limits.turn_for(account.uuid()?));
-    turns.for_each(|turn| change(limits, turn, region));
+    let pages = Pages::map(share)?;
+    pages.turns().for_each(|turn| change(pages.limits, turn, pages.region));
     // SAFETY: the mapping is not used below.
-    unsafe { map::unmap(region) };
+    unsafe { map::unmap(pages.region) };
     Ok(())
 }
 
