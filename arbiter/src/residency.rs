@@ -4,7 +4,8 @@
 //! held out until that tenant stops asking:
 //!
 //! ```text
-//!  idle for 200 ms ──► first, the longest idle one before the others
+//!  out, and asks for room, too ──► first: of several that come back at once, none would find enough
+//!  idle for 200 ms ──► next, the longest idle one before the others
 //!  busy ──► only after a quantum on the GPU, and never for a tenant of lower priority
 //!  no tenant can leave ──► the request is refused
 //! ```
@@ -12,6 +13,7 @@
 //! A tenant that has left cannot come back while its order stands. It is taken back once the one that it was given for has its room or was
 //! refused. So a large request is met or refused in finite time, and no tenant takes room that was made for another. A tenant that others
 //! leave for knows it, and its memory comes back while theirs leaves. Tenants that ask wait in a queue; one that was served goes to its end.
+//! Only one is served at a time, and others that are out and ask are held there meanwhile.
 //!
 //! The quantum is [`MOVES_PER_QUANTUM`] times what the tenant's last move took, so that two tenants that do not fit together lose a
 //! thirtieth to moving. Meanwhile it stands by: it makes the host memory for its move. An idle tenant copies its memory there as well while
@@ -28,7 +30,9 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use vgpu_region::limits::{GpuLimit, LimitsPage, Turn};
 
-use crate::tuning::{BUSY_TICK_US, IDLE_US, LEAVE_TIMEOUT_US, MIN_QUANTUM_US, MOVES_PER_QUANTUM, QUIET_TICK_US, SKIPPED_US, STILL_ASKS_US};
+use crate::tuning::{
+    BUSY_TICK_US, COME_BACK_US, IDLE_US, LEAVE_TIMEOUT_US, MIN_QUANTUM_US, MOVES_PER_QUANTUM, QUIET_TICK_US, SKIPPED_US, STILL_ASKS_US,
+};
 pub use report::{Report, Source};
 
 /// Pages that move in a millisecond, at least: 4 GB/s. What a tenant takes longer was spent on host memory, and is no part of its quantum.
@@ -106,6 +110,9 @@ impl Resident {
             if self.asks.is_none() {
                 (self.asks, self.queued_us) = (Some(before.resident), now);
             }
+        } else if self.order.is_some() {
+            // It cannot ask while it is held out, and keeps its place in the queue.
+            self.asked_us = now;
         } else if now.saturating_sub(self.asked_us) > STILL_ASKS_US
             && let Some(had) = self.asks.take()
             && had * 2 < self.report.resident
@@ -120,20 +127,35 @@ impl Resident {
         self.source.room_wanted() != self.report.room_wanted
     }
 
-    /// Returns true if it can be told to leave at all.
+    /// Returns true if it can be told to leave at all, or to wait.
     fn can_leave(&self, now: u64) -> bool {
         let is_evictable = self.limit.overcommit.load(Relaxed) == GpuLimit::EVICTABLE;
-        is_evictable && self.report.resident != 0 && self.order.is_none() && now >= self.skipped_until_us
+        is_evictable && (self.report.resident != 0 || self.waits_outside()) && self.order.is_none() && now >= self.skipped_until_us
     }
 
-    /// Returns true if it is idle, or has been on the GPU for its quantum.
+    /// Returns true if it is out and asks for room: it takes what it finds, and gives it up again when that was not enough.
+    fn waits_outside(&self) -> bool {
+        self.report.resident == 0 && self.report.out != 0 && self.asks.is_some()
+    }
+
+    /// Returns true if it is out, not held there, and had a call lately: one that comes back says that it was called.
+    fn may_be_on_its_way(&self, now: u64) -> bool {
+        self.report.resident == 0 && self.report.out != 0 && self.order.is_none() && now.saturating_sub(self.active_us) < COME_BACK_US
+    }
+
+    /// Returns true if it waits for room itself, is idle, or has been on the GPU for its quantum.
     fn may_be_told(&self, now: u64) -> bool {
         let quantum = (MOVES_PER_QUANTUM * self.move_us).max(MIN_QUANTUM_US);
-        self.is_idle(now) || now.saturating_sub(self.in_since_us) >= quantum
+        self.waits_outside() || self.is_idle(now) || now.saturating_sub(self.in_since_us) >= quantum
     }
 
     fn is_idle(&self, now: u64) -> bool {
         now.saturating_sub(self.active_us.max(self.in_since_us)) >= IDLE_US
+    }
+
+    /// Returns true if it was told to leave, or is held out, for this tenant.
+    fn is_told_for(&self, asking: &Turn) -> bool {
+        self.order.is_some_and(|order| std::ptr::eq(order.asking, asking))
     }
 
     /// Tells it to leave for another tenant, or for another of its own processes.
@@ -155,8 +177,12 @@ impl Resident {
         let took_us = now.saturating_sub(order.since_us);
         let (out, movable) = order.before;
         if self.report.left.iter().all(|&left| orders::is_followed(order.number, left)) {
-            self.move_us = took_us.min(OTHER_US + movable * 1000 / PAGES_PER_MS);
             self.order = Some(Order { is_followed: true, ..order });
+            if self.waits_outside() && self.report.out == out {
+                // It was out, and is held there.
+                return true;
+            }
+            self.move_us = took_us.min(OTHER_US + movable * 1000 / PAGES_PER_MS);
             if self.report.out <= out {
                 // It has nothing that can move.
                 self.skipped_until_us = now + SKIPPED_US;
@@ -251,11 +277,15 @@ impl Residency {
         self.residents.iter_mut().filter(|resident| resident.order.as_ref().is_some_and(is_over)).for_each(Resident::release);
     }
 
-    /// Tells one tenant to leave, and refuses each request for which no tenant can leave.
+    /// Tells one tenant to leave, and refuses each request for which no tenant can leave. Once somebody has left for a tenant, that one comes
+    /// before all others until it has its room or is refused: of two that are served by turns, none might ever get enough.
     fn decide(&mut self, now: u64) {
-        let mut queue: Vec<usize> = (0..self.residents.len()).filter(|&place| self.residents[place].asks.is_some()).collect();
-        queue.sort_by_key(|&place| self.residents[place].queued_us);
-        for place in queue {
+        let is_served = |place: &usize| self.residents.iter().any(|resident| resident.is_told_for(self.residents[*place].turn));
+        let asks = |resident: &Resident| resident.asks.is_some() && resident.order.is_none();
+        let queue = (0..self.residents.len()).filter(|&place| asks(&self.residents[place]));
+        let mut queue: Vec<(bool, usize)> = queue.map(|place| (is_served(&place), place)).collect();
+        queue.sort_by_key(|&(is_served, place)| (!is_served, self.residents[place].queued_us));
+        for (is_served, place) in queue {
             let asking = self.residents[place].turn;
             match self.next_to_leave(place, now) {
                 Ok(Some(next)) => {
@@ -263,12 +293,12 @@ impl Residency {
                     self.residents[place].queued_us = now;
                     return;
                 }
+                Ok(None) if is_served => return,
                 Ok(None) => {}
                 Err(NoCandidate) => {
                     asking.no_room.store(self.residents[place].report.room_wanted, Release);
                     self.residents[place].queued_us = now;
-                    let is_for = |resident: &&mut Resident| resident.order.is_some_and(|order| std::ptr::eq(order.asking, asking));
-                    self.residents.iter_mut().filter(is_for).for_each(Resident::release);
+                    self.residents.iter_mut().filter(|resident| resident.is_told_for(asking)).for_each(Resident::release);
                 }
             }
         }
@@ -276,19 +306,23 @@ impl Residency {
 
     /// Returns the tenant that is told to leave for the asking one; `None` if one can leave later.
     fn next_to_leave(&self, asking: usize, now: u64) -> Result<Option<usize>, NoCandidate> {
-        let priority = self.residents[asking].page.priority();
-        let gives_way = |other: &Resident| other.is_idle(now) || other.page.priority() >= priority;
-        let others = || {
-            let others = self.residents.iter().enumerate().filter(|&(place, other)| place != asking && other.can_leave(now));
-            others.filter(|(_, other)| gives_way(other))
+        let own = &self.residents[asking];
+        let gives_way = |other: &Resident| other.is_idle(now) || other.page.priority() >= own.page.priority();
+        let others = || self.residents.iter().enumerate().filter(|&(place, _)| place != asking);
+        let candidates = || others().filter(|(_, other)| other.can_leave(now) && gives_way(other));
+        let rank = |&(_, other): &(usize, &Resident)| {
+            (!other.waits_outside(), !other.is_idle(now), Reverse(other.page.priority()), other.active_us)
         };
-        let rank = |&(_, other): &(usize, &Resident)| (!other.is_idle(now), Reverse(other.page.priority()), other.active_us);
-        if others().next().is_some() {
-            return Ok(others().filter(|(_, other)| other.may_be_told(now)).min_by_key(rank).map(|(place, _)| place));
+        if candidates().next().is_some() {
+            return Ok(candidates().filter(|(_, other)| other.may_be_told(now)).min_by_key(rank).map(|(place, _)| place));
         }
         // Idle processes of the container make room for one that waits to come back.
-        let own = &self.residents[asking];
-        if own.report.out != 0 && own.can_leave(now) && own.is_idle(now) { Ok(Some(asking)) } else { Err(NoCandidate) }
+        if own.report.out != 0 && own.report.resident != 0 && own.can_leave(now) && own.is_idle(now) {
+            return Ok(Some(asking));
+        }
+        // One that is on its way back can leave when it is there.
+        let is_patient = now.saturating_sub(own.queued_us) < COME_BACK_US;
+        if is_patient && others().any(|(_, other)| other.may_be_on_its_way(now)) { Ok(None) } else { Err(NoCandidate) }
     }
 
     /// Takes all orders back.

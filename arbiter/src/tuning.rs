@@ -13,6 +13,9 @@ pub const IDLE_US: u64 = 200_000;
 pub const STILL_ASKS_US: u64 = 60_000;
 /// Longest time that a tenant may take to leave: 80 GB at 50 GB/s, and its last kernel.
 pub const LEAVE_TIMEOUT_US: u64 = 5_000_000;
+/// Time for which a request is not refused while another tenant may be on its way back to the GPU, as that one can leave when it is there:
+/// 80 GB at 40 GB/s.
+pub const COME_BACK_US: u64 = 2_000_000;
 /// Time for which a tenant that did not leave is not told again.
 pub const SKIPPED_US: u64 = 10_000_000;
 /// Shortest time that a busy tenant stays on the GPU after it came back.

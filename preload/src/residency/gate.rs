@@ -324,6 +324,14 @@ impl Gate {
         self.wanted.load(SeqCst) != 0
     }
 
+    /// Tells the host that the process is at work, although its calls wait.
+    pub fn tell_of_calls(&self) {
+        // SAFETY: null, or in the region, which is never unmapped while the session lives.
+        if let Some(slot) = unsafe { self.slot.load(Relaxed).as_ref() } {
+            slot.calls.store(self.calls(), Relaxed);
+        }
+    }
+
     /// Returns the number of calls that have entered.
     pub fn calls(&self) -> u32 {
         self.entered.load(SeqCst)
