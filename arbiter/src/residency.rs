@@ -55,6 +55,13 @@ struct Order {
     is_followed: bool,
 }
 
+impl Order {
+    /// Returns true while memory leaves by this order: the tenant was not out anyway.
+    fn makes_room(self) -> bool {
+        !self.is_followed && self.before.1 != 0
+    }
+}
+
 /// A container on a GPU whose memory is overcommitted.
 #[derive(Debug)]
 pub struct Resident {
@@ -110,10 +117,10 @@ impl Resident {
             if self.asks.is_none() {
                 (self.asks, self.queued_us) = (Some(before.resident), now);
             }
-        } else if self.order.is_some() {
-            // It cannot ask while it is held out, and keeps its place in the queue.
+        } else if self.order.is_some() || self.turn.served.load(Relaxed) != 0 {
+            // It cannot ask while it is held out, nor while it copies what has found room, and keeps its place in the queue.
             self.asked_us = now;
-        } else if now.saturating_sub(self.asked_us) > STILL_ASKS_US
+        } else if now.saturating_sub(self.asked_us) >= STILL_ASKS_US
             && let Some(had) = self.asks.take()
             && had * 2 < self.report.resident
         {
@@ -263,8 +270,8 @@ impl Residency {
     /// Tells tenants whether others are leaving for them: memory that comes back follows the memory that leaves, piece by piece.
     fn tell_served(&self) {
         for resident in &self.residents {
-            let is_for = |order: Order| !order.is_followed && std::ptr::eq(order.asking, resident.turn);
-            let is_served = self.residents.iter().any(|other| other.order.is_some_and(is_for));
+            let is_leaving_for = |other: &Resident| other.is_told_for(resident.turn) && other.order.is_some_and(Order::makes_room);
+            let is_served = self.residents.iter().any(is_leaving_for);
             resident.turn.served.store(u32::from(is_served), Release);
         }
     }
