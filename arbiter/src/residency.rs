@@ -6,6 +6,7 @@
 //! ```text
 //!  out, and asks for room, too ──► first: of several that come back at once, none would find enough
 //!  idle for 200 ms ──► next, the longest idle one before the others
+//!  waits for more room itself ──► next: two that wait for each other would both do nothing
 //!  busy ──► only after a quantum on the GPU, and never for a tenant of lower priority
 //!  no tenant can leave ──► the request is refused
 //! ```
@@ -153,7 +154,7 @@ impl Resident {
     /// Returns true if it waits for room itself, is idle, or has been on the GPU for its quantum.
     fn may_be_told(&self, now: u64) -> bool {
         let quantum = (MOVES_PER_QUANTUM * self.move_us).max(MIN_QUANTUM_US);
-        self.waits_outside() || self.is_idle(now) || now.saturating_sub(self.in_since_us) >= quantum
+        self.asks.is_some() || self.is_idle(now) || now.saturating_sub(self.in_since_us) >= quantum
     }
 
     fn is_idle(&self, now: u64) -> bool {
@@ -318,7 +319,7 @@ impl Residency {
         let others = || self.residents.iter().enumerate().filter(|&(place, _)| place != asking);
         let candidates = || others().filter(|(_, other)| other.can_leave(now) && gives_way(other));
         let rank = |&(_, other): &(usize, &Resident)| {
-            (!other.waits_outside(), !other.is_idle(now), Reverse(other.page.priority()), other.active_us)
+            (!other.waits_outside(), !other.is_idle(now), other.asks.is_none(), Reverse(other.page.priority()), other.active_us)
         };
         if candidates().next().is_some() {
             return Ok(candidates().filter(|(_, other)| other.may_be_told(now)).min_by_key(rank).map(|(place, _)| place));

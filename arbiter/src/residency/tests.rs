@@ -217,6 +217,22 @@ fn of_several_that_come_back_one_is_let_in_and_the_others_are_held() {
     assert!(seen.iter().all(|&(worked, refused)| worked > 12_000_000 && refused == 0), "{seen:?}");
 }
 
+/// Two programs that start at the same time fill the GPU with a part of their memory each.
+#[test]
+fn of_two_that_wait_for_more_room_one_leaves_at_once() {
+    let tenants = [60, 60].map(|pages| Tenant::new(GpuLimit::EVICTABLE, 1, pages, |_| true));
+    let mut residency = Residency { residents: tenants.iter().map(Tenant::resident).collect(), ..Residency::default() };
+    for now in (1_000_000..1_200_000).step_by(10_000) {
+        for tenant in &tenants {
+            let mut report = tenant.report.lock().unwrap();
+            (report.resident, report.calls, report.room_wanted) = (50, report.calls + 1, report.room_wanted + 1);
+        }
+        residency.tick(now);
+    }
+    let told = tenants.each_ref().map(|tenant| tenant.turn().leave.load(Relaxed) != 0);
+    assert!(told[0] != told[1], "{told:?}");
+}
+
 #[test]
 fn a_tenant_without_memory_that_can_move_does_not_stand_in_the_way() {
     let mut tenants = [
