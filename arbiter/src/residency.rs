@@ -77,10 +77,14 @@ pub struct Resident {
     active_us: u64,
     /// Time of its last request.
     asked_us: u64,
+    /// Time at which its place in the queue was last kept for it, though it did not ask.
+    kept_us: u64,
     /// Pages on the GPU that may move when it began to ask; `None` if it does not ask.
     asks: Option<u64>,
     /// Time since which it waits to be served.
     queued_us: u64,
+    /// Time since which it asks and nobody can leave.
+    nobody_since_us: Option<u64>,
     /// Time since which its memory is on the GPU.
     in_since_us: u64,
     /// How long its last move took.
@@ -94,12 +98,27 @@ impl Resident {
     #[must_use]
     pub fn new(page: &'static LimitsPage, limit: &'static GpuLimit, turn: &'static Turn, source: Source) -> Self {
         let report = source.read();
-        let (active_us, asked_us, queued_us, in_since_us, move_us, skipped_until_us) = (0, 0, 0, 0, 0, 0);
-        let (order, asks) = (None, None);
+        let (active_us, asked_us, kept_us, queued_us, in_since_us, move_us, skipped_until_us) = (0, 0, 0, 0, 0, 0, 0);
+        let (order, asks, nobody_since_us) = (None, None, None);
         turn.stand_by.store(0, Relaxed);
         turn.served.store(0, Relaxed);
-        let resident =
-            Self { page, limit, turn, source, report, order, active_us, asked_us, asks, queued_us, in_since_us, move_us, skipped_until_us };
+        let resident = Self {
+            page,
+            limit,
+            turn,
+            source,
+            report,
+            order,
+            active_us,
+            asked_us,
+            kept_us,
+            asks,
+            queued_us,
+            nobody_since_us,
+            in_since_us,
+            move_us,
+            skipped_until_us,
+        };
         resident.publish(0);
         resident
     }
@@ -116,12 +135,12 @@ impl Resident {
         if self.report.room_wanted != before.room_wanted {
             self.asked_us = now;
             if self.asks.is_none() {
-                (self.asks, self.queued_us) = (Some(before.resident), now);
+                (self.asks, self.queued_us, self.nobody_since_us) = (Some(before.resident), now, None);
             }
         } else if self.order.is_some() || self.turn.served.load(Relaxed) != 0 {
             // It cannot ask while it is held out, nor while it copies what has found room, and keeps its place in the queue.
-            self.asked_us = now;
-        } else if now.saturating_sub(self.asked_us) >= STILL_ASKS_US
+            self.kept_us = now;
+        } else if now.saturating_sub(self.asked_us.max(self.kept_us)) >= STILL_ASKS_US
             && let Some(had) = self.asks.take()
             && had * 2 < self.report.resident
         {
@@ -138,12 +157,17 @@ impl Resident {
     /// Returns true if it can be told to leave at all, or to wait.
     fn can_leave(&self, now: u64) -> bool {
         let is_evictable = self.limit.overcommit.load(Relaxed) == GpuLimit::EVICTABLE;
-        is_evictable && (self.report.resident != 0 || self.waits_outside()) && self.order.is_none() && now >= self.skipped_until_us
+        is_evictable && (self.report.resident != 0 || self.waits_outside(now)) && self.order.is_none() && now >= self.skipped_until_us
     }
 
     /// Returns true if it is out and asks for room: it takes what it finds, and gives it up again when that was not enough.
-    fn waits_outside(&self) -> bool {
-        self.report.resident == 0 && self.report.out != 0 && self.asks.is_some()
+    fn waits_outside(&self, now: u64) -> bool {
+        self.report.resident == 0 && self.report.out != 0 && self.is_waiting(now)
+    }
+
+    /// Returns true if it asked for room a moment ago, and so has not found enough.
+    fn is_waiting(&self, now: u64) -> bool {
+        self.asks.is_some() && now.saturating_sub(self.asked_us) < STILL_ASKS_US
     }
 
     /// Returns true if it is out, not held there, and had a call lately: one that comes back says that it was called.
@@ -154,7 +178,7 @@ impl Resident {
     /// Returns true if it waits for room itself, is idle, or has been on the GPU for its quantum.
     fn may_be_told(&self, now: u64) -> bool {
         let quantum = (MOVES_PER_QUANTUM * self.move_us).max(MIN_QUANTUM_US);
-        self.asks.is_some() || self.is_idle(now) || now.saturating_sub(self.in_since_us) >= quantum
+        self.is_waiting(now) || self.is_idle(now) || now.saturating_sub(self.in_since_us) >= quantum
     }
 
     fn is_idle(&self, now: u64) -> bool {
@@ -186,7 +210,7 @@ impl Resident {
         let (out, movable) = order.before;
         if self.report.left.iter().all(|&left| orders::is_followed(order.number, left)) {
             self.order = Some(Order { is_followed: true, ..order });
-            if self.waits_outside() && self.report.out == out {
+            if movable == 0 {
                 // It was out, and is held there.
                 return true;
             }
@@ -289,27 +313,44 @@ impl Residency {
     /// before all others until it has its room or is refused: of two that are served by turns, none might ever get enough.
     fn decide(&mut self, now: u64) {
         let is_served = |place: &usize| self.residents.iter().any(|resident| resident.is_told_for(self.residents[*place].turn));
-        let asks = |resident: &Resident| resident.asks.is_some() && resident.order.is_none();
+        // Others keep their place in the queue, but have not found out yet whether there is room.
+        let asks = |resident: &Resident| resident.asks.is_some() && resident.asked_us == now && resident.order.is_none();
         let queue = (0..self.residents.len()).filter(|&place| asks(&self.residents[place]));
         let mut queue: Vec<(bool, usize)> = queue.map(|place| (is_served(&place), place)).collect();
         queue.sort_by_key(|&(is_served, place)| (!is_served, self.residents[place].queued_us));
         for (is_served, place) in queue {
             let asking = self.residents[place].turn;
-            match self.next_to_leave(place, now) {
+            let next = self.next_to_leave(place, now);
+            if !matches!(next, Err(NoCandidate)) {
+                self.residents[place].nobody_since_us = None;
+            }
+            match next {
                 Ok(Some(next)) => {
                     self.residents[next].tell(asking, now);
                     self.residents[place].queued_us = now;
                     return;
                 }
-                Ok(None) if is_served => return,
-                Ok(None) => {}
-                Err(NoCandidate) => {
-                    asking.no_room.store(self.residents[place].report.room_wanted, Release);
-                    self.residents[place].queued_us = now;
-                    self.residents.iter_mut().filter(|resident| resident.is_told_for(asking)).for_each(Resident::release);
-                }
+                Err(NoCandidate) if !self.waits_for_one_on_its_way(place, now) => self.refuse(place, now),
+                _ if is_served => return,
+                _ => {}
             }
         }
+    }
+
+    /// Returns true if another tenant may be on its way back, which can leave when it is there. Not for long: others' claims are no evidence.
+    fn waits_for_one_on_its_way(&mut self, asking: usize, now: u64) -> bool {
+        let since = *self.residents[asking].nobody_since_us.get_or_insert(now);
+        let mut others = self.residents.iter().enumerate().filter(|&(place, _)| place != asking);
+        now.saturating_sub(since) < COME_BACK_US && others.any(|(_, other)| other.may_be_on_its_way(now))
+    }
+
+    /// Refuses a request, and takes the orders back that were given for it.
+    fn refuse(&mut self, place: usize, now: u64) {
+        let own = &mut self.residents[place];
+        own.turn.no_room.store(own.report.room_wanted, Release);
+        (own.queued_us, own.nobody_since_us) = (now, None);
+        let asking = own.turn;
+        self.residents.iter_mut().filter(|resident| resident.is_told_for(asking)).for_each(Resident::release);
     }
 
     /// Returns the tenant that is told to leave for the asking one; `None` if one can leave later.
@@ -319,7 +360,7 @@ impl Residency {
         let others = || self.residents.iter().enumerate().filter(|&(place, _)| place != asking);
         let candidates = || others().filter(|(_, other)| other.can_leave(now) && gives_way(other));
         let rank = |&(_, other): &(usize, &Resident)| {
-            (!other.waits_outside(), !other.is_idle(now), other.asks.is_none(), Reverse(other.page.priority()), other.active_us)
+            (!other.waits_outside(now), !other.is_idle(now), !other.is_waiting(now), Reverse(other.page.priority()), other.active_us)
         };
         if candidates().next().is_some() {
             return Ok(candidates().filter(|(_, other)| other.may_be_told(now)).min_by_key(rank).map(|(place, _)| place));
@@ -328,9 +369,7 @@ impl Residency {
         if own.report.out != 0 && own.report.resident != 0 && own.can_leave(now) && own.is_idle(now) {
             return Ok(Some(asking));
         }
-        // One that is on its way back can leave when it is there.
-        let is_patient = now.saturating_sub(own.queued_us) < COME_BACK_US;
-        if is_patient && others().any(|(_, other)| other.may_be_on_its_way(now)) { Ok(None) } else { Err(NoCandidate) }
+        Err(NoCandidate)
     }
 
     /// Takes all orders back.

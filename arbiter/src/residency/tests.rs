@@ -204,11 +204,7 @@ fn of_several_that_come_back_one_is_let_in_and_the_others_are_held() {
         residency.tick(now);
         let leaves = tenants.iter().any(|tenant| tenant.is_in && tenant.turn().leave.load(Relaxed) != 0);
         assert!(leaves || tenants.iter().all(|tenant| tenant.turn().served.load(Relaxed) == 0), "served at {now} though nobody leaves");
-        let come = residency
-            .residents
-            .iter()
-            .filter(|resident| resident.report.out != 0 && resident.asks.is_some() && resident.order.is_none())
-            .count();
+        let come = residency.residents.iter().filter(|resident| resident.waits_outside(now) && resident.order.is_none()).count();
         together = if come > 1 { together + 1 } else { 0 };
         longest = longest.max(together);
     }

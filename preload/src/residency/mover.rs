@@ -295,8 +295,8 @@ impl Mover {
     /// host if there is an order.
     fn come_back(&mut self) {
         let (mut request, begin) = (None, clock::monotonic());
-        self.gate.tell_of_calls();
         let status = loop {
+            self.gate.tell_of_calls();
             self.gate.begin_move_in();
             // SAFETY: the gate is closed, and the blocks were moved out to the store.
             let move_in = || unsafe { transfer::move_in(&self.store) };
