@@ -16,12 +16,13 @@
 //! leave for knows it, and its memory comes back while theirs leaves. Tenants that ask wait in a queue; one that was served goes to its end.
 //! Only one is served at a time, and others that are out and ask are held there meanwhile.
 //!
-//! The quantum is [`MOVES_PER_QUANTUM`] times what the tenant's last move took, so that two tenants that do not fit together lose a
+//! The quantum is [`MOVES_PER_QUANTUM`](crate::tuning::MOVES_PER_QUANTUM) times what the tenant's last move took, so that two tenants that do not fit together lose a
 //! thirtieth to moving. Meanwhile it stands by: it makes the host memory for its move. An idle tenant copies its memory there as well while
 //! others are out, so that it makes room at once when they come back.
 //!
 //! A tenant says itself that it is at work, that it asks and that it has left. One that lies keeps others waiting for
-//! [`LEAVE_TIMEOUT_US`], and is then not asked for [`SKIPPED_US`].
+//! [`LEAVE_TIMEOUT_US`](crate::tuning::LEAVE_TIMEOUT_US), and is then not asked for [`SKIPPED_US`](crate::tuning::SKIPPED_US). One that seems
+//! to be on its way back delays a refusal by [`COME_BACK_US`] at most.
 
 mod orders;
 mod report;
