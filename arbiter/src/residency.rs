@@ -112,12 +112,13 @@ impl Residency {
     /// before all others until it has its room or is refused: of two that are served by turns, none might ever get enough.
     fn decide(&mut self, now: u64) {
         let is_served = |place: &usize| self.residents.iter().any(|resident| resident.is_told_for(self.residents[*place].turn));
+        let mut queue: Vec<usize> = (0..self.residents.len()).filter(|&place| self.residents[place].is_in_queue()).collect();
+        let served = queue.iter().copied().find(is_served);
+        queue.retain(|&place| served.is_none_or(|served| served == place));
         // Others keep their place in the queue, but have not found out yet whether there is room.
-        let asks = |resident: &Resident| resident.asks.is_some() && resident.asked_us == now && resident.order.is_none();
-        let queue = (0..self.residents.len()).filter(|&place| asks(&self.residents[place]));
-        let mut queue: Vec<(bool, usize)> = queue.map(|place| (is_served(&place), place)).collect();
-        queue.sort_by_key(|&(is_served, place)| (!is_served, self.residents[place].queued_us));
-        for (is_served, place) in queue {
+        queue.retain(|&place| self.residents[place].asked_us == now);
+        queue.sort_by_key(|&place| self.residents[place].queued_us);
+        for place in queue {
             let asking = self.residents[place].turn;
             let next = self.next_to_leave(place, now);
             if !matches!(next, Err(NoCandidate)) {
@@ -130,7 +131,6 @@ impl Residency {
                     return;
                 }
                 Err(NoCandidate) if !self.waits_for_one_on_its_way(place, now) => self.refuse(place, now),
-                _ if is_served => return,
                 _ => {}
             }
         }

@@ -137,6 +137,11 @@ impl Resident {
         self.report.resident == 0 && self.report.out != 0 && self.is_waiting(now)
     }
 
+    /// Returns true if it has a place in the queue, and is not held.
+    pub(super) fn is_in_queue(&self) -> bool {
+        self.asks.is_some() && self.order.is_none()
+    }
+
     /// Returns true if it asked for room a moment ago, and so has not found enough.
     pub(super) fn is_waiting(&self, now: u64) -> bool {
         self.asks.is_some() && now.saturating_sub(self.asked_us) < STILL_ASKS_US
