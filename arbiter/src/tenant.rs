@@ -190,11 +190,14 @@ impl Tenant {
     pub fn sample(&mut self, now: u64) {
         let (before_us, before) = (self.sampled_us, self.sampled);
         (self.sampled_us, self.sampled) = (now, self.report);
-        if before_us == 0 || now <= before_us || self.report.activity == 0 {
+        if self.report.activity == 0 {
             return;
         }
         // From its first work on it counts as busy, until it was seen to be idle for half of the time.
         self.is_interactive &= self.sampled_for_us != 0.0;
+        if before_us == 0 || now <= before_us {
+            return;
+        }
         let passed_us = (now - before_us) as f64;
         // At first the mean of all samples, and of a short time in which it did nothing: one that is busy from its first moment on counts as
         // busy after .3 s.

@@ -176,6 +176,18 @@ fn who_was_busy_and_works_now_and_then_leaves_the_turns() {
 }
 
 /// It works for 1 ms in 20: once that is known it is never off beside one and beside three busy tenants, and these have short slices.
+/// The arbiter may meet a container after its first work: the busy ones are not given short slices for a moment.
+#[test]
+fn who_has_worked_before_the_first_look_counts_as_busy() {
+    let simulated = busy(30);
+    simulated.budget.activity.store(1, Relaxed);
+    let (limit, turn) = (simulated.page.find(GPU, None).unwrap(), simulated.turn());
+    let tenant = Tenant::new(simulated.page, limit, turn, Source::Memory(simulated.budget));
+    let mut scheduler = Scheduler { tenants: vec![tenant], ..Scheduler::default() };
+    scheduler.tick(1_000_000);
+    assert!(!scheduler.tenants[0].is_interactive);
+}
+
 #[test]
 fn who_works_now_and_then_is_never_off() {
     for weights in [&[70][..], &[25, 25, 20]] {
