@@ -7,6 +7,8 @@
 //!    └───────────────────────────────┴─────────────────────────────────┘◄──────────────────────────────┘
 //! ```
 //!
+//! Copying ahead goes from IN to MOVING and back, for each batch.
+//!
 //! A call counts itself in before it reads the state, and the mover writes the state before it reads the counts, all sequentially
 //! consistent: so at least one of the two sees the other. Counts only grow, so a call costs two additions and no lock.
 //!
@@ -332,7 +334,7 @@ impl Gate {
         }
     }
 
-    /// Returns the number of calls that have entered.
+    /// Returns the number of calls that have entered, and of tries of calls that wait.
     pub fn calls(&self) -> u32 {
         self.entered.load(SeqCst)
     }

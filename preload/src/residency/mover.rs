@@ -174,7 +174,7 @@ impl Mover {
     }
 
     /// Copies the memory of a process without a call since there were `calls` to the host, where it stays valid until the next call: one
-    /// that leaves before that is only taken off the device. A call waits for one batch at most.
+    /// that leaves before that is only taken off the device. A call waits for one batch at most, which is one block if that is larger.
     fn copy_ahead(&mut self, calls: u32) {
         let may_go_on = |this: &Self| this.stands_by(Turn::COPY_AHEAD) && this.order().is_none();
         let is_begun = self.copied_ahead == Some(calls);
@@ -182,11 +182,16 @@ impl Mover {
             return;
         }
         if !is_begun {
-            // What is waited for may need calls of the program's, so the gate is open.
-            if !within::wait_for_all() || blocks::are_given_up() {
+            // A call that is inside has yet to submit its work. What is waited for may need more calls, so the gate is open.
+            let is_untouched = !self.gate.is_occupied() && self.gate.calls() == calls;
+            if !is_untouched || !within::wait_for_all() || blocks::are_given_up() {
                 return;
             }
+            mappings::choose();
             blocks::forget_stored();
+            if total() > self.store.size() {
+                return;
+            }
             self.copied_ahead = Some(calls);
         }
         let mut outward = transfer::outward(&self.store);
@@ -245,7 +250,7 @@ impl Mover {
         }
     }
 
-    /// Moves all memory to the host. Returns false if the memory stays, with the gate open.
+    /// Moves all memory to the host. Returns false if memory stays that could have moved, with the gate open.
     fn leave(&mut self, order: u32, turn: &'static Turn) -> bool {
         let gate = self.gate;
         let Some(_using) = gate.use_contexts() else { return false };
@@ -260,14 +265,16 @@ impl Mover {
         }
         let begin = clock::monotonic();
         // SAFETY: the gate is closed, the work has ended, and the store is large enough.
-        if !unsafe { transfer::move_out(&self.store) } && FAILED.allow() {
+        let has_moved = unsafe { transfer::move_out(&self.store) };
+        if !has_moved && FAILED.allow() {
             log::line(LogLevel::Warn, format_args!("memory could not be moved to the host: it stays on the GPU"));
         }
         counters::publish_out(self.session);
         counters::count_move(self.session, true, begin);
         let is_out = blocks::all().any(Block::is_away);
         gate.end_move(is_out);
-        is_out
+        // A process without memory that can move has left, too: the others of its container are not waited for in vain.
+        has_moved || is_out
     }
 
     /// Waits for calls and for the GPU, with the gate closed. Returns false if the memory has to stay.
@@ -297,6 +304,8 @@ impl Mover {
         let (mut request, begin) = (None, clock::monotonic());
         let status = loop {
             self.gate.tell_of_calls();
+            // The others may have left by the end of this try: the rest has its room then.
+            let was_served = self.session.gpus().iter().any(|gpu| self.is_served(gpu.device));
             self.gate.begin_move_in();
             // SAFETY: the gate is closed, and the blocks were moved out to the store.
             let move_in = || unsafe { transfer::move_in(&self.store) };
@@ -306,7 +315,7 @@ impl Mover {
                 MovedIn::NoRoom(device) => device,
             };
             let is_ordered = self.is_ordered();
-            if is_ordered || !self.is_served(device) {
+            if is_ordered || !was_served && !self.is_served(device) {
                 // SAFETY: the gate is closed, and the move has waited for its copies.
                 unsafe { blocks::take_back_off() };
             }
