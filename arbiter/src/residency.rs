@@ -6,7 +6,7 @@
 //! ```text
 //!  out, and asks for room, too ──► first: of several that come back at once, none would find enough
 //!  idle for 200 ms ──► next, the longest idle one before the others
-//!  waits for more room itself ──► next: two that wait for each other would both do nothing
+//!  waits for more room itself ──► next, for another that is on the GPU: each would wait for the other
 //!  busy ──► only after a quantum on the GPU, and never for a tenant of lower priority
 //!  no tenant can leave ──► the request is refused
 //! ```
@@ -21,7 +21,8 @@
 //! others are out, so that it makes room at once when they come back.
 //!
 //! A tenant says itself that it is at work, that it asks and that it has left. One that lies keeps others waiting for
-//! [`LEAVE_TIMEOUT_US`](crate::tuning::LEAVE_TIMEOUT_US), and is then not asked for [`SKIPPED_US`](crate::tuning::SKIPPED_US). One that seems
+//! [`LEAVE_TIMEOUT_US`](crate::tuning::LEAVE_TIMEOUT_US) and 1 µs a page, and is then not asked for
+//! [`SKIPPED_US`](crate::tuning::SKIPPED_US), and after all others. One that seems
 //! to be on its way back delays a refusal by [`COME_BACK_US`] at most.
 
 mod orders;
@@ -85,7 +86,7 @@ impl Residency {
                 () if is_short => Turn::COPY_AHEAD,
                 () => 0,
             };
-            if resident.turn.stand_by.swap(stands_by, Relaxed) < stands_by {
+            if resident.turn.stand_by.swap(stands_by, Relaxed) != stands_by && stands_by != 0 {
                 resident.page.notify_turn(resident.turn);
             }
         }
@@ -130,17 +131,18 @@ impl Residency {
                     self.residents[place].queued_us = now;
                     return;
                 }
-                Err(NoCandidate) if !self.waits_for_one_on_its_way(place, now) => self.refuse(place, now),
+                Err(NoCandidate) if !self.may_find_room(place, now) => self.refuse(place, now),
                 _ => {}
             }
         }
     }
 
-    /// Returns true if another tenant may be on its way back, which can leave when it is there. Not for long: others' claims are no evidence.
-    fn waits_for_one_on_its_way(&mut self, asking: usize, now: u64) -> bool {
-        let since = *self.residents[asking].nobody_since_us.get_or_insert(now);
+    /// Returns true while a request for which nobody can leave is not refused yet. The asking tenant may have asked just before it found what
+    /// others have left, and another may be on its way back, which can leave when it is there. Not for long: others' claims are no evidence.
+    fn may_find_room(&mut self, asking: usize, now: u64) -> bool {
+        let since = now.saturating_sub(*self.residents[asking].nobody_since_us.get_or_insert(now));
         let mut others = self.residents.iter().enumerate().filter(|&(place, _)| place != asking);
-        now.saturating_sub(since) < COME_BACK_US && others.any(|(_, other)| other.may_be_on_its_way(now))
+        since < STILL_ASKS_US || since < COME_BACK_US && others.any(|(_, other)| other.may_be_on_its_way(now))
     }
 
     /// Refuses a request, and takes the orders back that were given for it.
@@ -158,11 +160,15 @@ impl Residency {
         let gives_way = |other: &Resident| other.is_idle(now) || other.page.priority() >= own.page.priority();
         let others = || self.residents.iter().enumerate().filter(|&(place, _)| place != asking);
         let candidates = || others().filter(|(_, other)| other.can_leave(now) && gives_way(other));
+        // One that is out is in nobody's way, so for it nobody loses the rest of a quantum.
+        let is_in = own.report.resident != 0;
+        let may_be_told = |other: &Resident| other.waits_outside(now) || other.may_be_told(now) || is_in && other.is_waiting(now);
         let rank = |&(_, other): &(usize, &Resident)| {
-            (!other.waits_outside(now), !other.is_idle(now), !other.is_waiting(now), Reverse(other.page.priority()), other.active_us)
+            let kind = (!other.waits_outside(now), !other.is_idle(now), !other.is_waiting(now));
+            (other.was_skipped(), kind, Reverse(other.page.priority()), other.active_us)
         };
         if candidates().next().is_some() {
-            return Ok(candidates().filter(|(_, other)| other.may_be_told(now)).min_by_key(rank).map(|(place, _)| place));
+            return Ok(candidates().filter(|(_, other)| may_be_told(other)).min_by_key(rank).map(|(place, _)| place));
         }
         // Idle processes of the container make room for one that waits to come back.
         if own.report.out != 0 && own.report.resident != 0 && own.can_leave(now) && own.is_idle(now) {

@@ -9,13 +9,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use vgpu_region::map::Census;
 use vgpu_region::region::{GpuAccount, Region, SLOTS, Slot};
 
+/// Most pages that a tenant is believed to have: 256 GiB. How long it may take to leave depends on that.
+const MAX_PAGES: u64 = 1 << 26;
+
 /// What a tenant says about its memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Number of requests for room so far.
     pub room_wanted: u32,
-    /// Sum of its living processes' calls.
+    /// Sum of the calls of its living processes whose memory is on the GPU.
     pub calls: u32,
+    /// The same of those whose memory is on the host: these calls wait.
+    pub waiting_calls: u32,
     /// Pages on the GPU that may move, at most: those of processes whose memory is there, without contexts, modules and managed memory.
     pub resident: u64,
     /// Pages on the host.
@@ -75,11 +80,12 @@ pub fn read(file: &File, gpu: usize) -> Option<Report> {
         }
         let out = u64::from(charge.out.load(Relaxed));
         let stays = u64::from(charge.overhead.load(Relaxed)) + u64::from(charge.managed.load(Relaxed));
-        report.calls = report.calls.wrapping_add(calls);
-        report.out += out;
+        let sum = if out == 0 { &mut report.calls } else { &mut report.waiting_calls };
+        *sum = sum.wrapping_add(calls);
+        report.out = (report.out + out).min(MAX_PAGES);
         // A process moves all of its memory or none.
         if out == 0 {
-            report.resident += charge.charge.see().most().saturating_sub(stays);
+            report.resident = (report.resident + charge.charge.see().most().saturating_sub(stays)).min(MAX_PAGES);
         }
         report.left.push(slot.left.load(Relaxed));
     }

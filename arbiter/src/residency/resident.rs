@@ -47,6 +47,8 @@ pub struct Resident {
     pub(super) order: Option<Order>,
     /// Time of its last call.
     pub(super) active_us: u64,
+    /// Time at which a call of it last waited for its memory.
+    called_us: u64,
     /// Time of its last request.
     pub(super) asked_us: u64,
     /// Time at which its place in the queue was last kept for it, though it did not ask.
@@ -70,7 +72,7 @@ impl Resident {
     #[must_use]
     pub fn new(page: &'static LimitsPage, limit: &'static GpuLimit, turn: &'static Turn, source: Source) -> Self {
         let report = source.read();
-        let (active_us, asked_us, kept_us, queued_us, in_since_us, move_us, skipped_until_us) = (0, 0, 0, 0, 0, 0, 0);
+        let (active_us, called_us, asked_us, kept_us, queued_us, in_since_us, move_us, skipped_until_us) = (0, 0, 0, 0, 0, 0, 0, 0);
         let (order, asks, nobody_since_us) = (None, None, None);
         turn.stand_by.store(0, Relaxed);
         turn.served.store(0, Relaxed);
@@ -82,6 +84,7 @@ impl Resident {
             report,
             order,
             active_us,
+            called_us,
             asked_us,
             kept_us,
             asks,
@@ -98,21 +101,27 @@ impl Resident {
     /// Reads its report.
     pub(super) fn update(&mut self, now: u64) {
         let before = std::mem::replace(&mut self.report, self.source.read());
-        if self.report.calls != before.calls {
+        // When memory moves, the process's calls go from one sum to the other.
+        if self.report.out == before.out && self.report.calls != before.calls {
             self.active_us = now;
+        }
+        if self.report.out == before.out && self.report.waiting_calls != before.waiting_calls {
+            self.called_us = now;
         }
         if before.out != 0 && self.report.out == 0 || before.resident == 0 && self.report.resident != 0 {
             self.in_since_us = now;
         }
         if self.report.room_wanted != before.room_wanted {
-            self.asked_us = now;
             if self.asks.is_none() {
-                (self.asks, self.queued_us, self.nobody_since_us) = (Some(before.resident), now, None);
+                (self.asks, self.queued_us) = (Some(before.resident), now);
+                // A call that takes long asks rarely, and is the same one.
+                self.nobody_since_us = self.nobody_since_us.filter(|_| now.saturating_sub(self.asked_us) < COME_BACK_US);
             }
+            self.asked_us = now;
         } else if self.order.is_some() || self.turn.served.load(Relaxed) != 0 {
             // It cannot ask while it is held out, nor while it copies what has found room, and keeps its place in the queue.
             self.kept_us = now;
-        } else if now.saturating_sub(self.asked_us.max(self.kept_us)) >= STILL_ASKS_US
+        } else if now.saturating_sub(self.asked_us.max(self.kept_us)) >= if self.is_out() { COME_BACK_US } else { STILL_ASKS_US }
             && let Some(had) = self.asks.take()
             && had * 2 < self.report.resident
         {
@@ -132,9 +141,14 @@ impl Resident {
         is_evictable && (self.report.resident != 0 || self.waits_outside(now)) && self.order.is_none() && now >= self.skipped_until_us
     }
 
+    /// Returns true if all of its memory is on the host, or on its way back.
+    fn is_out(&self) -> bool {
+        self.report.resident == 0 && self.report.out != 0
+    }
+
     /// Returns true if it is out and asks for room: it takes what it finds, and gives it up again when that was not enough.
     pub(super) fn waits_outside(&self, now: u64) -> bool {
-        self.report.resident == 0 && self.report.out != 0 && self.is_waiting(now)
+        self.is_out() && self.is_waiting(now)
     }
 
     /// Returns true if it has a place in the queue, and is not held.
@@ -149,13 +163,18 @@ impl Resident {
 
     /// Returns true if it is out, not held there, and had a call lately: one that comes back says that it was called.
     pub(super) fn may_be_on_its_way(&self, now: u64) -> bool {
-        self.report.resident == 0 && self.report.out != 0 && self.order.is_none() && now.saturating_sub(self.active_us) < COME_BACK_US
+        self.is_out() && self.order.is_none() && now.saturating_sub(self.called_us) < COME_BACK_US
     }
 
-    /// Returns true if it waits for room itself, is idle, or has been on the GPU for its quantum.
+    /// Returns true if it was late with an order, or had nothing to give, and was not asked since.
+    pub(super) fn was_skipped(&self) -> bool {
+        self.skipped_until_us != 0
+    }
+
+    /// Returns true if it is idle, or has been on the GPU for its quantum.
     pub(super) fn may_be_told(&self, now: u64) -> bool {
         let quantum = (MOVES_PER_QUANTUM * self.move_us).max(MIN_QUANTUM_US);
-        self.is_waiting(now) || self.is_idle(now) || now.saturating_sub(self.in_since_us) >= quantum
+        self.is_idle(now) || now.saturating_sub(self.in_since_us) >= quantum
     }
 
     pub(super) fn is_idle(&self, now: u64) -> bool {
@@ -185,12 +204,18 @@ impl Resident {
         let Some(order) = self.order.filter(|order| !order.is_followed) else { return false };
         let took_us = now.saturating_sub(order.since_us);
         let (out, movable) = order.before;
+        if movable == 0 && self.report.resident != 0 {
+            // It came in before it saw that it should wait.
+            self.release();
+            return true;
+        }
         if self.report.left.iter().all(|&left| orders::is_followed(order.number, left)) {
             self.order = Some(Order { is_followed: true, ..order });
             if movable == 0 {
                 // It was out, and is held there.
                 return true;
             }
+            self.skipped_until_us = 0;
             self.move_us = took_us.min(OTHER_US + movable * 1000 / PAGES_PER_MS);
             if self.report.out <= out {
                 // It has nothing that can move.
