@@ -121,7 +121,7 @@ impl Resident {
         } else if self.order.is_some() || self.turn.served.load(Relaxed) != 0 {
             // It cannot ask while it is held out, nor while it copies what has found room, and keeps its place in the queue.
             self.kept_us = now;
-        } else if now.saturating_sub(self.asked_us.max(self.kept_us)) >= if self.is_out() { COME_BACK_US } else { STILL_ASKS_US }
+        } else if !self.keeps_place(now)
             && let Some(had) = self.asks.take()
             && had * 2 < self.report.resident
         {
@@ -156,6 +156,12 @@ impl Resident {
         self.asks.is_some() && self.order.is_none()
     }
 
+    /// Returns true if its request counts as one that goes on. One that is still out copies what has found room.
+    fn keeps_place(&self, now: u64) -> bool {
+        let for_us = if self.is_out() { COME_BACK_US } else { STILL_ASKS_US };
+        now.saturating_sub(self.asked_us.max(self.kept_us)) < for_us
+    }
+
     /// Returns true if it asked for room a moment ago, and so has not found enough.
     pub(super) fn is_waiting(&self, now: u64) -> bool {
         self.asks.is_some() && now.saturating_sub(self.asked_us) < STILL_ASKS_US
@@ -166,7 +172,7 @@ impl Resident {
         self.is_out() && self.order.is_none() && now.saturating_sub(self.called_us) < COME_BACK_US
     }
 
-    /// Returns true if it was late with an order, or had nothing to give, and was not asked since.
+    /// Returns true if it was late with its last order, or had nothing to give.
     pub(super) fn was_skipped(&self) -> bool {
         self.skipped_until_us != 0
     }
