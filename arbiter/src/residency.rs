@@ -16,8 +16,8 @@
 //! leave for knows it, and its memory comes back while theirs leaves. Tenants that ask wait in a queue; one that was served goes to its end.
 //! Only one is served at a time, and others that are out and ask are held there meanwhile.
 //!
-//! The quantum is [`MOVES_PER_QUANTUM`](crate::tuning::MOVES_PER_QUANTUM) times what the tenant's last move took, so that two tenants that do not fit together lose a
-//! thirtieth to moving. Meanwhile it stands by: it makes the host memory for its move. An idle tenant copies its memory there as well while
+//! The quantum is [`MOVES_PER_QUANTUM`](crate::tuning::MOVES_PER_QUANTUM) times what the tenant's last move took, so that two tenants that
+//! do not fit together lose a thirtieth to moving. Meanwhile it stands by: it makes the host memory for its move. An idle tenant copies its memory there as well while
 //! others are out, so that it makes room at once when they come back.
 //!
 //! A tenant says itself that it is at work, that it asks and that it has left. One that lies keeps others waiting for
@@ -137,8 +137,8 @@ impl Residency {
         }
     }
 
-    /// Returns true while a request for which nobody can leave is not refused yet. The asking tenant may have asked just before it found what
-    /// others have left, and another may be on its way back, which can leave when it is there. Not for long: others' claims are no evidence.
+    /// Returns true if it is too early to refuse a request for which no tenant can leave. The tenant may have found room since it asked. Another
+    /// tenant may be on its way back, and can leave once it is there. Both delays are bounded, as tenants may lie.
     fn may_find_room(&mut self, asking: usize, now: u64) -> bool {
         let since = now.saturating_sub(*self.residents[asking].nobody_since_us.get_or_insert(now));
         let mut others = self.residents.iter().enumerate().filter(|&(place, _)| place != asking);
@@ -160,7 +160,7 @@ impl Residency {
         let gives_way = |other: &Resident| other.is_idle(now) || other.page.priority() >= own.page.priority();
         let others = || self.residents.iter().enumerate().filter(|&(place, _)| place != asking);
         let candidates = || others().filter(|(_, other)| other.can_leave(now) && gives_way(other));
-        // One that is out is in nobody's way, so for it nobody loses the rest of a quantum.
+        // A tenant that is out blocks nobody: for it, one that waits for more room keeps the rest of its quantum.
         let is_in = own.report.resident != 0;
         let may_be_told = |other: &Resident| other.waits_outside(now) || other.may_be_told(now) || is_in && other.is_waiting(now);
         let rank = |&(_, other): &(usize, &Resident)| {

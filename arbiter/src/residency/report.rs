@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use vgpu_region::map::Census;
 use vgpu_region::region::{GpuAccount, Region, SLOTS, Slot};
 
-/// Most pages that a tenant is believed to have: 256 GiB. How long it may take to leave depends on that.
-const MAX_PAGES: u64 = 1 << 26;
+/// Most pages that a tenant is believed to have: 512 GiB, more than a GPU has. How long it may take to leave depends on what it claims.
+const MAX_PAGES: u64 = 1 << 27;
 
 /// What a tenant says about its memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

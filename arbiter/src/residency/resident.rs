@@ -57,7 +57,7 @@ pub struct Resident {
     pub(super) asks: Option<u64>,
     /// Time since which it waits to be served.
     pub(super) queued_us: u64,
-    /// Time since which it asks and nobody can leave.
+    /// Time of the first of its requests in a row for which no tenant could leave; `None` if one could.
     pub(super) nobody_since_us: Option<u64>,
     /// Time since which its memory is on the GPU.
     in_since_us: u64,
@@ -72,8 +72,6 @@ impl Resident {
     #[must_use]
     pub fn new(page: &'static LimitsPage, limit: &'static GpuLimit, turn: &'static Turn, source: Source) -> Self {
         let report = source.read();
-        let (active_us, called_us, asked_us, kept_us, queued_us, in_since_us, move_us, skipped_until_us) = (0, 0, 0, 0, 0, 0, 0, 0);
-        let (order, asks, nobody_since_us) = (None, None, None);
         turn.stand_by.store(0, Relaxed);
         turn.served.store(0, Relaxed);
         let resident = Self {
@@ -82,17 +80,17 @@ impl Resident {
             turn,
             source,
             report,
-            order,
-            active_us,
-            called_us,
-            asked_us,
-            kept_us,
-            asks,
-            queued_us,
-            nobody_since_us,
-            in_since_us,
-            move_us,
-            skipped_until_us,
+            order: None,
+            active_us: 0,
+            called_us: 0,
+            asked_us: 0,
+            kept_us: 0,
+            asks: None,
+            queued_us: 0,
+            nobody_since_us: None,
+            in_since_us: 0,
+            move_us: 0,
+            skipped_until_us: 0,
         };
         resident.publish(0);
         resident
@@ -146,7 +144,7 @@ impl Resident {
         self.report.resident == 0 && self.report.out != 0
     }
 
-    /// Returns true if it is out and asks for room: it takes what it finds, and gives it up again when that was not enough.
+    /// Returns true if it is out and asks for room. Such a tenant takes what is free, and gives it up again if that is too little.
     pub(super) fn waits_outside(&self, now: u64) -> bool {
         self.is_out() && self.is_waiting(now)
     }

@@ -203,7 +203,10 @@ fn of_several_that_come_back_one_is_let_in_and_the_others_are_held() {
         tenants.iter_mut().for_each(|tenant| tenant.step(now, 10_000, &mut free));
         residency.tick(now);
         let leaves = tenants.iter().any(|tenant| tenant.is_in && tenant.turn().leave.load(Relaxed) != 0);
-        assert!(leaves || tenants.iter().all(|tenant| tenant.turn().served.load(Relaxed) == 0), "served at {now} though nobody leaves");
+        assert!(
+            leaves || tenants.iter().all(|tenant| tenant.turn().served.load(Relaxed) == 0),
+            "at {now} a tenant is served, but none leaves"
+        );
         let come = residency.residents.iter().filter(|resident| resident.waits_outside(now) && resident.order.is_none()).count();
         together = if come > 1 { together + 1 } else { 0 };
         longest = longest.max(together);

@@ -182,7 +182,7 @@ impl Mover {
             return;
         }
         if !is_begun {
-            // A call that is inside has yet to submit its work. What is waited for may need more calls, so the gate is open.
+            // A call inside the gate may submit more work. The wait is made with the gate open, as the work may itself wait for a call.
             let is_untouched = !self.gate.is_occupied() && self.gate.calls() == calls;
             if !is_untouched || !within::wait_for_all() || blocks::are_given_up() {
                 return;
@@ -288,7 +288,7 @@ impl Mover {
         if !within::wait_for_all() {
             return false;
         }
-        // What was copied ahead is what there is.
+        // Without a call since the copy ahead, the blocks and their contents are the same.
         if self.copied_ahead != Some(self.gate.calls()) {
             blocks::end_given_up();
             mappings::choose();
