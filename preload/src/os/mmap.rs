@@ -12,6 +12,20 @@ pub fn map_anonymous(size: usize) -> *mut c_void {
     }
 }
 
+/// Smallest size of a page, in bytes.
+const PAGE: usize = 4096;
+
+/// Makes fresh pages present: writes a zero to each one.
+///
+/// # Safety
+/// `size` bytes of a mapping from [`map_anonymous`], which nothing refers to.
+pub unsafe fn touch(address: *mut c_void, size: usize) {
+    for offset in (0..size).step_by(PAGE) {
+        // SAFETY: a byte of the mapping, by the caller's promise.
+        unsafe { address.cast::<u8>().wrapping_add(offset).write_volatile(0) };
+    }
+}
+
 /// Maps zeroed memory for a `T`, which is never unmapped; null if there is no memory.
 pub fn allocate<T>() -> *mut T {
     map_anonymous(size_of::<T>()).cast()

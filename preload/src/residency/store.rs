@@ -1,7 +1,8 @@
 //! Host memory for a process's blocks: anonymous pages, present and registered with the driver, so that copies run at the bus's speed.
 //!
-//! Registering takes longer than a move (H100: 16 GiB in 1.8 s to touch and 1.3 s to register, and .35 s to copy), so it is done ahead of
-//! time, while the process is idle. It is done in steps, so that a call that comes meanwhile waits for one step at most.
+//! This takes longer than a move (H200: 10 GiB in 1.6 s to touch and .2 s to register, and .2 s to copy), so it is done ahead of time, and in
+//! steps. The driver holds a lock while it registers, and makes pages present that are not: a training loop beside that made no step in
+//! 1.6 s. Pages are therefore touched before, which leaves the loop 85% of its steps (`tests/gpu/results/beyond.md`).
 
 use core::ffi::c_void;
 
@@ -9,7 +10,7 @@ use crate::loader::driver;
 use crate::os::mmap;
 use vgpu_cuda_abi::cuda::{REGISTER_PORTABLE, SUCCESS};
 
-/// Bytes that are registered at once: 12 ms on an H100, by the time that 16 GiB take.
+/// Bytes that are registered at once: 1.3 ms on an H200, for which a call of the program waits.
 const STEP: usize = 64 << 20;
 
 /// The memory. Its first `size` bytes are registered, each [`STEP`] alone.
@@ -51,7 +52,9 @@ impl Store {
             if !may_go_on() {
                 return Grown::Stopped;
             }
-            // SAFETY: a part of the mapping, which nothing else refers to. The driver makes its pages present.
+            // SAFETY: a part of the mapping, which nothing else refers to.
+            unsafe { mmap::touch(self.at(self.size), STEP) };
+            // SAFETY: as above.
             if unsafe { driver::host_register(self.at(self.size), STEP, REGISTER_PORTABLE) } != SUCCESS {
                 return Grown::NoMemory;
             }
