@@ -27,6 +27,8 @@ struct Process {
     slice_ns: u64,
     is_off: bool,
     times_off: u64,
+    /// Longest time slice of its copies, ns.
+    copy_slice_ns: u64,
 }
 
 /// Returns the processes that the simulated GPU shows.
@@ -37,7 +39,7 @@ fn processes(machine: &Machine) -> Vec<Process> {
         let field = |name: &str| line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse::<u64>().ok());
         let number = |name: &str| field(name).unwrap_or_else(|| panic!("{name}: {line}"));
         let (busy_ns, slice_ns, times_off) = (number("busy_ns"), number("slice_ns"), number("times_off"));
-        Process { pid: number("pid") as u32, busy_ns, slice_ns, is_off: number("off") == 1, times_off }
+        Process { pid: number("pid") as u32, busy_ns, slice_ns, is_off: number("off") == 1, times_off, copy_slice_ns: number("copy_slice_ns") }
     };
     lines.map(read).collect()
 }
@@ -126,6 +128,8 @@ fn busy_tenants_are_switched_and_interactive_ones_are_not() {
     let high = Tenant::start(&host, &machine, "high", "70", BUSY);
     let without: f64 = shares([&low, &high]).iter().sum();
     assert_eq!((low.process().times_off, high.process().times_off), (0, 0));
+    // When the driver maps memory for others, they wait for one slice of a copy.
+    assert_eq!((low.process().copy_slice_ns, high.process().copy_slice_ns), (100_000, 100_000));
     let _monitor = Monitor::start(&host, &machine);
     low.is_switched();
     high.is_switched();

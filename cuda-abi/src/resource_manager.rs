@@ -40,6 +40,12 @@ pub const GET_GPU_ID: u32 = 0x2080_014a;
 /// Most channels in one [`DisableChannels`].
 pub const MAX_CHANNELS: usize = 64;
 
+/// Returns true for the engines of groups that copy: `NV2080_ENGINE_TYPE_COPY0` to `COPY9`, and `COPY10` to `COPY19`.
+#[must_use]
+pub const fn is_copy_engine(engine: u32) -> bool {
+    matches!(engine, 0x09..=0x12 | 0x34..=0x3d)
+}
+
 /// Returns true for the classes of channels, `*_CHANNEL_GPFIFO_*`, from Kepler's 0xa06f on.
 #[must_use]
 pub const fn is_channel(class: u32) -> bool {

@@ -1,4 +1,4 @@
-//! The process's compute channel groups, and the controls on them.
+//! The process's channel groups, and the controls on them. Those that compute are recorded; those that copy only get a short slice.
 //!
 //! Measured on an H100 (tests/gpu/results/hardware-scheduler.md): a slice is set in 0.2 ms and applies from the group's next one; channels
 //! are off within 0.6 ms, in the middle of a kernel, and on within 0.4 ms.
@@ -7,6 +7,7 @@ use core::cell::UnsafeCell;
 use core::ffi::c_int;
 
 use vgpu_cuda_abi::resource_manager::{self as rm, ObjectHandle, RmStatus};
+use vgpu_gpu_limiter::tuning::SHORT_SLICE_US;
 use vgpu_region::MAX_GPUS;
 use vgpu_region::uuid::Uuid;
 
@@ -188,6 +189,12 @@ pub fn add_group(descriptor: c_int, client: ObjectHandle, device: ObjectHandle, 
             *place = Group { descriptor, client, device, object, ..NO_GROUP };
         }
     });
+}
+
+/// Gives a group of copies a short slice. The driver changes page tables with the same engine: what an allocation of another process waits
+/// for is this slice, 1 ms by default. Where the driver refuses, that stays.
+pub fn shorten_slice(descriptor: c_int, client: ObjectHandle, object: ObjectHandle) {
+    _ = control(descriptor, (client, object), rm::SET_TIMESLICE, &mut u64::from(SHORT_SLICE_US));
 }
 
 /// Records a channel, if its parent is a recorded group.

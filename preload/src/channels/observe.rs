@@ -94,6 +94,7 @@ unsafe fn allocated(descriptor: c_int, (client, parent, object): (u32, u32, u32)
         // SAFETY: parameters of this class begin so; null for none.
         rm::CHANNEL_GROUP => match unsafe { parameters.cast::<rm::ChannelGroupParameters>().as_ref() } {
             Some(group) if group.engine == rm::COMPUTE_ENGINE => groups::add_group(descriptor, client, parent, object),
+            Some(group) if rm::is_copy_engine(group.engine) => groups::shorten_slice(descriptor, client, object),
             _ => {}
         },
         class if rm::is_channel(class) => groups::add_channel(client, parent, object),

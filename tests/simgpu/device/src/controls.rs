@@ -27,6 +27,7 @@ impl SlotGpu {
     /// Sets the state of a new process: on, with the default time slice.
     pub fn reset_controls(&self, slice_ns: u64) {
         self.slice_ns.store(slice_ns, Ordering::Relaxed);
+        self.copy_slice_ns.store(0, Ordering::Relaxed);
         self.on_from_ns.store(0, Ordering::Relaxed);
         self.off_from_ns.store(u64::MAX, Ordering::Relaxed);
         self.times_off.store(0, Ordering::Relaxed);
@@ -43,6 +44,11 @@ impl Slot {
     pub fn set_slice(&self, gpu: usize, slice_ns: Option<u64>) {
         let slice_ns = slice_ns.unwrap_or(self.device.config().slice_ns).max(SHORTEST_SLICE_NS);
         self.state().gpus[gpu].slice_ns.store(slice_ns, Ordering::Relaxed);
+    }
+
+    /// Publishes the longest time slice of the groups of this process that copy on a GPU, ns. Copies do not share the simulated GPU's time.
+    pub fn publish_copy_slice(&self, gpu: usize, slice_ns: u64) {
+        self.state().gpus[gpu].copy_slice_ns.store(slice_ns, Ordering::Relaxed);
     }
 
     /// Switches this process off on a GPU, which takes `cost_ns`: other processes get the GPU, and work that is interrupted continues after

@@ -105,6 +105,8 @@ pub struct SlotGpu {
     pub runnable: AtomicU32,
     /// Time slice of the process, ns.
     pub slice_ns: AtomicU64,
+    /// Longest time slice of its groups that copy, ns.
+    pub copy_slice_ns: AtomicU64,
     /// Instant at which the process was last switched on, ns. It does not run before, nor from `off_from_ns` on. Both change under the
     /// GPU's scheduler mutex.
     pub on_from_ns: AtomicU64,

@@ -25,6 +25,8 @@ pub struct Process {
     pub busy_ns: u64,
     /// Its time slice, ns.
     pub slice_ns: u64,
+    /// Longest time slice of its groups that copy, ns.
+    pub copy_slice_ns: u64,
     /// Whether it is switched off.
     pub is_off: bool,
     /// Number of times that it was switched off.
@@ -67,6 +69,7 @@ impl Device {
                 utilization: held.busy.percent_of(tenths.clone()),
                 busy_ns: held.busy.total(),
                 slice_ns: held.slice_ns.load(Ordering::Relaxed),
+                copy_slice_ns: held.copy_slice_ns.load(Ordering::Relaxed),
                 is_off: !held.is_on_at(now_ns()),
                 times_off: held.times_off.load(Ordering::Relaxed),
             })

@@ -174,6 +174,7 @@ impl Kernel {
                     let slice_ns = Some(slice_us).filter(|&us| us != abi::COMPUTE_SLICE_US).map(|us| us * 1000);
                     driver.slot.set_slice(gpu, slice_ns);
                 }
+                self.update_all(driver);
                 Ok(())
             }
             (abi::GET_TIMESLICE, Kind::Group { slice_us, .. }) => params.write(slice_us),
@@ -218,6 +219,7 @@ impl Kernel {
             if std::mem::replace(&mut self.is_off[gpu], must_be_off) != must_be_off {
                 if must_be_off { driver.slot.switch_off(gpu, 0, false) } else { driver.slot.switch_on(gpu, 0) }
             }
+            driver.slot.publish_copy_slice(gpu, self.objects.copy_slice_us(gpu) * 1000);
         }
     }
 }

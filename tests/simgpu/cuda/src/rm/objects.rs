@@ -96,6 +96,15 @@ impl Objects {
         self.all.get(&(client, handle)).map(|object| object.kind).ok_or(status::NOT_FOUND)
     }
 
+    /// Returns the longest slice of the groups that copy on a GPU, µs; 0 if there is none.
+    pub fn copy_slice_us(&self, on: usize) -> u64 {
+        let slice = |object: &Object| match object.kind {
+            Kind::Group { gpu, engine, slice_us } if gpu == on && engine != abi::ENGINE_COMPUTE => Some(slice_us),
+            _ => None,
+        };
+        self.all.values().filter_map(slice).max().unwrap_or(0)
+    }
+
     /// Sets the slice of a group, µs. Returns its GPU and engine.
     pub fn set_slice(&mut self, client: u32, handle: u32, us: u64) -> RmResult<(usize, u32)> {
         self.kind(client, handle)?;

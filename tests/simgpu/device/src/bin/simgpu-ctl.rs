@@ -111,13 +111,14 @@ fn show(device: &Device) {
         );
         for process in device.processes(gpu) {
             println!(
-                "  pid={} used={} hidden={} utilization={} busy_ns={} slice_ns={} off={} times_off={}",
+                "  pid={} used={} hidden={} utilization={} busy_ns={} slice_ns={} copy_slice_ns={} off={} times_off={}",
                 process.pid,
                 process.used,
                 process.hidden,
                 process.utilization,
                 process.busy_ns,
                 process.slice_ns,
+                process.copy_slice_ns,
                 u32::from(process.is_off),
                 process.times_off
             );
