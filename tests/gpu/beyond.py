@@ -271,7 +271,7 @@ def expandable(work):
 
 
 def three(work):
-    return train(work, ("caching", "graph", "expandable"), 10)
+    return train(work, ("caching", "graph", "expandable"), 20)
 
 
 def train(work, modes, seconds):

@@ -197,7 +197,7 @@ impl Mover {
         let mut outward = transfer::outward(&self.store);
         while may_go_on(self) && self.gate.begin_copy(calls) {
             // SAFETY: the gate is closed, no call has entered since the work has ended, and the store is large enough.
-            let has_more = unsafe { outward.batch(Block::set_stored) };
+            let has_more = unsafe { outward.store_batch() };
             self.gate.end_move(false);
             if !matches!(has_more, Ok(true)) {
                 return;

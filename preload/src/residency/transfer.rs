@@ -32,7 +32,7 @@ pub struct Outward<'a, I> {
     contexts: Contexts,
     /// The blocks that come next.
     blocks: I,
-    /// The blocks of the next batch, once more.
+    /// The same blocks, from the first one on that has not left and is not recorded as stored.
     copied: I,
     /// Place of the next block in the store.
     offset: usize,
@@ -48,15 +48,14 @@ pub fn outward(store: &Store) -> Outward<'_, impl Iterator<Item = Block>> {
 pub struct CopyFailed;
 
 impl<I: Iterator<Item = Block>> Outward<'_, I> {
-    /// Copies the next batch, except blocks whose contents the host has, and calls `then` with each of its blocks. Returns false after the
-    /// last one.
+    /// Begins to copy the next batch, except blocks whose contents the host has. Returns the number of its blocks; 0 after the last one.
     ///
     /// # Errors
-    /// A copy failed, and `then` was not called.
+    /// A copy failed, and none is under way.
     ///
     /// # Safety
-    /// The gate is closed, the GPU's work has ended, and the store is as large as all blocks.
-    pub unsafe fn batch(&mut self, then: impl FnMut(Block)) -> Result<bool, CopyFailed> {
+    /// The gate is closed until [`Self::wait`] has returned, the GPU's work has ended, and the store is as large as all blocks.
+    unsafe fn begin(&mut self) -> Result<usize, CopyFailed> {
         let (mut count, mut bytes) = (0, 0);
         while bytes < BATCH
             && let Some(block) = self.blocks.next()
@@ -66,36 +65,65 @@ impl<I: Iterator<Item = Block>> Outward<'_, I> {
                 let to_host = |address, place, bytes| unsafe { driver::copy_to_host(place, address, bytes, core::ptr::null_mut()) };
                 if copy(self.store, block, self.offset, to_host) != SUCCESS {
                     // No copy may be under way when the gate opens.
-                    self.contexts.failing().for_each(drop);
+                    _ = self.wait();
                     return Err(CopyFailed);
                 }
                 bytes += block.bytes;
             }
             (self.offset, count) = (self.offset + block.bytes, count + 1);
         }
+        Ok(count)
+    }
+
+    /// Waits for the copies that have begun.
+    ///
+    /// # Errors
+    /// One failed.
+    fn wait(&self) -> Result<(), CopyFailed> {
         // To the end: no copy may be under way when the gate opens.
-        if self.contexts.failing().count() != 0 {
-            return Err(CopyFailed);
-        }
+        if self.contexts.failing().count() == 0 { Ok(()) } else { Err(CopyFailed) }
+    }
+
+    /// Calls `then` with each of the next `count` blocks that were copied.
+    fn each_copied(&mut self, count: usize, then: impl FnMut(Block)) {
         self.copied.by_ref().take(count).for_each(then);
+    }
+
+    /// Copies the next batch, and records that the host has its contents. Returns false after the last one.
+    ///
+    /// # Errors
+    /// A copy failed, and none is under way.
+    ///
+    /// # Safety
+    /// The gate is closed, the GPU's work has ended, and the store is as large as all blocks.
+    pub unsafe fn store_batch(&mut self) -> Result<bool, CopyFailed> {
+        // SAFETY: the caller's promise.
+        let count = unsafe { self.begin() }?;
+        self.wait()?;
+        self.each_copied(count, Block::set_stored);
         Ok(count != 0)
     }
 }
 
-/// Copies all blocks to the host that it does not have, and takes each batch off the device. Returns false if a copy failed: its batch and
-/// what would come after it stay.
+/// Copies all blocks to the host that it does not have, and takes them off the device: each batch while the next one is copied, as that takes
+/// as long. Returns false if a copy failed: its batch, what would come after it, and perhaps the batch before it stay.
 ///
 /// # Safety
-/// As [`Outward::batch`].
+/// As [`Outward::store_batch`].
 pub unsafe fn move_out(store: &Store) -> bool {
-    let mut outward = outward(store);
+    let (mut outward, mut copied) = (outward(store), 0);
     loop {
-        // SAFETY: the caller's promise; the copies of a batch have ended when its blocks leave.
-        match unsafe { outward.batch(|block| block.leave()) } {
-            Ok(true) => {}
-            Ok(false) => return true,
-            Err(CopyFailed) => return false,
+        // SAFETY: the caller's promise.
+        let Ok(begun) = (unsafe { outward.begin() }) else { return false };
+        // SAFETY: the gate is closed, and the copies of these blocks have ended.
+        outward.each_copied(copied, |block| unsafe { block.leave() });
+        if outward.wait().is_err() {
+            return false;
         }
+        if begun == 0 {
+            return true;
+        }
+        copied = begun;
     }
 }
 
