@@ -30,3 +30,26 @@ pub unsafe fn touch(address: *mut c_void, size: usize) {
 pub fn allocate<T>() -> *mut T {
     map_anonymous(size_of::<T>()).cast()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn touched_pages_are_present() {
+        let size = 64 * PAGE;
+        let address = map_anonymous(size);
+        let present = || {
+            let mut pages = [0; 64];
+            // SAFETY: the mapping, and a byte for each of its pages.
+            assert_eq!(unsafe { libc::mincore(address, size, pages.as_mut_ptr()) }, 0);
+            pages.iter().filter(|page| **page & 1 != 0).count()
+        };
+        assert_eq!(present(), 0);
+        // SAFETY: the test's own mapping.
+        unsafe { touch(address, size) };
+        assert_eq!(present(), 64);
+        // SAFETY: as above; nothing refers to it any more.
+        unsafe { libc::munmap(address, size) };
+    }
+}
