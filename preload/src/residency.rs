@@ -8,7 +8,8 @@
 //! * [`mover`]: the thread that moves memory out and in, as the arbiter says and as calls need it, and copies it ahead while it is idle.
 //! * [`transfer`]: copies of blocks to the host and back.
 //! * [`within`]: work in one of the process's contexts, or in all.
-//! * [`store`]: the memory on the host.
+//! * [`host_memory`]: how much host memory is made, and when. [`store`]: that memory.
+//! * [`orders`]: what the arbiter says to this process.
 //! * [`counters`]: figures about moves.
 //! * [`room`]: asks the arbiter for room when the device is full, though the container's limit is not.
 //! * [`heart`]: whether the arbiter lives. What a dead one has ordered is void.
@@ -31,8 +32,10 @@ pub mod blocks;
 mod counters;
 pub mod gate;
 mod heart;
+mod host_memory;
 mod mappings;
 pub mod mover;
+mod orders;
 pub mod room;
 mod store;
 mod transfer;

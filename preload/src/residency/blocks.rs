@@ -156,6 +156,11 @@ pub fn all() -> impl Iterator<Item = Block> {
     allocations().flat_map(Allocation::blocks).chain(mappings::all())
 }
 
+/// Returns the size of all blocks in bytes.
+pub fn total() -> usize {
+    all().map(|block| block.bytes).sum()
+}
+
 /// Allocates memory that can move, in the context with place `context` in the table, on `device`.
 ///
 /// # Safety

@@ -10,16 +10,17 @@ use crate::loader::driver::CaptureRelaxed;
 use crate::loader::threads;
 use crate::memory::objects::captures;
 use crate::os::log::Throttle;
-use crate::os::{cgroup, clock, futex, log};
+use crate::os::{clock, futex, log};
 use crate::residency::block::Block;
 use crate::residency::blocks;
 use crate::residency::counters::{self, bytes_on};
 use crate::residency::gate::Gate;
+use crate::residency::host_memory::HostMemory;
 use crate::residency::mappings;
+use crate::residency::orders::Orders;
 use crate::residency::room::Request;
-use crate::residency::store::{Grown, Store};
 use crate::residency::transfer::{self, MovedIn};
-use crate::residency::within::{self, in_context};
+use crate::residency::within;
 use crate::session::{Gpu, Session};
 use vgpu_cuda_abi::cuda::{DEINITIALIZED, Device, SUCCESS};
 
@@ -35,11 +36,6 @@ const OUT_NS: u64 = 20_000_000;
 const NO_ROOM_NS: i64 = 100_000_000;
 /// Time after which a call that waited for the memory, and did not come, has given up, in nanoseconds.
 const WANTED_NS: u64 = 100_000_000;
-/// Time after a failed try to get host memory until the next one, in nanoseconds.
-const NO_STORE_NS: u64 = 10_000_000_000;
-/// Part of the host memory that the container may still use, as a divisor, that stays free when host memory is made for a move: the kernel
-/// ends a process of a container that has none left.
-const HOST_RESERVE: u64 = 4;
 /// Time without room from which on a process that comes back says so, in nanoseconds.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
@@ -71,8 +67,8 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     let mut mover = Mover {
         gate,
         session,
-        store: Store::new(),
-        no_store_until: 0,
+        orders: Orders { gate, session },
+        host: HostMemory::new(),
         called: (gate.calls(), now),
         chosen: 0,
         copied_ahead: None,
@@ -95,10 +91,10 @@ struct Mover {
     gate: &'static Gate,
     /// The process's session.
     session: &'static Session,
+    /// What the arbiter says.
+    orders: Orders,
     /// Memory on the host.
-    store: Store,
-    /// Time until which no host memory is asked for, as there was none.
-    no_store_until: u64,
+    host: HostMemory,
     /// Number of calls so far, and the time since which it is that, or at which an idle process was last looked after.
     called: (u32, u64),
     /// Number of calls at which the program's mappings were last looked at.
@@ -116,7 +112,7 @@ impl Mover {
         if calls != self.called.0 {
             (self.called, self.copied_ahead) = ((calls, now), None);
         }
-        let order = self.order();
+        let order = self.orders.pending();
         if self.gate.is_out() {
             return self.step_out(order);
         }
@@ -137,11 +133,11 @@ impl Mover {
     fn step_out(&mut self, order: Option<&'static Turn>) -> u64 {
         match order {
             Some(turn) => {
-                self.has_left(turn.leave.load(Acquire));
+                self.orders.say_left(turn.leave.load(Acquire));
                 0
             }
             // While the order stands the room is somebody else's.
-            None if self.gate.is_wanted() && !self.is_ordered() => {
+            None if self.gate.is_wanted() && !self.orders.is_ordered() => {
                 self.come_back();
                 0
             }
@@ -152,7 +148,7 @@ impl Mover {
     /// Ends what waits for an idle GPU, and keeps as much host memory ready as could leave now: while the process is idle, until its next
     /// call; and while others wait for room. An idle process whose room others will need copies its memory there, too.
     fn do_when_idle(&mut self, now: u64) {
-        let (is_idle, stands_by) = (now.saturating_sub(self.called.1) >= IDLE_NS, self.stands_by(Turn::MAKE_HOST_MEMORY));
+        let (is_idle, stands_by) = (now.saturating_sub(self.called.1) >= IDLE_NS, self.orders.stands_by(Turn::MAKE_HOST_MEMORY));
         if !is_idle && !stands_by && !blocks::are_given_up() {
             return;
         }
@@ -161,12 +157,12 @@ impl Mover {
         if (!is_idle && !stands_by) || captures::may_go_on() {
             return;
         }
-        let (gate, calls) = (self.gate, self.called.0);
-        let may_go_on = |this: &Self| (stands_by || gate.calls() == calls) && this.order().is_none();
+        let (gate, orders, calls) = (self.gate, self.orders, self.called.0);
+        let may_go_on = || (stands_by || gate.calls() == calls) && orders.pending().is_none();
         let has_store = self.prepare(may_go_on);
         if is_idle {
             self.called.1 = now;
-            self.with_store(|store, this| store.shrink(total(), || may_go_on(this)));
+            self.host.shrink(may_go_on);
             if has_store {
                 self.copy_ahead(calls);
             }
@@ -176,9 +172,10 @@ impl Mover {
     /// Copies the memory of a process without a call since there were `calls` to the host, where it stays valid until the next call: one
     /// that leaves before that is only taken off the device. A call waits for one batch at most, which is one block if that is larger.
     fn copy_ahead(&mut self, calls: u32) {
-        let may_go_on = |this: &Self| this.stands_by(Turn::COPY_AHEAD) && this.order().is_none();
+        let orders = self.orders;
+        let may_go_on = || orders.stands_by(Turn::COPY_AHEAD) && orders.pending().is_none();
         let is_begun = self.copied_ahead == Some(calls);
-        if !may_go_on(self) || is_begun && blocks::all().all(Block::is_stored) {
+        if !may_go_on() || is_begun && blocks::all().all(Block::is_stored) {
             return;
         }
         if !is_begun {
@@ -189,13 +186,13 @@ impl Mover {
             }
             mappings::choose();
             blocks::forget_stored();
-            if total() > self.store.size() {
+            if blocks::total() > self.host.store().size() {
                 return;
             }
             self.copied_ahead = Some(calls);
         }
-        let mut outward = transfer::outward(&self.store);
-        while may_go_on(self) && self.gate.begin_copy(calls) {
+        let mut outward = transfer::outward(self.host.store());
+        while may_go_on() && self.gate.begin_copy(calls) {
             // SAFETY: the gate is closed, no call has entered since the work has ended, and the store is large enough.
             let has_more = unsafe { outward.store_batch() };
             self.gate.end_move(false);
@@ -205,33 +202,6 @@ impl Mover {
         }
     }
 
-    /// Returns true if the arbiter asks for `what` of [`Turn::stand_by`].
-    fn stands_by(&self, what: u32) -> bool {
-        self.turns().any(|turn| turn.stand_by.load(Relaxed) == what) && self.gate.arbiter_lives()
-    }
-
-    /// Returns the turns on the process's GPUs.
-    fn turns(&self) -> impl Iterator<Item = &'static Turn> {
-        self.session.gpus().iter().filter_map(|gpu| self.session.limits.turn(gpu.uuid))
-    }
-
-    /// Returns the turns on the process's GPUs with an order.
-    fn orders(&self) -> impl Iterator<Item = &'static Turn> {
-        self.turns().filter(|turn| turn.leave.load(Acquire) != 0)
-    }
-
-    /// Returns true while an order stands, followed or not.
-    fn is_ordered(&self) -> bool {
-        self.orders().next().is_some() && self.gate.arbiter_lives()
-    }
-
-    /// Returns the turn with an order that was not followed yet.
-    fn order(&self) -> Option<&'static Turn> {
-        let left = self.session.membership.slot().left.load(Relaxed);
-        let mut newer = self.orders().filter(|turn| is_newer(turn.leave.load(Acquire), left));
-        newer.next().filter(|_| self.gate.arbiter_lives())
-    }
-
     /// Follows an order to leave, and says so. Returns the sleep until the next step: it may be possible a moment later, and the arbiter
     /// takes the order back if it takes too long.
     fn follow(&mut self, turn: &'static Turn) -> u64 {
@@ -239,15 +209,8 @@ impl Mover {
         if order == 0 || !self.leave(order, turn) {
             return RETRY_NS;
         }
-        self.has_left(order);
+        self.orders.say_left(order);
         0
-    }
-
-    /// Says that an order was followed, unless it was taken back by now.
-    fn has_left(&self, order: u32) {
-        if order != 0 {
-            self.session.membership.slot().left.store(order, Release);
-        }
     }
 
     /// Moves all memory to the host. Returns false if memory stays that could have moved, with the gate open.
@@ -255,7 +218,7 @@ impl Mover {
         let gate = self.gate;
         let Some(_using) = gate.use_contexts() else { return false };
         // Host memory takes longer to make than to fill: the process works on meanwhile.
-        let may_go_on = |_: &Self| turn.leave.load(Acquire) == order && gate.arbiter_lives();
+        let may_go_on = || turn.leave.load(Acquire) == order && gate.arbiter_lives();
         if captures::may_go_on() || within::must_stay() || !self.prepare(may_go_on) || !gate.close(order, turn) {
             return false;
         }
@@ -265,7 +228,7 @@ impl Mover {
         }
         let begin = clock::monotonic();
         // SAFETY: the gate is closed, the work has ended, and the store is large enough.
-        let has_moved = unsafe { transfer::move_out(&self.store) };
+        let has_moved = unsafe { transfer::move_out(self.host.store()) };
         if !has_moved && FAILED.allow() {
             log::line(LogLevel::Warn, format_args!("memory could not be moved to the host: it stays on the GPU"));
         }
@@ -295,7 +258,7 @@ impl Mover {
             blocks::forget_stored();
         }
         // More may have been allocated while there was made room for what there was.
-        total() <= self.store.size() && self.gate.order_stands()
+        blocks::total() <= self.host.store().size() && self.gate.order_stands()
     }
 
     /// Moves all memory back to the device. If there is no room, it asks for some, and tries again later. Returns with the memory still on the
@@ -305,17 +268,17 @@ impl Mover {
         let status = loop {
             self.gate.tell_of_calls();
             // The others may have left by the end of this try: the rest has its room then.
-            let was_served = self.session.gpus().iter().any(|gpu| self.is_served(gpu.device));
+            let was_served = self.session.gpus().iter().any(|gpu| self.orders.is_served(gpu.device));
             self.gate.begin_move_in();
             // SAFETY: the gate is closed, and the blocks were moved out to the store.
-            let move_in = || unsafe { transfer::move_in(&self.store) };
+            let move_in = || unsafe { transfer::move_in(self.host.store()) };
             let device = match self.without_room().map_or_else(move_in, MovedIn::NoRoom) {
                 MovedIn::All => break SUCCESS,
                 MovedIn::Failed(status) => break status,
                 MovedIn::NoRoom(device) => device,
             };
-            let is_ordered = self.is_ordered();
-            if is_ordered || !was_served && !self.is_served(device) {
+            let is_ordered = self.orders.is_ordered();
+            if is_ordered || !was_served && !self.orders.is_served(device) {
                 // SAFETY: the gate is closed, and the move has waited for its copies.
                 unsafe { blocks::take_back_off() };
             }
@@ -350,17 +313,10 @@ impl Mover {
         self.gate.end_move(false);
     }
 
-    /// Returns true while others leave a device for this container: what has come back stays there, and the rest follows as they make room.
-    /// At any other time two processes that hold a part each would wait for each other.
-    fn is_served(&self, device: Device) -> bool {
-        let turn = self.session.gpu(device).and_then(|gpu| self.session.limits.turn(gpu.uuid));
-        turn.is_some_and(|turn| turn.served.load(Acquire) != 0) && self.gate.arbiter_lives()
-    }
-
     /// Returns a device with less room than the memory that is away from it needs, unless others are leaving it for this container. A try
     /// would copy what fits and take it off again, which holds up those who work there.
     fn without_room(&self) -> Option<Device> {
-        let lacks = |gpu: &&Gpu| bytes_on(gpu, Block::is_away) > within::free_on(gpu) && !self.is_served(gpu.device);
+        let lacks = |gpu: &&Gpu| bytes_on(gpu, Block::is_away) > within::free_on(gpu) && !self.orders.is_served(gpu.device);
         self.session.gpus().iter().find(lacks).map(|gpu| gpu.device)
     }
 
@@ -372,70 +328,12 @@ impl Mover {
     }
 
     /// Makes as much host memory as all blocks need, while `may_go_on`. Returns false if they have no room. Contexts may be used.
-    fn prepare(&mut self, may_go_on: impl Fn(&Self) -> bool) -> bool {
+    fn prepare(&mut self, may_go_on: impl Fn() -> bool) -> bool {
         if self.chosen != self.gate.calls() {
             self.chosen = self.gate.calls();
             mappings::choose();
         }
-        let (total, now) = (total(), clock::monotonic());
-        if total <= self.store.size() {
-            return true;
-        }
-        let missing = (total - self.store.size()) as u64;
-        if now < self.no_store_until || !self.may_take(missing) {
-            return false;
-        }
-        let most = self.session.gpus().iter().filter_map(Gpu::memory_limit).sum::<u64>() as usize;
-        if self.with_store(|store, this| store.grow(total, most, || may_go_on(this) && !this.gate.is_ending())) == Some(Grown::NoMemory) {
-            self.no_store_until = now + NO_STORE_NS;
-            log::line(LogLevel::Warn, format_args!("memory could not be moved to the host: it stays on the GPU"));
-        }
-        total <= self.store.size()
-    }
-
-    /// Runs `work` with the store and a current context. Returns `None` without running it if the process has no context.
-    fn with_store<T>(&mut self, work: impl FnOnce(&mut Store, &Self) -> T) -> Option<T> {
-        let mut store = core::mem::replace(&mut self.store, Store::new());
-        let result = within::any().and_then(|context| in_context(context, || work(&mut store, self)).ok());
-        self.store = store;
-        result
-    }
-
-    /// Returns true if the container may use `bytes` more of the host's memory and has a part left then.
-    fn may_take(&mut self, bytes: u64) -> bool {
-        let left = cgroup::memory_left();
-        let most = left - left / HOST_RESERVE;
-        if bytes > most {
-            self.no_store_until = clock::monotonic() + NO_STORE_NS;
-            let [wanted, most, left] = [bytes, most, left].map(|bytes| bytes >> 20);
-            log::line(
-                LogLevel::Warn,
-                format_args!(
-                    "{wanted} MiB of host memory to move memory to: expected at most {most} of the {left} MiB that the container may still use"
-                ),
-            );
-        }
-        bytes <= most
-    }
-}
-
-/// Returns the size of all blocks in bytes.
-fn total() -> usize {
-    blocks::all().map(|block| block.bytes).sum()
-}
-
-/// Returns whether an order came after the one that was last followed; 0 is none. Numbers wrap around.
-fn is_newer(order: u32, left: u32) -> bool {
-    left == 0 || (order.wrapping_sub(left) as i32) > 0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_old_order_is_not_followed_again() {
-        assert!(is_newer(0x9000_0000, 0) && is_newer(8, 7) && is_newer(1, u32::MAX));
-        assert!(!is_newer(7, 7) && !is_newer(6, 7) && !is_newer(u32::MAX, 1));
+        let gate = self.gate;
+        self.host.grow(self.session, || may_go_on() && !gate.is_ending())
     }
 }
