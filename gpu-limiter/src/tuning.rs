@@ -59,7 +59,7 @@ pub const OVERLAP_US: u64 = 400;
 
 /// Slice of a busy tenant while another works now and then, in µs (H100: median 1.2 times as long as alone, with slices of 300 µs 1.3 times),
 /// and of all groups that copy (H100: mapping memory beside another's copies to the host takes 75 µs, with the driver's slice of 1 ms 1,005;
-/// these copies lose 1 to 9%).
+/// these copies lose 1 to 6%, copies both ways 10%).
 pub const SHORT_SLICE_US: u32 = 100;
 
 /// Averaging time of the samples that tell tenants that are always busy from those that work now and then, in µs. Half and twice of it pass

@@ -20,7 +20,7 @@ const MAX_GROUPS: usize = 64;
 const CHANNELS: usize = 16;
 /// Most subdevices: one for each GPU and client.
 const SUBDEVICES: usize = 2 * MAX_GPUS;
-/// Time slice that `libcuda` gives its groups, in microseconds (driver 580).
+/// Time slice that `libcuda` gives its groups that compute, in microseconds (driver 580).
 const DRIVER_SLICE_US: u32 = 2_048;
 /// Longest wait for another thread, in nanoseconds. A control takes a millisecond. A thread that loses the lock by this would still use the
 /// table, so it is longer than any control.

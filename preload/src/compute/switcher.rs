@@ -1,7 +1,8 @@
-//! The thread that tells the GPU's own scheduler what the arbiter says: the time slice of the process's channel groups, and whether they run.
+//! The thread that tells the GPU's own scheduler what the arbiter says: the time slice of the process's groups that compute, and whether they
+//! run.
 //!
 //! It sleeps until the arbiter changes something, so it also acts while the program's threads wait for their work. Without an arbiter, or
-//! once that has stopped, the groups run with the driver's own slice.
+//! once that has stopped, they run with the driver's own slice.
 //!
 //! It also notices that the process was frozen: all of its threads stood still then, this one too.
 

@@ -32,7 +32,7 @@ pub struct Outward<'a, I> {
     contexts: Contexts,
     /// The blocks that come next.
     blocks: I,
-    /// The same blocks, from the first one on that has not left and is not recorded as stored.
+    /// The same blocks, from the first one on that [`Self::each_copied`] has not reached.
     copied: I,
     /// Place of the next block in the store.
     offset: usize,
@@ -105,8 +105,8 @@ impl<I: Iterator<Item = Block>> Outward<'_, I> {
     }
 }
 
-/// Copies all blocks to the host that it does not have, and takes them off the device: each batch while the next one is copied, as that takes
-/// as long. Returns false if a copy failed: its batch, what would come after it, and perhaps the batch before it stay.
+/// Copies all blocks to the host that it does not have, and takes them off the device: each batch while the next one is copied. Beside a
+/// process that comes back, unmapping takes as long as copying. Returns false if a copy failed: its batch and what would come after it stay.
 ///
 /// # Safety
 /// As [`Outward::store_batch`].
@@ -114,9 +114,10 @@ pub unsafe fn move_out(store: &Store) -> bool {
     let (mut outward, mut copied) = (outward(store), 0);
     loop {
         // SAFETY: the caller's promise.
-        let Ok(begun) = (unsafe { outward.begin() }) else { return false };
+        let begun = unsafe { outward.begin() };
         // SAFETY: the gate is closed, and the copies of these blocks have ended.
         outward.each_copied(copied, |block| unsafe { block.leave() });
+        let Ok(begun) = begun else { return false };
         if outward.wait().is_err() {
             return false;
         }

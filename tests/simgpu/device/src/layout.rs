@@ -12,7 +12,7 @@ pub const MAX_SLOTS: usize = 1024;
 /// Maximum number of process groups with a peak of their own.
 pub const MAX_GROUPS: usize = 256;
 /// Identifies a state file of this layout.
-pub const MAGIC: u64 = 0x5349_4d47_5055_0003;
+pub const MAGIC: u64 = 0x5349_4d47_5055_0004;
 /// Number of busy-time buckets kept for utilization figures.
 pub const BUCKETS: usize = 16;
 
