@@ -1,7 +1,9 @@
 //! Memory that moves to the host and back under a program that uses it, without a container. The programs check each word and their
 //! accounts. `make moves` makes many more moves.
 
+use std::fs::{File, read_to_string};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -110,36 +112,60 @@ fn an_idle_process_copies_its_memory_ahead() {
     let machine = Machine::simulated(&kit, &["total=16G"]);
     let share = Share::evictable(4 << 30).unwrap();
     let mut program = machine.program("fill");
-    program.args(["--chunk", "64M", "--max", "256M", "--hold", "600"]).stdout(Stdio::piped());
+    program.args(["--chunk", "64M", "--max", "256M", "--value", "42", "--hold", "600"]).stdout(Stdio::piped());
     let mut child = share.limits(kit.library().to_str().unwrap(), &mut program).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let wait_for = |is_so: &dyn Fn(u64) -> bool| {
+    let wait_for = |tell: &dyn Fn(), is_so: &dyn Fn(&HostMemory) -> bool| {
         let begun = Instant::now();
-        while !host_memory(child.id()).is_some_and(is_so) && begun.elapsed() < Duration::from_secs(60) {
-            Orders::let_copy_ahead(&share).unwrap();
+        while !HostMemory::of(child.id()).is_some_and(|memory| is_so(&memory)) && begun.elapsed() < Duration::from_secs(60) {
+            tell();
             std::thread::sleep(Duration::from_millis(50));
         }
-        host_memory(child.id())
+        HostMemory::of(child.id())
     };
-    let copied = wait_for(&|kib| kib >= 256 << 10);
+    // The simulated driver does not make pages present that it registers. The real one does, and holds up the program meanwhile.
+    let made = wait_for(&|| {}, &|memory| memory.present == 256 << 20);
+    let copied = wait_for(&|| Orders::let_copy_ahead(&share).unwrap(), &|memory| memory.filled == 256);
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!(copied, Some(256 << 10), "{line}");
+    assert_eq!(made, Some(HostMemory { present: 256 << 20, filled: 0 }), "{line}");
+    assert_eq!(copied, Some(HostMemory { present: 256 << 20, filled: 256 }), "{line}");
 }
 
-/// Returns how much of a process's host memory for moves is in use, in KiB; `None` while it has none. The mappings that are not copied to
-/// children (`dc`) are the library's, and the simulated driver does not make their pages present.
-fn host_memory(pid: u32) -> Option<u64> {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).ok()?;
-    let (mut used, mut found) = (0, None);
-    for line in maps.lines() {
-        let mut words = line.split_whitespace();
-        match words.next() {
-            Some("Rss:") => used = words.next()?.parse().ok()?,
-            Some("VmFlags:") if words.any(|flag| flag == "dc") => found = Some(found.unwrap_or(0) + used),
-            _ => {}
+/// A process's host memory for moves.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct HostMemory {
+    /// Bytes that are present.
+    present: u64,
+    /// Number of MiB that begin with 42.
+    filled: u64,
+}
+
+impl HostMemory {
+    /// Returns that of a process; `None` while it has none. The mappings that are not copied to children (`dc`) are the library's.
+    fn of(pid: u32) -> Option<Self> {
+        let (maps, memory) = (read_to_string(format!("/proc/{pid}/smaps")).ok()?, File::open(format!("/proc/{pid}/mem")).ok()?);
+        let (mut range, mut present, mut found) = (0..0, 0, None);
+        for line in maps.lines() {
+            let mut words = line.split_whitespace();
+            let first = words.next()?;
+            if let Some((start, end)) = first.split_once('-') {
+                let address = |text| u64::from_str_radix(text, 16).ok();
+                range = address(start)?..address(end)?;
+            } else if first == "Rss:" {
+                present = words.next()?.parse::<u64>().ok()? << 10;
+            } else if first == "VmFlags:" && words.any(|flag| flag == "dc") {
+                let begins_with_42 = |at: &u64| {
+                    let mut byte = [0];
+                    memory.read_exact_at(&mut byte, *at).is_ok() && byte == [42]
+                };
+                let Self { present: before, filled } = found.unwrap_or_default();
+                // Addresses are kept for more than that.
+                let filled = filled + range.clone().step_by(1 << 20).take(256).filter(begins_with_42).count() as u64;
+                found = Some(Self { present: before + present, filled });
+            }
         }
+        found
     }
-    found
 }

@@ -1,8 +1,9 @@
 //! Allocates chunk by chunk until the driver refuses, and prints how much it obtained.
 //!
-//!     fill --api API --chunk BYTES [--max BYTES] [--hold SECONDS] [--gpu ORDINAL]
+//!     fill --api API --chunk BYTES [--max BYTES] [--value BYTE] [--hold SECONDS] [--gpu ORDINAL]
 //!
-//! API is a name in [`vgpu_test_programs::methods::METHODS`]. Sizes take K, M, G. The output is one line of JSON, in bytes. Then the
+//! API is a name in [`vgpu_test_programs::methods::METHODS`]. Sizes take K, M, G. With --value the program
+//! allocates with cuMemAlloc, and fills each chunk with that byte. The output is one line of JSON, in bytes. Then the
 //! program waits for --hold seconds, still holding everything.
 
 use std::process::ExitCode;
@@ -41,8 +42,18 @@ fn main() -> ExitCode {
     };
     let (mut obtained, mut count) = (0, 0_u64);
     let mut error = CUresult::CUDA_SUCCESS;
+    let filled = |chunk: usize| {
+        let mut address = 0;
+        // SAFETY: the driver writes the address, and fills the chunk.
+        unsafe {
+            cuda::check(cuda::sys::cuMemAlloc_v2(&raw mut address, chunk))?;
+            cuda::check(cuda::sys::cuMemsetD8_v2(address, arguments.number("value", 0) as u8, chunk))?;
+        }
+        Ok(chunk as u64)
+    };
     while obtained + chunk <= max {
-        match allocate(chunk as usize) {
+        let allocated = if arguments.value("value").is_some() { filled(chunk as usize) } else { allocate(chunk as usize) };
+        match allocated {
             Ok(_) => (obtained, count) = (obtained + chunk, count + 1),
             Err(code) => {
                 error = code;
