@@ -38,13 +38,12 @@ fn processes(machine: &Machine) -> Vec<Process> {
     let read = |line: &str| {
         let field = |name: &str| line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse::<u64>().ok());
         let number = |name: &str| field(name).unwrap_or_else(|| panic!("{name}: {line}"));
-        let (busy_ns, slice_ns, times_off) = (number("busy_ns"), number("slice_ns"), number("times_off"));
         Process {
             pid: number("pid") as u32,
-            busy_ns,
-            slice_ns,
+            busy_ns: number("busy_ns"),
+            slice_ns: number("slice_ns"),
             is_off: number("off") == 1,
-            times_off,
+            times_off: number("times_off"),
             copy_slice_ns: number("copy_slice_ns"),
         }
     };

@@ -28,3 +28,16 @@ fn is_newer(order: u32, other: u32) -> bool {
 pub fn is_followed(order: u32, left: u32) -> bool {
     left != 0 && !is_newer(order, left)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_numbers_only_grow() {
+        let (first, second) = (next(), next());
+        assert!(first != 0 && is_followed(first, second) && !is_followed(second, first) && !is_followed(first, 0));
+        // An arbiter that ran an hour ago had lower ones.
+        assert!(is_followed(first - 16 * 3600, first) && is_followed(u32::MAX, 1));
+    }
+}

@@ -101,3 +101,41 @@ fn read_slots(file: &File, count: usize) -> Option<Vec<Slot>> {
     file.read_exact_at(bytes, offset_of!(Region, slots) as u64).ok()?;
     Some(slots)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+
+    use vgpu_region::map;
+
+    use super::*;
+
+    #[test]
+    fn what_the_dead_had_is_not_reported() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("region");
+        map::format(File::create(&path).unwrap().as_raw_fd()).unwrap();
+        let me = map::join(&CString::new(path.to_str().unwrap()).unwrap(), 1, 1).unwrap();
+        me.region.slots_used.store(3, Relaxed);
+        for (slot, out) in me.region.slots.iter().zip([0, 0, 30]) {
+            slot.calls.store(5, Relaxed);
+            slot.left.store(7, Relaxed);
+            slot.gpus[0].charge.reserve(&me.region.gpus[0].total, 30, 100).unwrap();
+            slot.gpus[0].overhead.store(4, Relaxed);
+            slot.gpus[0].out.store(out, Relaxed);
+        }
+        let report = read(&File::open(&path).unwrap(), 0);
+        assert_eq!(report, Some(Report { calls: 5, resident: 26, left: vec![7], ..Report::default() }));
+    }
+
+    #[test]
+    fn a_region_with_any_content_is_a_report() {
+        let path = std::env::temp_dir().join(format!("vgpu-residency-{}", std::process::id()));
+        for (bytes, is_readable) in [(vec![0xff; vgpu_region::region::SIZE], true), (vec![0xff; 100], false), (vec![], false)] {
+            std::fs::write(&path, bytes).unwrap();
+            let report = read(&File::open(&path).unwrap(), 0);
+            assert_eq!(report.is_some(), is_readable);
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+}

@@ -1,11 +1,7 @@
-use std::ffi::CString;
-use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
 use vgpu_region::limits::{GpuLimit, LimitsPage, Selector, Turn};
-use vgpu_region::map;
 use vgpu_region::uuid::Uuid;
 
 use super::*;
@@ -321,43 +317,6 @@ fn a_new_arbiter_takes_back_what_the_one_before_has_ordered() {
     tenant.turn().leave.store(7, Relaxed);
     let _resident = tenant.resident();
     assert_eq!(tenant.turn().leave.load(Relaxed), 0);
-}
-
-#[test]
-fn order_numbers_only_grow() {
-    let (first, second) = (orders::next(), orders::next());
-    assert!(first != 0 && orders::is_followed(first, second) && !orders::is_followed(second, first) && !orders::is_followed(first, 0));
-    // An arbiter that ran an hour ago had lower ones.
-    assert!(orders::is_followed(first - 16 * 3600, first) && orders::is_followed(u32::MAX, 1));
-}
-
-#[test]
-fn what_the_dead_had_is_not_reported() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("region");
-    map::format(File::create(&path).unwrap().as_raw_fd()).unwrap();
-    let me = map::join(&CString::new(path.to_str().unwrap()).unwrap(), 1, 1).unwrap();
-    me.region.slots_used.store(3, Relaxed);
-    for (slot, out) in me.region.slots.iter().zip([0, 0, 30]) {
-        slot.calls.store(5, Relaxed);
-        slot.left.store(7, Relaxed);
-        slot.gpus[0].charge.reserve(&me.region.gpus[0].total, 30, 100).unwrap();
-        slot.gpus[0].overhead.store(4, Relaxed);
-        slot.gpus[0].out.store(out, Relaxed);
-    }
-    let report = report::read(&File::open(&path).unwrap(), 0);
-    assert_eq!(report, Some(Report { calls: 5, resident: 26, left: vec![7], ..Report::default() }));
-}
-
-#[test]
-fn a_region_with_any_content_is_a_report() {
-    let path = std::env::temp_dir().join(format!("vgpu-residency-{}", std::process::id()));
-    for (bytes, is_readable) in [(vec![0xff; vgpu_region::region::SIZE], true), (vec![0xff; 100], false), (vec![], false)] {
-        std::fs::write(&path, bytes).unwrap();
-        let report = report::read(&File::open(&path).unwrap(), 0);
-        assert_eq!(report.is_some(), is_readable);
-    }
-    std::fs::remove_file(path).unwrap();
 }
 
 /// A busy tenant makes its host memory before it is told to leave, and only if somebody asks.

@@ -27,6 +27,7 @@ mod context;
 mod kills;
 mod process;
 mod work;
+mod worker;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
