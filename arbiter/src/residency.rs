@@ -17,13 +17,13 @@
 //! Only one is served at a time, and others that are out and ask are held there meanwhile.
 //!
 //! The quantum is [`MOVES_PER_QUANTUM`](crate::tuning::MOVES_PER_QUANTUM) times what the tenant's last move took, so that two tenants that
-//! do not fit together lose a thirtieth to moving. Meanwhile it stands by: it makes the host memory for its move. An idle tenant copies its memory there as well while
-//! others are out, so that it makes room at once when they come back.
+//! do not fit together lose a thirtieth to moving. Meanwhile it stands by: it makes the host memory for its move. An idle tenant copies its
+//! memory there as well while others are out, so that it makes room at once when they come back.
 //!
 //! A tenant says itself that it is at work, that it asks and that it has left. One that lies keeps others waiting for
 //! [`LEAVE_TIMEOUT_US`](crate::tuning::LEAVE_TIMEOUT_US) and 1 µs a page, and is then not asked for
-//! [`SKIPPED_US`](crate::tuning::SKIPPED_US), and after all others. One that seems
-//! to be on its way back delays a refusal by [`COME_BACK_US`] at most.
+//! [`SKIPPED_US`](crate::tuning::SKIPPED_US), and after that only after all others. One that seems to be on its way
+//! back delays a refusal by [`COME_BACK_US`] at most.
 
 mod orders;
 mod report;
@@ -160,7 +160,8 @@ impl Residency {
         let gives_way = |other: &Resident| other.is_idle(now) || other.page.priority() >= own.page.priority();
         let others = || self.residents.iter().enumerate().filter(|&(place, _)| place != asking);
         let candidates = || others().filter(|(_, other)| other.can_leave(now) && gives_way(other));
-        // A tenant that is out blocks nobody: for it, one that waits for more room keeps the rest of its quantum.
+        // Two tenants on the GPU that both wait for more room block each other, so one leaves at once. A tenant that is out holds no room, so
+        // others keep their quantum.
         let is_in = own.report.resident != 0;
         let may_be_told = |other: &Resident| other.waits_outside(now) || other.may_be_told(now) || is_in && other.is_waiting(now);
         let rank = |&(_, other): &(usize, &Resident)| {

@@ -9,7 +9,7 @@
 //! * [`transfer`]: copies of blocks to the host and back.
 //! * [`within`]: work in one of the process's contexts, or in all.
 //! * [`host_memory`]: how much host memory is made, and when. [`store`]: that memory.
-//! * [`orders`]: what the arbiter says to this process.
+//! * [`orders`]: the arbiter's orders for this process.
 //! * [`counters`]: figures about moves.
 //! * [`room`]: asks the arbiter for room when the device is full, though the container's limit is not.
 //! * [`heart`]: whether the arbiter lives. What a dead one has ordered is void.

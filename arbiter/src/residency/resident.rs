@@ -144,7 +144,7 @@ impl Resident {
         self.report.resident == 0 && self.report.out != 0
     }
 
-    /// Returns true if it is out and asks for room. Such a tenant takes what is free, and gives it up again if that is too little.
+    /// Returns true if all of its memory is on the host and it asks for room. It may map a part of its memory meanwhile, and unmap it again.
     pub(super) fn waits_outside(&self, now: u64) -> bool {
         self.is_out() && self.is_waiting(now)
     }

@@ -64,16 +64,8 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     let _relaxed = CaptureRelaxed::enter();
     gate.begin(session.membership.slot());
     let now = clock::monotonic();
-    let mut mover = Mover {
-        gate,
-        session,
-        orders: Orders { gate, session },
-        host: HostMemory::new(),
-        called: (gate.calls(), now),
-        chosen: 0,
-        copied_ahead: None,
-        came_back: now,
-    };
+    let mut mover =
+        Mover { gate, session, host: HostMemory::new(), called: (gate.calls(), now), chosen: 0, copied_ahead: None, came_back: now };
     let changes = &session.limits.turn_changes;
     loop {
         // Read before the orders: a change in between ends the sleep at once.
@@ -91,8 +83,6 @@ struct Mover {
     gate: &'static Gate,
     /// The process's session.
     session: &'static Session,
-    /// What the arbiter says.
-    orders: Orders,
     /// Memory on the host.
     host: HostMemory,
     /// Number of calls so far, and the time since which it is that, or at which an idle process was last looked after.
@@ -106,13 +96,18 @@ struct Mover {
 }
 
 impl Mover {
+    /// Returns the arbiter's orders.
+    fn orders(&self) -> Orders {
+        Orders { gate: self.gate, session: self.session }
+    }
+
     /// Does what is to be done now. Returns the longest sleep until the next step.
     fn step(&mut self) -> u64 {
         let (calls, now) = (self.gate.calls(), clock::monotonic());
         if calls != self.called.0 {
             (self.called, self.copied_ahead) = ((calls, now), None);
         }
-        let order = self.orders.pending();
+        let order = self.orders().pending();
         if self.gate.is_out() {
             return self.step_out(order);
         }
@@ -133,11 +128,11 @@ impl Mover {
     fn step_out(&mut self, order: Option<&'static Turn>) -> u64 {
         match order {
             Some(turn) => {
-                self.orders.say_left(turn.leave.load(Acquire));
+                self.orders().say_left(turn.leave.load(Acquire));
                 0
             }
             // While the order stands the room is somebody else's.
-            None if self.gate.is_wanted() && !self.orders.is_ordered() => {
+            None if self.gate.is_wanted() && !self.orders().is_ordered() => {
                 self.come_back();
                 0
             }
@@ -148,7 +143,7 @@ impl Mover {
     /// Ends what waits for an idle GPU, and keeps as much host memory ready as could leave now: while the process is idle, until its next
     /// call; and while others wait for room. An idle process whose room others will need copies its memory there, too.
     fn do_when_idle(&mut self, now: u64) {
-        let (is_idle, stands_by) = (now.saturating_sub(self.called.1) >= IDLE_NS, self.orders.stands_by(Turn::MAKE_HOST_MEMORY));
+        let (is_idle, stands_by) = (now.saturating_sub(self.called.1) >= IDLE_NS, self.orders().stands_by(Turn::MAKE_HOST_MEMORY));
         if !is_idle && !stands_by && !blocks::are_given_up() {
             return;
         }
@@ -157,7 +152,7 @@ impl Mover {
         if (!is_idle && !stands_by) || captures::may_go_on() {
             return;
         }
-        let (gate, orders, calls) = (self.gate, self.orders, self.called.0);
+        let (gate, orders, calls) = (self.gate, self.orders(), self.called.0);
         let may_go_on = || (stands_by || gate.calls() == calls) && orders.pending().is_none();
         let has_store = self.prepare(may_go_on);
         if is_idle {
@@ -172,7 +167,7 @@ impl Mover {
     /// Copies the memory of a process without a call since there were `calls` to the host, where it stays valid until the next call: one
     /// that leaves before that is only taken off the device. A call waits for one batch at most, which is one block if that is larger.
     fn copy_ahead(&mut self, calls: u32) {
-        let orders = self.orders;
+        let orders = self.orders();
         let may_go_on = || orders.stands_by(Turn::COPY_AHEAD) && orders.pending().is_none();
         let is_begun = self.copied_ahead == Some(calls);
         if !may_go_on() || is_begun && blocks::all().all(Block::is_stored) {
@@ -209,7 +204,7 @@ impl Mover {
         if order == 0 || !self.leave(order, turn) {
             return RETRY_NS;
         }
-        self.orders.say_left(order);
+        self.orders().say_left(order);
         0
     }
 
@@ -268,7 +263,7 @@ impl Mover {
         let status = loop {
             self.gate.tell_of_calls();
             // The others may have left by the end of this try: the rest has its room then.
-            let was_served = self.session.gpus().iter().any(|gpu| self.orders.is_served(gpu.device));
+            let was_served = self.session.gpus().iter().any(|gpu| self.orders().is_served(gpu.device));
             self.gate.begin_move_in();
             // SAFETY: the gate is closed, and the blocks were moved out to the store.
             let move_in = || unsafe { transfer::move_in(self.host.store()) };
@@ -277,8 +272,8 @@ impl Mover {
                 MovedIn::Failed(status) => break status,
                 MovedIn::NoRoom(device) => device,
             };
-            let is_ordered = self.orders.is_ordered();
-            if is_ordered || !was_served && !self.orders.is_served(device) {
+            let is_ordered = self.orders().is_ordered();
+            if is_ordered || !was_served && !self.orders().is_served(device) {
                 // SAFETY: the gate is closed, and the move has waited for its copies.
                 unsafe { blocks::take_back_off() };
             }
@@ -316,7 +311,7 @@ impl Mover {
     /// Returns a device with less room than the memory that is away from it needs, unless others are leaving it for this container. A try
     /// would copy what fits and take it off again, which holds up those who work there.
     fn without_room(&self) -> Option<Device> {
-        let lacks = |gpu: &&Gpu| bytes_on(gpu, Block::is_away) > within::free_on(gpu) && !self.orders.is_served(gpu.device);
+        let lacks = |gpu: &&Gpu| bytes_on(gpu, Block::is_away) > within::free_on(gpu) && !self.orders().is_served(gpu.device);
         self.session.gpus().iter().find(lacks).map(|gpu| gpu.device)
     }
 

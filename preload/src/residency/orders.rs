@@ -1,4 +1,4 @@
-//! What the arbiter says to this process.
+//! The arbiter's orders for this process.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -8,7 +8,7 @@ use crate::residency::gate::Gate;
 use crate::session::Session;
 use vgpu_cuda_abi::cuda::Device;
 
-/// The arbiter's orders, and what it lets the process do. What a dead arbiter has said is void.
+/// Reads the arbiter's orders for this process, and acknowledges them. Orders of an arbiter that no longer runs are ignored.
 #[derive(Clone, Copy, Debug)]
 pub struct Orders {
     /// The process's gate.
@@ -45,7 +45,7 @@ impl Orders {
         newer.next().filter(|_| self.gate.arbiter_lives())
     }
 
-    /// Says that an order was followed, unless it was taken back by now.
+    /// Tells the arbiter that an order was followed. 0 stands for an order that was withdrawn meanwhile.
     pub fn say_left(&self, order: u32) {
         if order != 0 {
             self.session.membership.slot().left.store(order, Release);
