@@ -107,10 +107,10 @@ impl Bench<'_> {
         (windows.iter().map(|rate| (rate * solo - mean).powi(2)).sum::<f64>() / windows.len().max(1) as f64).sqrt()
     }
 
-    /// Starts tenants that begin together, once all should have their contexts: after 1 s and 200 ms for each tenant. Returns them and the
+    /// Starts tenants that begin together, once all should have their contexts: after 1 s and 300 ms for each tenant. Returns them and the
     /// time when they begin.
     pub fn start_together(&self, tenants: &[(Side, &str, Job)]) -> std::io::Result<(Vec<Tenant>, Instant)> {
-        let wait_ms = 1000 + 200 * tenants.len() as u64;
+        let wait_ms = 1000 + 300 * tenants.len() as u64;
         let (start_ms, begin) = (in_millis(wait_ms.into()), Instant::now() + Duration::from_millis(wait_ms));
         let started: std::io::Result<_> = tenants
             .iter()
