@@ -78,28 +78,21 @@ impl Scheduler {
     /// Reads the tenants' reports, decides, and publishes turns. Returns the time until the next call.
     pub fn tick(&mut self, now: u64) -> u64 {
         self.heartbeat = self.heartbeat.wrapping_add(1);
-        let before = self.takers();
         let is_sampled = self.observe(now);
-        let takers = self.takers();
-        // A tenant that did not take part, or is new, has not saved up virtual time.
-        if let Some(least) = before.iter().map(|&index| self.tenants[index].virtual_time).reduce(f64::min) {
-            for &index in takers.iter().filter(|index| !before.contains(index)) {
-                self.tenants[index].virtual_time = self.tenants[index].virtual_time.max(least);
-            }
-        }
+        self.find_takers();
         // Not more often: each write to a page that a tenant's processes read costs as much as a read of its report.
         if is_sampled {
-            self.publish(now, &takers);
+            self.publish(now);
         }
-        if takers.len() < 2 {
+        if self.takers().count() < 2 {
             self.free(now);
             return SAMPLE_US;
         }
         // Without work nothing is switched: each change costs a process a millisecond.
-        let is_work = takers.iter().any(|&index| self.tenants[index].has_work(now));
+        let is_work = self.takers().any(|(_, tenant)| tenant.has_work(now));
         let holders = self.holders();
         for (index, tenant) in self.tenants.iter_mut().enumerate() {
-            match (takers.contains(&index), Turn::state(tenant.turn.word.load(Relaxed))) {
+            match (tenant.takes_turns, Turn::state(tenant.turn.word.load(Relaxed))) {
                 (true, Turn::FREE) if is_work => tenant.set_turn(Turn::CLOSED, 0, now),
                 // It was stuck in its turn, and others have had theirs since.
                 (true, Turn::OPEN) if !holders.contains(&index) => tenant.set_turn(Turn::CLOSED, 0, now),
@@ -108,14 +101,14 @@ impl Scheduler {
             }
         }
         match self.stage {
-            Stage::Turn(open) if takers.contains(&open.index) => self.continue_turn(now, &takers, open),
-            Stage::Overlap { last, next, close_at } if takers.contains(&next.index) => self.end_overlap(now, last, next, close_at),
-            Stage::Draining { last, closed } => self.drain(now, &takers, last, closed),
-            Stage::Free => self.open_next(now, &takers),
+            Stage::Turn(open) if self.takes_turns(open.index) => self.continue_turn(now, open),
+            Stage::Overlap { last, next, close_at } if self.takes_turns(next.index) => self.end_overlap(now, last, next, close_at),
+            Stage::Draining { last, closed } => self.drain(now, last, closed),
+            Stage::Free => self.open_next(now),
             // The tenant with the turn takes part no more. In an overlap the last one's turn is still open, too.
             Stage::Turn(_) | Stage::Overlap { .. } => {
-                takers.iter().for_each(|&index| self.tenants[index].set_turn(Turn::CLOSED, 0, now));
-                self.open_next(now, &takers)
+                self.tenants.iter_mut().filter(|tenant| tenant.takes_turns).for_each(|tenant| tenant.set_turn(Turn::CLOSED, 0, now));
+                self.open_next(now)
             }
         }
     }
@@ -148,19 +141,36 @@ impl Scheduler {
         }
     }
 
-    /// Returns the indices of the tenants that take turns: those that are always busy, be it with waiting for budget.
-    fn takers(&self) -> Vec<usize> {
-        let is_taker = |tenant: &Tenant| tenant.weight().is_some() && !tenant.is_stuck && !tenant.is_interactive;
-        self.tenants.iter().enumerate().filter(|(_, tenant)| is_taker(tenant)).map(|(index, _)| index).collect()
+    /// Finds the tenants that take turns: those that are always busy, be it with waiting for budget.
+    fn find_takers(&mut self) {
+        let least = self.takers().map(|(_, tenant)| tenant.virtual_time).reduce(f64::min);
+        for tenant in &mut self.tenants {
+            let takes_turns = tenant.weight().is_some() && !tenant.is_stuck && !tenant.is_interactive;
+            if takes_turns && !tenant.takes_turns {
+                // One that did not take part, or is new, has not saved up virtual time.
+                tenant.virtual_time = tenant.virtual_time.max(least.unwrap_or(0.0));
+            }
+            tenant.takes_turns = takes_turns;
+        }
     }
 
-    /// Returns the sum of the limits of these tenants, in percent.
-    fn total_weight(&self, indices: &[usize]) -> u32 {
-        indices.iter().filter_map(|&index| self.tenants[index].weight()).sum()
+    /// Returns the tenants that take turns, with their indices.
+    fn takers(&self) -> impl Iterator<Item = (usize, &Tenant)> {
+        self.tenants.iter().enumerate().filter(|(_, tenant)| tenant.takes_turns)
+    }
+
+    /// Returns whether the tenant at `index` takes turns.
+    fn takes_turns(&self, index: usize) -> bool {
+        self.tenants.get(index).is_some_and(|tenant| tenant.takes_turns)
+    }
+
+    /// Returns the sum of the limits of all tenants that take turns, in percent; at least 1.
+    fn total_weight(&self) -> u32 {
+        self.takers().filter_map(|(_, tenant)| tenant.weight()).sum::<u32>().max(1)
     }
 
     /// Publishes, with each sample, what is not a turn: shares that are lent, slices, and whether others are on the GPU outside their turns.
-    fn publish(&self, now: u64, takers: &[usize]) {
+    fn publish(&self, now: u64) {
         let stuck = self.tenants.iter().filter(|tenant| tenant.is_stuck).count();
         let is_unlimited = |tenant: &Tenant| tenant.weight().is_none();
         let works_now_and_then = |tenant: &Tenant| {
@@ -170,8 +180,8 @@ impl Scheduler {
         // the others nearly all of their share.
         let has_interactive = self.tenants.iter().any(works_now_and_then) && !self.tenants.iter().any(is_unlimited);
         let active = self.tenants.iter().filter(|tenant| tenant.is_active(now)).count();
-        let is_divided = takers.len() > 1 && self.total_weight(takers) >= 100 - 100 / LENT_DIVISOR;
-        for (index, tenant) in self.tenants.iter().enumerate() {
+        let is_divided = self.takers().count() > 1 && self.total_weight() >= 100 - 100 / LENT_DIVISOR;
+        for tenant in &self.tenants {
             let is_crowded = stuck > usize::from(tenant.is_stuck);
             tenant.turn.crowded.store(is_crowded.into(), Relaxed);
             tenant.set_slice(match () {
@@ -184,23 +194,23 @@ impl Scheduler {
             let is_alone = active == usize::from(tenant.is_active(now));
             let soft = if is_alone { tenant.limit.cores_soft.load(Relaxed).min(100) } else { 0 };
             let limit = tenant.weight().unwrap_or(0);
-            let in_turns = if is_divided && takers.contains(&index) { limit + (limit / LENT_DIVISOR).max(1) } else { 0 };
+            let in_turns = if is_divided && tenant.takes_turns { limit + (limit / LENT_DIVISOR).max(1) } else { 0 };
             tenant.turn.lent.store(soft.max(in_turns), Relaxed);
         }
     }
 
     /// Continues the open turn, or hands the GPU over.
-    fn continue_turn(&mut self, now: u64, takers: &[usize], open: Open) -> u64 {
-        let Some(next) = self.next(now, takers, Some(open.index)) else {
+    fn continue_turn(&mut self, now: u64, open: Open) -> u64 {
+        let Some(next) = self.next(now, Some(open.index)) else {
             // No other tenant has work, so this one continues.
             self.charge(open, now);
-            return self.begin(now, takers, open.index);
+            return self.begin(now, open.index);
         };
         let tenant = &self.tenants[open.index];
         let weight = f64::from(tenant.weight().unwrap_or(1));
         // A tenant that is behind, because it rested in its own turns, does not wait for the end of a long one.
         let lead = tenant.virtual_time + (now - open.since) as f64 / weight - self.tenants[next].virtual_time;
-        let is_ahead = lead > ROUND_US as f64 / f64::from(self.total_weight(takers).max(1)) && now >= open.since + MIN_TURN_US;
+        let is_ahead = lead > ROUND_US as f64 / f64::from(self.total_weight()) && now >= open.since + MIN_TURN_US;
         let is_at_work = tenant.is_at_work(now) || now < open.since + 2 * TICK_US;
         if now < open.until && is_at_work && !is_ahead {
             return TICK_US.min(open.until - now).max(1);
@@ -210,14 +220,14 @@ impl Scheduler {
             self.tenants[open.index].uses_turns = is_at_work;
         }
         if self.tenants[open.index].is_switched() && self.tenants[next].is_switched() {
-            self.begin(now, takers, next);
+            self.begin(now, next);
             let Stage::Turn(next) = self.stage else { return TICK_US };
             self.stage = Stage::Overlap { last: open, next, close_at: now + OVERLAP_US };
             return OVERLAP_US;
         }
         self.tenants[open.index].set_turn(Turn::CLOSED, 0, now);
         self.stage = Stage::Draining { last: open, closed: now };
-        self.drain(now, takers, open, now)
+        self.drain(now, open, now)
     }
 
     /// Closes the last turn, once the next tenant's channels should be on.
@@ -237,7 +247,7 @@ impl Scheduler {
     }
 
     /// Waits until the last turn's work has finished, then opens the next.
-    fn drain(&mut self, now: u64, takers: &[usize], last: Open, closed: u64) -> u64 {
+    fn drain(&mut self, now: u64, last: Open, closed: u64) -> u64 {
         if let Some(tenant) = self.tenants.get(last.index)
             && !tenant.has_applied()
         {
@@ -248,7 +258,7 @@ impl Scheduler {
             }
         }
         self.charge(last, now);
-        self.open_next(now, takers)
+        self.open_next(now)
     }
 
     fn free(&mut self, now: u64) {
@@ -265,21 +275,21 @@ impl Scheduler {
     }
 
     /// Returns the tenant with work that has the least virtual time, without the one at `except`.
-    fn next(&self, now: u64, takers: &[usize], except: Option<usize>) -> Option<usize> {
-        let others = takers.iter().copied().filter(|&index| Some(index) != except && self.tenants[index].has_work(now));
-        others.min_by(|&a, &b| self.tenants[a].virtual_time.total_cmp(&self.tenants[b].virtual_time))
+    fn next(&self, now: u64, except: Option<usize>) -> Option<usize> {
+        let others = self.takers().filter(|(index, tenant)| Some(*index) != except && tenant.has_work(now));
+        others.min_by(|(_, a), (_, b)| a.virtual_time.total_cmp(&b.virtual_time)).map(|(index, _)| index)
     }
 
-    /// Opens the next turn among the takers.
-    fn open_next(&mut self, now: u64, takers: &[usize]) -> u64 {
+    /// Opens the next turn.
+    fn open_next(&mut self, now: u64) -> u64 {
         // A tenant that took part without work has not saved up virtual time either.
-        let most = takers.iter().map(|&index| self.tenants[index].virtual_time).fold(0.0, f64::max);
-        let lag = 2.0 * ROUND_US as f64 / f64::from(self.total_weight(takers).max(1));
-        for &index in takers {
-            self.tenants[index].virtual_time = self.tenants[index].virtual_time.max(most - lag);
+        let most = self.takers().map(|(_, tenant)| tenant.virtual_time).fold(0.0, f64::max);
+        let lag = 2.0 * ROUND_US as f64 / f64::from(self.total_weight());
+        for tenant in self.tenants.iter_mut().filter(|tenant| tenant.takes_turns) {
+            tenant.virtual_time = tenant.virtual_time.max(most - lag);
         }
-        match self.next(now, takers, None) {
-            Some(next) => self.begin(now, takers, next),
+        match self.next(now, None) {
+            Some(next) => self.begin(now, next),
             None => {
                 self.free(now);
                 TICK_US
@@ -288,9 +298,10 @@ impl Scheduler {
     }
 
     /// Opens a tenant's turn.
-    fn begin(&mut self, now: u64, takers: &[usize], index: usize) -> u64 {
-        let with_work: Vec<usize> = takers.iter().copied().filter(|&other| other == index || self.tenants[other].has_work(now)).collect();
-        let part = f64::from(self.tenants[index].weight().unwrap_or(1)) / f64::from(self.total_weight(&with_work).max(1));
+    fn begin(&mut self, now: u64, index: usize) -> u64 {
+        let with_work = self.takers().filter(|(other, tenant)| *other == index || tenant.has_work(now));
+        let total = with_work.filter_map(|(_, tenant)| tenant.weight()).sum::<u32>().max(1);
+        let part = f64::from(self.tenants[index].weight().unwrap_or(1)) / f64::from(total);
         let length = ((ROUND_US as f64 * part) as u64).max(MIN_TURN_US);
         self.tenants[index].set_turn(Turn::OPEN, length, now);
         self.stage = Stage::Turn(Open { index, since: now, until: now + length });

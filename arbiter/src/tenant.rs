@@ -100,6 +100,8 @@ pub struct Tenant {
     observed: (u32, u64),
     /// Whether it works now and then, well within its share. Such a tenant takes no turns.
     pub is_interactive: bool,
+    /// Whether it takes turns.
+    pub takes_turns: bool,
     /// Whether it had work until the end of its last turn.
     pub uses_turns: bool,
     /// Part of the GPU's time that it used lately, by its own account.
@@ -134,6 +136,7 @@ impl Tenant {
             is_stuck: false,
             observed: (0, 0),
             is_interactive: true,
+            takes_turns: false,
             uses_turns: true,
             use_rate: 0.0,
             demand: 1.0,
