@@ -78,11 +78,12 @@ fn apply(state: &'static State, account: &'static Account, applied: &mut Applied
     if applied.is_allowed.is_none() && living.is_none() {
         return WATCH_NS;
     }
-    let (word, slice_us) = living.map_or((0, 0), |turn| (turn.word.load(Acquire), turn.slice_us.load(Relaxed)));
     let outcome = match applied.is_allowed {
         None => groups::try_switch(turns.uuid),
         Some(_) => Outcome::Done,
     };
+    // Read after the probe, which takes 30 ms when many processes begin at once. Launches are no longer held back after it.
+    let (word, slice_us) = living.map_or((0, 0), |turn| (turn.word.load(Acquire), turn.slice_us.load(Relaxed)));
     let is_off = Turn::state(word) == Turn::CLOSED;
     let outcome = if is_applied(outcome, applied) { groups::set_slice(turns.uuid, slice_us) } else { outcome };
     let outcome = if is_applied(outcome, applied) { switch(account, is_off, applied) } else { outcome };
