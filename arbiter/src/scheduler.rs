@@ -77,7 +77,6 @@ impl Scheduler {
 
     /// Reads the tenants' reports, decides, and publishes turns. Returns the time until the next call.
     pub fn tick(&mut self, now: u64) -> u64 {
-        self.heartbeat = self.heartbeat.wrapping_add(1);
         let is_sampled = self.observe(now);
         self.find_takers();
         // Not more often: each write to a page that a tenant's processes read costs as much as a read of its report.
@@ -118,6 +117,7 @@ impl Scheduler {
         let is_sampled = now >= self.sample_at;
         if is_sampled {
             self.sample_at = now + SAMPLE_US;
+            self.heartbeat = self.heartbeat.wrapping_add(1);
         }
         let holders = self.holders();
         for (index, tenant) in self.tenants.iter_mut().enumerate() {

@@ -165,6 +165,11 @@ impl Account {
             && in_flight_ns == 0
         {
             self.budget.drained.store(u64::from(word), Relaxed);
+            if Turn::state(word) == Turn::FREE {
+                // The first launch: the arbiter has to see it before it is made.
+                self.budget.ahead.store(cost_ns, Relaxed);
+                self.budget.activity.fetch_add(1, Relaxed);
+            }
         }
         let max_saved_ns = if self.turns.are_taken() { MAX_SAVED_IN_TURNS_NS } else { MAX_SAVED_NS };
         let balance_ns = self.budget.balance_up_to(max_saved_ns, now, rate);

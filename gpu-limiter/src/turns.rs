@@ -10,6 +10,11 @@ use crate::tuning::{MAX_BURST_NS, PERIOD_NS};
 
 /// The arbiter counts as stopped when its heartbeat has stood still for this long, in nanoseconds.
 const HEARTBEAT_TIMEOUT_NS: u64 = 100_000_000;
+/// Heartbeats after which the arbiter has looked at a process since its first launch, and acted: the first may belong to a look that had
+/// begun before, and the last precedes what the arbiter does then.
+const FIRST_LOOK_BEATS: u64 = 3;
+/// Value of [`Seen::first_beat`] once the arbiter has looked.
+const LOOKED: u64 = u64::MAX;
 /// Highest share that can be lent, in percent. With 100 the container would not be limited, and no longer be measured.
 const MAX_LENT_PERCENT: u32 = 99;
 
@@ -41,6 +46,8 @@ pub(crate) struct Seen {
     next_search_at: AtomicU64,
     heartbeat: AtomicU32,
     heartbeat_at: AtomicU64,
+    /// Heartbeat at the process's first launch, plus 1; 0 before it, [`LOOKED`] once the arbiter has looked.
+    first_beat: AtomicU64,
     /// The turn's word, and host time at which it was first seen, in nanoseconds.
     pub word: AtomicU32,
     began_at: AtomicU64,
@@ -93,6 +100,26 @@ impl Turns {
         Turn::state(self.word()) != Turn::FREE
     }
 
+    /// Returns whether the arbiter has looked at this process since its first launch. Until then that waits: if many tenants began at once,
+    /// each one's first kernel would be charged for the slices of all others, which is seconds of a share of 1%.
+    fn has_looked(&self, turn: &Turn, word: u32) -> bool {
+        let beat = u64::from(turn.beat.load(Relaxed)) + 1;
+        let first = match self.seen.first_beat.load(Relaxed) {
+            LOOKED => return true,
+            0 => {
+                self.seen.first_beat.store(beat, Relaxed);
+                beat
+            }
+            first => first,
+        };
+        // A heartbeat that went back wrapped around.
+        let has_looked = Turn::state(word) != Turn::FREE || beat < first || beat - first >= FIRST_LOOK_BEATS;
+        if has_looked {
+            self.seen.first_beat.store(LOOKED, Relaxed);
+        }
+        has_looked
+    }
+
     /// Polls the arbiter: returns whether launches may pass with `in_flight_ns` nanoseconds of work in flight.
     pub fn poll(&self, now: u64, in_flight_ns: u64) -> TurnState {
         let living = self.living(now);
@@ -102,6 +129,9 @@ impl Turns {
         self.seen.is_crowded.store(crowded != 0, Relaxed);
         if self.seen.word.swap(word, Relaxed) != word {
             self.seen.began_at.store(now, Relaxed);
+        }
+        if living.is_some_and(|turn| !self.has_looked(turn, word)) {
+            return TurnState::Closed(word);
         }
         let Some(turn) = living.filter(|_| !self.is_switched.load(Relaxed)) else { return TurnState::Open };
         let length_ns = u64::from(turn.length.load(Relaxed)) * 1000;
@@ -147,5 +177,30 @@ mod tests {
         assert_eq!(turns.poll(114 * MS, 0), TurnState::Closed(13), "the arbiter is back");
         turns.is_switched.store(true, Relaxed);
         assert_eq!((turns.poll(115 * MS, 0), turns.are_taken()), (TurnState::Open, true), "the GPU's scheduler holds the work back");
+    }
+
+    #[test]
+    fn the_first_launch_waits_until_the_arbiter_has_looked() {
+        let page: &'static LimitsPage = Box::leak(Box::new(LimitsPage::new([])));
+        let uuid = Uuid([5; 16]);
+        let turn = page.turn_for(uuid).unwrap();
+        let poll = |turns: &Turns, beat: u32| {
+            turn.beat.store(beat, Relaxed);
+            turns.poll(u64::from(beat) * 10 * MS, 0)
+        };
+        let first = Turns::new(page, uuid);
+        first.is_switched.store(true, Relaxed);
+        let states: Vec<TurnState> = (100..104).map(|beat| poll(&first, beat)).collect();
+        assert_eq!(states, [TurnState::Closed(0), TurnState::Closed(0), TurnState::Closed(0), TurnState::Open]);
+        assert_eq!((poll(&first, 110), poll(&first, 0)), (TurnState::Open, TurnState::Open), "once for each process");
+
+        let stopped = Turns::new(page, uuid);
+        assert_eq!(poll(&stopped, 120), TurnState::Closed(0));
+        assert_eq!(stopped.poll(1_301 * MS, 0), TurnState::Open, "the arbiter has stopped");
+
+        let second = Turns::new(page, uuid);
+        second.is_switched.store(true, Relaxed);
+        turn.word.store(4 + Turn::CLOSED, Relaxed);
+        assert_eq!(poll(&second, 130), TurnState::Open, "the arbiter has its turns already");
     }
 }

@@ -127,6 +127,32 @@ fn turns_of_busy_tenants_are_not_cut_short() {
     }
 }
 
+/// Programs wait with their first launch until the heartbeat shows that the arbiter has looked at them.
+#[test]
+fn tenants_that_begin_together_take_turns_from_their_first_launch_on() {
+    let tenants = [simulated(50, 200, |_| true), simulated(50, 200, |_| true)];
+    let mut scheduler = Scheduler::default();
+    scheduler.replace_tenants(|_| true, tenants.iter().map(SimulatedTenant::tenant).collect());
+    let turns = tenants.each_ref().map(|tenant| tenant.page.turn(GPU).unwrap());
+    let mut now = 1_000_000;
+    now += scheduler.tick(now);
+    for tenant in &tenants {
+        tenant.budget.ahead.store(200_000, Relaxed);
+        tenant.budget.activity.fetch_add(1, Relaxed);
+    }
+    let beat = turns[0].beat.load(Relaxed);
+    now += scheduler.tick(now);
+    let mut states = turns.map(|turn| Turn::state(turn.word.load(Relaxed)));
+    states.sort_unstable();
+    assert_eq!((states, turns[0].beat.load(Relaxed)), ([Turn::CLOSED, Turn::OPEN], beat + 1));
+    // Turns are polled more often than all tenants are looked at.
+    let end = now + 1_000_000;
+    while now < end {
+        now += scheduler.tick(now);
+    }
+    assert!((90..=101).contains(&(turns[0].beat.load(Relaxed) - beat)), "{}", turns[0].beat.load(Relaxed) - beat);
+}
+
 #[test]
 fn four_equal_tenants_get_equal_shares() {
     let mut tenants: Vec<_> = (0..4).map(|_| simulated(25, 500, |_| true)).collect();
