@@ -17,12 +17,10 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use vgpu_gpu_limiter::tuning::{MIN_TURN_US, OVERLAP_US, ROUND_US, SHORT_SLICE_US};
-use vgpu_region::budget::MAX_SAVED_IN_TURNS_NS;
 use vgpu_region::limits::Turn;
 
 use crate::tenant::{DRAIN_TIMEOUT_US, Tenant};
 
-const _: () = assert!(ROUND_US / 4 * 1000 + 10_000_000 < MAX_SAVED_IN_TURNS_NS, "half of a round at half of the GPU, and two bursts");
 /// Part of its limit, as a divisor, that a tenant may use beyond it while turns divide the whole GPU, and at least a percentage point: the
 /// turns' lengths are exact, and a budget that is off by a hundredth would cut them short.
 const LENT_DIVISOR: u32 = 10;

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
-use vgpu_region::budget::{Budget, MAX_SAVED_IN_TURNS_NS, MAX_SAVED_NS, Micros, Rate};
+use vgpu_region::budget::{Budget, Micros, Rate};
 use vgpu_region::limits::{GpuLimit, Turn};
 
 use crate::batch::Batch;
@@ -11,7 +11,7 @@ use crate::cost_model::CostModel;
 use crate::gang_phase::GangPhase;
 use crate::off_times::OffTimes;
 use crate::power::ClockCompensation;
-use crate::tuning::{MIN_PAUSE_NS, PERIOD_NS};
+use crate::tuning::{MAX_SAVED_IN_TURNS_NS, MAX_SAVED_NS, MIN_PAUSE_NS, PERIOD_NS};
 use crate::turns::{TurnState, Turns};
 
 /// The account.
@@ -172,7 +172,7 @@ impl Account {
             }
         }
         let max_saved_ns = if self.turns.are_taken() { MAX_SAVED_IN_TURNS_NS } else { MAX_SAVED_NS };
-        let balance_ns = self.budget.balance_up_to(max_saved_ns, now, rate);
+        let balance_ns = self.budget.balance(now, rate, max_saved_ns);
         let free_ns = balance_ns.saturating_sub(self.compensation.charged_ns(in_flight_ns as i64));
         let now_us = Micros::from_ns(now);
         if free_ns <= min_balance_ns {

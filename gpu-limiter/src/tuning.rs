@@ -22,6 +22,13 @@ pub const PERIOD_NS: u64 = 10_000_000;
 /// 3 ms, .50 with 9 ms.
 pub const MAX_BURST_NS: i64 = 5_000_000;
 
+/// Most GPU time that can be saved up, in nanoseconds: how long a container that was idle may run at full speed.
+pub const MAX_SAVED_NS: u64 = 2 * PERIOD_NS;
+
+/// The same for a container that takes turns: besides, it keeps what accrues during the others' turns, which is most for two with half of the
+/// GPU each.
+pub const MAX_SAVED_IN_TURNS_NS: u64 = MAX_SAVED_NS + ROUND_US * 1_000 / 4;
+
 /// GPU time of the event that ends a batch, in nanoseconds (H200, driver 580: 2.0 µs with kernels of 1 µs to 200 µs). Not charged. Simulated
 /// .58 without, .53 with half of it.
 pub const EVENT_NS: u64 = 2_000;
@@ -62,9 +69,9 @@ pub const OVERLAP_US: u64 = 400;
 /// these copies lose 1 to 6%, copies both ways 10%).
 pub const SHORT_SLICE_US: u32 = 100;
 
-/// Averaging time of the samples that tell tenants that are always busy from those that work now and then, in µs. Half and twice of it pass
+/// Averaging time of the samples that tell tenants that are always busy from those that work now and then, in µs: five rounds. Half and twice of it pass
 /// the scheduler's tests; not measured on a GPU.
-pub const AVERAGING_US: f64 = 500_000.0;
+pub const AVERAGING_US: f64 = 5.0 * ROUND_US as f64;
 
 /// Part of its share that a tenant uses, and of the time for which it has work, from which it counts as busy. Up to two thirds of it a busy
 /// tenant counts as one that works now and then again. Nine tenths, and no distance between the two, pass the scheduler's tests; not

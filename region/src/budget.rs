@@ -15,11 +15,6 @@
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
-/// Most GPU time that can be saved up, in nanoseconds: how long a container that was idle may run at full speed.
-pub const MAX_SAVED_NS: u64 = 20_000_000;
-/// The same for a container that takes turns with others. It keeps the time that accrues during the others' turns, and the time for which
-/// its own turn was too short.
-pub const MAX_SAVED_IN_TURNS_NS: u64 = 40_000_000;
 /// Longest time until a debt is paid off, in nanoseconds of wall time. A larger debt is cut.
 pub const MAX_DEBT_NS: u64 = 600_000_000_000;
 /// Balance of a new container, in nanoseconds of GPU time.
@@ -144,13 +139,8 @@ impl Budget {
     pub const USED_BYTES: usize = core::mem::offset_of!(Self, reserved);
 
     /// Returns the GPU time that may be used now, in nanoseconds; negative is debt. Between minus [`MAX_DEBT_NS`] at this rate and
-    /// [`MAX_SAVED_NS`].
-    pub fn balance(&self, now: u64, rate: Rate) -> i64 {
-        self.balance_up_to(MAX_SAVED_NS, now, rate)
-    }
-
-    /// Returns the balance with another upper bound than [`MAX_SAVED_NS`].
-    pub fn balance_up_to(&self, max_saved_ns: u64, now: u64, rate: Rate) -> i64 {
+    /// `max_saved_ns`, the most that can be saved up.
+    pub fn balance(&self, now: u64, rate: Rate, max_saved_ns: u64) -> i64 {
         let mut zero_at = self.zero_at.load(Acquire);
         if zero_at == 0 {
             // The first look starts a new budget. If two threads come first, one of them does.

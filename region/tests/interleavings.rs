@@ -18,6 +18,7 @@ use sync::{AtomicU32, Ordering::Acquire, Ordering::Relaxed};
 
 const NOW: u64 = 1_000_000_000_000;
 const RATE: Rate = Rate::new(50).unwrap();
+const MAX_SAVED_NS: u64 = 20_000_000;
 
 /// A model of the kernel's futex: a thread sleeps until the value differs from the one it read, and it is woken.
 struct Futex {
@@ -73,14 +74,14 @@ fn no_charge_is_lost_and_the_initial_balance_is_given_once() {
         let budget = Arc::new(Budget::default());
         let other = budget.clone();
         let thread = thread::spawn(move || {
-            other.balance(NOW, RATE);
+            other.balance(NOW, RATE, MAX_SAVED_NS);
             other.charge(3_000, RATE);
         });
-        budget.balance(NOW, RATE);
+        budget.balance(NOW, RATE, MAX_SAVED_NS);
         budget.charge(5_000, RATE);
         thread.join().unwrap();
         assert_eq!(budget.used.load(Relaxed), 8_000);
-        assert_eq!(budget.balance(NOW, RATE), INITIAL_NS as i64 - 8_000);
+        assert_eq!(budget.balance(NOW, RATE, MAX_SAVED_NS), INITIAL_NS as i64 - 8_000);
     });
 }
 
@@ -88,15 +89,15 @@ fn no_charge_is_lost_and_the_initial_balance_is_given_once() {
 fn a_refund_concurrent_with_a_charge_loses_neither() {
     loom::model(|| {
         let budget = Arc::new(Budget::default());
-        budget.balance(NOW, RATE);
+        budget.balance(NOW, RATE, MAX_SAVED_NS);
         let other = budget.clone();
         let thread = thread::spawn(move || {
             other.charge(4_000, RATE);
             other.charge(-4_000, RATE);
         });
         budget.charge(1_000, RATE);
-        assert!(budget.balance(NOW, RATE) <= INITIAL_NS as i64 - 1_000);
+        assert!(budget.balance(NOW, RATE, MAX_SAVED_NS) <= INITIAL_NS as i64 - 1_000);
         thread.join().unwrap();
-        assert_eq!(budget.balance(NOW, RATE), INITIAL_NS as i64 - 1_000);
+        assert_eq!(budget.balance(NOW, RATE, MAX_SAVED_NS), INITIAL_NS as i64 - 1_000);
     });
 }

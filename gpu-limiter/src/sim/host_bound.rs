@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::sim::gpu;
 use crate::sim::gpu::Gpu;
 use crate::sim::process::{MS, Process, S, US, budget};
+use crate::tuning::MAX_SAVED_NS;
 
 /// Host time that the simulated library takes after a wait, in addition to the simulated driver's, in nanoseconds (host of an H200).
 const LIBRARY_WAIT_NS: u64 = 4_000;
@@ -126,7 +127,7 @@ fn programs_that_wait_for_the_gpu_get_no_credit() {
         while gpu.now() < start + S {
             let launch = || process.launch(&gpu, stream, 1, kernel);
             Loop { host, kernel, wait_every }.run(&gpu, 1, launch, || process.wait(&gpu, stream, true));
-            least = least.min(process.meter.account.budget.balance(gpu.now(), Rate::new(50).unwrap()));
+            least = least.min(process.meter.account.budget.balance(gpu.now(), Rate::new(50).unwrap(), MAX_SAVED_NS));
         }
         println!("{wait_every} x {kernel} ns: {least}");
         assert!(least > -2 * MS as i64, "{wait_every} x {kernel} ns: {least}");
@@ -145,7 +146,7 @@ fn launches_of_new_kinds_only_are_charged() {
         for stream in all.iter().cycle().take_while(|_| gpu.now() < start + 4 * S) {
             kind += 1;
             process.launch(&gpu, stream, kind, kernel);
-            least = least.min(process.meter.account.budget.balance(gpu.now(), rate));
+            least = least.min(process.meter.account.budget.balance(gpu.now(), rate, MAX_SAVED_NS));
         }
         let (used, charged) = (gpu.used(start, gpu.now()), process.meter.account.budget.used.load(Relaxed));
         let share = used as f64 / (gpu.now() - start) as f64 * 100.0;

@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::sim::gpu;
 use crate::sim::gpu::Gpu;
 use crate::sim::process::{MS, Process, S, US, budget, handle};
-use crate::tuning::MIN_PAUSE_NS;
+use crate::tuning::{MAX_SAVED_NS, MIN_PAUSE_NS};
 
 /// Seed if `VGPU_TEST_SEED` is not set.
 const DEFAULT_SEED: u64 = 20_260_101;
@@ -120,7 +120,7 @@ impl Program {
                 }
             }
             charged.push((gpu.now(), account.budget.used.load(Relaxed)));
-            deepest = deepest.min(account.budget.balance(gpu.now(), account.rate().unwrap()));
+            deepest = deepest.min(account.budget.balance(gpu.now(), account.rate().unwrap(), MAX_SAVED_NS));
         }
         (gpu, charged, deepest)
     }

@@ -3,6 +3,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::budget::*;
 
 const MS: u64 = 1_000_000;
+const MAX_SAVED_NS: u64 = 20 * MS;
 const START: u64 = 1_000_000 * MS;
 
 fn rate(percent: u32) -> Rate {
@@ -17,28 +18,28 @@ fn acquire(budget: &Budget, process: u16, now: u64, until: u64) -> bool {
 #[test]
 fn accrues_at_the_rate_up_to_the_maximum() {
     let budget = Budget::default();
-    assert_eq!(budget.balance(START, rate(25)), INITIAL_NS as i64);
-    assert_eq!(budget.balance(START + 8 * MS, rate(25)), (INITIAL_NS + 2 * MS) as i64);
-    assert_eq!(budget.balance(START + 1_000_000 * MS, rate(25)), MAX_SAVED_NS as i64);
+    assert_eq!(budget.balance(START, rate(25), MAX_SAVED_NS), INITIAL_NS as i64);
+    assert_eq!(budget.balance(START + 8 * MS, rate(25), MAX_SAVED_NS), (INITIAL_NS + 2 * MS) as i64);
+    assert_eq!(budget.balance(START + 1_000_000 * MS, rate(25), MAX_SAVED_NS), MAX_SAVED_NS as i64);
     let longer = START + 2_000_000 * MS;
-    assert_eq!(budget.balance_up_to(MAX_SAVED_IN_TURNS_NS, longer, rate(25)), MAX_SAVED_IN_TURNS_NS as i64);
-    assert_eq!(budget.balance(longer, rate(25)), MAX_SAVED_NS as i64, "the higher bound ends with the turns");
+    assert_eq!(budget.balance(longer, rate(25), 2 * MAX_SAVED_NS), 2 * MAX_SAVED_NS as i64);
+    assert_eq!(budget.balance(longer, rate(25), MAX_SAVED_NS), MAX_SAVED_NS as i64, "savings above the maximum are forfeit");
     budget.charge(MAX_SAVED_NS as i64, rate(25));
-    assert_eq!(budget.balance(longer, rate(25)), 0);
+    assert_eq!(budget.balance(longer, rate(25), MAX_SAVED_NS), 0);
 }
 
 #[test]
 fn debt_is_kept_until_paid_off_and_bounded() {
     let budget = Budget::default();
-    budget.balance(START, rate(10));
+    budget.balance(START, rate(10), MAX_SAVED_NS);
     budget.charge(101 * MS as i64, rate(10));
-    assert_eq!(budget.balance(START, rate(10)), -100 * MS as i64);
-    assert_eq!(budget.balance(START + 1000 * MS, rate(10)), 0);
+    assert_eq!(budget.balance(START, rate(10), MAX_SAVED_NS), -100 * MS as i64);
+    assert_eq!(budget.balance(START + 1000 * MS, rate(10), MAX_SAVED_NS), 0);
     for _ in 0..1000 {
         budget.charge(i64::MAX / 200, rate(10));
-        assert!(budget.balance(START, rate(10)) >= -(MAX_DEBT_NS as i64) / 10);
+        assert!(budget.balance(START, rate(10), MAX_SAVED_NS) >= -(MAX_DEBT_NS as i64) / 10);
     }
-    assert!(budget.balance(START + MAX_DEBT_NS, rate(10)) >= 0);
+    assert!(budget.balance(START + MAX_DEBT_NS, rate(10), MAX_SAVED_NS) >= 0);
 }
 
 /// Debt is GPU time: it is paid off at the rate in force, not at the one at which it was made.
@@ -46,30 +47,33 @@ fn debt_is_kept_until_paid_off_and_bounded() {
 fn debt_is_paid_off_at_the_rate_in_force() {
     for (before, after) in [(10, 80), (80, 10), (1, 99), (99, 1)] {
         let budget = Budget::default();
-        budget.balance(START, rate(before));
+        budget.balance(START, rate(before), MAX_SAVED_NS);
         budget.charge((INITIAL_NS + 20 * MS) as i64, rate(before));
         for _ in 0..3 {
-            assert!((budget.balance(START, rate(after)) + 20 * MS as i64).abs() < 3, "{before} to {after}");
+            assert!((budget.balance(START, rate(after), MAX_SAVED_NS) + 20 * MS as i64).abs() < 3, "{before} to {after}");
         }
         // A process that has not seen the change yet charges at the rate in force.
         budget.charge(MS as i64, rate(before));
         let paid_off = START + rate(after).time_for(21 * MS);
-        assert!(budget.balance(paid_off - MS, rate(after)) < 0 && budget.balance(paid_off + 100, rate(after)) >= 0, "{before} to {after}");
+        assert!(
+            budget.balance(paid_off - MS, rate(after), MAX_SAVED_NS) < 0 && budget.balance(paid_off + 100, rate(after), MAX_SAVED_NS) >= 0,
+            "{before} to {after}"
+        );
     }
     let budget = Budget::default();
-    budget.balance(START, rate(10));
+    budget.balance(START, rate(10), MAX_SAVED_NS);
     let saved = START + 1000 * MS;
-    budget.balance(saved, rate(10));
-    assert_eq!(budget.balance(saved, rate(80)), MAX_SAVED_NS as i64, "the maximum does not depend on the rate");
+    budget.balance(saved, rate(10), MAX_SAVED_NS);
+    assert_eq!(budget.balance(saved, rate(80), MAX_SAVED_NS), MAX_SAVED_NS as i64, "the maximum does not depend on the rate");
 }
 
 #[test]
 fn a_refund_restores_the_balance() {
     let budget = Budget::default();
-    let before = budget.balance(START, rate(30));
+    let before = budget.balance(START, rate(30), MAX_SAVED_NS);
     budget.charge(7 * MS as i64, rate(30));
     budget.charge(-7 * MS as i64, rate(30));
-    assert_eq!((budget.balance(START, rate(30)), budget.used.load(Relaxed)), (before, 0));
+    assert_eq!((budget.balance(START, rate(30), MAX_SAVED_NS), budget.used.load(Relaxed)), (before, 0));
 }
 
 /// Whatever a tenant writes into its own budget, the balance stays in range and recovers.
@@ -81,7 +85,7 @@ fn garbage_is_clamped() {
         budget.lease.store(garbage, Relaxed);
         budget.percent.store(garbage as u32, Relaxed);
         for step in 0..3 {
-            let balance = budget.balance(START + step, rate(99));
+            let balance = budget.balance(START + step, rate(99), MAX_SAVED_NS);
             assert!((-(MAX_DEBT_NS as i64)..=MAX_SAVED_NS as i64).contains(&balance), "{garbage} gave {balance}");
             budget.charge(5, rate(99));
         }
@@ -93,19 +97,19 @@ fn garbage_is_clamped() {
 #[test]
 fn concurrent_charges_are_all_counted() {
     let budget = Budget::default();
-    budget.balance(START, rate(50));
+    budget.balance(START, rate(50), MAX_SAVED_NS);
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..10_000 {
-                    budget.balance(START, rate(50));
+                    budget.balance(START, rate(50), MAX_SAVED_NS);
                     budget.charge(1000, rate(50));
                 }
             });
         }
     });
     assert_eq!(budget.used.load(Relaxed), 40 * MS);
-    assert_eq!(budget.balance(START, rate(50)), INITIAL_NS as i64 - 40 * MS as i64);
+    assert_eq!(budget.balance(START, rate(50), MAX_SAVED_NS), INITIAL_NS as i64 - 40 * MS as i64);
 }
 
 #[test]
