@@ -62,8 +62,6 @@ pub struct Batch {
     pub is_collective: bool,
     /// The GPU waits for the stream's host most of the time.
     pub is_host_bound: bool,
-    /// Host time at which its start event was recorded, or before.
-    pub started_at: u64,
     /// Number of launches.
     pub count: u32,
     /// Expected GPU time of the launches, in nanoseconds.

@@ -87,8 +87,9 @@ impl Meter {
         let is_concurrent = timeline.batches_in_row <= LONE_STREAM_BATCHES && self.stream_count.load(Relaxed) > 1;
         self.has_concurrent_streams.store(is_concurrent, Relaxed);
         let (_, start, end) = times;
-        if batch.end == BatchEnd::Event && batch.start == BatchStart::Event {
-            timeline.offset.observe_start(batch.started_at, start.saturating_sub(batch.loading_ns));
+        let now = engine.now();
+        if batch.end != BatchEnd::Guessed {
+            timeline.offset.observe(now, end);
         }
         let mut span = timeline.span(batch, times);
         // The GPU did none of the process's work meanwhile.
@@ -113,7 +114,7 @@ impl Meter {
         self.account.remove_in_flight(batch);
         // SAFETY: as above.
         unsafe { stream.remove_oldest() };
-        self.known_until.store(engine.now(), Relaxed);
+        self.known_until.store(now, Relaxed);
         self.harvested_batches.fetch_add(1, Relaxed);
     }
 

@@ -1,7 +1,7 @@
 //! When the process's channels were off, or the process was frozen, and where that lies on the GPU's clock.
 //!
 //! The GPU does none of the process's work meanwhile, although events before and after it measure that time, too. The times are known by the
-//! host's clock, and batches by the GPU's: `ClockOffset` bounds the distance between the two by what was seen of start events.
+//! host's clock, and batches by the GPU's: `ClockOffset` bounds the distance between the two by when ends of batches were seen.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -97,8 +97,8 @@ impl OffTime {
     }
 }
 
-/// Distance from a GPU's timeline to the host's clock, in nanoseconds. A start event is reached only after it was recorded, and in an idle
-/// stream at once: the largest distance seen is about the true one.
+/// Distance from a GPU's timeline to the host's clock, in nanoseconds. An event is seen after it was reached, and often soon after: the smallest
+/// distance seen is about the true one.
 #[derive(Debug, Default)]
 pub(crate) struct ClockOffset {
     pub least: Option<i64>,
@@ -107,11 +107,11 @@ pub(crate) struct ClockOffset {
 }
 
 impl ClockOffset {
-    /// Observes that the event at `position` was recorded at `host`, or before. The clocks may have drifted since the last observation.
-    pub fn observe_start(&mut self, host: u64, position: u64) {
-        let (offset, drift_ns) = (host.wrapping_sub(position) as i64, (host.saturating_sub(self.seen_at) / DRIFT_DIVISOR) as i64);
-        self.least = Some(self.least.map_or(offset, |least| least.saturating_sub(drift_ns).max(offset)));
-        self.seen_at = self.seen_at.max(host);
+    /// Observes that the event at `position` had been reached at `now`. The clocks may have drifted since the last observation.
+    pub fn observe(&mut self, now: u64, position: u64) {
+        let (offset, drift_ns) = (now.wrapping_sub(position) as i64, (now.saturating_sub(self.seen_at) / DRIFT_DIVISOR) as i64);
+        self.least = Some(self.least.map_or(offset, |least| least.saturating_add(drift_ns).min(offset)));
+        self.seen_at = now;
     }
 
     /// Returns the host time of a position; `None` before the first observation.
@@ -162,17 +162,18 @@ mod tests {
     }
 
     #[test]
-    fn the_offset_is_that_of_the_start_seen_soonest() {
+    fn the_offset_is_that_of_the_event_seen_soonest() {
         let mut offset = ClockOffset::default();
         assert_eq!(offset.host_time(5), None);
         // The true offset is 1,000.
-        offset.observe_start(2_900, 2_000);
-        offset.observe_start(3_990, 3_000);
-        assert_eq!(offset.host_time(4_000), Some(4_990), "the later start bounds it best");
+        offset.observe(7_000, 2_000);
+        offset.observe(4_010, 3_000);
+        offset.observe(9_000, 4_000);
+        assert_eq!(offset.host_time(4_000), Some(5_010), "the second bounds it best");
         // The GPU's clock is slow: the bound follows it.
         for second in 1..100_u64 {
             let host = second * 1_000_000_000;
-            offset.observe_start(host, host - 1_000 - second * 10_000);
+            offset.observe(host, host - 1_000 - second * 10_000);
         }
         let host = 99_000_000_000;
         assert!(offset.host_time(host - 1_000 - 990_000).unwrap().abs_diff(host) < 200_000);

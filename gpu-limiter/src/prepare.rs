@@ -126,7 +126,6 @@ impl<'a> Launch<'a> {
         if self.meter.account.in_flight_ns.load(Acquire) == 0 {
             self.meter.known_until.store(self.now, Relaxed);
         }
-        batch.started_at = self.now;
         let is_recorded = engine.record_event(batch.start_event, self.handle);
         batch.start = if is_recorded { BatchStart::Event } else { BatchStart::PreviousEnd };
         state.is_interrupted = !is_recorded;
