@@ -139,13 +139,14 @@ impl Scheduler {
         }
     }
 
-    /// Finds the tenants that take turns: those that are always busy, be it with waiting for budget.
+    /// Finds the tenants that take turns: those that are always busy, be it with waiting for budget. The virtual time of those that begin is
+    /// raised to the least of the others.
     fn find_takers(&mut self) {
         let least = self.takers().map(|(_, tenant)| tenant.virtual_time).reduce(f64::min);
         for tenant in &mut self.tenants {
             let takes_turns = tenant.weight().is_some() && !tenant.is_stuck && !tenant.is_interactive;
             if takes_turns && !tenant.takes_turns {
-                // One that did not take part, or is new, has not saved up virtual time.
+                // It has not saved up time while it took none.
                 tenant.virtual_time = tenant.virtual_time.max(least.unwrap_or(0.0));
             }
             tenant.takes_turns = takes_turns;

@@ -100,7 +100,7 @@ pub struct Tenant {
     observed: (u32, u64),
     /// Whether it works now and then, well within its share. Such a tenant takes no turns.
     pub is_interactive: bool,
-    /// Whether it takes turns.
+    /// Whether it took turns at the scheduler's last tick.
     pub takes_turns: bool,
     /// Whether it had work until the end of its last turn.
     pub uses_turns: bool,

@@ -62,7 +62,7 @@ pub enum Admission {
     LeasedByOther,
     /// Another process of the container has asked for the lease, and comes first.
     YieldToOther,
-    /// It is another container's turn.
+    /// It is another container's turn, or the arbiter has not looked at this process yet.
     TurnClosed,
 }
 
@@ -164,11 +164,11 @@ impl Account {
         if let TurnState::Closed(word) = turn
             && in_flight_ns == 0
         {
-            self.budget.drained.store(u64::from(word), Relaxed);
             if Turn::state(word) == Turn::FREE {
                 // The first launch: the arbiter has to see it before it is made.
-                self.budget.ahead.store(cost_ns, Relaxed);
                 self.budget.activity.fetch_add(1, Relaxed);
+            } else {
+                self.budget.drained.store(u64::from(word), Relaxed);
             }
         }
         let max_saved_ns = if self.turns.are_taken() { MAX_SAVED_IN_TURNS_NS } else { MAX_SAVED_NS };
@@ -186,7 +186,9 @@ impl Account {
             return Admission::OverBudget(rate.time_for(min_balance_ns.abs_diff(free_ns)).max(1));
         }
         if let TurnState::Closed(word) = turn {
-            self.budget.want.store(u64::from(word), Relaxed);
+            if Turn::state(word) != Turn::FREE {
+                self.budget.want.store(u64::from(word), Relaxed);
+            }
             return Admission::TurnClosed;
         }
         self.lease(now, in_flight_ns, cost_ns).unwrap_or(Admission::Granted)

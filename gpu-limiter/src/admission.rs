@@ -176,12 +176,14 @@ impl Launch<'_> {
         }
     }
 
-    /// The turn is over, or full: waits for the end of the work in flight, or for the next turn.
+    /// The turn is over, or full, or the arbiter has not looked yet: waits for the end of the work in flight, or for the next turn.
     fn drain(&self, engine: &impl Engine, observed: &Observed) -> Step {
         let (account, in_flight_ns) = (self.meter.account, observed.in_flight_ns);
         let Some(turn) = account.turns.turn() else { return Step::Retry };
         if in_flight_ns == 0 {
-            engine.wait_for_change(&turn.word, account.turns.word(), PERIOD_NS);
+            // The arbiter's first look at the process changes only its heartbeat, if there is nothing to do.
+            let nap_ns = if account.turns.are_taken() { PERIOD_NS } else { MAX_SHORT_NAP_NS };
+            engine.wait_for_change(&turn.word, account.turns.word(), nap_ns);
             return Step::Retry;
         }
         // The arbiter has to learn at once that it is drained. The end of the last batch was seen late by up to a nap, so less may be left.

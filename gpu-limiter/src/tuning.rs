@@ -69,8 +69,8 @@ pub const OVERLAP_US: u64 = 400;
 /// these copies lose 1 to 6%, copies both ways 10%).
 pub const SHORT_SLICE_US: u32 = 100;
 
-/// Averaging time of the samples that tell tenants that are always busy from those that work now and then, in µs: five rounds. Half and twice of it pass
-/// the scheduler's tests; not measured on a GPU.
+/// Averaging time of the samples that tell tenants that are always busy from those that work now and then, in µs: five rounds. Half and twice
+/// of it pass the scheduler's tests; not measured on a GPU.
 pub const AVERAGING_US: f64 = 5.0 * ROUND_US as f64;
 
 /// Part of its share that a tenant uses, and of the time for which it has work, from which it counts as busy. Up to two thirds of it a busy

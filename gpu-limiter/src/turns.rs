@@ -13,7 +13,7 @@ const HEARTBEAT_TIMEOUT_NS: u64 = 100_000_000;
 /// Heartbeats after which the arbiter has looked at a process since its first launch, and acted: the first may belong to a look that had
 /// begun before, and the last precedes what the arbiter does then.
 const FIRST_LOOK_BEATS: u64 = 3;
-/// Value of [`Seen::first_beat`] once the arbiter has looked.
+/// Value of [`Seen::first_beat`] once the arbiter has looked, or if there was none.
 const LOOKED: u64 = u64::MAX;
 /// Highest share that can be lent, in percent. With 100 the container would not be limited, and no longer be measured.
 const MAX_LENT_PERCENT: u32 = 99;
@@ -23,7 +23,7 @@ const MAX_LENT_PERCENT: u32 = 99;
 pub enum TurnState {
     /// They may.
     Open,
-    /// They have to wait until the turn's word differs from this one.
+    /// They have to wait until the turn's word differs from this one; the first one of a process also until the arbiter has looked at it.
     Closed(u32),
 }
 
@@ -100,24 +100,26 @@ impl Turns {
         Turn::state(self.word()) != Turn::FREE
     }
 
-    /// Returns whether the arbiter has looked at this process since its first launch. Until then that waits: if many tenants began at once,
-    /// each one's first kernel would be charged for the slices of all others, which is seconds of a share of 1%.
-    fn has_looked(&self, turn: &Turn, word: u32) -> bool {
-        let beat = u64::from(turn.beat.load(Relaxed)) + 1;
-        let first = match self.seen.first_beat.load(Relaxed) {
-            LOOKED => return true,
-            0 => {
-                self.seen.first_beat.store(beat, Relaxed);
-                beat
-            }
-            first => first,
-        };
-        // A heartbeat that went back wrapped around.
-        let has_looked = Turn::state(word) != Turn::FREE || beat < first || beat - first >= FIRST_LOOK_BEATS;
-        if has_looked {
-            self.seen.first_beat.store(LOOKED, Relaxed);
+    /// Returns whether the arbiter, if it lives, has looked at this process since its first launch. Until then that launch waits: if many
+    /// tenants begin at once, each one's first kernel would be charged for the slices of all others, which is seconds of a share of 1%.
+    fn has_looked(&self, living: Option<&Turn>, word: u32) -> bool {
+        let first = self.seen.first_beat.load(Relaxed);
+        if first == LOOKED {
+            return true;
         }
-        has_looked
+        let beat = living.filter(|_| Turn::state(word) == Turn::FREE).map(|turn| u64::from(turn.beat.load(Relaxed)) + 1);
+        match beat {
+            Some(beat) if first == 0 => {
+                _ = self.seen.first_beat.compare_exchange(0, beat, Relaxed, Relaxed);
+                false
+            }
+            // An arbiter that was restarted counts from 1 again.
+            Some(beat) if (first..first + FIRST_LOOK_BEATS).contains(&beat) => false,
+            _ => {
+                self.seen.first_beat.store(LOOKED, Relaxed);
+                true
+            }
+        }
     }
 
     /// Polls the arbiter: returns whether launches may pass with `in_flight_ns` nanoseconds of work in flight.
@@ -130,7 +132,7 @@ impl Turns {
         if self.seen.word.swap(word, Relaxed) != word {
             self.seen.began_at.store(now, Relaxed);
         }
-        if living.is_some_and(|turn| !self.has_looked(turn, word)) {
+        if !self.has_looked(living, word) {
             return TurnState::Closed(word);
         }
         let Some(turn) = living.filter(|_| !self.is_switched.load(Relaxed)) else { return TurnState::Open };
@@ -197,6 +199,7 @@ mod tests {
         let stopped = Turns::new(page, uuid);
         assert_eq!(poll(&stopped, 120), TurnState::Closed(0));
         assert_eq!(stopped.poll(1_301 * MS, 0), TurnState::Open, "the arbiter has stopped");
+        assert_eq!(poll(&stopped, 121), TurnState::Open, "it goes on, and the process has begun");
 
         let second = Turns::new(page, uuid);
         second.is_switched.store(true, Relaxed);

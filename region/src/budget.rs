@@ -91,7 +91,7 @@ pub struct Budget {
     pub(crate) lease: AtomicU64,
     /// The process that gets the next lease, and the time of its request.
     lease_request: AtomicU64,
-    /// Number of closed batches of launches: shows the arbiter whether the tenant is active.
+    /// Number of closed batches of launches, and of naps before a process's first launch: shows the arbiter whether the tenant is active.
     pub activity: AtomicU64,
     /// Expected GPU time of the work in flight at the last of them, in nanoseconds.
     pub ahead: AtomicU64,

@@ -137,7 +137,6 @@ fn tenants_that_begin_together_take_turns_from_their_first_launch_on() {
     let mut now = 1_000_000;
     now += scheduler.tick(now);
     for tenant in &tenants {
-        tenant.budget.ahead.store(200_000, Relaxed);
         tenant.budget.activity.fetch_add(1, Relaxed);
     }
     let beat = turns[0].beat.load(Relaxed);

@@ -1,5 +1,7 @@
 //! Processes that share a container's budget.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use vgpu_region::budget::Rate;
 
 use crate::account::Admission;
@@ -92,4 +94,22 @@ fn no_process_starves_because_another_has_shorter_bursts() {
             assert!(sum > f64::from(percent) * 0.85 && sum < f64::from(percent) + 1.5, "{percent}% of {kernels:?}: {sum:.2}");
         }
     }
+}
+
+/// The arbiter sees that a first launch waits, and nothing that was not so: no work in flight, no turn that was applied or is wanted.
+#[test]
+fn a_first_launch_that_waits_for_the_arbiter_says_so() {
+    let (budget, rate) = (budget(), Rate::new(50).unwrap());
+    let account = Process::new(budget, 50, 1).meter.account;
+    let turn = account.turns.page.turn_for(account.turns.uuid).unwrap();
+    turn.word.store(8, Relaxed);
+    let admissions: Vec<Admission> = (7..11)
+        .map(|beat| {
+            turn.beat.store(beat, Relaxed);
+            account.admit(u64::from(beat) * 10 * MS, 200 * US, -1, rate)
+        })
+        .collect();
+    assert_eq!(admissions, [Admission::TurnClosed, Admission::TurnClosed, Admission::TurnClosed, Admission::Granted]);
+    let counters = [&budget.activity, &budget.ahead, &budget.drained, &budget.want];
+    assert_eq!(counters.map(|counter| counter.load(Relaxed)), [3, 0, 0, 0]);
 }

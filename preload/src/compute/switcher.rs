@@ -82,7 +82,8 @@ fn apply(state: &'static State, account: &'static Account, applied: &mut Applied
         None => groups::try_switch(turns.uuid),
         Some(_) => Outcome::Done,
     };
-    // Read after the probe, which takes 30 ms when many processes begin at once. Launches are no longer held back after it.
+    // Read after the probe, which takes 30 ms when many processes begin at once. Below, `is_switched` lets launches pass: a turn that was
+    // closed meanwhile has to be applied first.
     let (word, slice_us) = living.map_or((0, 0), |turn| (turn.word.load(Acquire), turn.slice_us.load(Relaxed)));
     let is_off = Turn::state(word) == Turn::CLOSED;
     let outcome = if is_applied(outcome, applied) { groups::set_slice(turns.uuid, slice_us) } else { outcome };

@@ -15,8 +15,7 @@ pub struct Turn {
     pub word: AtomicU32,
     /// Length of the turn in microseconds, from the time at which the processes see it.
     pub length: AtomicU32,
-    /// The arbiter's heartbeat: incremented with each look at all tenants, at least ten times a second. A process's first launch waits for three
-    /// of them.
+    /// The arbiter's heartbeat: incremented with each look at all tenants, at least ten times a second.
     pub beat: AtomicU32,
     /// Share lent to the container, in percent; applies while it is more than the limit.
     pub lent: AtomicU32,
