@@ -6,7 +6,7 @@ use crate::engine::{Engine, SUCCESS};
 use crate::meter::MAX_STREAMS;
 use crate::sim::gpu;
 use crate::sim::gpu::Gpu;
-use crate::sim::process::{MS, Process, S, US, budget, new_stream};
+use crate::sim::process::{MS, Process, S, US, budget, handle, new_stream};
 use crate::stream::Stream;
 use crate::{batch_close, cost_model, launch};
 
@@ -121,4 +121,21 @@ fn loading_beside_another_stream_is_not_charged_but_its_kernels_are() {
             loading / US
         );
     }
+}
+
+/// A copy, which takes no GPU time, holds the stream up for as long as the channels are off.
+#[test]
+fn time_off_before_the_first_kernel_is_not_charged() {
+    let (gpu, budget) = (Gpu::new(), budget());
+    let process = Process::new(budget, 50, 1);
+    let (stream, off_times) = (process.stream(0), process.meter.account.off_times);
+    off_times.begin(gpu.now());
+    gpu.copy(handle(stream), 300 * MS);
+    let on_at = gpu.free_at(handle(stream));
+    process.launch(&gpu, stream, 1, 2 * MS);
+    gpu.pass(on_at - gpu.now());
+    off_times.end(on_at);
+    process.wait(&gpu, stream, true);
+    let used = budget.used.load(Relaxed);
+    assert!((1_900_000..2_100_000).contains(&used), "{used}");
 }
