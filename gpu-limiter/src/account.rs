@@ -157,6 +157,11 @@ impl Account {
         }
         let in_flight_ns = self.in_flight_ns.load(Acquire);
         let turn = self.turns.poll(now, in_flight_ns);
+        if turn == TurnState::Unseen {
+            // This shows the arbiter that a launch waits for it.
+            self.budget.activity.fetch_add(1, Relaxed);
+            return Admission::TurnClosed;
+        }
         if self.turns.is_switched.load(Relaxed) && Turn::state(self.turns.word()) == Turn::CLOSED {
             // The launch need not wait; the arbiter has to know of it.
             self.budget.want.store(u64::from(self.turns.word()), Relaxed);
@@ -164,12 +169,7 @@ impl Account {
         if let TurnState::Closed(word) = turn
             && in_flight_ns == 0
         {
-            if Turn::state(word) == Turn::FREE {
-                // The first launch: the arbiter has to see it before it is made.
-                self.budget.activity.fetch_add(1, Relaxed);
-            } else {
-                self.budget.drained.store(u64::from(word), Relaxed);
-            }
+            self.budget.drained.store(u64::from(word), Relaxed);
         }
         let max_saved_ns = if self.turns.are_taken() { MAX_SAVED_IN_TURNS_NS } else { MAX_SAVED_NS };
         let balance_ns = self.budget.balance(now, rate, max_saved_ns);
@@ -186,9 +186,7 @@ impl Account {
             return Admission::OverBudget(rate.time_for(min_balance_ns.abs_diff(free_ns)).max(1));
         }
         if let TurnState::Closed(word) = turn {
-            if Turn::state(word) != Turn::FREE {
-                self.budget.want.store(u64::from(word), Relaxed);
-            }
+            self.budget.want.store(u64::from(word), Relaxed);
             return Admission::TurnClosed;
         }
         self.lease(now, in_flight_ns, cost_ns).unwrap_or(Admission::Granted)

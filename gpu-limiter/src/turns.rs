@@ -23,8 +23,10 @@ const MAX_LENT_PERCENT: u32 = 99;
 pub enum TurnState {
     /// They may.
     Open,
-    /// They have to wait until the turn's word differs from this one; the first one of a process also until the arbiter has looked at it.
+    /// They have to wait until the turn's word differs from this one.
     Closed(u32),
+    /// They have to wait until the arbiter has looked at this process.
+    Unseen,
 }
 
 /// The turns on one GPU as seen by this process.
@@ -133,7 +135,7 @@ impl Turns {
             self.seen.began_at.store(now, Relaxed);
         }
         if !self.has_looked(living, word) {
-            return TurnState::Closed(word);
+            return TurnState::Unseen;
         }
         let Some(turn) = living.filter(|_| !self.is_switched.load(Relaxed)) else { return TurnState::Open };
         let length_ns = u64::from(turn.length.load(Relaxed)) * 1000;
@@ -193,11 +195,11 @@ mod tests {
         let first = Turns::new(page, uuid);
         first.is_switched.store(true, Relaxed);
         let states: Vec<TurnState> = (100..104).map(|beat| poll(&first, beat)).collect();
-        assert_eq!(states, [TurnState::Closed(0), TurnState::Closed(0), TurnState::Closed(0), TurnState::Open]);
+        assert_eq!(states, [TurnState::Unseen, TurnState::Unseen, TurnState::Unseen, TurnState::Open]);
         assert_eq!((poll(&first, 110), poll(&first, 0)), (TurnState::Open, TurnState::Open), "once for each process");
 
         let stopped = Turns::new(page, uuid);
-        assert_eq!(poll(&stopped, 120), TurnState::Closed(0));
+        assert_eq!(poll(&stopped, 120), TurnState::Unseen);
         assert_eq!(stopped.poll(1_301 * MS, 0), TurnState::Open, "the arbiter has stopped");
         assert_eq!(poll(&stopped, 121), TurnState::Open, "it goes on, and the process has begun");
 
