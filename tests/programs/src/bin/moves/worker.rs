@@ -160,7 +160,7 @@ impl Worker {
         check(unsafe { cuMemsetD32Async(block.address, value, block.words, self.stream) })
     }
 
-    /// Fills a block in a context that did not allocate it, behind a kernel. Nobody waits for it but the thread's own stream.
+    /// Fills a block from another context than the one that allocated it. The fill follows a kernel, and only the thread's own stream waits for it.
     fn fill_elsewhere(&mut self) -> Result<(), CUresult> {
         let (place, value, event, own) = (self.any(), self.random.draw() as u32, self.event, self.stream);
         let block = &mut self.blocks[place];
