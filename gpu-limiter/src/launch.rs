@@ -7,7 +7,7 @@ use vgpu_region::budget::Rate;
 use crate::batch::{Batch, BatchEnd, BatchStart, MAX_LAUNCHES};
 use crate::batch_close::close_batch;
 use crate::cost_model::LaunchKind;
-use crate::engine::{Engine, Handle, SUCCESS, Status};
+use crate::engine::{Engine, EventStatus, Handle, SUCCESS, Status};
 use crate::meter::Meter;
 use crate::stream::{FastGuard, Stream, StreamGuard, StreamState};
 use crate::tuning::{BATCH_NS, MIN_PAUSE_NS};
@@ -173,8 +173,11 @@ impl<'a> Launch<'a> {
         state.idle_from = state.idle_from.max(launched_at) + self.cost_ns;
         if !self.is_cost_known && batch.start == BatchStart::Event && batch.count == 1 {
             let call_ns = engine.now().saturating_sub(self.now);
-            // The function was loaded first, while the stream was idle. A call that waits for its work (`CUDA_LAUNCH_BLOCKING`) leaves it idle.
-            batch.loading_ns = if call_ns > SLOW_CALL_NS && !engine.is_idle(self.handle) { call_ns } else { 0 };
+            // The function was loaded first, while the stream was idle: the start event has been reached. Not so if the channels are off. A call
+            // that waits for its work (`CUDA_LAUNCH_BLOCKING`) leaves the stream idle.
+            let has_loaded =
+                call_ns > SLOW_CALL_NS && engine.event_status(batch.start_event) == EventStatus::Done && !engine.is_idle(self.handle);
+            batch.loading_ns = if has_loaded { call_ns } else { 0 };
         }
         let is_random_close = state.tail_was_guessed && is_random_close(state, batch.count, engine.now_approx());
         if batch.count >= state.max_launches || batch.expected_ns >= state.capacity_ns || !self.is_cost_known || is_random_close {

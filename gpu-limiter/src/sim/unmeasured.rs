@@ -46,6 +46,25 @@ fn overflow_streams_are_charged_for_all_their_work() {
     }
 }
 
+/// The first launch of a kernel loads it, behind other work in the stream or with the channels off: the GPU has not waited for that.
+#[test]
+fn loading_a_kernel_while_the_gpu_cannot_begin_is_no_part_of_its_time() {
+    let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
+    let (place, handle) = (process.meter.stream(9, new_stream).unwrap(), gpu::stream(0));
+    batch_close::interrupt(&gpu, process.meter, place, handle);
+    gpu.copy(handle, 40 * MS);
+    let call = || {
+        gpu.pass(10 * MS);
+        gpu.launch(handle, 500 * US);
+        SUCCESS
+    };
+    launch::launch(&gpu, process.meter, (place, handle), cost_model::key(&[1]), || false, call).unwrap();
+    gpu.synchronize(handle);
+    batch_close::finish(&gpu, process.meter);
+    let charged = process.meter.account.budget.used.load(Relaxed);
+    assert!((500 * US..600 * US).contains(&charged), "{charged}");
+}
+
 #[test]
 fn without_events_there_are_no_launches() {
     let (gpu, process) = (Gpu::new(), Process::new(budget(), 50, 1));
