@@ -28,6 +28,9 @@ const OFF_NS: u64 = 50_000_000;
 /// Longest sleep in an open turn, in nanoseconds. The arbiter has to learn whether the program still waits for its work.
 const OPEN_NS: u64 = 5_000_000;
 
+/// What a call takes that switches channels, in nanoseconds (H100 and H200: .3 to .6 ms; up to 100 ms while many processes make such calls).
+const CALL_NS: u64 = 600_000;
+
 /// Number of the program's threads that wait for work.
 pub static WAITING_THREADS: AtomicU32 = AtomicU32::new(0);
 
@@ -144,8 +147,9 @@ fn switch(account: &Account, off: bool, applied: &mut Applied) -> Outcome {
     let begin = clock::monotonic();
     let outcome = groups::switch(account.turns.uuid, off);
     if !matches!(outcome, Outcome::Refused(_)) && core::mem::replace(&mut applied.is_off, off) != off {
-        // The GPU stops, or starts, at some time during the call.
-        let at = begin.midpoint(clock::monotonic());
+        // The GPU stops, or starts, at some time during the call. A longer one has waited for other calls first.
+        let end = clock::monotonic();
+        let at = begin.max(end.saturating_sub(CALL_NS)).midpoint(end);
         if off { account.off_times.begin(at) } else { account.off_times.end(at) }
     }
     outcome
