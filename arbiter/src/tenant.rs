@@ -208,9 +208,8 @@ impl Tenant {
         let part = (passed_us / (self.sampled_for_us + AVERAGING_US / 5.0).min(AVERAGING_US)).min(1.0);
         let rate = |before: u64, after: u64| (after.saturating_sub(before) as f64 / 1_000.0 / passed_us).min(1.0);
         self.use_rate += part * (rate(before.used, self.report.used) - self.use_rate);
-        // Between two samples a tenant that works now and then has launched, too; what counts is whether it has work at this moment.
         let is_free = Turn::state(self.turn.word.load(Relaxed)) == Turn::FREE;
-        let has_work = if self.is_switched() && is_free { self.report.ahead != 0 } else { self.has_work(now) };
+        let has_work = if is_free { self.runs_at_will(now) } else { self.has_work(now) };
         // A nap is reported when it is over: a long one counts in the samples after that.
         self.waited_us = (self.waited_us + self.report.waited.saturating_sub(before.waited) as f64 / 1_000.0).min(MAX_WAITED_US);
         let waited_us = self.waited_us.min(passed_us);
@@ -238,6 +237,20 @@ impl Tenant {
         now < self.busy_until_us || Turn::state(word) != Turn::FREE && self.report.want == u64::from(word)
     }
 
+    /// Returns true if the tenant has no turns, and has work on the GPU. Between two samples one that works now and then has launched, too; what
+    /// counts is whether it has work at this moment. `now` in µs.
+    #[must_use]
+    pub fn runs_at_will(&self, now: u64) -> bool {
+        let has_work = if self.is_switched() { self.report.ahead != 0 } else { self.has_work(now) };
+        Turn::state(self.turn.word.load(Relaxed)) == Turn::FREE && has_work
+    }
+
+    /// Returns true if the GPU runs the tenant's work, as far as its scheduler comes to it. `now` in µs.
+    #[must_use]
+    pub fn is_on_gpu(&self, now: u64) -> bool {
+        self.runs_at_will(now) || Turn::state(self.turn.word.load(Relaxed)) == Turn::OPEN && self.is_at_work(now)
+    }
+
     /// Returns true if the tenant uses its open turn. `now` in µs.
     #[must_use]
     pub fn is_at_work(&self, now: u64) -> bool {
@@ -260,6 +273,12 @@ impl Tenant {
     #[must_use]
     pub fn has_applied(&self) -> bool {
         self.report.applied == u64::from(self.turn.word.load(Relaxed))
+    }
+
+    /// Returns whether its processes were told lately to switch the channels on or off, and have not done it yet. `now` in µs.
+    #[must_use]
+    pub fn is_switching(&self, now: u64) -> bool {
+        self.is_switched() && !self.has_applied() && now < self.observed.1 + DRAIN_TIMEOUT_US
     }
 
     /// Publishes a state of [`Turn`], for `length_us` if it is an open turn. A repeated state is not published again. `now` in µs.

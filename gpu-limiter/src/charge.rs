@@ -96,17 +96,14 @@ impl Meter {
         let off_ns = self.off_ns(timeline, start, end);
         span.length_ns = span.length_ns.saturating_sub(off_ns);
         span.new_ns = span.new_ns.saturating_sub(self.off_ns(timeline, span.new_from, end));
-        // The driver shares the GPU between this work and another container's: the expected time counts, not the time in the stream.
-        let is_crowded = self.account.turns.seen.is_crowded.load(Relaxed)
-            && !batch.has_unknown_cost
-            && span.length_ns > batch.expected_ns + batch.expected_ns / 2;
-        let own_ns = self.own_ns(batch, &span, is_crowded);
+        let refund_ns = timeline.refund_ns(self.account.turns.lost_us(), span.length_ns, batch.expected_ns);
+        let own_ns = self.own_ns(batch, &span).saturating_sub(refund_ns);
         self.charge_measured(timeline, rate, own_ns);
         timeline.enter(batch, &span, own_ns);
         stream.last_end.store(span.end, Relaxed);
         if batch.end != BatchEnd::Guessed {
             if off_ns == 0 {
-                self.learn(batch, &span, own_ns, is_crowded);
+                self.learn(batch, &span, own_ns, refund_ns);
             }
             // The anchor must never be recorded again. The batch gets the old anchor for its next use.
             (timeline.anchor, timeline.anchor_at, batch.end_event) = (batch.end_event, span.end, timeline.anchor);
@@ -119,7 +116,7 @@ impl Meter {
     }
 
     /// Returns the part of a batch that is the program's own and not charged yet, in nanoseconds.
-    fn own_ns(&self, batch: &Batch, span: &Span, is_crowded: bool) -> u64 {
+    fn own_ns(&self, batch: &Batch, span: &Span) -> u64 {
         let streams = self.account.phase.stream_count();
         let own_ns = match batch.end {
             // The batch is charged as expected, and is not entered on the timeline, where it could be wrong.
@@ -132,15 +129,15 @@ impl Meter {
             }
             BatchEnd::Event => span.new_ns,
         };
-        if is_crowded || batch.is_collective { own_ns.min(batch.expected_ns) } else { own_ns }
+        if batch.is_collective { own_ns.min(batch.expected_ns) } else { own_ns }
     }
 
     /// Learns the costs of launches from a measured batch.
-    fn learn(&self, batch: &Batch, span: &Span, own_ns: u64, is_crowded: bool) {
+    fn learn(&self, batch: &Batch, span: &Span, own_ns: u64, refund_ns: u64) {
         // A batch that other streams' work overlaps says little about its launches. They take at least the batch's part of all streams that
         // run side by side, and at most the time for which it lay there, though it may be charged with unfinished work of others.
         let streams = u64::from(self.stream_count.load(Relaxed)).max(1);
-        let alone_ns = span.length_ns.saturating_sub(span.overhead_ns);
+        let alone_ns = span.length_ns.saturating_sub(span.overhead_ns + refund_ns);
         let measured_ns = own_ns.clamp(alone_ns / streams, alone_ns);
         // In a uniform batch one launch stands for all.
         let (divisor, kinds) = if batch.is_uniform { (u64::from(batch.count.max(1)), 1) } else { (1, batch.count) };
@@ -148,7 +145,11 @@ impl Meter {
             Some(&[kind]) if batch.is_collective => self.account.costs.learn_collective(kind, alone_ns / divisor),
             // The time added to the timeline counts: four streams' launches side by side take a quarter each. A pause that counts as used is
             // no part of the cost, or the next pause would look shorter than it is.
-            Some(kinds) if !is_crowded && !batch.is_collective && (!batch.was_found_idle || measured_ns < batch.expected_ns) => {
+            Some(kinds)
+                if (refund_ns == 0 || batch.has_unknown_cost)
+                    && !batch.is_collective
+                    && (!batch.was_found_idle || measured_ns < batch.expected_ns) =>
+            {
                 self.account.costs.learn(kinds, measured_ns / divisor)
             }
             _ => {}

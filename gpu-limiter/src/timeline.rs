@@ -9,9 +9,13 @@ use crate::engine::{Engine, EventStatus, Handle};
 use crate::idle_gaps::IdleGaps;
 use crate::off_times::ClockOffset;
 use crate::stream::Stream;
+use crate::tuning::ROUND_US;
 
 /// Position of the first event, so that earlier ones have a position too.
 const ORIGIN: u64 = 1 << 60;
+
+/// Most lost time that is remembered, in nanoseconds: the longest wait among 80 containers with the driver's slices of 2.5 ms.
+const MAX_LOST_NS: u64 = 2 * ROUND_US * 1_000;
 
 /// Progress of a closed batch.
 #[derive(Clone, Copy)]
@@ -39,6 +43,9 @@ pub struct Timeline {
     pub charged_early_ns: u64,
     /// Distance to the host's clock.
     pub offset: ClockOffset,
+    /// The arbiter's counter of time lost to other containers' slices when it was last read, in microseconds, and what of it no batch was
+    /// refunded yet, in nanoseconds.
+    pub lost: (u32, u64),
     /// Stream of the last batch.
     pub last_stream: *const Stream,
     /// Number of batches in a row from that stream.
@@ -56,9 +63,23 @@ impl Timeline {
             harvest: 0,
             charged_early_ns: 0,
             offset: ClockOffset { least: None, seen_at: 0 },
+            lost: (0, 0),
             last_stream: core::ptr::null(),
             batches_in_row: 0,
         }
+    }
+
+    /// Returns what to refund of a batch that took `length_ns` nanoseconds instead of `expected_ns`, as other containers had the GPU meanwhile:
+    /// `lost_us` is the arbiter's counter.
+    pub fn refund_ns(&mut self, lost_us: u32, length_ns: u64, expected_ns: u64) -> u64 {
+        let (seen_us, left_ns) = self.lost;
+        let lost_ns = left_ns + u64::from(lost_us.wrapping_sub(seen_us)) * 1_000;
+        // Up to half as much again is what a batch may take by itself.
+        let excess_ns = if length_ns > expected_ns + expected_ns / 2 { length_ns - expected_ns } else { 0 };
+        let refund_ns = lost_ns.min(excess_ns);
+        // What is left may belong to a batch that is charged later, or was before: the arbiter counts once in 10 ms.
+        self.lost = (lost_us, (lost_ns - refund_ns).min(MAX_LOST_NS));
+        refund_ns
     }
 
     /// Returns the progress of the stream's oldest closed batch, or `None` if there is none. Asks the driver at most once in a harvest.
@@ -125,5 +146,23 @@ impl Timeline {
             return Some(ORIGIN);
         }
         engine.elapsed_ns(self.anchor, event).map(|distance_ns| self.anchor_at.saturating_add_signed(distance_ns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn what_was_lost_to_others_is_refunded_once() {
+        let mut timeline = Timeline::new();
+        assert_eq!(timeline.refund_ns(0, 30 * MS, MS), 0, "nothing was lost");
+        assert_eq!(timeline.refund_ns(20_000, MS, MS), 0, "it took no longer than expected");
+        assert_eq!(timeline.refund_ns(20_000, 16 * MS, MS), 15 * MS);
+        assert_eq!(timeline.refund_ns(20_000, 16 * MS, MS), 5 * MS, "what was left");
+        assert_eq!(timeline.refund_ns(u32::MAX, MS, MS), 0);
+        assert_eq!(timeline.refund_ns(9_999, 900 * MS, MS), 200 * MS + 10 * MS, "the counter wraps around, and old losses are cut");
     }
 }

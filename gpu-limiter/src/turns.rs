@@ -55,8 +55,6 @@ pub(crate) struct Seen {
     began_at: AtomicU64,
     /// Share lent by the arbiter, in percent.
     pub lent_percent: AtomicU32,
-    /// Another container had work on the GPU outside its turns.
-    pub is_crowded: AtomicBool,
 }
 
 impl Turns {
@@ -124,13 +122,16 @@ impl Turns {
         }
     }
 
+    /// Returns the counter of the time that the container lost to others' slices, in microseconds.
+    pub(crate) fn lost_us(&self) -> u32 {
+        self.turn().map_or(0, |turn| turn.lost_us.load(Relaxed))
+    }
+
     /// Polls the arbiter: returns whether launches may pass with `in_flight_ns` nanoseconds of work in flight.
     pub fn poll(&self, now: u64, in_flight_ns: u64) -> TurnState {
         let living = self.living(now);
-        let (word, lent, crowded) = living
-            .map_or((0, 0, 0), |turn| (turn.word.load(Acquire), turn.lent.load(Relaxed).min(MAX_LENT_PERCENT), turn.crowded.load(Relaxed)));
+        let (word, lent) = living.map_or((0, 0), |turn| (turn.word.load(Acquire), turn.lent.load(Relaxed).min(MAX_LENT_PERCENT)));
         self.seen.lent_percent.store(lent, Relaxed);
-        self.seen.is_crowded.store(crowded != 0, Relaxed);
         if self.seen.word.swap(word, Relaxed) != word {
             self.seen.began_at.store(now, Relaxed);
         }

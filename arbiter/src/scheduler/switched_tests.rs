@@ -99,12 +99,7 @@ impl Simulated {
 
 /// Runs the tenants and the GPU for `length` µs; `each` is called before each step. Returns what each used after `from`, as a part.
 fn run(tenants: &mut [Simulated], from: u64, length: u64, mut each: impl FnMut(u64, &mut [Simulated])) -> Vec<f64> {
-    let mut scheduler = Scheduler::default();
-    let seats = tenants.iter().map(|tenant| {
-        let limit = tenant.page.find(GPU, None).unwrap();
-        Tenant::new(tenant.page, limit, tenant.turn(), Source::Memory(tenant.budget))
-    });
-    scheduler.replace_tenants(|_| true, seats.collect());
+    let mut scheduler = scheduler(tenants);
     let (mut next, mut owner, mut slice_end, mut changed_at) = (0, 0, 0, 0);
     let mut before = vec![0; tenants.len()];
     for now in (1_000_000..1_000_000 + length).step_by(STEP as usize) {
@@ -234,4 +229,53 @@ fn stopped_tenants_hold_up_nobody() {
         });
         assert!(at_stop > 2_000_000 * 65 / 100, "stopped at {stop}: the other had {at_stop} us of 2 s");
     }
+}
+
+/// Makes a scheduler of these tenants.
+fn scheduler(tenants: &[Simulated]) -> Scheduler {
+    let mut scheduler = Scheduler::default();
+    let seats = tenants.iter().map(|tenant| {
+        let limit = tenant.page.find(GPU, None).unwrap();
+        Tenant::new(tenant.page, limit, tenant.turn(), Source::Memory(tenant.budget))
+    });
+    scheduler.replace_tenants(|_| true, seats.collect());
+    scheduler
+}
+
+/// Each call that switches channels waits for those of the others.
+#[test]
+fn slow_tenants_are_not_all_switched_at_once() {
+    let tenants: Vec<Simulated> = (0..16).map(|_| busy(6)).collect();
+    let mut scheduler = scheduler(&tenants);
+    let (mut now, mut most) = (1_000_000, 0);
+    while now < 1_400_000 {
+        now += scheduler.tick(now);
+        let words: Vec<u32> = tenants.iter().map(|tenant| tenant.turn().word.load(Relaxed)).collect();
+        for (tenant, word) in tenants.iter().zip(&words) {
+            tenant.budget.activity.fetch_add(1, Relaxed);
+            tenant.budget.want.store((*word).into(), Relaxed);
+            // They are slow from 1.2 s on.
+            if now < 1_200_000 {
+                tenant.budget.drained.store((*word).into(), Relaxed);
+            }
+        }
+        let pending = tenants.iter().zip(words).filter(|(tenant, word)| tenant.budget.drained.load(Relaxed) != u64::from(*word)).count();
+        most = if (1_200_000..1_240_000).contains(&now) { most.max(pending) } else { most };
+    }
+    assert!((1..=3).contains(&most), "{most} at once");
+}
+
+#[test]
+fn tenants_that_work_now_and_then_learn_what_they_lose_to_each_other() {
+    let tenants: Vec<Simulated> = (0..4).map(|_| tenant(1, 25, 1, 1)).collect();
+    let mut scheduler = scheduler(&tenants);
+    let lost = || tenants.iter().map(|tenant| tenant.turn().lost_us.load(Relaxed)).collect::<Vec<_>>();
+    scheduler.tick(1_000_000);
+    let before = lost();
+    for tenant in &tenants[..3] {
+        tenant.budget.ahead.store(1, Relaxed);
+    }
+    scheduler.tick(1_010_000);
+    let lost: Vec<u32> = lost().iter().zip(before).map(|(after, before)| after - before).collect();
+    assert_eq!(lost, [6_666, 6_666, 6_666, 0], "two thirds of 10 ms, if there was work");
 }

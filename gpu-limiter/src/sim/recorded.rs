@@ -141,14 +141,14 @@ impl<'a> World<'a> {
         self.turns += 1;
         let state = [Turn::FREE, Turn::OPEN, Turn::OPEN, Turn::CLOSED][self.random.below(4) as usize];
         let (length, lent) = (self.random.below(20_000) as u32, [0, 0, 50][self.random.below(3) as usize]);
-        let (crowded, opens) = (self.random.below(2) as u32, self.gpu.now() + self.random.below(20 * MS));
+        let (lost_us, opens) = (self.random.below(3) as u32 * 1_000, self.gpu.now() + self.random.below(20 * MS));
         let all_turns = || self.processes.iter().map(|(process, _)| &process.meter.account.turns);
         let turns: Vec<&'static Turn> = all_turns().filter_map(|turns| turns.page.turn_for(turns.uuid)).collect();
         let set = move |turns: &[&Turn], word: u32| {
             for turn in turns {
                 turn.length.store(length, Relaxed);
                 turn.lent.store(lent, Relaxed);
-                turn.crowded.store(crowded, Relaxed);
+                turn.lost_us.fetch_add(lost_us, Relaxed);
                 turn.word.store(word, Relaxed);
                 turn.beat.fetch_add(1, Relaxed);
             }

@@ -19,8 +19,9 @@ pub struct Turn {
     pub beat: AtomicU32,
     /// Share lent to the container, in percent; applies while it is more than the limit.
     pub lent: AtomicU32,
-    /// Not 0 while another tenant has work on the GPU outside its turns.
-    pub crowded: AtomicU32,
+    /// GPU time that the container lost to others' slices while it had work, in microseconds; wraps around. Not counted: what it loses to
+    /// turns, and to a busy container's short slices.
+    pub lost_us: AtomicU32,
     /// Time slice of the container's channel groups, in microseconds; 0 is the driver's own.
     pub slice_us: AtomicU32,
     /// Number of the last order to move memory to the host, for evictable containers; 0 is none. Zero also takes an order back that the
