@@ -78,7 +78,8 @@ impl Scheduler {
 
     /// Reads the tenants' reports, decides, and publishes turns. Returns the time until the next call.
     pub fn tick(&mut self, now: u64) -> u64 {
-        let passed_us = now.saturating_sub(self.sampled_at);
+        // An arbiter that has just begun, or was stopped, knows nothing of the time before.
+        let passed_us = now.saturating_sub(self.sampled_at).min(2 * SAMPLE_US);
         let is_sampled = self.observe(now);
         self.find_takers();
         // Not more often: each write to a page that a tenant's processes read costs as much as a read of its report.

@@ -44,8 +44,8 @@ pub struct Timeline {
     /// Distance to the host's clock.
     pub offset: ClockOffset,
     /// The arbiter's counter of time lost to other containers' slices when it was last read, in microseconds, and what of it no batch was
-    /// refunded yet, in nanoseconds.
-    pub lost: (u32, u64),
+    /// refunded yet, in nanoseconds; `None` before the first batch.
+    pub lost: Option<(u32, u64)>,
     /// Stream of the last batch.
     pub last_stream: *const Stream,
     /// Number of batches in a row from that stream.
@@ -63,7 +63,7 @@ impl Timeline {
             harvest: 0,
             charged_early_ns: 0,
             offset: ClockOffset { least: None, seen_at: 0 },
-            lost: (0, 0),
+            lost: None,
             last_stream: core::ptr::null(),
             batches_in_row: 0,
         }
@@ -72,13 +72,13 @@ impl Timeline {
     /// Returns what to refund of a batch that took `length_ns` nanoseconds instead of `expected_ns`, as other containers had the GPU meanwhile:
     /// `lost_us` is the arbiter's counter.
     pub fn refund_ns(&mut self, lost_us: u32, length_ns: u64, expected_ns: u64) -> u64 {
-        let (seen_us, left_ns) = self.lost;
+        let (seen_us, left_ns) = self.lost.unwrap_or((lost_us, 0));
         let lost_ns = left_ns + u64::from(lost_us.wrapping_sub(seen_us)) * 1_000;
         // Up to half as much again is what a batch may take by itself.
         let excess_ns = if length_ns > expected_ns + expected_ns / 2 { length_ns - expected_ns } else { 0 };
         let refund_ns = lost_ns.min(excess_ns);
         // What is left may belong to a batch that is charged later, or was before: the arbiter counts once in 10 ms.
-        self.lost = (lost_us, (lost_ns - refund_ns).min(MAX_LOST_NS));
+        self.lost = Some((lost_us, (lost_ns - refund_ns).min(MAX_LOST_NS)));
         refund_ns
     }
 
@@ -158,10 +158,11 @@ mod tests {
     #[test]
     fn what_was_lost_to_others_is_refunded_once() {
         let mut timeline = Timeline::new();
-        assert_eq!(timeline.refund_ns(0, 30 * MS, MS), 0, "nothing was lost");
-        assert_eq!(timeline.refund_ns(20_000, MS, MS), 0, "it took no longer than expected");
-        assert_eq!(timeline.refund_ns(20_000, 16 * MS, MS), 15 * MS);
-        assert_eq!(timeline.refund_ns(20_000, 16 * MS, MS), 5 * MS, "what was left");
+        assert_eq!(timeline.refund_ns(7_000, 30 * MS, MS), 0, "it was lost before the process began");
+        assert_eq!(timeline.refund_ns(7_000, 30 * MS, MS), 0, "nothing was lost");
+        assert_eq!(timeline.refund_ns(27_000, MS, MS), 0, "it took no longer than expected");
+        assert_eq!(timeline.refund_ns(27_000, 16 * MS, MS), 15 * MS);
+        assert_eq!(timeline.refund_ns(27_000, 16 * MS, MS), 5 * MS, "what was left");
         assert_eq!(timeline.refund_ns(u32::MAX, MS, MS), 0);
         assert_eq!(timeline.refund_ns(9_999, 900 * MS, MS), 200 * MS + 10 * MS, "the counter wraps around, and old losses are cut");
     }
