@@ -2,6 +2,7 @@
 
 use crate::bench::Bench;
 use crate::run::{Output, Side};
+use crate::tenant::Job;
 
 type Io<T> = std::io::Result<T>;
 
@@ -32,6 +33,7 @@ pub fn many(bench: &Bench<'_>) -> Io<()> {
     let job = bench.job(500.0, 1, 0);
     for &count in &bench.options.tenants {
         let solo = bench.solo(&job)?.0;
+        let job = Job { rest_ms: (bench.options.rest * 1_000.0) as u64, ..job.clone() };
         println!("{count} tenants, 500 us: alone {solo:.1} us");
         if !bench.options.only_ours {
             let tenants = vec![(Side::Native, "busy", job.clone()); count as usize];

@@ -1,7 +1,7 @@
 //! Measures the compute limit: natively, with the library, and with other libraries.
 //!
 //!     vgpu-bench --library PATH [--peer PATH]... [--limits 25,50,75] [--seconds 5] [--rounds 1] [--jobs 0,1] [--mps FOLDER]
-//!                [--kernels 200,2000,endless] [--kinds 0,1] [--tenants 16] [--build PATH]... [--only-ours] [PART]...
+//!                [--kernels 200,2000,endless] [--kinds 0,1] [--tenants 16] [--rest 3] [--build PATH]... [--only-ours] [PART]...
 //!     vgpu-bench container FOLDER PERCENT
 //!     vgpu-bench arbiter FOLDER
 //!
@@ -20,7 +20,8 @@
 //!   for 1.5 s before the requests start, and for 1 s after they end. The requests' own share is their number x their nominal time. A 99th
 //!   percentile of few requests says little: 50 a second need `--seconds 20` for a thousand.
 //! * `many`: 16 equal tenants, or each number of `--tenants` (at most 100); shares, Jain's index, and what the tenants got of their share
-//!   (natively: of an equal part).
+//!   (natively: of an equal part). With `--rest`, each tenant runs 20 kernels that many seconds before all begin, as a program does that
+//!   warms up and waits for others.
 //!
 //! `--only-ours` leaves out, in `interactive`, `busy-pairs` and `many`, the same tenants beside each other natively.
 //!
@@ -99,6 +100,7 @@ fn run_tenant(words: &[String]) -> kernel::Result<()> {
         start_ms: number(7) as u128,
         launches: number(8) as u32,
         per_second: number(9),
+        rest_ms: number(10) as u64,
         delay_ms: 0,
     };
     match words.first().map(String::as_str) {

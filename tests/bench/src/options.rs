@@ -39,6 +39,8 @@ pub struct Options {
     pub kinds: Vec<usize>,
     /// Numbers of tenants in `many`.
     pub tenants: Vec<u32>,
+    /// Rest of the tenants in `many` between 20 kernels and their start, in seconds; 0: neither.
+    pub rest: f64,
     /// Whether `interactive`, `busy-pairs` and `many` leave out what is only for comparison: the same tenants beside each other natively.
     pub only_ours: bool,
     /// The folder of the pipes of an MPS daemon.
@@ -64,6 +66,7 @@ impl Options {
             kernels: vec![],
             kinds: vec![],
             tenants: vec![16],
+            rest: 0.0,
             only_ours: false,
             mps: None,
             parts: vec![],
@@ -91,6 +94,7 @@ impl Options {
                     let tenants = list(value()?).filter(|tenants: &Vec<u32>| tenants.iter().all(|count| (1..=100).contains(count)));
                     options.tenants = tenants.ok_or("--tenants: expected numbers from 1 to 100")?;
                 }
+                "--rest" => options.rest = value()?.parse().map_err(|_| "--rest: expected a number of seconds")?,
                 part if !part.starts_with('-') => options.parts.push(part.to_owned()),
                 other => return Err(format!("{other}: unknown option")),
             }

@@ -165,7 +165,7 @@ impl Tenant {
         command.args(["tenant", kind]);
         command.args([job.rounds.to_string(), job.length_us.to_string(), job.seconds.to_string(), job.streams.to_string()]);
         command.args([job.graph.to_string(), job.every_ms.to_string(), job.start_ms.to_string()]);
-        command.args([job.launches.to_string(), job.per_second.to_string()]);
+        command.args([job.launches.to_string(), job.per_second.to_string(), job.rest_ms.to_string()]);
         match side {
             Side::Native => {}
             Side::Ours(library, folder) => _ = command.env("LD_PRELOAD", library).env("VGPU_DIR", folder),

@@ -30,6 +30,8 @@ pub struct Job {
     pub per_second: f64,
     /// Delay after the start of the other tenants, in ms.
     pub delay_ms: u64,
+    /// Rest before the start, after 20 kernels, in ms; 0 for a start without them.
+    pub rest_ms: u64,
     /// Wall-clock time of the start, in ms since 1970, so that tenants start together; 0 for at once.
     pub start_ms: u128,
 }
@@ -95,6 +97,13 @@ pub fn busy(job: &Job) -> Result<()> {
     let group = (1000.0 / length / streams.len() as f64).clamp(1.0, 200.0) as usize;
     let count = 5 * streams.len();
     let events = (0..count).map(|_| kernel::event().map(|event| event as usize)).collect::<Result<Vec<_>>>()?;
+    if job.rest_ms != 0 {
+        until(job.start_ms.saturating_sub(job.rest_ms.into()));
+        for _ in 0..20 {
+            kernels.work(streams[0], job.rounds)?;
+        }
+        cuda::synchronize()?;
+    }
     until(job.start_ms);
     // One-time work belongs to the first second.
     let (start, mut cpu) = (Instant::now(), None);
