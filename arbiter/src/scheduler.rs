@@ -28,8 +28,9 @@ const LENT_DIVISOR: u32 = 10;
 const TICK_US: u64 = 1_500;
 /// Polling interval without turns, and period of the samples that tell tenants that are always busy from those that work now and then, in µs.
 const SAMPLE_US: u64 = 10_000;
-/// Most tenants whose channels may be on their way on or off when the next turn is opened. Each call waits for those of the others: without a
-/// bound, on a host whose processors were taken, seven calls at a time took 20 to 90 ms each for two seconds, instead of .5 ms (H200).
+/// The next turn is not opened while the channels of more tenants than this are being switched. Each call waits for those of the others:
+/// without a bound, on a host whose processors were taken, seven calls at a time took 20 to 90 ms each for two seconds, instead of .5 ms
+/// (H200). Other bounds were not tried.
 const MAX_SWITCHING: usize = 2;
 /// Polling interval while a closed turn drains, in µs.
 const DRAIN_POLL_US: u64 = 100;
@@ -174,8 +175,8 @@ impl Scheduler {
         self.takers().filter_map(|(_, tenant)| tenant.weight()).sum::<u32>().max(1)
     }
 
-    /// Publishes, with each sample, what is not a turn: shares that are lent, slices, and what was lost to others' slices since the last sample,
-    /// `passed_us` ago.
+    /// Publishes, with each sample, the shares that are lent, the slices, and the time that tenants lost to others' slices. The last sample
+    /// was taken `passed_us` ago.
     fn publish(&self, now: u64, passed_us: u64) {
         let stuck = self.tenants.iter().filter(|tenant| tenant.is_stuck).count();
         let is_at_will = |tenant: &Tenant| tenant.is_interactive && !tenant.is_stuck && tenant.runs_at_will(now);
@@ -192,7 +193,7 @@ impl Scheduler {
         for tenant in &self.tenants {
             let other_stuck = stuck - usize::from(tenant.is_stuck);
             // Those that work now and then lose time to each other: dozens may begin at once. A busy one's slices are short beside theirs.
-            let others = other_stuck + if is_at_will(tenant) { at_will - 1 } else { 0 };
+            let others = other_stuck + if is_at_will(tenant) { at_will.saturating_sub(1) } else { 0 };
             if tenant.is_on_gpu(now) {
                 tenant.turn.lost_us.fetch_add((passed_us * others as u64 / (others as u64 + 1)) as u32, Relaxed);
             }

@@ -14,7 +14,7 @@ use crate::tuning::ROUND_US;
 /// Position of the first event, so that earlier ones have a position too.
 const ORIGIN: u64 = 1 << 60;
 
-/// Most lost time that is remembered, in nanoseconds: the longest wait among 80 containers with the driver's slices of 2.5 ms.
+/// Most lost time that is kept for later batches, in nanoseconds. 64 containers that begin together lose 160 ms each (simulated).
 const MAX_LOST_NS: u64 = 2 * ROUND_US * 1_000;
 
 /// Progress of a closed batch.
@@ -77,7 +77,7 @@ impl Timeline {
         // Up to half as much again is what a batch may take by itself.
         let excess_ns = if length_ns > expected_ns + expected_ns / 2 { length_ns - expected_ns } else { 0 };
         let refund_ns = lost_ns.min(excess_ns);
-        // What is left may belong to a batch that is charged later, or was before: the arbiter counts once in 10 ms.
+        // The rest is kept for later batches: several may be charged at once, and the arbiter updates its counter only every 10 ms.
         self.lost = Some((lost_us, (lost_ns - refund_ns).min(MAX_LOST_NS)));
         refund_ns
     }
