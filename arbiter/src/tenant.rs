@@ -297,9 +297,10 @@ impl Tenant {
         self.page.notify_turn(self.turn);
     }
 
-    /// Sets the time slice of the tenant's channel groups, in µs; 0 is the driver's own.
+    /// Sets the time slice of the tenant's channel groups, in µs; 0 is the driver's own. One whose turn is closed applies it at its next.
     pub fn set_slice(&self, slice_us: u32) {
-        if self.turn.slice_us.swap(slice_us, Relaxed) != slice_us {
+        let is_closed = Turn::state(self.turn.word.load(Relaxed)) == Turn::CLOSED;
+        if self.turn.slice_us.swap(slice_us, Relaxed) != slice_us && !is_closed {
             self.page.notify_turn(self.turn);
         }
     }

@@ -279,3 +279,19 @@ fn tenants_that_work_now_and_then_learn_what_they_lose_to_each_other() {
     let lost: Vec<u32> = lost().iter().zip(before).map(|(after, before)| after - before).collect();
     assert_eq!(lost, [6_666, 6_666, 6_666, 0], "two thirds of 10 ms, if there was work");
 }
+
+/// While its channels are off, a slice has no meaning.
+#[test]
+fn a_closed_tenant_is_not_woken_for_a_slice() {
+    let simulated = busy(50);
+    let tenant = &mut scheduler(std::slice::from_ref(&simulated)).tenants[0];
+    let changes = || simulated.page.turn_changes.load(Relaxed);
+    tenant.set_turn(Turn::CLOSED, 0, 1_000_000);
+    let before = changes();
+    tenant.set_slice(SHORT_SLICE_US);
+    assert_eq!((changes(), simulated.turn().slice_us.load(Relaxed)), (before, SHORT_SLICE_US));
+    tenant.set_turn(Turn::OPEN, 10_000, 1_000_000);
+    assert_eq!(changes(), before + 1);
+    tenant.set_slice(0);
+    assert_eq!(changes(), before + 2);
+}
