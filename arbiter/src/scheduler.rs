@@ -192,8 +192,9 @@ impl Scheduler {
         let is_divided = self.takers().count() > 1 && self.total_weight() >= 100 - 100 / LENT_DIVISOR;
         for tenant in &self.tenants {
             let other_stuck = stuck - usize::from(tenant.is_stuck);
-            // Those that work now and then lose time to each other: dozens may begin at once. A busy one's slices are short beside theirs.
-            let others = other_stuck + if is_at_will(tenant) { at_will.saturating_sub(1) } else { 0 };
+            // Those that work now and then lose time to each other, as dozens may begin at once, and a busy one to all of them. Its own slices
+            // are short beside theirs.
+            let others = other_stuck + at_will - usize::from(is_at_will(tenant));
             if tenant.is_on_gpu(now) {
                 tenant.turn.lost_us.fetch_add((passed_us * others as u64 / (others as u64 + 1)) as u32, Relaxed);
             }

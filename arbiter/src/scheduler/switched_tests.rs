@@ -266,18 +266,24 @@ fn slow_tenants_are_not_all_switched_at_once() {
 }
 
 #[test]
-fn tenants_that_work_now_and_then_learn_what_they_lose_to_each_other() {
+fn tenants_learn_what_they_lose_to_those_that_work_now_and_then() {
     let tenants: Vec<Simulated> = (0..4).map(|_| tenant(1, 25, 1, 1)).collect();
     let mut scheduler = scheduler(&tenants);
     let lost = || tenants.iter().map(|tenant| tenant.turn().lost_us.load(Relaxed)).collect::<Vec<_>>();
+    let lost_in_10_ms = |scheduler: &mut Scheduler, now| {
+        let before = lost();
+        scheduler.tick(now);
+        lost().iter().zip(before).map(|(after, before)| after - before).collect::<Vec<u32>>()
+    };
     scheduler.tick(1_000_000);
-    let before = lost();
     for tenant in &tenants[..3] {
         tenant.budget.ahead.store(1, Relaxed);
     }
-    scheduler.tick(1_010_000);
-    let lost: Vec<u32> = lost().iter().zip(before).map(|(after, before)| after - before).collect();
-    assert_eq!(lost, [6_666, 6_666, 6_666, 0], "two thirds of 10 ms, if there was work");
+    assert_eq!(lost_in_10_ms(&mut scheduler, 1_010_000), [6_666, 6_666, 6_666, 0], "two thirds of 10 ms, if there was work");
+    // The last one is busy, with a slice of 100 µs beside theirs.
+    tenants[3].budget.ahead.store(1, Relaxed);
+    tenants[3].budget.activity.store(1, Relaxed);
+    assert_eq!(lost_in_10_ms(&mut scheduler, 1_020_000), [6_666, 6_666, 6_666, 7_500]);
 }
 
 /// While its channels are off, a slice has no meaning.
