@@ -67,6 +67,8 @@ pub struct Scheduler {
     stage: Stage,
     heartbeat: u32,
     sampled_at: u64,
+    /// Virtual time of the tenant whose turn began last, or of an earlier one if that was later. Who has no work saves up none before it.
+    virtual_time: f64,
 }
 
 impl Scheduler {
@@ -146,15 +148,13 @@ impl Scheduler {
         }
     }
 
-    /// Finds the tenants that take turns: those that are always busy, be it with waiting for budget. The virtual time of those that begin is
-    /// raised to the least of the others.
+    /// Finds the tenants that take turns: those that are always busy, be it with waiting for budget.
     fn find_takers(&mut self) {
-        let least = self.takers().map(|(_, tenant)| tenant.virtual_time).reduce(f64::min);
         for tenant in &mut self.tenants {
             let takes_turns = tenant.weight().is_some() && !tenant.is_stuck && !tenant.is_interactive;
             if takes_turns && !tenant.takes_turns {
                 // It has not saved up time while it took none.
-                tenant.virtual_time = tenant.virtual_time.max(least.unwrap_or(0.0));
+                tenant.virtual_time = tenant.virtual_time.max(self.virtual_time);
             }
             tenant.takes_turns = takes_turns;
         }
@@ -215,20 +215,21 @@ impl Scheduler {
 
     /// Continues the open turn, or hands the GPU over.
     fn continue_turn(&mut self, now: u64, open: Open) -> u64 {
-        let Some(next) = self.next(now, Some(open.index)) else {
-            // No other tenant has work, so this one continues.
-            self.charge(open, now);
-            return self.begin(now, open.index);
-        };
         let tenant = &self.tenants[open.index];
-        let weight = f64::from(tenant.weight().unwrap_or(1));
+        let virtual_time = tenant.virtual_time + (now - open.since) as f64 / f64::from(tenant.weight().unwrap_or(1));
+        let next = self.next(now, Some(open.index));
         // A tenant that is behind, because it rested in its own turns, does not wait for the end of a long one.
-        let lead = tenant.virtual_time + (now - open.since) as f64 / weight - self.tenants[next].virtual_time;
-        let is_ahead = lead > ROUND_US as f64 / f64::from(self.total_weight()) && now >= open.since + MIN_TURN_US;
+        let bound = ROUND_US as f64 / f64::from(self.total_weight());
+        let is_ahead = next.is_some_and(|next| virtual_time - self.tenants[next].virtual_time > bound) && now >= open.since + MIN_TURN_US;
         let is_at_work = tenant.is_at_work(now) || now < open.since + 2 * TICK_US;
         if now < open.until && is_at_work && !is_ahead {
             return TICK_US.min(open.until - now).max(1);
         }
+        let Some(next) = next else {
+            // No other tenant has work, so this one continues.
+            self.charge(open, now);
+            return self.begin(now, open.index);
+        };
         if self.tenants.iter().filter(|tenant| tenant.is_switching(now)).count() > MAX_SWITCHING {
             return TICK_US;
         }
@@ -299,12 +300,6 @@ impl Scheduler {
 
     /// Opens the next turn.
     fn open_next(&mut self, now: u64) -> u64 {
-        // A tenant that took part without work has not saved up virtual time either.
-        let most = self.takers().map(|(_, tenant)| tenant.virtual_time).fold(0.0, f64::max);
-        let lag = 2.0 * ROUND_US as f64 / f64::from(self.total_weight());
-        for tenant in self.tenants.iter_mut().filter(|tenant| tenant.takes_turns) {
-            tenant.virtual_time = tenant.virtual_time.max(most - lag);
-        }
         match self.next(now, None) {
             Some(next) => self.begin(now, next),
             None => {
@@ -321,6 +316,12 @@ impl Scheduler {
         let part = f64::from(self.tenants[index].weight().unwrap_or(1)) / f64::from(total);
         let length = ((ROUND_US as f64 * part) as u64).max(MIN_TURN_US);
         self.tenants[index].set_turn(Turn::OPEN, length, now);
+        self.virtual_time = self.virtual_time.max(self.tenants[index].virtual_time);
+        // A tenant that takes part without work has not saved up time either.
+        let is_idle = |tenant: &Tenant| Turn::state(tenant.turn.word.load(Relaxed)) == Turn::CLOSED && !tenant.has_work(now);
+        for tenant in self.tenants.iter_mut().filter(|tenant| tenant.takes_turns && is_idle(tenant)) {
+            tenant.virtual_time = tenant.virtual_time.max(self.virtual_time);
+        }
         self.stage = Stage::Turn(Open { index, since: now, until: now + length });
         TICK_US
     }

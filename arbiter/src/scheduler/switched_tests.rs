@@ -301,3 +301,13 @@ fn a_closed_tenant_is_not_woken_for_a_slice() {
     tenant.set_slice(0);
     assert_eq!(changes(), before + 2);
 }
+
+/// Nobody waited while it had the GPU for itself.
+#[test]
+fn who_had_the_gpu_alone_does_not_wait_for_it_after_all_have_rested() {
+    let mut tenants: Vec<Simulated> = (0..8).map(|_| tenant(1, 12, 1_400_000, 4_000_000)).collect();
+    // It rests last, and begins again when the others have their turns.
+    (tenants[0].works, tenants[0].period) = (1_800_000, 4_400_000);
+    let parts = run(&mut tenants, 3_800_000, 4_400_000, |_, _| {});
+    assert!(parts.iter().all(|part| (0.08..0.17).contains(part)), "{parts:?}");
+}

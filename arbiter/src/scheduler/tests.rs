@@ -160,6 +160,14 @@ fn four_equal_tenants_get_equal_shares() {
     assert!(sum * sum / (4.0 * squares) > 0.999 && sum > 0.97, "{parts:?}");
 }
 
+/// A turn of 10 ms is six times what one of 64 is due in a round.
+#[test]
+fn sixty_four_tenants_get_equal_shares() {
+    let mut tenants: Vec<SimulatedTenant> = (0..64).map(|_| simulated(1, 500, |_| true)).collect();
+    let (parts, _) = run(&mut tenants, 6_400_000);
+    assert!(parts.iter().all(|part| (0.8..1.2).contains(&(part * 64.0))), "{parts:?}");
+}
+
 #[test]
 fn idle_tenants_are_not_waited_for() {
     // The second works for 100 ms out of 400.
