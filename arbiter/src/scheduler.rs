@@ -28,10 +28,6 @@ const LENT_DIVISOR: u32 = 10;
 const TICK_US: u64 = 1_500;
 /// Polling interval without turns, and period of the samples that tell tenants that are always busy from those that work now and then, in µs.
 const SAMPLE_US: u64 = 10_000;
-/// The next turn is not opened while the channels of more tenants than this are being switched. Each call waits for those of the others:
-/// without a bound, on a host whose processors were taken, seven calls at a time took 20 to 90 ms each for two seconds, instead of .5 ms
-/// (H200). Other bounds were not tried.
-const MAX_SWITCHING: usize = 2;
 /// Polling interval while a closed turn drains, in µs.
 const DRAIN_POLL_US: u64 = 100;
 /// Time since a tenant that works now and then was last at work, up to which busy ones keep short slices, in µs.
@@ -230,9 +226,6 @@ impl Scheduler {
             self.charge(open, now);
             return self.begin(now, open.index);
         };
-        if self.tenants.iter().filter(|tenant| tenant.is_switching(now)).count() > MAX_SWITCHING {
-            return TICK_US;
-        }
         // One whose channels are not on yet has shown nothing.
         if tenant.has_applied() || !tenant.is_switched() {
             self.tenants[open.index].uses_turns = is_at_work;

@@ -242,29 +242,6 @@ fn scheduler(tenants: &[Simulated]) -> Scheduler {
     scheduler
 }
 
-/// Each call that switches channels waits for those of the others.
-#[test]
-fn slow_tenants_are_not_all_switched_at_once() {
-    let tenants: Vec<Simulated> = (0..16).map(|_| busy(6)).collect();
-    let mut scheduler = scheduler(&tenants);
-    let (mut now, mut most) = (1_000_000, 0);
-    while now < 1_400_000 {
-        now += scheduler.tick(now);
-        let words: Vec<u32> = tenants.iter().map(|tenant| tenant.turn().word.load(Relaxed)).collect();
-        for (tenant, word) in tenants.iter().zip(&words) {
-            tenant.budget.activity.fetch_add(1, Relaxed);
-            tenant.budget.want.store((*word).into(), Relaxed);
-            // They are slow from 1.2 s on.
-            if now < 1_200_000 {
-                tenant.budget.drained.store((*word).into(), Relaxed);
-            }
-        }
-        let pending = tenants.iter().zip(words).filter(|(tenant, word)| tenant.budget.drained.load(Relaxed) != u64::from(*word)).count();
-        most = if (1_200_000..1_240_000).contains(&now) { most.max(pending) } else { most };
-    }
-    assert!((1..=3).contains(&most), "{most} at once");
-}
-
 #[test]
 fn tenants_learn_what_they_lose_to_those_that_work_now_and_then() {
     let tenants: Vec<Simulated> = (0..4).map(|_| tenant(1, 25, 1, 1)).collect();
