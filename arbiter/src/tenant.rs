@@ -165,10 +165,12 @@ impl Tenant {
         self.report.controls == Budget::SWITCHES
     }
 
-    /// Reads the tenant's report. `now` in µs.
+    /// Reads the tenant's report, unless it could say nothing new. `now` in µs.
     pub fn update(&mut self, now: u64) {
         let before = self.report;
-        self.report = self.source.read();
+        if !self.waits_for_turn() {
+            self.report = self.source.read();
+        }
         if self.report.activity != before.activity {
             self.busy_until_us = now + self.ahead_us() + IDLE_AFTER_US;
         }
@@ -191,6 +193,9 @@ impl Tenant {
 
     /// Takes a sample of what the tenant does, after [`Tenant::update`]: does it work all the time, or now and then? `now` in µs.
     pub fn sample(&mut self, now: u64) {
+        if self.waits_for_turn() {
+            return;
+        }
         let (before_us, before) = (self.sampled_us, self.sampled);
         (self.sampled_us, self.sampled) = (now, self.report);
         if self.report.activity == 0 {
@@ -228,6 +233,12 @@ impl Tenant {
     /// Returns the work in flight that its claim is trusted for, in µs.
     fn ahead_us(&self) -> u64 {
         (self.report.ahead / 1_000).min(MAX_IN_FLIGHT_US)
+    }
+
+    /// Returns whether the tenant has said that nothing of it runs and that it waits for its next turn: until then it has nothing to add.
+    fn waits_for_turn(&self) -> bool {
+        let word = self.turn.word.load(Relaxed);
+        Turn::state(word) == Turn::CLOSED && self.has_applied() && self.report.want == u64::from(word)
     }
 
     /// Returns true if the tenant has, or wants, work on the GPU. `now` in µs.

@@ -279,6 +279,29 @@ fn a_closed_tenant_is_not_woken_for_a_slice() {
     assert_eq!(changes(), before + 2);
 }
 
+/// A look at 64 reports takes longer than all else that the arbiter does.
+#[test]
+fn a_tenant_that_waits_for_its_turn_is_not_read() {
+    let simulated = busy(50);
+    let tenant = &mut scheduler(std::slice::from_ref(&simulated)).tenants[0];
+    tenant.update(1_000_000);
+    tenant.set_turn(Turn::CLOSED, 0, 1_000_000);
+    let word = simulated.turn().word.load(Relaxed).into();
+    let launch = |now: u64, tenant: &mut Tenant| {
+        simulated.budget.ahead.store(3_000_000, Relaxed);
+        simulated.budget.activity.fetch_add(1, Relaxed);
+        tenant.update(now);
+        tenant.busy_until()
+    };
+    assert_eq!(launch(1_010_000, tenant), 1_013_000);
+    simulated.budget.drained.store(word, Relaxed);
+    simulated.budget.want.store(word, Relaxed);
+    assert_eq!(launch(1_020_000, tenant), 1_023_000);
+    assert_eq!(launch(1_030_000, tenant), 1_023_000);
+    tenant.set_turn(Turn::OPEN, 10_000, 1_040_000);
+    assert_eq!(launch(1_041_000, tenant), 1_044_000);
+}
+
 /// Nobody waited while it had the GPU for itself.
 #[test]
 fn who_had_the_gpu_alone_does_not_wait_for_it_after_all_have_rested() {
