@@ -1,6 +1,7 @@
 //! Hostile tenants, and the share of a neighbour of each.
 
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
 use crate::bench::{Bench, in_millis, share_between};
@@ -98,7 +99,15 @@ pub fn forks(job: &Job) -> Result<()> {
     let start = Instant::now();
     let child = || {
         let words = [job.rounds.to_string(), job.length_us.to_string(), job.seconds.to_string()];
-        std::process::Command::new(&program).args(["tenant", "busy"]).args(words).stdout(std::process::Stdio::null()).spawn().ok()
+        let mut command = std::process::Command::new(&program);
+        command.args(["tenant", "busy"]).args(words).stdout(std::process::Stdio::null());
+        // SAFETY: `prctl` may be called between fork and exec. A child does not outlive this process, or it would work beside the next tenants.
+        unsafe {
+            command.pre_exec(|| {
+                if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+            })
+        };
+        command.spawn().ok()
     };
     cuda::start(0)?;
     let (kernels, stream) = (Kernels::load()?, kernel::stream()?);
