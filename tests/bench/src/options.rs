@@ -94,7 +94,10 @@ impl Options {
                     let tenants = list(value()?).filter(|tenants: &Vec<u32>| tenants.iter().all(|count| (1..=100).contains(count)));
                     options.tenants = tenants.ok_or("--tenants: expected numbers from 1 to 100")?;
                 }
-                "--rest" => options.rest = value()?.parse().map_err(|_| "--rest: expected a number of seconds")?,
+                "--rest" => {
+                    options.rest =
+                        value()?.parse().ok().filter(|rest| *rest >= 0.0).ok_or("--rest: expected a number of seconds, at least 0")?
+                }
                 part if !part.starts_with('-') => options.parts.push(part.to_owned()),
                 other => return Err(format!("{other}: unknown option")),
             }
