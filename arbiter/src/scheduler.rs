@@ -63,7 +63,7 @@ pub struct Scheduler {
     stage: Stage,
     heartbeat: u32,
     sampled_at: u64,
-    /// Virtual time of the tenant whose turn began last, or of an earlier one if that was later. Who has no work saves up none before it.
+    /// Highest virtual time at which a turn has begun. A tenant that has no work, or takes no turns, is raised to it: it saves up no time.
     virtual_time: f64,
 }
 
@@ -93,7 +93,7 @@ impl Scheduler {
         let is_work = self.takers().any(|(_, tenant)| tenant.has_work(now));
         let holders = self.holders();
         for (index, tenant) in self.tenants.iter_mut().enumerate() {
-            match (tenant.takes_turns, Turn::state(tenant.turn.word.load(Relaxed))) {
+            match (tenant.takes_turns, tenant.turn_state()) {
                 (true, Turn::FREE) if is_work => tenant.set_turn(Turn::CLOSED, 0, now),
                 // It was stuck in its turn, and others have had theirs since.
                 (true, Turn::OPEN) if !holders.contains(&index) => tenant.set_turn(Turn::CLOSED, 0, now),
@@ -311,7 +311,7 @@ impl Scheduler {
         self.tenants[index].set_turn(Turn::OPEN, length, now);
         self.virtual_time = self.virtual_time.max(self.tenants[index].virtual_time);
         // A tenant that takes part without work has not saved up time either.
-        let is_idle = |tenant: &Tenant| Turn::state(tenant.turn.word.load(Relaxed)) == Turn::CLOSED && !tenant.has_work(now);
+        let is_idle = |tenant: &Tenant| tenant.turn_state() == Turn::CLOSED && !tenant.has_work(now);
         for tenant in self.tenants.iter_mut().filter(|tenant| tenant.takes_turns && is_idle(tenant)) {
             tenant.virtual_time = tenant.virtual_time.max(self.virtual_time);
         }

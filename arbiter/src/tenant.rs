@@ -213,7 +213,7 @@ impl Tenant {
         let part = (passed_us / (self.sampled_for_us + AVERAGING_US / 5.0).min(AVERAGING_US)).min(1.0);
         let rate = |before: u64, after: u64| (after.saturating_sub(before) as f64 / 1_000.0 / passed_us).min(1.0);
         self.use_rate += part * (rate(before.used, self.report.used) - self.use_rate);
-        let is_free = Turn::state(self.turn.word.load(Relaxed)) == Turn::FREE;
+        let is_free = self.turn_state() == Turn::FREE;
         let has_work = if is_free { self.runs_at_will(now) } else { self.has_work(now) };
         // A nap is reported when it is over: a long one counts in the samples after that.
         self.waited_us = (self.waited_us + self.report.waited.saturating_sub(before.waited) as f64 / 1_000.0).min(MAX_WAITED_US);
@@ -228,6 +228,12 @@ impl Tenant {
         // The distance between the two prevents frequent changes.
         let bound = if self.is_interactive || has_priority { BUSY_FROM } else { BUSY_FROM * 2.0 / 3.0 };
         self.is_interactive = self.use_rate < share * bound && (has_priority || self.demand < bound);
+    }
+
+    /// Returns the state of its turn: one of [`Turn`]'s.
+    #[must_use]
+    pub fn turn_state(&self) -> u32 {
+        Turn::state(self.turn.word.load(Relaxed))
     }
 
     /// Returns the work in flight that its claim is trusted for, in µs.
@@ -253,13 +259,13 @@ impl Tenant {
     #[must_use]
     pub fn runs_at_will(&self, now: u64) -> bool {
         let has_work = if self.is_switched() { self.report.ahead != 0 } else { self.has_work(now) };
-        Turn::state(self.turn.word.load(Relaxed)) == Turn::FREE && has_work
+        self.turn_state() == Turn::FREE && has_work
     }
 
     /// Returns true if the GPU runs the tenant's work, as far as its scheduler comes to it. `now` in µs.
     #[must_use]
     pub fn is_on_gpu(&self, now: u64) -> bool {
-        self.runs_at_will(now) || Turn::state(self.turn.word.load(Relaxed)) == Turn::OPEN && self.is_at_work(now)
+        self.runs_at_will(now) || self.turn_state() == Turn::OPEN && self.is_at_work(now)
     }
 
     /// Returns true if the tenant uses its open turn. `now` in µs.
@@ -310,7 +316,7 @@ impl Tenant {
 
     /// Sets the time slice of the tenant's channel groups, in µs; 0 is the driver's own. One whose turn is closed applies it at its next.
     pub fn set_slice(&self, slice_us: u32) {
-        let is_closed = Turn::state(self.turn.word.load(Relaxed)) == Turn::CLOSED;
+        let is_closed = self.turn_state() == Turn::CLOSED;
         if self.turn.slice_us.swap(slice_us, Relaxed) != slice_us && !is_closed {
             self.page.notify_turn(self.turn);
         }
