@@ -302,7 +302,7 @@ fn a_tenant_that_waits_for_its_turn_is_not_read() {
     assert_eq!(launch(1_041_000, tenant), 1_044_000);
 }
 
-/// Nobody waited while it had the GPU for itself.
+/// A tenant that works while the others are idle takes nothing from them, so it owes them no time later.
 #[test]
 fn who_had_the_gpu_alone_does_not_wait_for_it_after_all_have_rested() {
     let mut tenants: Vec<Simulated> = (0..8).map(|_| tenant(1, 12, 1_400_000, 4_000_000)).collect();
