@@ -96,7 +96,8 @@ impl Meter {
         let off_ns = self.off_ns(timeline, start, end);
         span.length_ns = span.length_ns.saturating_sub(off_ns);
         span.new_ns = span.new_ns.saturating_sub(self.off_ns(timeline, span.new_from, end));
-        let refund_ns = timeline.refund_ns(self.account.turns.lost_us(), span.length_ns, batch.expected_ns);
+        let since_end_ns = timeline.offset.host_time(end).map_or(0, |end| now.saturating_sub(end));
+        let refund_ns = timeline.refund_ns(self.account.turns.lost_us(), span.length_ns, batch.expected_ns, since_end_ns);
         let own_ns = self.own_ns(batch, &span).saturating_sub(refund_ns);
         self.charge_measured(timeline, rate, own_ns);
         timeline.enter(batch, &span, own_ns);
