@@ -9,7 +9,8 @@
 //! * [`residency`] decides whose memory is on a GPU that has less than was promised.
 //! * [`tenant`] is one container on one GPU, through its limits page, which it cannot write, and its region, which it can.
 //! * [`service`] finds the containers, sleeps, and runs one scheduler for each GPU.
-//! * [`tuning`] has the constants of memory; those of time are in `vgpu_gpu_limiter::tuning`.
+//!
+//! The constants of time are in `vgpu_gpu_limiter::tuning`, those of memory in `residency/tuning.rs`.
 //!
 //! Nothing depends on the arbiter: a tenant that does not hear from it for a tenth of a second continues within its limit. The arbiter
 //! depends on no tenant: one that does not leave the GPU is skipped after [`tenant::DRAIN_TIMEOUT_US`], and its region is read as its own
@@ -19,4 +20,3 @@ pub mod residency;
 pub mod scheduler;
 pub mod service;
 pub mod tenant;
-pub mod tuning;

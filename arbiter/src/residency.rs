@@ -16,28 +16,29 @@
 //! leave for knows it, and its memory comes back while theirs leaves. Tenants that ask wait in a queue; one that was served goes to its end.
 //! Only one is served at a time, and others that are out and ask are held there meanwhile.
 //!
-//! The quantum is [`MOVES_PER_QUANTUM`](crate::tuning::MOVES_PER_QUANTUM) times what the tenant's last move took, so that two tenants that
+//! The quantum is [`MOVES_PER_QUANTUM`](tuning::MOVES_PER_QUANTUM) times what the tenant's last move took, so that two tenants that
 //! do not fit together lose a thirtieth to moving. Meanwhile it stands by: it makes the host memory for its move. An idle tenant copies its
 //! memory there as well while others are out, so that it makes room at once when they come back.
 //!
 //! A tenant says itself that it is at work, that it asks and that it has left. One that lies keeps others waiting for
-//! [`LEAVE_TIMEOUT_US`](crate::tuning::LEAVE_TIMEOUT_US) and 1 µs a page, and is then not asked for
-//! [`SKIPPED_US`](crate::tuning::SKIPPED_US), and after that only after all others. One that seems to be on its way
+//! [`LEAVE_TIMEOUT_US`](tuning::LEAVE_TIMEOUT_US) and 1 µs a page, and is then not asked for
+//! [`SKIPPED_US`](tuning::SKIPPED_US), and after that only after all others. One that seems to be on its way
 //! back delays a refusal by [`COME_BACK_US`] at most.
 
 mod orders;
 mod report;
 mod resident;
+pub mod tuning;
 
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use vgpu_region::limits::Turn;
 
-use crate::tuning::{BUSY_TICK_US, COME_BACK_US, QUIET_TICK_US, STILL_ASKS_US};
 pub use report::{Report, Source};
 use resident::Order;
 pub use resident::Resident;
+use tuning::{BUSY_TICK_US, COME_BACK_US, QUIET_TICK_US, STILL_ASKS_US};
 
 /// Decides for one GPU.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use vgpu_region::limits::{GpuLimit, LimitsPage, Turn};
 
 use super::orders;
 use super::report::{Report, Source};
-use crate::tuning::{COME_BACK_US, IDLE_US, LEAVE_TIMEOUT_US, MIN_QUANTUM_US, MOVES_PER_QUANTUM, SKIPPED_US, STILL_ASKS_US};
+use crate::residency::tuning::{COME_BACK_US, IDLE_US, LEAVE_TIMEOUT_US, MIN_QUANTUM_US, MOVES_PER_QUANTUM, SKIPPED_US, STILL_ASKS_US};
 
 /// Pages that move in a millisecond, at least: 4 GB/s. What a tenant takes longer was spent on host memory, and is no part of its quantum.
 const PAGES_PER_MS: u64 = 1000;

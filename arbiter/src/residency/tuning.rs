@@ -1,6 +1,4 @@
-//! Constants of the policy of memory, each with the reason behind it. Times are µs. Those of time are in `gpu-limiter/src/tuning.rs`.
-
-// Memory beyond the card: policy and bounds, none of them ablated.
+//! Constants of the policy of memory beyond the card, each with the reason behind it: policy and bounds, none of them ablated. Times are µs.
 
 /// Time between two looks at the tenants of a GPU whose memory is overcommitted while somebody asks for room, and between two looks whether
 /// somebody does. A request is repeated twice as often.
