@@ -16,7 +16,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use vgpu_gpu_limiter::tuning::{MIN_TURN_US, OVERLAP_US, ROUND_US, SHORT_SLICE_US};
+use vgpu_gpu_limiter::tuning::{MIN_TURN_US, ROUND_US, SHORT_SLICE_US, SWITCH_US};
 use vgpu_region::limits::Turn;
 
 use crate::tenant::{DRAIN_TIMEOUT_US, Tenant};
@@ -233,8 +233,8 @@ impl Scheduler {
         if self.tenants[open.index].is_switched() && self.tenants[next].is_switched() {
             self.begin(now, next);
             let Stage::Turn(next) = self.stage else { return TICK_US };
-            self.stage = Stage::Overlap { last: open, next, close_at: now + OVERLAP_US };
-            return OVERLAP_US;
+            self.stage = Stage::Overlap { last: open, next, close_at: now + SWITCH_US };
+            return SWITCH_US;
         }
         self.tenants[open.index].set_turn(Turn::CLOSED, 0, now);
         self.stage = Stage::Draining { last: open, closed: now };
@@ -263,7 +263,7 @@ impl Scheduler {
             && !tenant.has_applied()
         {
             // Switching off takes a millisecond, and work that should be over by then is left to the GPU's scheduler: both run for a moment.
-            let left = if tenant.is_switched() { 1 } else { tenant.busy_until().saturating_sub(now + OVERLAP_US / 2) };
+            let left = if tenant.is_switched() { 1 } else { tenant.busy_until().saturating_sub(now + SWITCH_US / 2) };
             if left > 0 && now < closed + DRAIN_TIMEOUT_US {
                 return left.clamp(DRAIN_POLL_US / 2, DRAIN_POLL_US);
             }

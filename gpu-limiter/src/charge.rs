@@ -118,16 +118,11 @@ impl Meter {
 
     /// Returns the part of a batch that is the program's own and not charged yet, in nanoseconds.
     fn own_ns(&self, batch: &Batch, span: &Span) -> u64 {
-        let streams = self.account.phase.stream_count();
         let own_ns = match batch.end {
             // The batch is charged as expected, and is not entered on the timeline, where it could be wrong.
             BatchEnd::Guessed => batch.expected_ns,
             BatchEnd::Event if span.is_alone(batch) => span.new_ns.saturating_sub(span.overhead_ns),
-            // While other streams work, the overhead delays one of the streams; the events of an idle stream delay none.
-            BatchEnd::Event if streams > 1 => {
-                let overhead_ns = if batch.start == BatchStart::Event { batch.wake_lag_ns } else { span.overhead_ns };
-                span.new_ns.saturating_sub(overhead_ns / streams)
-            }
+            // Beside other streams' work the overhead is a small part.
             BatchEnd::Event => span.new_ns,
         };
         if batch.is_collective { own_ns.min(batch.expected_ns) } else { own_ns }
@@ -146,11 +141,7 @@ impl Meter {
             Some(&[kind]) if batch.is_collective => self.account.costs.learn_collective(kind, alone_ns / divisor),
             // The time added to the timeline counts: four streams' launches side by side take a quarter each. A pause that counts as used is
             // no part of the cost, or the next pause would look shorter than it is.
-            Some(kinds)
-                if (refund_ns == 0 || batch.has_unknown_cost)
-                    && !batch.is_collective
-                    && (!batch.was_found_idle || measured_ns < batch.expected_ns) =>
-            {
+            Some(kinds) if !batch.is_collective && (refund_ns == 0 || batch.has_unknown_cost) => {
                 self.account.costs.learn(kinds, measured_ns / divisor)
             }
             _ => {}

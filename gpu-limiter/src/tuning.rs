@@ -60,9 +60,10 @@ pub const ROUND_US: u64 = 100_000;
 /// Shortest turn, in µs: with many tenants handing over costs a twentieth.
 pub const MIN_TURN_US: u64 = PERIOD_NS / 1_000;
 
-/// Time by which the next tenant's channels are switched on before the last one's are switched off, in µs. Switching on takes .4 ms; without
-/// the overlap the GPU idles for as long (H100: a sum of .979 instead of .983).
-pub const OVERLAP_US: u64 = 400;
+/// Time that it takes to switch a process's channels, in µs (H100 and H200: .3 to .6 ms; up to 100 ms while many processes make such calls).
+/// The next tenant's channels are switched on by this much before the last one's are switched off: without, the GPU idles for as long (H100:
+/// a sum of .979 instead of .983). And a call that takes longer has waited for others first: the GPU stops, or starts, in its last part.
+pub const SWITCH_US: u64 = 400;
 
 /// Slice of a busy tenant while another works now and then, in µs (H100: median 1.2 times as long as alone, with slices of 300 µs 1.3 times),
 /// and of all groups that copy (H100: mapping memory beside another's copies to the host takes 75 µs, with the driver's slice of 1 ms 1,005;

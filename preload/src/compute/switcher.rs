@@ -22,15 +22,12 @@ use crate::session::Session;
 use vgpu_gpu_limiter::account::{Account, WATCH_NS};
 use vgpu_gpu_limiter::engine::Engine;
 use vgpu_gpu_limiter::meter::Meter;
+use vgpu_gpu_limiter::tuning::SWITCH_US;
 
 /// Longest sleep while channels are off, in nanoseconds: if the arbiter stops, they are switched on.
 const OFF_NS: u64 = 50_000_000;
 /// Longest sleep in an open turn, in nanoseconds. The arbiter has to learn whether the program still waits for its work.
 const OPEN_NS: u64 = 5_000_000;
-
-/// What a call takes that switches channels, in nanoseconds (H100 and H200: .3 to .6 ms; up to 100 ms while many processes make such calls).
-/// With the middle of the whole call, the least of 64 tenants beside 16 busy loops got .63 of its share instead of .74 or more (H200).
-const CALL_NS: u64 = 600_000;
 
 /// Number of the program's threads that wait for work.
 pub static WAITING_THREADS: AtomicU32 = AtomicU32::new(0);
@@ -152,7 +149,7 @@ fn switch(account: &Account, off: bool, applied: &mut Applied) -> Outcome {
     if !matches!(outcome, Outcome::Refused(_)) && core::mem::replace(&mut applied.is_off, off) != off {
         // The GPU stops, or starts, at some time during the call. A longer one has waited for other calls first.
         let end = clock::monotonic();
-        let at = begin.max(end.saturating_sub(CALL_NS)).midpoint(end);
+        let at = begin.max(end.saturating_sub(SWITCH_US * 1_000)).midpoint(end);
         if off { account.off_times.begin(at) } else { account.off_times.end(at) }
     }
     outcome
