@@ -90,7 +90,7 @@ impl Account {
             mps_percent: 0,
             turns,
             phase: GangPhase::default(),
-            compensation: ClockCompensation::new(),
+            compensation: ClockCompensation::default(),
             off_times,
             watched_at: zero(),
         }

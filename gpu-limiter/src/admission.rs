@@ -31,11 +31,7 @@ struct Wait {
     for_turn: bool,
     /// Number of harvested batches when it last changed, and host time of that change.
     last_harvested: (u64, u64),
-}
-
-/// What was read from the account before it was asked for admission.
-struct Observed {
-    now: u64,
+    /// Work in flight in nanoseconds, and number of leases that ended, when the account was last asked for admission.
     in_flight_ns: u64,
     lease_ends: u32,
 }
@@ -84,6 +80,8 @@ impl Launch<'_> {
             for_budget: false,
             for_turn: false,
             last_harvested: (self.meter.harvested_batches.load(Relaxed), began_at),
+            in_flight_ns: 0,
+            lease_ends: 0,
         };
         loop {
             self.meter.harvest(engine, self.rate);
@@ -104,18 +102,18 @@ impl Launch<'_> {
             // The limit may have been lifted meanwhile.
             let Some(rate) = account.rate() else { break };
             self.rate = rate;
-            let lease_ends = account.budget.lease_ends.load(Acquire);
-            let in_flight_ns = account.in_flight_ns.load(Acquire);
+            wait.lease_ends = account.budget.lease_ends.load(Acquire);
+            wait.in_flight_ns = account.in_flight_ns.load(Acquire);
             let admission = account.admit(now, self.cost_ns, wait.min_balance_ns, rate);
             if account.take_lease_end() {
                 engine.wake(&account.budget.lease_ends);
             }
-            let nap_ns = match self.step(engine, &mut wait, admission, &Observed { now, in_flight_ns, lease_ends }) {
+            let nap_ns = match self.step(engine, &mut wait, admission) {
                 Step::Launch => break,
                 Step::Retry => continue,
                 Step::Nap(nap_ns) => nap_ns,
             };
-            if self.is_stuck(&mut wait, now, in_flight_ns) {
+            if self.is_stuck(&mut wait) {
                 self.is_on_credit = true;
                 break;
             }
@@ -128,7 +126,7 @@ impl Launch<'_> {
 
     /// Decides what to do after the account's answer.
     #[inline(always)]
-    fn step(&mut self, engine: &impl Engine, wait: &mut Wait, admission: Admission, observed: &Observed) -> Step {
+    fn step(&mut self, engine: &impl Engine, wait: &mut Wait, admission: Admission) -> Step {
         let account = self.meter.account;
         let has_room = |launch: &Self| launch.stream.closed_batches() < RING - 2;
         match admission {
@@ -140,7 +138,7 @@ impl Launch<'_> {
             Admission::Granted if has_room(self) => Step::Launch,
             Admission::Granted => Step::Nap(MIN_NAP_NS),
             Admission::LeasedByOther => {
-                engine.wait_for_change(&account.budget.lease_ends, observed.lease_ends, MAX_SHORT_NAP_NS);
+                engine.wait_for_change(&account.budget.lease_ends, wait.lease_ends, MAX_SHORT_NAP_NS);
                 Step::Retry
             }
             Admission::YieldToOther => Step::Nap(MIN_NAP_NS / 2),
@@ -149,14 +147,14 @@ impl Launch<'_> {
                 wait.for_turn = true;
                 Step::Retry
             }
-            Admission::TurnClosed => self.drain(engine, observed),
-            Admission::OverBudget(time_ns) => self.wait_for_budget(engine, wait, time_ns, observed),
+            Admission::TurnClosed => self.drain(engine, wait),
+            Admission::OverBudget(time_ns) => self.wait_for_budget(engine, wait, time_ns),
         }
     }
 
     /// The budget is used up for about `time_ns` nanoseconds.
     #[inline(always)]
-    fn wait_for_budget(&self, engine: &impl Engine, wait: &mut Wait, time_ns: u64, observed: &Observed) -> Step {
+    fn wait_for_budget(&self, engine: &impl Engine, wait: &mut Wait, time_ns: u64) -> Step {
         let account = self.meter.account;
         let is_first = !core::mem::replace(&mut wait.for_budget, true);
         wait.min_balance_ns = self.burst_ns();
@@ -164,7 +162,7 @@ impl Launch<'_> {
             close_all(engine, self.meter);
             return Step::Retry;
         }
-        account.compensation.update(engine, account.budget, &account.turns, observed.now);
+        account.compensation.update(engine, account.budget, &account.turns, self.now);
         // A nap of two periods at most: the limit may rise meanwhile, and work in flight may turn out cheaper than expected.
         let nap_ns = time_ns.clamp(MIN_NAP_NS, 2 * PERIOD_NS);
         match account.turns.turn() {
@@ -177,30 +175,30 @@ impl Launch<'_> {
     }
 
     /// The turn is over, or full, or the arbiter has not looked yet: waits for the end of the work in flight, or for the next turn.
-    fn drain(&self, engine: &impl Engine, observed: &Observed) -> Step {
-        let (account, in_flight_ns) = (self.meter.account, observed.in_flight_ns);
+    fn drain(&self, engine: &impl Engine, wait: &Wait) -> Step {
+        let account = self.meter.account;
         let Some(turn) = account.turns.turn() else { return Step::Retry };
-        if in_flight_ns == 0 {
+        if wait.in_flight_ns == 0 {
             // The arbiter's first look at the process changes only its heartbeat, if there is nothing to do.
             let nap_ns = if account.turns.are_taken() { PERIOD_NS } else { MAX_SHORT_NAP_NS };
             engine.wait_for_change(&turn.word, account.turns.word(), nap_ns);
             return Step::Retry;
         }
         // The arbiter has to learn at once that it is drained. The end of the last batch was seen late by up to a nap, so less may be left.
-        let left_ns = in_flight_ns.saturating_sub(observed.now.saturating_sub(self.meter.known_until.load(Relaxed)));
+        let left_ns = wait.in_flight_ns.saturating_sub(self.now.saturating_sub(self.meter.known_until.load(Relaxed)));
         Step::Nap((left_ns / 2).clamp(FIRST_NAP_NS, MAX_SHORT_NAP_NS))
     }
 
     /// Returns true if nothing has finished for so long that the work in flight may be waiting for this launch.
     #[inline(always)]
-    fn is_stuck(&self, wait: &mut Wait, now: u64, in_flight_ns: u64) -> bool {
+    fn is_stuck(&self, wait: &mut Wait) -> bool {
         let harvested = self.meter.harvested_batches.load(Relaxed);
-        if harvested != wait.last_harvested.0 || in_flight_ns == 0 {
-            wait.last_harvested = (harvested, now);
+        if harvested != wait.last_harvested.0 || wait.in_flight_ns == 0 {
+            wait.last_harvested = (harvested, self.now);
             return false;
         }
         let limit_ns = if self.stream.closed_batches() == 0 { STUCK_AFTER_NS } else { STUCK_BEHIND_WORK_AFTER_NS };
-        now.saturating_sub(wait.last_harvested.1) > limit_ns
+        self.now.saturating_sub(wait.last_harvested.1) > limit_ns
     }
 
     /// Accounts for the wait. Returns true if the launch had to wait for budget or its turn.

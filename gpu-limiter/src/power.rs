@@ -30,8 +30,8 @@ const ONE: u32 = 1024;
 /// Highest credible ratio of the power that work draws to the power available, in parts of [`ONE`]. The highest measured was 1.5.
 const MAX_RATIO: u64 = 2 * ONE as u64;
 
-/// Compensation factor of one GPU.
-#[derive(Debug)]
+/// Compensation factor of one GPU; 1 by default.
+#[derive(Debug, Default)]
 pub struct ClockCompensation {
     /// Factor in parts of [`ONE`]; 0 before the first update.
     factor: AtomicU32,
@@ -42,12 +42,6 @@ pub struct ClockCompensation {
 }
 
 impl ClockCompensation {
-    /// Returns a factor of 1.
-    pub fn new() -> Self {
-        let zero = || AtomicU64::new(0);
-        Self { factor: AtomicU32::new(0), next_update_at: zero(), last_update_at: zero(), used_ns: zero() }
-    }
-
     /// Converts GPU time to the time that is charged for it. Both in nanoseconds.
     pub fn charged_ns(&self, gpu_ns: i64) -> i64 {
         (i128::from(gpu_ns) * i128::from(self.factor.load(Relaxed).max(ONE)) / i128::from(ONE)) as i64
