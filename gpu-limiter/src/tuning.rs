@@ -1,6 +1,6 @@
 //! The tuned constants of the limiter and the arbiter.
 //!
-//! "Simulated" is the mean absolute error of `sim::matrix` in points of share, .50 with these values (2026-11-24). Figures of an H100 or
+//! "Simulated" is the mean absolute error of `sim::matrix` in points of share, .50 with these values on 2026-11-24. Figures of an H100 or
 //! H200 are from `tests/gpu/results`. Other constants of the two crates are made from these, or are bounds: normal work does not meet them, or
 //! half and twice of them change nothing in the simulation.
 
