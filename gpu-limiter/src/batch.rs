@@ -52,6 +52,8 @@ pub struct Batch {
     pub end: BatchEnd,
     /// The batch has a launch of unknown cost.
     pub has_unknown_cost: bool,
+    /// The stream was found idle when the batch was closed: it took at most the measured time.
+    pub was_found_idle: bool,
     /// The launching thread had just been held back, and needs a while until it launches at full speed.
     pub follows_wake: bool,
     /// All its launches are of one kind.
@@ -96,8 +98,8 @@ impl Batch {
     pub fn clear(&mut self) {
         (self.count, self.expected_ns, self.loading_ns, self.wake_lag_ns) = (0, 0, 0, 0);
         (self.start, self.end) = (BatchStart::PreviousEnd, BatchEnd::Event);
-        (self.has_unknown_cost, self.follows_wake) = (false, false);
-        (self.is_collective, self.is_host_bound) = (false, false);
+        (self.was_found_idle, self.has_unknown_cost) = (false, false);
+        (self.follows_wake, self.is_collective, self.is_host_bound) = (false, false, false);
         self.last_query = LastQuery::default();
     }
 }

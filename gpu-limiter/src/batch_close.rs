@@ -30,6 +30,7 @@ fn close_open_batch(engine: &impl Engine, meter: &Meter, stream: &Stream, handle
         state.is_interrupted |= now >= state.idle_from.saturating_add(MIN_PAUSE_NS);
         return false;
     }
+    batch.was_found_idle = now >= state.idle_from && engine.is_idle(handle);
     let has_paused = has_paused(engine, meter, stream, (guard, handle), now);
     close_batch(engine, meter, stream, handle, guard, if has_paused { BatchEnd::Guessed } else { BatchEnd::Event });
     !has_paused

@@ -141,7 +141,11 @@ impl Meter {
             Some(&[kind]) if batch.is_collective => self.account.costs.learn_collective(kind, alone_ns / divisor),
             // The time added to the timeline counts: four streams' launches side by side take a quarter each. A pause that counts as used is
             // no part of the cost, or the next pause would look shorter than it is.
-            Some(kinds) if !batch.is_collective && (refund_ns == 0 || batch.has_unknown_cost) => {
+            Some(kinds)
+                if (refund_ns == 0 || batch.has_unknown_cost)
+                    && !batch.is_collective
+                    && (!batch.was_found_idle || measured_ns < batch.expected_ns) =>
+            {
                 self.account.costs.learn(kinds, measured_ns / divisor)
             }
             _ => {}
